@@ -1,0 +1,130 @@
+// GGUF: from a file (or its split parts) to validated metadata and tensors.  Knows nothing of models.
+//
+// open() checks everything that can be checked without knowing the architecture: counts against the bytes that
+// remain, wrapping sizes, names, types, alignment, ranges inside the file, overlap.  After it, every tensor's
+// [data, data + bytes) is readable and aligned to `general.alignment`, and every string is inside the file.
+// Errors name the file, the offset, and the key or tensor: found, expected.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+
+namespace orrery::gguf {
+
+// Tensor types by the file's own numbers.
+enum class TensorType : uint32_t {
+  f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8,
+  q2_k = 10, q3_k = 11, q4_k = 12, q5_k = 13, q6_k = 14, iq4_nl = 20, iq4_xs = 23, bf16 = 30,
+};
+
+struct TypeTraits {
+  TensorType type;
+  const char* name;          // "Q4_K"
+  uint32_t block_elements;   // weights per block
+  uint32_t block_bytes;
+};
+// Null for a type that we do not read.
+const TypeTraits* type_traits(TensorType type);
+const TypeTraits* type_traits_by_name(std::string_view name);  // exact, as in TypeTraits::name
+
+struct Tensor {
+  std::string_view name;
+  TensorType type = TensorType::f32;
+  uint32_t n_dims = 0;
+  uint64_t dims[4] = {1, 1, 1, 1};   // dims[0] is the contiguous one: a matrix is (dims[1] rows, dims[0] columns)
+  uint64_t n_elements = 0;
+  uint64_t bytes = 0;
+  uint32_t part = 0;                 // which split file
+  uint64_t offset = 0;               // from the start of that file
+  const std::byte* data = nullptr;   // null when opened header-only
+};
+
+enum class ValueType : uint32_t {
+  u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9,
+  u64 = 10, i64 = 11, f64 = 12,
+};
+const char* value_type_name(ValueType type);
+
+// One metadata value, decoded lazily from the file's bytes.  Cheap to copy; valid as long as its File.
+class Value {
+ public:
+  ValueType type() const { return type_; }
+  // Any integer type (or bool) whose value fits; false when it is something else.
+  bool as_u64(uint64_t* out) const;
+  bool as_i64(int64_t* out) const;
+  bool as_f64(double* out) const;            // any number
+  bool as_bool(bool* out) const;             // bool, or an integer 0/1
+  bool as_string(std::string_view* out) const;
+  // Arrays: element type and count, elements by index (a string array is indexed at open: constant time).
+  bool is_array_of(ValueType element) const { return type_ == ValueType::array && element_ == element; }
+  ValueType element_type() const { return element_; }
+  uint64_t size() const { return count_; }
+  Value at(uint64_t i) const;
+
+ private:
+  friend class File;
+  friend struct Parser;
+  ValueType type_ = ValueType::u8, element_ = ValueType::u8;
+  const std::byte* data_ = nullptr;          // the scalar, the string's first byte, or the array's first element
+  uint64_t count_ = 0;                       // string bytes or array elements
+  const uint64_t* string_offsets_ = nullptr; // (count_), from data_, of each element's length field; string arrays only
+};
+
+enum class Load : uint8_t { map, read };     // read: into our own memory; no SIGBUS if the file is truncated behind us
+
+struct OpenOptions {
+  Load load = Load::map;
+  bool header_only = false;                  // metadata and tensor table; no tensor data (Tensor::data is null)
+};
+
+class File {
+ public:
+  // `path` may be any part of a split model: NAME-00001-of-00003.gguf; all parts are opened, in order.
+  static Result<File> open(const std::string& path, const OpenOptions& options = {});
+  // A file already in memory (fuzzing, tests, embedded models); `name` is for messages. The bytes must outlive the File.
+  static Result<File> parse(Span<const std::byte> bytes, const std::string& name);
+  File(File&&) noexcept;
+  File& operator=(File&&) noexcept;
+  ~File();
+
+  const std::string& path() const;           // as given
+  uint32_t version() const;
+  uint64_t alignment() const;
+  uint64_t file_bytes() const;               // all parts together
+  uint32_t n_parts() const;
+
+  // Metadata, in file order.
+  uint64_t n_keys() const;
+  std::string_view key(uint64_t i) const;
+  Value value(uint64_t i) const;
+  const Value* find(std::string_view key) const;   // null where absent
+
+  // Typed look-ups: absent -> `fallback` (or an error for the required_ forms); wrong type or range -> an error that
+  // names the key, what it found and what it expected.
+  Result<uint64_t> get_u64(std::string_view key, uint64_t fallback) const;
+  Result<double> get_f64(std::string_view key, double fallback) const;
+  Result<bool> get_bool(std::string_view key, bool fallback) const;
+  Result<std::string_view> get_string(std::string_view key, std::string_view fallback) const;
+  Result<uint64_t> required_u64(std::string_view key) const;
+  Result<std::string_view> required_string(std::string_view key) const;
+
+  Span<const Tensor> tensors() const;              // all parts, in file order
+  const Tensor* find_tensor(std::string_view name) const;
+  // XXH3-128 of metadata, tensor table and 4 KiB samples of each tensor (first and last); instant on any size.
+  // `full`: of every tensor byte instead of samples. Needs data (not header_only).
+  void fingerprint(bool full, uint8_t out[16]) const;
+
+ private:
+  struct Impl;
+  explicit File(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace orrery::gguf

@@ -1,0 +1,96 @@
+// Everything that differs between operating systems, behind one interface: files and mappings, memory reserved
+// from the system, processors.  posix.cpp implements it; another system is another file beside it.
+// Paths are UTF-8.  Errors carry the system's error number as native_code and name the path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+
+namespace orrery::os {
+
+// A whole file, mapped read-only.  Truncating it behind the mapping kills the process on access (SIGBUS): the one
+// exception that the ABI documents; callers who cannot accept it read the file into a Region instead.
+class MappedFile {
+ public:
+  static Result<MappedFile> open(const std::string& path);
+  MappedFile() = default;
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  const std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+  // Asks the system to read [offset, offset + bytes) ahead; a hint.
+  void prefetch(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  const std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+// Zeroed memory straight from the system, page-aligned, committed lazily on first touch.
+class Region {
+ public:
+  static Result<Region> allocate(uint64_t bytes);
+  Region() = default;
+  Region(Region&& other) noexcept;
+  Region& operator=(Region&& other) noexcept;
+  ~Region();
+
+  std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+  // Gives the physical pages of [offset, offset + bytes) back; they read as zero again. Rounds inward to pages.
+  void discard(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+// A file opened for positioned reads.
+class InputFile {
+ public:
+  static Result<InputFile> open(const std::string& path);
+  InputFile() = default;
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  ~InputFile();
+
+  uint64_t size() const { return size_; }
+  // Reads exactly `out.size()` bytes at `offset`; a short file is an io error.
+  Status read_at(uint64_t offset, Span<std::byte> out) const;
+
+ private:
+  int handle_ = -1;
+  uint64_t size_ = 0;
+  std::string path_;
+};
+
+// Writes a file so that it is there whole or not at all: a temporary beside it, flushed, then renamed over `path`
+// by commit().  Destroyed without commit(), it removes the temporary and leaves `path` as it was.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> create(const std::string& path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) = delete;
+  ~AtomicFile();
+
+  Status write(Span<const std::byte> bytes);
+  Status commit();
+
+ private:
+  AtomicFile() = default;
+  int handle_ = -1;
+  std::string path_, temporary_;
+};
+
+uint64_t page_bytes();
+uint64_t physical_memory_bytes();
+// Processors that this process may run on (its affinity mask, then what is online); at least 1.
+int available_processors();
+
+}  // namespace orrery::os

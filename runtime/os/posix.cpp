@@ -1,0 +1,247 @@
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/checked.h"
+#include "runtime/os/os.h"
+
+namespace orrery::os {
+
+namespace {
+
+Status system_error(Code code, int number, const char* what, const std::string& path) {
+  char text[128] = "";
+#if defined(_GNU_SOURCE) && defined(__GLIBC__)
+  const char* reason = strerror_r(number, text, sizeof text);
+#else
+  const char* reason = strerror_r(number, text, sizeof text) == 0 ? text : "unknown error";
+#endif
+  Status s = error(code, "%s: %s: %s", path.c_str(), what, reason);
+  s.detail().native_code = number;
+  return s;
+}
+
+// Opens a regular file for reading and says how long it is.
+Result<int> open_regular(const std::string& path, uint64_t* size) {
+  if (path.empty() || path.find('\0') != std::string::npos)
+    return error(Code::invalid_argument, "a file path is empty or holds a zero byte");
+  int fd;
+  do {
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return system_error(Code::io, errno, "cannot open", path);
+  struct stat st;
+  if (::fstat(fd, &st) != 0) {
+    const int number = errno;
+    ::close(fd);
+    return system_error(Code::io, number, "cannot read its size", path);
+  }
+  if (!S_ISREG(st.st_mode)) {
+    ::close(fd);
+    return error(Code::io, "%s: not a regular file", path.c_str());
+  }
+  *size = static_cast<uint64_t>(st.st_size);
+  return fd;
+}
+
+}  // namespace
+
+// MappedFile ---------------------------------------------------------------------------------------------
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+  uint64_t size = 0;
+  ORRERY_ASSIGN(const int fd, open_regular(path, &size));
+  MappedFile file;
+  if (size > 0) {
+    void* p = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+    const int number = errno;
+    ::close(fd);
+    if (p == MAP_FAILED) return system_error(Code::io, number, "cannot map", path);
+    file.data_ = static_cast<const std::byte*>(p);
+    file.size_ = size;
+  } else {
+    ::close(fd);
+  }
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::prefetch(uint64_t offset, uint64_t bytes) const {
+  if (offset >= size_) return;
+  const uint64_t from = offset & ~(page_bytes() - 1);
+  bytes = std::min(bytes + (offset - from), size_ - from);
+  ::madvise(const_cast<std::byte*>(data_) + from, bytes, MADV_WILLNEED);
+}
+
+// Region -------------------------------------------------------------------------------------------------
+
+Result<Region> Region::allocate(uint64_t bytes) {
+  Region region;
+  if (bytes == 0) return region;
+  uint64_t rounded;
+  if (!checked_align(bytes, page_bytes(), &rounded) || rounded > SIZE_MAX / 2)
+    return memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
+                        "a region of %llu bytes is more than this system can address",
+                        static_cast<unsigned long long>(bytes));
+  void* p = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) {
+    Status s = memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
+                            "the system refused %llu bytes of memory", static_cast<unsigned long long>(bytes));
+    s.detail().native_code = errno;
+    return s;
+  }
+#ifdef MADV_HUGEPAGE
+  if (rounded >= (uint64_t{4} << 20)) ::madvise(p, rounded, MADV_HUGEPAGE);
+#endif
+  region.data_ = static_cast<std::byte*>(p);
+  region.size_ = rounded;
+  return region;
+}
+
+Region::Region(Region&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+Region& Region::operator=(Region&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+Region::~Region() {
+  if (data_) ::munmap(data_, size_);
+}
+
+void Region::discard(uint64_t offset, uint64_t bytes) const {
+  if (offset >= size_) return;
+  const uint64_t page = page_bytes();
+  const uint64_t from = align_up(offset, page);
+  const uint64_t to = std::min(offset + bytes, size_) & ~(page - 1);
+  if (from < to) ::madvise(data_ + from, to - from, MADV_DONTNEED);
+}
+
+// InputFile ----------------------------------------------------------------------------------------------
+
+Result<InputFile> InputFile::open(const std::string& path) {
+  InputFile file;
+  file.path_ = path;
+  ORRERY_ASSIGN(file.handle_, open_regular(path, &file.size_));
+  return file;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : handle_(std::exchange(other.handle_, -1)), size_(other.size_), path_(std::move(other.path_)) {}
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+InputFile::~InputFile() {
+  if (handle_ >= 0) ::close(handle_);
+}
+
+Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n =
+        ::pread(handle_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return system_error(Code::io, errno, "cannot read", path_);
+    if (n == 0)
+      return error(Code::io, "%s: ends at byte %llu, before byte %llu", path_.c_str(),
+                   static_cast<unsigned long long>(offset + done),
+                   static_cast<unsigned long long>(offset + out.size()));
+    done += static_cast<size_t>(n);
+  }
+  return ok_status();
+}
+
+// AtomicFile ---------------------------------------------------------------------------------------------
+
+Result<AtomicFile> AtomicFile::create(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos)
+    return error(Code::invalid_argument, "a file path is empty or holds a zero byte");
+  AtomicFile file;
+  file.path_ = path;
+  std::string temporary = path + ".XXXXXX";
+  file.handle_ = ::mkstemp(temporary.data());
+  if (file.handle_ < 0) return system_error(Code::io, errno, "cannot create a file beside it", path);
+  file.temporary_ = std::move(temporary);
+  ::fcntl(file.handle_, F_SETFD, FD_CLOEXEC);
+  // mkstemp gives 0600; a file that the user asked for gets what a plain open would give.
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ::fchmod(file.handle_, 0666 & ~mask);
+  return file;
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : handle_(std::exchange(other.handle_, -1)),
+      path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, std::string())) {}
+
+AtomicFile::~AtomicFile() {
+  if (handle_ >= 0) ::close(handle_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+Status AtomicFile::write(Span<const std::byte> bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::write(handle_, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return system_error(Code::io, errno, "cannot write", path_);
+    done += static_cast<size_t>(n);
+  }
+  return ok_status();
+}
+
+Status AtomicFile::commit() {
+  if (::fsync(handle_) != 0) return system_error(Code::io, errno, "cannot flush", path_);
+  const int fd = std::exchange(handle_, -1);
+  if (::close(fd) != 0) return system_error(Code::io, errno, "cannot close", path_);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    return system_error(Code::io, errno, "cannot put the new file in place", path_);
+  temporary_.clear();
+  return ok_status();
+}
+
+// Machine ------------------------------------------------------------------------------------------------
+
+uint64_t page_bytes() {
+  const long n = ::sysconf(_SC_PAGESIZE);
+  return n > 0 ? static_cast<uint64_t>(n) : 4096;
+}
+
+uint64_t physical_memory_bytes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  return pages > 0 ? static_cast<uint64_t>(pages) * page_bytes() : uint64_t{1} << 32;
+}
+
+int available_processors() {
+#ifdef __linux__
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  const long n = ::sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? static_cast<int>(n) : 1;
+}
+
+}  // namespace orrery::os

@@ -1,0 +1,23 @@
+// Where tests find what is not theirs: the source tree, and the optional third-party data beside it.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace orrery::testing {
+
+inline std::string source_path(const std::string& relative) { return std::string(ORRERY_SOURCE_DIR) + "/" + relative; }
+
+// The folder of third-party vectors (ORRERY_SHARED, else ../shared beside the checkout), or "" where there is none:
+// such a test says GTEST_SKIP() << "no shared vectors".
+inline std::string shared_path(const std::string& relative) {
+  const char* set = std::getenv("ORRERY_SHARED");
+  const std::string root = set ? set : std::string(ORRERY_SOURCE_DIR) + "/../shared";
+  const std::string path = root + "/" + relative;
+  struct stat st;
+  return stat(path.c_str(), &st) == 0 ? path : std::string();
+}
+
+}  // namespace orrery::testing
