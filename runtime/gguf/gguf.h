@@ -15,24 +15,14 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/base/tensor_type.h"
 
 namespace orrery::gguf {
 
-// Tensor types by the file's own numbers.
-enum class TensorType : uint32_t {
-  f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8,
-  q2_k = 10, q3_k = 11, q4_k = 12, q5_k = 13, q6_k = 14, iq4_nl = 20, iq4_xs = 23, bf16 = 30,
-};
-
-struct TypeTraits {
-  TensorType type;
-  const char* name;          // "Q4_K"
-  uint32_t block_elements;   // weights per block
-  uint32_t block_bytes;
-};
-// Null for a type that we do not read.
-const TypeTraits* type_traits(TensorType type);
-const TypeTraits* type_traits_by_name(std::string_view name);  // exact, as in TypeTraits::name
+using orrery::TensorType;   // runtime/base/tensor_type.h: types, block sizes, names
+using orrery::TypeTraits;
+using orrery::type_traits;
+using orrery::type_traits_by_name;
 
 struct Tensor {
   std::string_view name;
