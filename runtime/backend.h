@@ -1,0 +1,185 @@
+// What a backend must do.  Everything above this file is written once; runtime/cpu and cuda implement it.
+//
+// A backend owns a device arena and executes operations on buffers inside it, in the order they are called,
+// asynchronously if it likes: results are on the host after download() or synchronize().  Operations do not return
+// errors: the first failure is latched and synchronize() reports it (a lost device, never a caller's mistake: shapes
+// are validated when the model is loaded).  Operations allocate nothing.
+//
+// A step is what runs between begin_step() and end_step(): some rows, each naming its sequence and position, all
+// prompt tokens (Phase::prefill) or all generated ones (Phase::decode).  The phases may use different kernels, but
+// within one phase a row's result never depends on how many rows stand beside it, nor on the number of threads.
+//
+// Activations are float32 throughout; matrices are quantized as they lie in the file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/base/tensor_type.h"
+
+namespace orrery {
+
+// An address in a backend's memory, which only the backend dereferences.
+template <class T>
+struct Ptr {
+  uint64_t address = 0;
+  explicit operator bool() const { return address != 0; }
+  Ptr operator+(uint64_t n) const { return {address + n * sizeof(T)}; }
+  operator Ptr<const T>() const { return {address}; }  // NOLINT: as for pointers
+};
+
+enum class Phase : uint8_t { prefill, decode };
+
+enum class KvType : uint8_t { f32, f16, q8_0, q4_0 };
+constexpr TensorType kv_tensor_type(KvType type) {
+  return type == KvType::f32   ? TensorType::f32
+         : type == KvType::f16 ? TensorType::f16
+         : type == KvType::q8_0 ? TensorType::q8_0
+                                : TensorType::q4_0;
+}
+
+// Tokens per KV page.  Attention is cut into tiles of this many keys at fixed absolute positions, so it is also the
+// unit of the (o, m, l) merge; a page is what a fork shares and what a copy moves.
+inline constexpr int32_t kPageTokens = 64;
+
+// How one model's KV lies in a page: [layer][kv head][token][K (head_dim), V (head_dim)].  One page of one head, and
+// one token of one head, are each contiguous.
+struct KvFormat {
+  KvType type = KvType::f16;
+  int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+
+  uint64_t vector_bytes() const { return row_bytes(kv_tensor_type(type), static_cast<uint64_t>(head_dim)); }
+  uint64_t token_bytes() const { return 2 * vector_bytes(); }                       // K and V of one head
+  uint64_t head_bytes() const { return kPageTokens * token_bytes(); }               // one page of one head
+  uint64_t layer_bytes() const { return static_cast<uint64_t>(n_kv_heads) * head_bytes(); }
+  uint64_t page_bytes() const { return static_cast<uint64_t>(n_layers) * layer_bytes(); }
+};
+
+// One sequence's KV: token p lies in page pages[p / kPageTokens], slot p % kPageTokens.
+struct KvView {
+  const uint64_t* pages = nullptr;   // (n_pages) device addresses, host memory; valid during the step
+  int32_t n_pages = 0;
+};
+
+// One token to compute.
+struct Row {
+  int32_t token = 0;
+  int32_t position = 0;
+  int32_t sequence = 0;              // index into Step::sequences
+};
+
+struct Step {
+  Phase phase = Phase::prefill;
+  Span<const Row> rows;              // positions of one sequence are consecutive and ascending
+  Span<const KvView> sequences;
+  KvFormat kv;
+};
+
+// A matrix (n_rows outputs, n_cols inputs), or a vector (n_rows = 1), where the backend wants it.
+struct Weight {
+  TensorType type = TensorType::f32;
+  int64_t n_rows = 0, n_cols = 0;
+  Ptr<const std::byte> data;
+  explicit operator bool() const { return static_cast<bool>(data); }
+};
+
+// Rotary position embedding.  Pair i of a head turns by position * inverse_frequency[i]; cos and sin are then
+// multiplied by `magnitude` (yarn's and longrope's attention factor).
+struct RopeSpec {
+  bool interleaved = false;               // pairs (2i, 2i+1) [NORM], else (i, i + n_rot/2) [NEOX]
+  int32_t n_rot = 0;                      // rotated dimensions of each head, from its start; even
+  const float* inverse_frequency = nullptr;  // (n_rot / 2), host memory
+  float magnitude = 1.0f;
+};
+
+// One product of a call to matmul: out = x * w^T (+ bias), or added to what `out` holds.
+struct Product {
+  const Weight* weight = nullptr;         // (n_out, n_in)
+  Ptr<const float> bias;                  // (n_out) or null
+  Ptr<float> out;                         // (n_rows, n_out), rows `out_stride` floats apart
+  int64_t out_stride = 0;
+  bool accumulate = false;                // out += instead of out =
+};
+
+struct AttendShape {
+  int32_t n_heads = 0;                    // query heads; a multiple of n_kv_heads
+  int64_t q_stride = 0, out_stride = 0;   // floats between rows
+  float scale = 0.0f;                     // usually 1 / sqrt(head_dim)
+  int32_t window = 0;                     // sliding window: keys with position > row position - window; 0: all
+};
+
+// The most that any step will ask for: sizes the scratch memory once.
+struct StepLimits {
+  int32_t max_rows = 0, max_context = 0;
+  int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int64_t max_in = 0;                     // widest matmul input
+};
+
+struct BackendInfo {
+  const char* name = "";                  // "cpu", "cuda"
+  const char* path = "";                  // instruction path or architecture: "avx512-vnni", "sm_89"
+  int32_t n_threads = 0;                  // host threads that take part
+  bool unified_memory = false;            // device addresses are host addresses
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual BackendInfo info() const = 0;
+
+  // Memory.  The arena is one allocation, made once.
+  virtual Status reserve_arena(uint64_t bytes) = 0;
+  virtual Ptr<std::byte> arena() const = 0;
+  virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;
+  virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when it is there
+  virtual void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) = 0;
+  virtual Status synchronize() = 0;
+
+  // Weights.  weight_bytes: what place_weight will take of the arena for this matrix (0: used where the file lies).
+  // place_weight(source, at): makes `weight` ready for matmul and embed; `at` is weight_bytes() long, 64-byte aligned.
+  virtual uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const = 0;
+  virtual Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
+                              Ptr<std::byte> at, Weight* weight) = 0;
+
+  // Scratch for partial results and quantized activations, part of the plan.
+  virtual uint64_t scratch_bytes(const StepLimits& limits) const = 0;
+  virtual void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) = 0;
+
+  // A step.  Its arguments stay valid until end_step().
+  virtual void begin_step(const Step& step) = 0;
+  virtual void end_step() = 0;
+
+  // out (n_rows, n_cols) = the rows' tokens' rows of `table` (vocabulary, n_cols).
+  virtual void embed(const Weight& table, Ptr<float> out) = 0;
+
+  // For each of the step's rows, `n_vectors` vectors of `dim` floats that lie one after another from
+  // x + row * stride: out = x / sqrt(mean(x^2) + eps) * weight (dim).  May run in place.
+  virtual void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
+                        int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) = 0;
+
+  // Every product of the same input x (n_rows, n_in): the input is quantized once.  n_rows may be less than the
+  // step's (the last rows' logits).
+  virtual void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) = 0;
+
+  // Prepares cos and sin of the step's positions; rope() turns n_heads vectors of head_dim at x + row * stride.
+  virtual void prepare_rope(const RopeSpec& spec) = 0;
+  virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
+
+  // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer`.
+  virtual void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) = 0;
+
+  // Causal attention of the rows' queries over their sequences' pages of `layer`, up to and including each row's own
+  // position (already appended): out (n_rows, n_heads * head_dim).
+  virtual void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
+
+  // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
+  virtual void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+                      int64_t n) = 0;
+
+  // x += y, (n_rows, n) contiguous.
+  virtual void add(Ptr<float> x, Ptr<const float> y, int64_t n) = 0;
+};
+
+}  // namespace orrery
