@@ -1,0 +1,473 @@
+/* orrery.h - the whole public interface of Orrery, a local inference runtime for long contexts.
+ *
+ * An application makes a runtime (threads, device memory), opens a model (a GGUF file), opens a session on it (one
+ * conversation and its KV cache), and pulls events from a generation until it is done:
+ *
+ *     orrery_runtime *rt;  orrery_model *model;  orrery_session *chat;  orrery_generation *answer;
+ *     orrery_error err;    orrery_error_init(&err);
+ *     if (orrery_runtime_create(NULL, &rt, &err)) ...                 // every NULL options pointer means the defaults
+ *     if (orrery_model_open(rt, "model.gguf", NULL, &model, &err)) ...
+ *     if (orrery_session_open(model, NULL, &chat, &err)) ...
+ *     orrery_session_add_message(chat, "user", "Why is the sky blue?", &err);
+ *     orrery_generate(chat, NULL, &answer, &err);
+ *     orrery_event ev;  orrery_event_init(&ev);
+ *     while (orrery_next(answer, &ev, &err) == ORRERY_OK && ev.type != ORRERY_EVENT_DONE)
+ *         if (ev.type == ORRERY_EVENT_TEXT) fwrite(ev.text, 1, ev.text_bytes, stdout);
+ *     orrery_generation_free(answer);  orrery_session_free(chat);  orrery_model_free(model);  orrery_runtime_free(rt);
+ *
+ * Conventions
+ *   Errors     Functions that can fail return an orrery_status; ORRERY_OK is 0. The last parameter, an orrery_error that
+ *              the caller owns (NULL: not wanted), receives the detail. A failed call changes nothing and its out
+ *              parameters become NULL or 0. The library never aborts, exits, prints, or installs a handler.
+ *   Options    Structs begin with struct_size. Fill them with their _init function, then set fields. A caller
+ *              compiled against an older, shorter struct works; a longer one works while its unknown tail is zero
+ *              (otherwise ORRERY_UNSUPPORTED). Reserved fields are zero.
+ *   Handles    Reference-counted inside: free them in any order; NULL is accepted. A session keeps its model alive, a
+ *              model its runtime.
+ *   Strings    UTF-8. Inputs are copied unless stated otherwise. `const char *` results live as stated per function.
+ *   Sizes out  Functions that fill a caller's buffer take its capacity and return the size needed in *n; when the
+ *              capacity is too small (0 with NULL asks for the size) they write nothing and return
+ *              ORRERY_INVALID_ARGUMENT only if the buffer was not NULL.
+ *   Threads    A runtime, a model and a vocabulary may be used from any number of threads. A session and its
+ *              generations belong to one thread at a time: a second call meanwhile returns ORRERY_BUSY. orrery_cancel
+ *              may be called from anywhere. Callbacks run on the thread that called in.
+ *   Memory     What a session needs is reserved when it is opened, as orrery_plan() foretells; generating allocates
+ *              nothing on the device.
+ *
+ * C99 and C++17. Versioned by ORRERY_ABI_VERSION: bindings compare it with orrery_abi_version() at load.
+ */
+#ifndef ORRERY_H
+#define ORRERY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#if defined(ORRERY_BUILD)
+#define ORRERY_API __declspec(dllexport)
+#else
+#define ORRERY_API __declspec(dllimport)
+#endif
+#else
+#define ORRERY_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ORRERY_VERSION_MAJOR 0
+#define ORRERY_VERSION_MINOR 1
+#define ORRERY_VERSION_PATCH 0
+#define ORRERY_ABI_VERSION 1u
+
+ORRERY_API uint32_t orrery_abi_version(void);      /* ORRERY_ABI_VERSION of the library that is loaded */
+ORRERY_API const char *orrery_version(void);       /* "0.1.0"; static */
+ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction paths in this build; static */
+
+/* ---- Status ------------------------------------------------------------------------------------------------ */
+
+typedef int32_t orrery_status;
+#define ORRERY_OK 0
+#define ORRERY_INVALID_ARGUMENT 1          /* a NULL that may not be, a value out of range, an unknown name */
+#define ORRERY_OUT_OF_DEVICE_MEMORY 2      /* does not fit the arena: bytes_requested, bytes_available */
+#define ORRERY_OUT_OF_PINNED_MEMORY 3
+#define ORRERY_OUT_OF_HOST_MEMORY 4
+#define ORRERY_CONTEXT_FULL 5              /* the prompt is longer than the session's context */
+#define ORRERY_CANCELLED 6                 /* by orrery_cancel() or a callback; the handle stays usable */
+#define ORRERY_BAD_MODEL 7                 /* the file is damaged or contradicts itself: file offset, key or tensor */
+#define ORRERY_UNSUPPORTED_ARCHITECTURE 8  /* named in the message */
+#define ORRERY_UNSUPPORTED_QUANTIZATION 9
+#define ORRERY_UNSUPPORTED_TEMPLATE 10     /* the chat template uses what we cannot do: line, column */
+#define ORRERY_UNSUPPORTED 11              /* anything else that this build cannot do */
+#define ORRERY_BUSY 12                     /* the session is in use by another call or an unfinished generation */
+#define ORRERY_DEVICE_LOST 13
+#define ORRERY_IO 14                       /* native_code is the system's error number */
+#define ORRERY_BAD_SESSION 15              /* a session file is damaged, or another model's */
+#define ORRERY_INTERNAL 16                 /* a bug of ours: please report the message */
+
+/* The status's name, "ORRERY_BAD_MODEL"; static; never NULL. */
+ORRERY_API const char *orrery_status_name(orrery_status status);
+
+typedef struct orrery_error {
+  uint32_t struct_size;
+  int32_t status;
+  int64_t native_code;         /* the system's or the device's own error number; 0: none */
+  uint64_t bytes_requested;    /* of a refused allocation or budget */
+  uint64_t bytes_available;
+  uint64_t offset;             /* in the file */
+  uint32_t line, column;       /* in the chat template or JSON, from 1 */
+  char message[1024];          /* whole UTF-8, NUL-terminated, one line: what, where, found, expected */
+} orrery_error;
+ORRERY_API void orrery_error_init(orrery_error *error);
+
+/* ---- Runtime: threads, the device and its arena ------------------------------------------------------------ */
+
+typedef struct orrery_runtime orrery_runtime;
+
+#define ORRERY_LOG_ERROR 1
+#define ORRERY_LOG_WARNING 2
+#define ORRERY_LOG_INFO 3
+#define ORRERY_LOG_DEBUG 4
+/* May be called from any thread that calls the library. `message` lives during the call. */
+typedef void (*orrery_log_fn)(void *user, int32_t level, const char *message);
+
+typedef struct orrery_runtime_options {
+  uint32_t struct_size;
+  int32_t n_threads;            /* 0: one per processor available to the process */
+  const char *backend;          /* "auto" (default) or "cpu" */
+  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx512": instruction path of the CPU backend */
+  uint64_t device_budget_bytes; /* size of the device arena; 0: half of the physical memory on the CPU backend, where
+                                   it is committed lazily */
+  orrery_log_fn log;            /* NULL: silent */
+  void *log_user;
+  int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
+  uint32_t max_sessions;        /* sessions that may hold device memory at once, over all models; default 16 */
+} orrery_runtime_options;
+ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options);
+
+ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime,
+                                               orrery_error *error);
+ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);
+
+typedef struct orrery_runtime_info {
+  uint32_t struct_size;
+  int32_t n_threads;
+  const char *backend;          /* "cpu"; static */
+  const char *path;             /* "avx512"; static */
+  uint64_t arena_bytes;
+  uint64_t arena_used_bytes;    /* what models' and sessions' regions take now */
+} orrery_runtime_info;
+ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info);
+ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info,
+                                                 orrery_error *error);
+
+/* ---- Vocabulary: tokenizer and chat template, on their own -------------------------------------------------- */
+
+typedef struct orrery_vocab orrery_vocab;
+
+/* From any GGUF file that has a tokenizer, with or without tensors. */
+ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
+ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
+
+#define ORRERY_TOKENIZE_BOS 1u       /* begin with the vocabulary's BOS token, if it has one */
+#define ORRERY_TOKENIZE_SPECIAL 2u   /* text that spells a control token is that token; else it stays text */
+/* Writes the ids of text[0..text_bytes) to tokens[0..capacity); *n_tokens: how many there are. See "Sizes out". */
+ORRERY_API orrery_status orrery_tokenize(const orrery_vocab *vocab, const char *text, size_t text_bytes, uint32_t flags,
+                                         int32_t *tokens, size_t capacity, size_t *n_tokens, orrery_error *error);
+
+#define ORRERY_DETOKENIZE_SPECIAL 1u /* spell control tokens out; else they are left out */
+/* The bytes that the tokens stand for: not NUL-terminated, possibly ending inside a character. See "Sizes out". */
+ORRERY_API orrery_status orrery_detokenize(const orrery_vocab *vocab, const int32_t *tokens, size_t n_tokens,
+                                           uint32_t flags, char *text, size_t capacity, size_t *text_bytes,
+                                           orrery_error *error);
+
+typedef struct orrery_vocab_info {
+  uint32_t struct_size;
+  int32_t n_tokens;
+  int32_t bos, eos, eot, eom, unknown, padding;  /* -1 where the vocabulary has none */
+  uint32_t add_bos;             /* 1: the model expects BOS before a raw prompt */
+  uint32_t has_template;        /* 1: orrery_render_chat() works without a template of the caller's */
+} orrery_vocab_info;
+ORRERY_API void orrery_vocab_info_init(orrery_vocab_info *info);
+ORRERY_API orrery_status orrery_vocab_get_info(const orrery_vocab *vocab, orrery_vocab_info *info, orrery_error *error);
+
+#define ORRERY_TOKEN_CONTROL 1u            /* a control token: never text */
+#define ORRERY_TOKEN_END_OF_GENERATION 2u  /* ends an answer */
+/* ORRERY_TOKEN_ flags of one token; 0 for ordinary tokens and ids outside the vocabulary. */
+ORRERY_API uint32_t orrery_token_flags(const orrery_vocab *vocab, int32_t token);
+
+typedef struct orrery_template_options {
+  uint32_t struct_size;
+  uint32_t add_generation_prompt;  /* default 1: end where the assistant's answer begins */
+  const char *template_source;     /* a Jinja template instead of the file's; NULL: the file's */
+  const char *template_name;       /* one of the file's named templates (tokenizer.chat_template.NAME); NULL: the default */
+  const char *tools_json;          /* JSON array of tool definitions; NULL: none */
+  const char *variables_json;      /* JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none */
+} orrery_template_options;
+ORRERY_API void orrery_template_options_init(orrery_template_options *options);
+/* Renders a JSON array of messages ({"role": ..., "content": ...}, and whatever else the template reads) to text.
+   See "Sizes out"; the text is not NUL-terminated. */
+ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const char *messages_json,
+                                            const orrery_template_options *options, char *text, size_t capacity,
+                                            size_t *text_bytes, orrery_error *error);
+
+/* ---- Plan: what a model and a session will take, from the file's header alone -------------------------------- */
+
+#define ORRERY_KV_F16 0
+#define ORRERY_KV_F32 1
+#define ORRERY_KV_Q8_0 2
+#define ORRERY_KV_Q4_0 3
+
+/* RoPE scaling, where the file's own is to be overridden. */
+#define ORRERY_ROPE_FROM_FILE 0
+#define ORRERY_ROPE_NONE 1
+#define ORRERY_ROPE_LINEAR 2
+#define ORRERY_ROPE_YARN 3
+
+typedef struct orrery_model_options orrery_model_options;
+typedef struct orrery_session_options orrery_session_options;
+
+typedef struct orrery_plan_result {
+  uint32_t struct_size;
+  uint32_t n_context;                /* tokens that the session would hold */
+  uint64_t weights_mapped_bytes;     /* weights used where the file is mapped, or read to host memory: not in the arena */
+  uint64_t weights_bytes;            /* weights in the arena */
+  uint64_t full_kv_bytes;            /* KV of heads that are full on the device */
+  uint64_t compressed_kv_bytes;      /* KV of compressed heads on the device */
+  uint64_t digests_bytes;
+  uint64_t staging_bytes;            /* transfer ring */
+  uint64_t workspace_bytes;          /* activations, scratch, logits; shared by the runtime's sessions */
+  uint64_t device_bytes;             /* sum of what lies in the arena, for one session */
+  uint64_t reservoir_bytes;          /* KV in host memory */
+  uint64_t host_bytes;               /* tables and buffers of one session in host memory, beside the reservoir */
+  uint64_t budget_bytes;             /* the budget that was asked about */
+  uint32_t largest_context;          /* the most tokens that fit it; 0: not even the smallest */
+  uint32_t fits;                     /* 1: device_bytes <= budget_bytes */
+} orrery_plan_result;
+ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan);
+/* Reads the header of the model at `path` only. Any options may be NULL. */
+ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime,
+                                     const orrery_model_options *model, const orrery_session_options *session,
+                                     orrery_plan_result *plan, orrery_error *error);
+
+/* ---- Model: immutable, shared freely ------------------------------------------------------------------------- */
+
+typedef struct orrery_model orrery_model;
+
+#define ORRERY_LOAD_MAP 0   /* map the file. If somebody truncates it meanwhile, the system kills the process: the one
+                               documented exception to "no input kills the process" */
+#define ORRERY_LOAD_READ 1  /* read it into our own memory: no exception */
+
+/* Progress of a long call; return 0 to go on, anything else to cancel. */
+typedef int32_t (*orrery_progress_fn)(void *user, uint64_t done, uint64_t total);
+
+struct orrery_model_options {
+  uint32_t struct_size;
+  uint32_t load;                  /* ORRERY_LOAD_ */
+  orrery_progress_fn progress;    /* bytes; NULL: none */
+  void *progress_user;
+  uint32_t full_fingerprint;      /* 1: hash every weight into the fingerprint, not samples of them */
+  uint32_t rope_scaling;          /* ORRERY_ROPE_ */
+  float rope_scale;               /* factor for LINEAR and YARN */
+  float rope_base;                /* > 0: instead of the file's frequency base */
+  uint32_t rope_original_context; /* YARN: the context it was trained with; 0: the file's */
+  uint32_t reserved;
+};
+ORRERY_API void orrery_model_options_init(orrery_model_options *options);
+
+ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const char *path, const orrery_model_options *options,
+                                           orrery_model **model, orrery_error *error);
+ORRERY_API void orrery_model_free(orrery_model *model);
+
+typedef struct orrery_model_info {
+  uint32_t struct_size;
+  uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
+  uint32_t trained_context;       /* tokens, by the file */
+  uint64_t n_parameters;
+  uint64_t file_bytes;
+  uint64_t weights_bytes;         /* weights as they are held in memory */
+  const char *architecture;       /* "llama"; as long as the model */
+  const char *name;               /* general.name, or "" */
+  const char *quantization;       /* the type that most weights have, "Q4_K" */
+  uint8_t fingerprint[16];
+} orrery_model_info;
+ORRERY_API void orrery_model_info_init(orrery_model_info *info);
+ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
+/* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL only for NULL. */
+ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
+/* A description of the file as JSON: metadata (long arrays cut), tensors, parameters by type. Reads the header only.
+   See "Sizes out"; not NUL-terminated. */
+ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes,
+                                        orrery_error *error);
+
+/* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
+
+typedef struct orrery_session orrery_session;
+
+#define ORRERY_OVERFLOW_STOP 0         /* a full context ends the answer; a longer prompt is ORRERY_CONTEXT_FULL */
+#define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context (system messages and the last turn stay) */
+
+struct orrery_session_options {
+  uint32_t struct_size;
+  uint32_t n_context;             /* tokens; 0: as trained, or what fits the arena if that is less */
+  uint32_t kv_type;               /* ORRERY_KV_; quantized types need head_dim % 32 == 0 */
+  uint32_t overflow;              /* ORRERY_OVERFLOW_ */
+  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results */
+  uint32_t reserved;
+};
+ORRERY_API void orrery_session_options_init(orrery_session_options *options);
+
+ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_session_options *options,
+                                             orrery_session **session, orrery_error *error);
+ORRERY_API void orrery_session_free(orrery_session *session);
+
+/* The conversation. orrery_generate() renders it with the chat template, computes only what the session does not
+   already hold (the common prefix of tokens is reused), answers it, and adds the answer to it. */
+ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content,
+                                                    orrery_error *error);
+/* One message as a JSON object, for templates that read more than role and content (tool calls, ...). */
+ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json,
+                                                         orrery_error *error);
+ORRERY_API size_t orrery_session_n_messages(const orrery_session *session);
+/* Message i as JSON. See "Sizes out"; not NUL-terminated. */
+ORRERY_API orrery_status orrery_session_message(const orrery_session *session, size_t i, char *json, size_t capacity,
+                                                size_t *json_bytes, orrery_error *error);
+/* Template, tools and variables for this session's turns; copied. NULL: the model's defaults. */
+ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options,
+                                                     orrery_error *error);
+/* Keeps the first n_messages of the conversation; their tokens' KV is reused by the next turn. */
+ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session, size_t n_messages, orrery_error *error);
+
+/* The tokens that the session holds. */
+ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
+/* See "Sizes out". */
+ORRERY_API orrery_status orrery_session_tokens(const orrery_session *session, int32_t *tokens, size_t capacity,
+                                               size_t *n_tokens, orrery_error *error);
+/* Keeps the first n_tokens. The conversation's messages stay; the next turn computes what is missing again. */
+ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n_tokens, orrery_error *error);
+
+/* A second session with the same tokens, KV and conversation. Pages are shared until one of the two changes them.
+   Where the arena has no room left for it, it starts parked: its KV lies in host memory, and its first use fails with
+   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. */
+ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
+
+/* Saves tokens, KV and conversation, checksummed and bound to the model's fingerprint, to a file (whole or not at
+   all) or a buffer (see "Sizes out"). Loading replaces what the session holds, and leaves it as it was on any error.
+   A session of another context size, or KV type, than the saved one's can load it only if it fits and the types are
+   the same. */
+ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char *path, orrery_error *error);
+ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
+ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
+                                                    size_t *n_bytes, orrery_error *error);
+ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes,
+                                                    orrery_error *error);
+
+/* Appends tokens by the prefill path without generating; `logits`, if not NULL, receives (n_tokens, n_vocab) floats. */
+ORRERY_API orrery_status orrery_session_evaluate(orrery_session *session, const int32_t *tokens, size_t n_tokens,
+                                                 float *logits, orrery_error *error);
+/* Logits (n_vocab) and final hidden state after the output norm (n_embd) of the session's last computed token;
+   ORRERY_INVALID_ARGUMENT while there is none, or when n is another number. */
+ORRERY_API orrery_status orrery_session_logits(const orrery_session *session, float *logits, size_t n,
+                                               orrery_error *error);
+ORRERY_API orrery_status orrery_session_embedding(const orrery_session *session, float *embedding, size_t n,
+                                                  orrery_error *error);
+
+typedef struct orrery_stats {
+  uint32_t struct_size;
+  uint32_t n_context, n_tokens;
+  uint32_t parked;                   /* 1: holds no device memory */
+  uint64_t prompt_tokens;            /* computed by prefill, over the session's life */
+  uint64_t reused_tokens;            /* prompt tokens that were already there */
+  uint64_t generated_tokens;
+  uint64_t prefill_us, decode_us;    /* time in the model */
+  uint64_t device_kv_bytes;          /* of the session's region */
+  uint64_t device_kv_used_bytes;     /* of pages that hold tokens */
+  uint64_t shared_kv_bytes;          /* of pages shared with forks */
+  uint64_t workspace_bytes;
+  uint64_t host_to_device_bytes, device_to_host_bytes;   /* KV moved between arena and host */
+} orrery_stats;
+ORRERY_API void orrery_stats_init(orrery_stats *stats);
+ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
+
+/* ---- Generation: one answer under way --------------------------------------------------------------------------- */
+
+typedef struct orrery_generation orrery_generation;
+
+typedef struct orrery_logit_bias {
+  int32_t token;
+  float bias;                        /* added to the token's logit; -INFINITY bans it */
+} orrery_logit_bias;
+
+/* Called before each token is chosen, after bias and penalties, with logits (n_vocab) that it may change; `tokens` are
+   the session's so far. Return 0 to go on, anything else to cancel. */
+typedef int32_t (*orrery_logits_fn)(void *user, float *logits, size_t n_vocab, const int32_t *tokens, size_t n_tokens);
+
+typedef struct orrery_generate_options {
+  uint32_t struct_size;
+  uint32_t max_tokens;               /* 0: until the model ends the answer or the context is full */
+  float temperature;                 /* default 0: greedy */
+  float top_p;                       /* default 1: off */
+  float min_p;                       /* default 0: off */
+  uint32_t top_k;                    /* default 0: off */
+  uint64_t seed;                     /* the same seed, prompt and options give the same answer; default 0 */
+  float repetition_penalty;          /* default 1: off; divides positive logits, multiplies negative ones */
+  float frequency_penalty;           /* default 0; times how often the token occurred */
+  float presence_penalty;            /* default 0; once if it occurred */
+  uint32_t penalty_tokens;           /* how many of the last tokens the penalties look at; default 64 */
+  const char *const *stop;           /* (n_stop) strings that end the answer, and are not part of it */
+  uint64_t n_stop;
+  const orrery_logit_bias *logit_bias;   /* (n_logit_bias) */
+  uint64_t n_logit_bias;
+  orrery_logits_fn logits_hook;      /* NULL: none */
+  void *logits_user;
+  uint32_t n_logprobs;               /* alternatives reported with each token; at most 20; default 0 */
+  uint32_t ignore_end;               /* 1: end-of-generation tokens do not end the answer */
+} orrery_generate_options;
+ORRERY_API void orrery_generate_options_init(orrery_generate_options *options);
+
+/* Begins the answer to the session's conversation. Strings and arrays in `options` are copied. The work is done by
+   orrery_next(). While a generation is unfinished and not freed, the session is ORRERY_BUSY for everything but
+   orrery_cancel() and reading. */
+ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_generate_options *options,
+                                         orrery_generation **generation, orrery_error *error);
+/* Begins a continuation of exactly these tokens, the whole sequence from its start: what the session already holds of
+   it is reused, the rest dropped. The conversation is left alone. */
+ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const int32_t *tokens, size_t n_tokens,
+                                                const orrery_generate_options *options, orrery_generation **generation,
+                                                orrery_error *error);
+
+#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens */
+#define ORRERY_EVENT_TOKEN 2       /* token, logprob, bytes, top: one token was chosen */
+#define ORRERY_EVENT_TEXT 3        /* text: whole characters of the answer */
+#define ORRERY_EVENT_DONE 4        /* finish_reason; every later call repeats it */
+
+#define ORRERY_FINISH_END 1        /* the model ended its answer */
+#define ORRERY_FINISH_STOP 2       /* a stop string; stop_index says which */
+#define ORRERY_FINISH_LENGTH 3     /* max_tokens */
+#define ORRERY_FINISH_CONTEXT 4    /* the context is full */
+#define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), or a hook; what was said so far stays in the conversation */
+
+typedef struct orrery_token_logprob {
+  int32_t token;
+  float logprob;                   /* natural logarithm, of the distribution before temperature and truncation */
+} orrery_token_logprob;
+
+typedef struct orrery_event {
+  uint32_t struct_size;
+  uint32_t type;                   /* ORRERY_EVENT_ */
+  uint64_t done, total;            /* PROGRESS */
+  const char *text;                /* TEXT: UTF-8, whole characters; TOKEN: the token's raw bytes. Not NUL-terminated;
+                                      until the next call on this generation */
+  uint64_t text_bytes;
+  const orrery_token_logprob *top; /* TOKEN: (n_top), likeliest first; until the next call */
+  uint32_t n_top;
+  int32_t token;                   /* TOKEN */
+  float logprob;                   /* TOKEN */
+  uint32_t finish_reason;          /* DONE: ORRERY_FINISH_ */
+  uint32_t stop_index;             /* DONE by STOP */
+  uint32_t reserved;
+  uint64_t prompt_tokens, reused_tokens, generated_tokens;   /* DONE: of this answer */
+  uint64_t first_token_us, prefill_us, decode_us;            /* DONE: from the first orrery_next() to the first token;
+                                                                time in the model for the prompt, for the answer */
+} orrery_event;
+ORRERY_API void orrery_event_init(orrery_event *event);
+
+/* Works until there is something to tell: at most one prefill chunk or one token. After an error other than
+   ORRERY_CANCELLED the generation is over; the session keeps what it had computed. */
+ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event *event, orrery_error *error);
+
+/* orrery_next() in a loop: `on_event` sees every event, DONE included; a return other than 0 cancels. */
+typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
+ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user,
+                                    orrery_error *error);
+
+/* From any thread, also while orrery_next() runs: it stops within one layer of prefill or one token of decode, and
+   orrery_next() reports DONE with ORRERY_FINISH_CANCELLED. */
+ORRERY_API void orrery_cancel(orrery_generation *generation);
+ORRERY_API void orrery_generation_free(orrery_generation *generation);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* ORRERY_H */
