@@ -2,7 +2,7 @@
 //
 // open() checks everything that can be checked without knowing the architecture: counts against the bytes that
 // remain, wrapping sizes, names, types, alignment, ranges inside the file, overlap.  After it, every tensor's
-// [data, data + bytes) is readable and aligned to `general.alignment`, and every string is inside the file.
+// [data, data + bytes) is readable and aligned as alignment() says, and every string is inside the file.
 // Errors name the file, the offset, and the key or tensor: found, expected.
 #pragma once
 
@@ -52,7 +52,8 @@ class Value {
   bool as_f64(double* out) const;            // any number
   bool as_bool(bool* out) const;             // bool, or an integer 0/1
   bool as_string(std::string_view* out) const;
-  // Arrays: element type and count, elements by index (a string array is indexed at open: constant time).
+  // Arrays: element type and count, elements by index (strings and arrays are indexed at open: constant time).
+  // at() out of range, or of what is no array, gives a Value that is none of the above.
   bool is_array_of(ValueType element) const { return type_ == ValueType::array && element_ == element; }
   ValueType element_type() const { return element_; }
   uint64_t size() const { return count_; }
@@ -65,6 +66,7 @@ class Value {
   const std::byte* data_ = nullptr;          // the scalar, the string's first byte, or the array's first element
   uint64_t count_ = 0;                       // string bytes or array elements
   const uint64_t* string_offsets_ = nullptr; // (count_), from data_, of each element's length field; string arrays only
+  const Value* children_ = nullptr;          // (count_), arrays of arrays only
 };
 
 enum class Load : uint8_t { map, read };     // read: into our own memory; no SIGBUS if the file is truncated behind us
@@ -78,7 +80,8 @@ class File {
  public:
   // `path` may be any part of a split model: NAME-00001-of-00003.gguf; all parts are opened, in order.
   static Result<File> open(const std::string& path, const OpenOptions& options = {});
-  // A file already in memory (fuzzing, tests, embedded models); `name` is for messages. The bytes must outlive the File.
+  // A file already in memory (fuzzing, tests, embedded models); `name` is for messages. The bytes must outlive the
+  // File and start at a multiple of 8 (else invalid_argument); tensors are then aligned relative to that start.
   static Result<File> parse(Span<const std::byte> bytes, const std::string& name);
   File(File&&) noexcept;
   File& operator=(File&&) noexcept;
@@ -86,11 +89,11 @@ class File {
 
   const std::string& path() const;           // as given
   uint32_t version() const;
-  uint64_t alignment() const;
+  uint64_t alignment() const;                // a power of two from 8; the least of all parts
   uint64_t file_bytes() const;               // all parts together
   uint32_t n_parts() const;
 
-  // Metadata, in file order.
+  // Metadata, in file order; of a split model, the first part's.
   uint64_t n_keys() const;
   std::string_view key(uint64_t i) const;
   Value value(uint64_t i) const;
@@ -108,12 +111,14 @@ class File {
   Span<const Tensor> tensors() const;              // all parts, in file order
   const Tensor* find_tensor(std::string_view name) const;
   // XXH3-128 of metadata, tensor table and 4 KiB samples of each tensor (first and last); instant on any size.
-  // `full`: of every tensor byte instead of samples. Needs data (not header_only).
+  // `full`: of every tensor byte instead of samples, another value. Needs data: of a file opened header-only it covers
+  // metadata and tensor table alone, and is a third value.
   void fingerprint(bool full, uint8_t out[16]) const;
 
  private:
   struct Impl;
   explicit File(std::unique_ptr<Impl> impl);
+  Status wrong(std::string_view key, const Value& value, const char* expected) const;
   std::unique_ptr<Impl> impl_;
 };
 
