@@ -1,0 +1,207 @@
+"""The small random models: one spec per architecture trait.  A spec is all that is needed to build the GGUF file.
+
+spec = {name, note, seed, keys: [[key, type, value]...], vocab: {size}, tensors: [...], contexts: [[run, n_ctx]...]}.
+Tensor layout and key names are GGUF's; rotary pairs are in file order (llama's Q and K rows already permuted).
+"""
+
+import math
+
+import numpy as np
+
+# gain: a matrix of fan-in n is uniform in +-gain * sqrt(3 / n), so its output has gain times its input's deviation.
+GAIN = {"attn_q": 1.5, "attn_k": 1.5, "attn_qkv": 1.4, "ffn_down": 1.5, "output": 2.5}
+
+
+class Builder:
+    def __init__(self, name, note, arch, *, dim, layers, heads, kv=None, ff, vocab, head_dim=None, context=512,
+                 eps=1e-5, rope_base=None, n_rot=None, tied=False, contexts=None, embed_scale=1.0):
+        self.arch, self.dim, self.layers = arch, dim, layers
+        self.heads, self.kv = self.spread(heads), self.spread(heads if kv is None else kv)
+        self.ff = self.spread(ff)
+        self.head_dim = head_dim or dim // self.heads[0]
+        self.n_rot = n_rot or self.head_dim
+        self.vocab, self.tied, self.embed_scale = vocab, tied, embed_scale
+        self.keys, self.tensors = [], []
+        self.spec = {"name": name, "note": note, "seed": 0, "keys": self.keys, "vocab": {"size": vocab},
+                     "tensors": self.tensors, "contexts": contexts or [["main", context]]}
+        self.keys.append(["general.architecture", "string", arch])
+        self.keys.append(["general.name", "string", f"random {name}"])
+        self.key("context_length", "u32", context)
+        self.key("embedding_length", "u32", dim)
+        self.key("block_count", "u32", layers)
+        self.key("feed_forward_length", "u32", ff)
+        self.key("attention.head_count", "u32", heads)
+        if kv is not None:
+            self.key("attention.head_count_kv", "u32", kv)
+        if head_dim is not None:
+            self.key("attention.key_length", "u32", head_dim)
+            self.key("attention.value_length", "u32", head_dim)
+        self.key("attention.layer_norm_rms_epsilon", "f32", eps)
+        self.key("rope.dimension_count", "u32", self.n_rot)
+        if rope_base is not None:
+            self.key("rope.freq_base", "f32", rope_base)
+
+    def spread(self, value):
+        return list(value) if isinstance(value, list) else [value] * self.layers
+
+    def key(self, name, kind, value):
+        self.keys.append([f"{self.arch}.{name}", kind + "[]" if isinstance(value, list) else kind, value])
+        return self
+
+    def matrix(self, name, n_in, n_out, gain=None):
+        gain = gain or GAIN.get(name.split(".")[-1], 1.0)
+        self.tensors.append({"name": name + ".weight", "shape": [n_in, n_out],
+                             "scale": round(gain * math.sqrt(3 / n_in), 4), "offset": 0.0})
+
+    def vector(self, name, n, scale, offset):
+        self.tensors.append({"name": name, "shape": [n], "scale": scale, "offset": offset})
+
+    def norm(self, name, n, offset=1.0):
+        self.vector(name + ".weight", n, 0.25, offset)
+
+    def linear(self, name, n_in, n_out, bias):
+        self.matrix(name, n_in, n_out)
+        if bias:
+            self.vector(name + ".bias", n_out, 0.75, 0.0)
+
+    def values(self, name, values):
+        self.tensors.append({"name": name, "shape": [len(values)], "values": [float(np.float32(v)) for v in values]})
+        return self
+
+    def build(self, *, qkv_bias=False, out_bias=False, fused_qkv=False, fused_up=False, qk_norm=False, post_norms=False):
+        d, hd = self.dim, self.head_dim
+        self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale,
+                             "offset": 0.0})
+        for il in range(self.layers):
+            p, q, kv, ff = f"blk.{il}.", self.heads[il] * hd, self.kv[il] * hd, self.ff[il]
+            self.norm(p + "attn_norm", d)
+            if fused_qkv:
+                self.linear(p + "attn_qkv", d, q + 2 * kv, qkv_bias)
+            else:
+                for s, n_out in (("q", q), ("k", kv), ("v", kv)):
+                    self.linear(p + "attn_" + s, d, n_out, qkv_bias)
+            if qk_norm:
+                self.norm(p + "attn_q_norm", hd, 1.5)
+                self.norm(p + "attn_k_norm", hd, 1.5)
+            self.linear(p + "attn_output", q, d, out_bias)
+            if post_norms:
+                self.norm(p + "post_attention_norm", d)
+            self.norm(p + "ffn_norm", d)
+            if not fused_up:
+                self.matrix(p + "ffn_gate", d, ff)
+            self.matrix(p + "ffn_up", d, 2 * ff if fused_up else ff)
+            self.matrix(p + "ffn_down", ff, d)
+            if post_norms:
+                self.norm(p + "post_ffw_norm", d)
+        self.norm("output_norm", d)
+        if not self.tied:
+            self.matrix("output", d, self.vocab)
+        return self.spec
+
+
+def llama3_factors(n_rot, base, factor, low_freq_factor, high_freq_factor, original):
+    """Llama 3.1's divisors: 1 for short wavelengths, `factor` for long ones, a smooth passage between."""
+    out = []
+    for i in range(n_rot // 2):
+        wavelength = 2 * math.pi * base ** (2 * i / n_rot)
+        smooth = (original / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
+        smooth = min(1.0, max(0.0, smooth))
+        out.append(1.0 / ((1.0 - smooth) / factor + smooth))
+    return out
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original": 96}
+
+
+def longrope(b, original, context, long_start, long_step):
+    half = b.n_rot // 2
+    b.key("rope.scaling.original_context_length", "u32", original)
+    factor = math.sqrt(1 + math.log(context / original) / math.log(original))
+    b.key("rope.scaling.attn_factor", "f32", float(np.float32(factor)))
+    b.values("rope_factors_long.weight", [long_start + long_step * i for i in range(half)])
+    b.values("rope_factors_short.weight", [1.0 + 0.05 * i for i in range(half)])
+    return b
+
+
+def cases():
+    out = []
+    B = lambda *a, **k: Builder(*a, **k)
+    out.append(B("llama-plain", "Llama 2: multi-head attention, no optional key", "llama",
+                 dim=64, layers=2, heads=4, ff=96, vocab=128).build())
+
+    def llama3(name, note, **k):
+        b = B(name, note, "llama", rope_base=500000.0, **k)
+        return b.values("rope_freqs.weight", llama3_factors(b.n_rot, 500000.0, **LLAMA3))
+
+    out.append(llama3("llama3-factors", "Llama 3.1: GQA, rope_freqs.weight, base 500000",
+                      dim=128, layers=2, heads=4, kv=2, ff=160, vocab=160).build())
+    out.append(llama3("llama3-tied", "Llama 3.2: as 3.1 with tied embeddings, three layers, head_dim 16", dim=64,
+                      layers=3, heads=4, kv=1, ff=96, vocab=128, tied=True, embed_scale=0.4).build())
+    out.append(B("llama-nemo", "Mistral Nemo: head_dim is not dim / heads; base 1e6", "llama", dim=96, layers=2,
+                 heads=4, kv=2, head_dim=32, ff=128, vocab=144, rope_base=1000000.0, eps=0.02).build())
+    out.append(B("llama-hd40", "head_dim 40, MQA: one KV head", "llama", dim=160, layers=2, heads=4, kv=1, ff=96,
+                 vocab=96).build())
+    out.append(B("llama-linear", "linear position interpolation by 4", "llama", dim=64, layers=2, heads=4, kv=2, ff=96,
+                 vocab=112).key("rope.scaling.type", "string", "linear").key("rope.scaling.factor", "f32", 4.0).build())
+    out.append(B("llama-scaling-none", "rope.scaling.type none: the factor beside it means nothing", "llama", dim=64,
+                 layers=2, heads=2, kv=2, ff=96, vocab=96).key("rope.scaling.type", "string", "none")
+               .key("rope.scaling.factor", "f32", 4.0).build())
+
+    def yarn(b, factor, original=None):
+        b.key("rope.scaling.type", "string", "yarn").key("rope.scaling.factor", "f32", factor)
+        return b.key("rope.scaling.original_context_length", "u32", original) if original else b
+
+    out.append(yarn(B("llama-yarn", "YaRN with default betas, head_dim 64", "llama", dim=128, layers=2, heads=2, kv=1,
+                      ff=128, vocab=128, context=4096), 8.0, 512).build())
+    out.append(yarn(B("llama-yarn-attn", "YaRN with an attention factor on top of YaRN's own; trained context not named",
+                      "llama", dim=64, layers=2, heads=2, kv=1, ff=96, vocab=128), 4.0)
+               .key("rope.scaling.attn_factor", "f32", 0.75).build())
+    out.append(yarn(B("llama-yarn-betas", "YaRN with its own betas", "llama", dim=128, layers=2, heads=2, kv=1, ff=96,
+                      vocab=128, context=2048), 4.0, 512).key("rope.scaling.yarn_beta_fast", "f32", 12.0)
+               .key("rope.scaling.yarn_beta_slow", "f32", 2.0).build())
+    out.append(B("llama-window-key", "Mistral 7B v0.1 kept attention.sliding_window: ignored by the llama architecture",
+                 "llama", dim=64, layers=2, heads=4, kv=2, ff=96, vocab=112)
+               .key("attention.sliding_window", "u32", 16).build())
+    out.append(B("llama-bias", "attention biases on Q, K, V and the output projection", "llama", dim=64, layers=2,
+                 heads=4, kv=2, ff=96, vocab=128).build(qkv_bias=True, out_bias=True))
+    out.append(B("llama-arrays", "head_count_kv and feed_forward_length as arrays of equal values", "llama", dim=64,
+                 layers=3, heads=4, kv=[2, 2, 2], ff=[96, 96, 96], vocab=96).build())
+    out.append(B("llama-layers-differ", "KV heads and ffn width differ from layer to layer", "llama", dim=64, layers=3,
+                 heads=4, kv=[4, 2, 1], ff=[96, 128, 64], vocab=96).build())
+    out.append(B("llama-256", "all rows are multiples of 256: every block format can store it", "llama", dim=256,
+                 layers=2, heads=8, kv=8, ff=256, vocab=96).build())
+
+    out.append(B("qwen2", "QKV bias, head_dim 32, GQA 2", "qwen2", dim=128, layers=2, heads=4, kv=2, ff=128, vocab=128,
+                 rope_base=1000000.0, eps=0.02).build(qkv_bias=True))
+    out.append(B("qwen2-tied", "QKV bias, tied, GQA 7 as the 0.5B has", "qwen2", dim=112, layers=2, heads=7, kv=1,
+                 head_dim=16, ff=96, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0,
+                 eps=1e-6).build(qkv_bias=True))
+    out.append(yarn(B("qwen2-yarn", "QKV bias, YaRN as Qwen2.5 beyond its trained context", "qwen2", dim=64, layers=2,
+                      heads=2, kv=1, ff=96, vocab=128, rope_base=1000000.0, eps=1e-6), 4.0, 128).build(qkv_bias=True))
+    out.append(B("qwen3", "Q and K norms per head, head_dim explicit", "qwen3", dim=64, layers=2, heads=4, kv=2,
+                 head_dim=32, ff=96, vocab=128, rope_base=1000000.0, eps=0.02).build(qk_norm=True))
+    out.append(B("qwen3-tied", "tied, head_dim 64", "qwen3", dim=64, layers=3, heads=2, kv=1, head_dim=64, ff=96,
+                 vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=1e-6).build(qk_norm=True))
+
+    fused = {"fused_qkv": True, "fused_up": True}
+    out.append(B("phi3", "fused QKV and up, MHA, sliding_window 0", "phi3", dim=96, layers=2, heads=3, kv=3, ff=128,
+                 vocab=128, eps=0.02).key("attention.sliding_window", "u32", 0).build(**fused))
+    out.append(B("phi3-window", "Phi-3-mini-4k: a sliding window shorter than the prompt", "phi3", dim=64, layers=2,
+                 heads=2, kv=2, ff=96, vocab=128).key("attention.sliding_window", "u32", 24).build(**fused))
+    out.append(longrope(B("phi3-longrope", "Phi-3-mini-128k: short or long factors by the configured context", "phi3",
+                          dim=64, layers=2, heads=2, kv=2, ff=96, vocab=128, context=2048,
+                          contexts=[["short", 128], ["long", 512]]), 128, 2048, 1.5, 2.0)
+               .key("attention.sliding_window", "u32", 4096).build(**fused))
+    out.append(longrope(B("phi4-mini", "Phi-4-mini: partial rotary 0.75, GQA 3, tied, longrope, scaling type named",
+                          "phi3", dim=192, layers=2, heads=6, kv=2, ff=96, vocab=128, n_rot=24, tied=True,
+                          embed_scale=0.4, context=1024, contexts=[["short", 128], ["long", 256]]), 128, 1024, 1.2, 1.5)
+               .key("rope.scaling.type", "string", "longrope").build(**fused))
+
+    out.append(B("glm4", "GLM-4-0414: post norms, fused up, half rotary, QKV bias, 32 heads on 2", "glm4", dim=96,
+                 layers=2, heads=32, kv=2, head_dim=16, n_rot=8, ff=96, vocab=128).build(
+                     qkv_bias=True, fused_up=True, post_norms=True))
+    out.append(B("glm4-nobias", "GLM-4-0414 without attention biases, head_dim 32", "glm4", dim=128, layers=2, heads=4,
+                 kv=2, n_rot=16, ff=96, vocab=128, eps=0.02).build(fused_up=True, post_norms=True))
+    out.append(B("chatglm", "GLM-4-9B-chat: fused QKV with bias, fused up, half rotary, groups of 16", "chatglm",
+                 dim=512, layers=2, heads=32, kv=2, n_rot=8, ff=96, vocab=128, eps=0.02).build(qkv_bias=True, **fused))
+    return out

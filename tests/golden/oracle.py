@@ -1,0 +1,170 @@
+"""An independent forward pass of the dense architectures in NumPy: float32 weights, float64 arithmetic.
+
+In: GGUF keys (a dict), tensors (a dict of arrays in (rows, columns) order) and the context size that a session asks for.
+Out: logits.  Written for plainness from the architectures' definitions; make_model_goldens.py checks it against the
+models' published PyTorch classes.  float64 makes it the exact answer that every float32 engine should come near to.
+"""
+
+import math
+
+import numpy as np
+
+# Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
+ROPE_NORM = {"llama", "chatglm", "glm4"}
+ROPE_NEOX = {"qwen2", "qwen3", "phi3"}
+
+
+def silu(x):
+    return x / (1.0 + np.exp(-x))
+
+
+class Model:
+    def __init__(self, keys: dict, tensors: dict, n_ctx: int):
+        self.keys, self.n_ctx = keys, n_ctx
+        self.w = {name: np.asarray(t, dtype=np.float64) for name, t in tensors.items()}
+        self.arch = keys["general.architecture"]
+        assert self.arch in ROPE_NORM | ROPE_NEOX, self.arch
+        self.n_layers = self.key("block_count")
+        self.n_embd = self.key("embedding_length")
+        self.eps = float(np.float32(self.key("attention.layer_norm_rms_epsilon")))
+        self.n_heads = self.per_layer("attention.head_count")
+        self.n_kv_heads = self.per_layer("attention.head_count_kv", self.n_heads)
+        self.head_dim = self.key("attention.key_length", self.n_embd // self.n_heads[0])
+        assert self.key("attention.value_length", self.head_dim) == self.head_dim
+        self.n_rot = self.key("rope.dimension_count", self.head_dim)
+        # The llama architecture's files may carry the key (early Mistral); its definition there is full attention.
+        self.window = 0 if self.arch == "llama" else self.key("attention.sliding_window", 0)
+        self.inv_freq, self.rope_magnitude = self.rope_frequencies()
+        self.neighbours = self.arch in ROPE_NORM
+        self.reset()
+
+    def key(self, name, default=None):
+        value = self.keys.get(f"{self.arch}.{name}", default)
+        assert value is not None, f"{self.arch}.{name} is missing"
+        return value
+
+    def per_layer(self, name, default=None):
+        value = self.key(name, default)
+        return list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * self.n_layers
+
+    def rope_frequencies(self):
+        """Radians per position for each pair, and what cos and sin are multiplied by."""
+        half = self.n_rot // 2
+        base = float(np.float32(self.key("rope.freq_base", 10000.0)))
+        freq = base ** (-np.arange(half, dtype=np.float64) * 2.0 / self.n_rot)
+        trained = self.key("rope.scaling.original_context_length", self.key("context_length"))
+        if "rope_freqs.weight" in self.w:
+            freq = freq / self.w["rope_freqs.weight"]
+        elif "rope_factors_long.weight" in self.w:
+            side = "long" if self.n_ctx > trained else "short"
+            freq = freq / self.w[f"rope_factors_{side}.weight"]
+        magnitude = float(np.float32(self.key("rope.scaling.attn_factor", 1.0)))
+        kind = self.key("rope.scaling.type", "linear")
+        factor = float(np.float32(self.key("rope.scaling.factor", 1.0)))
+        if kind == "linear":
+            freq = freq / factor
+        elif kind == "yarn":
+            # NTK by parts: pairs that turn more than beta_fast times in the trained context stay, those that turn less
+            # than beta_slow times are interpolated, a ramp between.
+            def pair_of(turns):
+                return self.n_rot * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+            low = max(0.0, math.floor(pair_of(self.key("rope.scaling.yarn_beta_fast", 32.0))))
+            high = min(self.n_rot - 1.0, math.ceil(pair_of(self.key("rope.scaling.yarn_beta_slow", 1.0))))
+            keep = 1.0 - np.clip((np.arange(half) - low) / max(0.001, high - low), 0.0, 1.0)
+            freq = freq / factor * (1.0 - keep) + freq * keep
+            magnitude *= 1.0 + 0.1 * math.log(factor)
+        else:
+            assert kind in ("none", "longrope"), kind
+        return freq, magnitude
+
+    def rope(self, x, positions):
+        """x (tokens, heads, head_dim), turned in its first n_rot dimensions."""
+        angle = positions[:, None] * self.inv_freq[None, :]
+        cos = np.cos(angle)[:, None, :] * self.rope_magnitude
+        sin = np.sin(angle)[:, None, :] * self.rope_magnitude
+        half = self.n_rot // 2
+        first = slice(0, self.n_rot, 2) if self.neighbours else slice(0, half)
+        second = slice(1, self.n_rot, 2) if self.neighbours else slice(half, self.n_rot)
+        out = x.copy()
+        out[..., first] = x[..., first] * cos - x[..., second] * sin
+        out[..., second] = x[..., second] * cos + x[..., first] * sin
+        return out
+
+    def norm(self, x, name):
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.w[name + ".weight"]
+
+    def linear(self, x, name):
+        y = x @ self.w[name + ".weight"].T
+        bias = self.w.get(name + ".bias")
+        return y if bias is None else y + bias
+
+    def attention(self, il, x, positions):
+        p, nh, nkv, hd, n = f"blk.{il}.", self.n_heads[il], self.n_kv_heads[il], self.head_dim, len(x)
+        if p + "attn_qkv.weight" in self.w:
+            q, k, v = np.split(self.linear(x, p + "attn_qkv"), [nh * hd, (nh + nkv) * hd], axis=-1)
+        else:
+            q, k, v = (self.linear(x, p + "attn_" + s) for s in "qkv")
+        q, k, v = q.reshape(n, nh, hd), k.reshape(n, nkv, hd), v.reshape(n, nkv, hd)
+        if p + "attn_q_norm.weight" in self.w:
+            q, k = self.norm(q, p + "attn_q_norm"), self.norm(k, p + "attn_k_norm")
+        q, k = self.rope(q, positions), self.rope(k, positions)
+        if self.cache[il] is not None:
+            k, v = np.concatenate([self.cache[il][0], k]), np.concatenate([self.cache[il][1], v])
+        self.cache[il] = (k, v)
+        distance = positions[:, None] - np.arange(len(k))[None, :]
+        hidden = distance < 0
+        if self.window:
+            hidden |= distance >= self.window
+        out = np.empty((n, nh, hd))
+        for h in range(nh):
+            g = h // (nh // nkv)
+            s = q[:, h] @ k[:, g].T / math.sqrt(hd)
+            s[hidden] = -np.inf
+            s = np.exp(s - s.max(axis=-1, keepdims=True))
+            out[:, h] = s / s.sum(axis=-1, keepdims=True) @ v[:, g]
+        return self.linear(out.reshape(n, nh * hd), p + "attn_output")
+
+    def mlp(self, il, x):
+        p = f"blk.{il}.ffn_"
+        if p + "gate.weight" in self.w:
+            gate, up = self.linear(x, p + "gate"), self.linear(x, p + "up")
+        else:
+            gate, up = np.split(self.linear(x, p + "up"), 2, axis=-1)  # fused: gate rows first
+        return self.linear(silu(gate) * up, p + "down")
+
+    def reset(self):
+        self.cache = [None] * self.n_layers
+        self.n_past = 0
+
+    def forward(self, tokens):
+        """Logits (tokens, vocabulary) of `tokens` put after what the cache holds."""
+        positions = self.n_past + np.arange(len(tokens))
+        self.n_past += len(tokens)
+        x = self.w["token_embd.weight"][np.asarray(tokens)]
+        for il in range(self.n_layers):
+            p = f"blk.{il}."
+            a = self.attention(il, self.norm(x, p + "attn_norm"), positions)
+            if p + "post_attention_norm.weight" in self.w:
+                a = self.norm(a, p + "post_attention_norm")
+            x = x + a
+            m = self.mlp(il, self.norm(x, p + "ffn_norm"))
+            if p + "post_ffw_norm.weight" in self.w:
+                m = self.norm(m, p + "post_ffw_norm")
+            x = x + m
+        x = self.norm(x, "output_norm")
+        return x @ self.w.get("output.weight", self.w["token_embd.weight"]).T
+
+
+def greedy(model: Model, prompt, n_steps):
+    """(logits of the prompt, answer ids, logits after each answer token, top-1 minus top-2 where each was chosen)."""
+    model.reset()
+    logits = model.forward(prompt)
+    last, answer, steps, margins = logits[-1], [], [], []
+    for _ in range(n_steps):
+        top = np.sort(last)[-2:]
+        margins.append(float(top[1] - top[0]))
+        answer.append(int(np.argmax(last)))
+        last = model.forward([answer[-1]])[0]
+        steps.append(last)
+    return logits, answer, np.array(steps), margins
