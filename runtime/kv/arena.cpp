@@ -1,0 +1,70 @@
+#include "runtime/kv/arena.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+uint64_t Arena::used() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return used_;
+}
+
+template <class F>
+void Arena::for_each_gap(F f) const {
+  uint64_t end = 0;   // of the region before
+  for (const auto& [offset, bytes] : taken_) {
+    if (offset > end) f(end, offset - end);
+    end = offset + bytes;
+  }
+  if (bytes_ > end) f(end, bytes_ - end);
+}
+
+uint64_t Arena::largest_free() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t largest = 0;
+  for_each_gap([&](uint64_t, uint64_t bytes) { largest = std::max(largest, bytes); });
+  return largest;
+}
+
+Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t largest = 0, best = UINT64_MAX, at = 0;
+  for_each_gap([&](uint64_t offset, uint64_t gap) {
+    largest = std::max(largest, gap);
+    if (gap >= bytes && gap < best) best = gap, at = offset;
+  });
+  if (best == UINT64_MAX)
+    return memory_error(Code::out_of_device_memory, bytes, largest,
+                        "%s needs %llu bytes of device memory; the arena of %llu has %llu free in one piece (%llu short)",
+                        what, static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(bytes_),
+                        static_cast<unsigned long long>(largest), static_cast<unsigned long long>(bytes - largest));
+  taken_.emplace(at, bytes);
+  used_ += bytes;
+  return at;
+}
+
+void Arena::give(uint64_t offset) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = taken_.find(offset);
+  used_ -= it->second;
+  taken_.erase(it);
+}
+
+Result<ArenaRegion> ArenaRegion::take(Arena* arena, uint64_t bytes, const char* what) {
+  ArenaRegion region;
+  uint64_t rounded = 0;
+  if (bytes == 0) return region;
+  if (!checked_align(bytes, kArenaAlignment, &rounded)) rounded = UINT64_MAX;
+  ORRERY_ASSIGN(region.offset_, arena->take(rounded, what));
+  region.arena_ = arena;
+  region.bytes_ = rounded;
+  return region;
+}
+
+ArenaRegion::~ArenaRegion() {
+  if (arena_) arena_->give(offset_);
+}
+
+}  // namespace orrery::kv

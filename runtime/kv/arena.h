@@ -1,0 +1,66 @@
+// The device arena: one allocation of the backend, made once, from which models take a region for their weights,
+// and sessions take theirs.  Only the bookkeeping lives here, on the host: the regions that are taken; a new one goes
+// into the smallest gap that holds it.  Giving a region back allocates nothing, so it cannot fail.
+// Thread-safe: models and sessions open and close on any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "runtime/backend.h"
+#include "runtime/base/status.h"
+
+namespace orrery::kv {
+
+inline constexpr uint64_t kArenaAlignment = 256;
+
+class Arena {
+ public:
+  Arena(Ptr<std::byte> base, uint64_t bytes) : base_(base), bytes_(bytes) {}
+
+  uint64_t bytes() const { return bytes_; }
+  uint64_t used() const;
+  uint64_t largest_free() const;   // the biggest region that can be taken now
+
+ private:
+  friend class ArenaRegion;
+  Result<uint64_t> take(uint64_t bytes, const char* what);
+  void give(uint64_t offset);
+  // Calls f(offset, bytes) for every gap between regions. Under the lock.
+  template <class F>
+  void for_each_gap(F f) const;
+
+  Ptr<std::byte> base_;
+  uint64_t bytes_;
+  mutable std::mutex mutex_;
+  uint64_t used_ = 0;
+  std::map<uint64_t, uint64_t> taken_;   // offset -> bytes
+};
+
+// A region of the arena, given back when it goes.  Must not outlive the arena.
+class ArenaRegion {
+ public:
+  ArenaRegion() = default;
+  // `what` names the region in the error: out_of_device_memory, with what was asked and the largest free region.
+  static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* what);
+  ArenaRegion(ArenaRegion&& other) noexcept
+      : arena_(std::exchange(other.arena_, nullptr)), offset_(other.offset_), bytes_(std::exchange(other.bytes_, 0)) {}
+  ArenaRegion& operator=(ArenaRegion&& other) noexcept {
+    std::swap(arena_, other.arena_);
+    std::swap(offset_, other.offset_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~ArenaRegion();
+
+  Ptr<std::byte> data() const { return arena_ ? arena_->base_ + offset_ : Ptr<std::byte>{}; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Arena* arena_ = nullptr;
+  uint64_t offset_ = 0, bytes_ = 0;
+};
+
+}  // namespace orrery::kv

@@ -1,0 +1,180 @@
+#include "runtime/model/forward.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::model {
+
+namespace {
+
+// Ends the backend's step on every way out.
+class StepScope {
+ public:
+  StepScope(Backend* backend, const Step& step) : backend_(*backend) { backend_.begin_step(step); }
+  ~StepScope() { backend_.end_step(); }
+  StepScope(const StepScope&) = delete;
+  StepScope& operator=(const StepScope&) = delete;
+
+ private:
+  Backend& backend_;
+};
+
+class Pass {
+ public:
+  Pass(Backend* backend, const Model& model, const Workspace& work, int32_t n_rows)
+      : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), n_rows_(n_rows) {}
+
+  void embed(const RopeSpec& rope) {
+    b_.embed(w_.embedding, work_.x);
+    b_.prepare_rope(rope);
+  }
+  void layer(int32_t i) {
+    const Layer& l = w_.layers[static_cast<size_t>(i)];
+    attention(i, l);
+    feed_forward(i, l);
+  }
+  void output(const ForwardOutput& out);
+
+ private:
+  void attention(int32_t i, const Layer& l);
+  void feed_forward(int32_t i, const Layer& l);
+  void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
+    b_.rms_norm(x, h_.n_embd, weight, out, h_.n_embd, 1, h_.n_embd, h_.norm_eps);
+  }
+  // x += w * input (+ bias), with the family's norm of the branch in between where it has one.
+  void add_branch(const Weight& w, Ptr<const float> bias, Ptr<const float> post_norm, Ptr<const float> input,
+                  int64_t input_stride) {
+    Product p{&w, bias, post_norm ? work_.branch : work_.x, h_.n_embd, !post_norm};
+    b_.matmul({&p, 1}, input, input_stride, n_rows_);
+    if (post_norm) {
+      norm(work_.branch, post_norm, work_.branch);
+      b_.add(work_.x, work_.branch, h_.n_embd);
+    }
+  }
+
+  Backend& b_;
+  const Hyperparameters& h_;
+  const Weights& w_;
+  const Workspace& work_;
+  int32_t n_rows_;
+};
+
+void Pass::attention(int32_t i, const Layer& l) {
+  const uint64_t q_dim = static_cast<uint64_t>(h_.q_dim()), kv_dim = static_cast<uint64_t>(h_.kv_dim());
+  const int64_t stride = static_cast<int64_t>(q_dim + 2 * kv_dim);
+  const Ptr<float> q = work_.qkv, k = q + q_dim, v = k + kv_dim;
+
+  norm(work_.x, l.attn_norm, work_.normed);
+  if (l.qkv) {
+    const Product p{&l.qkv, l.qkv_bias, q, stride, false};
+    b_.matmul({&p, 1}, work_.normed, h_.n_embd, n_rows_);
+  } else {
+    const Product p[] = {{&l.q, l.q_bias, q, stride, false},
+                         {&l.k, l.k_bias, k, stride, false},
+                         {&l.v, l.v_bias, v, stride, false}};
+    b_.matmul({p, 3}, work_.normed, h_.n_embd, n_rows_);
+  }
+  if (l.q_norm) b_.rms_norm(q, stride, l.q_norm, q, stride, h_.n_heads, h_.head_dim, h_.norm_eps);
+  if (l.k_norm) b_.rms_norm(k, stride, l.k_norm, k, stride, h_.n_kv_heads, h_.head_dim, h_.norm_eps);
+  b_.rope(q, stride, h_.n_heads, h_.head_dim);
+  b_.rope(k, stride, h_.n_kv_heads, h_.head_dim);
+  b_.append_kv(i, k, v, stride);
+
+  AttendShape shape;
+  shape.n_heads = h_.n_heads;
+  shape.q_stride = stride;
+  shape.out_stride = static_cast<int64_t>(q_dim);
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(h_.head_dim));
+  shape.window = h_.window[static_cast<size_t>(i)];
+  b_.attend(i, q, work_.attn, shape);
+  add_branch(l.attn_out, l.attn_out_bias, l.post_attn_norm, work_.attn, static_cast<int64_t>(q_dim));
+}
+
+void Pass::feed_forward(int32_t i, const Layer& l) {
+  const int32_t ff = h_.n_ff[static_cast<size_t>(i)];
+  const int64_t stride = 2 * int64_t{ff};
+  const Ptr<float> gate = work_.ffn, up = gate + static_cast<uint64_t>(ff);
+
+  norm(work_.x, l.ffn_norm, work_.normed);
+  if (l.gate_up) {
+    const Product p{&l.gate_up, {}, gate, stride, false};
+    b_.matmul({&p, 1}, work_.normed, h_.n_embd, n_rows_);
+  } else {
+    const Product p[] = {{&l.gate, {}, gate, stride, false}, {&l.up, {}, up, stride, false}};
+    b_.matmul({p, 2}, work_.normed, h_.n_embd, n_rows_);
+  }
+  b_.swiglu(gate, up, stride, work_.act, ff, ff);
+  add_branch(l.down, {}, l.post_ffn_norm, work_.act, ff);
+}
+
+void Pass::output(const ForwardOutput& out) {
+  norm(work_.x, w_.output_norm, work_.normed);
+  const uint64_t n_embd = static_cast<uint64_t>(h_.n_embd), n_vocab = static_cast<uint64_t>(h_.n_vocab);
+  const Product p{&w_.output, {}, work_.logits, h_.n_vocab, false};
+  for (int32_t from = 0; from < out.n_logits; from += kLogitRows) {
+    const int32_t n = std::min(kLogitRows, out.n_logits - from);
+    const uint64_t row = static_cast<uint64_t>(n_rows_ - out.n_logits + from);
+    b_.matmul({&p, 1}, work_.normed + row * n_embd, h_.n_embd, n);
+    b_.download(out.logits + static_cast<uint64_t>(from) * n_vocab, {work_.logits.address},
+                static_cast<uint64_t>(n) * n_vocab * sizeof(float));
+  }
+  if (out.embedding)
+    b_.download(out.embedding, {(work_.normed + static_cast<uint64_t>(n_rows_ - 1) * n_embd).address},
+                n_embd * sizeof(float));
+}
+
+}  // namespace
+
+StepLimits step_limits(const Hyperparameters& h, int32_t max_rows, int32_t max_context) {
+  StepLimits limits;
+  limits.max_rows = max_rows;
+  limits.max_context = max_context;
+  limits.n_heads = h.n_heads;
+  limits.n_kv_heads = h.n_kv_heads;
+  limits.head_dim = h.head_dim;
+  limits.max_in = std::max({h.n_embd, h.q_dim(), h.max_ff()});
+  return limits;
+}
+
+Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, const StepLimits& limits,
+                          Ptr<std::byte> base) {
+  Workspace work;
+  uint64_t at = 0;
+  const auto floats = [&](int64_t rows, int64_t cols) {
+    const Ptr<float> p{base.address + at};
+    at += align_up(static_cast<uint64_t>(rows) * static_cast<uint64_t>(cols) * sizeof(float), kv::kArenaAlignment);
+    return p;
+  };
+  const int64_t rows = limits.max_rows;
+  work.x = floats(rows, h.n_embd);
+  work.normed = floats(rows, h.n_embd);
+  work.qkv = floats(rows, h.q_dim() + 2 * int64_t{h.kv_dim()});
+  work.attn = floats(rows, h.q_dim());
+  work.ffn = floats(rows, 2 * int64_t{h.max_ff()});
+  work.act = floats(rows, h.max_ff());
+  if (h.architecture->post_norms) work.branch = floats(rows, h.n_embd);
+  work.logits = floats(kLogitRows, h.n_vocab);
+  work.scratch = {base.address + at};
+  at += align_up(backend.scratch_bytes(limits), kv::kArenaAlignment);
+  work.bytes = at;
+  return work;
+}
+
+Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
+               const std::atomic<bool>* cancel, const ForwardOutput& out) {
+  {
+    const StepScope scope(backend, step);
+    Pass pass(backend, model, work, static_cast<int32_t>(step.rows.size()));
+    pass.embed(rope);
+    for (int32_t i = 0; i < model.hyper.n_layers; ++i) {
+      if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
+      pass.layer(i);
+    }
+    if (out.n_logits > 0) pass.output(out);
+  }
+  return backend->synchronize();
+}
+
+}  // namespace orrery::model

@@ -1,0 +1,48 @@
+// One step through a model: tokens in, KV appended, logits of the last rows out.  The same code for every
+// architecture (a Layer's null members say what it lacks), every backend and both phases.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/backend.h"
+#include "runtime/base/status.h"
+#include "runtime/model/model.h"
+
+namespace orrery::model {
+
+// Rows whose logits are computed at once; more are done in turns.
+inline constexpr int32_t kLogitRows = 8;
+
+// Device buffers of a step, shared by all sessions of a model (they take turns).
+struct Workspace {
+  Ptr<float> x;        // (max_rows, n_embd) the residual stream
+  Ptr<float> normed;   // (max_rows, n_embd)
+  Ptr<float> qkv;      // (max_rows, q_dim + 2 kv_dim)
+  Ptr<float> attn;     // (max_rows, q_dim)
+  Ptr<float> ffn;      // (max_rows, 2 max_ff)
+  Ptr<float> act;      // (max_rows, max_ff)
+  Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; only where there are such
+  Ptr<float> logits;   // (kLogitRows, n_vocab)
+  Ptr<std::byte> scratch;
+  uint64_t bytes = 0;  // all of it
+};
+
+StepLimits step_limits(const Hyperparameters& h, int32_t max_rows, int32_t max_context);
+
+// Lays the workspace out from `base`; with a null base only `bytes` means anything.
+Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, const StepLimits& limits,
+                          Ptr<std::byte> base);
+
+struct ForwardOutput {
+  int32_t n_logits = 0;        // of the step's last rows; 0: none are computed
+  float* logits = nullptr;     // (n_logits, n_vocab), host
+  float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
+};
+
+// Runs the step on `backend`, whose scratch is set from `work`.  `cancel` is looked at between layers: then the status
+// is cancelled, and what was appended for the step's rows is void.
+Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
+               const std::atomic<bool>* cancel, const ForwardOutput& out);
+
+}  // namespace orrery::model

@@ -1,0 +1,253 @@
+// Finds each tensor by its name in the file, checks its shape, and places it.  The walk over a model's tensors
+// (visit) is written once; the plan counts with it, the loader places with it.
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "runtime/base/checked.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/model/model.h"
+
+namespace orrery::model {
+
+namespace {
+
+constexpr uint64_t kWeightAlignment = 64;
+
+std::string shape_text(int64_t rows, int64_t cols) {
+  return rows == 1 ? format("(%lld)", static_cast<long long>(cols))
+                   : format("(%lld, %lld)", static_cast<long long>(rows), static_cast<long long>(cols));
+}
+
+// A tensor by name with exactly this shape: null where absent and not required.
+Result<const gguf::Tensor*> find(const gguf::File& file, const std::string& name, int64_t rows, int64_t cols,
+                                 bool required) {
+  const gguf::Tensor* t = file.find_tensor(name);
+  if (t == nullptr) {
+    if (!required) return t;
+    return error(Code::bad_model, "%s: tensor '%s' %s is missing", file.path().c_str(), name.c_str(),
+                 shape_text(rows, cols).c_str());
+  }
+  const bool as_expected = t->dims[0] == static_cast<uint64_t>(cols) && t->dims[1] == static_cast<uint64_t>(rows) &&
+                           t->dims[2] == 1 && t->dims[3] == 1;
+  if (!as_expected) {
+    Status s = error(Code::bad_model, "%s: tensor '%s' has shape %s, expected %s", file.path().c_str(), name.c_str(),
+                     shape_text(static_cast<int64_t>(t->dims[1]), static_cast<int64_t>(t->dims[0])).c_str(),
+                     shape_text(rows, cols).c_str());
+    s.detail().offset = t->offset;
+    return s;
+  }
+  return t;
+}
+
+// Whether a vector can be used where it lies: float32, aligned for one, in memory that the backend reads.
+bool in_place(const gguf::Tensor& t, const Backend& backend) {
+  return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && backend.info().unified_memory;
+}
+
+// What visit() calls for each tensor of a model.
+class Visitor {
+ public:
+  virtual ~Visitor() = default;
+  virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
+  virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
+};
+
+class Walk {
+ public:
+  Walk(const gguf::File& file, Visitor* visitor) : file_(file), visitor_(visitor) {}
+
+  Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out) {
+    ORRERY_ASSIGN(const gguf::Tensor* t, find(file_, name, rows, cols, required));
+    return t ? visitor_->matrix(*t, out) : ok_status();
+  }
+  Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) {
+    ORRERY_ASSIGN(const gguf::Tensor* t, find(file_, name, 1, n, required));
+    return t ? visitor_->vector(*t, out) : ok_status();
+  }
+
+ private:
+  const gguf::File& file_;
+  Visitor* visitor_;
+};
+
+Status visit_layer(Walk* walk, const Hyperparameters& h, const gguf::File& file, size_t i, Layer* l) {
+  const std::string p = "blk." + std::to_string(i) + ".";
+  const Architecture& a = *h.architecture;
+  const int64_t n = h.n_embd, q = h.q_dim(), kv = h.kv_dim(), ff = h.n_ff[i];
+
+  ORRERY_TRY(walk->vector(p + "attn_norm.weight", n, true, &l->attn_norm));
+  if (file.find_tensor(p + "attn_qkv.weight")) {
+    ORRERY_TRY(walk->matrix(p + "attn_qkv.weight", q + 2 * kv, n, true, &l->qkv));
+    ORRERY_TRY(walk->vector(p + "attn_qkv.bias", q + 2 * kv, false, &l->qkv_bias));
+  } else {
+    ORRERY_TRY(walk->matrix(p + "attn_q.weight", q, n, true, &l->q));
+    ORRERY_TRY(walk->matrix(p + "attn_k.weight", kv, n, true, &l->k));
+    ORRERY_TRY(walk->matrix(p + "attn_v.weight", kv, n, true, &l->v));
+    ORRERY_TRY(walk->vector(p + "attn_q.bias", q, false, &l->q_bias));
+    ORRERY_TRY(walk->vector(p + "attn_k.bias", kv, false, &l->k_bias));
+    ORRERY_TRY(walk->vector(p + "attn_v.bias", kv, false, &l->v_bias));
+  }
+  if (a.qk_norm) {
+    ORRERY_TRY(walk->vector(p + "attn_q_norm.weight", h.head_dim, true, &l->q_norm));
+    ORRERY_TRY(walk->vector(p + "attn_k_norm.weight", h.head_dim, true, &l->k_norm));
+  }
+  ORRERY_TRY(walk->matrix(p + "attn_output.weight", n, q, true, &l->attn_out));
+  ORRERY_TRY(walk->vector(p + "attn_output.bias", n, false, &l->attn_out_bias));
+  if (a.post_norms) {
+    ORRERY_TRY(walk->vector(p + "post_attention_norm.weight", n, true, &l->post_attn_norm));
+    ORRERY_TRY(walk->vector(p + "post_ffw_norm.weight", n, true, &l->post_ffn_norm));
+  }
+  ORRERY_TRY(walk->vector(p + "ffn_norm.weight", n, true, &l->ffn_norm));
+  if (a.fused_gate_up) {
+    ORRERY_TRY(walk->matrix(p + "ffn_up.weight", 2 * ff, n, true, &l->gate_up));
+  } else {
+    ORRERY_TRY(walk->matrix(p + "ffn_gate.weight", ff, n, true, &l->gate));
+    ORRERY_TRY(walk->matrix(p + "ffn_up.weight", ff, n, true, &l->up));
+  }
+  return walk->matrix(p + "ffn_down.weight", n, ff, true, &l->down);
+}
+
+// Every tensor that the forward pass reads, into `m`.
+Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor, Weights* m) {
+  Walk walk(file, visitor);
+  ORRERY_TRY(walk.matrix("token_embd.weight", h.n_vocab, h.n_embd, true, &m->embedding));
+  m->layers.resize(static_cast<size_t>(h.n_layers));
+  for (size_t i = 0; i < m->layers.size(); ++i) ORRERY_TRY(visit_layer(&walk, h, file, i, &m->layers[i]));
+  ORRERY_TRY(walk.vector("output_norm.weight", h.n_embd, true, &m->output_norm));
+  ORRERY_TRY(walk.matrix("output.weight", h.n_vocab, h.n_embd, false, &m->output));
+  if (!m->output) m->output = m->embedding;   // tied
+
+  // A tensor that would change the result but that nobody reads is a model we do not know.
+  if (file.find_tensor("output.bias") || file.find_tensor("blk.0.ffn_gate_inp.weight") ||
+      file.find_tensor("blk.0.ffn_up.bias") || file.find_tensor("blk.0.ffn_down.bias"))
+    return error(Code::unsupported_architecture,
+                 "%s: a model of architecture '%s' with experts or with FFN or output biases is not supported",
+                 file.path().c_str(), h.architecture->name);
+  return ok_status();
+}
+
+// Adds up what the arena must hold.
+class Counter final : public Visitor {
+ public:
+  explicit Counter(const Backend& backend) : backend_(backend) {}
+  Status matrix(const gguf::Tensor& t, Weight* out) override {
+    out->data.address = 1;   // present
+    add(backend_.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])));
+    return ok_status();
+  }
+  Status vector(const gguf::Tensor& t, Ptr<const float>*) override {
+    if (!in_place(t, backend_)) add(t.n_elements * sizeof(float));
+    return ok_status();
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  void add(uint64_t bytes) { bytes_ += align_up(bytes, kWeightAlignment); }
+  const Backend& backend_;
+  uint64_t bytes_ = 0;
+};
+
+// Places each tensor, in the region or where the file lies, and keeps the accounts.
+class Placer final : public Visitor {
+ public:
+  Placer(Backend* backend, Model* model, uint64_t total_bytes, const LoadOptions& options)
+      : backend_(*backend), model_(*model), options_(options), next_(model->region.data()), total_(total_bytes) {}
+
+  Status matrix(const gguf::Tensor& t, Weight* out) override {
+    ORRERY_TRY(account(t));
+    const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
+    return backend_.place_weight(t.type, rows, cols, t.data, take(backend_.weight_bytes(t.type, rows, cols)), out);
+  }
+  Status vector(const gguf::Tensor& t, Ptr<const float>* out) override {
+    ORRERY_TRY(account(t));
+    if (in_place(t, backend_)) {
+      *out = {reinterpret_cast<uint64_t>(t.data)};
+      return ok_status();
+    }
+    std::vector<float> values(t.n_elements);
+    gguf::dequantize_row(t.type, t.data, values.data(), t.n_elements);
+    const Ptr<std::byte> at = take(t.n_elements * sizeof(float));
+    backend_.upload(at, values.data(), t.n_elements * sizeof(float));
+    *out = {at.address};
+    return backend_.synchronize();
+  }
+  TensorType main_type() const {
+    TensorType most = TensorType::f32;
+    uint64_t elements = 0;
+    for (const auto& [type, n] : elements_by_type_)
+      if (n > elements) elements = n, most = type;
+    return most;
+  }
+
+ private:
+  Ptr<std::byte> take(uint64_t bytes) {
+    const Ptr<std::byte> at = next_;
+    next_ = next_ + align_up(bytes, kWeightAlignment);
+    return at;
+  }
+  Status account(const gguf::Tensor& t) {
+    if (options_.progress && !options_.progress(done_, total_))
+      return error(Code::cancelled, "%s: loading was cancelled", model_.file.path().c_str());
+    done_ += t.bytes;
+    model_.n_parameters += t.n_elements;
+    model_.weights_bytes += t.bytes;
+    elements_by_type_[t.type] += t.n_elements;
+    return ok_status();
+  }
+
+  Backend& backend_;
+  Model& model_;
+  const LoadOptions& options_;
+  Ptr<std::byte> next_;
+  uint64_t done_ = 0, total_;
+  std::map<TensorType, uint64_t> elements_by_type_;
+};
+
+// A small float vector to host memory; divisors of frequencies, so zero, negative and infinite ones are refused.
+Status read_rope_factors(const gguf::File& file, const char* name, int32_t n_rot, std::vector<float>* out) {
+  ORRERY_ASSIGN(const gguf::Tensor* t, find(file, name, 1, n_rot / 2, false));
+  if (t == nullptr) return ok_status();
+  out->resize(t->n_elements);
+  gguf::dequantize_row(t->type, t->data, out->data(), t->n_elements);
+  for (size_t i = 0; i < out->size(); ++i)
+    if (!(std::isfinite((*out)[i]) && (*out)[i] > 0.0f))
+      return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number", file.path().c_str(),
+                   name, i, static_cast<double>((*out)[i]));
+  return ok_status();
+}
+
+}  // namespace
+
+Result<uint64_t> weights_arena_bytes(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend) {
+  Counter counter(backend);
+  Weights scratch;
+  ORRERY_TRY(visit(file, hyper, &counter, &scratch));
+  return counter.bytes();
+}
+
+Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv::Arena* arena,
+                                          const LoadOptions& options) {
+  auto m = std::make_unique<Model>(std::move(taken));
+  const gguf::File& file = m->file;
+  ORRERY_ASSIGN(m->hyper, read_hyperparameters(file, options.rope));
+  const int32_t n_rot = m->hyper.n_rot;
+  ORRERY_TRY(read_rope_factors(file, "rope_freqs.weight", n_rot, &m->rope_factors.llama3));
+  ORRERY_TRY(read_rope_factors(file, "rope_factors_long.weight", n_rot, &m->rope_factors.long_context));
+  ORRERY_TRY(read_rope_factors(file, "rope_factors_short.weight", n_rot, &m->rope_factors.short_context));
+  if (m->hyper.rope.scaling == RopeScaling::longrope && m->rope_factors.short_context.empty())
+    return error(Code::bad_model, "%s: tensor 'rope_factors_short.weight' is missing", file.path().c_str());
+
+  ORRERY_ASSIGN(const uint64_t bytes, weights_arena_bytes(file, m->hyper, *backend));
+  ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, bytes, "the model"));
+  Placer placer(backend, m.get(), file.file_bytes(), options);
+  ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights));
+  ORRERY_TRY(backend->synchronize());
+  if (options.progress && !options.progress(file.file_bytes(), file.file_bytes()))
+    return error(Code::cancelled, "%s: loading was cancelled", file.path().c_str());
+  m->main_type = placer.main_type();
+  file.fingerprint(options.full_fingerprint, m->fingerprint);
+  return m;
+}
+
+}  // namespace orrery::model

@@ -1,0 +1,76 @@
+// A model ready to run: hyperparameters, and every weight where the backend wants it.  Immutable once loaded, shared
+// by any number of sessions.  load_model() checks that every tensor has the shape that the hyperparameters imply.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/base/status.h"
+#include "runtime/gguf/gguf.h"
+#include "runtime/kv/arena.h"
+#include "runtime/model/hyperparameters.h"
+#include "runtime/model/rope.h"
+
+namespace orrery::model {
+
+// One decoder layer.  Vectors are float32 in device memory; null where the architecture has none.
+struct Layer {
+  Ptr<const float> attn_norm;                  // (n_embd)
+  Weight qkv;                                  // (q_dim + 2 kv_dim, n_embd) fused, or none and:
+  Weight q, k, v;                              // (q_dim, n_embd), (kv_dim, n_embd) twice
+  Ptr<const float> qkv_bias;                   // (q_dim + 2 kv_dim)
+  Ptr<const float> q_bias, k_bias, v_bias;
+  Ptr<const float> q_norm, k_norm;             // (head_dim)
+  Weight attn_out;                             // (n_embd, q_dim)
+  Ptr<const float> attn_out_bias;              // (n_embd)
+  Ptr<const float> post_attn_norm;             // (n_embd)
+  Ptr<const float> ffn_norm;                   // (n_embd)
+  Weight gate_up;                              // (2 n_ff, n_embd) fused, or none and:
+  Weight gate, up;                             // (n_ff, n_embd)
+  Weight down;                                 // (n_embd, n_ff)
+  Ptr<const float> post_ffn_norm;              // (n_embd)
+};
+
+struct LoadOptions {
+  RopeOverride rope;
+  bool full_fingerprint = false;
+  // Called with bytes done of total, between tensors; false cancels.
+  std::function<bool(uint64_t, uint64_t)> progress;
+};
+
+struct Weights {
+  Weight embedding;                            // (n_vocab, n_embd)
+  std::vector<Layer> layers;
+  Ptr<const float> output_norm;                // (n_embd)
+  Weight output;                               // (n_vocab, n_embd); the embedding where tied
+};
+
+struct Model {
+  explicit Model(gguf::File f) : file(std::move(f)) {}
+
+  Hyperparameters hyper;
+  RopeFactors rope_factors;
+  Weights weights;
+  uint8_t fingerprint[16] = {};
+  uint64_t n_parameters = 0;
+  uint64_t weights_bytes = 0;                  // as they lie in the file, of the tensors that are used
+  TensorType main_type = TensorType::f32;      // that most weights have
+
+  gguf::File file;                             // weights may lie in its mapping
+  kv::ArenaRegion region;                      // weights that do not
+};
+
+// Bytes of the arena that load_model() will take, from the header alone: vectors that need converting and matrices
+// that the backend repacks.
+Result<uint64_t> weights_arena_bytes(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend);
+
+// Takes the file over. Errors: bad_model (tensor, found, expected), unsupported_architecture, out_of_device_memory,
+// cancelled.
+Result<std::unique_ptr<Model>> load_model(gguf::File file, Backend* backend, kv::Arena* arena,
+                                          const LoadOptions& options);
+
+}  // namespace orrery::model

@@ -1,0 +1,83 @@
+#include "runtime/model/rope.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace orrery::model {
+
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+// The pair that turns `turns` times within the original context (a real number).
+double pair_of_turns(const Hyperparameters& h, double turns) {
+  return h.n_rot * std::log(h.rope.original_context / (turns * 2.0 * kPi)) / (2.0 * std::log(double{h.rope.base}));
+}
+
+void apply_yarn(const Hyperparameters& h, std::vector<double>* frequency) {
+  const double low = std::max(0.0, std::floor(pair_of_turns(h, h.rope.beta_fast)));
+  const double high = std::min(h.n_rot - 1.0, std::ceil(pair_of_turns(h, h.rope.beta_slow)));
+  for (size_t i = 0; i < frequency->size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
+    (*frequency)[i] *= (1.0 - ramp) + ramp / h.rope.factor;
+  }
+}
+
+// Llama 3.1's published rule: long wavelengths are stretched by the factor, short ones kept, the rest blended.
+void apply_llama3(const Hyperparameters& h, std::vector<double>* frequency) {
+  const double original = h.rope.original_context;
+  const double longest = original / h.rope.low_frequency, shortest = original / h.rope.high_frequency;
+  for (double& f : *frequency) {
+    const double wavelength = 2.0 * kPi / f;
+    if (wavelength > longest) {
+      f /= h.rope.factor;
+    } else if (wavelength >= shortest) {
+      const double smooth =
+          (original / wavelength - h.rope.low_frequency) / (h.rope.high_frequency - h.rope.low_frequency);
+      f *= (1.0 - smooth) / h.rope.factor + smooth;
+    }
+  }
+}
+
+void divide(const std::vector<float>& factors, std::vector<double>* frequency) {
+  for (size_t i = 0; i < frequency->size() && i < factors.size(); ++i) (*frequency)[i] /= factors[i];
+}
+
+}  // namespace
+
+RopeTable make_rope_table(const Hyperparameters& h, const RopeFactors& factors, uint32_t n_context) {
+  const size_t n_pairs = static_cast<size_t>(h.n_rot / 2);
+  std::vector<double> frequency(n_pairs);
+  for (size_t i = 0; i < n_pairs; ++i)
+    frequency[i] = std::pow(double{h.rope.base}, -2.0 * static_cast<double>(i) / h.n_rot);
+
+  double magnitude = h.rope.attention_factor;
+  switch (h.rope.scaling) {
+    case RopeScaling::none: break;
+    case RopeScaling::linear:
+      for (double& f : frequency) f /= h.rope.factor;
+      break;
+    case RopeScaling::yarn:
+      apply_yarn(h, &frequency);
+      if (h.rope.factor > 1.0f) magnitude *= 1.0 + 0.1 * std::log(double{h.rope.factor});
+      break;
+    case RopeScaling::llama3:
+      if (factors.llama3.empty()) apply_llama3(h, &frequency);
+      break;
+    case RopeScaling::longrope:
+      divide(n_context > h.rope.original_context ? factors.long_context : factors.short_context, &frequency);
+      break;
+  }
+  // The tensor goes with every scaling but an override of none: it is part of how the model was trained.
+  if (h.rope.scaling != RopeScaling::none) divide(factors.llama3, &frequency);
+
+  RopeTable table;
+  table.inverse_frequency.resize(n_pairs);
+  std::transform(frequency.begin(), frequency.end(), table.inverse_frequency.begin(),
+                 [](double f) { return static_cast<float>(f); });
+  table.magnitude = static_cast<float>(magnitude);
+  table.interleaved = h.architecture->rope_interleaved;
+  return table;
+}
+
+}  // namespace orrery::model
