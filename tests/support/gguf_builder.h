@@ -1,0 +1,160 @@
+// Builds GGUF files in memory: tiny valid models, and hostile files one field away from valid ones.
+//
+// Data goes in through key(), array(), tensor() in file order; build() lays it out and gives the bytes.
+// Everything that a writer would compute can be overridden, since the tests of the loader are about writers
+// that lie.
+//
+//   GgufBuilder b;
+//   b.key("general.architecture", "llama").key("llama.block_count", uint32_t{2});
+//   b.array("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b"});
+//   b.tensor("token_embd.weight", TensorType::f32, {4, 2}, floats_as_bytes(values));
+//   std::vector<std::byte> file = b.build();   // starts at an address that File::parse() accepts
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/tensor_type.h"
+#include "runtime/gguf/gguf.h"
+
+namespace orrery::testing {
+
+using Bytes = std::vector<std::byte>;
+
+// Appends scalars, little-endian (as the machines that run this are), and strings with their 64-bit length.
+class ByteWriter {
+ public:
+  template <class T>
+  ByteWriter& put(T value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    return raw(&value, sizeof value);
+  }
+  ByteWriter& text(std::string_view s) { return put(uint64_t{s.size()}).raw(s.data(), s.size()); }
+  ByteWriter& raw(const void* p, size_t n) {
+    const auto* b = static_cast<const std::byte*>(p);
+    bytes.insert(bytes.end(), b, b + n);
+    return *this;
+  }
+  Bytes bytes;
+};
+
+// The bytes of an array of scalars.
+template <class T>
+Bytes as_bytes(const std::vector<T>& values) {
+  ByteWriter w;
+  return std::move(w.raw(values.data(), values.size() * sizeof(T)).bytes);
+}
+
+// Where `text` first stands in a file; its size where it does not.
+size_t find_bytes(const Bytes& file, std::string_view text);
+
+// Overwrites a scalar in a file.
+template <class T>
+void poke(Bytes* file, size_t offset, T value) {
+  std::memcpy(file->data() + offset, &value, sizeof value);
+}
+
+class GgufBuilder {
+ public:
+  explicit GgufBuilder(uint32_t version = 3) : version_(version) {}
+
+  GgufBuilder& key(std::string_view name, uint8_t v) { return scalar(name, gguf::ValueType::u8, v); }
+  GgufBuilder& key(std::string_view name, int8_t v) { return scalar(name, gguf::ValueType::i8, v); }
+  GgufBuilder& key(std::string_view name, uint16_t v) { return scalar(name, gguf::ValueType::u16, v); }
+  GgufBuilder& key(std::string_view name, int16_t v) { return scalar(name, gguf::ValueType::i16, v); }
+  GgufBuilder& key(std::string_view name, uint32_t v) { return scalar(name, gguf::ValueType::u32, v); }
+  GgufBuilder& key(std::string_view name, int32_t v) { return scalar(name, gguf::ValueType::i32, v); }
+  GgufBuilder& key(std::string_view name, uint64_t v) { return scalar(name, gguf::ValueType::u64, v); }
+  GgufBuilder& key(std::string_view name, int64_t v) { return scalar(name, gguf::ValueType::i64, v); }
+  GgufBuilder& key(std::string_view name, float v) { return scalar(name, gguf::ValueType::f32, v); }
+  GgufBuilder& key(std::string_view name, double v) { return scalar(name, gguf::ValueType::f64, v); }
+  GgufBuilder& key(std::string_view name, bool v) {
+    return scalar(name, gguf::ValueType::boolean, static_cast<uint8_t>(v));
+  }
+  GgufBuilder& key(std::string_view name, std::string_view v);
+  GgufBuilder& key(std::string_view name, const char* v) { return key(name, std::string_view(v)); }
+
+  GgufBuilder& array(std::string_view name, const std::vector<std::string>& v);
+  GgufBuilder& array(std::string_view name, const std::vector<bool>& v);
+  GgufBuilder& array(std::string_view name, const std::vector<uint8_t>& v) {
+    return plain(name, gguf::ValueType::u8, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<int8_t>& v) {
+    return plain(name, gguf::ValueType::i8, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<uint16_t>& v) {
+    return plain(name, gguf::ValueType::u16, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<int16_t>& v) {
+    return plain(name, gguf::ValueType::i16, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<uint32_t>& v) {
+    return plain(name, gguf::ValueType::u32, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<int32_t>& v) {
+    return plain(name, gguf::ValueType::i32, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<uint64_t>& v) {
+    return plain(name, gguf::ValueType::u64, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<int64_t>& v) {
+    return plain(name, gguf::ValueType::i64, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<float>& v) {
+    return plain(name, gguf::ValueType::f32, v);
+  }
+  GgufBuilder& array(std::string_view name, const std::vector<double>& v) {
+    return plain(name, gguf::ValueType::f64, v);
+  }
+  // Any value at all: its type's number and its bytes as they stand in the file.
+  GgufBuilder& raw_key(std::string_view name, uint32_t type, const Bytes& value);
+
+  // Sets general.alignment (as u32) and lays the data out by it.
+  GgufBuilder& alignment(uint32_t a);
+
+  // `data` empty: as many zero bytes as the shape implies.  dims[0] is the contiguous one.
+  GgufBuilder& tensor(std::string_view name, TensorType type, std::vector<uint64_t> dims, Bytes data = {});
+  // A tensor whose table entry says whatever it likes; it adds no data. n_dims as given, `dims` as they are.
+  GgufBuilder& raw_tensor(std::string_view name, uint32_t n_dims, const std::vector<uint64_t>& dims,
+                          uint32_t type, uint64_t offset);
+
+  // What the header claims, instead of what is there.
+  GgufBuilder& claim_keys(uint64_t n) { return claimed_keys_ = n, *this; }
+  GgufBuilder& claim_tensors(uint64_t n) { return claimed_tensors_ = n, *this; }
+
+  Bytes build() const;
+
+ private:
+  struct Entry {
+    std::string name;
+    uint32_t n_dims;
+    std::vector<uint64_t> dims;
+    uint32_t type;
+    uint64_t offset;
+  };
+  template <class T>
+  GgufBuilder& scalar(std::string_view name, gguf::ValueType type, T value) {
+    return raw_key(name, static_cast<uint32_t>(type), ByteWriter().put(value).bytes);
+  }
+  template <class T>
+  GgufBuilder& plain(std::string_view name, gguf::ValueType type, const std::vector<T>& v) {
+    ByteWriter w;
+    w.put(type).put(uint64_t{v.size()}).raw(v.data(), v.size() * sizeof(T));
+    return raw_key(name, static_cast<uint32_t>(gguf::ValueType::array), w.bytes);
+  }
+
+  uint32_t version_;
+  uint64_t alignment_ = 32;
+  uint64_t n_keys_ = 0;
+  std::optional<uint64_t> claimed_keys_, claimed_tensors_;
+  ByteWriter keys_;
+  std::vector<Entry> tensors_;
+  Bytes data_;  // the data section, padded to the alignment
+};
+
+}  // namespace orrery::testing

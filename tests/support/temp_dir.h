@@ -1,0 +1,43 @@
+// A directory of a test's own, removed with what is in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace orrery::testing {
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "orrery-test-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("cannot make a temporary directory");
+    path_ = name;
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  // Writes a file and gives its path.
+  std::string write(const std::string& name, const std::vector<std::byte>& bytes) const {
+    const std::string path = file(name);
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    out.close();
+    if (!out) throw std::runtime_error("cannot write " + path);
+    return path;
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace orrery::testing
