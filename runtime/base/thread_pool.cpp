@@ -1,0 +1,175 @@
+// How the pool's threads meet.
+//
+// One 64-bit word holds the next item and the number of items; whoever moves it forward owns the item.
+// Because a successful exchange compares the whole word, a worker that slept through operations can only ever
+// take an item of the operation at hand, whose fields stand still until that item is done.
+//
+// Sleeping is the usual handshake: a sleeper announces itself, then looks once more; a poster publishes, then
+// looks for sleepers.  Both sides are sequentially consistent, so at least one of them sees the other.
+#include "runtime/base/thread_pool.h"
+
+#include <signal.h>
+
+#include <chrono>
+#include <system_error>
+
+namespace orrery {
+
+namespace {
+
+// How long a worker waits awake for the next operation of a burst, and the caller for the last item.  Long
+// against the serial parts of a step (a few microseconds), short against anything a person could call a busy
+// processor.
+constexpr std::chrono::microseconds kSpin{200};
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
+#endif
+}
+
+// Spins until `done()` or the time is up; whether it was done.
+template <class F>
+bool spin_until(const F& done) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+// Blocks every signal of the calling thread while it lives: threads inherit the mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    changed_ = pthread_sigmask(SIG_SETMASK, &all, &before_) == 0;
+  }
+  ~SignalsBlocked() {
+    if (changed_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t before_;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t n_processors) {
+  if (n_threads < 1) return error(Code::invalid_argument, "a thread pool of %d threads", n_threads);
+  std::unique_ptr<ThreadPool> pool(new ThreadPool(n_threads <= n_processors));
+  pool->workers_.reserve(static_cast<size_t>(n_threads) - 1);
+  const SignalsBlocked blocked;
+  for (int32_t i = 1; i < n_threads; ++i) {
+    try {
+      pool->workers_.emplace_back([p = pool.get(), i] { p->worker(i); });
+    } catch (const std::system_error& e) {
+      Status failed =
+          error(Code::out_of_host_memory, "cannot start thread %d of %d: %s", i + 1, n_threads, e.what());
+      failed.detail().native_code = e.code().value();
+      return failed;
+    }
+  }
+  return pool;
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  work_there_.notify_all();
+  for (std::thread& t : workers_) t.join();
+}
+
+void ThreadPool::begin_burst() {
+  burst_.fetch_add(1);
+  // Wakes the sleepers ahead of the first operation.
+  if (may_spin_ && sleepers_.load() > 0) {
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    work_there_.notify_all();
+  }
+}
+
+void ThreadPool::end_burst() { burst_.fetch_add(1); }
+
+bool ThreadPool::has_items() const {
+  const uint64_t items = items_.load();
+  return (items >> 32) < (items & 0xFFFFFFFFu);
+}
+
+// Runs items until none is left to take; whether it ran any.
+bool ThreadPool::run_items(int32_t thread) {
+  bool ran = false;
+  uint64_t items = items_.load();
+  while ((items >> 32) < (items & 0xFFFFFFFFu)) {
+    if (!items_.compare_exchange_weak(items, items + (uint64_t{1} << 32))) continue;
+    call_(fn_, static_cast<int64_t>(items >> 32), thread);
+    ran = true;
+    if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
+      { std::lock_guard<std::mutex> lock(mutex_); }
+      all_done_.notify_one();
+    }
+    items = items_.load();
+  }
+  return ran;
+}
+
+void ThreadPool::worker(int32_t thread) {
+  uint32_t burst = 0;  // the burst this worker has spun in
+  for (;;) {
+    while (run_items(thread)) {
+      burst = burst_.load();
+      if (may_spin_ && (burst & 1)) spin_until([&] { return has_items() || burst_.load() != burst; });
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleepers_.fetch_add(1);
+    // A burst that has begun is a reason to wake and spin, once: a burst that pauses for longer is slept
+    // through.
+    work_there_.wait(lock, [&] {
+      return stop_ || has_items() || (may_spin_ && (burst_.load() & 1) && burst_.load() != burst);
+    });
+    sleepers_.fetch_sub(1);
+    if (stop_) return;
+    lock.unlock();
+    burst = burst_.load();
+    if (may_spin_ && (burst & 1)) spin_until([&] { return has_items() || burst_.load() != burst; });
+  }
+}
+
+void ThreadPool::wait_for_items_done() {
+  const auto done = [&] { return unfinished_.load() == 0; };
+  if (done()) return;
+  if (may_spin_ && spin_until(done)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  caller_sleeps_.store(true);
+  all_done_.wait(lock, done);
+  caller_sleeps_.store(false);
+}
+
+void ThreadPool::run_job(int64_t n_items, Call call, const void* fn) {
+  if (n_items <= 0) return;
+  if (n_items == 1 || workers_.empty()) {
+    for (int64_t i = 0; i < n_items; ++i) call(fn, i, 0);
+    return;
+  }
+  call_ = call;
+  fn_ = fn;
+  unfinished_.store(n_items);
+  items_.store(static_cast<uint64_t>(n_items));
+  if (sleepers_.load() > 0) {
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    work_there_.notify_all();
+  }
+  run_items(0);
+  wait_for_items_done();
+}
+
+}  // namespace orrery

@@ -1,0 +1,462 @@
+// The CPU backend: device memory is host memory, weights are used where the file is mapped, operations run at
+// once.
+//
+// Every operation is cut into items at places that do not depend on the number of threads, or where a cut
+// cannot change a sum, and the pool deals them out; kernels.h computes one item.  Nothing here allocates:
+// quantized activations, rope tables, attention's partial results and each thread's tiles lie in the scratch
+// memory, whose layout ScratchPlan alone knows.
+#include "runtime/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/base/checked.h"
+#include "runtime/base/thread_pool.h"
+#include "runtime/cpu/blocks.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/paths.h"
+#include "runtime/os/os.h"
+
+namespace orrery::cpu {
+
+namespace {
+
+// A decode step's attention is cut at multiples of this many positions: enough items for the threads at long
+// contexts, few enough partial results.
+constexpr int64_t kSplitTokens = 8 * kPageTokens;
+// Decode steps of many rows attend in waves, so that their partial results stay small.
+constexpr uint64_t kPartialBytes = uint64_t{8} << 20;
+// Less work than this (in floats touched) is done by the calling thread: handing it out would take longer.
+constexpr int64_t kSmallWork = 16384;
+
+// Rows of one sequence at consecutive positions.
+struct RowRun {
+  int32_t first_row = 0, n_rows = 0;
+};
+
+// Where things lie in the scratch memory, in bytes from its start.
+struct ScratchPlan {
+  uint64_t quantized = 0;  // (max_rows) quantized rows
+  uint64_t rope = 0;       // (max_rows, 2, head_dim / 2) cosines, sines
+  uint64_t runs = 0;       // (max_rows) RowRun
+  uint64_t partials = 0;   // (wave_rows, n_heads, max_splits) partials
+  uint64_t threads = 0;    // (n_threads) thread_bytes each
+  uint64_t thread_bytes = 0;
+  uint64_t total = 0;
+  int64_t wave_rows = 1, max_splits = 1;
+  int32_t rope_floats = 0;  // of one row
+
+  ScratchPlan() = default;
+  ScratchPlan(const StepLimits& limits, const Kernels& kernels, int32_t n_threads) {
+    const uint64_t rows = static_cast<uint64_t>(std::max(limits.max_rows, 1));
+    const auto take = [this](uint64_t bytes) {
+      const uint64_t at = total;
+      total += align_up(bytes, 64);
+      return at;
+    };
+    quantized = take(rows * static_cast<uint64_t>(quantized_row_bytes(limits.max_in)));
+    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(limits.head_dim), 2));
+    rope = take(rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
+    runs = take(rows * sizeof(RowRun));
+    max_splits = div_up<int64_t>(std::max(limits.max_context, 1), kSplitTokens);
+    const uint64_t row_partials = static_cast<uint64_t>(limits.n_heads) * static_cast<uint64_t>(max_splits) *
+                                  static_cast<uint64_t>(partial_floats(limits.head_dim)) * sizeof(float);
+    const uint64_t fitting = row_partials ? kPartialBytes / row_partials : rows;
+    wave_rows = static_cast<int64_t>(std::clamp<uint64_t>(fitting, 1, rows));
+    partials = take(static_cast<uint64_t>(wave_rows) * row_partials);
+    thread_bytes = align_up(static_cast<uint64_t>(std::max(kernels.matmul_scratch_bytes,
+                                                           kernels.attend_scratch_bytes(limits.head_dim))),
+                            64);
+    threads = take(static_cast<uint64_t>(n_threads) * thread_bytes);
+  }
+};
+
+template <class T>
+T* host(Ptr<T> p) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
+}
+
+bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool)
+      : kernels_(kernels), pool_(std::move(pool)) {}
+
+  BackendInfo info() const override { return {"cpu", kernels_.name, pool_->n_threads(), true}; }
+
+  Status reserve_arena(uint64_t bytes) override {
+    ORRERY_ASSIGN(arena_, os::Region::allocate(bytes));
+    return ok_status();
+  }
+  Ptr<std::byte> arena() const override { return {reinterpret_cast<uintptr_t>(arena_.data())}; }
+  void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override {
+    if (bytes) std::memcpy(host(to), from, bytes);
+  }
+  void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override {
+    if (bytes) std::memcpy(to, host(from), bytes);
+  }
+  void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override {
+    if (bytes) std::memmove(host(to), host(from), bytes);
+  }
+  Status synchronize() override { return ok_status(); }
+
+  uint64_t weight_bytes(TensorType, int64_t, int64_t) const override { return 0; }
+  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
+                      Ptr<std::byte>, Weight* weight) override;
+
+  uint64_t scratch_bytes(const StepLimits& limits) const override {
+    return ScratchPlan(limits, kernels_, pool_->n_threads()).total;
+  }
+  void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
+    scratch_ = host(scratch);
+    plan_ = ScratchPlan(limits, kernels_, pool_->n_threads());
+  }
+
+  void begin_step(const Step& step) override;
+  void end_step() override { pool_->end_burst(); }
+
+  void embed(const Weight& table, Ptr<float> out) override;
+  void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
+                int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) override;
+  void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
+  void prepare_rope(const RopeSpec& spec) override;
+  void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
+  void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
+  void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+              int64_t n) override;
+  void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+
+ private:
+  int64_t n_rows() const { return static_cast<int64_t>(step_.rows.size()); }
+  std::byte* thread_scratch(int32_t thread) const {
+    return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes;
+  }
+  float* rope_row(int64_t row) const {
+    return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
+  }
+  KvHead kv_head(int32_t sequence, int32_t layer, int32_t head) const;
+
+  // fn(first, last) over [0, n) in ranges, by all threads if n * work_per_unit is worth it.
+  template <class F>
+  void for_ranges(int64_t n, int64_t work_per_unit, const F& fn);
+
+  int64_t matmul_items(const Product& p, int64_t rows, int64_t out_step, int64_t row_step) const;
+  void attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape);
+  void attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape);
+
+  const Kernels& kernels_;
+  std::unique_ptr<ThreadPool> pool_;
+  os::Region arena_;
+  std::byte* scratch_ = nullptr;
+  ScratchPlan plan_;
+  Step step_;
+  Span<RowRun> runs_;  // of step_, in the scratch
+  int32_t n_rot_ = 0;  // what prepare_rope() was told
+  bool interleaved_ = false;
+};
+
+template <class F>
+void CpuBackend::for_ranges(int64_t n, int64_t work_per_unit, const F& fn) {
+  const int64_t units =
+      std::max<int64_t>(1, div_up<int64_t>(kSmallWork / 2, std::max<int64_t>(work_per_unit, 1)));
+  if (n * work_per_unit < kSmallWork || units >= n) {
+    if (n > 0) fn(int64_t{0}, n);
+    return;
+  }
+  pool_->run(div_up(n, units),
+             [&](int64_t item, int32_t) { fn(item * units, std::min(n, (item + 1) * units)); });
+}
+
+Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
+                                Ptr<std::byte>, Weight* weight) {
+  const TypeTraits* traits = type_traits(type);
+  if (!traits)
+    return error(Code::unsupported_quantization, "tensor type %u is not one that the CPU backend reads",
+                 static_cast<unsigned>(type));
+  if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
+    return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u",
+                 traits->name, static_cast<long long>(n_rows), static_cast<long long>(n_cols),
+                 traits->block_elements);
+  *weight = {type, n_rows, n_cols, {reinterpret_cast<uintptr_t>(source)}};
+  return ok_status();
+}
+
+void CpuBackend::begin_step(const Step& step) {
+  step_ = step;
+  RowRun* runs = reinterpret_cast<RowRun*>(scratch_ + plan_.runs);
+  size_t n_runs = 0;
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const Row& row = step.rows[i];
+    const bool continues = n_runs > 0 && row.sequence == step.rows[i - 1].sequence &&
+                           row.position == step.rows[i - 1].position + 1;
+    if (!continues) runs[n_runs++] = {static_cast<int32_t>(i), 0};
+    ++runs[n_runs - 1].n_rows;
+  }
+  runs_ = {runs, n_runs};
+  pool_->begin_burst();
+}
+
+void CpuBackend::embed(const Weight& table, Ptr<float> out) {
+  const uint64_t row_size = row_bytes(table.type, static_cast<uint64_t>(table.n_cols));
+  for_ranges(n_rows(), table.n_cols, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      dequantize(
+          table.type,
+          host(table.data) + static_cast<uint64_t>(step_.rows[static_cast<size_t>(r)].token) * row_size,
+          table.n_cols, host(out) + r * table.n_cols);
+  });
+}
+
+void CpuBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
+                          int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) {
+  for_ranges(n_rows() * n_vectors, dim, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t row = i / n_vectors, vector = i % n_vectors;
+      kernels_.rms_norm(host(x) + row * x_stride + vector * dim, host(weight),
+                        host(out) + row * out_stride + vector * dim, dim, eps);
+    }
+  });
+}
+
+int64_t CpuBackend::matmul_items(const Product& p, int64_t rows, int64_t out_step, int64_t row_step) const {
+  return div_up(p.weight->n_rows, out_step) * div_up(rows, row_step);
+}
+
+void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t rows) {
+  if (products.empty() || rows <= 0) return;
+  const int64_t n_in = products[0].weight->n_cols;
+  std::byte* quantized = scratch_ + plan_.quantized;
+  const int64_t quantized_stride = quantized_row_bytes(n_in);
+  if (std::any_of(products.begin(), products.end(),
+                  [](const Product& p) { return quantized_type(p.weight->type); }))
+    for_ranges(rows, n_in, [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r)
+        kernels_.quantize_row(host(x) + r * x_stride, n_in, quantized + r * quantized_stride);
+    });
+
+  // Decode: a few contiguous stretches of weight rows for each thread, so that one that is held up can be
+  // helped. Prefill: the kernel's tiles, those of the same weights one after another.
+  const bool decode = step_.phase == Phase::decode;
+  const auto out_step = [&](const Product& p) -> int64_t {
+    if (!decode) return kernels_.tile_out;
+    constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
+    const int64_t bytes = static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in)));
+    const int64_t share = std::clamp(p.weight->n_rows * bytes / (8 * pool_->n_threads()), kLeast, kMost);
+    return div_up(share, bytes);
+  };
+  const int64_t row_step = decode ? rows : kernels_.tile_rows;
+
+  int64_t n_items = 0;
+  for (const Product& p : products) n_items += matmul_items(p, rows, out_step(p), row_step);
+  pool_->run(n_items, [&](int64_t item, int32_t thread) {
+    for (const Product& p : products) {
+      const int64_t step = out_step(p), n = matmul_items(p, rows, step, row_step);
+      if (item >= n) {
+        item -= n;
+        continue;
+      }
+      const int64_t row_tiles = div_up<int64_t>(rows, row_step);
+      const int64_t first_out = item / row_tiles * step, first_row = item % row_tiles * row_step;
+      const MatmulTask task{p.weight->type,
+                            host(p.weight->data),
+                            static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in))),
+                            n_in,
+                            first_out,
+                            std::min(p.weight->n_rows, first_out + step),
+                            host(x),
+                            x_stride,
+                            quantized,
+                            quantized_stride,
+                            first_row,
+                            std::min<int64_t>(rows, first_row + row_step),
+                            host(p.bias),
+                            host(p.out),
+                            p.out_stride,
+                            p.accumulate,
+                            thread_scratch(thread)};
+      (decode ? kernels_.matmul_decode : kernels_.matmul_prefill)(task);
+      return;
+    }
+  });
+}
+
+// Angles in double: position * frequency reaches 1e5 radians, where a float's last bit is a hundredth of a
+// turn.
+void CpuBackend::prepare_rope(const RopeSpec& spec) {
+  n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
+  interleaved_ = spec.interleaved;
+  const int32_t half = n_rot_ / 2;
+  for_ranges(n_rows(), 64 * half, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      float* table = rope_row(r);
+      const double position = step_.rows[static_cast<size_t>(r)].position;
+      for (int32_t i = 0; i < half; ++i) {
+        const double angle = position * static_cast<double>(spec.inverse_frequency[i]);
+        table[i] = static_cast<float>(std::cos(angle)) * spec.magnitude;
+        table[half + i] = static_cast<float>(std::sin(angle)) * spec.magnitude;
+      }
+    }
+  });
+}
+
+void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {
+  const int32_t half = n_rot_ / 2;
+  for_ranges(n_rows(), static_cast<int64_t>(n_heads) * n_rot_, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      kernels_.rope(host(x) + r * stride, rope_row(r), rope_row(r) + half, n_rot_, interleaved_, n_heads,
+                    head_dim);
+  });
+}
+
+KvHead CpuBackend::kv_head(int32_t sequence, int32_t layer, int32_t head) const {
+  const KvFormat& kv = step_.kv;
+  return {kv.type, kv.head_dim, step_.sequences[static_cast<size_t>(sequence)].pages,
+          static_cast<uint64_t>(layer) * kv.layer_bytes() + static_cast<uint64_t>(head) * kv.head_bytes(),
+          kv.vector_bytes()};
+}
+
+void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
+  const KvFormat& format = step_.kv;
+  for_ranges(n_rows() * format.n_kv_heads, int64_t{8} * format.head_dim, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t r = i / format.n_kv_heads;
+      const int32_t head = static_cast<int32_t>(i % format.n_kv_heads);
+      const Row& row = step_.rows[static_cast<size_t>(r)];
+      const KvHead kv = kv_head(row.sequence, layer, head);
+      std::byte* token = const_cast<std::byte*>(kv_tile(kv, row.position / kPageTokens)) +
+                         static_cast<uint64_t>(row.position % kPageTokens) * 2 * kv.vector_bytes;
+      const int64_t at = r * stride + static_cast<int64_t>(head) * format.head_dim;
+      kernels_.store_kv(format.type, host(k) + at, format.head_dim, token);
+      kernels_.store_kv(format.type, host(v) + at, format.head_dim, token + kv.vector_bytes);
+    }
+  });
+}
+
+void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
+  if (step_.phase == Phase::decode) {
+    attend_decode(layer, host(q), host(out), shape);
+  } else {
+    attend_prefill(layer, host(q), host(out), shape);
+  }
+}
+
+// Items: row x KV head x split; then the splits of each query head are merged, in order.
+void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape) {
+  const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
+  const int64_t floats = partial_floats(dim);
+  float* partials = reinterpret_cast<float*>(scratch_ + plan_.partials);
+  struct Splits {
+    int64_t first_key, last_key, first, count;
+  };
+  const auto splits_of = [&](int64_t row) {
+    const int64_t last_key = step_.rows[static_cast<size_t>(row)].position + int64_t{1};
+    const int64_t first_key = shape.window > 0 ? std::max<int64_t>(0, last_key - shape.window) : 0;
+    const int64_t first = first_key / kSplitTokens;
+    return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first};
+  };
+  const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
+    return partials + ((wave_row * shape.n_heads + head) * plan_.max_splits + split) * floats;
+  };
+  for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
+    const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
+    int64_t most = 0;
+    for (int64_t r = 0; r < rows; ++r) most = std::max(most, splits_of(wave + r).count);
+    pool_->run(rows * n_kv * most, [&](int64_t item, int32_t thread) {
+      const int64_t split = item % most, row = item / most / n_kv;
+      const int32_t head = static_cast<int32_t>(item / most % n_kv);
+      const Splits splits = splits_of(wave + row);
+      if (split >= splits.count) return;
+      const int64_t start = (splits.first + split) * kSplitTokens;
+      const DecodeTask task{kv_head(step_.rows[static_cast<size_t>(wave + row)].sequence, layer, head),
+                            q + (wave + row) * shape.q_stride + static_cast<int64_t>(head) * group * dim,
+                            group,
+                            std::max(start, splits.first_key),
+                            std::min(start + kSplitTokens, splits.last_key),
+                            shape.scale,
+                            partial(row, int64_t{head} * group, split),
+                            plan_.max_splits * floats,
+                            thread_scratch(thread)};
+      kernels_.attend_decode(task);
+    });
+    for_ranges(rows * shape.n_heads, most * dim, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t row = i / shape.n_heads, head = i % shape.n_heads;
+        kernels_.merge_partials(partial(row, head, 0), splits_of(wave + row).count, floats, dim,
+                                out + (wave + row) * shape.out_stride + head * dim);
+      }
+    });
+  }
+}
+
+// Items: KV head x block of rows (x part of a very large group), the longest first.
+void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape) {
+  const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
+  const int32_t part_heads = std::min(group, kQueryTile), parts = div_up(group, part_heads);
+  const int32_t block_rows = kQueryTile / part_heads;
+  int64_t n_blocks = 0;
+  for (const RowRun& run : runs_) n_blocks += div_up(run.n_rows, block_rows);
+  pool_->run(n_blocks * n_kv * parts, [&](int64_t item, int32_t thread) {
+    int64_t block = n_blocks - 1 - item / (n_kv * parts);
+    const int32_t head = static_cast<int32_t>(item / parts % n_kv);
+    const int32_t first_head = head * group + static_cast<int32_t>(item % parts) * part_heads;
+    const int32_t n_heads = std::min(part_heads, (head + 1) * group - first_head);
+    const RowRun* run = runs_.begin();
+    for (; block >= div_up(run->n_rows, block_rows); ++run) block -= div_up(run->n_rows, block_rows);
+    const int64_t row = run->first_row + block * block_rows;
+    const Row& first = step_.rows[static_cast<size_t>(row)];
+    const PrefillTask task{
+        kv_head(first.sequence, layer, head),
+        q + row * shape.q_stride + static_cast<int64_t>(first_head) * dim,
+        shape.q_stride,
+        out + row * shape.out_stride + static_cast<int64_t>(first_head) * dim,
+        shape.out_stride,
+        static_cast<int32_t>(std::min<int64_t>(block_rows, run->first_row + run->n_rows - row)),
+        n_heads,
+        first.position,
+        shape.window,
+        shape.scale,
+        thread_scratch(thread)};
+    kernels_.attend_prefill(task);
+  });
+}
+
+void CpuBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out,
+                        int64_t out_stride, int64_t n) {
+  // A unit is a stretch of one row; 16 columns are a whole vector on every path, so cuts change nothing.
+  constexpr int64_t kStretch = 2048;
+  const int64_t stretches = div_up(n, kStretch);
+  for_ranges(n_rows() * stretches, 4 * std::min(n, kStretch), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t row = i / stretches, at = i % stretches * kStretch;
+      kernels_.swiglu(host(gate) + row * stride + at, host(up) + row * stride + at,
+                      host(out) + row * out_stride + at, std::min(kStretch, n - at));
+    }
+  });
+}
+
+void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
+  constexpr int64_t kStretch = 4096;
+  const int64_t total = n_rows() * n;
+  for_ranges(div_up(total, kStretch), kStretch / 2, [&](int64_t first, int64_t last) {
+    const int64_t from = first * kStretch, to = std::min(total, last * kStretch);
+    kernels_.add(host(x) + from, host(y) + from, to - from);
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
+  ORRERY_ASSIGN(const Kernels* kernels, find_kernels(options.path));
+  const int32_t n_processors = os::available_processors();
+  if (options.n_threads < 0 || options.n_threads > 1024)
+    return error(Code::invalid_argument, "%d threads: expected 0 (one per processor) to 1024",
+                 options.n_threads);
+  const int32_t n_threads = options.n_threads ? options.n_threads : n_processors;
+  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool)));
+}
+
+}  // namespace orrery::cpu

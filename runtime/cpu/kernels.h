@@ -1,0 +1,141 @@
+// The seam between the CPU backend and its instruction paths: one table of functions per path, on plain
+// pointers.
+//
+// The backend cuts an operation into items and gives them to threads; a kernel computes one item and knows
+// nothing of threads.  "plain" is portable C++ and the oracle of the others; every path computes the same
+// integers and differs from it only in the order of float sums.  A new path is a new table: files compiled
+// with its flags, one line in paths.cpp.
+//
+// Files of a path are compiled for instructions that the machine may lack, so they must not emit functions
+// that the linker could share with other files: they include this header and intrinsics, and keep everything
+// else in unnamed namespaces.  What this header defines is therefore `static`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/backend.h"
+
+namespace orrery::cpu {
+
+// A row of activations, quantized for products with quantized weights.  Per 32 values a float scale d =
+// max|x| / 127 and int8 values q = x / d rounded to nearest, so that |x - d q| <= d / 2: an output differs
+// from the product with the float row by at most sum over blocks of (max|x| / 254) * sum|w|.  Sums of 16 q's
+// serve the formats with minima and offsets.  Rows are padded with zeros to a multiple of 256.
+//   int8 q[n_padded], float d[n_padded / 32], int16 sums[n_padded / 16]
+constexpr float kSmallestBlockMax =
+    1e-35f;  // blocks of smaller values count as zero: 127 / max would overflow
+static inline int64_t padded_columns(int64_t n) { return (n + 255) / 256 * 256; }
+static inline int64_t quantized_row_bytes(int64_t n) {  // a multiple of 64
+  const int64_t p = padded_columns(n);
+  return p + p / 32 * 4 + p / 16 * 2;
+}
+struct QuantizedRow {
+  const int8_t* q;
+  const float* d;
+  const int16_t* sums;
+};
+static inline QuantizedRow quantized_row(const std::byte* row, int64_t n) {
+  const int64_t p = padded_columns(n);
+  return {reinterpret_cast<const int8_t*>(row), reinterpret_cast<const float*>(row + p),
+          reinterpret_cast<const int16_t*>(row + p + p / 32 * 4)};
+}
+
+// out[r][o] (+)= sum over c of x[r][c] * weight[o][c] (+ bias[o]), for o in [first_out, last_out), r in
+// [first_row, last_row).
+struct MatmulTask {
+  TensorType type;
+  const std::byte* weight;  // (n_out, n_columns) in `type`, rows row_bytes apart
+  int64_t row_bytes, n_columns;
+  int64_t first_out, last_out;
+  const float* x;  // (n_rows, n_columns): for float weights
+  int64_t x_stride;
+  const std::byte* quantized;  // (n_rows) quantized rows: for quantized weights
+  int64_t quantized_stride;    // bytes
+  int64_t first_row, last_row;
+  const float* bias;  // (n_out) or null
+  float* out;         // (n_rows, n_out)
+  int64_t out_stride;
+  bool accumulate;
+  std::byte* scratch;  // Kernels::matmul_scratch_bytes, 64-byte aligned, the thread's own
+};
+
+// One KV head of one layer: where its tokens lie.
+struct KvHead {
+  KvType type;
+  int32_t head_dim;
+  const uint64_t* pages;  // page addresses of the sequence
+  uint64_t offset;        // of this layer and head in a page
+  uint64_t vector_bytes;  // of one K or V; a token is K then V
+};
+static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // tile = page: kPageTokens tokens
+  return reinterpret_cast<const std::byte*>(kv.pages[tile] + kv.offset);
+}
+
+// Partial attention results of one query over some keys: o = sum of exp(s - m) v, l = sum of exp(s - m).
+// As floats: m, l, 14 unused, o[head_dim], padded to whole 64 bytes.
+static inline int64_t partial_floats(int64_t head_dim) { return 16 + (head_dim + 15) / 16 * 16; }
+
+// A generated token's queries against the keys at positions [first_key, last_key), all visible to it.
+struct DecodeTask {
+  KvHead kv;
+  const float* q;     // (n_queries, head_dim)
+  int32_t n_queries;  // of the KV head's group
+  int64_t first_key, last_key;
+  float scale;
+  float* partials;  // (n_queries) partials, partial_stride floats apart
+  int64_t partial_stride;
+  std::byte* scratch;  // Kernels::attend_scratch_bytes
+};
+
+// Queries of consecutive positions against all keys that each may see.
+constexpr int32_t kQueryTile = 64;  // queries of one task: rows * heads
+struct PrefillTask {
+  KvHead kv;
+  const float* q;  // (n_rows, n_heads of the group, head_dim): rows q_stride floats apart
+  int64_t q_stride;
+  float* out;  // the same, out_stride floats apart
+  int64_t out_stride;
+  int32_t n_rows, n_heads;  // n_rows * n_heads <= kQueryTile
+  int64_t first_position;   // of the first row; it sees keys [max(0, position - window + 1), position]
+  int32_t window;           // 0: all
+  float scale;
+  std::byte* scratch;  // Kernels::attend_scratch_bytes
+};
+
+struct Kernels {
+  const char* name;
+
+  // x (n) -> one quantized row.
+  void (*quantize_row)(const float* x, int64_t n, std::byte* out);
+
+  // Decode reads weights as they lie, once for a few rows; prefill unpacks tiles of tile_out weight rows and
+  // runs up to tile_rows rows over each.  Any ranges may be asked for; tasks of these shapes are the
+  // quickest.
+  void (*matmul_decode)(const MatmulTask& task);
+  void (*matmul_prefill)(const MatmulTask& task);
+  int32_t tile_out, tile_rows;
+  int64_t matmul_scratch_bytes;
+
+  void (*rms_norm)(const float* x, const float* weight, float* out, int64_t dim, float eps);
+  // Turns n_heads vectors; cosines and sines (n_rot / 2).
+  void (*rope)(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
+               int32_t n_heads, int32_t head_dim);
+  void (*swiglu)(const float* gate, const float* up, float* out, int64_t n);
+  void (*add)(float* x, const float* y, int64_t n);
+
+  // One K or V vector in its KV type.
+  void (*store_kv)(KvType type, const float* x, int32_t head_dim, std::byte* out);
+  void (*attend_decode)(const DecodeTask& task);
+  // out (head_dim) = the softmax-weighted mean of n partials, merged in order.
+  void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,
+                         float* out);
+  void (*attend_prefill)(const PrefillTask& task);
+  int64_t (*attend_scratch_bytes)(int32_t head_dim);  // a multiple of 64
+};
+
+extern const Kernels kPlainKernels;
+extern const Kernels kAvx2Kernels;    // AVX2, FMA, F16C
+extern const Kernels kAvx512Kernels;  // AVX-512 F, BW, VL, DQ, VNNI
+
+}  // namespace orrery::cpu
