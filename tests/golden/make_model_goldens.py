@@ -76,6 +76,8 @@ def main():
             result = run_case(spec)
         runs, arrays, full = result
         del spec["contexts"]
+        tensors = spec_weights.all_tensors(spec)
+        spec["weights_hash"] = spec_weights.weights_hash(tensors)
         spec["runs"] = runs
         path = os.path.join(HERE, "models", spec["name"])
         golden_file.write(path + ".golden", arrays)
@@ -84,7 +86,6 @@ def main():
         spread = float(np.std(full[runs[0]["name"]][1]))
         line = f"{spec['name']:20} seed {spec['seed']:3} margin {min(r['min_margin'] for r in runs):.3f} std {spread:.2f}"
         if check:
-            tensors = spec_weights.all_tensors(spec)
             line += "  " + hf_check.compare(spec, tensors, full) + "; " + sensitivity.weakest(spec, tensors, full)
         print(line, flush=True)
 

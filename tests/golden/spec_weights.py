@@ -50,3 +50,14 @@ def tensor_values(spec: dict, tensor: dict) -> np.ndarray:
 
 def all_tensors(spec: dict) -> dict:
     return {t["name"]: tensor_values(spec, t) for t in spec["tensors"]}
+
+
+def weights_hash(tensors) -> str:
+    """Of every bit of every weight in spec order, so that the C++ builder can prove that it makes the same ones."""
+    total = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for values in tensors.values():
+            bits = np.ascontiguousarray(values).reshape(-1).view(np.uint32).astype(np.uint64)
+            place = np.arange(1, bits.size + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+            total = mix64(total + np.sum(mix64(bits ^ place), dtype=np.uint64))
+    return f"{int(total):016x}"
