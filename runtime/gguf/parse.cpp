@@ -25,6 +25,8 @@ constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 // n_dims, one dimension, type, offset) take: what bounds their counts.
 constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kMinTensorInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
+// Tables larger than this grow as their entries are read: memory follows what is there, not what is promised.
+constexpr uint64_t kMostReserved = 65536;
 
 // Tensor types that GGUF defines and this library does not read, for messages.
 const char* foreign_type_name(uint32_t type) {
@@ -133,6 +135,8 @@ struct Parser {
       return bad(at,
                  format("%s needs %llu bytes, but the file ends after %llu (at byte %llu)", what,
                         static_cast<ull>(n), static_cast<ull>(remaining()), static_cast<ull>(in.file_bytes)));
+    if (n > kMaxHeaderBytes - at)
+      return bad(at, format("the header is longer than %llu bytes", static_cast<ull>(kMaxHeaderBytes)));
     if (n > in.bytes.size() - at) {
       *starved = true;
       return bad(at, "the header goes on behind the bytes that were read");
@@ -213,7 +217,7 @@ struct Parser {
     if (out->element_ == ValueType::array) {
       // Filled before it is handed over: `children` itself grows below us.
       std::vector<Value> children;
-      children.reserve(std::min(n, (in.bytes.size() - at) / least));
+      children.reserve(std::min(n, kMostReserved));
       for (uint64_t i = 0; i < n; ++i) {
         Value child;
         ORRERY_TRY(read_value(ValueType::array, depth + 1, &child));
@@ -233,7 +237,7 @@ struct Parser {
   Status read_strings(uint64_t n, Value* out) {
     const uint64_t start = at;
     std::vector<uint64_t> offsets;
-    offsets.reserve(std::min(n, (in.bytes.size() - at) / sizeof(uint64_t)));
+    offsets.reserve(std::min(n, kMostReserved));
     for (uint64_t i = 0; i < n; ++i) {
       offsets.push_back(at - start);
       std::string_view text;
@@ -255,9 +259,8 @@ struct Parser {
   }
 
   Status read_keys(uint64_t n) {
-    const uint64_t likely = std::min(n, (in.bytes.size() - at) / kMinKeyBytes);
-    header.keys.reserve(likely);
-    header.values.reserve(likely);
+    header.keys.reserve(std::min(n, kMostReserved));
+    header.values.reserve(std::min(n, kMostReserved));
     for (uint64_t i = 0; i < n; ++i) {
       begin("key", i);
       ORRERY_TRY(read_name("its name", kMaxKeyBytes));
@@ -301,7 +304,7 @@ struct Parser {
   }
 
   Status read_tensors(uint64_t n) {
-    header.tensors.reserve(std::min(n, (in.bytes.size() - at) / kMinTensorInfoBytes));
+    header.tensors.reserve(std::min(n, kMostReserved));
     for (uint64_t i = 0; i < n; ++i) {
       begin("tensor", i);
       ORRERY_TRY(read_name("its name", kMaxTensorNameBytes));

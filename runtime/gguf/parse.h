@@ -20,6 +20,9 @@ namespace orrery::gguf {
 
 // Deeper nesting than any writer produces; each level of the parser's recursion is one of the file's.
 inline constexpr int kMaxArrayDepth = 8;
+// Ten times what the largest vocabularies need.  Everything that parsing allocates is within a small multiple
+// of the header's bytes, so this bounds it even where a sparse file promises terabytes.
+inline constexpr uint64_t kMaxHeaderBytes = uint64_t{256} << 20;
 inline constexpr uint64_t kMaxKeyBytes = 65535;
 inline constexpr uint64_t kMaxTensorNameBytes = 64;
 inline constexpr uint64_t kDefaultAlignment = 32;
