@@ -1,0 +1,137 @@
+/* chat.c - a whole chat program on orrery.h: copy it and go on from here.
+ *
+ *     cc -std=c99 chat.c -lorrery -o chat && ./chat model.gguf
+ *
+ * Each line of standard input is a question; the answer is printed as it is made. Ctrl-C stops an answer and
+ * keeps the conversation; at the prompt it leaves, as the end of the input does. Questions longer than the
+ * buffer are refused.
+ */
+#define _POSIX_C_SOURCE 200809L /* sigaction */
+#include <errno.h>
+#include <orrery.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A signal handler may do next to nothing, and orrery_cancel() is not among it: it sets a flag, and the loop
+   that pulls events looks at the flag between two of them, that is after each token or each piece of the
+   prompt. (A program with several threads can call orrery_cancel() from another one, and stop within a
+   layer.) */
+static volatile sig_atomic_t interrupted = 0;
+
+static void on_interrupt(int signal_number) {
+  (void)signal_number;
+  interrupted = 1;
+}
+
+/* Every call that fails fills in an orrery_error: its message says what was wrong, where, and what was
+ * expected. */
+static int report(const char* doing, const orrery_error* error) {
+  fprintf(stderr, "%s: %s (%s)\n", doing, error->message, orrery_status_name(error->status));
+  return 1;
+}
+
+/* Pulls one answer to its end and prints it. 0: the conversation can go on. */
+static int answer(orrery_session* session) {
+  orrery_generation* generation = NULL;
+  orrery_generate_options options;
+  orrery_event event;
+  orrery_error error;
+  orrery_status status;
+
+  orrery_error_init(&error);
+  orrery_generate_options_init(&options);
+  options.temperature = 0.7f;
+  options.top_p = 0.95f;
+  options.max_tokens = 1024;
+  if (orrery_generate(session, &options, &generation, &error) != ORRERY_OK)
+    return report("cannot answer", &error);
+
+  orrery_event_init(&event);
+  for (;;) {
+    status = orrery_next(generation, &event, &error);
+    if (status != ORRERY_OK) break;
+    if (event.type == ORRERY_EVENT_TEXT) {
+      fwrite(event.text, 1, (size_t)event.text_bytes, stdout);
+      fflush(stdout);
+    }
+    if (event.type == ORRERY_EVENT_DONE) break;
+    if (interrupted) orrery_cancel(generation); /* the next event is then DONE */
+  }
+  putchar('\n');
+  if (status == ORRERY_OK && event.finish_reason == ORRERY_FINISH_CONTEXT)
+    fputs("(the context is full)\n", stderr);
+  orrery_generation_free(generation);
+  return status == ORRERY_OK ? 0 : report("the answer broke off", &error);
+}
+
+/* Reads questions until the input ends. */
+static int converse(orrery_session* session) {
+  char line[8192];
+  orrery_error error;
+  orrery_error_init(&error);
+  for (;;) {
+    interrupted = 0;
+    fputs("> ", stderr);
+    errno = 0;
+    if (!fgets(line, sizeof line, stdin)) { /* the end, or Ctrl-C */
+      fputc('\n', stderr);
+      return ferror(stdin) && errno != EINTR;
+    }
+    if (!strchr(line, '\n') && !feof(stdin)) {
+      int c;
+      while ((c = getchar()) != '\n' && c != EOF) continue;
+      fputs("that line is too long\n", stderr);
+      continue;
+    }
+    line[strcspn(line, "\n")] = '\0';
+    if (line[0] == '\0') continue;
+    if (orrery_session_add_message(session, "user", line, &error) != ORRERY_OK)
+      return report("cannot ask", &error);
+    if (answer(session) != 0) return 1;
+  }
+}
+
+int main(int argc, char** argv) {
+  orrery_runtime* runtime = NULL;
+  orrery_model* model = NULL;
+  orrery_session* session = NULL;
+  orrery_session_options options;
+  orrery_error error;
+  struct sigaction action;
+  int result;
+
+  if (argc != 2) {
+    fprintf(stderr, "usage: %s MODEL.gguf\n", argc > 0 ? argv[0] : "chat");
+    return 2;
+  }
+  if (orrery_abi_version() != ORRERY_ABI_VERSION) {
+    fprintf(stderr, "liborrery %s has ABI %u, this program wants %u\n", orrery_version(),
+            (unsigned)orrery_abi_version(), (unsigned)ORRERY_ABI_VERSION);
+    return 1;
+  }
+  memset(&action, 0, sizeof action);
+  action.sa_handler = on_interrupt; /* no SA_RESTART: Ctrl-C at the prompt ends the read */
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+
+  /* Options begin with their _init function; NULL instead of options means the defaults. Out handles are NULL
+     after a failure, and NULL can be freed, so one way out serves every error. */
+  orrery_error_init(&error);
+  orrery_session_options_init(&options);
+  options.overflow =
+      ORRERY_OVERFLOW_DROP_OLDEST; /* a long conversation forgets its beginning instead of stopping */
+  if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) {
+    result = report("cannot start", &error);
+  } else if (orrery_model_open(runtime, argv[1], NULL, &model, &error) != ORRERY_OK) {
+    result = report("cannot open the model", &error);
+  } else if (orrery_session_open(model, &options, &session, &error) != ORRERY_OK) {
+    result = report("cannot open a session", &error);
+  } else {
+    result = converse(session);
+  }
+  orrery_session_free(session); /* in any order */
+  orrery_model_free(model);
+  orrery_runtime_free(runtime);
+  return result;
+}

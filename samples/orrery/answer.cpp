@@ -1,0 +1,115 @@
+// See answer.h.
+#include "answer.h"
+
+#include <chrono>
+
+#include "progress.h"
+
+namespace orrery::tool {
+
+Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
+  Answer answer;
+  CancelOnInterrupt watcher([generation] { orrery_cancel(generation); });
+  ProgressBar bar("reading", ProgressBar::Unit::tokens);
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point first_token{}, last_token{};
+  uint64_t n_tokens = 0;
+  orrery_event event;
+  orrery_event_init(&event);
+  for (;;) {
+    call([&](orrery_error* error) { return orrery_next(generation, &event, error); });
+    switch (event.type) {
+      case ORRERY_EVENT_PROGRESS:
+        bar.update(event.done, event.total);
+        break;
+      case ORRERY_EVENT_TOKEN:
+        bar.erase();
+        last_token = Clock::now();
+        if (n_tokens++ == 0) first_token = last_token;
+        if (wishes.tokens) {
+          answer.tokens.push_back({event.token, event.logprob, std::string(event.text, event.text_bytes),
+                                   std::vector<orrery_token_logprob>(event.top, event.top + event.n_top)});
+        }
+        break;
+      case ORRERY_EVENT_TEXT: {
+        bar.erase();
+        const std::string_view text(event.text, event.text_bytes);
+        answer.text += text;
+        if (wishes.stream) {
+          wishes.stream->text(text);
+          wishes.stream->flush();
+        }
+        break;
+      }
+      case ORRERY_EVENT_DONE:
+        answer.decode_seconds = std::chrono::duration<double>(last_token - first_token).count();
+        answer.finish_reason = event.finish_reason;
+        answer.stop_index = event.stop_index;
+        answer.prompt_tokens = event.prompt_tokens;
+        answer.reused_tokens = event.reused_tokens;
+        answer.generated_tokens = event.generated_tokens;
+        answer.first_token_us = event.first_token_us;
+        answer.prefill_us = event.prefill_us;
+        answer.decode_us = event.decode_us;
+        return answer;
+      default:
+        break;  // kinds of a later version
+    }
+  }
+}
+
+const char* finish_name(uint32_t finish_reason) {
+  switch (finish_reason) {
+    case ORRERY_FINISH_END:
+      return "end";
+    case ORRERY_FINISH_STOP:
+      return "stop";
+    case ORRERY_FINISH_LENGTH:
+      return "length";
+    case ORRERY_FINISH_CONTEXT:
+      return "context";
+    case ORRERY_FINISH_CANCELLED:
+      return "cancelled";
+    default:
+      return "unknown";
+  }
+}
+
+Generation begin_answer(orrery_session* session, const orrery_generate_options& options) {
+  return make<Generation>([&](orrery_generation** out, orrery_error* error) {
+    return orrery_generate(session, &options, out, error);
+  });
+}
+
+Generation begin_continuation(orrery_session* session, const std::vector<int32_t>& tokens,
+                              const orrery_generate_options& options) {
+  return make<Generation>([&](orrery_generation** out, orrery_error* error) {
+    return orrery_generate_tokens(session, tokens.data(), tokens.size(), &options, out, error);
+  });
+}
+
+void add_message(orrery_session* session, const char* role, const std::string& content) {
+  call(
+      [&](orrery_error* error) { return orrery_session_add_message(session, role, content.c_str(), error); });
+}
+
+double Answer::prefill_rate() const {
+  return prefill_us == 0
+             ? 0
+             : static_cast<double>(prompt_tokens - reused_tokens) * 1e6 / static_cast<double>(prefill_us);
+}
+
+double Answer::decode_rate() const {
+  return generated_tokens < 2 || decode_seconds <= 0
+             ? 0
+             : static_cast<double>(generated_tokens - 1) / decode_seconds;
+}
+
+std::string speed_line(const Answer& answer) {
+  return format("%s prompt tokens (%s reused) at %.0f/s, first token after %.2f s, %s tokens at %.1f/s",
+                grouped(answer.prompt_tokens).c_str(), grouped(answer.reused_tokens).c_str(),
+                answer.prefill_rate(), static_cast<double>(answer.first_token_us) / 1e6,
+                grouped(answer.generated_tokens).c_str(), answer.decode_rate());
+}
+
+}  // namespace orrery::tool

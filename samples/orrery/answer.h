@@ -1,0 +1,55 @@
+// One answer, from orrery_generate() to its last event: streamed to an Output as it is made, with prefill
+// progress on stderr, stopped by Ctrl-C. Used by chat, run, bench and demo; each begins its generation and
+// says what to keep.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "api.h"
+#include "output.h"
+#include "terminal.h"
+
+namespace orrery::tool {
+
+struct TokenRecord {
+  int32_t id;
+  float logprob;
+  std::string bytes;
+  std::vector<orrery_token_logprob> top;
+};
+
+struct Answer {
+  std::string text;
+  std::vector<TokenRecord> tokens;  // only when asked for
+  uint32_t finish_reason = 0, stop_index = 0;
+  uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
+  uint64_t first_token_us = 0, prefill_us = 0, decode_us = 0;  // as orrery_event says
+  double decode_seconds = 0;  // from the first token to the last, by our own clock
+  // Tokens per second. The first token comes out of the prefill, so that N tokens are N-1 steps of decoding.
+  double prefill_rate() const;
+  double decode_rate() const;
+  bool interrupted() const { return finish_reason == ORRERY_FINISH_CANCELLED; }
+};
+
+struct AnswerWishes {
+  Output* stream = nullptr;  // text goes there at once; nullptr: only into Answer::text
+  bool tokens = false;
+};
+
+// Needs an Interrupts to be alive. Throws ApiError; the generation is then over.
+Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes);
+
+const char* finish_name(uint32_t finish_reason);  // "end", "stop", "length", "context", "cancelled"
+
+Generation begin_answer(orrery_session* session, const orrery_generate_options& options);
+Generation begin_continuation(orrery_session* session, const std::vector<int32_t>& tokens,
+                              const orrery_generate_options& options);
+
+void add_message(orrery_session* session, const char* role, const std::string& content);
+
+// "4,021 prompt tokens (0 reused) at 2100/s, first token after 1.91 s, 12 tokens at 41.2/s"
+std::string speed_line(const Answer& answer);
+
+}  // namespace orrery::tool

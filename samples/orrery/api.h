@@ -1,0 +1,139 @@
+// The C ABI in C++ clothes: handles that free themselves, and calls that throw what the library says. Every
+// call goes through call(), which hands it a fresh orrery_error; strings and arrays whose size is asked for
+// first go through sized(). Nothing else of the library is hidden: the commands speak orrery.h.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "failure.h"
+#include "orrery.h"
+
+namespace orrery::tool {
+
+struct FreeHandle {
+  void operator()(orrery_runtime* handle) const { orrery_runtime_free(handle); }
+  void operator()(orrery_model* handle) const { orrery_model_free(handle); }
+  void operator()(orrery_vocab* handle) const { orrery_vocab_free(handle); }
+  void operator()(orrery_session* handle) const { orrery_session_free(handle); }
+  void operator()(orrery_generation* handle) const { orrery_generation_free(handle); }
+};
+using Runtime = std::unique_ptr<orrery_runtime, FreeHandle>;
+using Model = std::unique_ptr<orrery_model, FreeHandle>;
+using Vocab = std::unique_ptr<orrery_vocab, FreeHandle>;
+using Session = std::unique_ptr<orrery_session, FreeHandle>;
+using Generation = std::unique_ptr<orrery_generation, FreeHandle>;
+
+// A call of the library that did not return ORRERY_OK.
+class ApiError : public Failure {
+ public:
+  explicit ApiError(const orrery_error& error)
+      : Failure(exit_code(error.status), error.message[0] ? error.message : orrery_status_name(error.status)),
+        status_(error.status) {}
+  orrery_status status() const { return status_; }
+
+  static ExitCode exit_code(orrery_status status) {
+    switch (status) {
+      case ORRERY_INVALID_ARGUMENT:
+        return kExitUsage;
+      case ORRERY_OUT_OF_DEVICE_MEMORY:
+      case ORRERY_OUT_OF_PINNED_MEMORY:
+      case ORRERY_OUT_OF_HOST_MEMORY:
+      case ORRERY_CONTEXT_FULL:
+        return kExitDoesNotFit;
+      case ORRERY_BAD_MODEL:
+      case ORRERY_UNSUPPORTED_ARCHITECTURE:
+      case ORRERY_UNSUPPORTED_QUANTIZATION:
+      case ORRERY_UNSUPPORTED_TEMPLATE:
+      case ORRERY_UNSUPPORTED:
+        return kExitBadModel;
+      case ORRERY_CANCELLED:
+        return kExitInterrupted;
+      default:
+        return kExitFailure;
+    }
+  }
+
+ private:
+  orrery_status status_;
+};
+
+// call([&](orrery_error* error) { return orrery_session_save(session, path, error); })
+template <typename Function>
+void call(Function function) {
+  orrery_error error;
+  orrery_error_init(&error);
+  const orrery_status status = function(&error);
+  if (status == ORRERY_OK) return;
+  error.status = status;
+  throw ApiError(error);
+}
+
+// "Sizes out": asks for the size, then for the content. function(data, capacity, &n, error).
+template <typename Container, typename Function>
+Container sized(Function function) {
+  size_t n = 0;
+  call([&](orrery_error* error) {
+    return function(static_cast<typename Container::value_type*>(nullptr), size_t{0}, &n, error);
+  });
+  Container content(n, {});
+  if (n > 0) call([&](orrery_error* error) { return function(content.data(), content.size(), &n, error); });
+  content.resize(n);
+  return content;
+}
+
+// A handle from a call that makes one: make<Session>([&](orrery_session** out, orrery_error* error) { ... }).
+template <typename Handle, typename Function>
+Handle make(Function function) {
+  typename Handle::pointer handle = nullptr;
+  call([&](orrery_error* error) { return function(&handle, error); });
+  return Handle(handle);
+}
+
+inline Vocab open_vocab(const std::string& path) {
+  return make<Vocab>(
+      [&](orrery_vocab** out, orrery_error* error) { return orrery_vocab_open(path.c_str(), out, error); });
+}
+
+inline std::vector<int32_t> tokenize(const orrery_vocab* vocab, const std::string& text, uint32_t flags) {
+  return sized<std::vector<int32_t>>([&](int32_t* tokens, size_t capacity, size_t* n, orrery_error* error) {
+    return orrery_tokenize(vocab, text.data(), text.size(), flags, tokens, capacity, n, error);
+  });
+}
+
+inline std::string detokenize(const orrery_vocab* vocab, const int32_t* tokens, size_t n_tokens,
+                              uint32_t flags) {
+  return sized<std::string>([&](char* text, size_t capacity, size_t* n, orrery_error* error) {
+    return orrery_detokenize(vocab, tokens, n_tokens, flags, text, capacity, n, error);
+  });
+}
+
+inline orrery_vocab_info vocab_info(const orrery_vocab* vocab) {
+  orrery_vocab_info info;
+  orrery_vocab_info_init(&info);
+  call([&](orrery_error* error) { return orrery_vocab_get_info(vocab, &info, error); });
+  return info;
+}
+
+inline orrery_model_info model_info(const orrery_model* model) {
+  orrery_model_info info;
+  orrery_model_info_init(&info);
+  call([&](orrery_error* error) { return orrery_model_get_info(model, &info, error); });
+  return info;
+}
+
+inline std::string inspect(const std::string& path) {
+  return sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
+    return orrery_inspect(path.c_str(), json, capacity, n, error);
+  });
+}
+
+inline std::string message_json(const orrery_session* session, size_t i) {
+  return sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
+    return orrery_session_message(session, i, json, capacity, n, error);
+  });
+}
+
+}  // namespace orrery::tool

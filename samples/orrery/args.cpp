@@ -1,0 +1,192 @@
+// See args.h. Numbers go through std::from_chars: no locale, no leading blanks, no trailing anything.
+#include "args.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <system_error>
+
+#include "failure.h"
+#include "output.h"
+
+namespace orrery::tool {
+namespace {
+
+std::string shown(double value) {
+  if (std::isinf(value)) return value < 0 ? "-infinity" : "infinity";
+  return format("%g", value);
+}
+
+// Edits (insert, delete, replace, swap of neighbours) that turn one word into the other.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replace = cost[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+      cost[i][j] = std::min({replace, cost[i - 1][j] + 1, cost[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+}  // namespace
+
+OptionList join(std::initializer_list<OptionList> groups) {
+  OptionList all;
+  for (const OptionList& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
+
+Args::Args(const OptionList& options, const std::vector<std::string>& command_line) {
+  const auto known = [&](std::string_view name) -> const Option* {
+    for (const Option& option : options) {
+      if (name == option.name) return &option;
+    }
+    return nullptr;
+  };
+  for (size_t i = 0; i < command_line.size(); ++i) {
+    const std::string& word = command_line[i];
+    if (word == "--") {
+      words_.insert(words_.end(), command_line.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                    command_line.end());
+      return;
+    }
+    if (word.size() < 2 || word[0] != '-') {
+      words_.push_back(word);
+      continue;
+    }
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const Option* option = known(name);
+    if (!option) {
+      std::vector<std::string> names;
+      for (const Option& other : options) names.push_back(other.name);
+      const std::string near = nearest(name, names);
+      throw UsageError("unknown option " + name + (near.empty() ? "" : "; did you mean " + near + "?"));
+    }
+    std::string value;
+    if (!option->value) {
+      if (equals != std::string::npos) throw UsageError(name + " takes no value");
+    } else if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (i + 1 < command_line.size() && !known(command_line[i + 1])) {
+      value = command_line[++i];
+    } else {
+      throw UsageError(name + " needs a value: " + name + " " + option->value);
+    }
+    if (!option->repeatable && has(option->name)) throw UsageError(name + " is given twice");
+    given_.push_back({option->name, value});
+  }
+}
+
+const std::string* Args::find(const char* name) const {
+  for (const Given& given : given_) {
+    if (std::string_view(given.name) == name) return &given.value;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Args::all(const char* name) const {
+  std::vector<std::string> values;
+  for (const Given& given : given_) {
+    if (std::string_view(given.name) == name) values.push_back(given.value);
+  }
+  return values;
+}
+
+std::string Args::text(const char* name, const std::string& fallback) const {
+  const std::string* value = find(name);
+  return value ? *value : fallback;
+}
+
+uint64_t Args::integer(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const {
+  const std::string* value = find(name);
+  return value ? parse_integer(*value, name, least, most) : fallback;
+}
+
+double Args::real(const char* name, double least, double most, double fallback) const {
+  const std::string* value = find(name);
+  return value ? parse_real(*value, name, least, most) : fallback;
+}
+
+uint64_t Args::bytes(const char* name, uint64_t fallback) const {
+  const std::string* value = find(name);
+  return value ? parse_bytes(*value, name) : fallback;
+}
+
+size_t Args::choice(const char* name, const std::vector<const char*>& choices, size_t fallback) const {
+  const std::string* value = find(name);
+  if (!value) return fallback;
+  std::string expected;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (*value == choices[i]) return i;
+    expected += (i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ") + std::string(choices[i]);
+  }
+  throw UsageError(std::string(name) + ": '" + *value + "' is none of " + expected);
+}
+
+uint64_t parse_integer(std::string_view text, const std::string& what, uint64_t least, uint64_t most) {
+  uint64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = !text.empty() && problem == std::errc() && end == text.data() + text.size();
+  if (whole && value >= least && value <= most) return value;
+  std::string expected = "a whole number";
+  if (most < std::numeric_limits<uint64_t>::max()) {
+    expected += " from " + std::to_string(least) + " to " + std::to_string(most);
+  } else if (least > 0) {
+    expected += " of at least " + std::to_string(least);
+  }
+  throw UsageError(what + ": '" + std::string(text) + "' is not " + expected);
+}
+
+double parse_real(std::string_view text, const std::string& what, double least, double most) {
+  double value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = !text.empty() && problem == std::errc() && end == text.data() + text.size();
+  if (whole && value >= least && value <= most) return value;  // NaN is in no range
+  throw UsageError(what + ": '" + std::string(text) + "' is not a number from " + shown(least) + " to " +
+                   shown(most));
+}
+
+uint64_t parse_bytes(std::string_view text, const std::string& what) {
+  static constexpr struct {
+    const char* suffix;
+    uint64_t factor;
+  } kUnits[] = {{"", 1},          {"B", 1},         {"KiB", 1024},
+                {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", uint64_t{1} << 40}};
+  double value = 0;
+  const auto [end, problem] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (!text.empty() && problem == std::errc() && value >= 0) {
+    const std::string_view suffix(end, static_cast<size_t>(text.data() + text.size() - end));
+    for (const auto& unit : kUnits) {
+      if (suffix != unit.suffix) continue;
+      // A plain number is exact up to 2^53, far beyond any memory.
+      const double total = value * static_cast<double>(unit.factor);
+      if (total >= 1 && total <= 9007199254740992.0) return static_cast<uint64_t>(total);
+    }
+  }
+  throw UsageError(what + ": '" + std::string(text) + "' is not a size, as in 1500000, 512MiB or 2GiB");
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const bool begins = word.size() >= 3 && candidate.compare(0, word.size(), word) == 0;
+    const size_t distance = begins ? 1 : edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,58 @@
+// The command line, declared: a command lists its options, and parsing, strict values, help and "did you
+// mean" follow from the list. `--name value` and `--name=value` are the same; `--` ends the options; `-` is
+// an ordinary word. Everything wrong throws UsageError, which names the option, what was found and what was
+// expected.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace orrery::tool {
+
+struct Option {
+  const char* name;   // "--temperature"
+  const char* value;  // "T"; nullptr: a switch
+  const char* help;   // one sentence, with the default
+  bool repeatable = false;
+};
+using OptionList = std::vector<Option>;
+
+// Lists of several groups in one.
+OptionList join(std::initializer_list<OptionList> groups);
+
+class Args {
+ public:
+  Args(const OptionList& options, const std::vector<std::string>& command_line);
+
+  const std::vector<std::string>& words() const { return words_; }  // what is no option
+  bool has(const char* name) const { return find(name) != nullptr; }
+  const std::string* find(const char* name) const;  // nullptr: not given
+  std::vector<std::string> all(const char* name) const;
+  std::string text(const char* name, const std::string& fallback) const;
+
+  uint64_t integer(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const;
+  double real(const char* name, double least, double most, double fallback) const;
+  uint64_t bytes(const char* name, uint64_t fallback) const;  // "2GiB", "512MiB", "1000000"
+  // Index into `choices`.
+  size_t choice(const char* name, const std::vector<const char*>& choices, size_t fallback) const;
+
+ private:
+  struct Given {
+    const char* name;
+    std::string value;
+  };
+  std::vector<Given> given_;
+  std::vector<std::string> words_;
+};
+
+// The whole of `text` as a number within the range; `what` names it in the error.
+uint64_t parse_integer(std::string_view text, const std::string& what, uint64_t least, uint64_t most);
+double parse_real(std::string_view text, const std::string& what, double least, double most);
+uint64_t parse_bytes(std::string_view text, const std::string& what);
+
+// The candidate that is nearest to a misspelt word, or "" where none is near.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace orrery::tool

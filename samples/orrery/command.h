@@ -1,0 +1,46 @@
+// What a command is: the words of its help page and the function that runs it. One file per command defines
+// its Command; commands.cpp lists them; main.cpp finds one, parses its options and turns what it throws into
+// an exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "args.h"
+#include "output.h"
+
+namespace orrery::tool {
+
+struct OptionGroup {
+  const char* title;
+  OptionList options;
+};
+
+struct Command {
+  const char* name;
+  const char* usage;        // the words after the name: "MODEL.gguf [TEXT] [options]"
+  const char* summary;      // one line for the list of commands
+  const char* description;  // paragraphs; lines are printed as they stand
+  std::vector<OptionGroup> groups;
+  const char* examples;            // lines, printed as they stand
+  size_t least_words, most_words;  // how many words that are no options
+  int (*run)(const Args& args, Output& out);
+};
+
+const Command& chat_command();
+const Command& run_command();
+const Command& inspect_command();
+const Command& plan_command();
+const Command& bench_command();
+const Command& tokenize_command();
+const Command& template_command();
+const Command& demo_command();
+
+const std::vector<const Command*>& all_commands();
+
+// Help pages.
+std::string overview();
+std::string help_page(const Command& command);
+std::string exit_codes_page();
+
+}  // namespace orrery::tool

@@ -1,0 +1,201 @@
+// orrery inspect: what a GGUF file says about itself, from its header alone. The library describes the file
+// as JSON; here it becomes a table. Whatever the file lacks is left out; strings of the file are shown, never
+// obeyed.
+#include <algorithm>
+#include <map>
+
+#include "api.h"
+#include "command.h"
+#include "json_file.h"
+
+namespace orrery::tool {
+namespace {
+
+constexpr size_t kLongestValue = 100;  // characters of a metadata value in the table
+
+// What the file's metadata holds under a key; null where it holds nothing.
+class Metadata {
+ public:
+  explicit Metadata(const Json& metadata) : metadata_(metadata) {}
+  const Json& at(const std::string& key) const {
+    static const Json nothing;
+    const auto found = metadata_.find(key);
+    return found == metadata_.end() ? nothing : *found;
+  }
+  std::string text(const std::string& key) const {
+    const Json& value = at(key);
+    return value.is_string() ? value.get<std::string>() : std::string();
+  }
+
+ private:
+  const Json& metadata_;
+};
+
+// How many elements an array of the metadata has; long ones come as {"type", "length", "first"}.
+size_t array_length(const Json& value) {
+  if (value.is_array()) return value.size();
+  if (value.is_object() && value.contains("length")) return value["length"].get<size_t>();
+  return 0;
+}
+
+std::string number_text(const Json& value) {
+  if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
+  if (value.is_number()) return format("%g", value.get<double>());
+  return value.is_null() ? "" : dump_json(value, -1);
+}
+
+// One line, cut where it gets long, without splitting a UTF-8 character.
+std::string short_text(const Json& value) {
+  std::string text = value.is_string() ? value.get<std::string>() : dump_json(value, -1);
+  for (char& c : text) {
+    if (c == '\n' || c == '\t') c = ' ';
+  }
+  if (text.size() <= kLongestValue) return text;
+  size_t cut = kLongestValue;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return text.substr(0, cut) + "... (" + grouped(text.size()) + " bytes)";
+}
+
+class Table {
+ public:
+  explicit Table(Output& out) : out_(out) {}
+  void row(const char* name, const std::string& value) {
+    if (!value.empty()) out_.text(format("%-16s", name) + value + "\n");
+  }
+
+ private:
+  Output& out_;
+};
+
+void print_summary(const Json& file, Output& out) {
+  const Metadata metadata(file.at("metadata"));
+  const std::string architecture = metadata.text("general.architecture");
+  const auto number = [&](const char* key) { return number_text(metadata.at(architecture + "." + key)); };
+  const auto with = [](const std::string& value, const char* what) {
+    return value.empty() ? value : value + " " + what;
+  };
+  Table table(out);
+  table.row("file", file.value("path", ""));
+  table.row("size", with(grouped(file.at("file_bytes").get<uint64_t>()), "bytes") + "  (" +
+                        human_bytes(file.at("file_bytes").get<uint64_t>()) + ")");
+  table.row("name", metadata.text("general.name"));
+  table.row("architecture", architecture);
+
+  std::string shape;
+  for (const std::string& part :
+       {with(number("block_count"), "layers"), with(number("embedding_length"), "wide"),
+        with(number("attention.head_count"), "heads"), with(number("attention.head_count_kv"), "KV heads"),
+        with(number("attention.key_length"), "per head"),
+        with(number("feed_forward_length"), "feed-forward")}) {
+    if (!part.empty()) shape += (shape.empty() ? "" : ", ") + part;
+  }
+  table.row("shape", shape);
+  table.row("context", with(number("context_length"), "tokens"));
+  std::string rope = with(number("rope.freq_base"), "base");
+  const std::string scaling = metadata.text(architecture + ".rope.scaling.type");
+  if (!scaling.empty()) {
+    rope += (rope.empty() ? "" : ", ") + scaling + " scaling";
+    const std::string factor = number("rope.scaling.factor"),
+                      original = number("rope.scaling.original_context_length");
+    if (!factor.empty()) rope += " by " + factor;
+    if (!original.empty()) rope += " from " + original + " tokens";
+  }
+  table.row("rope", rope);
+
+  const std::string tokenizer = metadata.text("tokenizer.ggml.model");
+  if (!tokenizer.empty()) {
+    const std::string pre = metadata.text("tokenizer.ggml.pre");
+    const size_t n_tokens = array_length(metadata.at("tokenizer.ggml.tokens"));
+    table.row("tokenizer",
+              tokenizer + (pre.empty() ? "" : " (" + pre + ")") + ", " + grouped(n_tokens) + " tokens");
+  }
+  std::string templates;
+  for (const auto& [key, value] : file.at("metadata").items()) {
+    if (key.compare(0, 23, "tokenizer.chat_template") != 0 || !value.is_string()) continue;
+    const std::string name = key.size() > 24 ? key.substr(24) : "default";
+    templates +=
+        (templates.empty() ? "" : ", ") + name + " (" + grouped(value.get<std::string>().size()) + " bytes)";
+  }
+  table.row("chat template", templates.empty() ? "none" : templates);
+
+  struct Sum {
+    uint64_t tensors = 0, elements = 0, bytes = 0;
+  };
+  std::map<std::string, Sum> types;
+  Sum all;
+  for (const Json& tensor : file.at("tensors")) {
+    for (Sum* sum : {&types[tensor.at("type").get<std::string>()], &all}) {
+      sum->tensors += 1;
+      sum->elements += tensor.at("elements").get<uint64_t>();
+      sum->bytes += tensor.at("bytes").get<uint64_t>();
+    }
+  }
+  std::vector<std::pair<std::string, Sum>> by_size(types.begin(), types.end());
+  std::sort(by_size.begin(), by_size.end(),
+            [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  out.write(format("\n%-16s%8s  %16s  %16s\n", "parameters", "tensors", "numbers", "bytes"));
+  const auto line = [&](const std::string& name, const Sum& sum) {
+    out.text(format("%-16s%8s  %16s  %16s  %10s\n", name.c_str(), grouped(sum.tensors).c_str(),
+                    grouped(sum.elements).c_str(), grouped(sum.bytes).c_str(),
+                    human_bytes(sum.bytes).c_str()));
+  };
+  for (const auto& [name, sum] : by_size) line("  " + name, sum);
+  line("  together", all);
+}
+
+void print_metadata(const Json& file, Output& out) {
+  out.write("\nmetadata\n");
+  for (const auto& [key, value] : file.at("metadata").items()) {
+    out.text(format("  %-44s ", key.c_str()) + short_text(value) + "\n");
+  }
+}
+
+void print_tensors(const Json& file, Output& out) {
+  out.write(format("\n%-42s %-8s %-24s %16s\n", "tensors", "type", "shape", "bytes"));
+  for (const Json& tensor : file.at("tensors")) {
+    std::string shape;
+    for (const Json& dim : tensor.at("shape"))
+      shape += (shape.empty() ? "" : " x ") + std::to_string(dim.get<uint64_t>());
+    out.text(format("  %-40s %-8s %-24s %16s\n", tensor.at("name").get<std::string>().c_str(),
+                    tensor.at("type").get<std::string>().c_str(), shape.c_str(),
+                    grouped(tensor.at("bytes").get<uint64_t>()).c_str()));
+  }
+}
+
+int inspect_file(const Args& args, Output& out) {
+  const std::string& path = args.words()[0];
+  const std::string description = inspect(path);
+  if (args.has("--json")) {
+    out.write(description + "\n");
+    return kExitOk;
+  }
+  const Json file = parse_json(description, path);
+  print_summary(file, out);
+  if (args.has("--metadata")) print_metadata(file, out);
+  if (args.has("--tensors")) print_tensors(file, out);
+  return kExitOk;
+}
+
+}  // namespace
+
+const Command& inspect_command() {
+  static const Command command = {
+      "inspect",
+      "MODEL.gguf [--metadata] [--tensors] [--json]",
+      "what a model file holds",
+      "Architecture, shape, context, tokenizer, chat templates and parameters by type, from the file's "
+      "header alone:\n"
+      "instant on any size. Of a split model, any part names the whole.\n",
+      {{"Options",
+        {{"--metadata", nullptr, "Every key and its value, long ones cut."},
+         {"--tensors", nullptr, "Every tensor with its type, shape and bytes."},
+         {"--json", nullptr, "Everything, as JSON."}}}},
+      "  orrery inspect model.gguf\n"
+      "  orrery inspect model.gguf --json | jq '.metadata[\"general.architecture\"]'\n",
+      1,
+      1,
+      inspect_file};
+  return command;
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,111 @@
+// orrery plan: will it fit? Every tier in exact bytes, from the model's header alone; nothing is loaded.
+#include "api.h"
+#include "command.h"
+#include "json_file.h"
+#include "settings.h"
+
+namespace orrery::tool {
+namespace {
+
+struct Row {
+  const char* name;
+  uint64_t bytes;
+};
+
+void print_table(const orrery_plan_result& plan, uint32_t kv_type, Output& out) {
+  const Row arena[] = {{"weights in the arena", plan.weights_bytes},
+                       {"KV cache, full heads", plan.full_kv_bytes},
+                       {"KV cache, compressed heads", plan.compressed_kv_bytes},
+                       {"page digests", plan.digests_bytes},
+                       {"staging ring", plan.staging_bytes},
+                       {"workspace", plan.workspace_bytes}};
+  const Row outside[] = {{"weights, mapped or read", plan.weights_mapped_bytes},
+                         {"KV reservoir", plan.reservoir_bytes},
+                         {"tables and buffers", plan.host_bytes}};
+  const auto line = [&](const char* name, uint64_t bytes) {
+    out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
+  };
+  out.write(format("A session of %s tokens, KV cache in %s\n\n", grouped(plan.n_context).c_str(),
+                   kv_type_name(kv_type)));
+  out.write(format("%-32s %20s  %12s\n", "In the budget (arena)", "bytes", ""));
+  for (const Row& row : arena) {
+    if (row.bytes > 0) line(row.name, row.bytes);
+  }
+  line("together", plan.device_bytes);
+  out.write("Beside it (host memory)\n");
+  uint64_t total = 0;
+  for (const Row& row : outside) {
+    if (row.bytes > 0) line(row.name, row.bytes);
+    total += row.bytes;
+  }
+  line("together", total);
+  out.write(format("\n%-32s %20s  %12s\n", "Budget", grouped(plan.budget_bytes).c_str(),
+                   human_bytes(plan.budget_bytes).c_str()));
+  out.write(format("%-32s %20s  %12s\n", "Smallest budget for this context",
+                   grouped(plan.device_bytes).c_str(), human_bytes(plan.device_bytes).c_str()));
+  out.write(format("%-32s %20s  tokens\n", "Largest context for the budget",
+                   grouped(plan.largest_context).c_str()));
+  if (plan.fits) {
+    out.write("It fits.\n");
+  } else {
+    out.write(format("It does not fit: %s are missing.\n",
+                     human_bytes(plan.device_bytes - plan.budget_bytes).c_str()));
+  }
+}
+
+int print_plan(const Args& args, Output& out) {
+  const orrery_runtime_options runtime = runtime_options(args);
+  const orrery_model_options model = model_options(args);
+  const orrery_session_options session = session_options(args);
+  orrery_plan_result plan;
+  orrery_plan_result_init(&plan);
+  call([&](orrery_error* error) {
+    return orrery_plan(args.words()[0].c_str(), &runtime, &model, &session, &plan, error);
+  });
+  if (args.has("--json")) {
+    const Json json = {{"n_context", plan.n_context},
+                       {"kv_type", kv_type_name(session.kv_type)},
+                       {"weights_mapped_bytes", plan.weights_mapped_bytes},
+                       {"weights_bytes", plan.weights_bytes},
+                       {"full_kv_bytes", plan.full_kv_bytes},
+                       {"compressed_kv_bytes", plan.compressed_kv_bytes},
+                       {"digests_bytes", plan.digests_bytes},
+                       {"staging_bytes", plan.staging_bytes},
+                       {"workspace_bytes", plan.workspace_bytes},
+                       {"device_bytes", plan.device_bytes},
+                       {"reservoir_bytes", plan.reservoir_bytes},
+                       {"host_bytes", plan.host_bytes},
+                       {"budget_bytes", plan.budget_bytes},
+                       {"largest_context", plan.largest_context},
+                       {"fits", plan.fits != 0}};
+    out.write(dump_json(json, 2) + "\n");
+  } else {
+    print_table(plan, session.kv_type, out);
+  }
+  return plan.fits ? kExitOk : kExitDoesNotFit;
+}
+
+}  // namespace
+
+const Command& plan_command() {
+  static const Command command = {
+      "plan",
+      "MODEL.gguf [options]",
+      "what a model and a session will take, and whether it fits",
+      "Reads the model's header only. The bytes are exact: a session that is opened with the same options "
+      "takes what\n"
+      "the plan says. The exit code is 0 where it fits the budget, 4 where it does not.\n",
+      {{"Options", {{"--json", nullptr, "The plan as a JSON object, in bytes."}}},
+       session_group(),
+       runtime_group(),
+       model_group()},
+      "  orrery plan model.gguf --context 131072 --kv-type q8_0\n"
+      "  orrery plan model.gguf --context 32768 --budget 2GiB && orrery chat model.gguf --context 32768 "
+      "--budget 2GiB\n",
+      1,
+      1,
+      print_plan};
+  return command;
+}
+
+}  // namespace orrery::tool

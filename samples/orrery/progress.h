@@ -1,0 +1,31 @@
+// A progress bar on stderr for what takes long: drawn only on a terminal, only once a fifth of a second has
+// passed, and erased when it is done, so that nothing of it stays between a question and its answer.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace orrery::tool {
+
+class ProgressBar {
+ public:
+  enum class Unit { tokens, bytes };
+  ProgressBar(const char* verb, Unit unit);
+  ~ProgressBar() { erase(); }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void update(uint64_t done, uint64_t total);
+  void erase();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const char* verb_;
+  Unit unit_;
+  bool terminal_, drawn_ = false;
+  uint64_t first_done_ = 0;
+  bool started_ = false;
+  Clock::time_point start_ = Clock::now(), last_ = start_;
+};
+
+}  // namespace orrery::tool

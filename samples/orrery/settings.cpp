@@ -1,0 +1,248 @@
+// See settings.h.
+#include "settings.h"
+
+#include <cmath>
+#include <limits>
+
+#include "json_file.h"
+#include "progress.h"
+
+namespace orrery::tool {
+namespace {
+
+constexpr uint64_t kMaxTokens = std::numeric_limits<uint32_t>::max();
+
+const std::vector<const char*>& kv_type_names() {  // in the order of ORRERY_KV_
+  static const std::vector<const char*> names = {"f16", "f32", "q8_0", "q4_0"};
+  return names;
+}
+
+void log_to_stderr(void*, int32_t, const char* message) { note(message); }
+
+// --bias ID=VALUE
+orrery_logit_bias parse_bias(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) throw UsageError("--bias: '" + text + "' is not ID=VALUE");
+  orrery_logit_bias bias;
+  bias.token = static_cast<int32_t>(
+      parse_integer(text.substr(0, equals), "--bias", 0, std::numeric_limits<int32_t>::max()));
+  const std::string value = text.substr(equals + 1);
+  bias.bias = value == "-inf" ? -INFINITY : static_cast<float>(parse_real(value, "--bias", -1e6, 1e6));
+  return bias;
+}
+
+// --var NAME=VALUE: JSON where it is JSON (true, 3, "text", [..]), else the text itself.
+void add_variable(Json& variables, const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string::npos) throw UsageError("--var: '" + text + "' is not NAME=VALUE");
+  const std::string value = text.substr(equals + 1);
+  auto parsed = Json::parse(value, nullptr, false);
+  variables[text.substr(0, equals)] = parsed.is_discarded() ? Json(value) : std::move(parsed);
+}
+
+}  // namespace
+
+OptionGroup runtime_group() {
+  return {"Running",
+          {{"--threads", "N", "Threads; 0: one per processor (default 0)."},
+           {"--cpu-path", "NAME", "Instruction path: auto, plain, avx2 or avx512 (default auto)."},
+           {"--budget", "SIZE",
+            "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
+           {"--verbose", nullptr, "Print the library's log to standard error."}}};
+}
+
+OptionGroup model_group() {
+  return {"Loading",
+          {{"--load", "HOW", "map the file, or read it into memory (default map)."},
+           {"--rope-scaling", "KIND", "none, linear or yarn, instead of the file's."},
+           {"--rope-scale", "FACTOR", "Factor of linear and yarn."},
+           {"--rope-base", "BASE", "Frequency base, instead of the file's."},
+           {"--rope-original-context", "N", "yarn: the context that the model was trained with."}}};
+}
+
+OptionGroup session_group() {
+  return {"Session",
+          {{"--context", "N", "Tokens that the session holds; 0: as trained, or what fits (default 0)."},
+           {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
+           {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest turns (default stop)."},
+           {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
+}
+
+OptionGroup sampling_group() {
+  return {"Sampling",
+          {{"--max-tokens", "N", "End the answer after N tokens; 0: no limit (default 0)."},
+           {"--temperature", "T", "0: always the likeliest token (default 0)."},
+           {"--top-k", "N", "Only the N likeliest tokens; 0: off (default 0)."},
+           {"--top-p", "P", "Only the likeliest tokens that make up P together; 1: off (default 1)."},
+           {"--min-p", "P", "Only tokens at least P times as likely as the likeliest; 0: off (default 0)."},
+           {"--seed", "S", "The same seed gives the same answer (default 0)."},
+           {"--repeat-penalty", "X", "Make recent tokens less likely; 1: off (default 1)."},
+           {"--frequency-penalty", "X", "By how often a token occurred (default 0)."},
+           {"--presence-penalty", "X", "If it occurred at all (default 0)."},
+           {"--penalty-tokens", "N", "How many of the last tokens the penalties look at (default 64)."},
+           {"--stop", "TEXT", "End the answer before TEXT; may be given several times.", true},
+           {"--bias", "ID=VALUE", "Add VALUE to a token's logit, -inf bans it; may be given several times.",
+            true},
+           {"--ignore-end", nullptr, "Go on where the model would end its answer."}}};
+}
+
+OptionGroup template_group() {
+  return {"Chat template",
+          {{"--template", "FILE", "A Jinja template instead of the model's."},
+           {"--template-name", "NAME", "One of the model's named templates."},
+           {"--tools", "FILE", "JSON array of tool definitions for the template."},
+           {"--var", "NAME=VALUE",
+            "A variable for the template; VALUE is JSON or else text; may be given several times.", true},
+           {"--no-think", nullptr, "The same as --var enable_thinking=false."}}};
+}
+
+orrery_runtime_options runtime_options(const Args& args) {
+  orrery_runtime_options options;
+  orrery_runtime_options_init(&options);
+  options.n_threads = static_cast<int32_t>(args.integer("--threads", 0, 1024, 0));
+  if (const std::string* path = args.find("--cpu-path")) {
+    args.choice("--cpu-path", {"auto", "plain", "avx2", "avx512"}, 0);
+    options.cpu_path = path->c_str();
+  }
+  options.device_budget_bytes = args.bytes("--budget", 0);
+  options.max_sessions = 1;
+  if (args.has("--verbose")) {
+    options.log = log_to_stderr;
+    options.log_level = ORRERY_LOG_DEBUG;
+  } else {
+    options.log = log_to_stderr;
+    options.log_level = ORRERY_LOG_WARNING;
+  }
+  return options;
+}
+
+orrery_model_options model_options(const Args& args) {
+  orrery_model_options options;
+  orrery_model_options_init(&options);
+  options.load = args.choice("--load", {"map", "read"}, 0) == 0 ? ORRERY_LOAD_MAP : ORRERY_LOAD_READ;
+  if (args.has("--rope-scaling")) {
+    static constexpr uint32_t kKinds[] = {ORRERY_ROPE_NONE, ORRERY_ROPE_LINEAR, ORRERY_ROPE_YARN};
+    options.rope_scaling = kKinds[args.choice("--rope-scaling", {"none", "linear", "yarn"}, 0)];
+  }
+  if (args.has("--rope-scale"))
+    options.rope_scale = static_cast<float>(args.real("--rope-scale", 1e-3, 1e6, 1));
+  if (args.has("--rope-base")) options.rope_base = static_cast<float>(args.real("--rope-base", 1, 1e12, 1));
+  options.rope_original_context =
+      static_cast<uint32_t>(args.integer("--rope-original-context", 0, kMaxTokens, 0));
+  return options;
+}
+
+orrery_session_options session_options(const Args& args) {
+  orrery_session_options options;
+  orrery_session_options_init(&options);
+  options.n_context = static_cast<uint32_t>(args.integer("--context", 0, kMaxTokens, options.n_context));
+  options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", kv_type_names(), options.kv_type));
+  options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
+                                                                                : ORRERY_OVERFLOW_DROP_OLDEST;
+  options.chunk_tokens = static_cast<uint32_t>(args.integer("--chunk", 0, kMaxTokens, options.chunk_tokens));
+  return options;
+}
+
+const char* kv_type_name(uint32_t kv_type) {
+  return kv_type < kv_type_names().size() ? kv_type_names()[kv_type] : "unknown";
+}
+
+orrery_generate_options Sampling::defaults() {
+  orrery_generate_options options;
+  orrery_generate_options_init(&options);
+  return options;
+}
+
+Sampling::Sampling(const Args& args) {
+  base_.max_tokens = static_cast<uint32_t>(args.integer("--max-tokens", 0, kMaxTokens, base_.max_tokens));
+  const auto real = [&](const char* name, double least, double most, float fallback) {
+    return static_cast<float>(args.real(name, least, most, static_cast<double>(fallback)));
+  };
+  base_.temperature = real("--temperature", 0, 100, base_.temperature);
+  base_.top_p = real("--top-p", 0, 1, base_.top_p);
+  base_.min_p = real("--min-p", 0, 1, base_.min_p);
+  base_.top_k = static_cast<uint32_t>(args.integer("--top-k", 0, kMaxTokens, base_.top_k));
+  base_.seed = args.integer("--seed", 0, std::numeric_limits<uint64_t>::max(), base_.seed);
+  base_.repetition_penalty = real("--repeat-penalty", 0.01, 100, base_.repetition_penalty);
+  base_.frequency_penalty = real("--frequency-penalty", -100, 100, base_.frequency_penalty);
+  base_.presence_penalty = real("--presence-penalty", -100, 100, base_.presence_penalty);
+  base_.penalty_tokens =
+      static_cast<uint32_t>(args.integer("--penalty-tokens", 0, kMaxTokens, base_.penalty_tokens));
+  base_.ignore_end = args.has("--ignore-end") ? 1 : 0;
+  stop_ = args.all("--stop");
+  for (const std::string& stop : stop_) {
+    if (stop.empty()) throw UsageError("--stop: the empty text would end every answer");
+  }
+  for (const std::string& text : args.all("--bias")) bias_.push_back(parse_bias(text));
+}
+
+orrery_generate_options Sampling::options() const {
+  orrery_generate_options options = base_;
+  stop_pointers_.clear();
+  for (const std::string& stop : stop_) stop_pointers_.push_back(stop.c_str());
+  options.stop = stop_pointers_.data();
+  options.n_stop = stop_pointers_.size();
+  options.logit_bias = bias_.data();
+  options.n_logit_bias = bias_.size();
+  return options;
+}
+
+TemplateSettings::TemplateSettings(const Args& args) {
+  if (const std::string* path = args.find("--template")) {
+    source_ = read_text(*path);
+    has_source_ = true;
+  }
+  name_ = args.text("--template-name", "");
+  if (const std::string* path = args.find("--tools")) {
+    tools_ = read_text(*path);
+    if (!parse_json(tools_, *path).is_array())
+      throw Failure(kExitFailure, "'" + *path + "' is not a JSON array of tools");
+  }
+  Json variables = Json::object();
+  for (const std::string& variable : args.all("--var")) add_variable(variables, variable);
+  if (args.has("--no-think")) variables["enable_thinking"] = false;
+  if (!variables.empty()) {
+    variables_ = dump_json(variables, -1);
+  }
+}
+
+orrery_template_options TemplateSettings::options() const {
+  orrery_template_options options;
+  orrery_template_options_init(&options);
+  if (has_source_) options.template_source = source_.c_str();
+  if (!name_.empty()) options.template_name = name_.c_str();
+  if (!tools_.empty()) options.tools_json = tools_.c_str();
+  if (!variables_.empty()) options.variables_json = variables_.c_str();
+  return options;
+}
+
+Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts) {
+  struct Watch {
+    const Interrupts& interrupts;
+    ProgressBar bar;
+    static int32_t step(void* user, uint64_t done, uint64_t total) {
+      auto* watch = static_cast<Watch*>(user);
+      watch->bar.update(done, total);
+      return watch->interrupts.pending() ? 1 : 0;
+    }
+  } watch{interrupts, ProgressBar("loading", ProgressBar::Unit::bytes)};
+  const orrery_runtime_options runtime = runtime_options(args);
+  orrery_model_options model = model_options(args);
+  model.progress = Watch::step;
+  model.progress_user = &watch;
+  Loaded loaded;
+  loaded.runtime = make<Runtime>(
+      [&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&runtime, out, error); });
+  loaded.model = make<Model>([&](orrery_model** out, orrery_error* error) {
+    return orrery_model_open(loaded.runtime.get(), path.c_str(), &model, out, error);
+  });
+  return loaded;
+}
+
+Session open_session(const Model& model, const orrery_session_options& options) {
+  return make<Session>([&](orrery_session** out, orrery_error* error) {
+    return orrery_session_open(model.get(), &options, out, error);
+  });
+}
+
+}  // namespace orrery::tool

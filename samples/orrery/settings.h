@@ -1,0 +1,66 @@
+// Options that several commands share, and what they become in the C ABI: how to run (threads, budget), how
+// to load, what a session holds, how tokens are chosen, how a conversation is rendered. The group lists are
+// what help shows; a function below reads each group from Args.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api.h"
+#include "command.h"
+#include "terminal.h"
+
+namespace orrery::tool {
+
+OptionGroup runtime_group();   // --threads --cpu-path --budget --verbose
+OptionGroup model_group();     // --load --rope-*
+OptionGroup session_group();   // --context --kv-type --overflow --chunk
+OptionGroup sampling_group();  // --max-tokens --temperature ...
+OptionGroup template_group();  // --template --template-name --tools --var --no-think
+
+// The structs point into `args`, which must outlive them.
+orrery_runtime_options runtime_options(const Args& args);
+orrery_model_options model_options(const Args& args);
+orrery_session_options session_options(const Args& args);
+const char* kv_type_name(uint32_t kv_type);
+
+// Owns what orrery_generate_options points to.
+class Sampling {
+ public:
+  Sampling() = default;
+  explicit Sampling(const Args& args);
+  orrery_generate_options options() const;  // valid while this Sampling lives
+  void set_seed(uint64_t seed) { base_.seed = seed; }
+  uint64_t seed() const { return base_.seed; }
+  bool greedy() const { return base_.temperature <= 0; }
+
+ private:
+  orrery_generate_options base_ = defaults();
+  std::vector<std::string> stop_;
+  mutable std::vector<const char*> stop_pointers_;
+  std::vector<orrery_logit_bias> bias_;
+  static orrery_generate_options defaults();
+};
+
+// Owns what orrery_template_options points to.
+class TemplateSettings {
+ public:
+  explicit TemplateSettings(const Args& args);
+  orrery_template_options options() const;
+  bool given() const { return has_source_ || !name_.empty() || !tools_.empty() || !variables_.empty(); }
+  void set_tools(std::string json) { tools_ = std::move(json); }
+
+ private:
+  bool has_source_ = false;
+  std::string source_, name_, tools_, variables_;
+};
+
+// Opens with a progress bar on a terminal; Ctrl-C cancels.
+struct Loaded {
+  Runtime runtime;
+  Model model;
+};
+Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts);
+Session open_session(const Model& model, const orrery_session_options& options);
+
+}  // namespace orrery::tool
