@@ -29,57 +29,19 @@ constexpr uint64_t kMinTensorInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
 constexpr uint64_t kMostReserved = 65536;
 
 // Tensor types that GGUF defines and this library does not read, for messages.
+constexpr struct {
+  uint32_t number;
+  const char* name;
+} kForeignTypes[] = {
+    {4, "Q4_2"},      {5, "Q4_3"},   {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"},  {17, "IQ2_XS"},
+    {18, "IQ3_XXS"},  {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},       {25, "I16"},
+    {26, "I32"},      {27, "I64"},   {28, "F64"},   {29, "IQ1_M"}, {31, "Q4_0_4_4"}, {32, "Q4_0_4_8"},
+    {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {39, "MXFP4"}, {40, "NVFP4"},
+};
 const char* foreign_type_name(uint32_t type) {
-  switch (type) {
-    case 4:
-      return "Q4_2";
-    case 5:
-      return "Q4_3";
-    case 9:
-      return "Q8_1";
-    case 15:
-      return "Q8_K";
-    case 16:
-      return "IQ2_XXS";
-    case 17:
-      return "IQ2_XS";
-    case 18:
-      return "IQ3_XXS";
-    case 19:
-      return "IQ1_S";
-    case 21:
-      return "IQ3_S";
-    case 22:
-      return "IQ2_S";
-    case 24:
-      return "I8";
-    case 25:
-      return "I16";
-    case 26:
-      return "I32";
-    case 27:
-      return "I64";
-    case 28:
-      return "F64";
-    case 29:
-      return "IQ1_M";
-    case 31:
-      return "Q4_0_4_4";
-    case 32:
-      return "Q4_0_4_8";
-    case 33:
-      return "Q4_0_8_8";
-    case 34:
-      return "TQ1_0";
-    case 35:
-      return "TQ2_0";
-    case 39:
-      return "MXFP4";
-    case 40:
-      return "NVFP4";
-    default:
-      return "not a type that GGUF defines";
-  }
+  for (const auto& foreign : kForeignTypes)
+    if (foreign.number == type) return foreign.name;
+  return "not a type that GGUF defines";
 }
 
 std::string power_of_two_expected() {

@@ -1,6 +1,6 @@
 // Metadata values: a type and a place in the file's bytes, decoded when somebody asks.  Nothing is copied at
 // open, so a vocabulary of a quarter of a million tokens costs its index only.
-#include <cstring>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 
@@ -49,35 +49,10 @@ bool with_number(ValueType type, const std::byte* p, F f) {
 }  // namespace
 
 const char* value_type_name(ValueType type) {
-  switch (type) {
-    case ValueType::u8:
-      return "u8";
-    case ValueType::i8:
-      return "i8";
-    case ValueType::u16:
-      return "u16";
-    case ValueType::i16:
-      return "i16";
-    case ValueType::u32:
-      return "u32";
-    case ValueType::i32:
-      return "i32";
-    case ValueType::f32:
-      return "f32";
-    case ValueType::boolean:
-      return "bool";
-    case ValueType::string:
-      return "string";
-    case ValueType::array:
-      return "array";
-    case ValueType::u64:
-      return "u64";
-    case ValueType::i64:
-      return "i64";
-    case ValueType::f64:
-      return "f64";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                           "bool", "string", "array", "u64", "i64", "f64"};
+  const auto number = static_cast<uint32_t>(type);
+  return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
 bool Value::as_u64(uint64_t* out) const {
