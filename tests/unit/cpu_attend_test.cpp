@@ -1,0 +1,337 @@
+// append_kv and attend, of every KV type on every path.
+//
+// The oracle reads the pages back with gguf's own dequantization and attends in double precision, the whole
+// softmax at once.  Pages lie scattered, each at the end of its own mapping and poisoned where no token is: a
+// key that is not visible must contribute nothing, whatever its bytes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/gguf/quantize.h"
+#include "tests/unit/cpu_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+
+constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
+
+// One sequence's pages and the true keys and values of each position, as floats before they are stored.
+class Sequence {
+ public:
+  Sequence(const KvFormat& format, int32_t n_tokens, uint64_t seed)
+      : format_(format),
+        row_(2 * static_cast<size_t>(format.n_kv_heads * format.head_dim)),
+        kv_(static_cast<size_t>(n_tokens) * row_) {
+    for (int32_t i = 0; i < div_up(n_tokens, kPageTokens); ++i) {
+      pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_bytes()));
+      addresses_.push_back(pages_.back()->ptr().address);
+    }
+    fill_normal(kv_, seed);
+  }
+  KvView view() const { return {addresses_.data(), static_cast<int32_t>(addresses_.size())}; }
+  // (n_kv_heads, head_dim) of K, then V, rows stride() apart.
+  Ptr<const float> k(int32_t token) const { return kv_.cptr() + static_cast<uint64_t>(token) * row_; }
+  Ptr<const float> v(int32_t token) const { return k(token) + row_ / 2; }
+  int64_t stride() const { return static_cast<int64_t>(row_); }
+  float* token(int32_t t) const { return kv_.data() + static_cast<size_t>(t) * row_; }
+
+  // What lies in the pages.
+  std::vector<float> stored(int32_t layer, int32_t head, int32_t token, bool value) const {
+    const std::byte* at = pages_[static_cast<size_t>(token / kPageTokens)]->data() +
+                          static_cast<size_t>(layer) * format_.layer_bytes() +
+                          static_cast<size_t>(head) * format_.head_bytes() +
+                          static_cast<size_t>(token % kPageTokens) * format_.token_bytes() +
+                          (value ? format_.vector_bytes() : 0);
+    std::vector<float> out(static_cast<size_t>(format_.head_dim));
+    gguf::dequantize_row(kv_tensor_type(format_.type), at, out.data(), out.size());
+    return out;
+  }
+  const std::byte* bytes(int32_t page) const { return pages_[static_cast<size_t>(page)]->data(); }
+
+ private:
+  KvFormat format_;
+  size_t row_;
+  Guarded<float> kv_;
+  std::vector<std::unique_ptr<Guarded<std::byte>>> pages_;
+  std::vector<uint64_t> addresses_;
+};
+
+struct Attention {
+  KvFormat format;
+  int32_t n_heads;
+  int32_t window;
+  float scale;
+};
+
+// Appends tokens [first, first + n) of `s` to `layer` and attends to them with queries q (n, n_heads,
+// head_dim).
+std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence& s, int32_t first, int32_t n,
+                       const float* q, int32_t layer = 0) {
+  const size_t width = static_cast<size_t>(a.n_heads * a.format.head_dim);
+  std::vector<Row> rows;
+  for (int32_t i = 0; i < n; ++i) rows.push_back({0, first + i, 0});
+  const KvView view = s.view();
+  Guarded<float> queries(width * static_cast<size_t>(n)), out(width * static_cast<size_t>(n));
+  std::memcpy(queries.data(), q, queries.size() * sizeof(float));
+  rig->begin_step({phase, rows, {&view, 1}, a.format});
+  rig->append_kv(layer, s.k(first), s.v(first), s.stride());
+  rig->attend(layer, queries.cptr(), out.ptr(),
+              {a.n_heads, static_cast<int64_t>(width), static_cast<int64_t>(width), a.scale, a.window});
+  rig->end_step();
+  return std::vector<float>(out.data(), out.data() + out.size());
+}
+
+// softmax(q K^T) V over what position `p` may see.
+std::vector<double> expected(const Attention& a, const Sequence& s, int32_t layer, int32_t head, int32_t p,
+                             const float* q) {
+  const int32_t kv_head = head / (a.n_heads / a.format.n_kv_heads), dim = a.format.head_dim;
+  const int32_t from = a.window > 0 ? std::max(0, p - a.window + 1) : 0;
+  std::vector<double> scores;
+  double largest = -INFINITY;
+  for (int32_t t = from; t <= p; ++t) {
+    const std::vector<float> k = s.stored(layer, kv_head, t, false);
+    double dot = 0;
+    for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[i]) * k[static_cast<size_t>(i)];
+    scores.push_back(dot * a.scale);
+    largest = std::max(largest, scores.back());
+  }
+  std::vector<double> out(static_cast<size_t>(dim), 0.0);
+  double sum = 0;
+  for (int32_t t = from; t <= p; ++t) {
+    const double w = std::exp(scores[static_cast<size_t>(t - from)] - largest);
+    sum += w;
+    const std::vector<float> v = s.stored(layer, kv_head, t, true);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += w * v[i];
+  }
+  for (double& x : out) x /= sum;
+  return out;
+}
+
+void check_row(const Attention& a, const Sequence& s, int32_t p, const float* q, const float* out,
+               const char* what, int32_t layer = 0) {
+  const int32_t dim = a.format.head_dim;
+  for (int32_t h = 0; h < a.n_heads; ++h) {
+    const std::vector<double> e = expected(a, s, layer, h, p, q + h * dim);
+    for (int32_t i = 0; i < dim; ++i)
+      ASSERT_NEAR(out[h * dim + i], e[static_cast<size_t>(i)], 4e-6)
+          << what << " position " << p << " head " << h << " dim " << i << " of " << dim << ", group "
+          << a.n_heads / a.format.n_kv_heads << ", window " << a.window;
+  }
+}
+
+class CpuAttend : public ::testing::TestWithParam<std::string> {};
+
+// The stored bytes: exactly what the formats define, in the right place, and nothing else of the page
+// touched.
+TEST_P(CpuAttend, AppendWritesTheFormatsBytesAndNothingElse) {
+  for (KvType type : kKvTypes)
+    for (int32_t dim : {32, 64, 96, 128}) {
+      const KvFormat format{type, 2, 3, dim};
+      const Sequence s(format, 130, 5);
+      Rig rig(GetParam(), 2, {130, 130, 3, 3, dim, 64});
+      std::vector<Row> rows;
+      for (int32_t i = 0; i < 130; ++i) rows.push_back({0, i, 0});
+      const KvView view = s.view();
+      rig->begin_step({Phase::prefill, rows, {&view, 1}, format});
+      rig->append_kv(1, s.k(0), s.v(0), s.stride());
+      rig->end_step();
+      for (int32_t page = 0; page < 3; ++page) {
+        std::vector<std::byte> want(format.page_bytes(), std::byte{0xFF});
+        for (int32_t t = 0; t < kPageTokens && page * kPageTokens + t < 130; ++t)
+          for (int32_t h = 0; h < 3; ++h)
+            for (int32_t value = 0; value < 2; ++value)
+              gguf::quantize_row(
+                  kv_tensor_type(type), s.token(page * kPageTokens + t) + (value * 3 + h) * dim,
+                  want.data() + format.layer_bytes() + static_cast<uint64_t>(h) * format.head_bytes() +
+                      static_cast<uint64_t>(t) * format.token_bytes() +
+                      static_cast<uint64_t>(value) * format.vector_bytes(),
+                  static_cast<uint64_t>(dim));
+        ASSERT_EQ(std::memcmp(want.data(), s.bytes(page), want.size()), 0) << dim << " page " << page;
+      }
+    }
+}
+
+TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
+  const int32_t lengths[] = {1, 2, 63, 64, 65, 130, 600};
+  for (KvType type : kKvTypes)
+    for (int32_t dim : {8, 16, 24, 32, 40, 64, 80, 96, 104, 112, 128, 192, 256}) {
+      if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+      for (int32_t group : {1, 2, 3, 4, 7, 8, 16}) {
+        if (dim % 32 != 0 && group > 4) continue;
+        const int32_t n_kv = group >= 7 ? 1 : 2;
+        const Attention a{{type, 1, n_kv, dim}, n_kv * group, 0, 1.7f / std::sqrt(static_cast<float>(dim))};
+        const int32_t n = 600;
+        const Sequence s(a.format, n, static_cast<uint64_t>(dim * 31 + group));
+        Rig rig(GetParam(), 2, {n, n, a.n_heads, n_kv, dim, 64});
+        std::vector<float> q(static_cast<size_t>(n * a.n_heads * dim));
+        Random random(3);
+        for (float& x : q) x = random.normal();
+        const size_t width = static_cast<size_t>(a.n_heads * dim);
+        const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+        for (int32_t length : lengths) {
+          const int32_t p = length - 1;
+          const float* row = q.data() + static_cast<size_t>(p) * width;
+          check_row(a, s, p, row, prefill.data() + static_cast<size_t>(p) * width, "prefill");
+          const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
+          check_row(a, s, p, row, decode.data(), "decode");
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+}
+
+TEST_P(CpuAttend, SlidingWindows) {
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
+    for (int32_t window : {1, 2, 63, 64, 65, 100, 512, 513, 2000}) {
+      const Attention a{{type, 1, 2, 64}, 6, window, 0.125f};
+      const int32_t n = 640;
+      const Sequence s(a.format, n, 17);
+      Rig rig(GetParam(), 2, {n, n, 6, 2, 64, 64});
+      std::vector<float> q(static_cast<size_t>(n) * 6 * 64);
+      Random random(4);
+      for (float& x : q) x = random.normal();
+      const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+      for (int32_t p : {0, 1, 62, 63, 64, 65, 128, 511, 512, 576, 639}) {
+        const float* row = q.data() + p * 6 * 64;
+        check_row(a, s, p, row, prefill.data() + p * 6 * 64, "prefill");
+        const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
+        check_row(a, s, p, row, decode.data(), "decode");
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
+// However a prompt is cut into chunks, and by however many threads, every row's bits are the same.
+TEST_P(CpuAttend, BitsDoNotDependOnChunksOrThreads) {
+  const int32_t n = 330;
+  for (KvType type : {KvType::f16, KvType::q4_0})
+    for (int32_t window : {0, 70})
+      for (int32_t group : {1, 3, 4}) {
+        const Attention a{{type, 1, 2, 96}, 2 * group, window, 0.1f};
+        const size_t width = static_cast<size_t>(a.n_heads * 96);
+        const Sequence s(a.format, n, 29);
+        std::vector<float> q(static_cast<size_t>(n) * width);
+        Random random(6);
+        for (float& x : q) x = random.normal();
+        std::vector<float> whole;
+        for (int32_t n_threads : {1, 2, 3, 4}) {
+          Rig rig(GetParam(), n_threads, {n, n, a.n_heads, 2, 96, 64});
+          for (int32_t chunk : {n, 1, 7, 64, 100}) {
+            std::vector<float> out;
+            const Sequence fresh(a.format, n, 29);
+            for (int32_t first = 0; first < n; first += chunk) {
+              const std::vector<float> part =
+                  run(rig, a, Phase::prefill, fresh, first, std::min(chunk, n - first),
+                      q.data() + static_cast<size_t>(first) * width);
+              out.insert(out.end(), part.begin(), part.end());
+            }
+            if (whole.empty()) whole = out;
+            ASSERT_TRUE(same_bits(out.data(), whole.data(), whole.size()))
+                << "chunk " << chunk << " threads " << n_threads;
+          }
+        }
+      }
+}
+
+// Rows of several sequences in one step, in every order, give what each gives alone.
+TEST_P(CpuAttend, SequencesDoNotMix) {
+  const Attention a{{KvType::f16, 2, 2, 64}, 8, 0, 0.125f};
+  const size_t width = 8 * 64;
+  const int32_t lengths[] = {700, 3, 65, 129, 640};
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::vector<KvView> views;
+  for (int32_t i = 0; i < 5; ++i) {
+    sequences.push_back(std::make_unique<Sequence>(a.format, lengths[i], static_cast<uint64_t>(40 + i)));
+    views.push_back(sequences.back()->view());
+  }
+  Rig rig(GetParam(), 3, {700, 700, 8, 2, 64, 64});
+  std::vector<float> q(700 * width);
+  Random random(8);
+  for (float& x : q) x = random.normal();
+  for (Phase phase : {Phase::prefill, Phase::decode}) {
+    std::vector<float> alone;
+    std::vector<Row> rows;
+    for (int32_t i = 0; i < 5; ++i) {
+      run(rig, a, Phase::prefill, *sequences[static_cast<size_t>(i)], 0, lengths[i], q.data(), 1);
+      const std::vector<float> last = run(rig, a, phase, *sequences[static_cast<size_t>(i)], lengths[i] - 1,
+                                          1, q.data() + static_cast<size_t>(i) * width, 1);
+      alone.insert(alone.end(), last.begin(), last.end());
+      rows.push_back({0, lengths[i] - 1, i});
+    }
+    Guarded<float> queries(5 * width), out(5 * width);
+    std::memcpy(queries.data(), q.data(), queries.size() * sizeof(float));
+    rig->begin_step({phase, rows, views, a.format});
+    rig->attend(1, queries.cptr(), out.ptr(),
+                {8, static_cast<int64_t>(width), static_cast<int64_t>(width), 0.125f, 0});
+    rig->end_step();
+    EXPECT_TRUE(same_bits(out.data(), alone.data(), alone.size()));
+  }
+}
+
+// Scores far apart, equal, and infinite: no NaN unless the input brings one.
+TEST_P(CpuAttend, ExtremeScores) {
+  const Attention a{{KvType::f32, 1, 1, 64}, 2, 0, 1.0f};
+  const int32_t n = 200;
+  for (float size : {0.0f, 1e-30f, 30.0f, 1e4f, 1e18f}) {
+    const Sequence s(a.format, n, 3);
+    for (int32_t t = 0; t < n; ++t)
+      for (int32_t i = 0; i < 64; ++i) s.token(t)[i] *= size;
+    std::vector<float> q(static_cast<size_t>(n) * 128);
+    Random random(9);
+    for (float& x : q) x = random.normal();
+    Rig rig(GetParam(), 1, {n, n, 2, 1, 64, 64});
+    const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+    const std::vector<float> decode = run(rig, a, Phase::decode, s, n - 1, 1, q.data() + (n - 1) * 128);
+    for (float x : prefill) ASSERT_TRUE(std::isfinite(x)) << size;
+    for (float x : decode) ASSERT_TRUE(std::isfinite(x)) << size;
+    if (size < 31) {
+      for (int32_t p : {0, 70, 199}) {
+        const Attention& b = a;
+        for (int32_t h = 0; h < 2; ++h) {
+          const std::vector<double> e = expected(b, s, 0, h, p, q.data() + p * 128 + h * 64);
+          // Scores of size 240: their rounding is what the exponential magnifies.
+          for (int32_t i = 0; i < 64; ++i)
+            ASSERT_NEAR(prefill[static_cast<size_t>(p * 128 + h * 64 + i)], e[static_cast<size_t>(i)],
+                        size > 1 ? 1e-3 : 2e-6);
+        }
+      }
+    }
+  }
+  // Keys of -infinity weigh nothing.
+  const Sequence s(a.format, n, 3);
+  for (int32_t t = 0; t < 100; ++t) s.token(t)[0] = -INFINITY;
+  std::vector<float> q(static_cast<size_t>(n) * 128, 0.25f);
+  Rig rig(GetParam(), 1, {n, n, 2, 1, 64, 64});
+  run(rig, a, Phase::prefill, s, 0, n, q.data());
+  for (Phase phase : {Phase::prefill, Phase::decode}) {
+    const std::vector<float> out = run(rig, a, phase, s, n - 1, 1, q.data() + (n - 1) * 128);
+    check_row(a, s, n - 1, q.data(), out.data(), "-inf");
+  }
+}
+
+// A NaN in the keys or values of a later position leaves earlier ones alone, in the same chunk too.
+TEST_P(CpuAttend, LaterPositionsCannotReachBack) {
+  const Attention a{{KvType::f16, 1, 1, 64}, 3, 0, 0.125f};
+  const int32_t n = 100;
+  const Sequence clean(a.format, n, 3), spoilt(a.format, n, 3);
+  for (int32_t i = 0; i < 128; ++i) spoilt.token(70)[i] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> q(static_cast<size_t>(n) * 192);
+  Random random(10);
+  for (float& x : q) x = random.normal();
+  Rig rig(GetParam(), 2, {n, n, 3, 1, 64, 64});
+  const std::vector<float> a_out = run(rig, a, Phase::prefill, clean, 0, n, q.data());
+  const std::vector<float> b_out = run(rig, a, Phase::prefill, spoilt, 0, n, q.data());
+  EXPECT_TRUE(same_bits(a_out.data(), b_out.data(), 70 * 192));
+  for (size_t i = 70 * 192; i < b_out.size(); ++i) ASSERT_TRUE(std::isnan(b_out[i]));
+  EXPECT_TRUE(std::isnan(run(rig, a, Phase::decode, spoilt, 99, 1, q.data())[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, CpuAttend, ::testing::ValuesIn(paths()), PathName());
+
+}  // namespace
+}  // namespace orrery
