@@ -204,6 +204,8 @@ ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const cha
 #define ORRERY_ROPE_NONE 1
 #define ORRERY_ROPE_LINEAR 2
 #define ORRERY_ROPE_YARN 3
+#define ORRERY_ROPE_LLAMA3 4     /* Llama 3.1's published smoothing by wavelength */
+#define ORRERY_ROPE_LONGROPE 5   /* the factors must be in the file; rope_original_context moves their threshold */
 
 typedef struct orrery_model_options orrery_model_options;
 typedef struct orrery_session_options orrery_session_options;
@@ -249,9 +251,9 @@ struct orrery_model_options {
   void *progress_user;
   uint32_t full_fingerprint;      /* 1: hash every weight into the fingerprint, not samples of them */
   uint32_t rope_scaling;          /* ORRERY_ROPE_ */
-  float rope_scale;               /* factor for LINEAR and YARN */
+  float rope_scale;               /* factor for LINEAR, YARN and LLAMA3 */
   float rope_base;                /* > 0: instead of the file's frequency base */
-  uint32_t rope_original_context; /* YARN: the context it was trained with; 0: the file's */
+  uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   uint32_t reserved;
 };
 ORRERY_API void orrery_model_options_init(orrery_model_options *options);
@@ -274,7 +276,8 @@ typedef struct orrery_model_info {
 } orrery_model_info;
 ORRERY_API void orrery_model_info_init(orrery_model_info *info);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
-/* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL only for NULL. */
+/* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when
+   the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 /* A description of the file as JSON: metadata (long arrays cut), tensors, parameters by type. Reads the header only.
    See "Sizes out"; not NUL-terminated. */
@@ -430,7 +433,7 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
 
 typedef struct orrery_token_logprob {
   int32_t token;
-  float logprob;                   /* natural logarithm, of the distribution before temperature and truncation */
+  float logprob;                   /* natural logarithm; of the model's own distribution, before bias and sampling */
 } orrery_token_logprob;
 
 typedef struct orrery_event {

@@ -1,0 +1,181 @@
+// Generations: one answer under way, pulled as events.
+#include <thread>
+
+#include "capi/handles.h"
+
+static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogprob) &&
+                  offsetof(orrery_token_logprob, logprob) == offsetof(orrery::engine::TokenLogprob, logprob),
+              "events point into the engine's array");
+
+namespace orrery::capi {
+namespace {
+
+Result<engine::GenerateOptions> generate_options(const orrery_generate_options* given) {
+  orrery_generate_options o;
+  ORRERY_TRY(read_options(given, &orrery_generate_options_init, "orrery_generate_options", &o));
+  engine::GenerateOptions out;
+  out.max_tokens = o.max_tokens;
+  out.ignore_end = o.ignore_end != 0;
+  engine::SamplingOptions& s = out.sampling;
+  s.temperature = o.temperature;
+  s.top_p = o.top_p;
+  s.min_p = o.min_p;
+  s.top_k = o.top_k;
+  s.seed = o.seed;
+  s.repetition_penalty = o.repetition_penalty;
+  s.frequency_penalty = o.frequency_penalty;
+  s.presence_penalty = o.presence_penalty;
+  s.penalty_tokens = o.penalty_tokens;
+  s.hook = o.logits_hook;
+  s.hook_user = o.logits_user;
+  s.n_logprobs = o.n_logprobs;
+  if (o.n_stop > 0) ORRERY_REQUIRE(o.stop);
+  for (uint64_t i = 0; i < o.n_stop; ++i) {
+    if (o.stop[i] == nullptr || o.stop[i][0] == '\0')
+      return error(Code::invalid_argument, "stop string %llu is NULL or empty", static_cast<unsigned long long>(i));
+    out.stop.emplace_back(o.stop[i]);
+  }
+  if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);
+  for (uint64_t i = 0; i < o.n_logit_bias; ++i) s.bias.push_back({o.logit_bias[i].token, o.logit_bias[i].bias});
+  return out;
+}
+
+orrery_event to_event(const engine::Event& from) {
+  orrery_event e;
+  orrery_event_init(&e);
+  e.type = static_cast<uint32_t>(from.type);
+  e.done = from.done;
+  e.total = from.total;
+  e.text = from.text.data();
+  e.text_bytes = from.text.size();
+  e.top = reinterpret_cast<const orrery_token_logprob*>(from.top.data());
+  e.n_top = static_cast<uint32_t>(from.top.size());
+  e.token = from.token;
+  e.logprob = from.logprob;
+  e.finish_reason = static_cast<uint32_t>(from.finish);
+  e.stop_index = from.stop_index;
+  e.prompt_tokens = from.prompt_tokens;
+  e.reused_tokens = from.reused_tokens;
+  e.generated_tokens = from.generated_tokens;
+  e.first_token_us = from.first_token_us;
+  e.prefill_us = from.prefill_us;
+  e.decode_us = from.decode_us;
+  return e;
+}
+
+// Makes the generation by f(session) and takes the session for it.
+template <class F>
+orrery_status begin(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation,
+                    orrery_error* error, F f) noexcept {
+  if (generation) *generation = nullptr;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(session);
+    ORRERY_REQUIRE(generation);
+    ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options));
+    auto handle = std::make_unique<orrery_generation>();
+    handle->session = session->session;
+    SessionUse use(session->session.get(), SessionUse::For::changing);
+    ORRERY_TRY(use.take_status());
+    ORRERY_ASSIGN(handle->generation, f(session->session.get(), o));
+    session->session->set_generating(true);
+    *generation = handle.release();
+    return ok_status();
+  });
+}
+
+Status next(orrery_generation* g, engine::Event* event) {
+  SessionUse use(g->session.get(), SessionUse::For::generating);
+  ORRERY_TRY(use.take_status());
+  // The session is free again as soon as the answer has ended, however it ends.
+  struct Release {
+    orrery_generation* g;
+    bool was_finished;
+    ~Release() {
+      if (!was_finished && g->generation->finished()) g->session->set_generating(false);
+    }
+  } const release{g, g->generation->finished()};
+  return g->generation->next(event);
+}
+
+}  // namespace
+}  // namespace orrery::capi
+
+using namespace orrery;
+using namespace orrery::capi;
+
+extern "C" {
+
+void orrery_generate_options_init(orrery_generate_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+  options->top_p = 1.0f;
+  options->repetition_penalty = 1.0f;
+  options->penalty_tokens = 64;
+}
+
+void orrery_event_init(orrery_event* event) {
+  if (event == nullptr) return;
+  std::memset(event, 0, sizeof *event);
+  event->struct_size = sizeof *event;
+}
+
+orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options,
+                              orrery_generation** generation, orrery_error* error) {
+  return begin(session, options, generation, error, [](engine::Session* s, const engine::GenerateOptions& o) {
+    return engine::Generation::answer(s, o);
+  });
+}
+
+orrery_status orrery_generate_tokens(orrery_session* session, const int32_t* tokens, size_t n_tokens,
+                                     const orrery_generate_options* options, orrery_generation** generation,
+                                     orrery_error* error) {
+  return begin(session, options, generation, error,
+               [&](engine::Session* s, const engine::GenerateOptions& o) -> Result<std::unique_ptr<engine::Generation>> {
+                 if (n_tokens > 0) ORRERY_REQUIRE(tokens);
+                 return engine::Generation::proceed(s, {tokens, n_tokens}, o);
+               });
+}
+
+orrery_status orrery_next(orrery_generation* generation, orrery_event* event, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(generation);
+    ORRERY_REQUIRE(event);
+    ORRERY_TRY(check_struct(nullptr, event->struct_size, sizeof *event, "orrery_event"));
+    engine::Event e;
+    ORRERY_TRY(next(generation, &e));
+    return write_struct(to_event(e), event, "orrery_event");
+  });
+}
+
+orrery_status orrery_run(orrery_generation* generation, orrery_event_fn on_event, void* user, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(generation);
+    ORRERY_REQUIRE(on_event);
+    for (;;) {
+      engine::Event e;
+      ORRERY_TRY(next(generation, &e));
+      const orrery_event event = to_event(e);
+      if (on_event(user, &event) != 0) generation->generation->cancel();
+      if (e.type == engine::EventType::done) return ok_status();
+    }
+  });
+}
+
+void orrery_cancel(orrery_generation* generation) {
+  if (generation) generation->generation->cancel();
+}
+
+void orrery_generation_free(orrery_generation* generation) {
+  if (generation == nullptr) return;
+  if (!generation->generation->finished()) {
+    // Another thread may be reading the session just now.
+    while (!generation->session->try_enter()) std::this_thread::yield();
+    generation->generation->abandon();
+    generation->session->set_generating(false);
+    generation->session->leave();
+  }
+  delete generation;
+}
+
+}  // extern "C"

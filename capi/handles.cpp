@@ -1,0 +1,162 @@
+#include "capi/handles.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <stdexcept>
+
+#include "runtime/text/utf8.h"
+
+namespace orrery::capi {
+
+static_assert(ORRERY_INVALID_ARGUMENT == static_cast<int>(Code::invalid_argument));
+static_assert(ORRERY_OUT_OF_DEVICE_MEMORY == static_cast<int>(Code::out_of_device_memory));
+static_assert(ORRERY_OUT_OF_PINNED_MEMORY == static_cast<int>(Code::out_of_pinned_memory));
+static_assert(ORRERY_OUT_OF_HOST_MEMORY == static_cast<int>(Code::out_of_host_memory));
+static_assert(ORRERY_CONTEXT_FULL == static_cast<int>(Code::context_full));
+static_assert(ORRERY_CANCELLED == static_cast<int>(Code::cancelled));
+static_assert(ORRERY_BAD_MODEL == static_cast<int>(Code::bad_model));
+static_assert(ORRERY_UNSUPPORTED_ARCHITECTURE == static_cast<int>(Code::unsupported_architecture));
+static_assert(ORRERY_UNSUPPORTED_QUANTIZATION == static_cast<int>(Code::unsupported_quantization));
+static_assert(ORRERY_UNSUPPORTED_TEMPLATE == static_cast<int>(Code::unsupported_template));
+static_assert(ORRERY_UNSUPPORTED == static_cast<int>(Code::unsupported));
+static_assert(ORRERY_BUSY == static_cast<int>(Code::busy));
+static_assert(ORRERY_DEVICE_LOST == static_cast<int>(Code::device_lost));
+static_assert(ORRERY_IO == static_cast<int>(Code::io));
+static_assert(ORRERY_BAD_SESSION == static_cast<int>(Code::bad_session));
+static_assert(ORRERY_INTERNAL == static_cast<int>(Code::internal));
+
+namespace {
+
+// One line of whole UTF-8 that fits the field: control characters become spaces, a character cut at the end goes.
+void copy_message(const char* text, size_t n, char* out, size_t capacity) noexcept {
+  n = std::min(n, capacity - 1);
+  while (n > 0 && text[n] != '\0' && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) --n;
+  for (size_t i = 0; i < n; ++i) out[i] = static_cast<unsigned char>(text[i]) < 0x20 ? ' ' : text[i];
+  out[n] = '\0';
+}
+
+void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char* message, size_t bytes) noexcept {
+  if (out == nullptr || out->struct_size < 8) return;
+  orrery_error e;
+  std::memset(&e, 0, sizeof e);
+  e.status = code;
+  if (detail) {
+    e.native_code = detail->native_code;
+    e.bytes_requested = detail->bytes_requested;
+    e.bytes_available = detail->bytes_available;
+    e.offset = detail->offset;
+    e.line = detail->line;
+    e.column = detail->column;
+  }
+  copy_message(message, bytes, e.message, sizeof e.message);
+  const uint32_t given = out->struct_size;
+  const size_t n = std::min<size_t>(given, sizeof e);
+  std::memcpy(out, &e, n);
+  out->struct_size = given;
+  // A shorter error from an older caller still ends its message.
+  if (n > offsetof(orrery_error, message)) reinterpret_cast<char*>(out)[n - 1] = '\0';
+}
+
+}  // namespace
+
+orrery_status report(const Status& status, orrery_error* error) noexcept {
+  if (status.ok()) {
+    fill(error, nullptr, ORRERY_OK, "", 0);
+    return ORRERY_OK;
+  }
+  const ErrorDetail& d = status.detail();
+  fill(error, &d, static_cast<int32_t>(d.code), d.message.c_str(), d.message.size());
+  return static_cast<int32_t>(d.code);
+}
+
+orrery_status report_exception(orrery_error* error) noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view text = "the system gave no memory";
+    fill(error, nullptr, ORRERY_OUT_OF_HOST_MEMORY, text.data(), text.size());
+    return ORRERY_OUT_OF_HOST_MEMORY;
+  } catch (const std::length_error&) {
+    constexpr std::string_view text = "a buffer longer than the system can address was asked for";
+    fill(error, nullptr, ORRERY_OUT_OF_HOST_MEMORY, text.data(), text.size());
+    return ORRERY_OUT_OF_HOST_MEMORY;
+  } catch (const std::exception& e) {
+    fill(error, nullptr, ORRERY_INTERNAL, e.what(), std::strlen(e.what()));
+    return ORRERY_INTERNAL;
+  } catch (...) {
+    constexpr std::string_view text = "an exception of unknown type";
+    fill(error, nullptr, ORRERY_INTERNAL, text.data(), text.size());
+    return ORRERY_INTERNAL;
+  }
+}
+
+Status null_argument(const char* name) { return error(Code::invalid_argument, "%s is NULL", name); }
+
+Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_bytes, const char* name) {
+  if (given_bytes < 8 || given_bytes % 8 != 0)
+    return error(Code::invalid_argument, "%s has a struct_size of %u: was it filled by its _init function?", name,
+                 given_bytes);
+  const uint8_t* bytes = static_cast<const uint8_t*>(given);
+  for (uint32_t i = known_bytes; given && i < given_bytes; ++i)
+    if (bytes[i] != 0)
+      return error(Code::unsupported, "%s sets a field at byte %u that this version (%s) does not know", name, i,
+                   orrery_version());
+  return ok_status();
+}
+
+Status check_utf8(std::string_view text, const char* name) {
+  if (text::utf8_valid(text)) return ok_status();
+  const char *p = text.data(), *end = p + text.size();
+  for (text::CodePoint c; p < end; p += c.length)
+    if ((c = text::utf8_decode(p, end)).value == text::kInvalidCodePoint) break;
+  Status s = error(Code::invalid_argument, "%s is not UTF-8 at byte %td", name, p - text.data());
+  s.detail().offset = static_cast<uint64_t>(p - text.data());
+  return s;
+}
+
+SessionUse::SessionUse(engine::Session* session, For what) : session_(session), entered_(session->try_enter()) {
+  if (!entered_)
+    status_ = error(Code::busy, "the session is in use by another call");
+  else if (what == For::changing && session->generating())
+    status_ = error(Code::busy, "a generation of the session is under way: finish it or free it first");
+}
+
+SessionUse::~SessionUse() {
+  if (entered_) session_->leave();
+}
+
+}  // namespace orrery::capi
+
+extern "C" {
+
+void orrery_error_init(orrery_error* error) {
+  if (error == nullptr) return;
+  std::memset(error, 0, sizeof *error);
+  error->struct_size = sizeof *error;
+}
+
+const char* orrery_status_name(orrery_status status) {
+  switch (status) {
+    case ORRERY_OK: return "ORRERY_OK";
+    case ORRERY_INVALID_ARGUMENT: return "ORRERY_INVALID_ARGUMENT";
+    case ORRERY_OUT_OF_DEVICE_MEMORY: return "ORRERY_OUT_OF_DEVICE_MEMORY";
+    case ORRERY_OUT_OF_PINNED_MEMORY: return "ORRERY_OUT_OF_PINNED_MEMORY";
+    case ORRERY_OUT_OF_HOST_MEMORY: return "ORRERY_OUT_OF_HOST_MEMORY";
+    case ORRERY_CONTEXT_FULL: return "ORRERY_CONTEXT_FULL";
+    case ORRERY_CANCELLED: return "ORRERY_CANCELLED";
+    case ORRERY_BAD_MODEL: return "ORRERY_BAD_MODEL";
+    case ORRERY_UNSUPPORTED_ARCHITECTURE: return "ORRERY_UNSUPPORTED_ARCHITECTURE";
+    case ORRERY_UNSUPPORTED_QUANTIZATION: return "ORRERY_UNSUPPORTED_QUANTIZATION";
+    case ORRERY_UNSUPPORTED_TEMPLATE: return "ORRERY_UNSUPPORTED_TEMPLATE";
+    case ORRERY_UNSUPPORTED: return "ORRERY_UNSUPPORTED";
+    case ORRERY_BUSY: return "ORRERY_BUSY";
+    case ORRERY_DEVICE_LOST: return "ORRERY_DEVICE_LOST";
+    case ORRERY_IO: return "ORRERY_IO";
+    case ORRERY_BAD_SESSION: return "ORRERY_BAD_SESSION";
+    case ORRERY_INTERNAL: return "ORRERY_INTERNAL";
+    default: return "unknown status";
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,125 @@
+// What stands behind the opaque handles, and what every entry point does alike: options of any size in, exceptions and
+// Status out as a status and the caller's orrery_error, results into buffers and structs of any size.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "orrery.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/generation.h"
+#include "runtime/engine/language_model.h"
+#include "runtime/engine/runtime.h"
+#include "runtime/engine/session.h"
+#include "runtime/engine/vocabulary.h"
+
+struct orrery_runtime {
+  std::shared_ptr<orrery::engine::Runtime> runtime;
+};
+struct orrery_vocab {
+  std::shared_ptr<const orrery::engine::Vocabulary> vocabulary;
+};
+struct orrery_model {
+  std::shared_ptr<orrery::engine::LanguageModel> model;
+};
+struct orrery_session {
+  std::shared_ptr<orrery::engine::Session> session;
+};
+struct orrery_generation {
+  std::shared_ptr<orrery::engine::Session> session;   // the session lives as long as its generation
+  std::unique_ptr<orrery::engine::Generation> generation;
+};
+
+namespace orrery::capi {
+
+// Errors out ---------------------------------------------------------------------------------------------
+
+orrery_status report(const Status& status, orrery_error* error) noexcept;
+orrery_status report_exception(orrery_error* error) noexcept;   // inside a catch block
+
+// Runs f() -> Status; whatever it throws becomes a status. Every entry point that can fail is one such call.
+template <class F>
+orrery_status guarded(orrery_error* error, F f) noexcept {
+  try {
+    return report(f(), error);
+  } catch (...) {
+    return report_exception(error);
+  }
+}
+
+Status null_argument(const char* name);
+#define ORRERY_REQUIRE(pointer) \
+  if ((pointer) == nullptr) return ::orrery::capi::null_argument(#pointer)
+
+// Structs in ---------------------------------------------------------------------------------------------
+
+// Refuses sizes that no version of the struct had, and unknown tails that are not zero.
+Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_bytes, const char* name);
+
+// The caller's options over the defaults; null: the defaults.
+template <class T>
+Status read_options(const T* given, void (*init)(T*), const char* name, T* out) {
+  init(out);
+  if (given == nullptr) return ok_status();
+  ORRERY_TRY(check_struct(given, given->struct_size, sizeof(T), name));
+  std::memcpy(out, given, given->struct_size < sizeof(T) ? given->struct_size : sizeof(T));
+  return ok_status();
+}
+
+// Structs and buffers out --------------------------------------------------------------------------------
+
+// Copies as much of `value` as the caller's struct holds; its struct_size stays.
+template <class T>
+Status write_struct(const T& value, T* out, const char* name) {
+  const uint32_t bytes = out->struct_size;
+  ORRERY_TRY(check_struct(nullptr, bytes, sizeof(T), name));
+  std::memcpy(out, &value, bytes < sizeof(T) ? bytes : sizeof(T));
+  out->struct_size = bytes;
+  return ok_status();
+}
+
+// The header's "Sizes out": *n is what is needed; a buffer that is too small is left alone.
+template <class T>
+Status copy_out(const T* data, size_t size, T* out, size_t capacity, size_t* n) {
+  *n = size;
+  if (out == nullptr) return ok_status();
+  if (capacity < size)
+    return memory_error(Code::invalid_argument, size, capacity, "the buffer holds %zu, %zu are needed", capacity, size);
+  if (size > 0) std::memcpy(out, data, size * sizeof(T));
+  return ok_status();
+}
+
+// Text in ------------------------------------------------------------------------------------------------
+
+Status check_utf8(std::string_view text, const char* name);
+
+// Sessions -----------------------------------------------------------------------------------------------
+
+// A call's hold on a session: `busy` when another call has it, or (unless it only reads) a generation is under way.
+class SessionUse {
+ public:
+  enum class For { reading, changing, generating };
+  SessionUse(engine::Session* session, For what);
+  ~SessionUse();
+  SessionUse(const SessionUse&) = delete;
+  SessionUse& operator=(const SessionUse&) = delete;
+  Status take_status() { return std::move(status_); }
+
+ private:
+  engine::Session* session_;
+  bool entered_;
+  Status status_;
+};
+
+// Options --------------------------------------------------------------------------------------------------
+
+Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given);
+Result<engine::ModelOptions> model_options(const orrery_model_options* given);
+Result<engine::SessionOptions> session_options(const orrery_session_options* given);
+Result<engine::TemplateChoice> template_choice(const orrery_template_options* given);
+
+}  // namespace orrery::capi

@@ -1,0 +1,116 @@
+// Models: opening, describing.
+#include "capi/handles.h"
+#include "capi/inspect.h"
+
+namespace orrery::capi {
+
+Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
+  orrery_model_options o;
+  ORRERY_TRY(read_options(given, &orrery_model_options_init, "orrery_model_options", &o));
+  if (o.load > ORRERY_LOAD_READ)
+    return error(Code::invalid_argument, "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
+  if (o.reserved != 0) return error(Code::unsupported, "orrery_model_options.reserved is not zero");
+  if (!(o.rope_base >= 0.0f && o.rope_base <= 1e12f))
+    return error(Code::invalid_argument, "rope_base is %g, expected 0 to 1e12", static_cast<double>(o.rope_base));
+  engine::ModelOptions out;
+  out.load = o.load == ORRERY_LOAD_READ ? gguf::Load::read : gguf::Load::map;
+  out.weights.full_fingerprint = o.full_fingerprint != 0;
+  if (o.progress)
+    out.weights.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) {
+      return fn(user, done, total) == 0;
+    };
+  model::RopeOverride& rope = out.weights.rope;
+  rope.set = o.rope_scaling != ORRERY_ROPE_FROM_FILE;
+  rope.factor = o.rope_scale;
+  rope.base = o.rope_base;
+  rope.original_context = o.rope_original_context;
+  switch (o.rope_scaling) {
+    case ORRERY_ROPE_FROM_FILE:
+    case ORRERY_ROPE_NONE: rope.scaling = model::RopeScaling::none; break;
+    case ORRERY_ROPE_LINEAR: rope.scaling = model::RopeScaling::linear; break;
+    case ORRERY_ROPE_YARN: rope.scaling = model::RopeScaling::yarn; break;
+    case ORRERY_ROPE_LLAMA3: rope.scaling = model::RopeScaling::llama3; break;
+    case ORRERY_ROPE_LONGROPE: rope.scaling = model::RopeScaling::longrope; break;
+    default: return error(Code::invalid_argument, "rope_scaling is %u, expected an ORRERY_ROPE_ value", o.rope_scaling);
+  }
+  return out;
+}
+
+}  // namespace orrery::capi
+
+using namespace orrery;
+using namespace orrery::capi;
+
+extern "C" {
+
+void orrery_model_options_init(orrery_model_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
+orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
+                                orrery_model** model, orrery_error* error) {
+  if (model) *model = nullptr;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(runtime);
+    ORRERY_REQUIRE(path);
+    ORRERY_REQUIRE(model);
+    ORRERY_ASSIGN(const engine::ModelOptions o, model_options(options));
+    auto handle = std::make_unique<orrery_model>();
+    ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, path, o));
+    *model = handle.release();
+    return ok_status();
+  });
+}
+
+void orrery_model_free(orrery_model* model) { delete model; }
+
+void orrery_model_info_init(orrery_model_info* info) {
+  if (info == nullptr) return;
+  std::memset(info, 0, sizeof *info);
+  info->struct_size = sizeof *info;
+}
+
+orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info* info, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(model);
+    ORRERY_REQUIRE(info);
+    const model::Model& m = model->model->weights();
+    const model::Hyperparameters& h = m.hyper;
+    orrery_model_info out;
+    orrery_model_info_init(&out);
+    out.n_layers = static_cast<uint32_t>(h.n_layers);
+    out.n_heads = static_cast<uint32_t>(h.n_heads);
+    out.n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);
+    out.head_dim = static_cast<uint32_t>(h.head_dim);
+    out.n_embd = static_cast<uint32_t>(h.n_embd);
+    out.n_vocab = static_cast<uint32_t>(h.n_vocab);
+    out.trained_context = static_cast<uint32_t>(h.trained_context);
+    out.n_parameters = m.n_parameters;
+    out.file_bytes = m.file.file_bytes();
+    out.weights_bytes = m.weights_bytes;
+    out.architecture = h.architecture->name;
+    out.name = h.name.c_str();
+    out.quantization = type_traits(m.main_type)->name;
+    std::memcpy(out.fingerprint, m.fingerprint, sizeof out.fingerprint);
+    return write_struct(out, info, "orrery_model_info");
+  });
+}
+
+orrery_vocab* orrery_model_vocab(const orrery_model* model) {
+  if (model == nullptr) return nullptr;
+  return new (std::nothrow) orrery_vocab{model->model->vocabulary()};
+}
+
+orrery_status orrery_inspect(const char* path, char* json, size_t capacity, size_t* json_bytes, orrery_error* error) {
+  if (json_bytes) *json_bytes = 0;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(path);
+    ORRERY_REQUIRE(json_bytes);
+    ORRERY_ASSIGN(const std::string text, describe_file(path));
+    return copy_out(text.data(), text.size(), json, capacity, json_bytes);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,130 @@
+// Versions, runtimes and plans.
+#include "capi/handles.h"
+#include "runtime/cpu/cpu_backend.h"
+
+namespace orrery::capi {
+
+Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given) {
+  orrery_runtime_options o;
+  ORRERY_TRY(read_options(given, &orrery_runtime_options_init, "orrery_runtime_options", &o));
+  if (o.log_level < 0 || o.log_level > ORRERY_LOG_DEBUG)
+    return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_DEBUG);
+  engine::RuntimeOptions out;
+  out.n_threads = o.n_threads;
+  if (o.backend) out.backend = o.backend;
+  if (o.cpu_path) out.cpu_path = o.cpu_path;
+  out.device_budget_bytes = o.device_budget_bytes;
+  out.max_sessions = o.max_sessions;
+  out.log = o.log;
+  out.log_user = o.log_user;
+  out.log_level = static_cast<engine::LogLevel>(o.log_level);
+  return out;
+}
+
+}  // namespace orrery::capi
+
+using namespace orrery;
+using namespace orrery::capi;
+
+extern "C" {
+
+uint32_t orrery_abi_version(void) { return ORRERY_ABI_VERSION; }
+
+#define ORRERY_TEXT_(x) #x
+#define ORRERY_TEXT(x) ORRERY_TEXT_(x)
+const char* orrery_version(void) {
+  return ORRERY_TEXT(ORRERY_VERSION_MAJOR) "." ORRERY_TEXT(ORRERY_VERSION_MINOR) "." ORRERY_TEXT(ORRERY_VERSION_PATCH);
+}
+
+const char* orrery_build_info(void) {
+#if defined(__clang__)
+#define ORRERY_COMPILER "Clang " __clang_version__
+#elif defined(__GNUC__)
+#define ORRERY_COMPILER "GCC " __VERSION__
+#else
+#define ORRERY_COMPILER "unknown compiler"
+#endif
+#if defined(__x86_64__)
+  return ORRERY_COMPILER "; cpu: plain, avx2, avx512";
+#else
+  return ORRERY_COMPILER "; cpu: plain";
+#endif
+}
+
+void orrery_runtime_options_init(orrery_runtime_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+  options->log_level = ORRERY_LOG_WARNING;
+  options->max_sessions = 16;
+}
+
+orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrery_runtime** runtime,
+                                    orrery_error* error) {
+  if (runtime) *runtime = nullptr;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(runtime);
+    ORRERY_ASSIGN(const engine::RuntimeOptions o, runtime_options(options));
+    auto handle = std::make_unique<orrery_runtime>();
+    ORRERY_ASSIGN(handle->runtime, engine::Runtime::create(o));
+    *runtime = handle.release();
+    return ok_status();
+  });
+}
+
+void orrery_runtime_free(orrery_runtime* runtime) { delete runtime; }
+
+void orrery_runtime_info_init(orrery_runtime_info* info) {
+  if (info == nullptr) return;
+  std::memset(info, 0, sizeof *info);
+  info->struct_size = sizeof *info;
+}
+
+orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runtime_info* info, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(runtime);
+    ORRERY_REQUIRE(info);
+    const BackendInfo backend = runtime->runtime->backend_info();
+    orrery_runtime_info out;
+    orrery_runtime_info_init(&out);
+    out.n_threads = backend.n_threads;
+    out.backend = backend.name;
+    out.path = backend.path;
+    out.arena_bytes = runtime->runtime->arena().bytes();
+    out.arena_used_bytes = runtime->runtime->arena().used();
+    return write_struct(out, info, "orrery_runtime_info");
+  });
+}
+
+void orrery_plan_result_init(orrery_plan_result* plan) {
+  if (plan == nullptr) return;
+  std::memset(plan, 0, sizeof *plan);
+  plan->struct_size = sizeof *plan;
+}
+
+orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
+                          const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(path);
+    ORRERY_REQUIRE(plan);
+    ORRERY_ASSIGN(const engine::RuntimeOptions r, runtime_options(runtime));
+    ORRERY_ASSIGN(const engine::ModelOptions m, model_options(model));
+    ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
+    ORRERY_ASSIGN(const kv::Plan p, engine::plan_file(path, r, m, s));
+    orrery_plan_result out;
+    orrery_plan_result_init(&out);
+    out.n_context = p.n_context;
+    out.weights_mapped_bytes = p.weights_mapped_bytes;
+    out.weights_bytes = p.weights_bytes;
+    out.full_kv_bytes = p.full_kv_bytes;
+    out.workspace_bytes = p.workspace_bytes;
+    out.device_bytes = p.device_bytes;
+    out.host_bytes = p.host_bytes;
+    out.budget_bytes = p.budget_bytes;
+    out.largest_context = p.largest_context;
+    out.fits = p.fits;
+    return write_struct(out, plan, "orrery_plan_result");
+  });
+}
+
+}  // extern "C"

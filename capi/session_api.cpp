@@ -1,0 +1,299 @@
+// Sessions: one sequence, its KV and its conversation.
+#include "capi/handles.h"
+#include "runtime/engine/session_file.h"
+#include "runtime/text/json.h"
+
+namespace orrery::capi {
+
+Result<engine::SessionOptions> session_options(const orrery_session_options* given) {
+  orrery_session_options o;
+  ORRERY_TRY(read_options(given, &orrery_session_options_init, "orrery_session_options", &o));
+  if (o.reserved != 0) return error(Code::unsupported, "orrery_session_options.reserved is not zero");
+  engine::SessionOptions out;
+  out.n_context = o.n_context;
+  out.chunk_tokens = o.chunk_tokens;
+  switch (o.kv_type) {
+    case ORRERY_KV_F16: out.kv_type = KvType::f16; break;
+    case ORRERY_KV_F32: out.kv_type = KvType::f32; break;
+    case ORRERY_KV_Q8_0: out.kv_type = KvType::q8_0; break;
+    case ORRERY_KV_Q4_0: out.kv_type = KvType::q4_0; break;
+    default: return error(Code::invalid_argument, "kv_type is %u, expected an ORRERY_KV_ value", o.kv_type);
+  }
+  if (o.overflow > ORRERY_OVERFLOW_DROP_OLDEST)
+    return error(Code::invalid_argument, "overflow is %u, expected an ORRERY_OVERFLOW_ value", o.overflow);
+  out.overflow = o.overflow == ORRERY_OVERFLOW_STOP ? engine::Overflow::stop : engine::Overflow::drop_oldest;
+  return out;
+}
+
+namespace {
+
+// Runs f(session) -> Status with the session held.
+template <class F>
+orrery_status with_session(const orrery_session* handle, SessionUse::For what, orrery_error* error, F f) noexcept {
+  return guarded(error, [&]() -> Status {
+    if (handle == nullptr) return null_argument("session");
+    engine::Session* session = handle->session.get();
+    SessionUse use(session, what);
+    ORRERY_TRY(use.take_status());
+    return f(session);
+  });
+}
+
+constexpr auto kReading = SessionUse::For::reading;
+constexpr auto kChanging = SessionUse::For::changing;
+
+Status add_message(engine::Session* session, text::Value message) {
+  const text::Value* role = message.find("role");
+  if (role == nullptr || !role->is_string() || role->as_string().empty())
+    return error(Code::invalid_argument, "the message has no \"role\"");
+  session->conversation().messages.push_back(std::move(message));
+  return ok_status();
+}
+
+}  // namespace
+}  // namespace orrery::capi
+
+using namespace orrery;
+using namespace orrery::capi;
+
+extern "C" {
+
+void orrery_session_options_init(orrery_session_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
+orrery_status orrery_session_open(orrery_model* model, const orrery_session_options* options, orrery_session** session,
+                                  orrery_error* error) {
+  if (session) *session = nullptr;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(model);
+    ORRERY_REQUIRE(session);
+    ORRERY_ASSIGN(const engine::SessionOptions o, session_options(options));
+    auto handle = std::make_unique<orrery_session>();
+    ORRERY_ASSIGN(auto opened, engine::Session::open(model->model, o));
+    handle->session = std::move(opened);
+    *session = handle.release();
+    return ok_status();
+  });
+}
+
+void orrery_session_free(orrery_session* session) { delete session; }
+
+// The conversation ----------------------------------------------------------------------------------------
+
+orrery_status orrery_session_add_message(orrery_session* session, const char* role, const char* content,
+                                         orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(role);
+    ORRERY_REQUIRE(content);
+    ORRERY_TRY(check_utf8(role, "role"));
+    ORRERY_TRY(check_utf8(content, "content"));
+    text::Map message;
+    message.set("role", text::Value::string(role));
+    message.set("content", text::Value::string(content));
+    return add_message(s, text::Value::map(std::move(message)));
+  });
+}
+
+orrery_status orrery_session_add_message_json(orrery_session* session, const char* message_json, orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(message_json);
+    ORRERY_ASSIGN(text::Value message, text::parse_json(message_json));
+    if (!message.is_map()) return orrery::error(Code::invalid_argument, "message_json is not a JSON object");
+    return add_message(s, std::move(message));
+  });
+}
+
+size_t orrery_session_n_messages(const orrery_session* session) {
+  size_t n = 0;
+  with_session(session, kReading, nullptr, [&](engine::Session* s) -> Status {
+    n = s->conversation().messages.size();
+    return ok_status();
+  });
+  return n;
+}
+
+orrery_status orrery_session_message(const orrery_session* session, size_t i, char* json, size_t capacity,
+                                     size_t* json_bytes, orrery_error* error) {
+  if (json_bytes) *json_bytes = 0;
+  return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(json_bytes);
+    const auto& messages = s->conversation().messages;
+    if (i >= messages.size())
+      return orrery::error(Code::invalid_argument, "message %zu: the conversation has %zu", i, messages.size());
+    ORRERY_ASSIGN(const std::string text, text::dump_json(messages[i]));
+    return copy_out(text.data(), text.size(), json, capacity, json_bytes);
+  });
+}
+
+orrery_status orrery_session_set_template(orrery_session* session, const orrery_template_options* options,
+                                          orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_ASSIGN(engine::TemplateChoice choice, template_choice(options));
+    ORRERY_ASSIGN(auto renderer, engine::ChatRenderer::make(s->model().vocabulary(), choice));
+    s->conversation().choice = std::move(choice);
+    s->conversation().renderer.emplace(std::move(renderer));
+    return ok_status();
+  });
+}
+
+orrery_status orrery_session_rewind_messages(orrery_session* session, size_t n_messages, orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    auto& messages = s->conversation().messages;
+    if (n_messages > messages.size())
+      return orrery::error(Code::invalid_argument, "cannot rewind to %zu messages: the conversation has %zu", n_messages,
+                           messages.size());
+    messages.resize(n_messages);
+    return ok_status();
+  });
+}
+
+// Tokens --------------------------------------------------------------------------------------------------
+
+size_t orrery_session_n_tokens(const orrery_session* session) { return session ? session->session->n_computed() : 0; }
+
+orrery_status orrery_session_tokens(const orrery_session* session, int32_t* tokens, size_t capacity, size_t* n_tokens,
+                                    orrery_error* error) {
+  if (n_tokens) *n_tokens = 0;
+  return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(n_tokens);
+    return copy_out(s->tokens().data(), s->n_computed(), tokens, capacity, n_tokens);
+  });
+}
+
+orrery_status orrery_session_rewind(orrery_session* session, size_t n_tokens, orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    if (n_tokens > s->n_computed())
+      return orrery::error(Code::invalid_argument, "cannot rewind to %zu tokens: the session holds %u", n_tokens,
+                           s->n_computed());
+    return s->rewind(static_cast<uint32_t>(n_tokens));
+  });
+}
+
+orrery_status orrery_session_fork(orrery_session* session, orrery_session** fork, orrery_error* error) {
+  if (fork) *fork = nullptr;
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(fork);
+    auto handle = std::make_unique<orrery_session>();
+    ORRERY_ASSIGN(auto child, s->fork());
+    handle->session = std::move(child);
+    *fork = handle.release();
+    return ok_status();
+  });
+}
+
+// Save and load -------------------------------------------------------------------------------------------
+
+orrery_status orrery_session_save(orrery_session* session, const char* path, orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(path);
+    return engine::SessionFile::save_to_file(s, path);
+  });
+}
+
+orrery_status orrery_session_load(orrery_session* session, const char* path, orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(path);
+    return engine::SessionFile::load_from_file(s, path);
+  });
+}
+
+orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, size_t capacity, size_t* n_bytes,
+                                         orrery_error* error) {
+  if (n_bytes) *n_bytes = 0;
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(n_bytes);
+    ORRERY_ASSIGN(const uint64_t needed, engine::SessionFile::size(s));
+    *n_bytes = needed;
+    if (bytes == nullptr) return ok_status();
+    if (capacity < needed)
+      return memory_error(Code::invalid_argument, needed, capacity, "the buffer holds %zu bytes, %llu are needed",
+                          capacity, static_cast<unsigned long long>(needed));
+    std::byte* at = static_cast<std::byte*>(bytes);
+    return engine::SessionFile::save(s, [&](Span<const std::byte> piece) {
+      if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
+      at += piece.size();
+      return ok_status();
+    });
+  });
+}
+
+orrery_status orrery_session_load_buffer(orrery_session* session, const void* bytes, size_t n_bytes,
+                                         orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(bytes);
+    return engine::SessionFile::load(s, {static_cast<const std::byte*>(bytes), n_bytes}, "session buffer");
+  });
+}
+
+// Numbers -------------------------------------------------------------------------------------------------
+
+orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* tokens, size_t n_tokens, float* logits,
+                                      orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    if (n_tokens == 0) return ok_status();
+    ORRERY_REQUIRE(tokens);
+    const int32_t n_vocab = s->model().hyper().n_vocab;
+    for (size_t i = 0; i < n_tokens; ++i)
+      if (tokens[i] < 0 || tokens[i] >= n_vocab)
+        return orrery::error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);
+    ORRERY_TRY(s->resume());
+    return s->prefill({tokens, n_tokens}, nullptr, logits);
+  });
+}
+
+orrery_status orrery_session_logits(const orrery_session* session, float* logits, size_t n, orrery_error* error) {
+  return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(logits);
+    if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
+    if (n != s->logits().size())
+      return orrery::error(Code::invalid_argument, "n is %zu, the vocabulary has %zu", n, s->logits().size());
+    std::memcpy(logits, s->logits().data(), n * sizeof(float));
+    return ok_status();
+  });
+}
+
+orrery_status orrery_session_embedding(const orrery_session* session, float* embedding, size_t n, orrery_error* error) {
+  return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(embedding);
+    if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
+    if (n != s->embedding().size())
+      return orrery::error(Code::invalid_argument, "n is %zu, the embedding has %zu", n, s->embedding().size());
+    std::memcpy(embedding, s->embedding().data(), n * sizeof(float));
+    return ok_status();
+  });
+}
+
+void orrery_stats_init(orrery_stats* stats) {
+  if (stats == nullptr) return;
+  std::memset(stats, 0, sizeof *stats);
+  stats->struct_size = sizeof *stats;
+}
+
+orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* stats, orrery_error* error) {
+  return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(stats);
+    const engine::SessionStats& from = s->stats();
+    orrery_stats out;
+    orrery_stats_init(&out);
+    out.n_context = s->n_context();
+    out.n_tokens = s->n_computed();
+    out.parked = s->parked();
+    out.prompt_tokens = from.prompt_tokens;
+    out.reused_tokens = from.reused_tokens;
+    out.generated_tokens = from.generated_tokens;
+    out.prefill_us = from.prefill_us;
+    out.decode_us = from.decode_us;
+    out.device_kv_bytes = s->kv_bytes();
+    out.device_kv_used_bytes = s->kv_used_bytes();
+    out.shared_kv_bytes = s->kv_shared_bytes();
+    out.workspace_bytes = s->model().workspace().bytes;
+    out.host_to_device_bytes = from.host_to_device_bytes;
+    out.device_to_host_bytes = from.device_to_host_bytes;
+    return write_struct(out, stats, "orrery_stats");
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,20 @@
+// XXH3-128 of a stream of bytes: fingerprints and checksums.  In canonical (big-endian) byte order, so that a file
+// written on one machine is checked on any other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace orrery {
+
+class Hash128 {
+ public:
+  Hash128();
+  void update(const void* data, size_t bytes);
+  void digest(uint8_t out[16]) const;
+
+ private:
+  alignas(64) std::byte state_[576];   // an XXH3_state_t, which its header keeps to itself
+};
+
+}  // namespace orrery

@@ -1,0 +1,249 @@
+#include "runtime/engine/generation.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/engine/prompt.h"
+
+namespace orrery::engine {
+
+namespace {
+
+uint64_t now_us() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+text::Value assistant_message(const std::string& content) {
+  text::Map message;
+  message.set("role", text::Value::string("assistant"));
+  message.set("content", text::Value::string(content));
+  return text::Value::map(std::move(message));
+}
+
+// Tokens of the context that a prompt should leave for the answer, where old turns may be dropped for it.
+uint32_t answer_room(const Session& session, uint32_t max_tokens) {
+  const uint32_t quarter = session.n_context() / 4;
+  return max_tokens ? std::min(max_tokens, quarter) : quarter;
+}
+
+}  // namespace
+
+Generation::Generation(Session* session, const GenerateOptions& options, text::TextStream stream, bool conversational)
+    : session_(session),
+      max_tokens_(options.max_tokens),
+      ignore_end_(options.ignore_end),
+      conversational_(conversational),
+      sampler_(options.sampling, session->model().hyper().n_vocab),
+      stream_(std::move(stream)) {}
+
+Result<std::unique_ptr<Generation>> Generation::make(Session* session, const GenerateOptions& options,
+                                                     bool conversational) {
+  ORRERY_TRY(options.sampling.validate(session->model().hyper().n_vocab));
+  ORRERY_ASSIGN(text::TextStream stream, text::TextStream::create(options.stop));
+  ORRERY_TRY(session->resume());
+  return std::unique_ptr<Generation>(new Generation(session, options, std::move(stream), conversational));
+}
+
+Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const GenerateOptions& options) {
+  if (session->conversation().messages.empty())
+    return error(Code::invalid_argument, "the conversation has no message to answer");
+  ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, true));
+  ORRERY_ASSIGN(std::vector<int32_t> prompt, conversation_prompt(session, answer_room(*session, options.max_tokens)));
+  ORRERY_TRY(g->begin(std::move(prompt)));
+  return g;
+}
+
+Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<const int32_t> tokens,
+                                                        const GenerateOptions& options) {
+  const int32_t n_vocab = session->model().hyper().n_vocab;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] < 0 || tokens[i] >= n_vocab)
+      return error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);
+  if (tokens.size() > session->n_context())
+    return memory_error(Code::context_full, tokens.size(), session->n_context(),
+                        "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(),
+                        session->n_context());
+  ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
+  ORRERY_TRY(g->begin(std::vector<int32_t>(tokens.begin(), tokens.end())));
+  return g;
+}
+
+Status Generation::begin(std::vector<int32_t> prompt) {
+  if (prompt.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
+  // Whatever allocates does so before the session changes.
+  if (conversational_) session_->conversation().messages.reserve(session_->conversation().messages.size() + 1);
+  answer_ids_.reserve(std::min<size_t>(max_tokens_ ? max_tokens_ : SIZE_MAX, session_->n_context()) + 1);
+  prompt_ = std::move(prompt);
+  first_ = session_->reuse_prefix(prompt_);
+  prompt_tokens_ = prompt_.size();
+  reused_tokens_ = first_;
+  session_->stats().reused_tokens += first_;
+  prefill_before_us_ = session_->stats().prefill_us;
+  decode_before_us_ = session_->stats().decode_us;
+  stage_ = Stage::prompt;
+  return ok_status();
+}
+
+Status Generation::next(Event* event) {
+  *event = Event();
+  if (start_us_ == 0) start_us_ = now_us();
+  try {
+    Status status = advance(event);
+    if (!status.ok()) end(Finish::cancelled);
+    return status;
+  } catch (...) {
+    end(Finish::cancelled);
+    throw;
+  }
+}
+
+Status Generation::advance(Event* event) {
+  switch (stage_) {
+    case Stage::prompt: return prompt_step(event);
+    case Stage::sample: return sample_step(event);
+    case Stage::text:   // the token was told; now what it made of the text
+      stage_ = Stage::sample;
+      if (chunk_.empty()) return sample_step(event);
+      event->type = EventType::text;
+      event->text = chunk_;
+      return ok_status();
+    case Stage::finished: finish(finish_, event); return ok_status();
+  }
+  return ok_status();
+}
+
+Status Generation::prompt_step(Event* event) {
+  if (cancelled()) {
+    finish(Finish::cancelled, event);
+    return ok_status();
+  }
+  const uint32_t held = session_->n_computed();
+  const uint32_t total = static_cast<uint32_t>(prompt_.size());
+  if (held < total) {
+    const uint32_t n = std::min(session_->options().chunk(), total - held);
+    const Span<const int32_t> chunk(prompt_.data() + held, n);
+    Status status = session_->prefill_chunk(chunk, &cancel_, held + n == total, nullptr);
+    if (status.code() == Code::cancelled) {
+      finish(Finish::cancelled, event);
+      return ok_status();
+    }
+    ORRERY_TRY(std::move(status));
+  } else {
+    ORRERY_TRY(session_->refresh_logits());
+  }
+  event->type = EventType::progress;
+  event->done = session_->n_computed() - first_;
+  event->total = total - first_;
+  if (session_->n_computed() == total) stage_ = Stage::sample;
+  return ok_status();
+}
+
+// Computes the token chosen before, so that there are logits to choose from.
+Status Generation::next_token() {
+  if (session_->tokens().size() == session_->n_computed()) return ok_status();
+  return session_->decode();
+}
+
+// The context is full in the middle of an answer: the oldest turns go, and what stays is computed again.
+Status Generation::make_room() {
+  ORRERY_ASSIGN(std::vector<int32_t> prompt,
+                conversation_prompt(session_, static_cast<uint32_t>(answer_ids_.size()) + answer_room(*session_, 0)));
+  prompt.insert(prompt.end(), answer_ids_.begin(), answer_ids_.end());
+  if (prompt.size() >= session_->n_context())
+    return memory_error(Code::context_full, prompt.size(), session_->n_context(), "the last turn fills the context");
+  prompt_ = std::move(prompt);
+  first_ = session_->reuse_prefix(prompt_);
+  stage_ = Stage::prompt;
+  return ok_status();
+}
+
+Status Generation::sample_step(Event* event) {
+  if (pending_ == Finish::none && cancelled()) pending_ = Finish::cancelled;
+  if (pending_ == Finish::none && max_tokens_ > 0 && generated_ >= max_tokens_) pending_ = Finish::length;
+  if (pending_ == Finish::none && session_->tokens().size() > session_->n_context()) {
+    const bool may_drop = conversational_ && session_->options().overflow == Overflow::drop_oldest;
+    Status room = may_drop ? make_room() : error(Code::context_full, "full");
+    if (room.ok()) return prompt_step(event);
+    if (room.code() != Code::context_full) return room;
+    pending_ = Finish::context;
+  }
+  if (pending_ == Finish::none) {
+    ORRERY_TRY(next_token());
+    auto choice = sampler_.choose(session_->logits(), session_->tokens());
+    if (!choice.ok()) {
+      Status failed = choice.take_status();
+      if (failed.code() != Code::cancelled) return failed;
+      pending_ = Finish::cancelled;
+    } else if (!ignore_end_ && session_->model().tokenizer().is_end_of_generation(choice->token)) {
+      pending_ = Finish::end;
+    } else {
+      const text::Tokenizer& tokenizer = session_->model().tokenizer();
+      session_->push_generated(choice->token);
+      answer_ids_.push_back(choice->token);
+      if (++generated_ == 1) first_token_us_ = now_us() - start_us_;
+      event->type = EventType::token;
+      event->token = choice->token;
+      event->logprob = choice->logprob;
+      event->top = choice->top;
+      event->text = tokenizer.token_bytes(choice->token);
+      chunk_.clear();
+      const std::string_view shown = tokenizer.is_special(choice->token) ? std::string_view() : event->text;
+      if (stream_.feed(shown, &chunk_)) pending_ = Finish::stop;
+      answer_ += chunk_;
+      stage_ = Stage::text;
+      return ok_status();
+    }
+  }
+  // The end: first what was withheld, then why it ended.
+  if (!flushed_) {
+    flushed_ = true;
+    chunk_.clear();
+    if (stream_.finish(&chunk_)) pending_ = Finish::stop;
+    if (!chunk_.empty()) {
+      answer_ += chunk_;
+      event->type = EventType::text;
+      event->text = chunk_;
+      return ok_status();
+    }
+  }
+  finish(pending_, event);
+  return ok_status();
+}
+
+void Generation::finish(Finish reason, Event* event) {
+  end(reason);
+  event->type = EventType::done;
+  event->finish = finish_;
+  event->stop_index = finish_ == Finish::stop ? static_cast<uint32_t>(stream_.stop_index()) : 0;
+  event->prompt_tokens = prompt_tokens_;
+  event->reused_tokens = reused_tokens_;
+  event->generated_tokens = generated_;
+  event->first_token_us = first_token_us_;
+  event->prefill_us = prefill_us_;
+  event->decode_us = decode_us_;
+}
+
+void Generation::end(Finish reason) noexcept {
+  if (stage_ == Stage::finished) return;
+  stage_ = Stage::finished;
+  finish_ = reason;
+  prefill_us_ = session_->stats().prefill_us - prefill_before_us_;
+  decode_us_ = session_->stats().decode_us - decode_before_us_;
+  if (!conversational_ || (generated_ == 0 && reason != Finish::end)) return;
+  try {
+    if (!flushed_) {
+      chunk_.clear();
+      stream_.finish(&chunk_);
+      answer_ += chunk_;
+    }
+    session_->conversation().messages.push_back(assistant_message(answer_));
+  } catch (...) {
+    // Out of memory: the conversation stays without the answer, the session with its tokens.
+  }
+}
+
+void Generation::abandon() noexcept { end(Finish::cancelled); }
+
+}  // namespace orrery::engine

@@ -1,0 +1,139 @@
+#include "runtime/engine/language_model.h"
+
+#include <algorithm>
+
+#include "runtime/engine/session.h"
+
+namespace orrery::engine {
+
+namespace {
+
+constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096, kMaxContext = 1u << 27;
+
+// What a plan is computed from, with the functions of the context that kv::PlanInput asks for.
+struct Planner {
+  const model::Hyperparameters& hyper;
+  const Backend& backend;
+  uint32_t chunk;
+
+  static uint64_t workspace_bytes(const void* self, uint32_t n_context) {
+    const Planner& p = *static_cast<const Planner*>(self);
+    const StepLimits limits =
+        model::step_limits(p.hyper, static_cast<int32_t>(p.chunk), static_cast<int32_t>(n_context));
+    return model::carve_workspace(p.hyper, p.backend, limits, {}).bytes;
+  }
+  static uint64_t host_bytes(const void* self, uint32_t n_context) {
+    return session_host_bytes(static_cast<const Planner*>(self)->hyper, n_context);
+  }
+
+  kv::Plan plan(const SessionOptions& options, uint64_t weights_bytes, uint64_t mapped_bytes, uint64_t budget) const {
+    kv::PlanInput input;
+    input.weights_bytes = weights_bytes;
+    input.weights_mapped_bytes = mapped_bytes;
+    input.kv = kv_format(hyper, options.kv_type);
+    input.max_context = options.n_context ? kMaxContext : static_cast<uint32_t>(hyper.trained_context);
+    input.budget_bytes = budget;
+    input.workspace_bytes = &Planner::workspace_bytes;
+    input.host_bytes = &Planner::host_bytes;
+    input.self = this;
+    return kv::make_plan(input, options.n_context);
+  }
+};
+
+}  // namespace
+
+uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kDefaultChunk; }
+
+Status SessionOptions::validate(const model::Hyperparameters& h) const {
+  if (n_context > kMaxContext)
+    return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
+  if (chunk_tokens > kMaxChunk)
+    return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
+  if ((kv_type == KvType::q8_0 || kv_type == KvType::q4_0) && h.head_dim % 32 != 0)
+    return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
+                 h.head_dim);
+  return ok_status();
+}
+
+KvFormat kv_format(const model::Hyperparameters& h, KvType type) {
+  KvFormat format;
+  format.type = type;
+  format.n_layers = h.n_layers;
+  format.n_kv_heads = h.n_kv_heads;
+  format.head_dim = h.head_dim;
+  return format;
+}
+
+Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runtime> runtime, const std::string& path,
+                                                           const ModelOptions& options) {
+  gguf::OpenOptions open;
+  open.load = options.load;
+  ORRERY_ASSIGN(gguf::File file, gguf::File::open(path, open));
+  // What can be refused from the header is refused before anything is placed.
+  {
+    ORRERY_ASSIGN(const model::Hyperparameters checked, model::read_hyperparameters(file, options.weights.rope));
+    (void)checked;
+  }
+  ORRERY_ASSIGN(auto vocabulary, Vocabulary::from_gguf(file));
+  std::unique_ptr<model::Model> weights;
+  {
+    const std::lock_guard<std::mutex> turn(runtime->step_mutex());
+    ORRERY_ASSIGN(weights, model::load_model(std::move(file), &runtime->backend(), &runtime->arena(), options.weights));
+  }
+  if (vocabulary->tokenizer().n_vocab() > weights->hyper.n_vocab)
+    return error(Code::bad_model, "%s: the tokenizer has %d tokens, tensor 'token_embd.weight' only %d rows",
+                 path.c_str(), vocabulary->tokenizer().n_vocab(), weights->hyper.n_vocab);
+  runtime->log(LogLevel::info, "%s: %s, %llu parameters, %s", path.c_str(), weights->hyper.architecture->name,
+               static_cast<unsigned long long>(weights->n_parameters), type_traits(weights->main_type)->name);
+  return std::shared_ptr<LanguageModel>(
+      new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
+}
+
+kv::Plan LanguageModel::plan_session(const SessionOptions& options) const {
+  // The workspace that is there already serves as far as it goes; what the plan may use is the rest of the arena.
+  const Planner planner{hyper(), runtime_->backend(), options.chunk()};
+  return planner.plan(options, 0, 0, runtime_->arena().largest_free() + workspace_region_.bytes());
+}
+
+Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type)];
+  if (!pool) pool = std::make_shared<kv::PagePool>(&runtime_->arena(), kv_format(hyper(), type));
+  return pool;
+}
+
+Status LanguageModel::ensure_workspace(uint32_t n_context, uint32_t chunk) {
+  const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
+  const int32_t rows = static_cast<int32_t>(chunk), context = static_cast<int32_t>(n_context);
+  if (workspace_.bytes > 0 && rows <= limits_.max_rows && context <= limits_.max_context) return ok_status();
+  const StepLimits wanted = model::step_limits(hyper(), std::max(rows, limits_.max_rows),
+                                               std::max(context, limits_.max_context));
+  Backend& backend = runtime_->backend();
+  const uint64_t bytes = model::carve_workspace(hyper(), backend, wanted, {}).bytes;
+  // The new one is taken before the old one goes: if it does not fit, the open sessions keep theirs.
+  ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
+  workspace_region_ = std::move(region);
+  workspace_ = model::carve_workspace(hyper(), backend, wanted, workspace_region_.data());
+  limits_ = wanted;
+  return ok_status();
+}
+
+Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,
+                           const SessionOptions& session) {
+  gguf::OpenOptions open;
+  open.header_only = true;
+  ORRERY_ASSIGN(const gguf::File file, gguf::File::open(path, open));
+  ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(file, model.weights.rope));
+  ORRERY_TRY(session.validate(hyper));
+  ORRERY_ASSIGN(const auto backend, make_backend(runtime));
+  ORRERY_ASSIGN(const uint64_t weights, model::weights_arena_bytes(file, hyper, *backend));
+  uint64_t mapped = 0;
+  for (const gguf::Tensor& t : file.tensors())
+    if (backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
+      mapped += t.bytes;
+  const Planner planner{hyper, *backend, session.chunk()};
+  const uint64_t budget = budget_bytes(runtime) / kv::kArenaAlignment * kv::kArenaAlignment;
+  return planner.plan(session, weights, mapped, budget);
+}
+
+}  // namespace orrery::engine

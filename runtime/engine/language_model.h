@@ -1,0 +1,79 @@
+// An opened model: weights on the backend, vocabulary, and what its sessions share (KV page pools, the workspace).
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "runtime/base/status.h"
+#include "runtime/engine/runtime.h"
+#include "runtime/engine/vocabulary.h"
+#include "runtime/gguf/gguf.h"
+#include "runtime/kv/page_pool.h"
+#include "runtime/kv/plan.h"
+#include "runtime/model/forward.h"
+#include "runtime/model/model.h"
+
+namespace orrery::engine {
+
+struct ModelOptions {
+  gguf::Load load = gguf::Load::map;
+  model::LoadOptions weights;
+};
+
+// What a session is opened with.
+enum class Overflow : uint8_t { stop, drop_oldest };
+
+struct SessionOptions {
+  uint32_t n_context = 0;      // 0: as trained, or what fits
+  KvType kv_type = KvType::f16;
+  Overflow overflow = Overflow::stop;
+  uint32_t chunk_tokens = 0;   // 0: kDefaultChunk
+
+  Status validate(const model::Hyperparameters& h) const;
+  uint32_t chunk() const;
+};
+
+class LanguageModel {
+ public:
+  static Result<std::shared_ptr<LanguageModel>> open(std::shared_ptr<Runtime> runtime, const std::string& path,
+                                                     const ModelOptions& options);
+
+  Runtime& runtime() const { return *runtime_; }
+  const std::shared_ptr<Runtime>& runtime_ptr() const { return runtime_; }
+  const model::Model& weights() const { return *model_; }
+  const model::Hyperparameters& hyper() const { return model_->hyper; }
+  const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
+  const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
+
+  // What one more session would take of the arena's free part.
+  kv::Plan plan_session(const SessionOptions& options) const;
+  Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type);
+  // Grows the workspace to serve sessions like this one. Takes the step mutex.
+  Status ensure_workspace(uint32_t n_context, uint32_t chunk);
+  const model::Workspace& workspace() const { return workspace_; }   // under the step mutex
+  const StepLimits& limits() const { return limits_; }
+
+ private:
+  LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
+                std::shared_ptr<const Vocabulary> vocabulary)
+      : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)) {}
+
+  std::shared_ptr<Runtime> runtime_;            // outlives everything below, which lies in its arena
+  std::unique_ptr<model::Model> model_;
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  std::mutex mutex_;                            // pools
+  std::array<std::shared_ptr<kv::PagePool>, 4> pools_;   // by KvType
+  kv::ArenaRegion workspace_region_;
+  model::Workspace workspace_;
+  StepLimits limits_;
+};
+
+KvFormat kv_format(const model::Hyperparameters& h, KvType type);
+
+// The whole plan from a file's header: model, one session, and the budget.
+Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,
+                           const SessionOptions& session);
+
+}  // namespace orrery::engine

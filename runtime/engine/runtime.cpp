@@ -1,0 +1,61 @@
+#include "runtime/engine/runtime.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+#include "runtime/cpu/cpu_backend.h"
+#include "runtime/os/os.h"
+
+namespace orrery::engine {
+
+Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
+  if (options.backend != "auto" && options.backend != "cpu")
+    return error(Code::invalid_argument, "backend is '%s', expected auto or cpu", options.backend.c_str());
+  if (options.n_threads < 0 || options.n_threads > 1024)
+    return error(Code::invalid_argument, "n_threads is %d, expected 0 to 1024", options.n_threads);
+  cpu::Options cpu;
+  cpu.n_threads = options.n_threads;
+  cpu.path = options.cpu_path;
+  return cpu::make_backend(cpu);
+}
+
+uint64_t budget_bytes(const RuntimeOptions& options) {
+  return options.device_budget_bytes ? options.device_budget_bytes : os::physical_memory_bytes() / 2;
+}
+
+Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
+  if (options.max_sessions < 1 || options.max_sessions > 65536)
+    return error(Code::invalid_argument, "max_sessions is %u, expected 1 to 65536", options.max_sessions);
+  std::shared_ptr<Runtime> runtime(new Runtime(options));
+  ORRERY_ASSIGN(runtime->backend_, make_backend(options));
+  const uint64_t bytes = budget_bytes(options) / kv::kArenaAlignment * kv::kArenaAlignment;
+  ORRERY_TRY(runtime->backend_->reserve_arena(bytes));
+  runtime->arena_ = std::make_unique<kv::Arena>(runtime->backend_->arena(), bytes);
+  const BackendInfo info = runtime->backend_->info();
+  runtime->log(LogLevel::info, "backend %s, %s, %d threads, arena of %llu bytes", info.name, info.path, info.n_threads,
+               static_cast<unsigned long long>(bytes));
+  return runtime;
+}
+
+Status Runtime::take_session_slot() {
+  uint32_t n = n_sessions_.load();
+  do {
+    if (n >= options_.max_sessions)
+      return memory_error(Code::out_of_device_memory, n + uint64_t{1}, options_.max_sessions,
+                          "all %u sessions that this runtime may hold at once (max_sessions) are open",
+                          options_.max_sessions);
+  } while (!n_sessions_.compare_exchange_weak(n, n + 1));
+  return ok_status();
+}
+
+void Runtime::log(LogLevel level, const char* fmt, ...) {
+  if (!options_.log || level > options_.log_level) return;
+  char text[512];
+  va_list args;
+  va_start(args, fmt);
+  std::vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  options_.log(options_.log_user, static_cast<int32_t>(level), text);
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,85 @@
+// What everything in one process-wide handle shares: the backend, its arena, the log.  Two runtimes in one process know
+// nothing of each other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "runtime/backend.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/arena.h"
+
+namespace orrery::engine {
+
+enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4 };
+using LogSink = void (*)(void* user, int32_t level, const char* message);
+
+struct RuntimeOptions {
+  int32_t n_threads = 0;
+  std::string backend = "auto";
+  std::string cpu_path = "auto";
+  uint64_t device_budget_bytes = 0;   // 0: half of the physical memory
+  uint32_t max_sessions = 16;
+  LogSink log = nullptr;
+  void* log_user = nullptr;
+  LogLevel log_level = LogLevel::warning;
+};
+
+// The backend that the options name, without an arena: enough to plan with.
+Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
+uint64_t budget_bytes(const RuntimeOptions& options);
+
+class Runtime {
+ public:
+  static Result<std::shared_ptr<Runtime>> create(const RuntimeOptions& options);
+
+  Backend& backend() { return *backend_; }
+  kv::Arena& arena() { return *arena_; }
+  const kv::Arena& arena() const { return *arena_; }
+  BackendInfo backend_info() const { return backend_->info(); }
+  // Held while a step, or a copy in the arena, runs: sessions take turns.
+  std::mutex& step_mutex() { return step_mutex_; }
+
+  // One of max_sessions places that hold device memory.
+  Status take_session_slot();
+  void give_session_slot() { --n_sessions_; }
+
+  void log(LogLevel level, const char* fmt, ...) __attribute__((format(printf, 3, 4)));
+
+ private:
+  explicit Runtime(const RuntimeOptions& options) : options_(options) {}
+
+  RuntimeOptions options_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<kv::Arena> arena_;   // its memory is the backend's
+  std::mutex step_mutex_;
+  std::atomic<uint32_t> n_sessions_{0};
+};
+
+// A session slot, given back when it goes.
+class SessionSlot {
+ public:
+  SessionSlot() = default;
+  static Result<SessionSlot> take(std::shared_ptr<Runtime> runtime) {
+    ORRERY_TRY(runtime->take_session_slot());
+    SessionSlot slot;
+    slot.runtime_ = std::move(runtime);
+    return slot;
+  }
+  SessionSlot(SessionSlot&&) noexcept = default;
+  SessionSlot& operator=(SessionSlot&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    return *this;
+  }
+  ~SessionSlot() {
+    if (runtime_) runtime_->give_session_slot();
+  }
+
+ private:
+  std::shared_ptr<Runtime> runtime_;
+};
+
+}  // namespace orrery::engine

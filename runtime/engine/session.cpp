@@ -1,0 +1,242 @@
+#include "runtime/engine/session.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace orrery::engine {
+
+namespace {
+
+uint64_t now_us() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+}  // namespace
+
+uint64_t session_host_bytes(const model::Hyperparameters& h, uint32_t n_context) {
+  const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
+  const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
+  const uint64_t table = kv::pages_for(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
+  const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
+  const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double));
+  return tokens + table + logits + sampler;
+}
+
+Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
+    : model_(std::move(model)), options_(options), n_context_(n_context) {
+  const model::Hyperparameters& h = model_->hyper();
+  rope_ = model::make_rope_table(h, model_->weights().rope_factors, n_context);
+  tokens_.reserve(size_t{n_context} + 1);
+  by_decode_.reserve(size_t{n_context} + 1);
+  logits_.resize(static_cast<size_t>(h.n_vocab));
+  embedding_.resize(static_cast<size_t>(h.n_embd));
+  rows_.reserve(options.chunk());
+}
+
+Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, const SessionOptions& options) {
+  ORRERY_TRY(options.validate(model->hyper()));
+  const kv::Plan plan = model->plan_session(options);
+  if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
+    return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
+                        "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
+                        "%llu are free: %llu short; the largest context that fits is %u tokens",
+                        plan.n_context, static_cast<unsigned long long>(plan.device_bytes),
+                        static_cast<unsigned long long>(plan.full_kv_bytes),
+                        static_cast<unsigned long long>(plan.workspace_bytes),
+                        static_cast<unsigned long long>(plan.budget_bytes),
+                        static_cast<unsigned long long>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)),
+                        plan.largest_context);
+  std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
+  ORRERY_TRY(session->acquire());
+  return session;
+}
+
+Status Session::acquire() {
+  ORRERY_ASSIGN(SessionSlot slot, SessionSlot::take(model_->runtime_ptr()));
+  ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type));
+  ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_for(n_context_)));
+  ORRERY_TRY(model_->ensure_workspace(n_context_, options_.chunk()));
+  table_ = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
+  slot_ = std::move(slot);
+  reservation_ = std::move(reservation);
+  return ok_status();
+}
+
+uint64_t Session::kv_bytes() const {
+  return reservation_.pages() * kv_format(model_->hyper(), options_.kv_type).page_bytes();
+}
+uint64_t Session::kv_used_bytes() const { return table_ ? table_->n_pages() * table_->format().page_bytes() : 0; }
+uint64_t Session::kv_shared_bytes() const { return table_ ? table_->n_shared() * table_->format().page_bytes() : 0; }
+
+// Tokens -------------------------------------------------------------------------------------------------
+
+uint32_t Session::reuse_prefix(Span<const int32_t> wanted) {
+  const size_t most = std::min(tokens_.size(), wanted.size());
+  const auto end = std::mismatch(tokens_.begin(), tokens_.begin() + static_cast<ptrdiff_t>(most), wanted.begin()).first;
+  truncate(static_cast<uint32_t>(end - tokens_.begin()));
+  return n_computed();
+}
+
+Status Session::rewind(uint32_t n_tokens) {
+  if (n_tokens > n_computed())
+    return error(Code::invalid_argument, "cannot rewind to %u tokens: the session holds %u", n_tokens, n_computed());
+  ORRERY_TRY(resume());
+  truncate(n_tokens);
+  return ok_status();
+}
+
+void Session::truncate(uint32_t n_tokens) {
+  tokens_.resize(n_tokens);
+  by_decode_.resize(n_tokens);
+  if (n_tokens < n_computed()) {
+    n_computed_ = n_tokens;
+    if (table_) table_->truncate(n_tokens);
+  }
+}
+
+// Steps --------------------------------------------------------------------------------------------------
+
+Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
+                     float* logits) {
+  const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  Backend& backend = model_->runtime().backend();
+  const model::Workspace& work = model_->workspace();
+  const uint64_t start = now_us();
+  backend.set_scratch(work.scratch, model_->limits());
+  table_->make_writable(&backend, from, from + n);
+
+  rows_.resize(n);
+  for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens[i], static_cast<int32_t>(from + i), 0};
+  const KvView view = table_->view();
+  Step step;
+  step.phase = phase;
+  step.rows = rows_;
+  step.sequences = {&view, 1};
+  step.kv = table_->format();
+  model::ForwardOutput out;
+  out.n_logits = n_logits;
+  out.logits = logits;
+  out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
+  if (n_logits > 0) logits_at_ = 0;
+  Status status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out);
+  (phase == Phase::prefill ? stats_.prefill_us : stats_.decode_us) += now_us() - start;
+  if (!status.ok()) {
+    table_->truncate(from);
+    return status;
+  }
+  n_computed_ = from + n;
+  return status;
+}
+
+Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits,
+                              float* logits) {
+  const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
+  const size_t n_vocab = logits_.size();
+  if (logits) {
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits));
+    std::copy_n(logits + (n - 1) * n_vocab, n_vocab, logits_.begin());
+  } else {
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data()));
+  }
+  if (logits || want_logits) logits_at_ = from + n;
+  tokens_.resize(from);
+  by_decode_.resize(from);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  by_decode_.resize(from + n, 0);
+  stats_.prompt_tokens += n;
+  return ok_status();
+}
+
+Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits) {
+  if (tokens.size() > n_context_ - n_computed())
+    return memory_error(Code::context_full, n_computed() + tokens.size(), n_context_,
+                        "%u tokens and %zu more are longer than the session's context of %u", n_computed(),
+                        tokens.size(), n_context_);
+  for (size_t done = 0; done < tokens.size();) {
+    const size_t n = std::min<size_t>(options_.chunk(), tokens.size() - done);
+    const bool last = done + n == tokens.size();
+    ORRERY_TRY(prefill_chunk(tokens.subspan(done, n), cancel, last, logits ? logits + done * logits_.size() : nullptr));
+    done += n;
+  }
+  return ok_status();
+}
+
+Status Session::decode() {
+  const uint32_t from = n_computed();
+  const int32_t token = tokens_[from];
+  ORRERY_TRY(step({&token, 1}, Phase::decode, nullptr, 1, logits_.data()));
+  logits_at_ = from + 1;
+  ++stats_.generated_tokens;
+  return ok_status();
+}
+
+Status Session::refresh_logits() {
+  if (has_logits() || n_computed() == 0) return ok_status();
+  const uint32_t last = n_computed() - 1;
+  const int32_t token = tokens_[last];
+  const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
+  n_computed_ = last;   // its page stays: the same values are written again
+  const Status status = step({&token, 1}, phase, nullptr, 1, logits_.data());
+  if (!status.ok()) {
+    truncate(last);
+    return error(status.code(), "%s", status.message());
+  }
+  logits_at_ = last + 1;
+  return ok_status();
+}
+
+// Fork and park ------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Session>> Session::fork() {
+  ORRERY_TRY(resume());
+  std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
+  child->tokens_.assign(tokens_.begin(), tokens_.end());
+  child->by_decode_.assign(by_decode_.begin(), by_decode_.end());
+  child->logits_ = logits_;
+  child->embedding_ = embedding_;
+  child->logits_at_ = logits_at_;
+  child->conversation_ = conversation_;
+  Status room = child->acquire();
+  if (room.ok()) {
+    child->table_->share(*table_);
+  } else if (room.code() == Code::out_of_device_memory) {
+    ORRERY_TRY(child->park_copy_of(*this));
+  } else {
+    return room;
+  }
+  child->n_computed_ = n_computed();
+  return child;
+}
+
+Status Session::park_copy_of(const Session& other) {
+  const uint64_t page_bytes = other.table_->format().page_bytes();
+  const KvView view = other.table_->view();
+  ORRERY_ASSIGN(parked_pages_, os::Region::allocate(static_cast<uint64_t>(view.n_pages) * page_bytes));
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  for (int32_t i = 0; i < view.n_pages; ++i)
+    model_->runtime().backend().download(parked_pages_.data() + static_cast<uint64_t>(i) * page_bytes,
+                                         {view.pages[i]}, page_bytes);
+  stats_.device_to_host_bytes += static_cast<uint64_t>(view.n_pages) * page_bytes;
+  return model_->runtime().backend().synchronize();
+}
+
+Status Session::resume() {
+  if (!parked()) return ok_status();
+  ORRERY_TRY(acquire());
+  const uint64_t page_bytes = table_->format().page_bytes();
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  Backend& backend = model_->runtime().backend();
+  table_->make_writable(&backend, 0, n_computed());
+  const KvView view = table_->view();
+  for (int32_t i = 0; i < view.n_pages; ++i)
+    backend.upload({view.pages[i]}, parked_pages_.data() + static_cast<uint64_t>(i) * page_bytes, page_bytes);
+  stats_.host_to_device_bytes += static_cast<uint64_t>(view.n_pages) * page_bytes;
+  ORRERY_TRY(backend.synchronize());
+  parked_pages_ = os::Region();
+  return ok_status();
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,120 @@
+// One sequence of tokens and its KV, with the conversation that they come from.  Advances by prefill (prompt tokens,
+// in chunks) and decode (generated tokens, one at a time); rewinds, forks, parks, saves.
+//
+// tokens() may be one longer than what is computed: the last generated token, before its own step has run.
+// Each token remembers which phase computed it, so that recomputing it gives the same KV again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/language_model.h"
+#include "runtime/engine/vocabulary.h"
+#include "runtime/kv/page_table.h"
+#include "runtime/model/rope.h"
+#include "runtime/os/os.h"
+#include "runtime/text/value.h"
+
+namespace orrery::engine {
+
+// Host memory of one session beside its KV, in bytes: token list, page table, logits, sampler.
+uint64_t session_host_bytes(const model::Hyperparameters& h, uint32_t n_context);
+
+// The messages, and how they become a prompt.
+struct Conversation {
+  std::vector<text::Value> messages;       // maps with at least "role" and "content"
+  size_t n_dropped = 0;                    // oldest non-system messages that left the context (Overflow::drop_oldest)
+  std::optional<ChatRenderer> renderer;    // made at the first use
+  TemplateChoice choice;
+};
+
+struct SessionStats {
+  uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
+  uint64_t prefill_us = 0, decode_us = 0;
+  uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
+};
+
+class Session {
+ public:
+  static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, const SessionOptions& options);
+
+  const LanguageModel& model() const { return *model_; }
+  const SessionOptions& options() const { return options_; }
+  uint32_t n_context() const { return n_context_; }
+  Span<const int32_t> tokens() const { return tokens_; }
+  uint32_t n_computed() const { return n_computed_.load(std::memory_order_relaxed); }   // from any thread
+  bool parked() const { return !table_; }
+  const SessionStats& stats() const { return stats_; }
+  SessionStats& stats() { return stats_; }
+  uint64_t kv_bytes() const;               // of the reservation
+  uint64_t kv_used_bytes() const;          // of pages that hold tokens
+  uint64_t kv_shared_bytes() const;        // of those, shared with forks
+  Conversation& conversation() { return conversation_; }
+  const Conversation& conversation() const { return conversation_; }
+
+  // Keeps the longest common prefix of what is held and `wanted`; returns its length.
+  uint32_t reuse_prefix(Span<const int32_t> wanted);
+  Status rewind(uint32_t n_tokens);
+  void truncate(uint32_t n_tokens);        // never fails; n_tokens at most what is held
+
+  // Computes prompt tokens, all of them or, cancelled, whole chunks of them. `progress(done)` after each chunk; false
+  // cancels. logits: (n, n_vocab) of every token, or null.
+  Status prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits);
+  // One chunk of it: at most options().chunk() tokens.
+  Status prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits);
+  // Adds a generated token, still to be computed.
+  void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
+  // Computes the token that push_generated() added.
+  Status decode();
+  // Makes logits() those of the last computed token, computing it again if they are not.
+  Status refresh_logits();
+
+  bool has_logits() const { return n_computed() > 0 && logits_at_ == n_computed(); }
+  Span<const float> logits() const { return logits_; }          // (n_vocab); if has_logits()
+  Span<const float> embedding() const { return embedding_; }    // (n_embd); if has_logits()
+
+  Result<std::unique_ptr<Session>> fork();
+  // Takes device memory again, if parked.
+  Status resume();
+
+  // One call at a time, and nothing but reading while a generation is under way.
+  bool try_enter() { return !in_call_.exchange(true, std::memory_order_acquire); }
+  void leave() { in_call_.store(false, std::memory_order_release); }
+  bool generating() const { return generating_; }
+  void set_generating(bool on) { generating_ = on; }
+
+ private:
+  friend class SessionFile;
+  Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context);
+  // Slot, reservation, page table and workspace.
+  Status acquire();
+  Status park_copy_of(const Session& other);
+  Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits);
+
+  std::shared_ptr<LanguageModel> model_;
+  SessionOptions options_;
+  uint32_t n_context_;
+  model::RopeTable rope_;
+  SessionSlot slot_;
+  kv::PageReservation reservation_;
+  std::unique_ptr<kv::PageTable> table_;       // null while parked
+  os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
+  std::vector<int32_t> tokens_;                // room for n_context + 1
+  std::vector<uint8_t> by_decode_;             // beside tokens_: 1 if generated
+  std::atomic<uint32_t> n_computed_{0};
+  uint32_t logits_at_ = 0;                     // n_computed that logits_ belongs to
+  std::vector<float> logits_;                  // (n_vocab)
+  std::vector<float> embedding_;               // (n_embd)
+  std::vector<Row> rows_;                      // room for a chunk
+  Conversation conversation_;
+  SessionStats stats_;
+  std::atomic<bool> in_call_{false};
+  bool generating_ = false;                    // under in_call_
+};
+
+}  // namespace orrery::engine

@@ -1,0 +1,205 @@
+#include "runtime/engine/session_file.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/checked.h"
+#include "runtime/base/hash.h"
+#include "runtime/text/json.h"
+
+namespace orrery::engine {
+
+namespace {
+
+constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
+constexpr size_t kChecksumBytes = 16;
+
+struct Header {
+  char magic[8];
+  uint8_t fingerprint[16];
+  uint8_t rope[16];             // hash of the inverse frequencies and the magnitude
+  uint32_t kv_type;
+  uint32_t n_tokens;            // with KV; all of them
+  uint32_t n_pages;
+  uint32_t page_tokens;
+  uint64_t page_bytes;
+  uint64_t conversation_bytes;  // JSON
+  uint64_t n_dropped;
+  uint64_t reserved;
+};
+static_assert(sizeof(Header) == 88, "the layout of the file");
+
+void hash_rope(const model::RopeTable& rope, uint8_t out[16]) {
+  Hash128 hash;
+  hash.update(rope.inverse_frequency.data(), rope.inverse_frequency.size() * sizeof(float));
+  hash.update(&rope.magnitude, sizeof rope.magnitude);
+  hash.digest(out);
+}
+
+Status damaged(const char* name, uint64_t offset, const char* what) {
+  Status s = error(Code::bad_session, "%s: byte %llu: %s", name, static_cast<unsigned long long>(offset), what);
+  s.detail().offset = offset;
+  return s;
+}
+
+}  // namespace
+
+// Saving -------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What a session looks like in a file, in file order.
+struct Image {
+  Header header;
+  std::string conversation;
+  uint64_t bytes = 0;   // of the whole file
+};
+
+Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope) {
+  Image image;
+  Header& h = image.header;
+  std::memset(&h, 0, sizeof h);
+  std::memcpy(h.magic, kMagic, sizeof kMagic);
+  std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
+  hash_rope(rope, h.rope);
+  h.kv_type = static_cast<uint32_t>(kv.type);
+  h.n_tokens = session.n_computed();
+  h.n_pages = n_pages;
+  h.page_tokens = static_cast<uint32_t>(kPageTokens);
+  h.page_bytes = kv.page_bytes();
+  h.n_dropped = session.conversation().n_dropped;
+  image.conversation = text::dump_json(text::Value::list(session.conversation().messages));
+  h.conversation_bytes = image.conversation.size();
+  image.bytes = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes +
+                h.n_pages * h.page_bytes + kChecksumBytes;
+  return image;
+}
+
+}  // namespace
+
+Result<uint64_t> SessionFile::size(Session* session) {
+  ORRERY_TRY(session->resume());
+  ORRERY_ASSIGN(const Image image,
+                make_image(*session, session->table_->format(), session->table_->n_pages(), session->rope_));
+  return image.bytes;
+}
+
+Status SessionFile::save(Session* session, const Sink& sink) {
+  ORRERY_TRY(session->resume());
+  const KvView view = session->table_->view();
+  ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
+                                              session->rope_));
+  Hash128 hash;
+  const auto write = [&](const void* data, size_t n) {
+    hash.update(data, n);
+    return sink({static_cast<const std::byte*>(data), n});
+  };
+  const size_t n = image.header.n_tokens;
+  ORRERY_TRY(write(&image.header, sizeof image.header));
+  ORRERY_TRY(write(session->tokens_.data(), n * sizeof(int32_t)));
+  ORRERY_TRY(write(session->by_decode_.data(), n));
+  ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
+  std::vector<std::byte> page(image.header.page_bytes);
+  for (int32_t i = 0; i < view.n_pages; ++i) {
+    {
+      const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
+      Backend& backend = session->model_->runtime().backend();
+      backend.download(page.data(), {view.pages[i]}, page.size());
+      ORRERY_TRY(backend.synchronize());
+    }
+    ORRERY_TRY(write(page.data(), page.size()));
+  }
+  session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
+  std::byte checksum[kChecksumBytes];
+  hash.digest(reinterpret_cast<uint8_t*>(checksum));
+  return sink({checksum, sizeof checksum});
+}
+
+Status SessionFile::save_to_file(Session* session, const std::string& path) {
+  ORRERY_ASSIGN(os::AtomicFile file, os::AtomicFile::create(path));
+  ORRERY_TRY(save(session, [&](Span<const std::byte> bytes) { return file.write(bytes); }));
+  return file.commit();
+}
+
+// Loading ------------------------------------------------------------------------------------------------
+
+Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name) {
+  Header h;
+  if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
+  std::memcpy(&h, bytes.data(), sizeof h);
+  if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
+
+  // Whose is it?
+  uint8_t rope[16];
+  hash_rope(session->rope_, rope);
+  const KvFormat kv = kv_format(session->model_->hyper(), session->options_.kv_type);
+  if (std::memcmp(h.fingerprint, session->model_->weights().fingerprint, sizeof h.fingerprint) != 0)
+    return damaged(name, offsetof(Header, fingerprint), "the session was saved with another model");
+  if (std::memcmp(h.rope, rope, sizeof rope) != 0)
+    return damaged(name, offsetof(Header, rope), "the session was saved with another rotary scaling or context size");
+  if (h.kv_type != static_cast<uint32_t>(kv.type) || h.page_bytes != kv.page_bytes() ||
+      h.page_tokens != static_cast<uint32_t>(kPageTokens))
+    return damaged(name, offsetof(Header, kv_type), "the session was saved with another type of KV cache");
+  if (h.n_tokens > session->n_context())
+    return memory_error(Code::context_full, h.n_tokens, session->n_context(),
+                        "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session->n_context());
+
+  // Is it whole?  n_tokens and page_bytes are sane by now; what is left to bound is the conversation.
+  const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) +
+                         kv::pages_for(h.n_tokens) * h.page_bytes + kChecksumBytes;
+  if (h.n_pages != kv::pages_for(h.n_tokens))
+    return damaged(name, offsetof(Header, n_pages), "the number of pages is not what its tokens take");
+  if (bytes.size() < fixed || h.conversation_bytes != bytes.size() - fixed)
+    return damaged(name, bytes.size(), "is shorter or longer than its header says");
+  uint8_t checksum[kChecksumBytes];
+  Hash128 hash;
+  hash.update(bytes.data(), bytes.size() - kChecksumBytes);
+  hash.digest(checksum);
+  if (std::memcmp(checksum, bytes.data() + bytes.size() - kChecksumBytes, kChecksumBytes) != 0)
+    return damaged(name, bytes.size() - kChecksumBytes, "the checksum is wrong: the file is damaged");
+
+  // Is it sound?
+  const std::byte* at = bytes.data() + sizeof h;
+  std::vector<int32_t> tokens(h.n_tokens);
+  if (h.n_tokens > 0) std::memcpy(tokens.data(), at, h.n_tokens * sizeof(int32_t));
+  at += h.n_tokens * sizeof(int32_t);
+  for (const int32_t t : tokens)
+    if (t < 0 || t >= session->model_->hyper().n_vocab)
+      return damaged(name, sizeof h, "a token is outside the vocabulary");
+  const uint8_t* phases = reinterpret_cast<const uint8_t*>(at);
+  at += h.n_tokens;
+  ORRERY_ASSIGN(const text::Value conversation,
+                text::parse_json({reinterpret_cast<const char*>(at), h.conversation_bytes}));
+  at += h.conversation_bytes;
+  if (!conversation.is_list()) return damaged(name, sizeof h, "the conversation is not a list");
+  for (const text::Value& message : conversation.as_items())
+    if (!message.is_map()) return damaged(name, sizeof h, "a message is not an object");
+  std::vector<text::Value> messages = conversation.as_items();
+
+  // From here on nothing can fail but the device.
+  ORRERY_TRY(session->resume());
+  const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
+  Backend& backend = session->model_->runtime().backend();
+  session->truncate(0);
+  session->tokens_.assign(tokens.begin(), tokens.end());
+  session->by_decode_.assign(phases, phases + h.n_tokens);
+  session->table_->make_writable(&backend, 0, h.n_tokens);
+  const KvView view = session->table_->view();
+  for (uint32_t i = 0; i < h.n_pages; ++i)
+    backend.upload({view.pages[i]}, at + i * h.page_bytes, h.page_bytes);
+  session->n_computed_ = h.n_tokens;
+  session->logits_at_ = 0;
+  session->conversation_.messages = std::move(messages);
+  session->conversation_.n_dropped = h.n_dropped;
+  session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;
+  return backend.synchronize();
+}
+
+Status SessionFile::load_from_file(Session* session, const std::string& path) {
+  ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
+  ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
+  ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
+  return load(session, {copy.data(), file.size()}, path.c_str());
+}
+
+}  // namespace orrery::engine

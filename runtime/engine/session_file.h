@@ -1,0 +1,31 @@
+// Sessions as bytes: header, tokens, phases, conversation, KV pages, and a checksum over all of it.  Bound to the
+// model's fingerprint, the KV type and the rotary frequencies (longrope's depend on the context size).  Little-endian.
+//
+// Loading checks everything before it touches the live session, which therefore stays as it was on any error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/session.h"
+
+namespace orrery::engine {
+
+class SessionFile {
+ public:
+  using Sink = std::function<Status(Span<const std::byte>)>;
+
+  // Bytes that save() writes now.
+  static Result<uint64_t> size(Session* session);
+  static Status save(Session* session, const Sink& sink);
+  // `name` is for messages.
+  static Status load(Session* session, Span<const std::byte> bytes, const char* name);
+
+  static Status save_to_file(Session* session, const std::string& path);
+  static Status load_from_file(Session* session, const std::string& path);
+};
+
+}  // namespace orrery::engine

@@ -1,0 +1,53 @@
+#include "runtime/kv/page_table.h"
+
+namespace orrery::kv {
+
+namespace {
+constexpr uint32_t kTokens = static_cast<uint32_t>(kPageTokens);
+}
+
+PageTable::PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages) : pool_(std::move(pool)) {
+  pages_.reserve(max_pages);
+  addresses_.reserve(max_pages);
+}
+
+uint32_t PageTable::n_shared() const {
+  uint32_t n = 0;
+  for (const Page* page : pages_) n += pool_->shared(page);
+  return n;
+}
+
+void PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
+  for (uint32_t i = from / kTokens; i < (to + kTokens - 1) / kTokens; ++i) {
+    if (i >= pages_.size()) {
+      pages_.push_back(pool_->take());
+      addresses_.push_back(pages_.back()->address);
+    } else if (pool_->shared(pages_[i])) {
+      Page* copy = pool_->take();
+      backend->copy({copy->address}, {pages_[i]->address}, pool_->format().page_bytes());
+      pool_->drop(pages_[i]);
+      pages_[i] = copy;
+      addresses_[i] = copy->address;
+    }
+  }
+}
+
+void PageTable::truncate(uint32_t n_tokens) {
+  const size_t keep = (n_tokens + kTokens - 1) / kTokens;
+  while (pages_.size() > keep) {
+    pool_->drop(pages_.back());
+    pages_.pop_back();
+    addresses_.pop_back();
+  }
+}
+
+void PageTable::share(const PageTable& other) {
+  truncate(0);
+  for (Page* page : other.pages_) {
+    pool_->share(page);
+    pages_.push_back(page);
+    addresses_.push_back(page->address);
+  }
+}
+
+}  // namespace orrery::kv

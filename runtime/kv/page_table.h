@@ -1,0 +1,41 @@
+// One sequence's pages: which page holds which tokens.  Grows and shrinks with the sequence, within its reservation;
+// shared pages are copied before they are written.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/kv/page_pool.h"
+
+namespace orrery::kv {
+
+class PageTable {
+ public:
+  // Room for `max_pages` entries, so that growing never allocates.
+  PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages);
+  ~PageTable() { truncate(0); }
+  PageTable(const PageTable&) = delete;
+  PageTable& operator=(const PageTable&) = delete;
+
+  const KvFormat& format() const { return pool_->format(); }
+  KvView view() const { return {addresses_.data(), static_cast<int32_t>(addresses_.size())}; }
+  uint32_t n_pages() const { return static_cast<uint32_t>(pages_.size()); }
+  uint32_t n_shared() const;
+
+  // Makes positions [from, to) writable: takes new pages, copies those of them that are shared. `from` is at most the
+  // number of tokens that the table's pages cover.
+  void make_writable(Backend* backend, uint32_t from, uint32_t to);
+  // Keeps the pages of the first n_tokens.
+  void truncate(uint32_t n_tokens);
+  // Becomes a copy of `other` (of the same pool) that shares its pages.
+  void share(const PageTable& other);
+
+ private:
+  std::shared_ptr<PagePool> pool_;
+  std::vector<Page*> pages_;
+  std::vector<uint64_t> addresses_;   // (n_pages), beside pages_: what kernels read
+};
+
+}  // namespace orrery::kv

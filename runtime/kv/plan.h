@@ -1,0 +1,38 @@
+// The one table of every buffer and its size: what a model and one session take, from the file's header and the
+// options alone.  orrery_plan() prints it, opening a model and a session takes exactly this.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/backend.h"
+#include "runtime/base/status.h"
+
+namespace orrery::kv {
+
+// What grows with the context, as functions of it; the rest is constant.
+struct PlanInput {
+  uint64_t weights_mapped_bytes = 0, weights_bytes = 0;
+  KvFormat kv;
+  uint32_t max_context = 0;                                     // no more is asked for: as trained, or by option
+  uint64_t budget_bytes = 0;
+  uint64_t (*workspace_bytes)(const void* self, uint32_t n_context) = nullptr;
+  uint64_t (*host_bytes)(const void* self, uint32_t n_context) = nullptr;
+  const void* self = nullptr;
+};
+
+struct Plan {
+  uint32_t n_context = 0;
+  uint64_t weights_mapped_bytes = 0, weights_bytes = 0, full_kv_bytes = 0, workspace_bytes = 0;
+  uint64_t device_bytes = 0;                                    // weights + KV + workspace
+  uint64_t host_bytes = 0, budget_bytes = 0;
+  uint32_t largest_context = 0;                                 // in the budget, at most max_context; 0: none
+  bool fits = false;
+};
+
+// KV pages that a context of n tokens takes.
+uint32_t pages_for(uint32_t n_context);
+
+// For n_context tokens; 0: the largest context that fits, at most max_context.
+Plan make_plan(const PlanInput& input, uint32_t n_context);
+
+}  // namespace orrery::kv
