@@ -107,6 +107,7 @@ class Tokenizer {
   std::string decode(Span<const int32_t> ids, bool render_special = false) const;
 
  private:
+  friend struct TokenizerLoader;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;

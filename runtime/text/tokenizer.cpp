@@ -1,0 +1,140 @@
+// Encoding and decoding.  Text -> special tokens and what lies between them -> pieces -> tokens.  What is
+// between is cut and merged by the model's family (pretokenize + bpe, or spm).
+#include "runtime/text/tokenizer.h"
+
+#include <algorithm>
+
+#include "runtime/text/tokenizer_impl.h"
+
+namespace orrery::text {
+
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+int32_t Tokenizer::n_vocab() const { return impl_->table.size(); }
+const SpecialTokens& Tokenizer::special() const { return impl_->special; }
+bool Tokenizer::add_bos() const { return impl_->add_bos; }
+bool Tokenizer::add_eos() const { return impl_->add_eos; }
+Span<const int32_t> Tokenizer::end_of_generation() const { return impl_->end_of_generation; }
+bool Tokenizer::is_end_of_generation(int32_t id) const {
+  const auto& set = impl_->end_of_generation;
+  return std::binary_search(set.begin(), set.end(), id);
+}
+
+TokenType Tokenizer::token_type(int32_t id) const {
+  return id >= 0 && id < n_vocab() ? impl_->types[static_cast<size_t>(id)] : TokenType::unused;
+}
+bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < n_vocab() && impl_->is_special(id); }
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  return id >= 0 && id < n_vocab() ? impl_->table[id] : std::string_view();
+}
+void Tokenizer::append_piece(int32_t id, bool render_special, std::string* out) const {
+  if (render_special || !is_special(id)) out->append(token_bytes(id));
+}
+
+int32_t Tokenizer::find(std::string_view bytes) const {
+  int32_t id = impl_->text_index.find(impl_->table, bytes);
+  if (id < 0 && bytes.size() == 1) id = impl_->byte_ids[static_cast<uint8_t>(bytes[0])];
+  return id >= 0 ? id : impl_->name_index.find(impl_->table, bytes);
+}
+
+Status Tokenizer::encode(std::string_view text, const EncodeOptions& options,
+                         std::vector<int32_t>* out) const {
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  if (text.size() >= kMaxBytes)
+    return error(Code::invalid_argument, "a text of %zu bytes: expected less than %zu", text.size(),
+                 kMaxBytes);
+  const Impl& impl = *impl_;
+  const SpecialMatcher& matcher = options.parse_special ? impl.all_special : impl.user_defined;
+  Impl::Scratch scratch;
+  const size_t first = out->size();
+  for (size_t at = 0; at < text.size();) {
+    const SpecialMatcher::Match match = matcher.find(text, at);
+    if (match.at > at) impl.encode_text(text.substr(at, match.at - at), &scratch, out);
+    if (match.id < 0) break;
+    out->push_back(match.id);
+    at = match.at + match.bytes;
+    if (impl.swallows_space(match.id)) {
+      at = text.find_first_not_of(" \t\n\v\f\r", at);
+      if (at == text.npos) break;
+    }
+  }
+  const int32_t bos = impl.special.bos, eos = impl.special.eos;
+  if (options.add_bos && bos >= 0 && (out->size() == first || (*out)[first] != bos))
+    out->insert(out->begin() + static_cast<ptrdiff_t>(first), bos);
+  if (options.add_eos && eos >= 0) out->push_back(eos);
+  return ok_status();
+}
+
+std::string Tokenizer::decode(Span<const int32_t> ids, bool render_special) const {
+  std::string out;
+  bool prefix = impl_->add_space_prefix;  // still to be taken off
+  for (const int32_t id : ids) {
+    if (!is_special(id)) {
+      std::string_view bytes = token_bytes(id);
+      if (prefix && !bytes.empty() && bytes[0] == ' ') bytes.remove_prefix(1);
+      prefix = false;
+      out.append(bytes);
+    } else if (render_special) {
+      out.append(token_bytes(id));
+    }
+  }
+  return out;
+}
+
+void Tokenizer::Impl::encode_text(std::string_view text, Scratch* scratch, std::vector<int32_t>* out) const {
+  if (family == Family::spm) {
+    normalize(text, &scratch->normalized);
+    spm.encode(scratch->normalized, special.unk, &scratch->spm, out);
+    return;
+  }
+  scratch->ends.clear();
+  pre_tokenize(pre, text, &scratch->ends);
+  size_t from = 0;
+  for (const uint32_t end : scratch->ends) {
+    const std::string_view piece = text.substr(from, end - from);
+    from = end;
+    if (ignore_merges || piece.size() == 1) {
+      const int32_t id =
+          piece.size() == 1 ? byte_ids[static_cast<uint8_t>(piece[0])] : text_index.find(table, piece);
+      if (id >= 0) {
+        out->push_back(id);
+        continue;
+      }
+    }
+    bpe.encode(piece, special.unk, &scratch->bpe, out);
+  }
+}
+
+// U+2581 is a space to SentencePiece; one more in front, so that the first word looks like all others.
+void Tokenizer::Impl::normalize(std::string_view text, std::string* out) const {
+  constexpr std::string_view kLowerBlock = "\xE2\x96\x81";
+  out->clear();
+  out->reserve(text.size() + 1);
+  if (add_space_prefix) out->push_back(' ');
+  for (size_t at = 0;;) {
+    const size_t found = text.find(kLowerBlock, at);
+    out->append(text, at, found == text.npos ? found : found - at);
+    if (found == text.npos) break;
+    out->push_back(' ');
+    at = found + kLowerBlock.size();
+  }
+  if (!remove_extra_whitespaces) return;
+  const size_t from = add_space_prefix ? 1 : 0;  // kept, if there is anything behind it
+  size_t to = from;
+  for (size_t i = from; i < out->size(); i++)
+    if ((*out)[i] != ' ' || (to > from && (*out)[to - 1] != ' ')) (*out)[to++] = (*out)[i];
+  if (to > from && (*out)[to - 1] == ' ') to--;
+  out->resize(to > from ? to : 0);
+}
+
+// Phi-3's special tokens swallow the white space that templates put behind them, except these three.
+bool Tokenizer::Impl::swallows_space(int32_t id) const {
+  if (!strip_after_special) return false;
+  const std::string_view name = table[id];
+  return name != "<unk>" && name != "<s>" && name != "<|endoftext|>";
+}
+
+}  // namespace orrery::text

@@ -1,0 +1,32 @@
+// Finds tokens that stand in the text by name ("<|im_end|>"): the leftmost, and of several there the longest.
+// The names are sorted, and a match narrows a range of them byte by byte; a table of first bytes skips nearly
+// all of a text. Names longer than kMaxBytes are not looked for, which keeps the time linear in the text.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace orrery::text {
+
+class SpecialMatcher {
+ public:
+  static constexpr size_t kMaxBytes = 256;
+  struct Entry {
+    std::string_view name;  // not empty; belongs to whoever outlives the matcher
+    int32_t id;
+  };
+  struct Match {
+    size_t at, bytes;
+    int32_t id;  // -1: nothing found
+  };
+
+  void reset(std::vector<Entry> entries);  // of several with one name the lowest id holds
+  Match find(std::string_view text, size_t from) const;
+
+ private:
+  std::vector<Entry> entries_;  // sorted by name
+  bool first_bytes_[256] = {};
+};
+
+}  // namespace orrery::text
