@@ -1,0 +1,104 @@
+# Orrery's front door, over CMake: `make help` says what it offers.  Everything is built in $(BUILD) and its sisters;
+# what is missing on a Debian machine is installed first by .ci/packages, which names it.
+BUILD      ?= build
+BUILD_TYPE ?= Release
+PREFIX     ?= /usr/local
+DESTDIR    ?=
+WERROR     ?= OFF
+JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
+CMAKE_ARGS ?=
+# make fuzz: which targets, and how long each
+FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
+FUZZ_SECONDS ?= 60
+
+DEMO_MODEL = samples/models/demo-q8_0.gguf
+PRODUCTS   = orrery_shared orrery_static orrery_tool orrery_chat_sample
+
+# $(call configure,FOLDER,OPTIONS): Ninja where it is installed, unless the folder has been made by another generator.
+configure = mkdir -p $(1) && cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja)) \
+	-DCMAKE_INSTALL_PREFIX="$(PREFIX)" -DORRERY_WERROR=$(WERROR) $(2) $(CMAKE_ARGS) >$(1)/configure.log \
+	|| { cat $(1)/configure.log; exit 1; }
+# $(call build,FOLDER,TARGETS): without our own make's flags, which a generated Makefile would inherit.
+build = MAKEFLAGS= cmake --build $(1) -j$(JOBS) $(if $(2),--target $(2))
+# The library alone is configured without tests, so that it needs none of their packages.
+without_tests = -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DORRERY_TESTS=OFF)
+# Sanitizers look at optimised code, with its asserts.
+sanitizer = -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O2 -g1" -DCMAKE_C_FLAGS_DEBUG="-O2 -g1"
+# ThreadSanitizer's memory map may collide with randomised addresses.
+unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.PHONY: all demo test bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
+
+all:
+	@.ci/packages check build
+	@$(call configure,$(BUILD),$(without_tests))
+	@$(call build,$(BUILD),$(PRODUCTS))
+
+demo:
+	@.ci/packages build
+	@$(call configure,$(BUILD),$(without_tests))
+	@$(call build,$(BUILD),orrery_tool)
+	@$(BUILD)/orrery demo
+
+test:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD))
+	@tests/run.sh $(BUILD) $(JOBS)
+
+bench:
+	@.ci/packages bench
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),orrery_tool $(patsubst tests/bench/%.cpp,%,$(wildcard tests/bench/bench_*.cpp)))
+	@set -e; for bench in $(patsubst tests/bench/%.cpp,%,$(wildcard tests/bench/bench_*.cpp)); do \
+		echo "== $$bench"; $(BUILD)/tests/bench/$$bench; done
+	@echo "== orrery bench"
+	@$(BUILD)/orrery bench $(DEMO_MODEL)
+
+fuzz:
+	@.ci/packages fuzz
+	@export CC=clang CXX=clang++; $(call configure,$(BUILD)-fuzz,$(sanitizer) -DORRERY_FUZZ=ON -DORRERY_SANITIZE=address -DORRERY_TOOL=OFF)
+	@$(call build,$(BUILD)-fuzz,$(addprefix fuzz_,$(FUZZ)))
+	@set -e; for name in $(FUZZ); do echo "== fuzz_$$name, $(FUZZ_SECONDS) s"; \
+		mkdir -p $(BUILD)-fuzz/corpus/$$name; \
+		dict=; [ ! -f tests/fuzz/$$name.dict ] || dict=-dict=tests/fuzz/$$name.dict; \
+		$(BUILD)-fuzz/tests/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -timeout=10 \
+			-artifact_prefix=$(BUILD)-fuzz/ $$dict $(BUILD)-fuzz/corpus/$$name tests/fuzz/corpus/$$name; done
+
+sanitize: sanitize-address
+	@$(MAKE) --no-print-directory sanitize-thread
+
+sanitize-address:
+	@.ci/packages test
+	@$(call configure,$(BUILD)-asan,$(sanitizer) -DORRERY_SANITIZE=address)
+	@$(call build,$(BUILD)-asan)
+	@UBSAN_OPTIONS=print_stacktrace=1 tests/run.sh $(BUILD)-asan $(JOBS)
+
+sanitize-thread:
+	@.ci/packages test
+	@$(call configure,$(BUILD)-tsan,$(sanitizer) -DORRERY_SANITIZE=thread)
+	@$(call build,$(BUILD)-tsan)
+	@TSAN_OPTIONS=halt_on_error=1 $(unrandomised) tests/run.sh $(BUILD)-tsan $(JOBS)
+
+install: all
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
+
+# What the last `make install` wrote is listed in its manifest.
+uninstall:
+	@test -f $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
+	@while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$(BUILD)/install_manifest.txt
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+
+help:
+	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
+	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
+	@echo "make test            build and run every test; the last line counts them"
+	@echo "make bench           measure kernels and the whole engine"
+	@echo "make sanitize        every test under address+undefined, then thread sanitizers"
+	@echo "                     (sanitize-address, sanitize-thread: one of the two)"
+	@echo "make fuzz            fuzz what reads files: FUZZ=\"$(FUZZ)\" FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make install         PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall takes it away"
+	@echo "make clean           remove build folders"
+	@echo "Variables: BUILD=$(BUILD) BUILD_TYPE=$(BUILD_TYPE) WERROR=$(WERROR) JOBS=$(JOBS) CMAKE_ARGS=$(CMAKE_ARGS)"
