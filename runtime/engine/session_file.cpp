@@ -68,7 +68,7 @@ Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_
   h.page_tokens = static_cast<uint32_t>(kPageTokens);
   h.page_bytes = kv.page_bytes();
   h.n_dropped = session.conversation().n_dropped;
-  image.conversation = text::dump_json(text::Value::list(session.conversation().messages));
+  ORRERY_ASSIGN(image.conversation, text::dump_json(text::Value::list(session.conversation().messages)));
   h.conversation_bytes = image.conversation.size();
   image.bytes = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes +
                 h.n_pages * h.page_bytes + kChecksumBytes;

@@ -50,8 +50,20 @@ Status Tokenizer::encode(std::string_view text, const EncodeOptions& options,
   const SpecialMatcher& matcher = options.parse_special ? impl.all_special : impl.user_defined;
   Impl::Scratch scratch;
   const size_t first = out->size();
-  for (size_t at = 0; at < text.size();) {
-    const SpecialMatcher::Match match = matcher.find(text, at);
+  const auto barred = [&](const SpecialMatcher::Match& match) {
+    const auto barrier = std::upper_bound(options.barriers.begin(), options.barriers.end(), match.at);
+    return barrier != options.barriers.end() && *barrier < match.at + match.bytes;
+  };
+  for (size_t at = 0, scan = 0; at < text.size();) {
+    SpecialMatcher::Match match = matcher.find(text, scan);
+    if (match.id >= 0 && is_special(match.id) && barred(match)) {
+      const size_t here = match.at;
+      match = impl.user_defined.find(text.substr(0, here + SpecialMatcher::kMaxBytes), here);
+      if (match.id < 0 || match.at != here) {
+        scan = here + 1;
+        continue;
+      }
+    }
     if (match.at > at) impl.encode_text(text.substr(at, match.at - at), &scratch, out);
     if (match.id < 0) break;
     out->push_back(match.id);
@@ -60,12 +72,22 @@ Status Tokenizer::encode(std::string_view text, const EncodeOptions& options,
       at = text.find_first_not_of(" \t\n\v\f\r", at);
       if (at == text.npos) break;
     }
+    scan = at;
   }
   const int32_t bos = impl.special.bos, eos = impl.special.eos;
   if (options.add_bos && bos >= 0 && (out->size() == first || (*out)[first] != bos))
     out->insert(out->begin() + static_cast<ptrdiff_t>(first), bos);
   if (options.add_eos && eos >= 0) out->push_back(eos);
   return ok_status();
+}
+
+void Tokenizer::find_control(std::string_view text, std::vector<TokenSpan>* out) const {
+  for (size_t from = 0;;) {
+    const SpecialMatcher::Match match = impl_->all_special.find(text, from);
+    if (match.id < 0) return;
+    if (is_special(match.id)) out->push_back({match.at, match.at + match.bytes, match.id});
+    from = match.at + 1;
+  }
 }
 
 std::string Tokenizer::decode(Span<const int32_t> ids, bool render_special) const {

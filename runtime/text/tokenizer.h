@@ -56,11 +56,19 @@ struct VocabData {
   bool strip_after_special = false;  // Phi-3: whitespace after a special token belongs to it
 };
 
+// A stretch of text that spells a token's name.
+struct TokenSpan {
+  size_t begin = 0, end = 0;  // bytes
+  int32_t id = -1;
+};
+
 struct EncodeOptions {
   bool add_bos = false;  // bos() first (never twice: not where the text itself begins with it)
   bool add_eos = false;  // eos() last
   bool parse_special =
       false;  // control tokens written in the text are recognized; leave false for users' text
+  // Byte offsets, ascending, that no control token may span: where a spelling is known to be somebody's text.
+  Span<const size_t> barriers = {};
 };
 
 class Tokenizer {
@@ -103,6 +111,8 @@ class Tokenizer {
   // Appends to `out`.  Time is O(n log n) in the text at worst, whatever the text. Texts from 1 GiB on are
   // invalid_argument. BPE bytes that a vocabulary lacks become unk(), or are dropped where there is none.
   Status encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>* out) const;
+  // Appends every place where `text` spells the name of a control token, overlapping ones too, in order.
+  void find_control(std::string_view text, std::vector<TokenSpan>* out) const;
   // The bytes of all tokens; SentencePiece: without the space that encode() put in front of the first word.
   std::string decode(Span<const int32_t> ids, bool render_special = false) const;
 
