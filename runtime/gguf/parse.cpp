@@ -312,12 +312,8 @@ struct Parser {
   // Turns offsets in the data section into offsets in the file; the data must lie inside it and not overlap.
   Status place_tensors() {
     if (header.tensors.empty()) return ok_status();
-    uint64_t data_start;
-    kind = "header";
-    name = {};
-    index = 0;
-    if (!checked_align(header.header_bytes, header.alignment, &data_start))
-      return bad(header.header_bytes, "the start of the tensor data wraps 64 bits");
+    // Cannot wrap: a header is at most kMaxHeaderBytes long.
+    const uint64_t data_start = align_up(header.header_bytes, header.alignment);
     for (Tensor& t : header.tensors) {
       kind = "tensor";
       name = t.name;

@@ -220,6 +220,20 @@ TEST(GgufOpen, LongHeaderReadInPieces) {
     }
 }
 
+// Bytes not yet read look like zeros, and zeros like empty strings: they must not pass for the end of the
+// header.
+TEST(GgufOpen, LongHeaderThatEndsInStrings) {
+  const testing::TempDir dir;
+  GgufBuilder b;
+  b.array("tokenizer.ggml.tokens", std::vector<std::string>(200000, "some token"));
+  const std::string path = dir.write("strings.gguf", b.build());
+  Result<File> f = File::open(path, {Load::read, true});
+  ASSERT_TRUE(f.ok()) << f.status().message();
+  const Value* v = f->find("tokenizer.ggml.tokens");
+  std::string_view s;
+  for (uint64_t i = 0; i < v->size(); ++i) ASSERT_TRUE(v->at(i).as_string(&s) && s == "some token") << i;
+}
+
 TEST(GgufOpen, LargeVocabularyOpensFast) {
   std::vector<std::string> tokens(256 * 1024);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::to_string(i);
