@@ -14,42 +14,40 @@ constexpr size_t kShortPiece = 32;
 constexpr uint32_t kNobody = UINT32_MAX;
 }  // namespace
 
-void BpeModel::reset(const int32_t* byte_ids, size_t n_rules, uint64_t seed) {
+void BpeModel::reset(const int32_t* byte_ids, Span<const MergeRule> rules, uint64_t seed) {
   int32_t largest = -1;
   for (int b = 0; b < 256; b++) largest = std::max(largest, byte_ids_[b] = byte_ids[b]);
-  byte_of_id_.assign(static_cast<size_t>(largest + 1), -1);
+  std::vector<int32_t> byte_of_id(static_cast<size_t>(largest + 1), -1);
   for (int b = 0; b < 256; b++)
-    if (byte_ids[b] >= 0) byte_of_id_[static_cast<size_t>(byte_ids[b])] = b;
+    if (byte_ids[b] >= 0) byte_of_id[static_cast<size_t>(byte_ids[b])] = b;
+  const auto byte_of = [&](int32_t id) { return id <= largest ? byte_of_id[static_cast<size_t>(id)] : -1; };
+
   byte_merges_.assign(256 * 256, kNoMerge);
   size_t slots = 16;
-  while (slots < n_rules * 2) slots *= 2;
+  while (slots < rules.size() * 2) slots *= 2;
   rules_.assign(slots, Rule{});
-  n_rules_ = 0;
   seed_ = seed;
-}
-
-void BpeModel::add_rule(int32_t left, int32_t right, int32_t merged) {
-  const uint64_t pair = static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
-  const uint64_t merge = static_cast<uint64_t>(n_rules_++) << 32 | static_cast<uint32_t>(merged);
-  const auto byte_of = [this](int32_t id) {
-    return static_cast<size_t>(id) < byte_of_id_.size() ? byte_of_id_[static_cast<size_t>(id)] : -1;
+  const size_t mask = slots - 1;
+  const auto slot_of = [&](size_t rank) {
+    return hash_pair(pair_of(rules[rank].left, rules[rank].right), seed) & mask;
   };
-  if (const int32_t l = byte_of(left), r = byte_of(right); l >= 0 && r >= 0) {
-    uint64_t& slot = byte_merges_[static_cast<size_t>(l) << 8 | static_cast<size_t>(r)];
-    slot = std::min(slot, merge);
+  constexpr size_t kAhead = 16;  // the table does not fit the cache: its misses overlap
+  for (size_t rank = 0; rank < rules.size(); rank++) {
+    if (rank + kAhead < rules.size()) __builtin_prefetch(&rules_[slot_of(rank + kAhead)], 1);
+    const MergeRule& rule = rules[rank];
+    const uint64_t pair = pair_of(rule.left, rule.right);
+    size_t i = slot_of(rank);
+    while (rules_[i].pair != UINT64_MAX && rules_[i].pair != pair) i = (i + 1) & mask;
+    if (rules_[i].pair == pair) continue;
+    rules_[i] = {pair, static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(rule.merged)};
+    if (const int32_t l = byte_of(rule.left), r = byte_of(rule.right); l >= 0 && r >= 0)
+      byte_merges_[static_cast<size_t>(l) << 8 | static_cast<size_t>(r)] = rules_[i].merge;
   }
-  const size_t mask = rules_.size() - 1;
-  size_t i = hash_pair(pair, seed_) & mask;
-  while (rules_[i].pair != UINT64_MAX) {
-    if (rules_[i].pair == pair) return;
-    i = (i + 1) & mask;
-  }
-  rules_[i] = {pair, merge};
 }
 
 uint64_t BpeModel::merge_of(int32_t left, int32_t right) const {
   if (left < 0 || right < 0) return kNoMerge;
-  const uint64_t pair = static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+  const uint64_t pair = pair_of(left, right);
   const size_t mask = rules_.size() - 1;
   for (size_t i = hash_pair(pair, seed_) & mask;; i = (i + 1) & mask) {
     const Rule& rule = rules_[i];

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/span.h"
+
 namespace orrery::text {
 
 class BpeModel {
@@ -23,10 +25,12 @@ class BpeModel {
     std::vector<uint64_t> heap;
   };
 
+  struct MergeRule {
+    int32_t left, right, merged;
+  };
   // byte_ids: (256) the token of each byte, or -1. Rules come best first; of two for the same pair the first
   // holds.
-  void reset(const int32_t* byte_ids, size_t n_rules, uint64_t seed);
-  void add_rule(int32_t left, int32_t right, int32_t merged);
+  void reset(const int32_t* byte_ids, Span<const MergeRule> rules, uint64_t seed);
 
   // Appends the tokens of one piece: O(n log n). A byte without a token gives `unknown`, or nothing if that
   // is < 0.
@@ -39,16 +43,17 @@ class BpeModel {
     uint64_t pair = UINT64_MAX;  // left << 32 | right; both are below 2^31
     uint64_t merge = kNoMerge;
   };
+  static uint64_t pair_of(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+  }
   uint64_t merge_of(int32_t left, int32_t right) const;
   void encode_short(std::string_view piece, int32_t unknown, std::vector<int32_t>* out) const;
   void encode_long(std::string_view piece, int32_t unknown, Scratch* scratch,
                    std::vector<int32_t>* out) const;
 
   int32_t byte_ids_[256];
-  std::vector<int32_t> byte_of_id_;    // the byte that an id is the token of, or -1; while rules are added
   std::vector<uint64_t> byte_merges_;  // (256, 256): the rule for two bytes, which are half of all look-ups
   std::vector<Rule> rules_;            // open addressing, a power of two, at most half full
-  uint32_t n_rules_ = 0;
   uint64_t seed_ = 0;
 };
 

@@ -272,39 +272,71 @@ struct TokenizerLoader {
 
   TokenType type_of(int32_t id) const { return t.types[static_cast<size_t>(id)]; }
 
-  Status build_bpe() {
-    t.bpe.reset(t.byte_ids, data.merges.size(), seed);
-    if (data.merges.size() > INT32_MAX) return error(Code::bad_model, "tokenizer.ggml.merges: too many");
+  // One line of the merges: "left right" in the file's alphabet, as bytes.
+  struct Merge {
     std::string both;
+    size_t left_bytes = 0;
+    uint64_t left_hash = 0, right_hash = 0;
+    std::string_view left() const { return std::string_view(both).substr(0, left_bytes); }
+    std::string_view right() const { return std::string_view(both).substr(left_bytes); }
+  };
+
+  Status build_bpe() {
+    const size_t n = data.merges.size();
+    if (n > INT32_MAX) return error(Code::bad_model, "tokenizer.ggml.merges: %zu are too many", n);
+    std::vector<BpeModel::MergeRule> rules;
+    rules.reserve(n);
+    constexpr size_t kBatch = 32;
+    Merge batch[kBatch];
     int32_t guess = -1;
-    for (size_t i = 0; i < data.merges.size(); i++) {
-      const std::string_view merge = data.merges[i];
-      const size_t space = merge.find(' ', 1);
-      if (space == merge.npos || space + 1 == merge.size() || !utf8_valid(merge))
-        return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: found '%s', expected two tokens", i,
-                     shown(merge).c_str());
-      both.clear();
-      append_byte_decoded(merge.substr(0, space), &both);
-      const size_t left_bytes = both.size();
-      append_byte_decoded(merge.substr(space + 1), &both);
-      const std::string_view all(both), left = all.substr(0, left_bytes), right = all.substr(left_bytes);
-      // Vocabularies are mostly in the order of their merges: try the next token, and the same again.
-      int32_t merged = -1;
-      for (const int32_t id : {guess + 1, guess})
-        if (merged < 0 && id >= 0 && id < t.table.size() && type_of(id) == TokenType::normal &&
-            t.table[id] == all)
-          merged = id;
-      if (merged < 0) merged = t.text_index.find(t.table, all);
-      const int32_t left_id = t.text_index.find(t.table, left), right_id = t.text_index.find(t.table, right);
-      for (const auto& [id, text] :
-           {std::pair(left_id, left), std::pair(right_id, right), std::pair(merged, all)})
-        if (id < 0 && t.name_index.find(t.table, text) < 0)
-          return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: '%s': there is no token '%s'", i,
-                       shown(merge).c_str(), shown(text).c_str());
-      if (left_id < 0 || right_id < 0 || merged < 0) continue;  // text never becomes a control token
-      guess = merged;
-      t.bpe.add_rule(left_id, right_id, merged);
+    for (size_t from = 0; from < n; from += kBatch) {
+      const size_t count = std::min(kBatch, n - from);
+      for (size_t i = 0; i < count; i++) ORRERY_TRY(read_merge(from + i, &batch[i]));
+      for (size_t i = 0; i < count; i++) {
+        t.text_index.prefetch_token(t.table, batch[i].left_hash);
+        t.text_index.prefetch_token(t.table, batch[i].right_hash);
+      }
+      for (size_t i = 0; i < count; i++) {
+        const Merge& m = batch[i];
+        // Vocabularies are mostly in the order of their merges: try the next token, and the same again.
+        int32_t merged = -1;
+        for (const int32_t id : {guess + 1, guess})
+          if (merged < 0 && id >= 0 && id < t.table.size() && type_of(id) == TokenType::normal &&
+              t.table[id] == m.both)
+            merged = id;
+        if (merged < 0) merged = t.text_index.find(t.table, m.both);
+        const int32_t left = t.text_index.find(t.table, m.left(), m.left_hash);
+        const int32_t right = t.text_index.find(t.table, m.right(), m.right_hash);
+        if (left < 0 || right < 0 || merged < 0) {
+          // Text never becomes a control token; what is no token at all is an error.
+          for (const std::string_view text : {m.left(), m.right(), std::string_view(m.both)})
+            if (t.text_index.find(t.table, text) < 0 && t.name_index.find(t.table, text) < 0)
+              return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: '%s': there is no token '%s'",
+                           from + i, shown(data.merges[from + i]).c_str(), shown(text).c_str());
+          continue;
+        }
+        guess = merged;
+        rules.push_back({left, right, merged});
+      }
     }
+    t.bpe.reset(t.byte_ids, rules, seed);
+    return ok_status();
+  }
+
+  Status read_merge(size_t i, Merge* out) {
+    const std::string_view text = data.merges[i];
+    const size_t space = text.find(' ', 1);
+    if (space == text.npos || space + 1 == text.size() || !utf8_valid(text))
+      return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: found '%s', expected two tokens", i,
+                   shown(text).c_str());
+    out->both.clear();
+    append_byte_decoded(text.substr(0, space), &out->both);
+    out->left_bytes = out->both.size();
+    append_byte_decoded(text.substr(space + 1), &out->both);
+    out->left_hash = t.text_index.hash(out->left());
+    out->right_hash = t.text_index.hash(out->right());
+    t.text_index.prefetch(out->left_hash);
+    t.text_index.prefetch(out->right_hash);
     return ok_status();
   }
 
