@@ -1,0 +1,28 @@
+# `make install`: header, both libraries, pkg-config file and CMake package, examples and documents.  (samples/ installs the
+# tool and the demo model.)  Nothing installed names the place it was built or installed to: a prefix may be moved.
+include(CMakePackageConfigHelpers)
+
+set_target_properties(orrery_shared PROPERTIES EXPORT_NAME orrery)
+set_target_properties(orrery_static PROPERTIES EXPORT_NAME static)
+install(TARGETS orrery_shared orrery_static EXPORT orreryTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/include/orrery.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+
+# find_package(orrery) gives orrery::orrery (shared) and orrery::static.
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/orrery)
+install(EXPORT orreryTargets NAMESPACE orrery:: DESTINATION ${package})
+configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/orreryConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/orreryConfig.cmake INSTALL_DESTINATION ${package})
+# Before 1.0 a minor version may break callers.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/orreryConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/orreryConfig.cmake ${PROJECT_BINARY_DIR}/orreryConfigVersion.cmake
+        DESTINATION ${package})
+
+# The prefix, seen from the pkg-config file's own folder.
+file(RELATIVE_PATH prefix_from_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" prefix_from_pc "${prefix_from_pc}")
+configure_file(orrery.pc.in ${PROJECT_BINARY_DIR}/orrery.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/orrery.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
