@@ -1,0 +1,398 @@
+// Attention, written once over V; include after simd_avx2.h or simd_avx512.h and simd_rows.h.  Online softmax
+// over tiles of one page of keys, in ascending order, always from the page's first slot, so that where a
+// chunk or a split begins changes no bit.  A key that a query may not see is left out of every sum, whatever
+// its bytes.
+//
+// Decode is bound by reading K and V once.  Both are converted in registers as they lie: eight dot products
+// at a time (8 keys x 1 query ... 1 key x 8 queries) are summed across lanes together; a group of up to 8
+// query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
+// the softmax needs no transposition.
+//
+// Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
+// products of small float matrices (simd_gemm.h).
+#pragma once
+
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/simd_gemm.h"
+#include "runtime/cpu/simd_rows.h"
+
+namespace orrery::cpu {
+namespace {
+
+constexpr int kTile = kPageTokens;
+constexpr int kQueryLanes = 8;  // queries of one pass over the keys
+constexpr float kInfinity = __builtin_inff();
+
+inline int32_t padded_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+template <KvType kType>
+V::F load_chunk(const std::byte* vector, int i) {
+  switch (kType) {
+    case KvType::f32:
+      return V::load(reinterpret_cast<const float*>(vector) + i * V::kLanes);
+    case KvType::f16:
+      return V::load_half(vector + 2 * i * V::kLanes);
+    case KvType::q8_0:
+      return V::load_q8(reinterpret_cast<const uint8_t*>(vector), i);
+    default:
+      return V::load_q4(reinterpret_cast<const uint8_t*>(vector), i);
+  }
+}
+// The last dimensions where they are no whole vector; block formats have none such.
+template <KvType kType>
+V::F load_last(const std::byte* vector, int i, int n) {
+  if (kType == KvType::f32) return V::load_part(reinterpret_cast<const float*>(vector) + i * V::kLanes, n);
+  return V::load_half_part(vector + 2 * i * V::kLanes, n);
+}
+
+// ---- Decode ----
+
+struct DecodeScratch {
+  float* q;       // (8, padded_dim), scaled
+  float* o;       // (8, padded_dim)
+  float* scores;  // (kTile, queries)
+};
+
+// scores[t][query] for G queries and the keys [first, last) of a tile.
+template <KvType kType, int G>
+void decode_scores(const KvHead& kv, const std::byte* tile, int first, int last, const DecodeScratch& s) {
+  constexpr int kKeys = 8 / G;
+  const int32_t dim = padded_dim(kv.head_dim);
+  const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
+  const uint64_t token_bytes = 2 * kv.vector_bytes;
+  for (int t = first; t < last; t += kKeys) {
+    const std::byte* keys[kKeys];
+    for (int k = 0; k < kKeys; ++k) {
+      const int at = t + k < last ? t + k : last - 1;  // beyond the end: computed again, not stored
+      keys[k] = tile + static_cast<uint64_t>(at) * token_bytes;
+      for (uint64_t b = 0; b < kv.vector_bytes; b += 64) __builtin_prefetch(keys[k] + kv.vector_bytes + b);
+    }
+    V::F sums[8];
+    for (auto& v : sums) v = V::zero();
+    for (int i = 0; i < whole; ++i)
+      for (int k = 0; k < kKeys; ++k) {
+        const V::F x = load_chunk<kType>(keys[k], i);
+        for (int g = 0; g < G; ++g)
+          sums[k * G + g] = V::fma(x, V::load(s.q + g * dim + i * V::kLanes), sums[k * G + g]);
+      }
+    if (left)
+      for (int k = 0; k < kKeys; ++k) {
+        const V::F x = load_last<kType>(keys[k], whole, left);
+        for (int g = 0; g < G; ++g)
+          sums[k * G + g] = V::fma(x, V::load(s.q + g * dim + whole * V::kLanes), sums[k * G + g]);
+      }
+    // Beyond the last key this writes up to 7 more scores, which the caller overwrites or leaves unread.
+    _mm256_storeu_ps(s.scores + t * G, V::sum_eight(sums));
+  }
+}
+
+// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t]: C chunks of G queries at a time.
+template <KvType kType, int G, int C>
+void decode_values_block(const KvHead& kv, const std::byte* tile, int first, int last, const float* decay,
+                         int chunk, int part, const DecodeScratch& s) {
+  const int32_t dim = padded_dim(kv.head_dim);
+  const uint64_t token_bytes = 2 * kv.vector_bytes;
+  V::F o[G][C];
+  for (int g = 0; g < G; ++g)
+    for (int c = 0; c < C; ++c)
+      o[g][c] = V::mul(V::load(s.o + g * dim + (chunk + c) * V::kLanes), V::set(decay[g]));
+  const std::byte* value = tile + static_cast<uint64_t>(first) * token_bytes + kv.vector_bytes;
+  for (int t = first; t < last; ++t, value += token_bytes) {
+    V::F x[C];
+    for (int c = 0; c < C; ++c)
+      x[c] = part ? load_last<kType>(value, chunk + c, part) : load_chunk<kType>(value, chunk + c);
+    for (int g = 0; g < G; ++g) {
+      const V::F p = V::set(s.scores[t * G + g]);
+      for (int c = 0; c < C; ++c) o[g][c] = V::fma(p, x[c], o[g][c]);
+    }
+  }
+  for (int g = 0; g < G; ++g)
+    for (int c = 0; c < C; ++c) V::store(s.o + g * dim + (chunk + c) * V::kLanes, o[g][c]);
+}
+
+template <KvType kType, int G>
+void decode_values(const KvHead& kv, const std::byte* tile, int first, int last, const float* decay,
+                   const DecodeScratch& s) {
+  constexpr int kChunks = V::kAccumulators / G;
+  const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
+  int c = 0;
+  for (; c + kChunks <= whole; c += kChunks)
+    decode_values_block<kType, G, kChunks>(kv, tile, first, last, decay, c, 0, s);
+  if (kChunks > 2)
+    for (; c + 2 <= whole; c += 2) decode_values_block<kType, G, 2>(kv, tile, first, last, decay, c, 0, s);
+  for (; c < whole; ++c) decode_values_block<kType, G, 1>(kv, tile, first, last, decay, c, 0, s);
+  if (left) decode_values_block<kType, G, 1>(kv, tile, first, last, decay, whole, left, s);
+}
+
+// `n` <= G queries from task.q + first_query * head_dim on.
+template <KvType kType, int G>
+void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScratch& s) {
+  const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
+  for (int g = 0; g < G; ++g)
+    for (int32_t i = 0; i < dim; ++i) {
+      s.q[g * dim + i] =
+          g < n && i < head_dim ? t.q[static_cast<int64_t>(first_query + g) * head_dim + i] * t.scale : 0.0f;
+      s.o[g * dim + i] = 0;
+    }
+  constexpr int kVectors = kTile * G / V::kLanes;
+  V::F m = V::set(-kInfinity),
+       l = V::zero();  // lane i: query i % G; m the same in all of a query's lanes, l its parts
+  for (int64_t key = t.first_key; key < t.last_key;) {
+    const int64_t start = key / kTile * kTile;
+    const int first = static_cast<int>(key - start);
+    const int last = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
+    const std::byte* tile = kv_tile(t.kv, start / kTile);
+    decode_scores<kType, G>(t.kv, tile, first, last, s);
+    for (int i = 0; i < first * G; ++i) s.scores[i] = -kInfinity;
+    for (int i = last * G; i < kTile * G; ++i) s.scores[i] = -kInfinity;
+
+    V::F largest = m;
+    for (int i = 0; i < kVectors; ++i) largest = V::max(V::load(s.scores + i * V::kLanes), largest);
+    largest = V::fold_max(largest, G);
+    // Scores of -infinity weigh nothing, also where there is nothing else.
+    const V::F base = V::equal_select(largest, -kInfinity, V::zero(), largest);
+    const V::F decay = exponential(V::sub(m, base));
+    m = largest;
+    l = V::mul(l, decay);
+    for (int i = 0; i < kVectors; ++i) {
+      const V::F p = exponential(V::sub(V::load(s.scores + i * V::kLanes), base));
+      V::store(s.scores + i * V::kLanes, p);
+      l = V::add(l, p);
+    }
+    alignas(64) float decays[V::kLanes];
+    V::store(decays, decay);
+    decode_values<kType, G>(t.kv, tile, first, last, decays, s);
+    key = start + last;
+  }
+  alignas(64) float ms[V::kLanes], ls[V::kLanes];
+  V::store(ms, m);
+  V::store(ls, V::fold_sum(l, G));
+  for (int g = 0; g < n; ++g) {
+    float* partial = t.partials + (first_query + g) * t.partial_stride;
+    partial[0] = ms[g];
+    partial[1] = ls[g];
+    for (int32_t i = 0; i < dim; i += V::kLanes) V::store(partial + 16 + i, V::load(s.o + g * dim + i));
+  }
+}
+
+template <KvType kType>
+void decode_group(const DecodeTask& t) {
+  const int32_t dim = padded_dim(t.kv.head_dim);
+  float* at = reinterpret_cast<float*>(t.scratch);
+  const DecodeScratch s{at, at + kQueryLanes * dim, at + 2 * kQueryLanes * dim};
+  for (int first = 0; first < t.n_queries; first += kQueryLanes) {
+    const int n = t.n_queries - first < kQueryLanes ? t.n_queries - first : kQueryLanes;
+    switch (n) {
+      case 1:
+        decode_queries<kType, 1>(t, first, n, s);
+        break;
+      case 2:
+        decode_queries<kType, 2>(t, first, n, s);
+        break;
+      case 3:
+      case 4:
+        decode_queries<kType, 4>(t, first, n, s);
+        break;
+      default:
+        decode_queries<kType, 8>(t, first, n, s);
+        break;
+    }
+  }
+}
+
+void attend_decode(const DecodeTask& t) {
+  switch (t.kv.type) {
+    case KvType::f32:
+      return decode_group<KvType::f32>(t);
+    case KvType::f16:
+      return decode_group<KvType::f16>(t);
+    case KvType::q8_0:
+      return decode_group<KvType::q8_0>(t);
+    case KvType::q4_0:
+      return decode_group<KvType::q4_0>(t);
+  }
+}
+
+inline float exponential_of(float x) {
+  alignas(64) float lanes[V::kLanes];
+  V::store(lanes, exponential(V::set(x)));
+  return lanes[0];
+}
+
+void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, float* out) {
+  float m = -kInfinity, l = 0;
+  for (int64_t i = 0; i < n; ++i)
+    if (partials[i * partial_stride] > m) m = partials[i * partial_stride];
+  const int32_t whole = head_dim / V::kLanes * V::kLanes;
+  for (int32_t j = 0; j < head_dim; ++j) out[j] = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* partial = partials + i * partial_stride;
+    if (partial[1] == 0) continue;
+    const float weight = m == -kInfinity ? 1.0f : exponential_of(partial[0] - m);
+    l += weight * partial[1];
+    for (int32_t j = 0; j < whole; j += V::kLanes)
+      V::store(out + j, V::fma(V::set(weight), V::load(partial + 16 + j), V::load(out + j)));
+    for (int32_t j = whole; j < head_dim; ++j) out[j] += weight * partial[16 + j];
+  }
+  const float inverse = l == 0 ? 0.0f : 1.0f / l;
+  for (int32_t j = 0; j < head_dim; ++j) out[j] *= inverse;
+}
+
+// ---- Prefill ----
+
+struct PrefillScratch {
+  float* keys;           // (padded_dim, kTile): transposed
+  float* values;         // (kTile, padded_dim)
+  float* q;              // (kQueryTile, padded_dim), scaled
+  float* o;              // (kQueryTile, padded_dim)
+  float* scores;         // (kQueryTile, kTile)
+  float *m, *l, *decay;  // (kQueryTile)
+};
+
+PrefillScratch prefill_scratch(std::byte* scratch, int32_t dim) {
+  float* at = reinterpret_cast<float*>(scratch);
+  const auto take = [&](int64_t n) {
+    float* p = at;
+    at += n;
+    return p;
+  };
+  PrefillScratch s;
+  s.keys = take(static_cast<int64_t>(dim) * kTile);
+  s.values = take(static_cast<int64_t>(dim) * kTile);
+  s.q = take(static_cast<int64_t>(dim) * kQueryTile);
+  s.o = take(static_cast<int64_t>(dim) * kQueryTile);
+  s.scores = take(int64_t{kTile} * kQueryTile);
+  s.m = take(kQueryTile);
+  s.l = take(kQueryTile);
+  s.decay = take(kQueryTile);
+  return s;
+}
+
+// Decode's arrays (two of (8, dim) and 8 scores per key, with room for what decode_scores writes beyond them)
+// fit into the first of prefill's.
+int64_t attend_scratch_bytes(int32_t head_dim) {
+  const int64_t dim = padded_dim(head_dim);
+  const int64_t prefill = dim * (2 * kTile + 2 * kQueryTile) + int64_t{kTile} * kQueryTile + 3 * kQueryTile;
+  return prefill * static_cast<int64_t>(sizeof(float));
+}
+
+// Slots [first, last) of a tile as floats; other slots and the padding become zeros.
+template <KvType kType>
+void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, const PrefillScratch& s) {
+  const int32_t dim = padded_dim(kv.head_dim);
+  const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
+  const uint64_t token_bytes = 2 * kv.vector_bytes;
+  const auto chunk = [&](const std::byte* vector, int i) {
+    if (i < whole) return load_chunk<kType>(vector, i);
+    return i == whole && left ? load_last<kType>(vector, i, left) : V::zero();
+  };
+  for (int t = 0; t < kTile; t += V::kLanes)
+    for (int i = 0; i < dim / V::kLanes; ++i) {
+      V::F rows[V::kLanes];
+      for (int j = 0; j < V::kLanes; ++j) {
+        const bool in = t + j >= first && t + j < last;
+        const std::byte* key = tile + static_cast<uint64_t>(t + j) * token_bytes;
+        rows[j] = in ? chunk(key, i) : V::zero();
+        V::store(s.values + static_cast<int64_t>(t + j) * dim + i * V::kLanes,
+                 in ? chunk(key + kv.vector_bytes, i) : V::zero());
+      }
+      V::transpose(rows);
+      for (int j = 0; j < V::kLanes; ++j)
+        V::store(s.keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
+    }
+}
+
+// One query's scores become weights; keys [from, to) of the tile are visible, from < to.
+void soften(float* scores, int from, int to, float* m, float* l, float* decay) {
+  constexpr int kVectors = kTile / V::kLanes;
+  V::F x[kVectors], largest = V::set(*m);
+  for (int i = 0; i < kVectors; ++i) {
+    const int low = i * V::kLanes;
+    const auto within = [&](int t) { return t < low ? 0 : t > low + V::kLanes ? V::kLanes : t - low; };
+    x[i] = V::load(scores + low);
+    if (from > low || to < low + V::kLanes) x[i] = V::keep(x[i], within(from), within(to));
+    largest = V::max(x[i], largest);
+  }
+  const float new_m = V::largest(largest);
+  const float base = new_m == -kInfinity ? 0.0f : new_m;
+  V::F sum = V::zero();
+  for (int i = 0; i < kVectors; ++i) {
+    const V::F p = exponential(V::sub(x[i], V::set(base)));
+    V::store(scores + i * V::kLanes, p);
+    sum = V::add(sum, p);
+  }
+  *decay = exponential_of(*m - base);
+  *l = *l * *decay + V::sum(sum);
+  *m = new_m;
+}
+
+template <KvType kType>
+void prefill_group(const PrefillTask& t) {
+  const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
+  const int n_queries = t.n_rows * t.n_heads;
+  const PrefillScratch s = prefill_scratch(t.scratch, dim);
+  for (int i = 0; i < n_queries; ++i) {
+    const float* q = t.q + i / t.n_heads * t.q_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
+    for (int32_t j = 0; j < dim; ++j) {
+      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? q[j] * t.scale : 0.0f;
+      s.o[static_cast<int64_t>(i) * dim + j] = 0;
+    }
+    s.m[i] = -kInfinity;
+    s.l[i] = 0;
+  }
+  const auto first_visible = [&](int64_t position) {
+    return t.window > 0 && position >= t.window ? position - t.window + 1 : int64_t{0};
+  };
+  const int64_t end = t.first_position + t.n_rows;
+  for (int64_t start = first_visible(t.first_position) / kTile * kTile; start < end; start += kTile) {
+    // What row r may see of this tile.
+    const auto from = [&](int r) {
+      const int64_t v = first_visible(t.first_position + r) - start;
+      return static_cast<int>(v < 0 ? 0 : v);
+    };
+    const auto to = [&](int r) {
+      const int64_t v = t.first_position + r + 1 - start;
+      return static_cast<int>(v > kTile ? kTile : v);
+    };
+    convert_tile<kType>(t.kv, kv_tile(t.kv, start / kTile), from(0), to(t.n_rows - 1), s);
+    const Gemm<Start::zero> score{s.q, dim, s.keys, kTile, s.scores, kTile, 0, dim, nullptr};
+    score.run(n_queries, kTile / V::kLanes);
+    for (int i = 0; i < n_queries; ++i) {
+      const int r = i / t.n_heads;
+      if (from(r) < to(r)) soften(s.scores + i * kTile, from(r), to(r), &s.m[i], &s.l[i], &s.decay[i]);
+    }
+    const auto add_values = [&](int first_query, int n, int first, int last) {
+      const int64_t at = first_query;
+      const Gemm<Start::scale> output{
+          s.scores + at * kTile, kTile, s.values, dim, s.o + at * dim, dim, first, last, s.decay + at};
+      output.run(n, dim / V::kLanes);
+    };
+    if (from(t.n_rows - 1) == 0 && to(0) == kTile) {
+      add_values(0, n_queries, 0, kTile);
+    } else {  // each row has its own bounds
+      for (int r = 0; r < t.n_rows; ++r)
+        if (from(r) < to(r)) add_values(r * t.n_heads, t.n_heads, from(r), to(r));
+    }
+  }
+  for (int i = 0; i < n_queries; ++i) {
+    float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
+    const float inverse = s.l[i] == 0 ? 0.0f : 1.0f / s.l[i];
+    for (int32_t j = 0; j < head_dim; ++j) out[j] = s.o[static_cast<int64_t>(i) * dim + j] * inverse;
+  }
+}
+
+void attend_prefill(const PrefillTask& t) {
+  switch (t.kv.type) {
+    case KvType::f32:
+      return prefill_group<KvType::f32>(t);
+    case KvType::f16:
+      return prefill_group<KvType::f16>(t);
+    case KvType::q8_0:
+      return prefill_group<KvType::q8_0>(t);
+    case KvType::q4_0:
+      return prefill_group<KvType::q4_0>(t);
+  }
+}
+
+}  // namespace
+}  // namespace orrery::cpu

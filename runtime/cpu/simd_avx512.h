@@ -1,0 +1,245 @@
+// The vector that the shared simd_*.h files are written over, 512 bits wide.  AVX-512 F, BW, VL, DQ and VNNI;
+// only for files compiled for them.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/cpu/simd_blocks.h"
+
+namespace orrery::cpu {
+namespace {
+
+struct V {
+  using F = __m512;
+  using I = __m512i;
+  static constexpr int kLanes = 16;
+  static constexpr int kIntRows = 6;      // activation rows in registers: integer tiles,
+  static constexpr int kDecodeRows = 4;   // rows over weights as they lie,
+  static constexpr int kGemmVectors = 4;  // vectors of a float tile's width
+  static constexpr int kAccumulators = 16;
+
+  static F zero() { return _mm512_setzero_ps(); }
+  static F set(float x) { return _mm512_set1_ps(x); }
+  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }  // n < 16
+  static F load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  static void store_part(float* p, F x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }    // a b + c
+  static F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }              // b where either is NaN
+  static F min(F a, F b) { return _mm512_min_ps(a, b); }
+  static F nearest(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static F scale_by_power(F x, F n) { return _mm512_scalef_ps(x, n); }  // x * 2^n, n integral
+  // Lanes [from, to) of x, -infinity elsewhere.
+  static F keep(F x, int from, int to) {
+    const uint32_t low = (1u << to) - 1, under = (1u << from) - 1;
+    return _mm512_mask_blend_ps(static_cast<__mmask16>(low & ~under), set(-__builtin_inff()), x);
+  }
+  static float sum(F x) {
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    return sum256(a);
+  }
+  static float largest(F x) {
+    return max256(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+  }
+  // Every lane becomes the largest (the sum) of those whose numbers differ from its own by multiples of
+  // `period`.
+  static F fold_max(F x, int period) {
+    for (int step = period; step < 16; step *= 2) x = max(x, across(x, step));
+    return x;
+  }
+  static F fold_sum(F x, int period) {
+    for (int step = period; step < 16; step *= 2) x = add(x, across(x, step));
+    return x;
+  }
+  // p[0 .. period) over and over; period divides 8.
+  static F repeat(const float* p, int period) {
+    return _mm512_permutexvar_ps(_mm512_and_si512(lane_numbers(), _mm512_set1_epi32(period - 1)),
+                                 load_part(p, period));
+  }
+  static F equal_select(F a, float b, F if_equal, F otherwise) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, set(b), _CMP_EQ_OQ), otherwise, if_equal);
+  }
+  // The sums of eight vectors.
+  static __m256 sum_eight(const F* a) {
+    F b[4], c[2];
+    for (int i = 0; i < 4; ++i)
+      b[i] = add(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+                 _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
+    for (int i = 0; i < 2; ++i)
+      c[i] = add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                 _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xDD));
+    // 128-bit lane i: four parts of a[i] in c[0], of a[i + 4] in c[1].
+    const F d = add(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
+    const F e = add(d, _mm512_permute_ps(d, 0x4E));
+    const I order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+    return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, e));
+  }
+
+  static F load_half(const void* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  }
+  static F load_half_part(const void* p, int n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+  }
+  static void store_half(void* p, F x) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static F bfloat(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+  static F load_bfloat(const void* p) { return bfloat(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+  static F load_bfloat_part(const void* p, int n) { return bfloat(_mm256_maskz_loadu_epi16(first(n), p)); }
+  // Chunk `i` of 16 of a Q8_0 vector, and of a Q4_0 one.
+  static F load_q8(const uint8_t* vector, int i) {
+    const uint8_t* block = vector + i / 2 * 34;
+    const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2 + i % 2 * 16));
+    return mul(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), set(half_value(block)));
+  }
+  static F load_q4(const uint8_t* vector, int i) {
+    const uint8_t* block = vector + i / 2 * 18;
+    __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2));
+    if (i % 2) q = _mm_srli_epi16(q, 4);
+    q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(8));
+    return mul(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), set(half_value(block)));
+  }
+
+  static double sum_squares(const float* x, int64_t n) {
+    __m512d a = _mm512_setzero_pd(), b = a;
+    for (int64_t i = 0; i < n; i += 16) {
+      const F v = n - i >= 16 ? load(x + i) : load_part(x + i, static_cast<int>(n - i));
+      const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+      const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+      a = _mm512_fmadd_pd(low, low, a);
+      b = _mm512_fmadd_pd(high, high, b);
+    }
+    const __m512d c = _mm512_add_pd(a, b);
+    return sum256(_mm256_add_pd(_mm512_castpd512_pd256(c), _mm512_extractf64x4_pd(c, 1)));
+  }
+
+  // Integers.
+  static I zero_i() { return _mm512_setzero_si512(); }
+  static I set_i(int32_t x) { return _mm512_set1_epi32(x); }
+  static I load_i(const void* p) { return _mm512_loadu_si512(p); }
+  static void store_i(void* p, I x) { _mm512_storeu_si512(p, x); }
+  static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+
+  // VNNI multiplies unsigned by signed bytes: codes are kept unsigned, with an offset that the sums of
+  // activations take back.  kOffset: of the codes as codes() gives them.
+  template <class Format>
+  static constexpr int kOffset = Format::kSigned ? 128 : Format::kOffset;
+  static constexpr int kChunks = 4;  // vectors of codes in 256 weights
+  template <class Format>
+  static void codes(const Unpacked& u, I* out) {
+    for (int i = 0; i < 4; ++i) {
+      out[i] = _mm512_inserti64x4(_mm512_castsi256_si512(u.q[2 * i]), u.q[2 * i + 1], 1);
+      if (Format::kSigned) out[i] = _mm512_xor_si512(out[i], _mm512_set1_epi8(-128));
+    }
+  }
+  // acc + sums of four products.
+  template <bool kSigned>
+  static I dot(I acc, I codes, I activations) {
+    return _mm512_dpbusd_epi32(acc, codes, activations);
+  }
+
+  // A scale for each group of 256 weights, and its spread over the lanes of chunk i.
+  struct Scales {
+    F v;
+  };
+  template <int kGroup>
+  static Scales scales(const __m256* s, __m256 d) {
+    if (kGroup == 32) return {_mm512_castps256_ps512(_mm256_mul_ps(s[0], d))};
+    const I twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return {mul(join(s[0], s[1]), _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(d)))};
+  }
+  template <int kGroup>
+  static F chunk_scale(const Scales& s, int i) {
+    const I index = kGroup == 32 ? _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1)
+                                 : _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(index, _mm512_set1_epi32(i * 64 / kGroup)), s.v);
+  }
+  // acc - sum over groups of s * sum of the group's activations.
+  template <int kGroup>
+  static F subtract_minima(F acc, const Scales& s, const int16_t* sums) {
+    const __m256i sixteen = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums));
+    if (kGroup == 32) {
+      const __m256 eight = _mm256_cvtepi32_ps(_mm256_madd_epi16(sixteen, _mm256_set1_epi16(1)));
+      return fnma(_mm512_zextps256_ps512(_mm512_castps512_ps256(s.v)), _mm512_zextps256_ps512(eight), acc);
+    }
+    return fnma(s.v, _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(sixteen)), acc);
+  }
+  // What chunk i's dot starts from so that the codes' offset disappears: minus offset * sum, once per group
+  // of 16.
+  struct Corrections {
+    I v;
+  };
+  template <int kOffsetValue>
+  static Corrections corrections(const int16_t* sums) {
+    const I wide = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)));
+    return {_mm512_mullo_epi32(wide, set_i(-kOffsetValue))};
+  }
+  static I chunk_correction(const Corrections& c, int i) {
+    const I index = _mm512_setr_epi32(0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0);
+    return _mm512_maskz_permutexvar_epi32(0x1111, _mm512_add_epi32(index, set_i(4 * i)), c.v);
+  }
+
+  // Sixteen vectors of sixteen dwords, transposed.
+  static void transpose(F* r) {
+    F a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+      a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+      a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+      b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+      b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);
+      b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+      b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+    }
+    // b[4 g + c]: in 128-bit lane k, column 4 k + c of rows 4 g .. 4 g + 3.
+    for (int c = 0; c < 4; ++c) {
+      const F low01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x44),
+              high01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xEE);
+      const F low23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x44),
+              high23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xEE);
+      r[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+      r[4 + c] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
+      r[8 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+      r[12 + c] = _mm512_shuffle_f32x4(high01, high23, 0xDD);
+    }
+  }
+
+  // 32 floats -> int8, the largest magnitude's bits, and the sums of each 16.
+  struct Block32 {
+    F a, b;
+  };
+  static Block32 load32(const float* p) { return {load(p), load(p + 16)}; }
+  static uint32_t largest_bits(const Block32& x) {
+    const I mask = set_i(0x7FFFFFFF);
+    return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(
+        _mm512_and_si512(_mm512_castps_si512(x.a), mask), _mm512_and_si512(_mm512_castps_si512(x.b), mask))));
+  }
+  static void quantize32(const Block32& x, float inverse, int8_t* q, int16_t* sums) {
+    const I a = _mm512_cvtps_epi32(mul(x.a, set(inverse))), b = _mm512_cvtps_epi32(mul(x.b, set(inverse)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(a));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtepi32_epi8(b));
+    sums[0] = static_cast<int16_t>(_mm512_reduce_add_epi32(a));
+    sums[1] = static_cast<int16_t>(_mm512_reduce_add_epi32(b));
+  }
+
+ private:
+  static I lane_numbers() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+  static F across(F x, int step) {
+    return _mm512_permutexvar_ps(_mm512_xor_si512(lane_numbers(), _mm512_set1_epi32(step)), x);
+  }
+  static F join(__m256 low, __m256 high) { return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1); }
+};
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,268 @@
+// The quantized formats in registers: 256 weights as bytes in column order, their scales and minima as
+// floats.
+//
+// Each format says how its codes relate to weights: weight = scale * (code - kOffset) - min, codes unsigned
+// below 64, or signed where kSigned.  Formats with blocks of 32 are read eight blocks at a time.  AVX2 and
+// F16C; shared by the AVX2 and AVX-512 paths (128 to 256 bits are the natural width of these layouts).  Loads
+// never leave the blocks.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace orrery::cpu {
+namespace {
+
+struct Unpacked {
+  __m256i q[8];     // 32 codes each
+  __m256 scale[2];  // per group of 32: 8 in [0]; of 16: 16
+  __m256 min[2];
+};
+
+inline __m256i bytes32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m128i bytes16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+template <class T>
+inline T word(const uint8_t* p) {
+  T w;
+  __builtin_memcpy(&w, p, sizeof w);
+  return w;
+}
+inline float half_value(const uint8_t* p) { return _cvtsh_ss(word<uint16_t>(p)); }
+
+inline float sum256(__m256 x) {
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+inline float max256(__m256 x) {
+  __m128 a = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
+}
+inline double sum256(__m256d x) {
+  const __m128d a = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(a, _mm_unpackhi_pd(a, a)));
+}
+
+// The halves at the start of eight blocks.
+inline __m256 eight_halves(const uint8_t* p, int stride) {
+  const auto h = [&](int i) { return static_cast<short>(word<uint16_t>(p + i * stride)); };
+  return _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)));
+}
+// Eight bytes as floats, times d.
+inline __m256 scaled_bytes(uint64_t bytes, float d) {
+  const __m256i wide = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+  return _mm256_mul_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(d));
+}
+inline __m256 scaled_words(__m256i dwords, float d) {
+  return _mm256_mul_ps(_mm256_cvtepi32_ps(dwords), _mm256_set1_ps(d));
+}
+
+inline __m256i low_nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline __m256i high_nibbles(__m256i x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+// 16 bytes: low nibbles, then high nibbles.
+inline __m256i nibbles32(const uint8_t* p) {
+  const __m128i x = bytes16(p);
+  return low_nibbles(_mm256_inserti128_si256(_mm256_castsi128_si256(x), _mm_srli_epi16(x, 4), 1));
+}
+// Bit i of every byte, moved to bit `to`.
+template <int kBit, int kTo>
+inline __m256i bit(__m256i x) {
+  constexpr int kLeft = kTo > kBit ? kTo - kBit : 0, kRight = kBit > kTo ? kBit - kTo : 0;
+  return _mm256_and_si256(_mm256_srli_epi16(_mm256_slli_epi16(x, kLeft), kRight), _mm256_set1_epi8(1 << kTo));
+}
+// 16 where bit i of the word is set, for byte i.
+inline __m256i fifth_bits(const uint8_t* p) {
+  const __m256i bytes =
+      _mm256_shuffle_epi8(_mm256_set1_epi32(word<int32_t>(p)),
+                          _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+  const __m256i each = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+  const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
+  return _mm256_and_si256(set, _mm256_set1_epi8(16));
+}
+inline __m256i codebook(__m256i nibbles) {
+  const __m128i values =
+      _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), nibbles);
+}
+inline __m256 negated(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
+
+// kBytes: of 256 weights.  kBlock: weights in a block of the format.
+template <int kBytesValue, int kBlockValue, int kGroupValue, int kOffsetValue, bool kSignedValue,
+          bool kHasMinValue>
+struct FormatTraits {
+  static constexpr int kBytes = kBytesValue, kBlock = kBlockValue, kGroup = kGroupValue,
+                       kOffset = kOffsetValue;
+  static constexpr bool kSigned = kSignedValue, kHasMin = kHasMinValue;
+};
+
+struct Q8_0 : FormatTraits<8 * 34, 32, 32, 0, true, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 8; ++i) u.q[i] = bytes32(p + 34 * i + 2);
+    u.scale[0] = eight_halves(p, 34);
+  }
+};
+
+struct Q4_0 : FormatTraits<8 * 18, 32, 32, 8, false, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 8; ++i) u.q[i] = nibbles32(p + 18 * i + 2);
+    u.scale[0] = eight_halves(p, 18);
+  }
+};
+
+struct Q4_1 : FormatTraits<8 * 20, 32, 32, 0, false, true> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 8; ++i) u.q[i] = nibbles32(p + 20 * i + 4);
+    u.scale[0] = eight_halves(p, 20);
+    u.min[0] = negated(eight_halves(p + 2, 20));
+  }
+};
+
+struct Q5_0 : FormatTraits<8 * 22, 32, 32, 16, false, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 8; ++i)
+      u.q[i] = _mm256_or_si256(nibbles32(p + 22 * i + 6), fifth_bits(p + 22 * i + 2));
+    u.scale[0] = eight_halves(p, 22);
+  }
+};
+
+struct Q5_1 : FormatTraits<8 * 24, 32, 32, 0, false, true> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 8; ++i)
+      u.q[i] = _mm256_or_si256(nibbles32(p + 24 * i + 8), fifth_bits(p + 24 * i + 4));
+    u.scale[0] = eight_halves(p, 24);
+    u.min[0] = negated(eight_halves(p + 2, 24));
+  }
+};
+
+struct Iq4Nl : FormatTraits<8 * 18, 32, 32, 0, true, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 8; ++i) u.q[i] = codebook(nibbles32(p + 18 * i + 2));
+    u.scale[0] = eight_halves(p, 18);
+  }
+};
+
+struct Q2K : FormatTraits<84, 256, 16, 0, false, true> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    const __m256i three = _mm256_set1_epi8(3);
+    for (int half = 0; half < 2; ++half) {
+      const __m256i x = bytes32(p + 16 + 32 * half);
+      u.q[4 * half] = _mm256_and_si256(x, three);
+      u.q[4 * half + 1] = _mm256_and_si256(_mm256_srli_epi16(x, 2), three);
+      u.q[4 * half + 2] = _mm256_and_si256(_mm256_srli_epi16(x, 4), three);
+      u.q[4 * half + 3] = _mm256_and_si256(_mm256_srli_epi16(x, 6), three);
+    }
+    const float d = half_value(p + 80), dmin = half_value(p + 82);
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t s = word<uint64_t>(p + 8 * half);
+      u.scale[half] = scaled_bytes(s & 0x0F0F0F0F0F0F0F0F, d);
+      u.min[half] = scaled_bytes(s >> 4 & 0x0F0F0F0F0F0F0F0F, dmin);
+    }
+  }
+};
+
+struct Q3K : FormatTraits<110, 256, 16, 4, false, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    const __m256i three = _mm256_set1_epi8(3), high = bytes32(p), low = bytes32(p + 32),
+                  top = bytes32(p + 64);
+    const auto with = [](__m256i two, __m256i third) { return _mm256_or_si256(two, third); };
+    u.q[0] = with(_mm256_and_si256(low, three), bit<0, 2>(high));
+    u.q[1] = with(_mm256_and_si256(_mm256_srli_epi16(low, 2), three), bit<1, 2>(high));
+    u.q[2] = with(_mm256_and_si256(_mm256_srli_epi16(low, 4), three), bit<2, 2>(high));
+    u.q[3] = with(_mm256_and_si256(_mm256_srli_epi16(low, 6), three), bit<3, 2>(high));
+    u.q[4] = with(_mm256_and_si256(top, three), bit<4, 2>(high));
+    u.q[5] = with(_mm256_and_si256(_mm256_srli_epi16(top, 2), three), bit<5, 2>(high));
+    u.q[6] = with(_mm256_and_si256(_mm256_srli_epi16(top, 4), three), bit<6, 2>(high));
+    u.q[7] = with(_mm256_and_si256(_mm256_srli_epi16(top, 6), three), bit<7, 2>(high));
+    // 6-bit scales: nibbles in 8 bytes, the upper two bits of four in each of 4 bytes.
+    const uint64_t nibbles = word<uint64_t>(p + 96), upper = word<uint32_t>(p + 104);
+    const auto two = [&](int shift) { return upper >> shift & 0x03030303; };
+    const uint64_t s0 = (nibbles & 0x0F0F0F0F0F0F0F0F) | (two(0) | two(2) << 32) << 4;
+    const uint64_t s1 = (nibbles >> 4 & 0x0F0F0F0F0F0F0F0F) | (two(4) | two(6) << 32) << 4;
+    const float d = half_value(p + 108);
+    const auto scales = [&](uint64_t s) {
+      return scaled_words(_mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(s))),
+                                           _mm256_set1_epi32(32)),
+                          d);
+    };
+    u.scale[0] = scales(s0);
+    u.scale[1] = scales(s1);
+  }
+};
+
+// The twelve bytes of eight 6-bit scales and minima of Q4_K and Q5_K.
+inline void scales_k4(const uint8_t* p, Unpacked& u) {
+  const uint32_t a = word<uint32_t>(p + 4), b = word<uint32_t>(p + 8), c = word<uint32_t>(p + 12);
+  const uint64_t scale_high = (c & 0x0F0F0F0F) | (a >> 2 & 0x30303030);
+  const uint64_t min_high = (c >> 4 & 0x0F0F0F0F) | (b >> 2 & 0x30303030);
+  u.scale[0] = scaled_bytes((a & 0x3F3F3F3F) | scale_high << 32, half_value(p));
+  u.min[0] = scaled_bytes((b & 0x3F3F3F3F) | min_high << 32, half_value(p + 2));
+}
+
+struct Q4K : FormatTraits<144, 256, 32, 0, false, true> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 4; ++i) {
+      const __m256i x = bytes32(p + 16 + 32 * i);
+      u.q[2 * i] = low_nibbles(x);
+      u.q[2 * i + 1] = high_nibbles(x);
+    }
+    scales_k4(p, u);
+  }
+};
+
+struct Q5K : FormatTraits<176, 256, 32, 0, false, true> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    const __m256i high = bytes32(p + 16);
+    const auto nibbles = [&](int i) {
+      const __m256i x = bytes32(p + 48 + 32 * i);
+      u.q[2 * i] = low_nibbles(x);
+      u.q[2 * i + 1] = high_nibbles(x);
+    };
+    for (int i = 0; i < 4; ++i) nibbles(i);
+    u.q[0] = _mm256_or_si256(u.q[0], bit<0, 4>(high));
+    u.q[1] = _mm256_or_si256(u.q[1], bit<1, 4>(high));
+    u.q[2] = _mm256_or_si256(u.q[2], bit<2, 4>(high));
+    u.q[3] = _mm256_or_si256(u.q[3], bit<3, 4>(high));
+    u.q[4] = _mm256_or_si256(u.q[4], bit<4, 4>(high));
+    u.q[5] = _mm256_or_si256(u.q[5], bit<5, 4>(high));
+    u.q[6] = _mm256_or_si256(u.q[6], bit<6, 4>(high));
+    u.q[7] = _mm256_or_si256(u.q[7], bit<7, 4>(high));
+    scales_k4(p, u);
+  }
+};
+
+struct Q6K : FormatTraits<210, 256, 16, 32, false, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    const __m256i upper = _mm256_set1_epi8(0x30);
+    for (int half = 0; half < 2; ++half) {
+      const __m256i a = bytes32(p + 64 * half), b = bytes32(p + 64 * half + 32),
+                    h = bytes32(p + 128 + 32 * half);
+      u.q[4 * half] = _mm256_or_si256(low_nibbles(a), _mm256_and_si256(_mm256_slli_epi16(h, 4), upper));
+      u.q[4 * half + 1] = _mm256_or_si256(low_nibbles(b), _mm256_and_si256(_mm256_slli_epi16(h, 2), upper));
+      u.q[4 * half + 2] = _mm256_or_si256(high_nibbles(a), _mm256_and_si256(h, upper));
+      u.q[4 * half + 3] = _mm256_or_si256(high_nibbles(b), _mm256_and_si256(_mm256_srli_epi16(h, 2), upper));
+    }
+    const __m128i s = bytes16(p + 192);
+    const float d = half_value(p + 208);
+    u.scale[0] = scaled_words(_mm256_cvtepi8_epi32(s), d);
+    u.scale[1] = scaled_words(_mm256_cvtepi8_epi32(_mm_srli_si128(s, 8)), d);
+  }
+};
+
+struct Iq4Xs : FormatTraits<136, 256, 32, 0, true, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 8; ++i) u.q[i] = codebook(nibbles32(p + 8 + 16 * i));
+    // Scale g: nibble g of a word, upper two bits at 2 g of a half word.
+    const __m256i g = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(word<int32_t>(p + 4)), _mm256_slli_epi32(g, 2));
+    const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(word<uint16_t>(p + 2)), _mm256_slli_epi32(g, 1));
+    const __m256i s = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
+                                      _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
+    u.scale[0] = scaled_words(_mm256_sub_epi32(s, _mm256_set1_epi32(32)), half_value(p));
+  }
+};
+
+}  // namespace
+}  // namespace orrery::cpu
