@@ -103,7 +103,7 @@ class Value {
   static Value map(Map items);
   static Value object(detail::Node* node);  // takes over the caller's reference
 
-  enum class ViewType : uint8_t { none, range, keys, values, items };
+  enum class ViewType : uint8_t { none, range, keys, values, items, group };
   static Value view(ViewType type, std::vector<Value> items, int64_t start = 0, int64_t stop = 0,
                     int64_t step = 1);
 
@@ -134,6 +134,10 @@ class Value {
   const int64_t* range_bounds() const;                  // start, stop, step of a range view
   detail::Node* as_node() const { return data_.node; }  // identity of what is not a scalar; null for scalars
 
+  // What groupby makes: a tuple of two whose items also go by `grouper` and `list`.
+  static Value group(Value grouper, Value list);
+  bool is_group() const;
+
   // Strings: number of code points, byte offset of code point `index` (0 .. length, inclusive).
   size_t string_length() const;
   size_t string_offset(size_t index) const;
@@ -142,8 +146,13 @@ class Value {
   const Value* find(std::string_view key) const;
 
   // Python's ==, for every kind; objects by identity.  Nesting is followed to a fixed depth, beyond which
-  // values compare unequal.
-  bool equals(const Value& other) const;
+  // values compare unequal.  Lists that share parts can take exponential time to compare: `work` bounds the
+  // values looked at, is lowered by their number, and at zero the answer is false.
+  bool equals(const Value& other, uint64_t* work) const;
+  bool equals(const Value& other) const {
+    uint64_t work = 1ull << 26;
+    return equals(other, &work);
+  }
 
  private:
   bool counted() const {
@@ -159,12 +168,38 @@ class Value {
   friend class detail::DeadList;
   Kind kind_ = Kind::undefined;
   union Data {
+    detail::Node* node;
     bool boolean;
     int64_t integer;
     double floating;
-    detail::Node* node;
-  } data_ = {.integer = 0};
+  } data_{nullptr};
 };
+
+namespace detail {
+// Bodies without references, waiting to be freed one after another.
+class DeadList {
+ public:
+  void take(Value& value) noexcept {
+    if (!value.counted()) return;
+    Node* node = value.data_.node;
+    value.kind_ = Kind::undefined;
+    value.data_.node = nullptr;
+    if (node->refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    node->next_dead_ = head_;
+    head_ = node;
+  }
+  void drain() noexcept {
+    while (Node* node = head_) {
+      head_ = node->next_dead_;
+      node->surrender(*this);
+      delete node;
+    }
+  }
+
+ private:
+  Node* head_ = nullptr;
+};
+}  // namespace detail
 
 // Pairs in insertion order with lookup by key.  Keys compare as in Python: 1, 1.0 and true are one key.
 class Map {
@@ -183,13 +218,13 @@ class Map {
   const Value* find(std::string_view key) const;
   const std::vector<Entry>& entries() const { return entries_; }
   size_t size() const { return entries_.size(); }
+  void surrender(detail::DeadList& dead);  // gives every reference away; for the bodies that hold a map
 
  private:
   struct KeyLess {
     bool operator()(const Value& a, const Value& b) const;
   };
   size_t position(const Value& key) const;  // entries_.size() when absent
-  friend struct detail::MapNode;
 
   std::vector<Entry> entries_;
   // Only for larger maps.  A tree, not a hash table: keys come from strangers, and no choice of keys makes it
@@ -197,7 +232,12 @@ class Map {
   std::unique_ptr<std::map<Value, size_t, KeyLess>> index_;
 };
 
-// Whether `key` may be a map's key (Python's hashable): scalars, strings, tuples of such, objects.
+// Whether `key` may be a map's key (Python's hashable): scalars, strings, tuples of such, objects; of
+// tuples only those of up to 1,000 values, which keeps lookups cheap.
 bool is_hashable(const Value& key);
+
+// Order of two numbers (is_number), exact also between integers and floats: -1, 0, 1, or 2 when one is not a
+// number.
+int compare_numbers(const Value& a, const Value& b);
 
 }  // namespace orrery::text
