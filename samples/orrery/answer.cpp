@@ -93,11 +93,11 @@ void add_message(orrery_session* session, const char* role, const std::string& c
       [&](orrery_error* error) { return orrery_session_add_message(session, role, content.c_str(), error); });
 }
 
-double Answer::prefill_rate() const {
-  return prefill_us == 0
-             ? 0
-             : static_cast<double>(prompt_tokens - reused_tokens) * 1e6 / static_cast<double>(prefill_us);
+double per_second(uint64_t count, uint64_t microseconds) {
+  return microseconds == 0 ? 0 : static_cast<double>(count) * 1e6 / static_cast<double>(microseconds);
 }
+
+double Answer::prefill_rate() const { return per_second(prompt_tokens - reused_tokens, prefill_us); }
 
 double Answer::decode_rate() const {
   return generated_tokens < 2 || decode_seconds <= 0

@@ -41,6 +41,8 @@ struct AnswerWishes {
 // Needs an Interrupts to be alive. Throws ApiError; the generation is then over.
 Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes);
 
+double per_second(uint64_t count, uint64_t microseconds);  // 0 where no time passed
+
 const char* finish_name(uint32_t finish_reason);  // "end", "stop", "length", "context", "cancelled"
 
 Generation begin_answer(orrery_session* session, const orrery_generate_options& options);

@@ -27,15 +27,12 @@ void stats(Request& request) {
   orrery_stats stats;
   orrery_stats_init(&stats);
   call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
-  const auto rate = [](uint64_t tokens, uint64_t us) {
-    return us == 0 ? 0.0 : static_cast<double>(tokens) * 1e6 / static_cast<double>(us);
-  };
   say(format("context     %s of %s tokens, %zu messages", grouped(stats.n_tokens).c_str(),
              grouped(stats.n_context).c_str(), request.chat.n_messages()));
   say(format("prompts     %s tokens computed at %.0f/s, %s reused", grouped(stats.prompt_tokens).c_str(),
-             rate(stats.prompt_tokens, stats.prefill_us), grouped(stats.reused_tokens).c_str()));
+             per_second(stats.prompt_tokens, stats.prefill_us), grouped(stats.reused_tokens).c_str()));
   say(format("answers     %s tokens at %.1f/s", grouped(stats.generated_tokens).c_str(),
-             rate(stats.generated_tokens, stats.decode_us)));
+             per_second(stats.generated_tokens, stats.decode_us)));
   say(format("KV cache    %s in use of %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
              human_bytes(stats.device_kv_bytes).c_str(), human_bytes(stats.workspace_bytes).c_str()));
   const ResidentMemory memory = resident_memory();

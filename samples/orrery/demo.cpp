@@ -127,6 +127,10 @@ int demo(const Args& args, Output& out) {
   orrery_stats stats;
   orrery_stats_init(&stats);
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
+  out.write(format("Speed     %s prompt tokens read at %.0f/s, %s tokens of answers at %.0f/s\n",
+                   grouped(stats.prompt_tokens).c_str(), per_second(stats.prompt_tokens, stats.prefill_us),
+                   grouped(stats.generated_tokens).c_str(),
+                   per_second(stats.generated_tokens, stats.decode_us)));
   const ResidentMemory memory = resident_memory();
   out.write(format("Answers   %zu of %zu right\n", right, questions.size()));
   out.write(format("Memory    planned %s in the arena, %s of it KV cache; %s of KV hold %s tokens\n",

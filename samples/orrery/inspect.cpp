@@ -2,7 +2,7 @@
 // as JSON; here it becomes a table. Whatever the file lacks is left out; strings of the file are shown, never
 // obeyed.
 #include <algorithm>
-#include <map>
+#include <cmath>
 
 #include "api.h"
 #include "command.h"
@@ -31,16 +31,16 @@ class Metadata {
   const Json& metadata_;
 };
 
-// How many elements an array of the metadata has; long ones come as {"type", "length", "first"}.
-size_t array_length(const Json& value) {
-  if (value.is_array()) return value.size();
-  if (value.is_object() && value.contains("length")) return value["length"].get<size_t>();
-  return 0;
-}
+// How many elements an array of the metadata has: {"type", "count", "first"}.
+uint64_t array_length(const Json& value) { return value.is_object() ? value.at("count").get<uint64_t>() : 0; }
 
 std::string number_text(const Json& value) {
   if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
-  if (value.is_number()) return format("%g", value.get<double>());
+  if (value.is_number()) {
+    const double number = value.get<double>();
+    const bool whole = number >= 0 && number < 1e15 && number == std::floor(number);
+    return whole ? grouped(static_cast<uint64_t>(number)) : format("%g", number);
+  }
   return value.is_null() ? "" : dump_json(value, -1);
 }
 
@@ -80,6 +80,7 @@ void print_summary(const Json& file, Output& out) {
                         human_bytes(file.at("file_bytes").get<uint64_t>()) + ")");
   table.row("name", metadata.text("general.name"));
   table.row("architecture", architecture);
+  if (!file.at("supported").get<bool>()) table.row("cannot run", file.value("reason", ""));
 
   std::string shape;
   for (const std::string& part :
@@ -105,7 +106,7 @@ void print_summary(const Json& file, Output& out) {
   const std::string tokenizer = metadata.text("tokenizer.ggml.model");
   if (!tokenizer.empty()) {
     const std::string pre = metadata.text("tokenizer.ggml.pre");
-    const size_t n_tokens = array_length(metadata.at("tokenizer.ggml.tokens"));
+    const uint64_t n_tokens = array_length(metadata.at("tokenizer.ggml.tokens"));
     table.row("tokenizer",
               tokenizer + (pre.empty() ? "" : " (" + pre + ")") + ", " + grouped(n_tokens) + " tokens");
   }
@@ -119,28 +120,27 @@ void print_summary(const Json& file, Output& out) {
   table.row("chat template", templates.empty() ? "none" : templates);
 
   struct Sum {
-    uint64_t tensors = 0, elements = 0, bytes = 0;
+    std::string type;
+    uint64_t tensors = 0, parameters = 0, bytes = 0;
   };
-  std::map<std::string, Sum> types;
+  std::vector<Sum> sums;
   Sum all;
-  for (const Json& tensor : file.at("tensors")) {
-    for (Sum* sum : {&types[tensor.at("type").get<std::string>()], &all}) {
-      sum->tensors += 1;
-      sum->elements += tensor.at("elements").get<uint64_t>();
-      sum->bytes += tensor.at("bytes").get<uint64_t>();
-    }
+  all.type = "  together";
+  for (const Json& type : file.at("types")) {
+    sums.push_back({"  " + type.at("type").get<std::string>(), type.at("tensors").get<uint64_t>(),
+                    type.at("parameters").get<uint64_t>(), type.at("bytes").get<uint64_t>()});
+    all.tensors += sums.back().tensors;
+    all.parameters += sums.back().parameters;
+    all.bytes += sums.back().bytes;
   }
-  std::vector<std::pair<std::string, Sum>> by_size(types.begin(), types.end());
-  std::sort(by_size.begin(), by_size.end(),
-            [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  std::sort(sums.begin(), sums.end(), [](const Sum& a, const Sum& b) { return a.bytes > b.bytes; });
+  sums.push_back(all);
   out.write(format("\n%-16s%8s  %16s  %16s\n", "parameters", "tensors", "numbers", "bytes"));
-  const auto line = [&](const std::string& name, const Sum& sum) {
-    out.text(format("%-16s%8s  %16s  %16s  %10s\n", name.c_str(), grouped(sum.tensors).c_str(),
-                    grouped(sum.elements).c_str(), grouped(sum.bytes).c_str(),
+  for (const Sum& sum : sums) {
+    out.text(format("%-16s%8s  %16s  %16s  %10s\n", sum.type.c_str(), grouped(sum.tensors).c_str(),
+                    grouped(sum.parameters).c_str(), grouped(sum.bytes).c_str(),
                     human_bytes(sum.bytes).c_str()));
-  };
-  for (const auto& [name, sum] : by_size) line("  " + name, sum);
-  line("  together", all);
+  }
 }
 
 void print_metadata(const Json& file, Output& out) {

@@ -1,0 +1,63 @@
+// Runs the tool for the tests: once, with its output captured (run), or on a pseudo-terminal that a test
+// types into (Terminal). Nothing waits for ever: whatever takes longer than its limit is killed and the test
+// says so.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace orrery::testing {
+
+struct Finished {
+  int code = -1;  // exit code; 128 + signal where one killed it; -1: it took too long
+  std::string out, err;
+};
+
+struct RunOptions {
+  std::string input;  // standard input; it ends after these bytes
+  bool close_stdin = false, close_stdout = false;
+  bool leave_early = false;            // close our end of its standard output at once
+  std::string stdout_path;             // standard output goes there instead
+  double interrupt_after_output = -1;  // >= 0: so many seconds after its first output byte, send SIGINT
+  double seconds = 300;
+};
+
+// The tool under test with these arguments; HOME is a folder of the test's own, so that no history of the
+// user's is touched.
+Finished run(const std::vector<std::string>& arguments, const RunOptions& options = {});
+Finished run_program(const std::string& program, const std::vector<std::string>& arguments,
+                     const RunOptions& options = {});
+
+class Terminal {
+ public:
+  explicit Terminal(const std::vector<std::string>& arguments, const std::string& program = "");
+  ~Terminal();
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  void type(const std::string& keys);  // "\x03" is Ctrl-C, "\x04" Ctrl-D, "\n" Enter
+  // Reads until `text` appears behind what earlier expect() calls consumed, and consumes it. False: not in
+  // time, or the program ended without it.
+  bool expect(const std::string& text, double seconds = 120);
+  // Everything the program wrote so far.
+  const std::string& screen() const { return screen_; }
+  int finish(double seconds = 60);  // reads to the end; the exit code as in Finished
+
+ private:
+  bool read_some(double seconds);
+  pid_t child_ = -1;
+  int fd_ = -1;
+  std::string screen_;
+  size_t consumed_ = 0;
+};
+
+std::string tool_path();
+std::string demo_model();                        // the bundled model
+std::string demo_file(const std::string& name);  // samples/models/NAME
+std::string scratch_path(const std::string& name);
+void write_file(const std::string& path, const std::string& content);
+std::string read_whole(const std::string& path);
+
+}  // namespace orrery::testing

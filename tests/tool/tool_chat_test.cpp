@@ -1,0 +1,284 @@
+// Conversations: from a pipe, where each line is a turn, and on a pseudo-terminal, where a person types,
+// presses Ctrl-C and takes things back. chat.c, which people copy from, is driven the same way.
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace orrery::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* kText =
+    "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
+constexpr const char* kWhoAreYou =
+    "I am the Orrery demo model. I answer questions about the text that you give me.";
+constexpr const char* kHello = "Hello! Give me some text, and ask me about it.";
+
+Words chat_words(const Words& more) {
+  Words words = {"chat", demo_model(), "--context", "2048"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Finished chat(const std::string& input, const Words& more = {}) {
+  RunOptions options;
+  options.input = input;
+  return run(chat_words(more), options);
+}
+
+TEST(ChatPipe, EachLineIsATurnAndOutputIsClean) {
+  const Finished finished = chat("Hello!\n\nWho are you?\nThank you.");
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.out, std::string(kHello) + "\n" + kWhoAreYou + "\nYou are welcome.\n");
+  EXPECT_EQ(finished.err, "");
+}
+
+TEST(ChatPipe, LaterTurnsKnowTheDocument) {
+  const std::string path = scratch_path("document.txt");
+  write_file(path, std::string(kText) + "\n");
+  const std::string questions = "Where does Ada live?\nWhat animal does Bruno own?\nWhere does Zoran live?\n";
+  const std::string answers = "Ada lives in Oslo.\nBruno owns a teal fox.\nThe text does not say.\n";
+  EXPECT_EQ(chat(questions, {"--file", path}).out, answers);
+  EXPECT_EQ(chat("/file " + path + "\n" + questions).out, answers);
+  // Pasted in: a block, and a line that goes on.
+  EXPECT_EQ(chat("\"\"\"\n" + std::string(kText) + "\n\nWhere does Ada live?\n\"\"\"\n").out,
+            "Ada lives in Oslo.\n");
+  EXPECT_EQ(chat(std::string(kText) + "\\\n\\\nWhere does Ada live?\n").out, "Ada lives in Oslo.\n");
+}
+
+TEST(ChatPipe, UndoGivesTheDocumentBackAndRetryAnswersAgain) {
+  const std::string path = scratch_path("document.txt");
+  write_file(path, kText);
+  const Finished finished = chat(
+      "Where does Ada live?\n/undo\nWhat animal does Bruno own?\n/retry\n/rewind 3\n/undo\nWhere does Ada "
+      "live?\n/reset\nHello!\n",
+      {"--file", path});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out,
+            "Ada lives in Oslo.\nBruno owns a teal fox.\nBruno owns a teal fox.\nAda lives in Oslo.\n" +
+                std::string(kHello) + "\n");
+  EXPECT_NE(finished.err.find("there is no question yet"), std::string::npos) << finished.err;
+}
+
+TEST(ChatPipe, SaveAndLoadRoundTrip) {
+  const std::string document = scratch_path("document.txt"), saved = scratch_path("chat.session");
+  write_file(document, kText);
+  const Finished first =
+      chat("Where does Ada live?\n/save " + saved + "\nWhat animal does Bruno own?\n", {"--file", document});
+  EXPECT_EQ(first.code, 0) << first.err;
+  const Finished second = chat("/load " + saved + "\nWhat animal does Bruno own?\n/stats\n");
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(second.out, "Bruno owns a teal fox.\n");
+  EXPECT_NE(second.err.find("loaded 2 messages"), std::string::npos) << second.err;
+  // A damaged file is refused, and from a pipe that is the end.
+  std::string bytes = read_whole(saved);
+  ASSERT_GT(bytes.size(), 100u);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_file(saved, bytes);
+  const Finished damaged = chat("/load " + saved + "\nHello!\n");
+  EXPECT_EQ(damaged.code, 1) << damaged.err;
+  EXPECT_EQ(damaged.out, "");
+}
+
+TEST(ChatPipe, SystemMessagesAndSlashes) {
+  const Finished finished = chat(
+      "/system\n/system You are a helpful assistant.\n/system\nWho are you?\n/system "
+      "-\n/system\n/help\n//\n/quit\nHello!\n",
+      {"--system", "Answer from the text only.", "--max-tokens", "40"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out.compare(0, std::string(kWhoAreYou).size() + 1, std::string(kWhoAreYou) + "\n"), 0)
+      << finished.out;
+  EXPECT_EQ(finished.out.find(kHello), std::string::npos);  // after /quit nothing is read
+  const size_t before = finished.err.find("Answer from the text only."),
+               after = finished.err.find("You are a helpful assistant.");
+  EXPECT_LT(before, after) << finished.err;
+  EXPECT_NE(finished.err.find("no system message\n"), std::string::npos) << finished.err;
+  EXPECT_NE(finished.err.find("/rewind [N]"), std::string::npos);
+  const Finished unknown = chat("/sav x\nHello!\n");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("did you mean /save?"), std::string::npos) << unknown.err;
+  EXPECT_EQ(unknown.out, "");
+  EXPECT_EQ(chat("/rewind none\n").code, 2);
+  EXPECT_EQ(chat("/save\n").code, 2);
+}
+
+TEST(ChatPipe, AFullContextIsToldOrOldTurnsLeave) {
+  std::string many;
+  for (int i = 0; i < 40; ++i) many += "Hello!\n";
+  const Finished full = run({"chat", demo_model(), "--context", "256"}, [&] {
+    RunOptions options;
+    options.input = many;
+    return options;
+  }());
+  EXPECT_TRUE(full.code == 4 || full.err.find("the context is full") != std::string::npos)
+      << full.code << full.err;
+  const Finished drop = run({"chat", demo_model(), "--context", "256", "--overflow", "drop-oldest"}, [&] {
+    RunOptions options;
+    options.input = many;
+    return options;
+  }());
+  EXPECT_EQ(drop.code, 0) << drop.err;
+  std::string expected;
+  for (int i = 0; i < 40; ++i) expected += std::string(kHello) + "\n";
+  EXPECT_EQ(drop.out, expected);
+}
+
+TEST(ChatPipe, InputThatIsNoTextIsRefused) {
+  const Finished finished = chat(std::string("Hel\0lo\n", 7));
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("NUL"), std::string::npos) << finished.err;
+}
+
+TEST(ChatPipe, CtrlCEndsAScript) {
+  RunOptions options;
+  options.input = "Who are you?\nHello!\n";
+  options.interrupt_after_output = 0.05;
+  const Finished finished = run({"chat", demo_model(), "--ignore-end"}, options);
+  EXPECT_EQ(finished.code, 130) << finished.err;
+  EXPECT_EQ(finished.out.compare(0, 10, kWhoAreYou, 10), 0);
+}
+
+TEST(ChatTerminal, PromptsAnswersAndLeavesOnCtrlD) {
+  Terminal terminal(chat_words({"--no-history"}));
+  ASSERT_TRUE(terminal.expect("/help lists commands")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Who are you?\n");
+  ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Thank you\x7f\x7f\x7f\x7f\x7f\x7f you.\n");  // edited: rubbed out and typed again
+  ASSERT_TRUE(terminal.expect("You are welcome.")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/stats\n");
+  ASSERT_TRUE(terminal.expect("4 messages")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/hepl\n");
+  ASSERT_TRUE(terminal.expect("did you mean /help?")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
+}
+
+TEST(ChatTerminal, CtrlCStopsTheAnswerAndKeepsTheConversation) {
+  Terminal terminal({"chat", demo_model(), "--no-history", "--ignore-end"});
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Who are you?\n");
+  ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();  // and on it goes
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/stats\n");
+  ASSERT_TRUE(terminal.expect("2 messages")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/undo\n");
+  ASSERT_TRUE(terminal.expect("took back 1 turn")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Hello!\n");
+  ASSERT_TRUE(terminal.expect(kHello)) << terminal.screen();
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  // At the prompt: once drops the line, twice leaves.
+  terminal.type("half a qu");
+  ASSERT_TRUE(terminal.expect("half a qu")) << terminal.screen();
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.expect("(Ctrl-C again or Ctrl-D leaves)")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("\x03");
+  EXPECT_EQ(terminal.finish(), 130) << terminal.screen();
+}
+
+TEST(ChatTerminal, CtrlCDuringTheReadingTakesTheQuestionBack) {
+  const std::string path = scratch_path("long.txt");
+  std::string text;
+  while (text.size() < 60000) text += read_whole(demo_file("demo-document.txt")) + " ";
+  write_file(path, text);
+  Terminal terminal(
+      {"chat", demo_model(), "--no-history", "--file", path, "--cpu-path", "plain", "--threads", "1"});
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Where does Bruno live?\n");
+  ASSERT_TRUE(terminal.expect("reading [")) << terminal.screen();  // the progress bar
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/stats\n");
+  ASSERT_TRUE(terminal.expect("0 messages")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/quit\n");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
+}
+
+TEST(ChatTerminal, TypedLinesAreRememberedAcrossRuns) {
+  const std::string history = scratch_path("state/deep/history");
+  {
+    Terminal terminal(chat_words({"--history", history}));
+    ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+    terminal.type("Who are you?\n");
+    ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
+    ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+    terminal.type("\x04");
+    EXPECT_EQ(terminal.finish(), 0);
+  }
+  Terminal terminal(chat_words({"--history", history}));
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("\x10\n");  // Ctrl-P: the line before
+  ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.finish(), 0);
+  EXPECT_EQ(read_whole(scratch_path("home") + "/.local/state/orrery/history"), "");
+}
+
+TEST(ChatTerminal, AFailedTurnIsToldAndTheConversationGoesOn) {
+  const std::string path = scratch_path("long.txt");
+  write_file(path, read_whole(demo_file("demo-document.txt")));
+  Terminal terminal(chat_words({"--no-history"}));
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/file " + path + "\n");
+  ASSERT_TRUE(terminal.expect("comes before the next question")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Where does Bruno live?\n");  // 5,000 tokens do not go into 2,048
+  ASSERT_TRUE(terminal.expect("orrery: ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("/reset\n");
+  ASSERT_TRUE(terminal.expect("forgotten")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Who are you?\n");
+  ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.finish(), 0);
+}
+
+TEST(ChatTerminal, WordsOfAFileCannotDriveTheTerminal) {
+  const std::string path = scratch_path("escape.jinja");
+  // The refusal names what the template says; its escape sequence must not reach the terminal.
+  write_file(path, "{{ raise_exception('\x1b[31mred') }}");
+  Terminal terminal(chat_words({"--no-history", "--template", path}));
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Hello!\n");
+  ASSERT_TRUE(terminal.expect("red")) << terminal.screen();
+  EXPECT_EQ(terminal.screen().find("\x1b[31m"), std::string::npos);
+  EXPECT_NE(terminal.screen().find("\xEF\xBF\xBD[31mred"), std::string::npos) << terminal.screen();
+}
+
+TEST(ChatSample, AnswersStopsAndReportsErrors) {
+  const std::string program = ORRERY_CHAT_SAMPLE;
+  RunOptions options;
+  options.input = "Who are you?\n";
+  const Finished finished = run_program(program, {demo_model()}, options);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out, std::string(kWhoAreYou) + "\n");
+  const Finished missing = run_program(program, {scratch_path("missing.gguf")});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_NE(missing.err.find("ORRERY_IO"), std::string::npos) << missing.err;
+  EXPECT_EQ(run_program(program, {}).code, 2);
+
+  Terminal terminal({demo_model()}, program);
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("\x03");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
+}
+
+}  // namespace
+}  // namespace orrery::testing

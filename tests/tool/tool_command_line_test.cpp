@@ -1,0 +1,186 @@
+// What the tool says and returns before any model runs: help, versions, misspelt words, strict values, files
+// that are not there or not what they should be, and an output that cannot be written.
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace orrery::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+const Words kCommands = {"chat", "run", "inspect", "plan", "bench", "tokenize", "template", "demo"};
+
+// One line, beginning with "orrery: ".
+void expect_error_line(const Finished& finished) {
+  EXPECT_EQ(finished.out, "");
+  EXPECT_EQ(finished.err.compare(0, 8, "orrery: "), 0) << finished.err;
+  ASSERT_FALSE(finished.err.empty());
+  EXPECT_EQ(finished.err.find('\n'), finished.err.size() - 1) << finished.err;
+}
+
+void expect_failure(const Words& words, int code, const std::string& part, const RunOptions& options = {}) {
+  const Finished finished = run(words, options);
+  EXPECT_EQ(finished.code, code) << finished.err;
+  expect_error_line(finished);
+  EXPECT_NE(finished.err.find(part), std::string::npos) << finished.err << "lacks: " << part;
+}
+
+TEST(Help, EveryCommandHasAPageThatNamesItsOptionsAndExamples) {
+  const Finished overview = run({"help"});
+  EXPECT_EQ(overview.code, 0);
+  for (const std::string& command : kCommands) {
+    EXPECT_NE(overview.out.find("\n  " + command + " "), std::string::npos) << command;
+    const Finished page = run({"help", command});
+    EXPECT_EQ(page.code, 0);
+    EXPECT_EQ(page.err, "");
+    EXPECT_EQ(page.out.compare(0, 8 + command.size(), "orrery " + command + " "), 0) << page.out;
+    EXPECT_NE(page.out.find("\nUsage: orrery " + command), std::string::npos);
+    EXPECT_NE(page.out.find("\nExamples:\n  "), std::string::npos);
+    EXPECT_NE(page.out.find("  --"), std::string::npos);
+    EXPECT_EQ(run({command, "--help"}).out, page.out);
+    EXPECT_EQ(run({command, demo_model(), "--no-such-thing", "-h"}).out, page.out);
+  }
+  EXPECT_EQ(run({"--help"}).out, overview.out);
+  EXPECT_NE(run({"help", "exit-codes"}).out.find("130"), std::string::npos);
+}
+
+TEST(Help, NothingToDoIsAUsageErrorThatShowsTheCommands) {
+  const Finished finished = run({});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_EQ(finished.out, run({"help"}).out);
+}
+
+TEST(Version, NamesVersionAndAbi) {
+  const Finished finished = run({"--version"});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.out.compare(0, 7, "orrery "), 0);
+  EXPECT_NE(finished.out.find("(ABI 1)"), std::string::npos) << finished.out;
+}
+
+TEST(Misspelt, TheNearestWordIsSuggested) {
+  expect_failure({"tokenise", "x"}, 2, "did you mean 'tokenize'?");
+  expect_failure({"pln", "x"}, 2, "did you mean 'plan'?");
+  expect_failure({"help", "becnh"}, 2, "did you mean 'bench'?");
+  expect_failure({"run", "x", "--temprature", "1"}, 2, "did you mean --temperature?");
+  expect_failure({"chat", "x", "--no-histroy"}, 2, "did you mean --no-history?");
+  expect_failure({"plan", "x", "--kvtype=f16"}, 2, "did you mean --kv-type?");
+  const Finished far = run({"xyzzyplugh"});
+  EXPECT_EQ(far.code, 2);
+  EXPECT_EQ(far.err.find("did you mean"), std::string::npos) << far.err;
+}
+
+TEST(Values, AreStrict) {
+  const std::string model = demo_model();
+  for (const char* bad :
+       {"", "x", "7x", " 7", "7 ", "-1", "+7", "0x10", "1e3", "4294967296", "99999999999999999999999"}) {
+    expect_failure({"run", model, "--prompt", "x", "--max-tokens", bad}, 2,
+                   "--max-tokens: '" + std::string(bad) + "'");
+  }
+  for (const char* bad : {"", "hot", "-0.1", "101", "nan", "inf", "0.5.5", "0,5"}) {
+    expect_failure({"run", model, "--prompt", "x", std::string("--temperature=") + bad}, 2,
+                   "--temperature: '");
+  }
+  for (const char* bad : {"", "GiB", "2GB", "2 GiB", "-1MiB", "0", "1e9", "2gib", "9999999TiB", "nanMiB"}) {
+    expect_failure({"plan", model, std::string("--budget=") + bad}, 2, "--budget: '");
+  }
+  expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
+  expect_failure({"plan", model, "--context"}, 2, "--context needs a value");
+  expect_failure({"plan", model, "--context", "--json"}, 2, "--context needs a value");
+  expect_failure({"plan", model, "--json=yes"}, 2, "--json takes no value");
+  expect_failure({"plan", model, "--context", "5", "--context", "6"}, 2, "given twice");
+  expect_failure({"run", model, "--prompt", "x", "--top-p", "1.5"}, 2, "from 0 to 1");
+  expect_failure({"run", model, "--prompt", "x", "--stop", ""}, 2, "--stop");
+  expect_failure({"run", model, "--prompt", "x", "--bias", "5"}, 2, "ID=VALUE");
+  expect_failure({"run", model, "--prompt", "x", "--var", "=3"}, 2, "NAME=VALUE");
+}
+
+TEST(Words, TooFewTooManyAndContradictions) {
+  const std::string model = demo_model();
+  expect_failure({"inspect"}, 2, "too few words");
+  expect_failure({"inspect", model, model}, 2, "too many words");
+  expect_failure({"run", model}, 2, "no prompt");
+  expect_failure({"run", model, "a", "--prompt", "b"}, 2, "once");
+  expect_failure({"run", model, "--raw", "--prompt", "b", "--system", "s"}, 2, "--system");
+  expect_failure({"run", model, "--prompt", "b", "--logprobs", "3"}, 2, "--json");
+  expect_failure({"template", model}, 2, "--messages");
+  expect_failure({"tokenize", model, "text", "--file", "x"}, 2, "not both");
+  expect_failure({"bench", model, "--context", "100", "--prompt-tokens", "90", "--gen-tokens", "20"}, 2,
+                 "--context 100");
+}
+
+TEST(Models, MissingDamagedAndWrongFiles) {
+  const std::string missing = scratch_path("missing.gguf"), text = scratch_path("text.gguf"),
+                    cut = scratch_path("cut.gguf"), empty = scratch_path("empty.gguf");
+  write_file(text, "This is a letter and not a model.\n");
+  write_file(cut, read_whole(demo_model()).substr(0, 100000));
+  write_file(empty, "");
+  for (const Words& words :
+       {Words{"inspect"}, Words{"plan"}, Words{"bench"}, Words{"run", "Hello"}, Words{"tokenize", "Hello"}}) {
+    const auto with = [&](const std::string& path) {
+      Words all = {words[0], path};
+      all.insert(all.end(), words.begin() + 1, words.end());
+      return all;
+    };
+    expect_failure(with(missing), 1, missing);
+    expect_failure(with(text), 3, text);
+    expect_failure(with(cut), 3, cut);
+    expect_failure(with(empty), 3, empty);
+    expect_failure(with(scratch_path("")), 1, scratch_path(""));
+  }
+}
+
+TEST(Files, InputsThatCannotBeUsedAreNamed) {
+  const std::string model = demo_model(), missing = scratch_path("missing.txt");
+  expect_failure({"run", model, "--file", missing}, 1, missing);
+  expect_failure({"tokenize", model, "--file", missing}, 1, missing);
+  expect_failure({"tokenize", model, "--file", scratch_path("")}, 1, "Is a directory");
+  expect_failure({"template", model, "--messages", missing}, 1, missing);
+  const std::string nul = scratch_path("nul.txt");
+  write_file(nul, std::string("abc\0def", 7));
+  expect_failure({"run", model, "--file", nul}, 1, "byte 3 is NUL");
+  const std::string json = scratch_path("bad.json");
+  write_file(json, "[{\"role\": ");
+  expect_failure({"template", model, "--messages", json}, 1, "is not JSON");
+  write_file(json, "7");
+  expect_failure({"template", model, "--messages", json}, 1, "neither an array");
+  write_file(json, "{\"message\": []}");
+  expect_failure({"template", model, "--messages", json}, 1, "\"messages\"");
+  write_file(json, std::string(100000, '['));
+  expect_failure({"template", model, "--messages", json}, 1, "nested deeper");
+  write_file(json, "{\"name\": \"tool\"}");
+  expect_failure({"run", model, "--prompt", "x", "--tools", json}, 1, "not a JSON array");
+}
+
+TEST(Output, ThatCannotBeWrittenIsAFailure) {
+  RunOptions options;
+  options.stdout_path = "/dev/full";
+  const Finished full = run({"inspect", demo_model(), "--json"}, options);
+  EXPECT_EQ(full.code, 1);
+  EXPECT_NE(full.err.find("cannot write to standard output"), std::string::npos) << full.err;
+
+  RunOptions closed;
+  closed.close_stdout = true;
+  const Finished finished = run({"tokenize", demo_model(), "Hello"}, closed);
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("cannot write to standard output"), std::string::npos) << finished.err;
+
+  // With no descriptor 0 the model file must not become standard input.
+  RunOptions no_input;
+  no_input.close_stdin = true;
+  EXPECT_EQ(run({"tokenize", demo_model()}, no_input).out, "\n");
+}
+
+TEST(Output, AClosedPipeEndsQuietly) {
+  RunOptions options;
+  options.leave_early = true;
+  for (const Words& words : {Words{"inspect", demo_model(), "--json", "--tensors"}, Words{"help", "chat"},
+                             Words{"run", demo_model(), "Hello!", "--ignore-end", "--max-tokens", "5000"}}) {
+    const Finished finished = run(words, options);
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_EQ(finished.err, "");
+  }
+}
+
+}  // namespace
+}  // namespace orrery::testing

@@ -1,0 +1,219 @@
+// `run`, `bench` and `demo` on the bundled model. The oracle is the model's card: what it answers to
+// questions of its own language is known, and greedy answers do not depend on threads, chunks or the KV type
+// at these margins.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "program.h"
+
+namespace orrery::testing {
+namespace {
+
+using Json = nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr const char* kText =
+    "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
+constexpr const char* kWhoAreYou =
+    "I am the Orrery demo model. I answer questions about the text that you give me.";
+
+Words run_words(const Words& more) {
+  Words words = {"run", demo_model(), "--context", "1024"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Finished ask(const Words& more, const std::string& input = "") {
+  RunOptions options;
+  options.input = input;
+  return run(run_words(more), options);
+}
+
+Json ask_json(Words more, const std::string& input = "") {
+  more.push_back("--json");
+  const Finished finished = ask(more, input);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  return Json::parse(finished.out);
+}
+
+TEST(Run, AnswersAndPrintsNothingElse) {
+  const Finished finished = ask({"--prompt", "Who are you?"});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.out, std::string(kWhoAreYou) + "\n");
+  EXPECT_EQ(finished.err, "");
+}
+
+TEST(Run, TakesThePromptFromAWordAFileOrAPipe) {
+  const std::string expected = std::string(kWhoAreYou) + "\n", path = scratch_path("prompt.txt");
+  write_file(path, "Who are you?\n");
+  EXPECT_EQ(ask({"Who are you?"}).out, expected);
+  EXPECT_EQ(ask({"--file", path}).out, expected);
+  EXPECT_EQ(ask({"-"}, "Who are you?\n").out, expected);
+  EXPECT_EQ(ask({"--file", "-"}, "Who are you?").out, expected);
+}
+
+TEST(Run, ReadsADocumentBeforeTheQuestion) {
+  const std::string path = scratch_path("document.txt");
+  write_file(path, std::string(kText) + "\n");
+  EXPECT_EQ(ask({"--file", path, "--prompt", "Where does Ada live?"}).out, "Ada lives in Oslo.\n");
+  EXPECT_EQ(
+      ask({"--file", path, "What animal does Bruno own?", "--system", "Answer from the text only."}).out,
+      "Bruno owns a teal fox.\n");
+}
+
+TEST(Run, ResultsDoNotDependOnThreadsOrChunks) {
+  const Words sampled = {"--prompt",     "Hi there.", "--temperature", "1", "--seed", "9",
+                         "--max-tokens", "40",        "--ignore-end"};
+  Words other = sampled;
+  other.insert(other.end(), {"--threads", "3", "--chunk", "7", "--load", "read"});
+  const std::string once = ask(sampled).out;
+  EXPECT_EQ(ask(sampled).out, once);
+  EXPECT_EQ(ask(other).out, once);
+  Words seed = sampled;
+  seed[5] = "10";
+  EXPECT_NE(ask(seed).out, once);
+}
+
+TEST(Run, JsonHoldsTheWholeAnswer) {
+  const Json json = ask_json({"--prompt", "Who are you?", "--logprobs", "3"});
+  EXPECT_EQ(json.at("text"), kWhoAreYou);
+  EXPECT_EQ(json.at("finish_reason"), "end");
+  EXPECT_EQ(json.at("generated_tokens"), json.at("tokens").size());
+  EXPECT_GT(json.at("prompt_tokens").get<int>(), 5);
+  EXPECT_GT(json.at("timings").at("first_token_ms").get<double>(), 0);
+  EXPECT_GT(json.at("timings").at("decode_tokens_per_second").get<double>(), 0);
+  for (const Json& token : json.at("tokens")) {
+    ASSERT_EQ(token.at("top").size(), 3u);
+    // Greedy: the chosen token is the likeliest, and likelier ones come first.
+    EXPECT_EQ(token.at("top")[0].at("id"), token.at("id"));
+    EXPECT_NEAR(token.at("top")[0].at("logprob").get<double>(), token.at("logprob").get<double>(), 1e-5);
+    EXPECT_GE(token.at("top")[0].at("logprob"), token.at("top")[1].at("logprob"));
+    EXPECT_GE(token.at("top")[1].at("logprob"), token.at("top")[2].at("logprob"));
+    EXPECT_LE(token.at("logprob").get<double>(), 0);
+    double sum = 0;
+    for (const Json& top : token.at("top")) sum += std::exp(top.at("logprob").get<double>());
+    EXPECT_LE(sum, 1.0001);
+  }
+  std::string text;
+  for (const Json& token : json.at("tokens")) text += token.at("text").get<std::string>();
+  EXPECT_EQ(text.compare(0, std::string(kWhoAreYou).size(), kWhoAreYou), 0) << text;
+  EXPECT_FALSE(ask_json({"--prompt", "Who are you?"}).at("tokens")[0].contains("top"));
+}
+
+TEST(Run, RawContinuesTheTextAndCountsItsTokens) {
+  // The conversation written out by hand, control tokens taken as such, is what the template renders.
+  const std::string rendered = "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n";
+  const Json raw = ask_json({"--raw", "--special", "--prompt", rendered});
+  EXPECT_EQ(raw.at("text"), kWhoAreYou);
+  EXPECT_EQ(raw.at("prompt_tokens"), ask_json({"--prompt", "Who are you?"}).at("prompt_tokens"));
+  // As text, the same bytes are many more tokens.
+  EXPECT_GT(ask_json({"--raw", "--prompt", rendered, "--max-tokens", "1"}).at("prompt_tokens"),
+            raw.at("prompt_tokens"));
+  const Finished plain = ask({"--raw", "--special", "--prompt", rendered});
+  EXPECT_EQ(plain.out, kWhoAreYou);  // no newline that the model did not write
+  EXPECT_EQ(ask({"--raw", "--prompt", ""}).code, 2);
+}
+
+TEST(Run, EndsWhereItIsTold) {
+  const Json stopped = ask_json({"--prompt", "Who are you?", "--stop", "nowhere", "--stop", " I answer"});
+  EXPECT_EQ(stopped.at("text"), "I am the Orrery demo model.");
+  EXPECT_EQ(stopped.at("finish_reason"), "stop");
+  const Json cut = ask_json({"--prompt", "Who are you?", "--max-tokens", "3"});
+  EXPECT_EQ(cut.at("finish_reason"), "length");
+  EXPECT_EQ(cut.at("tokens").size(), 3u);
+  const Json full = ask_json({"--prompt", "Who are you?", "--ignore-end", "--context", "256"});
+  EXPECT_EQ(full.at("finish_reason"), "context");
+}
+
+TEST(Run, ABannedTokenDoesNotAppear) {
+  const Json free = ask_json({"--prompt", "Who are you?", "--max-tokens", "1"});
+  const int first = free.at("tokens")[0].at("id");
+  const Json banned =
+      ask_json({"--prompt", "Who are you?", "--max-tokens", "5", "--bias", std::to_string(first) + "=-inf"});
+  for (const Json& token : banned.at("tokens")) EXPECT_NE(token.at("id"), first);
+}
+
+TEST(Run, APromptLongerThanTheContextDoesNotFit) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += kText;
+  const Finished finished = ask({"-"}, text);
+  EXPECT_EQ(finished.code, 4);
+  EXPECT_EQ(finished.out, "");
+  EXPECT_EQ(finished.err.compare(0, 8, "orrery: "), 0) << finished.err;
+  const Finished budget = run({"run", demo_model(), "Hello!", "--context", "16384", "--budget", "1MiB"});
+  EXPECT_EQ(budget.code, 4);
+  EXPECT_EQ(budget.out, "");
+}
+
+TEST(Run, CtrlCEndsItWith130AndWhatWasSaid) {
+  RunOptions options;
+  options.interrupt_after_output = 0.05;
+  const Finished finished =
+      run({"run", demo_model(), "Who are you?", "--ignore-end", "--context", "16384"}, options);
+  EXPECT_EQ(finished.code, 130);
+  EXPECT_EQ(finished.out.compare(0, 10, kWhoAreYou, 10), 0) << finished.out;
+  EXPECT_EQ(finished.err, "");
+}
+
+TEST(Bench, MeasuresWhatItWasAskedFor) {
+  const Finished finished = run(
+      {"bench", demo_model(), "--prompt-tokens", "32,100", "--gen-tokens", "8", "--repeat", "3", "--json"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Json json = Json::parse(finished.out);
+  ASSERT_EQ(json.at("results").size(), 2u);
+  EXPECT_EQ(json.at("results")[0].at("prompt_tokens"), 32);
+  EXPECT_EQ(json.at("results")[1].at("prompt_tokens"), 100);
+  // The output matrix is the embedding: all the file's tensors are read for every token.
+  uint64_t bytes = 0;
+  for (const Json& tensor : Json::parse(run({"inspect", demo_model(), "--json"}).out).at("tensors"))
+    bytes += tensor.at("bytes").get<uint64_t>();
+  EXPECT_EQ(json.at("weights_bytes_per_token"), bytes);
+  for (const Json& row : json.at("results")) {
+    for (const char* what : {"prefill_tokens_per_second", "decode_tokens_per_second", "first_token_ms"}) {
+      EXPECT_GT(row.at(what).at("min").get<double>(), 0) << what;
+      EXPECT_LE(row.at(what).at("min"), row.at(what).at("median"));
+      EXPECT_LE(row.at(what).at("median"), row.at(what).at("max"));
+    }
+    EXPECT_NEAR(
+        row.at("weights_gb_per_second").get<double>(),
+        row.at("decode_tokens_per_second").at("median").get<double>() * static_cast<double>(bytes) / 1e9,
+        1e-6);
+  }
+  const Finished table =
+      run({"bench", demo_model(), "--prompt-tokens", "16", "--gen-tokens", "4", "--repeat", "1"});
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.out.find("GB/s"), std::string::npos) << table.out;
+}
+
+TEST(Demo, EveryAnswerIsRight) {
+  const Finished finished = run({"demo"});
+  EXPECT_EQ(finished.code, 0) << finished.out << finished.err;
+  const Json questions = Json::parse(read_whole(demo_file("demo-questions.json"))).at("questions");
+  ASSERT_GE(questions.size(), 6u);
+  for (const Json& entry : questions) {
+    const std::string answer = entry.at("answer");
+    EXPECT_NE(finished.out.find("Question  " + entry.at("question").get<std::string>() + "\nAnswer    " +
+                                answer + "\nExpected  " + answer + "   right\n"),
+              std::string::npos)
+        << answer;
+  }
+  const std::string n = std::to_string(questions.size());
+  EXPECT_NE(finished.out.find(n + " of " + n + " right"), std::string::npos);
+}
+
+TEST(Demo, AWrongAnswerFails) {
+  const std::string document = scratch_path("demo.txt"), questions = scratch_path("questions.json");
+  write_file(document, kText);
+  write_file(questions,
+             R"({"questions": [{"question": "Where does Ada live?", "answer": "Ada lives in Oslo."},
+                                          {"question": "Where does Ada live?", "answer": "Ada lives in Rome."}]})");
+  const Finished finished = run({"demo", "--document", document, "--questions", questions});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.out.find("1 of 2 right"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("Expected  Ada lives in Rome.   WRONG"), std::string::npos) << finished.out;
+}
+
+}  // namespace
+}  // namespace orrery::testing

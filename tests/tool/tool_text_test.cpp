@@ -1,0 +1,195 @@
+// The commands that need no weights: tokenize against the vocabulary's own tokenizer in Python
+// (demo_vectors.json, by make_demo_vectors.py), template against ChatML written out by hand, inspect and plan
+// against the demo model's known shape.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "program.h"
+#include "tests/support/shared.h"
+
+namespace orrery::testing {
+namespace {
+
+using Json = nlohmann::json;
+using Words = std::vector<std::string>;
+
+Json vectors() { return Json::parse(read_whole(source_path("tests/tool/demo_vectors.json"))); }
+
+std::string joined(const Json& ids) {
+  std::string line;
+  for (const Json& id : ids) line += (line.empty() ? "" : " ") + std::to_string(id.get<int>());
+  return line + "\n";
+}
+
+std::string output(const Words& words, const std::string& input = "") {
+  RunOptions options;
+  options.input = input;
+  const Finished finished = run(words, options);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.err, "");
+  return finished.out;
+}
+
+TEST(Tokenize, GivesTheTokenizersOwnIds) {
+  const std::string path = scratch_path("text.txt");
+  for (const Json& entry : vectors().at("plain")) {
+    const std::string text = entry.at("text"), expected = joined(entry.at("ids"));
+    EXPECT_EQ(output({"tokenize", demo_model(), "-"}, text), expected) << text;
+    write_file(path, text);
+    EXPECT_EQ(output({"tokenize", demo_model(), "--file", path}), expected) << text;
+  }
+}
+
+TEST(Tokenize, SpecialTokensAreTextUnlessAsked) {
+  for (const Json& entry : vectors().at("special")) {
+    const std::string text = entry.at("text");
+    EXPECT_EQ(output({"tokenize", demo_model(), "--special", "--", text}), joined(entry.at("ids"))) << text;
+    EXPECT_NE(output({"tokenize", demo_model(), "--", text}), joined(entry.at("ids"))) << text;
+  }
+}
+
+TEST(Tokenize, TakesTheTextFromAnyOfThreePlaces) {
+  const std::string expected = output({"tokenize", demo_model(), "Hello!"});
+  EXPECT_EQ(output({"tokenize", demo_model()}, "Hello!"), expected);
+  EXPECT_EQ(output({"tokenize", demo_model(), "-"}, "Hello!"), expected);
+  EXPECT_EQ(output({"tokenize", demo_model(), "--file", "-"}, "Hello!"), expected);
+  EXPECT_NE(output({"tokenize", demo_model()}, "Hello!\n"), expected);  // the newline is part of the text
+  EXPECT_EQ(output({"tokenize", demo_model(), ""}), "\n");
+}
+
+TEST(Tokenize, BosPiecesAndJson) {
+  const std::string plain = output({"tokenize", demo_model(), "Hello!"}),
+                    bos = output({"tokenize", demo_model(), "Hello!", "--bos"});
+  ASSERT_GT(bos.size(), plain.size());
+  EXPECT_EQ(bos.substr(bos.size() - plain.size()), plain);
+  const Json json = Json::parse(output({"tokenize", demo_model(), "--json", "--pieces"}, "Who are you?\n"));
+  EXPECT_EQ(joined(json.at("tokens")), output({"tokenize", demo_model()}, "Who are you?\n"));
+  EXPECT_EQ(json.at("n_tokens"), json.at("tokens").size());
+  std::string text;
+  for (const Json& piece : json.at("pieces")) text += piece.get<std::string>();
+  EXPECT_EQ(text, "Who are you?\n");
+  EXPECT_EQ(output({"tokenize", demo_model(), "--pieces", "\n"}).find("'\\n'") == std::string::npos, false);
+}
+
+TEST(Tokenize, BytesThatAreNoTextArePartOfIt) {
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  const Json json = Json::parse(output({"tokenize", demo_model(), "--json"}, bytes));
+  EXPECT_GT(json.at("n_tokens").get<int>(), 100);
+}
+
+TEST(Template, RendersChatMlExactly) {
+  const std::string path = scratch_path("messages.json");
+  const std::string array =
+      R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi \"you\" \u00e9\n"}])";
+  const std::string expected =
+      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi \"you\" \xC3\xA9\n<|im_end|>\n";
+  write_file(path, array);
+  EXPECT_EQ(output({"template", demo_model(), "--messages", path}), expected + "<|im_start|>assistant\n");
+  EXPECT_EQ(output({"template", demo_model(), "--messages", path, "--no-generation-prompt"}), expected);
+  EXPECT_EQ(output({"template", demo_model(), "--messages", "-"}, "{\"messages\": " + array + "}"),
+            expected + "<|im_start|>assistant\n");
+}
+
+TEST(Template, TakesATemplateVariablesAndToolsOfTheCallers) {
+  const std::string path = scratch_path("my.jinja"), tools = scratch_path("tools.json");
+  write_file(path,
+             "{{ messages | length }}|{{ colour }}|{{ n + 1 }}|{{ enable_thinking }}|{{ tools[0].name }}|{{ "
+             "add_generation_prompt }}");
+  write_file(tools, R"([{"name": "clock"}])");
+  const Words words = {"template",    demo_model(), "--messages", "-",          "--template", path, "--var",
+                       "colour=teal", "--var",      "n=41",       "--no-think", "--tools",    tools};
+  EXPECT_EQ(output(words, R"([{"role": "user", "content": "x"}])"), "1|teal|42|False|clock|True");
+  const Words from_object = {"template", demo_model(), "--messages",     "-",     "--template",
+                             path,       "--var",      "colour=\"a b\"", "--var", "n=0"};
+  EXPECT_EQ(output(from_object, R"({"messages": [], "tools": [{"name": "lamp"}]})"), "0|a b|1||lamp|True");
+}
+
+TEST(Template, ABrokenTemplateSaysWhere) {
+  const std::string path = scratch_path("broken.jinja");
+  write_file(path, "fine\n{% for %}");
+  RunOptions options;
+  options.input = "[]";
+  const Finished finished = run({"template", demo_model(), "--messages", "-", "--template", path}, options);
+  EXPECT_EQ(finished.code, 3) << finished.err;
+  EXPECT_EQ(finished.out, "");
+  EXPECT_NE(finished.err.find("2"), std::string::npos) << finished.err;
+}
+
+TEST(Inspect, TellsTheDemoModelsShape) {
+  const std::string table = output({"inspect", demo_model()});
+  for (const char* part : {"4,598,080 bytes", "Orrery demo", "llama", "4 layers", "256 wide", "16 heads",
+                           "8 KV heads", "32 per head", "704 feed-forward", "16,384 tokens", "500,000",
+                           "gpt2 (qwen2), 2,048 tokens", "default (", "Q8_0", "F32", "38"}) {
+    EXPECT_NE(table.find(part), std::string::npos) << part << " is not in\n" << table;
+  }
+  EXPECT_EQ(table.find("token_embd.weight"), std::string::npos);
+  const std::string tensors = output({"inspect", demo_model(), "--tensors"});
+  EXPECT_NE(tensors.find("token_embd.weight"), std::string::npos);
+  EXPECT_NE(tensors.find("2048 x 256"), std::string::npos) << tensors;
+  const std::string metadata = output({"inspect", demo_model(), "--metadata"});
+  EXPECT_NE(metadata.find("llama.rope.freq_base"), std::string::npos);
+}
+
+TEST(Inspect, JsonHoldsEveryTensor) {
+  const Json json = Json::parse(output({"inspect", demo_model(), "--json"}));
+  EXPECT_EQ(json.at("tensors").size(), 38u);
+  uint64_t elements = 0;
+  for (const Json& tensor : json.at("tensors")) {
+    uint64_t product = 1;
+    for (const Json& dim : tensor.at("shape")) product *= dim.get<uint64_t>();
+    elements += product;
+  }
+  // vocabulary, four layers of attention and feed-forward, nine norms
+  EXPECT_EQ(elements, 2048u * 256 + 4 * (256u * 512 * 2 + 256 * 256 * 2 + 3 * 256 * 704) + 9 * 256);
+}
+
+TEST(Plan, AddsUpAndFollowsTheContext) {
+  const auto plan = [](const Words& more, int code) {
+    Words words = {"plan", demo_model(), "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Finished finished = run(words);
+    EXPECT_EQ(finished.code, code) << finished.err;
+    return Json::parse(finished.out);
+  };
+  const Json small = plan({"--context", "2048", "--budget", "256MiB"}, 0),
+             large = plan({"--context", "4096", "--budget", "256MiB"}, 0);
+  for (const Json& p : {small, large}) {
+    uint64_t sum = 0;
+    for (const char* part : {"weights_bytes", "full_kv_bytes", "compressed_kv_bytes", "digests_bytes",
+                             "staging_bytes", "workspace_bytes"}) {
+      sum += p.at(part).get<uint64_t>();
+    }
+    EXPECT_EQ(p.at("device_bytes"), sum);
+    EXPECT_EQ(p.at("budget_bytes"), 256u << 20);
+    EXPECT_EQ(p.at("fits"), true);
+  }
+  // K and V of 8 heads of 32 in 4 layers, 2 bytes each
+  const uint64_t per_token = 2u * 8 * 32 * 4 * 2;
+  EXPECT_GE(small.at("full_kv_bytes").get<uint64_t>(), 2048 * per_token);
+  EXPECT_EQ(large.at("full_kv_bytes").get<uint64_t>() - small.at("full_kv_bytes").get<uint64_t>(),
+            2048 * per_token);
+  EXPECT_GT(small.at("full_kv_bytes"),
+            plan({"--context", "2048", "--kv-type", "q4_0"}, 0).at("full_kv_bytes"));
+  // The numbers it gives are the edge: one budget fits, a byte less does not.
+  const uint64_t needed = large.at("device_bytes");
+  EXPECT_EQ(plan({"--context", "4096", "--budget", std::to_string(needed)}, 0).at("fits"), true);
+  const Json short_by_one = plan({"--context", "4096", "--budget", std::to_string(needed - 1)}, 4);
+  EXPECT_EQ(short_by_one.at("fits"), false);
+  EXPECT_LT(short_by_one.at("largest_context").get<uint64_t>(), 4096u);
+  EXPECT_GE(large.at("largest_context").get<uint64_t>(), 4096u);
+}
+
+TEST(Plan, TheTableSaysWhetherItFits) {
+  const std::string fits = output({"plan", demo_model(), "--context", "1024", "--budget", "1GiB"});
+  EXPECT_NE(fits.find("A session of 1,024 tokens, KV cache in f16"), std::string::npos) << fits;
+  EXPECT_NE(fits.find("It fits."), std::string::npos) << fits;
+  EXPECT_NE(fits.find("1,073,741,824"), std::string::npos) << fits;
+  const Finished finished = run({"plan", demo_model(), "--context", "16384", "--budget", "1MiB"});
+  EXPECT_EQ(finished.code, 4);
+  EXPECT_NE(finished.out.find("It does not fit"), std::string::npos) << finished.out;
+}
+
+}  // namespace
+}  // namespace orrery::testing
