@@ -19,7 +19,7 @@ configure = mkdir -p $(1) && cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.
 	-DCMAKE_INSTALL_PREFIX="$(PREFIX)" -DORRERY_WERROR=$(WERROR) $(2) $(CMAKE_ARGS) >$(1)/configure.log \
 	|| { cat $(1)/configure.log; exit 1; }
 # $(call build,FOLDER,TARGETS): without our own make's flags, which a generated Makefile would inherit.
-build = MAKEFLAGS= cmake --build $(1) -j$(JOBS) $(if $(2),--target $(2))
+build = MAKEFLAGS=--no-print-directory cmake --build $(1) -j$(JOBS) $(if $(2),--target $(2))
 # The library alone is configured without tests, so that it needs none of their packages.
 without_tests = -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DORRERY_TESTS=OFF)
 # Sanitizers look at optimised code, with its asserts.
