@@ -130,26 +130,24 @@ void Tokenizer::Impl::encode_text(std::string_view text, Scratch* scratch, std::
   }
 }
 
-// U+2581 is a space to SentencePiece; one more in front, so that the first word looks like all others.
+// U+2581 is a space to SentencePiece (but not an extra one); one more in front, so that the first word looks
+// like all others.
 void Tokenizer::Impl::normalize(std::string_view text, std::string* out) const {
-  constexpr std::string_view kLowerBlock = "\xE2\x96\x81";
-  out->clear();
-  out->reserve(text.size() + 1);
-  if (add_space_prefix) out->push_back(' ');
-  for (size_t at = 0;;) {
-    const size_t found = text.find(kLowerBlock, at);
-    out->append(text, at, found == text.npos ? found : found - at);
-    if (found == text.npos) break;
-    out->push_back(' ');
-    at = found + kLowerBlock.size();
+  if (remove_extra_whitespaces) {
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   }
-  if (!remove_extra_whitespaces) return;
-  const size_t from = add_space_prefix ? 1 : 0;  // kept, if there is anything behind it
-  size_t to = from;
-  for (size_t i = from; i < out->size(); i++)
-    if ((*out)[i] != ' ' || (to > from && (*out)[to - 1] != ' ')) (*out)[to++] = (*out)[i];
-  if (to > from && (*out)[to - 1] == ' ') to--;
-  out->resize(to > from ? to : 0);
+  out->clear();
+  if (add_space_prefix && !text.empty()) out->push_back(' ');
+  for (size_t i = 0; i < text.size(); i++) {
+    if (text[i] == ' ' && remove_extra_whitespaces && text[i - 1] == ' ') continue;
+    if (text[i] == '\xE2' && text.compare(i, 3, "\xE2\x96\x81") == 0) {
+      out->push_back(' ');
+      i += 2;
+    } else {
+      out->push_back(text[i]);
+    }
+  }
+  if (remove_extra_whitespaces) out->resize(out->find_last_not_of(' ') + 1);  // npos + 1 is 0
 }
 
 // Phi-3's special tokens swallow the white space that templates put behind them, except these three.
