@@ -1,0 +1,204 @@
+// What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads]
+// [cpu-time]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines where
+// others work too.
+//
+// Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
+// memory, measured in the same run; prefill in GFLOP/s (two per weight and row).  Each figure is the median
+// of the passes that fit into a fifth of a second or so; matrices are larger than the caches.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/base/thread_pool.h"
+#include "runtime/cpu/cpu_backend.h"
+#include "runtime/os/os.h"
+#include "tests/support/random_blocks.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+
+struct Clock {
+  bool cpu_time = false;
+  int32_t n_threads = 1;
+  double now() const {
+    timespec t;
+    clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9) /
+           (cpu_time ? n_threads : 1);
+  }
+};
+
+template <class F>
+double seconds(const Clock& clock, const F& f) {
+  std::vector<double> times;
+  double total = 0;
+  f();
+  while (total < 0.25 || times.size() < 3) {
+    const double start = clock.now();
+    f();
+    times.push_back(clock.now() - start);
+    total += times.back();
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+template <class T>
+Ptr<T> pointer(T* p) {
+  return {reinterpret_cast<uintptr_t>(p)};
+}
+
+os::Region region(uint64_t bytes) {
+  auto made = os::Region::allocate(bytes);
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", made.status().message());
+    std::exit(1);
+  }
+  return std::move(made).value();
+}
+
+// Every cache line, by all threads, in stretches as the backend's.
+double read_bandwidth(const Clock& clock) {
+  constexpr uint64_t kBytes = uint64_t{256} << 20, kStretch = uint64_t{256} << 10;
+  const os::Region memory = region(kBytes);
+  std::memset(memory.data(), 1, kBytes);
+  auto pool = ThreadPool::make(clock.n_threads, os::available_processors());
+  if (!pool.ok()) return 0;
+  std::vector<uint64_t> sums(kBytes / kStretch);
+  pool.value()->begin_burst();
+  const double s = seconds(clock, [&] {
+    pool.value()->run(static_cast<int64_t>(sums.size()), [&](int64_t i, int32_t) {
+      const uint64_t* p =
+          reinterpret_cast<const uint64_t*>(memory.data() + static_cast<uint64_t>(i) * kStretch);
+      uint64_t lanes[16] = {};
+      for (uint64_t j = 0; j < kStretch / 8; j += 16)
+        for (uint64_t k = 0; k < 16; ++k) lanes[k] += p[j + k];
+      for (uint64_t lane : lanes) sums[static_cast<size_t>(i)] += lane;
+    });
+  });
+  pool.value()->end_burst();
+  return static_cast<double>(kBytes) / s * 1e-9;
+}
+
+struct Bench {
+  Backend& backend;
+  Clock clock;
+  StepLimits limits{512, 40000, 32, 8, 128, 4096};
+  os::Region scratch;
+
+  Bench(Backend& b, const Clock& c) : backend(b), clock(c), scratch(region(b.scratch_bytes(limits))) {
+    backend.set_scratch(pointer(scratch.data()), limits);
+  }
+
+  double matmul(TensorType type, Phase phase, int64_t n_out, int64_t n_in, int32_t n_rows) {
+    const os::Region weights = region(row_bytes(type, static_cast<uint64_t>(n_out * n_in)));
+    // A few rows of random blocks, repeated.
+    const uint64_t pattern = row_bytes(type, static_cast<uint64_t>(16 * n_in));
+    fill_random_blocks(type, weights.data(), static_cast<uint64_t>(16 * n_in), 1, 0.02f);
+    for (uint64_t at = pattern; at < weights.size(); at += pattern)
+      std::memcpy(weights.data() + at, weights.data(), std::min(pattern, weights.size() - at));
+    std::vector<float> x(static_cast<size_t>(n_rows * n_in)), out(static_cast<size_t>(n_rows * n_out));
+    Random random(1);
+    for (float& v : x) v = random.normal();
+    const Weight weight{type, n_out, n_in, {reinterpret_cast<uintptr_t>(weights.data())}};
+    const Product product{&weight, {}, pointer(out.data()), n_out, false};
+    const std::vector<Row> rows(static_cast<size_t>(n_rows));
+    backend.begin_step({phase, rows, {}, {}});
+    const double s = seconds(clock, [&] {
+      backend.matmul({&product, 1}, {reinterpret_cast<uintptr_t>(x.data())}, n_in, n_rows);
+    });
+    backend.end_step();
+    return s;
+  }
+
+  // Attention of n rows at the end of `context` tokens.
+  double attend(KvType type, Phase phase, int32_t context, int32_t n_rows) {
+    const KvFormat format{type, 1, limits.n_kv_heads, limits.head_dim};
+    const int32_t n_pages = context / kPageTokens;
+    const os::Region pages = region(static_cast<uint64_t>(n_pages) * format.page_bytes());
+    std::vector<uint64_t> addresses;
+    const uint64_t values = format.page_bytes() / row_bytes(kv_tensor_type(type), 32) * 32;
+    fill_random_blocks(kv_tensor_type(type), pages.data(), values, 1, 1.0f);
+    for (int32_t i = 0; i < n_pages; ++i) {
+      std::byte* page = pages.data() + static_cast<uint64_t>(i) * format.page_bytes();
+      if (i) std::memcpy(page, pages.data(), format.page_bytes());
+      addresses.push_back(reinterpret_cast<uintptr_t>(page));
+    }
+    std::vector<Row> rows;
+    for (int32_t i = 0; i < n_rows; ++i) rows.push_back({0, context - n_rows + i, 0});
+    const int64_t width = int64_t{limits.n_heads} * limits.head_dim;
+    std::vector<float> q(static_cast<size_t>(n_rows * width)), out(q.size());
+    Random random(2);
+    for (float& v : q) v = random.normal();
+    const KvView view{addresses.data(), n_pages};
+    backend.begin_step({phase, rows, {&view, 1}, format});
+    const double s = seconds(clock, [&] {
+      backend.attend(0, {reinterpret_cast<uintptr_t>(q.data())}, pointer(out.data()),
+                     {limits.n_heads, width, width, 0.09f, 0});
+    });
+    backend.end_step();
+    return s;
+  }
+};
+
+int run(const std::string& path, int32_t n_threads, bool cpu_time) {
+  auto made = cpu::make_backend({n_threads, path});
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", made.status().message());
+    return 1;
+  }
+  Backend& backend = *made.value();
+  const int32_t threads = backend.info().n_threads;
+  std::printf("path %s, %d threads of %d processors\n", backend.info().path, threads,
+              os::available_processors());
+  const Clock clock{cpu_time, threads};
+  double bandwidth = read_bandwidth(clock);
+  std::printf("streaming read            %7.1f GB/s\n", bandwidth);
+
+  Bench bench(backend, clock);
+  std::printf("\n%-8s %12s %9s %16s %16s\n", "weights", "decode GB/s", "of read", "prefill 256 rows",
+              "prefill 8 rows");
+  for (const TypeTraits& type : kTypeTraits) {
+    const int64_t n_in = 4096;
+    const uint64_t bytes = row_bytes(type.type, static_cast<uint64_t>(n_in));
+    const int64_t n_out = static_cast<int64_t>((uint64_t{128} << 20) / bytes);
+    const double decode = static_cast<double>(bytes) * static_cast<double>(n_out) * 1e-9 /
+                          bench.matmul(type.type, Phase::decode, n_out, n_in, 1);
+    const double flops = 2.0 * 4096 * 4096 * 1e-9;
+    std::printf("%-8s %12.1f %8.0f%% %8.0f GFLOP/s %8.0f GFLOP/s\n", type.name, decode,
+                100 * decode / bandwidth,
+                flops * 256 / bench.matmul(type.type, Phase::prefill, 4096, n_in, 256),
+                flops * 8 / bench.matmul(type.type, Phase::prefill, 4096, n_in, 8));
+  }
+
+  bandwidth = read_bandwidth(clock);  // again: the machine is not ours alone
+  std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
+  std::printf("%-8s %12s %9s %16s\n", "KV", "decode GB/s", "of read", "prefill 512 rows");
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    const KvFormat format{type, 1, 8, 128};
+    const int32_t context = 32768;
+    const double bytes =
+        static_cast<double>(context / kPageTokens) * static_cast<double>(format.page_bytes());
+    const double decode = bytes * 1e-9 / bench.attend(type, Phase::decode, context, 1);
+    // Two products of head_dim per visible key and query head.
+    const double flops = 4.0 * 128 * 32 * 512 * (4096 - 256) * 1e-9;
+    std::printf("%-8s %12.1f %8.0f%% %8.0f GFLOP/s\n", type_traits(kv_tensor_type(type))->name, decode,
+                100 * decode / bandwidth, flops / bench.attend(type, Phase::prefill, 4096, 512));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace orrery
+
+int main(int argc, char** argv) {
+  return orrery::run(argc > 1 ? argv[1] : "auto", argc > 2 ? static_cast<int32_t>(std::atoi(argv[2])) : 0,
+                     argc > 3 && std::string(argv[3]) == "cpu-time");
+}
