@@ -136,6 +136,8 @@ class Backend {
   virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when it is there
   virtual void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) = 0;
   virtual Status synchronize() = 0;
+  // The content of [at, at + bytes) is not needed any more: where device memory is the system's, it may go back to it.
+  virtual void discard(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
 
   // Weights.  weight_bytes: what place_weight will take of the arena for this matrix (0: used where the file lies).
   // place_weight(source, at): makes `weight` ready for matmul and embed; `at` is weight_bytes() long, 64-byte aligned.

@@ -101,6 +101,7 @@ class CpuBackend final : public Backend {
     if (bytes) std::memmove(host(to), host(from), bytes);
   }
   Status synchronize() override { return ok_status(); }
+  void discard(Ptr<std::byte> at, uint64_t bytes) override { arena_.discard(at.address - arena().address, bytes); }
 
   uint64_t weight_bytes(TensorType, int64_t, int64_t) const override { return 0; }
   Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,

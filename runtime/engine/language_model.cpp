@@ -68,6 +68,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
                                                            const ModelOptions& options) {
   gguf::OpenOptions open;
   open.load = options.load;
+  open.progress = options.weights.progress;
   ORRERY_ASSIGN(gguf::File file, gguf::File::open(path, open));
   // What can be refused from the header is refused before anything is placed.
   {
@@ -75,11 +76,11 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
     (void)checked;
   }
   ORRERY_ASSIGN(auto vocabulary, Vocabulary::from_gguf(file));
-  std::unique_ptr<model::Model> weights;
-  {
-    const std::lock_guard<std::mutex> turn(runtime->step_mutex());
-    ORRERY_ASSIGN(weights, model::load_model(std::move(file), &runtime->backend(), &runtime->arena(), options.weights));
-  }
+  model::LoadOptions load = options.weights;
+  // What has been read needs no second count: placing it only asks whether to go on.
+  if (load.progress && options.load == gguf::Load::read)
+    load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
+  ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->backend(), &runtime->arena(), load));
   if (vocabulary->tokenizer().n_vocab() > weights->hyper.n_vocab)
     return error(Code::bad_model, "%s: the tokenizer has %d tokens, tensor 'token_embd.weight' only %d rows",
                  path.c_str(), vocabulary->tokenizer().n_vocab(), weights->hyper.n_vocab);

@@ -30,7 +30,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   ORRERY_ASSIGN(runtime->backend_, make_backend(options));
   const uint64_t bytes = budget_bytes(options) / kv::kArenaAlignment * kv::kArenaAlignment;
   ORRERY_TRY(runtime->backend_->reserve_arena(bytes));
-  runtime->arena_ = std::make_unique<kv::Arena>(runtime->backend_->arena(), bytes);
+  runtime->arena_ = std::make_unique<kv::Arena>(runtime->backend_.get(), bytes);
   const BackendInfo info = runtime->backend_->info();
   runtime->log(LogLevel::info, "backend %s, %s, %d threads, arena of %llu bytes", info.name, info.path, info.n_threads,
                static_cast<unsigned long long>(bytes));

@@ -55,6 +55,15 @@ struct Image {
   uint64_t bytes = 0;   // of the whole file
 };
 
+// What the last page holds behind the last token is some other session's past: it stays out of the file.
+void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) {
+  const uint64_t used = (uint64_t{n_tokens} - 1) % static_cast<uint64_t>(kPageTokens) + 1;
+  const uint64_t n_heads = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads);
+  for (uint64_t head = 0; head < n_heads; ++head)
+    std::memset(page + head * kv.head_bytes() + used * kv.token_bytes(), 0,
+                kv.head_bytes() - used * kv.token_bytes());
+}
+
 Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope) {
   Image image;
   Header& h = image.header;
@@ -107,6 +116,7 @@ Status SessionFile::save(Session* session, const Sink& sink) {
       backend.download(page.data(), {view.pages[i]}, page.size());
       ORRERY_TRY(backend.synchronize());
     }
+    if (i + 1 == view.n_pages) clear_unused_slots(session->table_->format(), image.header.n_tokens, page.data());
     ORRERY_TRY(write(page.data(), page.size()));
   }
   session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;

@@ -19,9 +19,13 @@ using ull = unsigned long long;  // for printf
 constexpr uint64_t kFirstRead = uint64_t{1} << 20;
 constexpr uint64_t kReadChunk = uint64_t{64} << 20;
 
-Status read_range(const os::InputFile& file, uint64_t from, uint64_t to, std::byte* base) {
-  for (uint64_t at = from; at < to; at += kReadChunk)
-    ORRERY_TRY(file.read_at(at, Span<std::byte>(base + at, std::min(kReadChunk, to - at))));
+Status read_range(const os::InputFile& file, uint64_t from, uint64_t to, std::byte* base, const Progress& progress) {
+  for (uint64_t at = from; at < to;) {
+    const uint64_t n = std::min(kReadChunk, to - at);
+    ORRERY_TRY(file.read_at(at, Span<std::byte>(base + at, n)));
+    at += n;
+    if (progress && !progress(at, file.size())) return error(Code::cancelled, "reading the model was cancelled");
+  }
   return ok_status();
 }
 
@@ -38,7 +42,7 @@ Result<Part> open_mapped(const std::string& path) {
   return part;
 }
 
-Result<Part> open_read(const std::string& path, bool header_only) {
+Result<Part> open_read(const std::string& path, const OpenOptions& options) {
   Part part;
   ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
   const uint64_t size = file.size();
@@ -46,15 +50,15 @@ Result<Part> open_read(const std::string& path, bool header_only) {
   ORRERY_ASSIGN(part.region, os::Region::allocate(size));
   std::byte* base = part.region.data();
   for (uint64_t have = 0, want = std::min(size, kFirstRead);; want = std::min(size, want * 4)) {
-    ORRERY_TRY(read_range(file, have, want, base));
+    ORRERY_TRY(read_range(file, have, want, base, options.progress));
     have = want;
     part.input = {{base, have}, size, path};
     bool starved;
     Result<Header> header = parse_header(part.input, &starved);
     if (!header.ok() && starved) continue;
     ORRERY_ASSIGN(part.header, std::move(header));
-    if (header_only) return part;
-    ORRERY_TRY(read_range(file, have, size, base));
+    if (options.header_only) return part;
+    ORRERY_TRY(read_range(file, have, size, base, options.progress));
     part.input.bytes = {base, size};
     return part;
   }
@@ -62,7 +66,7 @@ Result<Part> open_read(const std::string& path, bool header_only) {
 
 Result<Part> open_part(const std::string& path, const OpenOptions& options) {
   ORRERY_ASSIGN(Part part,
-                options.load == Load::map ? open_mapped(path) : open_read(path, options.header_only));
+                options.load == Load::map ? open_mapped(path) : open_read(path, options));
   if (!options.header_only) attach_data(&part);
   return part;
 }

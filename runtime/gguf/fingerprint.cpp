@@ -4,31 +4,39 @@
 // of every tensor: re-quantizing or fine-tuning changes every tensor nearly everywhere, so its first and last
 // 4 KiB tell models apart without reading gigabytes.  `full` is for those who must notice a single flipped
 // bit.
-#define XXH_INLINE_ALL  // nothing of xxHash is exported, and nothing linked
-#include <xxhash.h>
-
 #include <algorithm>
-#include <cstring>
 
+#include "runtime/base/hash.h"
 #include "runtime/gguf/impl.h"
 
 namespace orrery::gguf {
 
-void File::fingerprint(bool full, uint8_t out[16]) const {
-  constexpr uint64_t kSample = 4096;
-  XXH3_state_t state;
-  XXH3_INITSTATE(&state);
-  XXH3_128bits_reset(&state);
-  const auto number = [&](uint64_t n) { XXH3_128bits_update(&state, &n, sizeof n); };
+namespace {
+
+constexpr uint64_t kSample = 4096;
+constexpr uint64_t kPiece = uint64_t{64} << 20;   // between two calls of progress
+
+}  // namespace
+
+Status File::Impl::hash(bool full, const Progress& progress, uint8_t out[16]) const {
+  Hash128 state;
+  const auto number = [&](uint64_t n) { state.update(&n, sizeof n); };
+  uint64_t done = 0;
+  bool cancelled = false;
   const auto bytes = [&](const std::byte* p, uint64_t n) {
     number(n);  // so that no two different sequences of pieces give one stream
-    XXH3_128bits_update(&state, p, n);
+    for (uint64_t at = 0; at < n && !cancelled; at += kPiece) {
+      const uint64_t piece = std::min(kPiece, n - at);
+      state.update(p + at, piece);
+      done += piece;
+      cancelled = progress && !progress(std::min(done, file_bytes), file_bytes);
+    }
   };
-  const bool data = impl_->tensors.empty() || impl_->tensors[0].data != nullptr;
+  const bool data = tensors.empty() || tensors[0].data != nullptr;
   number(!data ? 0 : full ? 2 : 1);
-  number(impl_->parts.size());
-  for (const Part& part : impl_->parts) bytes(part.input.bytes.data(), part.header.header_bytes);
-  for (const Tensor& t : impl_->tensors) {
+  number(parts.size());
+  for (const Part& part : parts) bytes(part.input.bytes.data(), part.header.header_bytes);
+  for (const Tensor& t : tensors) {
     if (!t.data) continue;
     if (full || t.bytes <= 2 * kSample) {
       bytes(t.data, t.bytes);
@@ -36,10 +44,19 @@ void File::fingerprint(bool full, uint8_t out[16]) const {
       bytes(t.data, kSample);
       bytes(t.data + t.bytes - kSample, kSample);
     }
+    if (cancelled) return error(Code::cancelled, "%s: hashing the model was cancelled", path.c_str());
   }
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
-  std::memcpy(out, canonical.digest, 16);
+  state.digest(out);
+  return ok_status();
+}
+
+void File::fingerprint(bool full, uint8_t out[16]) const {
+  const Status never_fails = impl_->hash(full, {}, out);
+  (void)never_fails;
+}
+
+Status File::full_fingerprint(const Progress& progress, uint8_t out[16]) const {
+  return impl_->hash(true, progress, out);
 }
 
 }  // namespace orrery::gguf

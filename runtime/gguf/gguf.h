@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -71,9 +72,13 @@ class Value {
 
 enum class Load : uint8_t { map, read };     // read: into our own memory; no SIGBUS if the file is truncated behind us
 
+// Called between pieces of a long read with the bytes done of a total; false cancels.
+using Progress = std::function<bool(uint64_t done, uint64_t total)>;
+
 struct OpenOptions {
   Load load = Load::map;
   bool header_only = false;                  // metadata and tensor table; no tensor data (Tensor::data is null)
+  Progress progress = {};                    // Load::read: the bytes of each part as they are read
 };
 
 class File {
@@ -114,6 +119,8 @@ class File {
   // `full`: of every tensor byte instead of samples, another value. Needs data: of a file opened header-only it covers
   // metadata and tensor table alone, and is a third value.
   void fingerprint(bool full, uint8_t out[16]) const;
+  // The full one, with progress; cancelled when it says so.
+  Status full_fingerprint(const Progress& progress, uint8_t out[16]) const;
 
  private:
   struct Impl;

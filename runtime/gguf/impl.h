@@ -37,6 +37,7 @@ struct File::Impl {
   std::vector<uint64_t> tensor_order;  // indexes into tensors, sorted by name
 
   Status assemble();
+  Status hash(bool full, const Progress& progress, uint8_t out[16]) const;
 };
 
 }  // namespace orrery::gguf

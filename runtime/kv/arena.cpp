@@ -49,6 +49,7 @@ void Arena::give(uint64_t offset) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = taken_.find(offset);
   used_ -= it->second;
+  backend_->discard(base_ + it->first, it->second);
   taken_.erase(it);
 }
 

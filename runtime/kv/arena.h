@@ -18,7 +18,8 @@ inline constexpr uint64_t kArenaAlignment = 256;
 
 class Arena {
  public:
-  Arena(Ptr<std::byte> base, uint64_t bytes) : base_(base), bytes_(bytes) {}
+  // Over the whole arena that `backend` has reserved, `bytes` long.
+  Arena(Backend* backend, uint64_t bytes) : backend_(backend), base_(backend->arena()), bytes_(bytes) {}
 
   uint64_t bytes() const { return bytes_; }
   uint64_t used() const;
@@ -32,6 +33,7 @@ class Arena {
   template <class F>
   void for_each_gap(F f) const;
 
+  Backend* backend_;
   Ptr<std::byte> base_;
   uint64_t bytes_;
   mutable std::mutex mutex_;

@@ -246,7 +246,10 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv
   if (options.progress && !options.progress(file.file_bytes(), file.file_bytes()))
     return error(Code::cancelled, "%s: loading was cancelled", file.path().c_str());
   m->main_type = placer.main_type();
-  file.fingerprint(options.full_fingerprint, m->fingerprint);
+  if (options.full_fingerprint)
+    ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
+  else
+    file.fingerprint(false, m->fingerprint);
   return m;
 }
 
