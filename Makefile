@@ -47,7 +47,7 @@ test:
 	@tests/run.sh $(BUILD) $(JOBS)
 
 bench:
-	@.ci/packages bench
+	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@$(call build,$(BUILD),orrery_tool $(patsubst tests/bench/%.cpp,%,$(wildcard tests/bench/bench_*.cpp)))
 	@set -e; for bench in $(patsubst tests/bench/%.cpp,%,$(wildcard tests/bench/bench_*.cpp)); do \

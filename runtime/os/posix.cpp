@@ -1,3 +1,4 @@
+// os.h for POSIX systems: files by descriptors and mappings, retried when a signal interrupts.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>

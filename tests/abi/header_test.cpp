@@ -1,15 +1,15 @@
-// orrery.h as C++17 sees it: the same layout, trivial structs, and the rules of the contract that a compiler can check.
+// orrery.h as C++17 sees it: the same layout, trivial structs, and the rules of the contract that a compiler
+// can check.
 #include <orrery.h>
 
 #include <type_traits>
 
 #if UINTPTR_MAX == UINT64_MAX
-#define ORRERY_SIZE(type, bytes)                                                                      \
-  static_assert(sizeof(type) == (bytes), #type);                                                      \
-  static_assert(std::is_standard_layout<type>::value && std::is_trivial<type>::value, #type);         \
+#define ORRERY_SIZE(type, bytes)                                                              \
+  static_assert(sizeof(type) == (bytes), #type);                                              \
+  static_assert(std::is_standard_layout<type>::value && std::is_trivial<type>::value, #type); \
   static_assert(sizeof(type) % 8 == 0, #type " does not grow in units of 8 bytes");
-#define ORRERY_OFFSET(type, field, bytes) \
-  static_assert(offsetof(type, field) == (bytes), #type "." #field);
+#define ORRERY_OFFSET(type, field, bytes) static_assert(offsetof(type, field) == (bytes), #type "." #field);
 #include "header_layout.inc"
 #undef ORRERY_SIZE
 #undef ORRERY_OFFSET

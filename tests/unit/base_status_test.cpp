@@ -1,3 +1,4 @@
+// Errors are carried out with their numbers; checked arithmetic says when it would wrap.
 #include "runtime/base/status.h"
 
 #include <gtest/gtest.h>
