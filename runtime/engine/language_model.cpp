@@ -15,11 +15,15 @@ struct Planner {
   const model::Hyperparameters& hyper;
   const Backend& backend;
   uint32_t chunk;
+  StepLimits held = {};   // of the workspace that is there already; zeros where there is none
+  uint32_t spare_pages = 0;
 
   static uint64_t workspace_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
+    const int32_t rows = static_cast<int32_t>(p.chunk), context = static_cast<int32_t>(n_context);
+    if (rows <= p.held.max_rows && context <= p.held.max_context) return 0;
     const StepLimits limits =
-        model::step_limits(p.hyper, static_cast<int32_t>(p.chunk), static_cast<int32_t>(n_context));
+        model::step_limits(p.hyper, std::max(rows, p.held.max_rows), std::max(context, p.held.max_context));
     return model::carve_workspace(p.hyper, p.backend, limits, {}).bytes;
   }
   static uint64_t host_bytes(const void* self, uint32_t n_context) {
@@ -31,6 +35,7 @@ struct Planner {
     input.weights_bytes = weights_bytes;
     input.weights_mapped_bytes = mapped_bytes;
     input.kv = kv_format(hyper, options.kv_type);
+    input.spare_pages = spare_pages;
     input.max_context = options.n_context ? kMaxContext : static_cast<uint32_t>(hyper.trained_context);
     input.budget_bytes = budget;
     input.workspace_bytes = &Planner::workspace_bytes;
@@ -91,9 +96,12 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
 }
 
 kv::Plan LanguageModel::plan_session(const SessionOptions& options) const {
-  // The workspace that is there already serves as far as it goes; what the plan may use is the rest of the arena.
-  const Planner planner{hyper(), runtime_->backend(), options.chunk()};
-  return planner.plan(options, 0, 0, runtime_->arena().largest_free() + workspace_region_.bytes());
+  // The workspace that is there already serves as far as it goes; beyond that a whole new one is taken beside it.
+  const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(options.kv_type)];
+  const Planner planner{hyper(), runtime_->backend(), options.chunk(), limits_, pool ? pool->spare() : 0};
+  return planner.plan(options, 0, 0, runtime_->arena().largest_free());
 }
 
 Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type) {

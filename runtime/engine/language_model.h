@@ -47,7 +47,7 @@ class LanguageModel {
   const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
   const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
-  // What one more session would take of the arena's free part.
+  // What one more session would take of the arena's free part. Takes the step mutex.
   kv::Plan plan_session(const SessionOptions& options) const;
   Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type);
   // Grows the workspace to serve sessions like this one. Takes the step mutex.
@@ -63,7 +63,7 @@ class LanguageModel {
   std::shared_ptr<Runtime> runtime_;            // outlives everything below, which lies in its arena
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
-  std::mutex mutex_;                            // pools
+  mutable std::mutex mutex_;                    // pools
   std::array<std::shared_ptr<kv::PagePool>, 4> pools_;   // by KvType
   kv::ArenaRegion workspace_region_;
   model::Workspace workspace_;

@@ -90,6 +90,7 @@ Status Session::rewind(uint32_t n_tokens) {
 void Session::truncate(uint32_t n_tokens) {
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
+  if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow, up to the same length
   if (n_tokens < n_computed()) {
     n_computed_ = n_tokens;
     if (table_) table_->truncate(n_tokens);

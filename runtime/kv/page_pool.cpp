@@ -6,6 +6,11 @@
 
 namespace orrery::kv {
 
+uint32_t PagePool::spare() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<uint32_t>(total_ - reserved_);
+}
+
 Status PagePool::reserve(uint32_t n) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t spare = total_ - reserved_;

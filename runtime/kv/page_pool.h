@@ -30,6 +30,8 @@ class PagePool {
 
   const KvFormat& format() const { return format_; }
 
+  // Pages that exist and that nobody has reserved: in slabs that a fork's shared pages keep from going.
+  uint32_t spare() const;
   // Makes sure that `n` more pages exist; out_of_device_memory otherwise.
   Status reserve(uint32_t n);
   // Gives a reservation back; slabs that nobody needs go back to the arena.

@@ -10,7 +10,8 @@ namespace orrery::kv {
 namespace {
 
 uint64_t kv_bytes(const PlanInput& in, uint32_t n_context) {
-  return align_up(pages_for(n_context) * in.kv.page_bytes(), kArenaAlignment);
+  const uint32_t pages = pages_for(n_context);
+  return align_up((pages - std::min(pages, in.spare_pages)) * in.kv.page_bytes(), kArenaAlignment);
 }
 
 uint64_t device_bytes(const PlanInput& in, uint32_t n_context) {

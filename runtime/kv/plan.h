@@ -13,6 +13,7 @@ namespace orrery::kv {
 struct PlanInput {
   uint64_t weights_mapped_bytes = 0, weights_bytes = 0;
   KvFormat kv;
+  uint32_t spare_pages = 0;                                     // that exist already, and nobody has reserved
   uint32_t max_context = 0;                                     // no more is asked for: as trained, or by option
   uint64_t budget_bytes = 0;
   uint64_t (*workspace_bytes)(const void* self, uint32_t n_context) = nullptr;

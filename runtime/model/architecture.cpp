@@ -8,13 +8,13 @@ namespace {
 
 // QKV may be fused (attn_qkv) or apart, with or without biases, in any family: the tensors say which.
 constexpr Architecture kArchitectures[] = {
-    // name      interleaved qk_norm post_norms fused_gate_up longrope
-    {"llama",    true,       false,  false,     false,        false},  // Llama 2/3.x, Mistral, Yi, R1-Distill-Llama
-    {"qwen2",    false,      false,  false,     false,        false},  // and R1-Distill-Qwen
-    {"qwen3",    false,      true,   false,     false,        false},
-    {"phi3",     false,      false,  false,     true,         true},   // Phi-3, 3.5, Phi-4
-    {"glm4",     true,       false,  true,      true,         false},  // GLM-4-0414
-    {"chatglm",  true,       false,  false,     true,         false},  // GLM-4-9B, ChatGLM3
+    // name      interleaved qk_norm post_norms fused_gate_up longrope windows
+    {"llama",    true,       false,  false,     false,        false,   false},  // Llama, Mistral, Yi, R1-Distill
+    {"qwen2",    false,      false,  false,     false,        false,   false},  // and R1-Distill-Qwen
+    {"qwen3",    false,      true,   false,     false,        false,   false},
+    {"phi3",     false,      false,  false,     true,         true,    true},   // Phi-3, 3.5, Phi-4
+    {"glm4",     true,       false,  true,      true,         false,   false},  // GLM-4-0414
+    {"chatglm",  true,       false,  false,     true,         false,   false},  // GLM-4-9B, ChatGLM3
 };
 
 }  // namespace

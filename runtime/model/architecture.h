@@ -17,6 +17,7 @@ struct Architecture {
   bool post_norms;              // RMS norm of the attention's and the FFN's output, before the residual sum
   bool fused_gate_up;           // ffn_up holds gate then up: (2 * n_ff, n_embd); else ffn_gate and ffn_up
   bool longrope;                // carries rope_factors_long and rope_factors_short
+  bool windows;                 // attention.sliding_window means what it says; elsewhere the key is a leftover
 };
 
 // Null for an architecture that we do not run.

@@ -127,6 +127,7 @@ Status read_heads(const Keys& keys, const gguf::File& file, Hyperparameters* h) 
 Status read_windows(const Keys& keys, Hyperparameters* h) {
   const size_t n_layers = static_cast<size_t>(h->n_layers);
   h->window.assign(n_layers, 0);
+  if (!h->architecture->windows) return ok_status();
   int32_t window = 0, pattern = 0;
   ORRERY_TRY(keys.integer_or("attention.sliding_window", 0, 0, kMaxContext, &window));
   if (window == 0) return ok_status();
