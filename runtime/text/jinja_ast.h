@@ -105,6 +105,8 @@ struct Stmt {
   std::vector<std::pair<ExprPtr, Body>> branches;
   std::vector<std::pair<Target, ExprPtr>> bindings;  // of with
   Body body, else_body;
+  std::vector<NameId> hidden,
+      else_hidden;  // names undefined when the scope of the body opens (jinja_scopes.h)
   bool recursive = false;
   NameId name = 0;  // of a macro
   std::vector<Param> params;
@@ -116,6 +118,7 @@ enum WellKnown : NameId { kLoop, kCaller, kVarargs, kKwargs, kWellKnownCount };
 
 struct Program {
   Body body;
+  std::vector<NameId> hidden;
   std::vector<std::string> names;  // by NameId
 };
 

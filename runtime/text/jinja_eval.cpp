@@ -11,6 +11,8 @@ void Interp::lookup(NameId id, Value* out) {
     for (const auto& var : env->vars) {
       if (var.first == id) {
         *out = var.second;
+        if (out->is_undefined() && out->as_node() == nullptr)
+          *out = Value::undefined("'" + program_.names[id] + "' is undefined");
         return;
       }
     }
@@ -285,6 +287,12 @@ bool Interp::want_int(const Value& v, const char* what, int64_t* out) {
 bool Interp::want_string(const Value& v, const char* what) {
   TRY(not_undefined(v));
   return v.is_string() || fail("%s must be a string, not %s", what, type_name(v));
+}
+
+bool Interp::generator_end(GeneratorObject& generator) {
+  if (generator.failure.ok()) return true;
+  status_ = std::move(generator.failure);
+  return false;
 }
 
 bool Interp::make_generator(std::vector<Value> items, Value* out) {

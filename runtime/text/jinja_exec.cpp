@@ -28,7 +28,7 @@ Interp::~Interp() {
 Result<std::string> Interp::run() {
   bool done;
   {
-    Scope scope(this, nullptr);
+    Scope scope(this, nullptr, program_.hidden);
     out_ = &output_;
     Flow flow = Flow::normal;
     done = run_body(program_.body, &flow);
@@ -58,6 +58,7 @@ bool Interp::raise(const std::string& message) {
 bool Interp::step(uint64_t count) {
   steps_ += count;
   if (steps_ <= limits_.max_steps && count <= limits_.max_steps) return true;
+  exhausted_ = true;
   return fail("the template takes more than the %llu steps allowed",
               static_cast<unsigned long long>(limits_.max_steps));
 }
@@ -67,6 +68,7 @@ bool Interp::charge(uint64_t bytes) {
     work_bytes_ += bytes;
     return true;
   }
+  exhausted_ = true;
   fail("the template makes more than the %llu bytes of text and lists allowed",
        static_cast<unsigned long long>(limits_.max_work_bytes));
   if (status_.detail().bytes_requested == 0) {
@@ -82,7 +84,8 @@ bool Interp::too_deep() {
 
 // --- scopes ---
 
-Interp::Scope::Scope(Interp* interp, Env* parent) : interp_(interp), saved_(interp->env_) {
+Interp::Scope::Scope(Interp* interp, Env* parent, const std::vector<NameId>& hidden)
+    : interp_(interp), saved_(interp->env_) {
   if (interp->free_.empty()) {
     env_ = std::make_unique<Env>();
   } else {
@@ -91,6 +94,7 @@ Interp::Scope::Scope(Interp* interp, Env* parent) : interp_(interp), saved_(inte
   }
   env_->parent = parent;
   interp->env_ = env_.get();
+  for (NameId id : hidden) env_->vars.emplace_back(id, Value());
 }
 
 Interp::Scope::~Scope() {
@@ -199,7 +203,7 @@ bool Interp::run_statement(const Stmt& s, Flow* flow) {
     case StmtKind::filter_block:
     case StmtKind::generation: {
       std::string text;
-      TRY(capture(s.body, &text, flow));
+      TRY(capture(s, &text, flow));
       if (*flow != Flow::normal) return true;
       Value v;
       TRY(string_value(std::move(text), &v));
@@ -238,15 +242,15 @@ bool Interp::run_statement(const Stmt& s, Flow* flow) {
 bool Interp::run_with(const Stmt& s, Flow* flow) {
   std::vector<Value> values(s.bindings.size());
   for (size_t i = 0; i < values.size(); ++i) TRY(eval(*s.bindings[i].second, &values[i]));
-  Scope scope(this, env_);
+  Scope scope(this, env_, s.hidden);
   for (size_t i = 0; i < values.size(); ++i) TRY(assign(s.bindings[i].first, values[i]));
   return run_body(s.body, flow);
 }
 
-bool Interp::capture(const Body& body, std::string* text, Flow* flow) {
-  Scope scope(this, env_);
+bool Interp::capture(const Stmt& s, std::string* text, Flow* flow) {
+  Scope scope(this, env_, s.hidden);
   std::string* outer = std::exchange(out_, text);
-  const bool done = run_body(body, flow);
+  const bool done = run_body(s.body, flow);
   out_ = outer;
   return done;
 }
@@ -261,21 +265,22 @@ bool Interp::run_for(const Stmt& s, const Value& iterable, Env* outer, uint32_t 
   loop->depth = depth;
   TRY(items_of(iterable, &loop->items));
   Flow flow = Flow::normal;
-  size_t index = 0;
-  for (; flow != Flow::break_loop; ++index) {
+  bool completed = false;  // Jinja2's else also runs when every iteration ended by break or continue
+  for (size_t index = 0; flow != Flow::break_loop; ++index) {
     bool more;
     TRY(loop_has(*loop, index, &more));
     if (!more) break;
     flow = Flow::normal;
     loop->index = index;
-    Scope scope(this, outer);
+    Scope scope(this, outer, s.hidden);
     set_variable(kLoop, loop_value);
     TRY(assign(s.target, loop_item(*loop, index)) && step());
     TRY(run_body(s.body, &flow));
+    completed = completed || flow == Flow::normal;
   }
   loop->running = false;
-  if (index != 0 || s.else_body.empty()) return true;
-  Scope scope(this, outer);
+  if (completed || s.else_body.empty()) return true;
+  Scope scope(this, outer, s.else_hidden);
   flow = Flow::normal;
   return run_body(s.else_body, &flow);
 }
@@ -287,7 +292,7 @@ bool Interp::loop_has(LoopObject& loop, size_t index, bool* out) {
   }
   while (loop.chosen.size() <= index && loop.source < loop.items.size() && loop.running) {
     const Value& candidate = loop.items[loop.source++];
-    Scope scope(this, loop.outer);
+    Scope scope(this, loop.outer, {});
     Value keep;
     TRY(assign(loop.statement->target, candidate));
     TRY(eval(*loop.statement->condition, &keep));
@@ -343,7 +348,7 @@ bool Interp::run_call_block(const Stmt& s) {
 bool Interp::call_macro(const MacroObject& macro, Args& args, Value* out) {
   const Stmt& s = *macro.definition;
   TRY(charge(sizeof(Env) + 64));
-  Scope scope(this, macro.closure);
+  Scope scope(this, macro.closure, s.hidden);
   const auto take_keyword = [&args](const std::string& name, Value* v) {
     for (size_t i = 0; i < args.keywords.size(); ++i) {
       if (args.keywords[i].first != name) continue;

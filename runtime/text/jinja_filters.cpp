@@ -446,20 +446,20 @@ constexpr Filter kFilters[] = {
     {"d", filters::fallback},
     {"list", filters::list},
     {"dictsort", filters::dictsort},
-    {"items", filters::items},
-    {"map", filters::map},
-    {"select", filters::select},
-    {"reject", filters::reject},
-    {"selectattr", filters::selectattr},
-    {"rejectattr", filters::rejectattr},
-    {"unique", filters::unique},
+    {"items", filters::items, true},
+    {"map", filters::map, true},
+    {"select", filters::select, true},
+    {"reject", filters::reject, true},
+    {"selectattr", filters::selectattr, true},
+    {"rejectattr", filters::rejectattr, true},
+    {"unique", filters::unique, true},
     {"sort", filters::sort},
     {"reverse", filters::reverse},
     {"sum", filters::sum},
     {"min", filters::min},
     {"max", filters::max},
-    {"batch", filters::batch},
-    {"slice", filters::slice},
+    {"batch", filters::batch, true},
+    {"slice", filters::slice, true},
     {"groupby", filters::groupby},
     {"attr", filters::attr},
     {"upper", converted<unicode::upper>},
@@ -492,7 +492,13 @@ uint16_t find_filter(std::string_view name) {
 
 bool Interp::call_filter(uint16_t index, const Value& v, Args& args, Value* out) {
   Deeper deeper(this);
-  return deeper.ok() && kFilters[index].function(*this, v, args, out);
+  TRY(deeper.ok());
+  if (kFilters[index].function(*this, v, args, out)) return true;
+  if (!kFilters[index].lazy || exhausted_ || status_.code() != Code::unsupported_template) return false;
+  auto* generator = new GeneratorObject;
+  *out = Value::object(generator);
+  generator->failure = std::exchange(status_, Status());
+  return true;
 }
 
 }  // namespace orrery::text::jinja

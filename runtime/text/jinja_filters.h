@@ -9,6 +9,7 @@ using FilterFunction = bool (*)(Interp& in, const Value& v, Args& args, Value* o
 struct Filter {
   const char* name;
   FilterFunction function;
+  bool lazy = false;  // gives a generator, and a failure only shows when that is walked
 };
 
 namespace filters {

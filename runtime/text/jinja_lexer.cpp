@@ -10,7 +10,7 @@ namespace orrery::text::jinja {
 
 namespace {
 
-constexpr size_t kMaxTokens = 4'000'000;
+constexpr size_t kMaxTokens = 500'000;
 
 struct Operator {
   std::string_view text;

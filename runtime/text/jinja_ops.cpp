@@ -358,7 +358,7 @@ bool Interp::items_of(const Value& v, std::vector<Value>* out) {
         auto& generator = *static_cast<GeneratorObject*>(as_mutable_object(v));
         for (size_t i = generator.next; i < generator.items.size(); ++i) out->push_back(generator.items[i]);
         generator.next = generator.items.size();
-        return charge_items(out->size());
+        return charge_items(out->size()) && generator_end(generator);
       }
       if (as_object(v)->type == ObjectType::cycler) return fail("a cycler cannot be iterated over");
       break;
@@ -632,6 +632,9 @@ bool Interp::contains(const Value& container, const Value& value, bool* out) {
     case Kind::list:
     case Kind::tuple:
     case Kind::view:
+      if (container.view_type() == Value::ViewType::keys) TRY(hash_check(value));
+      if (container.view_type() == Value::ViewType::items && value.is_tuple() && value.as_items().size() == 2)
+        TRY(hash_check(value.as_items()[0]));
       *out = false;
       for (const Value& v : container.as_items()) {
         TRY(step() && same(v, value, out));

@@ -85,6 +85,7 @@ struct GeneratorObject : Object {
   GeneratorObject() : Object(ObjectType::generator) {}
   std::vector<Value> items;
   size_t next = 0;
+  Status failure;  // why the items end, for whoever walks that far
   void surrender(detail::DeadList& dead) override {
     for (Value& v : items) dead.take(v);
   }
@@ -183,6 +184,7 @@ class Interp {
   bool want_int(const Value& v, const char* what, int64_t* out);
   bool want_string(const Value& v, const char* what);
   bool make_generator(std::vector<Value> items, Value* out);
+  bool generator_end(GeneratorObject& generator);  // fails where the generator's own computation did
 
   // --- formatting (jinja_format.cpp) ---
   bool percent_format(const Value& format, const Value& args, Value* out);   // format % args
@@ -212,7 +214,7 @@ class Interp {
   bool run_for(const Stmt& s, const Value& iterable, Env* outer, uint32_t depth);
   bool run_with(const Stmt& s, Flow* flow);
   bool run_call_block(const Stmt& s);
-  bool capture(const Body& body, std::string* text, Flow* flow);  // in a scope of its own
+  bool capture(const Stmt& s, std::string* text, Flow* flow);  // in a scope of its own
   bool assign(const Target& target, const Value& v);
   bool emit(std::string_view text);
   bool call_macro(const MacroObject& macro, Args& args, Value* out);
@@ -221,7 +223,7 @@ class Interp {
   // The current scope until it is destroyed.
   class Scope {
    public:
-    Scope(Interp* interp, Env* parent);
+    Scope(Interp* interp, Env* parent, const std::vector<NameId>& hidden);
     ~Scope();
     Scope(const Scope&) = delete;
 
@@ -260,6 +262,7 @@ class Interp {
   Position at_;
   uint32_t depth_ = 0;
   uint64_t steps_ = 0, work_bytes_ = 0;
+  bool exhausted_ = false;  // a limit was reached: nothing may defer that failure
   Status status_;
 };
 

@@ -153,7 +153,8 @@ bool first(Interp& in, const Value& v, Args& args, Value* out) {
   *out = Value::undefined("there is no first item, the sequence is empty");
   if (is_object(v, ObjectType::generator)) {
     auto& generator = *static_cast<GeneratorObject*>(as_mutable_object(v));
-    if (generator.next < generator.items.size()) *out = generator.items[generator.next++];
+    if (generator.next >= generator.items.size()) return in.generator_end(generator);
+    *out = generator.items[generator.next++];
     return true;
   }
   if (v.is_string()) return v.string_length() == 0 || in.item(v, Value::integer(0), out);
