@@ -69,6 +69,14 @@ for languages in C CXX; do
   ! readelf -d cmake_$languages/consumer_static | grep -q liborrery || fail "orrery::static links the shared library"
 done
 
+# What the README shows is a program.
+sed -n '/^```c$/,/^```$/p' "$prefix/share/doc/orrery/README.md" | sed '/^```/d' >ask.c
+[ -s ask.c ] || fail "README.md shows no program"
+clean $cc -std=c99 -Wall -Wextra -Werror ask.c $(clean pkg-config --cflags --libs orrery) -Wl,-rpath,"$prefix/$libdir" -o ask
+said=$(clean ./ask "$model" "$question") || fail "the program of README.md: exit status $?"
+[ "$said" = "$answer" ] || fail "the program of README.md said '$said'"
+echo "ok: the program of README.md"
+
 # The example compiles as it stands, and the tool runs from where it was moved to.
 clean $cc -std=c99 -Wall -Wextra -Werror "$prefix/share/doc/orrery/examples/chat.c" -I"$prefix/include" -L"$prefix/$libdir" -lorrery \
   -Wl,-rpath,"$prefix/$libdir" -o chat
