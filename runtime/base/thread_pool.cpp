@@ -8,10 +8,10 @@
 // looks for sleepers.  Both sides are sequentially consistent, so at least one of them sees the other.
 #include "runtime/base/thread_pool.h"
 
-#include <signal.h>
-
 #include <chrono>
 #include <system_error>
+
+#include "runtime/os/os.h"
 
 namespace orrery {
 
@@ -43,30 +43,13 @@ bool spin_until(const F& done) {
   return false;
 }
 
-// Blocks every signal of the calling thread while it lives: threads inherit the mask.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    changed_ = pthread_sigmask(SIG_SETMASK, &all, &before_) == 0;
-  }
-  ~SignalsBlocked() {
-    if (changed_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t before_;
-  bool changed_ = false;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t n_processors) {
   if (n_threads < 1) return error(Code::invalid_argument, "a thread pool of %d threads", n_threads);
   std::unique_ptr<ThreadPool> pool(new ThreadPool(n_threads <= n_processors));
   pool->workers_.reserve(static_cast<size_t>(n_threads) - 1);
-  const SignalsBlocked blocked;
+  const os::SignalsBlocked blocked;
   for (int32_t i = 1; i < n_threads; ++i) {
     try {
       pool->workers_.emplace_back([p = pool.get(), i] { p->worker(i); });

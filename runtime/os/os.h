@@ -88,6 +88,20 @@ class AtomicFile {
   std::string path_, temporary_;
 };
 
+// Blocks every signal of the calling thread while it lives. Threads started meanwhile inherit that, so that the
+// application's handlers run on its own threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked();
+  ~SignalsBlocked();
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  alignas(16) std::byte before_[128];   // the system's signal mask
+  bool changed_ = false;
+};
+
 uint64_t page_bytes();
 uint64_t physical_memory_bytes();
 // Processors that this process may run on (its affinity mask, then what is online); at least 1.

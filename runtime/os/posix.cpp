@@ -1,6 +1,8 @@
 // os.h for POSIX systems: files by descriptors and mappings, retried when a signal interrupts.
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "runtime/base/checked.h"
@@ -221,6 +224,19 @@ Status AtomicFile::commit() {
     return system_error(Code::io, errno, "cannot put the new file in place", path_);
   temporary_.clear();
   return ok_status();
+}
+
+// Threads ------------------------------------------------------------------------------------------------
+
+static_assert(sizeof(sigset_t) <= 128 && alignof(sigset_t) <= 16, "SignalsBlocked holds the mask in place");
+
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  sigfillset(&all);
+  changed_ = ::pthread_sigmask(SIG_SETMASK, &all, new (before_) sigset_t) == 0;
+}
+SignalsBlocked::~SignalsBlocked() {
+  if (changed_) ::pthread_sigmask(SIG_SETMASK, reinterpret_cast<const sigset_t*>(before_), nullptr);
 }
 
 // Machine ------------------------------------------------------------------------------------------------

@@ -36,8 +36,9 @@ class ByteWriter {
   }
   ByteWriter& text(std::string_view s) { return put(uint64_t{s.size()}).raw(s.data(), s.size()); }
   ByteWriter& raw(const void* p, size_t n) {
-    const auto* b = static_cast<const std::byte*>(p);
-    bytes.insert(bytes.end(), b, b + n);
+    const size_t at = bytes.size();
+    bytes.resize(at + n);
+    if (n > 0) std::memcpy(bytes.data() + at, p, n);
     return *this;
   }
   Bytes bytes;
