@@ -1,0 +1,113 @@
+// What tests of the engine share: a small model opened on a runtime of their own, and the steps that most of
+// them take.
+//
+// Models come from the specs of tests/golden/models (model_spec.h), by way of a temporary file that is gone
+// again when the model is open.  What must not fail here throws std::runtime_error with the library's
+// message, which GoogleTest reports.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/generation.h"
+#include "runtime/engine/language_model.h"
+#include "runtime/engine/session.h"
+#include "tests/support/model_spec.h"
+#include "tests/support/temp_dir.h"
+
+namespace orrery::testing {
+
+template <class T>
+T unwrap(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result).value();
+}
+inline void unwrap(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+inline engine::RuntimeOptions runtime_options(int32_t n_threads = 2, const std::string& path = "auto",
+                                              uint64_t budget_bytes = 64u << 20) {
+  engine::RuntimeOptions options;
+  options.n_threads = n_threads;
+  options.cpu_path = path;
+  options.device_budget_bytes = budget_bytes;
+  return options;
+}
+
+inline std::shared_ptr<engine::LanguageModel> open_bytes(
+    const std::vector<std::byte>& file, const engine::RuntimeOptions& options = runtime_options()) {
+  const TempDir dir;
+  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)),
+                                            dir.write("model.gguf", file), {}));
+}
+
+inline std::shared_ptr<engine::LanguageModel> open_spec(
+    const std::string& name, const engine::RuntimeOptions& options = runtime_options(),
+    const MatrixStorage& matrices = {}) {
+  return open_bytes(build_model_gguf(load_model_spec(name), matrices), options);
+}
+
+inline std::unique_ptr<engine::Session> open_session(const std::shared_ptr<engine::LanguageModel>& model,
+                                                     uint32_t n_context, KvType kv = KvType::f32,
+                                                     uint32_t chunk_tokens = 0) {
+  engine::SessionOptions options;
+  options.n_context = n_context;
+  options.kv_type = kv;
+  options.chunk_tokens = chunk_tokens;
+  return unwrap(engine::Session::open(model, options));
+}
+
+inline int32_t argmax(Span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// Feeds a token as if it had been generated.
+inline void feed(engine::Session* session, int32_t token) {
+  session->push_generated(token);
+  unwrap(session->decode());
+}
+
+// Generates n tokens greedily; gives them and appends each step's logits to `trace`.
+inline std::vector<int32_t> greedy(engine::Session* session, size_t n, std::vector<float>* trace = nullptr) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < n; ++i) {
+    tokens.push_back(argmax(session->logits()));
+    feed(session, tokens.back());
+    if (trace) trace->insert(trace->end(), session->logits().begin(), session->logits().end());
+  }
+  return tokens;
+}
+
+inline std::vector<int32_t> as_vector(Span<const int32_t> tokens) { return {tokens.begin(), tokens.end()}; }
+inline std::vector<float> as_vector(Span<const float> values) { return {values.begin(), values.end()}; }
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// A model's deviation from what it should give, gathered over rows of logits.
+struct Deviation {
+  double most = 0, most_expected = 0;  // |difference|, |expected|
+  double squares = 0, expected_squares = 0;
+
+  void add(const float* found, const float* expected, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+      const double e = expected[i], d = found[i] - e;
+      if (!(std::fabs(d) <= most)) most = std::fabs(d);  // a NaN stays
+      most_expected = std::max(most_expected, std::fabs(e));
+      squares += d * d;
+      expected_squares += e * e;
+    }
+  }
+  double relative() const { return most / most_expected; }
+  double rms() const { return std::sqrt(squares / expected_squares); }
+};
+
+}  // namespace orrery::testing
