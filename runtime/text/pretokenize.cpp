@@ -14,11 +14,7 @@ namespace {
 struct AsciiSets {
   uint8_t set[128] = {};
   constexpr AsciiSets() {
-    for (uint32_t c = 0; c < 128; c++) {
-      const uint32_t pair = kClassBlocks[(kClassIndex[c >> kClassShift] << (kClassShift - 1)) +
-                                         ((c & ((1u << kClassShift) - 1)) >> 1)];
-      set[c] = static_cast<uint8_t>((1u << (pair >> (c & 1 ? 4 : 0) & 15)) >> 1);
-    }
+    for (uint32_t c = 0; c < 128; c++) set[c] = static_cast<uint8_t>(char_set(c));
   }
 };
 constexpr AsciiSets kAscii;

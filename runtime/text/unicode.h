@@ -26,7 +26,7 @@ enum CharSet : uint32_t {
   kLetter = kUpper | kLower | kCaseless,
 };
 
-inline uint32_t char_set(uint32_t code_point) {
+constexpr uint32_t char_set(uint32_t code_point) {
   if (code_point > 0x10FFFF) return 0;
   constexpr uint32_t n_index = sizeof kClassIndex / sizeof *kClassIndex;
   const uint32_t high = code_point >> kClassShift;

@@ -18,6 +18,10 @@ struct GoldenVocab {
   text::VocabData data;
   std::deque<std::string> strings;  // what data's views look at
 
+  GoldenVocab() = default;
+  GoldenVocab(GoldenVocab&&) = default;  // a copy would look at the strings of the original
+  GoldenVocab& operator=(GoldenVocab&&) = default;
+
   void add(std::string token, text::TokenType type) {
     strings.push_back(std::move(token));
     data.tokens.push_back(strings.back());

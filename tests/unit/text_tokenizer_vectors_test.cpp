@@ -1,4 +1,5 @@
-// Published vocabularies with published inputs and ids, where the third-party data is at hand: every id must agree.
+// Published vocabularies with published inputs and ids, where the third-party data is at hand: every id must
+// agree.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -54,7 +55,8 @@ TEST_P(PublishedVocabulary, GivesThePublishedIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PublishedVocabulary,
-                         ::testing::Values("deepseek-coder", "gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2"));
+                         ::testing::Values("deepseek-coder", "gpt-2", "llama-bpe", "llama-spm", "phi-3",
+                                           "qwen2"));
 
 }  // namespace
 }  // namespace orrery::text
