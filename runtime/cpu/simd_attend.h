@@ -20,6 +20,11 @@ namespace orrery::cpu {
 namespace {
 
 constexpr int kTile = kPageTokens;
+// Keys ahead whose K and V are asked for while the scores are computed: the pages' strides defeat the
+// hardware's own prefetching.  Into the second-level cache: measured on Zen 4 with 32768 keys of F16 and
+// head_dim 128, one core reads 8 GB/s without, 15.6 with (of 20 from the cache); to the first level it gains
+// nothing.
+constexpr int kAhead = 16;
 constexpr int kQueryLanes = 8;  // queries of one pass over the keys
 constexpr float kInfinity = __builtin_inff();
 
@@ -55,7 +60,8 @@ struct DecodeScratch {
 
 // scores[t][query] for G queries and the keys [first, last) of a tile.
 template <KvType kType, int G>
-void decode_scores(const KvHead& kv, const std::byte* tile, int first, int last, const DecodeScratch& s) {
+void decode_scores(const KvHead& kv, const std::byte* tile, const std::byte* next, int first, int last,
+                   const DecodeScratch& s) {
   constexpr int kKeys = 8 / G;
   const int32_t dim = padded_dim(kv.head_dim);
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
@@ -65,7 +71,10 @@ void decode_scores(const KvHead& kv, const std::byte* tile, int first, int last,
     for (int k = 0; k < kKeys; ++k) {
       const int at = t + k < last ? t + k : last - 1;  // beyond the end: computed again, not stored
       keys[k] = tile + static_cast<uint64_t>(at) * token_bytes;
-      for (uint64_t b = 0; b < kv.vector_bytes; b += 64) __builtin_prefetch(keys[k] + kv.vector_bytes + b);
+      const int ahead = at + kAhead;
+      const std::byte* soon = ahead < kTile ? tile + static_cast<uint64_t>(ahead) * token_bytes
+                                            : next + static_cast<uint64_t>(ahead - kTile) * token_bytes;
+      for (uint64_t b = 0; b < token_bytes; b += 64) __builtin_prefetch(soon + b, 0, 2);
     }
     V::F sums[8];
     for (auto& v : sums) v = V::zero();
@@ -142,7 +151,8 @@ void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScr
     const int first = static_cast<int>(key - start);
     const int last = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
     const std::byte* tile = kv_tile(t.kv, start / kTile);
-    decode_scores<kType, G>(t.kv, tile, first, last, s);
+    const std::byte* next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : tile;
+    decode_scores<kType, G>(t.kv, tile, next, first, last, s);
     for (int i = 0; i < first * G; ++i) s.scores[i] = -kInfinity;
     for (int i = last * G; i < kTile * G; ++i) s.scores[i] = -kInfinity;
 
