@@ -15,6 +15,7 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   if (o.cpu_path) out.cpu_path = o.cpu_path;
   out.device_budget_bytes = o.device_budget_bytes;
   out.max_sessions = o.max_sessions;
+  out.reservoir_bytes = o.reservoir_bytes;
   out.log = o.log;
   out.log_user = o.log_user;
   out.log_level = static_cast<engine::LogLevel>(o.log_level);
@@ -117,6 +118,8 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     out.weights_mapped_bytes = p.weights_mapped_bytes;
     out.weights_bytes = p.weights_bytes;
     out.full_kv_bytes = p.full_kv_bytes;
+    out.compressed_kv_bytes = p.compressed_kv_bytes;
+    out.reservoir_bytes = p.reservoir_bytes;
     out.workspace_bytes = p.workspace_bytes;
     out.device_bytes = p.device_bytes;
     out.host_bytes = p.host_bytes;

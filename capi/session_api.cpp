@@ -11,6 +11,16 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   if (o.reserved != 0) return error(Code::unsupported, "orrery_session_options.reserved is not zero");
   engine::SessionOptions out;
   out.n_context = o.n_context;
+  if (o.policy) out.policy = o.policy;
+  out.kv_budget_bytes = o.kv_budget_bytes;
+  out.kv_share = static_cast<double>(o.kv_budget_share);
+  if (o.n_policy_options > 0) ORRERY_REQUIRE(o.policy_options);
+  for (uint32_t i = 0; i < o.n_policy_options; ++i) {
+    const orrery_option& option = o.policy_options[i];
+    if (option.name == nullptr || option.value == nullptr)
+      return error(Code::invalid_argument, "policy option %u has no name or no value", i);
+    out.policy_options.emplace_back(option.name, option.value);
+  }
   out.chunk_tokens = o.chunk_tokens;
   switch (o.kv_type) {
     case ORRERY_KV_F16: out.kv_type = KvType::f16; break;
@@ -62,6 +72,7 @@ void orrery_session_options_init(orrery_session_options* options) {
   if (options == nullptr) return;
   std::memset(options, 0, sizeof *options);
   options->struct_size = sizeof *options;
+  options->kv_budget_share = 1.0f;
 }
 
 orrery_status orrery_session_open(orrery_model* model, const orrery_session_options* options, orrery_session** session,
@@ -289,6 +300,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.device_kv_bytes = s->kv_bytes();
     out.device_kv_used_bytes = s->kv_used_bytes();
     out.shared_kv_bytes = s->kv_shared_bytes();
+    out.reservoir_bytes = s->reservoir_bytes();
     out.workspace_bytes = s->model().workspace().bytes;
     out.host_to_device_bytes = from.host_to_device_bytes;
     out.device_to_host_bytes = from.device_to_host_bytes;

@@ -123,6 +123,8 @@ typedef struct orrery_runtime_options {
   void *log_user;
   int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
   uint32_t max_sessions;        /* sessions that may hold device memory at once, over all models; default 16 */
+  uint64_t reservoir_bytes;     /* host memory for the KV that policies keep off the device; 0: half of the physical
+                                   memory, committed lazily */
 } orrery_runtime_options;
 ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options);
 
@@ -291,12 +293,26 @@ typedef struct orrery_session orrery_session;
 #define ORRERY_OVERFLOW_STOP 0         /* a full context ends the answer; a longer prompt is ORRERY_CONTEXT_FULL */
 #define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context (system messages and the last turn stay) */
 
+/* One named value, for what has too many parameters to be fields: ("sinks", "4"). */
+typedef struct orrery_option {
+  const char *name;
+  const char *value;
+} orrery_option;
+
 struct orrery_session_options {
   uint32_t struct_size;
   uint32_t n_context;             /* tokens; 0: as trained, or what fits the arena if that is less */
   uint32_t kv_type;               /* ORRERY_KV_; quantized types need head_dim % 32 == 0 */
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
   uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results */
+  uint32_t n_policy_options;
+  const char *policy;             /* what of the KV stays on the device: "full" (default: all of it), "streaming" (the
+                                     first tokens and the last ones). Others keep all KV in host memory as well:
+                                     prompts attend to everything, generated tokens to what is on the device */
+  const orrery_option *policy_options;  /* (n_policy_options): "sinks" of streaming */
+  uint64_t kv_budget_bytes;       /* device memory for KV under such a policy; 0: by share */
+  float kv_budget_share;          /* of full KV, more than 0, at most 1 (default): of n_context in the plan, of the
+                                     tokens that are there when a prompt is complete */
   uint32_t reserved;
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options);
@@ -369,6 +385,7 @@ typedef struct orrery_stats {
   uint64_t shared_kv_bytes;          /* of pages shared with forks */
   uint64_t workspace_bytes;
   uint64_t host_to_device_bytes, device_to_host_bytes;   /* KV moved between arena and host */
+  uint64_t reservoir_bytes;          /* KV in host memory, reserved */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats);
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);

@@ -63,6 +63,14 @@ struct KvView {
   int32_t n_pages = 0;
 };
 
+// The device-resident keys and values of one KV head where they are not all of the sequence's: slots in any order,
+// since keys are cached behind RoPE.  Slot s lies in tiles[s / kPageTokens], each kPageTokens tokens long.
+struct HeadView {
+  const uint64_t* tiles = nullptr;   // device addresses, host memory; valid during the step
+  int32_t n_keys = 0;                // slots attended to, the appended one included
+  uint64_t append_at = 0;            // device address of the slot that the step's token is written to
+};
+
 // One token to compute.
 struct Row {
   int32_t token = 0;
@@ -75,6 +83,9 @@ struct Step {
   Span<const Row> rows;              // positions of one sequence are consecutive and ascending
   Span<const KvView> sequences;
   KvFormat kv;
+  // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these instead of the sequence's pages, and
+  // writes its token to both.
+  Span<const HeadView> heads;
 };
 
 // A matrix (n_rows outputs, n_cols inputs), or a vector (n_rows = 1), where the backend wants it.
@@ -169,11 +180,12 @@ class Backend {
   virtual void prepare_rope(const RopeSpec& spec) = 0;
   virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
 
-  // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer`.
+  // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer`
+  // (and to Step::heads' slots).
   virtual void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) = 0;
 
   // Causal attention of the rows' queries over their sequences' pages of `layer`, up to and including each row's own
-  // position (already appended): out (n_rows, n_heads * head_dim).
+  // position (already appended), or over Step::heads: out (n_rows, n_heads * head_dim).
   virtual void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
 
   // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.

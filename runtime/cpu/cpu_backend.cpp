@@ -139,6 +139,10 @@ class CpuBackend final : public Backend {
     return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
   }
   KvHead kv_head(int32_t sequence, int32_t layer, int32_t head) const;
+  // The resident part of a head, in a decode step that has such; else null.
+  const HeadView* head_view(int32_t layer, int32_t head) const {
+    return step_.heads.empty() ? nullptr : &step_.heads[static_cast<size_t>(layer * step_.kv.n_kv_heads + head)];
+  }
 
   // fn(first, last) over [0, n) in ranges, by all threads if n * work_per_unit is worth it.
   template <class F>
@@ -332,6 +336,8 @@ void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v
       const int64_t at = r * stride + static_cast<int64_t>(head) * format.head_dim;
       kernels_.store_kv(format.type, host(k) + at, format.head_dim, token);
       kernels_.store_kv(format.type, host(v) + at, format.head_dim, token + kv.vector_bytes);
+      if (const HeadView* view = head_view(layer, head))
+        std::memcpy(reinterpret_cast<std::byte*>(view->append_at), token, 2 * kv.vector_bytes);
     }
   });
 }
@@ -352,9 +358,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   struct Splits {
     int64_t first_key, last_key, first, count;
   };
-  const auto splits_of = [&](int64_t row) {
-    const int64_t last_key = step_.rows[static_cast<size_t>(row)].position + int64_t{1};
-    const int64_t first_key = shape.window > 0 ? std::max<int64_t>(0, last_key - shape.window) : 0;
+  const auto splits_of = [&](int64_t row, int32_t head) {
+    const HeadView* view = head_view(layer, head);
+    const int64_t last_key = view ? view->n_keys : step_.rows[static_cast<size_t>(row)].position + int64_t{1};
+    const int64_t first_key = shape.window > 0 && !view ? std::max<int64_t>(0, last_key - shape.window) : 0;
     const int64_t first = first_key / kSplitTokens;
     return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first};
   };
@@ -364,14 +371,18 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
     const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
     int64_t most = 0;
-    for (int64_t r = 0; r < rows; ++r) most = std::max(most, splits_of(wave + r).count);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int32_t head = 0; head < n_kv; ++head) most = std::max(most, splits_of(wave + r, head).count);
     pool_->run(rows * n_kv * most, [&](int64_t item, int32_t thread) {
       const int64_t split = item % most, row = item / most / n_kv;
       const int32_t head = static_cast<int32_t>(item / most % n_kv);
-      const Splits splits = splits_of(wave + row);
+      const Splits splits = splits_of(wave + row, head);
       if (split >= splits.count) return;
       const int64_t start = (splits.first + split) * kSplitTokens;
-      const DecodeTask task{kv_head(step_.rows[static_cast<size_t>(wave + row)].sequence, layer, head),
+      const HeadView* view = head_view(layer, head);
+      const KvHead kv = view ? KvHead{step_.kv.type, dim, view->tiles, 0, step_.kv.vector_bytes()}
+                             : kv_head(step_.rows[static_cast<size_t>(wave + row)].sequence, layer, head);
+      const DecodeTask task{kv,
                             q + (wave + row) * shape.q_stride + static_cast<int64_t>(head) * group * dim,
                             group,
                             std::max(start, splits.first_key),
@@ -385,7 +396,8 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     for_ranges(rows * shape.n_heads, most * dim, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         const int64_t row = i / shape.n_heads, head = i % shape.n_heads;
-        kernels_.merge_partials(partial(row, head, 0), splits_of(wave + row).count, floats, dim,
+        kernels_.merge_partials(partial(row, head, 0),
+                                splits_of(wave + row, static_cast<int32_t>(head / group)).count, floats, dim,
                                 out + (wave + row) * shape.out_stride + head * dim);
       }
     });

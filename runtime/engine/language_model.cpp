@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/engine/session.h"
+#include "runtime/kv/head_store.h"
 
 namespace orrery::engine {
 
@@ -14,23 +15,30 @@ constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096, kMaxContext = 1u << 27
 struct Planner {
   const model::Hyperparameters& hyper;
   const Backend& backend;
-  uint32_t chunk;
+  const SessionOptions& options;
   StepLimits held = {};   // of the workspace that is there already; zeros where there is none
   uint32_t spare_pages = 0;
 
   static uint64_t workspace_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    const int32_t rows = static_cast<int32_t>(p.chunk), context = static_cast<int32_t>(n_context);
+    const int32_t rows = static_cast<int32_t>(p.options.chunk()), context = static_cast<int32_t>(n_context);
     if (rows <= p.held.max_rows && context <= p.held.max_context) return 0;
     const StepLimits limits =
         model::step_limits(p.hyper, std::max(rows, p.held.max_rows), std::max(context, p.held.max_context));
     return model::carve_workspace(p.hyper, p.backend, limits, {}).bytes;
   }
   static uint64_t host_bytes(const void* self, uint32_t n_context) {
-    return session_host_bytes(static_cast<const Planner*>(self)->hyper, n_context);
+    const Planner& p = *static_cast<const Planner*>(self);
+    return session_host_bytes(p.hyper, p.options, n_context);
   }
 
-  kv::Plan plan(const SessionOptions& options, uint64_t weights_bytes, uint64_t mapped_bytes, uint64_t budget) const {
+  static uint64_t resident_bytes(const void* self, uint32_t n_context) {
+    const Planner& p = *static_cast<const Planner*>(self);
+    return kv::HeadStore::region_bytes(kv_format(p.hyper, p.options.kv_type),
+                                       resident_slots(p.hyper, p.options, n_context));
+  }
+
+  kv::Plan plan(uint64_t weights_bytes, uint64_t mapped_bytes, uint64_t budget) const {
     kv::PlanInput input;
     input.weights_bytes = weights_bytes;
     input.weights_mapped_bytes = mapped_bytes;
@@ -40,6 +48,8 @@ struct Planner {
     input.budget_bytes = budget;
     input.workspace_bytes = &Planner::workspace_bytes;
     input.host_bytes = &Planner::host_bytes;
+    input.compressed = options.compressed();
+    input.resident_bytes = &Planner::resident_bytes;
     input.self = this;
     return kv::make_plan(input, options.n_context);
   }
@@ -57,7 +67,30 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
   if ((kv_type == KvType::q8_0 || kv_type == KvType::q4_0) && h.head_dim % 32 != 0)
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
                  h.head_dim);
+  if (!(kv_share > 0.0 && kv_share <= 1.0))
+    return error(Code::invalid_argument, "the KV budget is a share of %g, expected more than 0, at most 1", kv_share);
+  if (!compressed() && (kv_share != 1.0 || kv_budget_bytes != 0))
+    return error(Code::invalid_argument, "policy full keeps all of the KV: a KV budget needs another policy");
+  if (!compressed() && !policy_options.empty())
+    return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
+                 policy_options[0].first.c_str());
   return ok_status();
+}
+
+policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context) {
+  policy::Shape shape;
+  shape.n_layers = static_cast<uint32_t>(h.n_layers);
+  shape.n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);
+  shape.n_context = n_context;
+  shape.window = h.window;
+  return shape;
+}
+
+uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+  const policy::Shape shape = policy_shape(h, n_context);
+  const uint64_t all = policy::slots_for_share(shape, 1.0);
+  if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, options.kv_share);
+  return std::min(all, options.kv_budget_bytes / kv_format(h, options.kv_type).token_bytes());
 }
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type) {
@@ -100,14 +133,16 @@ kv::Plan LanguageModel::plan_session(const SessionOptions& options) const {
   const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(options.kv_type)];
-  const Planner planner{hyper(), runtime_->backend(), options.chunk(), limits_, pool ? pool->spare() : 0};
-  return planner.plan(options, 0, 0, runtime_->arena().largest_free());
+  const uint32_t spare_pages = pool && !options.compressed() ? pool->spare() : 0;
+  const Planner planner{hyper(), runtime_->backend(), options, limits_, spare_pages};
+  return planner.plan(0, 0, runtime_->arena().largest_free());
 }
 
-Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type) {
+Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool in_reservoir) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type)];
-  if (!pool) pool = std::make_shared<kv::PagePool>(&runtime_->arena(), kv_format(hyper(), type));
+  std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? 4 : 0)];
+  kv::Arena& arena = in_reservoir ? runtime_->reservoir() : runtime_->arena();
+  if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(hyper(), type));
   return pool;
 }
 
@@ -140,9 +175,9 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
   for (const gguf::Tensor& t : file.tensors())
     if (backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
       mapped += t.bytes;
-  const Planner planner{hyper, *backend, session.chunk()};
+  const Planner planner{hyper, *backend, session};
   const uint64_t budget = budget_bytes(runtime) / kv::kArenaAlignment * kv::kArenaAlignment;
-  return planner.plan(session, weights, mapped, budget);
+  return planner.plan(weights, mapped, budget);
 }
 
 }  // namespace orrery::engine

@@ -14,6 +14,7 @@
 #include "runtime/kv/plan.h"
 #include "runtime/model/forward.h"
 #include "runtime/model/model.h"
+#include "runtime/policy/policy.h"
 
 namespace orrery::engine {
 
@@ -27,12 +28,17 @@ enum class Overflow : uint8_t { stop, drop_oldest };
 
 struct SessionOptions {
   uint32_t n_context = 0;      // 0: as trained, or what fits
+  std::string policy = "full"; // what of the KV stays on the device: a name of policy::make_policy, or "full"
+  policy::Options policy_options;
+  double kv_share = 1.0;       // resident share of full KV, for policies other than full
+  uint64_t kv_budget_bytes = 0;  // or its bytes; 0: by share
   KvType kv_type = KvType::f16;
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: kDefaultChunk
 
   Status validate(const model::Hyperparameters& h) const;
   uint32_t chunk() const;
+  bool compressed() const { return policy != "full"; }
 };
 
 class LanguageModel {
@@ -49,7 +55,8 @@ class LanguageModel {
 
   // What one more session would take of the arena's free part. Takes the step mutex.
   kv::Plan plan_session(const SessionOptions& options) const;
-  Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type);
+  // Pages in the device arena, or in the reservoir.
+  Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir);
   // Grows the workspace to serve sessions like this one. Takes the step mutex.
   Status ensure_workspace(uint32_t n_context, uint32_t chunk);
   const model::Workspace& workspace() const { return workspace_; }   // under the step mutex
@@ -64,13 +71,17 @@ class LanguageModel {
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   mutable std::mutex mutex_;                    // pools
-  std::array<std::shared_ptr<kv::PagePool>, 4> pools_;   // by KvType
+  std::array<std::shared_ptr<kv::PagePool>, 8> pools_;   // by KvType, then those in the reservoir
   kv::ArenaRegion workspace_region_;
   model::Workspace workspace_;
   StepLimits limits_;
 };
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type);
+
+// What a compressed session's policy works on, and how many slots its budget comes to.
+policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context);
+uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
 
 // The whole plan from a file's header: model, one session, and the budget.
 Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,

@@ -22,6 +22,7 @@ struct RuntimeOptions {
   std::string backend = "auto";
   std::string cpu_path = "auto";
   uint64_t device_budget_bytes = 0;   // 0: half of the physical memory
+  uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: half of the physical memory
   uint32_t max_sessions = 16;
   LogSink log = nullptr;
   void* log_user = nullptr;
@@ -38,6 +39,7 @@ class Runtime {
 
   Backend& backend() { return *backend_; }
   kv::Arena& arena() { return *arena_; }
+  kv::Arena& reservoir() { return *reservoir_; }
   const kv::Arena& arena() const { return *arena_; }
   BackendInfo backend_info() const { return backend_->info(); }
   // Held while a step, or a copy in the arena, runs: sessions take turns.
@@ -55,6 +57,7 @@ class Runtime {
   RuntimeOptions options_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<kv::Arena> arena_;   // its memory is the backend's
+  std::unique_ptr<kv::Arena> reservoir_;
   std::mutex step_mutex_;
   std::atomic<uint32_t> n_sessions_{0};
 };

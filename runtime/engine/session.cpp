@@ -15,13 +15,18 @@ uint64_t now_us() {
 
 }  // namespace
 
-uint64_t session_host_bytes(const model::Hyperparameters& h, uint32_t n_context) {
+uint64_t session_host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
   const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
   const uint64_t table = kv::pages_for(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
   const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
   const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double));
-  return tokens + table + logits + sampler;
+  if (!options.compressed()) return tokens + table + logits + sampler;
+  const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
+  const uint64_t slots = resident_slots(h, options, n_context);
+  const uint64_t resident = (slots + n_context) * sizeof(int32_t) + (slots / kPageTokens + heads) * sizeof(uint64_t) +
+                            heads * (sizeof(HeadView) + 2 * sizeof(uint32_t));
+  return tokens + table + logits + sampler + resident;
 }
 
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
@@ -33,6 +38,13 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(options.chunk());
+  if (options.compressed()) {
+    const size_t n_heads = static_cast<size_t>(h.n_layers) * static_cast<size_t>(h.n_kv_heads);
+    capacity_.resize(n_heads);
+    slots_.resize(n_heads);
+    views_.resize(n_heads);
+    positions_.reserve(n_context);
+  }
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, const SessionOptions& options) {
@@ -43,31 +55,57 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                         "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
                         "%llu are free: %llu short; the largest context that fits is %u tokens",
                         plan.n_context, static_cast<unsigned long long>(plan.device_bytes),
-                        static_cast<unsigned long long>(plan.full_kv_bytes),
+                        static_cast<unsigned long long>(plan.full_kv_bytes + plan.compressed_kv_bytes),
                         static_cast<unsigned long long>(plan.workspace_bytes),
                         static_cast<unsigned long long>(plan.budget_bytes),
                         static_cast<unsigned long long>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)),
                         plan.largest_context);
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
+  if (options.compressed()) {
+    const model::Hyperparameters& h = session->model_->hyper();
+    policy::Budget budget;
+    budget.share = options.kv_budget_bytes ? 1.0 : options.kv_share;
+    budget.max_slots = resident_slots(h, options, plan.n_context);
+    ORRERY_ASSIGN(session->policy_, policy::make_policy(options.policy, policy_shape(h, plan.n_context), budget,
+                                                        options.policy_options));
+  }
   ORRERY_TRY(session->acquire());
   return session;
 }
 
 Status Session::acquire() {
   ORRERY_ASSIGN(SessionSlot slot, SessionSlot::take(model_->runtime_ptr()));
-  ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type));
+  const bool compressed = options_.compressed();
+  ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed));
   ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_for(n_context_)));
+  std::unique_ptr<kv::HeadStore> store;
+  if (compressed) {
+    const uint64_t n_slots = resident_slots(model_->hyper(), options_, n_context_);
+    ORRERY_ASSIGN(store, kv::HeadStore::make(&model_->runtime().arena(), pool->format(), n_slots));
+  }
   ORRERY_TRY(model_->ensure_workspace(n_context_, options_.chunk()));
+  store_ = std::move(store);
   table_ = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
   slot_ = std::move(slot);
   reservation_ = std::move(reservation);
   return ok_status();
 }
 
+uint64_t Session::reservoir_bytes() const {
+  return store_ ? reservation_.pages() * table_->format().page_bytes() : 0;
+}
 uint64_t Session::kv_bytes() const {
+  if (options_.compressed()) return store_ ? store_->bytes() : 0;
   return reservation_.pages() * kv_format(model_->hyper(), options_.kv_type).page_bytes();
 }
-uint64_t Session::kv_used_bytes() const { return table_ ? table_->n_pages() * table_->format().page_bytes() : 0; }
+uint64_t Session::kv_used_bytes() const {
+  if (store_) {
+    uint64_t slots = 0;
+    for (uint32_t head = 0; settled_ && head < store_->n_heads(); ++head) slots += store_->length(head);
+    return slots * table_->format().token_bytes();
+  }
+  return table_ ? table_->n_pages() * table_->format().page_bytes() : 0;
+}
 uint64_t Session::kv_shared_bytes() const { return table_ ? table_->n_shared() * table_->format().page_bytes() : 0; }
 
 // Tokens -------------------------------------------------------------------------------------------------
@@ -93,11 +131,39 @@ void Session::truncate(uint32_t n_tokens) {
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow, up to the same length
   if (n_tokens < n_computed()) {
     n_computed_ = n_tokens;
+    settled_ = false;
     if (table_) table_->truncate(n_tokens);
   }
 }
 
 // Steps --------------------------------------------------------------------------------------------------
+
+void Session::settle(uint32_t n_tokens) {
+  Backend& backend = model_->runtime().backend();
+  policy_->settle(n_tokens, capacity_);
+  store_->lay_out(capacity_);
+  for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    policy_->select(head, n_tokens, capacity_[head], &positions_);
+    store_->fill(&backend, *table_, head, positions_);
+    stats_.host_to_device_bytes += positions_.size() * table_->format().token_bytes();
+  }
+  settled_ = true;
+}
+
+void Session::prepare_views(uint32_t n_tokens) {
+  if (!settled_) settle(n_tokens);
+  for (uint32_t head = 0; head < store_->n_heads();) {
+    const uint32_t slot = policy_->slot_for(head, store_->length(head), store_->capacity(head));
+    if (slot == policy::kSettleAgain) {   // a full tail: everything is chosen anew, with room for more
+      settle(n_tokens);
+      head = 0;
+      continue;
+    }
+    slots_[head] = slot;
+    views_[head] = store_->view_with_append(head, slot);
+    ++head;
+  }
+}
 
 Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
                      float* logits) {
@@ -117,6 +183,11 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   step.rows = rows_;
   step.sequences = {&view, 1};
   step.kv = table_->format();
+  const bool resident = store_ && phase == Phase::decode;
+  if (resident) {
+    prepare_views(from);
+    step.heads = views_;
+  }
   model::ForwardOutput out;
   out.n_logits = n_logits;
   out.logits = logits;
@@ -126,8 +197,12 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   (phase == Phase::prefill ? stats_.prefill_us : stats_.decode_us) += now_us() - start;
   if (!status.ok()) {
     table_->truncate(from);
+    settled_ = false;
     return status;
   }
+  settled_ = resident;
+  for (uint32_t head = 0; resident && head < store_->n_heads(); ++head)
+    store_->commit(head, slots_[head], static_cast<int32_t>(from));
   n_computed_ = from + n;
   return status;
 }
@@ -180,6 +255,7 @@ Status Session::refresh_logits() {
   const int32_t token = tokens_[last];
   const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
   n_computed_ = last;   // its page stays: the same values are written again
+  settled_ = false;
   const Status status = step({&token, 1}, phase, nullptr, 1, logits_.data());
   if (!status.ok()) {
     truncate(last);
@@ -200,9 +276,15 @@ Result<std::unique_ptr<Session>> Session::fork() {
   child->embedding_ = embedding_;
   child->logits_at_ = logits_at_;
   child->conversation_ = conversation_;
+  if (policy_) child->policy_ = policy_->clone();
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);
+    if (settled_) {
+      const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+      child->store_->copy_from(&model_->runtime().backend(), *store_);
+      child->settled_ = true;
+    }
   } else if (room.code() == Code::out_of_device_memory) {
     ORRERY_TRY(child->park_copy_of(*this));
   } else {

@@ -2,6 +2,9 @@
 // in chunks) and decode (generated tokens, one at a time); rewinds, forks, parks, saves.
 //
 // tokens() may be one longer than what is computed: the last generated token, before its own step has run.
+// Under a policy other than full the pages lie in the reservoir (host memory) and hold everything: prompts attend to
+// them, exactly. Generated tokens attend to the resident part, which the policy chooses of them.
+//
 // Each token remembers which phase computed it, so that recomputing it gives the same KV again.
 #pragma once
 
@@ -15,15 +18,17 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/language_model.h"
 #include "runtime/engine/vocabulary.h"
+#include "runtime/kv/head_store.h"
 #include "runtime/kv/page_table.h"
 #include "runtime/model/rope.h"
 #include "runtime/os/os.h"
+#include "runtime/policy/policy.h"
 #include "runtime/text/value.h"
 
 namespace orrery::engine {
 
-// Host memory of one session beside its KV, in bytes: token list, page table, logits, sampler.
-uint64_t session_host_bytes(const model::Hyperparameters& h, uint32_t n_context);
+// Host memory of one session beside its KV, in bytes: token list, page and slot tables, logits, sampler.
+uint64_t session_host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
 
 // The messages, and how they become a prompt.
 struct Conversation {
@@ -51,9 +56,10 @@ class Session {
   bool parked() const { return !table_; }
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
-  uint64_t kv_bytes() const;               // of the reservation
-  uint64_t kv_used_bytes() const;          // of pages that hold tokens
-  uint64_t kv_shared_bytes() const;        // of those, shared with forks
+  uint64_t kv_bytes() const;               // KV on the device: pages, or the resident part of a compressed session
+  uint64_t kv_used_bytes() const;          // of those, what holds tokens
+  uint64_t kv_shared_bytes() const;        // of pages shared with forks
+  uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }
 
@@ -94,6 +100,10 @@ class Session {
   // Slot, reservation, page table and workspace.
   Status acquire();
   Status park_copy_of(const Session& other);
+  // Fills the resident part anew from the reservoir's first n_tokens. Under the step mutex.
+  void settle(uint32_t n_tokens);
+  // Where each head's next token goes, and what it attends to: views_, slots_.
+  void prepare_views(uint32_t n_tokens);
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits);
 
   std::shared_ptr<LanguageModel> model_;
@@ -103,6 +113,12 @@ class Session {
   SessionSlot slot_;
   kv::PageReservation reservation_;
   std::unique_ptr<kv::PageTable> table_;       // null while parked
+  std::unique_ptr<policy::Policy> policy_;     // null for full
+  std::unique_ptr<kv::HeadStore> store_;       // the resident part; null for full, and while parked
+  bool settled_ = false;                       // store_ holds what policy_ chose of the first n_computed tokens
+  std::vector<uint32_t> capacity_, slots_;     // (n_layers * n_kv_heads)
+  std::vector<HeadView> views_;                // (n_layers * n_kv_heads)
+  std::vector<int32_t> positions_;             // room for n_context
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   std::vector<int32_t> tokens_;                // room for n_context + 1
   std::vector<uint8_t> by_decode_;             // beside tokens_: 1 if generated

@@ -36,9 +36,9 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
     if (gap >= bytes && gap < best) best = gap, at = offset;
   });
   if (best == UINT64_MAX)
-    return memory_error(Code::out_of_device_memory, bytes, largest,
-                        "%s needs %llu bytes of device memory; the arena of %llu has %llu free in one piece (%llu short)",
-                        what, static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(bytes_),
+    return memory_error(full_, bytes, largest,
+                        "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short)", what, static_cast<unsigned long long>(bytes), backend_ ? "device" : "host",
+                        static_cast<unsigned long long>(bytes_),
                         static_cast<unsigned long long>(largest), static_cast<unsigned long long>(bytes - largest));
   taken_.emplace(at, bytes);
   used_ += bytes;
@@ -49,7 +49,10 @@ void Arena::give(uint64_t offset) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = taken_.find(offset);
   used_ -= it->second;
-  backend_->discard(base_ + it->first, it->second);
+  if (backend_)
+    backend_->discard(base_ + it->first, it->second);
+  else
+    memory_.discard(it->first, it->second);
   taken_.erase(it);
 }
 

@@ -1,5 +1,5 @@
-// The device arena: one allocation of the backend, made once, from which models take a region for their weights,
-// and sessions take theirs.  Only the bookkeeping lives here, on the host: the regions that are taken; a new one goes
+// An arena: one piece of memory, made once, from which models take a region for their weights, and sessions take
+// theirs. The device arena is the backend's; the reservoir's is host memory.  Only the bookkeeping lives here, on the host: the regions that are taken; a new one goes
 // into the smallest gap that holds it.  Giving a region back allocates nothing, so it cannot fail.
 // Thread-safe: models and sessions open and close on any thread.
 #pragma once
@@ -11,6 +11,7 @@
 
 #include "runtime/backend.h"
 #include "runtime/base/status.h"
+#include "runtime/os/os.h"
 
 namespace orrery::kv {
 
@@ -19,7 +20,14 @@ inline constexpr uint64_t kArenaAlignment = 256;
 class Arena {
  public:
   // Over the whole arena that `backend` has reserved, `bytes` long.
-  Arena(Backend* backend, uint64_t bytes) : backend_(backend), base_(backend->arena()), bytes_(bytes) {}
+  Arena(Backend* backend, uint64_t bytes)
+      : backend_(backend), base_(backend->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
+  // Over host memory.
+  explicit Arena(os::Region memory)
+      : memory_(std::move(memory)),
+        base_{reinterpret_cast<uintptr_t>(memory_.data())},
+        bytes_(memory_.size()),
+        full_(Code::out_of_host_memory) {}
 
   uint64_t bytes() const { return bytes_; }
   uint64_t used() const;
@@ -33,9 +41,11 @@ class Arena {
   template <class F>
   void for_each_gap(F f) const;
 
-  Backend* backend_;
+  Backend* backend_ = nullptr;
+  os::Region memory_;          // where there is no backend
   Ptr<std::byte> base_;
   uint64_t bytes_;
+  Code full_;                  // what a region that does not fit is told
   mutable std::mutex mutex_;
   uint64_t used_ = 0;
   std::map<uint64_t, uint64_t> taken_;   // offset -> bytes

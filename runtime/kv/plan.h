@@ -16,14 +16,17 @@ struct PlanInput {
   uint32_t spare_pages = 0;                                     // that exist already, and nobody has reserved
   uint32_t max_context = 0;                                     // no more is asked for: as trained, or by option
   uint64_t budget_bytes = 0;
+  bool compressed = false;                                      // pages lie in the reservoir, resident KV in the arena
   uint64_t (*workspace_bytes)(const void* self, uint32_t n_context) = nullptr;
   uint64_t (*host_bytes)(const void* self, uint32_t n_context) = nullptr;
+  uint64_t (*resident_bytes)(const void* self, uint32_t n_context) = nullptr;   // if compressed
   const void* self = nullptr;
 };
 
 struct Plan {
   uint32_t n_context = 0;
   uint64_t weights_mapped_bytes = 0, weights_bytes = 0, full_kv_bytes = 0, workspace_bytes = 0;
+  uint64_t compressed_kv_bytes = 0, reservoir_bytes = 0;
   uint64_t device_bytes = 0;                                    // weights + KV + workspace
   uint64_t host_bytes = 0, budget_bytes = 0;
   uint32_t largest_context = 0;                                 // in the budget, at most max_context; 0: none

@@ -1,0 +1,81 @@
+#include "runtime/kv/head_store.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+namespace {
+constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
+}
+
+uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
+  return align_up(n_slots * format.token_bytes(), kArenaAlignment);
+}
+
+HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots)
+    : format_(format), region_(std::move(region)) {
+  const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
+  heads_.resize(n_heads);
+  positions_.resize(n_slots);
+  tiles_.reserve(n_slots / kTile + n_heads);   // each head may end in a part of a tile
+}
+
+Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots) {
+  ORRERY_ASSIGN(ArenaRegion region,
+                ArenaRegion::take(arena, region_bytes(format, n_slots), "the session's resident KV"));
+  return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots));
+}
+
+void HeadStore::lay_out(Span<const uint32_t> capacities) {
+  tiles_.clear();
+  uint64_t first = 0;
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    Head& head = heads_[i];
+    head = {first, capacities[i], 0, tiles_.size()};
+    for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
+    first += head.capacity;
+  }
+}
+
+void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const int32_t> positions) {
+  Head& head = heads_[index];
+  const KvView pages = reservoir.view();
+  const uint64_t in_page = index / static_cast<uint32_t>(format_.n_kv_heads) * format_.layer_bytes() +
+                           index % static_cast<uint32_t>(format_.n_kv_heads) * format_.head_bytes();
+  const uint64_t token = format_.token_bytes();
+  for (size_t i = 0; i < positions.size();) {
+    // Neighbours in a page go in one copy.
+    const uint64_t p = static_cast<uint64_t>(positions[i]);
+    size_t n = 1;
+    while (i + n < positions.size() && static_cast<uint64_t>(positions[i + n]) == p + n && (p + n) % kTile != 0) ++n;
+    backend->copy({slot_address(head, i)}, {pages.pages[p / kTile] + in_page + p % kTile * token}, n * token);
+    i += n;
+  }
+  std::copy(positions.begin(), positions.end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
+  head.length = static_cast<uint32_t>(positions.size());
+}
+
+HeadView HeadStore::view_with_append(uint32_t index, uint32_t slot) const {
+  const Head& head = heads_[index];
+  return {tiles_.data() + head.first_tile, static_cast<int32_t>(std::max(head.length, slot + 1)),
+          slot_address(head, slot)};
+}
+
+void HeadStore::commit(uint32_t index, uint32_t slot, int32_t position) {
+  Head& head = heads_[index];
+  positions_[head.first + slot] = position;
+  head.length = std::max(head.length, slot + 1);
+}
+
+void HeadStore::copy_from(Backend* backend, const HeadStore& other) {
+  heads_ = other.heads_;
+  std::copy(other.positions_.begin(), other.positions_.end(), positions_.begin());
+  tiles_.clear();
+  for (const Head& head : heads_)
+    for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
+  backend->copy(region_.data(), other.region_.data(), other.positions_.size() * format_.token_bytes());
+}
+
+}  // namespace orrery::kv

@@ -1,0 +1,67 @@
+// What a compressed session keeps of its KV on the device: for every (layer, KV head) its own number of slots, and which
+// position each slot holds.  Slots are in no order (keys are cached behind RoPE), so that taking a token in, or
+// replacing one, writes one slot.  The reservoir's pages hold everything; the store is filled from them.
+//
+// The memory is one region of the arena, taken when the session opens; lay_out() divides it among the heads as often
+// as the policy likes.  Nothing here allocates after make().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/arena.h"
+#include "runtime/kv/page_table.h"
+
+namespace orrery::kv {
+
+class HeadStore {
+ public:
+  // Room for n_slots tokens of one head each, over all heads together.
+  static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots);
+  static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
+
+  uint32_t n_heads() const { return static_cast<uint32_t>(heads_.size()); }   // layers x KV heads, layer by layer
+  uint64_t n_slots() const { return positions_.size(); }
+  uint64_t bytes() const { return region_.bytes(); }
+
+  // Divides the slots: capacities (n_heads), their sum at most n_slots(). Every head is empty afterwards.
+  void lay_out(Span<const uint32_t> capacities);
+  uint32_t capacity(uint32_t head) const { return heads_[head].capacity; }
+  uint32_t length(uint32_t head) const { return heads_[head].length; }
+  // (length) position of each slot.
+  Span<const int32_t> positions(uint32_t head) const { return {positions_.data() + heads_[head].first, heads_[head].length}; }
+
+  // Slots 0 .. n-1 of the head become `positions` (n <= capacity), copied from the reservoir; the rest is empty.
+  void fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const int32_t> positions);
+
+  // The slot that the next token of the head goes to, as a view over everything resident with it. `slot` is length()
+  // or an earlier one, whose token it replaces. Nothing changes until commit().
+  HeadView view_with_append(uint32_t head, uint32_t slot) const;
+  void commit(uint32_t head, uint32_t slot, int32_t position);
+
+  // Takes over layout and content of `other`, of the same format and size.
+  void copy_from(Backend* backend, const HeadStore& other);
+
+ private:
+  struct Head {
+    uint64_t first = 0;        // of its slots, in the region
+    uint32_t capacity = 0, length = 0;
+    size_t first_tile = 0;     // in tiles_
+  };
+  HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots);
+  uint64_t slot_address(const Head& head, uint64_t slot) const {
+    return region_.data().address + (head.first + slot) * format_.token_bytes();
+  }
+
+  KvFormat format_;
+  ArenaRegion region_;
+  std::vector<Head> heads_;
+  std::vector<int32_t> positions_;     // (n_slots) by slot of the region
+  std::vector<uint64_t> tiles_;        // addresses of each head's tiles of kPageTokens slots
+};
+
+}  // namespace orrery::kv
