@@ -7,6 +7,8 @@ DESTDIR    ?=
 WERROR     ?= OFF
 JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
+# make bench: the types of weights of the models that it makes, some 600 MB each for Q4_K
+BENCH_TYPES ?= Q4_K
 # make fuzz: which targets, and how long each
 FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 FUZZ_SECONDS ?= 60
@@ -46,14 +48,16 @@ test:
 	@$(call build,$(BUILD))
 	@tests/run.sh $(BUILD) $(JOBS)
 
+# The kernels; the whole engine on the demo model; and on a model of 1.1 thousand million random weights of each BENCH_TYPES.
 bench:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
-	@$(call build,$(BUILD),orrery_tool $(patsubst tests/bench/%.cpp,%,$(wildcard tests/bench/bench_*.cpp)))
-	@set -e; for bench in $(patsubst tests/bench/%.cpp,%,$(wildcard tests/bench/bench_*.cpp)); do \
-		echo "== $$bench"; $(BUILD)/tests/bench/$$bench; done
-	@echo "== orrery bench"
-	@$(BUILD)/orrery bench $(DEMO_MODEL)
+	@$(call build,$(BUILD),orrery_tool bench_cpu make_model)
+	@echo "== kernels"; $(BUILD)/tests/bench/bench_cpu
+	@echo; echo "== orrery bench, demo model"; $(BUILD)/orrery bench $(DEMO_MODEL) --prompt-tokens 512,4096
+	@set -e; for type in $(BENCH_TYPES); do model=$(BUILD)/bench-$$type.gguf; \
+		[ -s $$model ] || $(BUILD)/tests/bench/make_model $$type $$model; \
+		echo; echo "== orrery bench, random weights"; $(BUILD)/orrery bench $$model --prompt-tokens 256 --repeat 3; done
 
 fuzz:
 	@.ci/packages fuzz
@@ -95,7 +99,7 @@ help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
-	@echo "make bench           measure kernels and the whole engine"
+	@echo "make bench           measure kernels and the whole engine: BENCH_TYPES=\"$(BENCH_TYPES)\""
 	@echo "make sanitize        every test under address+undefined, then thread sanitizers"
 	@echo "                     (sanitize-address, sanitize-thread: one of the two)"
 	@echo "make fuzz            fuzz what reads files: FUZZ=\"$(FUZZ)\" FUZZ_SECONDS=$(FUZZ_SECONDS)"

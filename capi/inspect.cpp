@@ -1,6 +1,7 @@
 #include "capi/inspect.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "runtime/base/tensor_type.h"
@@ -40,7 +41,10 @@ Value describe(const gguf::Value& v, int nesting) {
     case gguf::ValueType::string: return v.as_string(&s) ? string(s) : Value::none();
     case gguf::ValueType::boolean: return v.as_bool(&b) ? Value::boolean(b) : Value::none();
     case gguf::ValueType::f32:
-    case gguf::ValueType::f64: return v.as_f64(&d) ? Value::floating(d) : Value::none();
+    case gguf::ValueType::f64:
+      if (!v.as_f64(&d)) return Value::none();
+      // JSON has no word for these, and a damaged file is exactly what one inspects.
+      return std::isfinite(d) ? Value::floating(d) : string(std::isnan(d) ? "nan" : d < 0 ? "-inf" : "inf");
     case gguf::ValueType::array: {
       Map map;
       map.set("type", Value::string(gguf::value_type_name(v.element_type())));

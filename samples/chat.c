@@ -6,8 +6,6 @@
  * keeps the conversation; at the prompt it leaves, as the end of the input does. Questions longer than the
  * buffer are refused.
  */
-#define _POSIX_C_SOURCE 200809L /* sigaction */
-#include <errno.h>
 #include <orrery.h>
 #include <signal.h>
 #include <stdio.h>
@@ -48,6 +46,8 @@ static int answer(orrery_session* session) {
     return report("cannot answer", &error);
 
   orrery_event_init(&event);
+  interrupted = 0;
+  signal(SIGINT, on_interrupt); /* only while there is something to stop */
   for (;;) {
     status = orrery_next(generation, &event, &error);
     if (status != ORRERY_OK) break;
@@ -58,6 +58,7 @@ static int answer(orrery_session* session) {
     if (event.type == ORRERY_EVENT_DONE) break;
     if (interrupted) orrery_cancel(generation); /* the next event is then DONE */
   }
+  signal(SIGINT, SIG_DFL);
   putchar('\n');
   if (status == ORRERY_OK && event.finish_reason == ORRERY_FINISH_CONTEXT)
     fputs("(the context is full)\n", stderr);
@@ -71,13 +72,8 @@ static int converse(orrery_session* session) {
   orrery_error error;
   orrery_error_init(&error);
   for (;;) {
-    interrupted = 0;
     fputs("> ", stderr);
-    errno = 0;
-    if (!fgets(line, sizeof line, stdin)) { /* the end, or Ctrl-C */
-      fputc('\n', stderr);
-      return ferror(stdin) && errno != EINTR;
-    }
+    if (!fgets(line, sizeof line, stdin)) return ferror(stdin) ? 1 : 0;
     if (!strchr(line, '\n') && !feof(stdin)) {
       int c;
       while ((c = getchar()) != '\n' && c != EOF) continue;
@@ -98,7 +94,6 @@ int main(int argc, char** argv) {
   orrery_session* session = NULL;
   orrery_session_options options;
   orrery_error error;
-  struct sigaction action;
   int result;
 
   if (argc != 2) {
@@ -110,10 +105,6 @@ int main(int argc, char** argv) {
             (unsigned)orrery_abi_version(), (unsigned)ORRERY_ABI_VERSION);
     return 1;
   }
-  memset(&action, 0, sizeof action);
-  action.sa_handler = on_interrupt; /* no SA_RESTART: Ctrl-C at the prompt ends the read */
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, NULL);
 
   /* Options begin with their _init function; NULL instead of options means the defaults. Out handles are NULL
      after a failure, and NULL can be freed, so one way out serves every error. */

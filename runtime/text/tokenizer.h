@@ -6,6 +6,9 @@
 // Vocabularies come from strangers: whatever contradicts itself is refused as bad_model naming the key; a
 // tokenizer or pre-tokenizer that is not known here is refused as unsupported, never approximated.
 //
+// No Unicode normalization is applied, whatever a publisher's own tokenizer does (Qwen's composes: NFC): what
+// comes back out is what went in.
+//
 // Text is bytes. Where it is not valid UTF-8 every offending byte is encoded as that byte, so that a
 // vocabulary with all 256 bytes gives decode(encode(x)) == x for any x (BPE exactly; SentencePiece up to its
 // space prefix, and U+2581, which it cannot tell from a space).
@@ -51,7 +54,7 @@ struct VocabData {
   std::vector<std::string_view> merges;  // "left right", best first; BPE only
   SpecialTokens special;                 // as in the file
   int add_bos = -1, add_eos = -1;        // 0, 1, or -1: the family's default
-  int add_space_prefix = -1;
+  int add_space_prefix = -1;  // SentencePiece: a space before every stretch of text between special tokens
   bool remove_extra_whitespaces = false;
   bool strip_after_special = false;  // Phi-3: whitespace after a special token belongs to it
 };

@@ -125,13 +125,13 @@ namespace {
 int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool interactive) {
   bool warned = false;
   for (;;) {
+    if (interactive) interrupts.clear();  // a Ctrl-C that came when there was nothing left to stop
     std::string message;
     bool typed = false;
     const LineReader::Got got = reader.read(&message, &typed);
     if (got == LineReader::Got::end) return kExitOk;
     if (got == LineReader::Got::interrupted) {
       if (!interactive || (warned && !typed)) return kExitInterrupted;
-      interrupts.clear();
       warned = true;
       aside("(Ctrl-C again or Ctrl-D leaves)\n");
       continue;
@@ -149,7 +149,6 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
       }
       if (interrupted) {
         if (!interactive) return kExitInterrupted;
-        interrupts.clear();
         aside("(stopped)\n");
       }
     } catch (const Failure& failure) {

@@ -88,6 +88,7 @@ LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
     remember(*line);
     return Got::message;
   }
+  if (interrupts_.pending()) return Got::interrupted;  // it came behind the last token of an answer
   const ssize_t n = getline(&buffer_, &buffer_bytes_, stdin);
   if (n < 0) {
     if (interrupts_.pending()) return Got::interrupted;

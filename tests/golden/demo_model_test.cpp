@@ -42,9 +42,10 @@ TEST(DemoModel, AnswersAsTheOracleDoes) {
       std::string text;
       engine::Event event;
       for (unwrap(g->next(&event)); event.type != engine::EventType::done; unwrap(g->next(&event))) {
-        if (event.type == engine::EventType::progress && event.done == event.total && kv == KvType::f16)
+        if (event.type == engine::EventType::progress && event.done == event.total && kv == KvType::f16) {
           for (const json& top : run.at("first_top8"))
             EXPECT_NEAR(session->logits()[top.at(0).get<size_t>()], top.at(1).get<double>(), 0.5);
+        }
         if (event.type == engine::EventType::token) answer.push_back(event.token);
         if (event.type == engine::EventType::text) text += event.text;
       }
@@ -53,7 +54,7 @@ TEST(DemoModel, AnswersAsTheOracleDoes) {
       EXPECT_EQ(text, run.at("answer").get<std::string>());
       EXPECT_EQ(text, prompt.at("expected").get<std::string>());
       // The questions share their document: it is read once.
-      if (i > 0) EXPECT_GT(event.reused_tokens, 900u);
+      EXPECT_GE(event.reused_tokens, i > 0 ? 900u : 0u);
     }
   }
 }

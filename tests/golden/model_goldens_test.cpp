@@ -79,7 +79,9 @@ TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
       const double rms = replay(model, run, kv, &n_wrong).rms();
       EXPECT_LE(rms, bound) << type_traits(kv_tensor_type(kv))->name;
       EXPECT_GT(rms, 0.0);
-      if (kv == KvType::f16) EXPECT_EQ(n_wrong, 0);  // every margin is .15 or more
+      if (kv == KvType::f16) {
+        EXPECT_EQ(n_wrong, 0);  // every margin is .15 or more
+      }
     }
   });
 }
@@ -122,11 +124,12 @@ TEST(ModelGoldensRefused, WidthsThatDifferBetweenLayersAreRun) {
   EXPECT_LE(deviation.relative(), 2e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, ModelGoldens, ::testing::ValuesIn(names()), [](const auto& info) {
-  std::string name = info.param;
+std::string test_name(const ::testing::TestParamInfo<std::string>& spec) {
+  std::string name = spec.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-});
+}
+INSTANTIATE_TEST_SUITE_P(Specs, ModelGoldens, ::testing::ValuesIn(names()), test_name);
 
 }  // namespace
 }  // namespace orrery

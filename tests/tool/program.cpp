@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -206,6 +207,17 @@ bool Terminal::expect(const std::string& text, double seconds) {
       return true;
     }
     if (seconds_since(start) > seconds || !read_some(0.05)) return false;
+  }
+}
+
+bool Terminal::expect_prompt() {
+  if (!expect("> ")) return false;
+  const auto start = Clock::now();
+  for (;;) {
+    struct termios mode;
+    if (tcgetattr(fd_, &mode) != 0 || seconds_since(start) > 60) return false;
+    if (!(mode.c_lflag & ICANON)) return true;
+    read_some(0.01);
   }
 }
 

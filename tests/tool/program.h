@@ -41,6 +41,9 @@ class Terminal {
   // Reads until `text` appears behind what earlier expect() calls consumed, and consumes it. False: not in
   // time, or the program ended without it.
   bool expect(const std::string& text, double seconds = 120);
+  // A prompt behind which the line editor is ready. Keys typed between the two would be the terminal's own to
+  // interpret.
+  bool expect_prompt();
   // Everything the program wrote so far.
   const std::string& screen() const { return screen_; }
   int finish(double seconds = 60);  // reads to the end; the exit code as in Finished

@@ -142,48 +142,48 @@ TEST(ChatPipe, CtrlCEndsAScript) {
 TEST(ChatTerminal, PromptsAnswersAndLeavesOnCtrlD) {
   Terminal terminal(chat_words({"--no-history"}));
   ASSERT_TRUE(terminal.expect("/help lists commands")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Who are you?\n");
   ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
-  terminal.type("Thank you\x7f\x7f\x7f\x7f\x7f\x7f you.\n");  // edited: rubbed out and typed again
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+  terminal.type("Thank me\x7f\x7fyou.\n");  // edited: rubbed out and typed again
   ASSERT_TRUE(terminal.expect("You are welcome.")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/stats\n");
   ASSERT_TRUE(terminal.expect("4 messages")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/hepl\n");
   ASSERT_TRUE(terminal.expect("did you mean /help?")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x04");
   EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
 }
 
 TEST(ChatTerminal, CtrlCStopsTheAnswerAndKeepsTheConversation) {
   Terminal terminal({"chat", demo_model(), "--no-history", "--ignore-end"});
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Who are you?\n");
   ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();  // and on it goes
   terminal.type("\x03");
   ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/stats\n");
   ASSERT_TRUE(terminal.expect("2 messages")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/undo\n");
   ASSERT_TRUE(terminal.expect("took back 1 turn")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Hello!\n");
   ASSERT_TRUE(terminal.expect(kHello)) << terminal.screen();
   terminal.type("\x03");
   ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   // At the prompt: once drops the line, twice leaves.
   terminal.type("half a qu");
   ASSERT_TRUE(terminal.expect("half a qu")) << terminal.screen();
   terminal.type("\x03");
   ASSERT_TRUE(terminal.expect("(Ctrl-C again or Ctrl-D leaves)")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x03");
   EXPECT_EQ(terminal.finish(), 130) << terminal.screen();
 }
@@ -195,15 +195,15 @@ TEST(ChatTerminal, CtrlCDuringTheReadingTakesTheQuestionBack) {
   write_file(path, text);
   Terminal terminal(
       {"chat", demo_model(), "--no-history", "--file", path, "--cpu-path", "plain", "--threads", "1"});
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Where does Bruno live?\n");
   ASSERT_TRUE(terminal.expect("reading [")) << terminal.screen();  // the progress bar
   terminal.type("\x03");
   ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/stats\n");
   ASSERT_TRUE(terminal.expect("0 messages")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/quit\n");
   EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
 }
@@ -212,18 +212,18 @@ TEST(ChatTerminal, TypedLinesAreRememberedAcrossRuns) {
   const std::string history = scratch_path("state/deep/history");
   {
     Terminal terminal(chat_words({"--history", history}));
-    ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+    ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
     terminal.type("Who are you?\n");
     ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
-    ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+    ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
     terminal.type("\x04");
     EXPECT_EQ(terminal.finish(), 0);
   }
   Terminal terminal(chat_words({"--history", history}));
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x10\n");  // Ctrl-P: the line before
   ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x04");
   EXPECT_EQ(terminal.finish(), 0);
   EXPECT_EQ(read_whole(scratch_path("home") + "/.local/state/orrery/history"), "");
@@ -233,33 +233,39 @@ TEST(ChatTerminal, AFailedTurnIsToldAndTheConversationGoesOn) {
   const std::string path = scratch_path("long.txt");
   write_file(path, read_whole(demo_file("demo-document.txt")));
   Terminal terminal(chat_words({"--no-history"}));
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/file " + path + "\n");
   ASSERT_TRUE(terminal.expect("comes before the next question")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Where does Bruno live?\n");  // 5,000 tokens do not go into 2,048
   ASSERT_TRUE(terminal.expect("orrery: ")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/reset\n");
   ASSERT_TRUE(terminal.expect("forgotten")) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Who are you?\n");
   ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x04");
   EXPECT_EQ(terminal.finish(), 0);
 }
 
 TEST(ChatTerminal, WordsOfAFileCannotDriveTheTerminal) {
-  const std::string path = scratch_path("escape.jinja");
-  // The refusal names what the template says; its escape sequence must not reach the terminal.
-  write_file(path, "{{ raise_exception('\x1b[31mred') }}");
-  Terminal terminal(chat_words({"--no-history", "--template", path}));
-  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
-  terminal.type("Hello!\n");
-  ASSERT_TRUE(terminal.expect("red")) << terminal.screen();
-  EXPECT_EQ(terminal.screen().find("\x1b[31m"), std::string::npos);
-  EXPECT_NE(terminal.screen().find("\xEF\xBF\xBD[31mred"), std::string::npos) << terminal.screen();
+  // The demo model under a name that would turn the terminal red.
+  const std::string path = scratch_path("escape.gguf");
+  std::string bytes = read_whole(demo_model());
+  const size_t name = bytes.find("Orrery demo");
+  ASSERT_NE(name, std::string::npos);
+  bytes.replace(name, 11, "Orre\x1b[31mry");
+  write_file(path, bytes);
+  EXPECT_NE(run({"inspect", path}).out.find("Orre\x1b[31mry"),
+            std::string::npos);  // a pipe gets what is there
+  Terminal inspected({"inspect", path});
+  EXPECT_EQ(inspected.finish(), 0);
+  EXPECT_EQ(inspected.screen().find('\x1b'), std::string::npos);
+  EXPECT_NE(inspected.screen().find("Orre\xEF\xBF\xBD[31mry"), std::string::npos) << inspected.screen();
+  Terminal greeting({"chat", path, "--no-history"});
+  ASSERT_TRUE(greeting.expect("Orre\xEF\xBF\xBD[31mry, context")) << greeting.screen();
 }
 
 TEST(ChatSample, AnswersStopsAndReportsErrors) {
@@ -276,8 +282,11 @@ TEST(ChatSample, AnswersStopsAndReportsErrors) {
 
   Terminal terminal({demo_model()}, program);
   ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Who are you?\n");
+  ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
   terminal.type("\x03");
-  EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
+  EXPECT_EQ(terminal.finish(), 128 + 2) << terminal.screen();
 }
 
 }  // namespace

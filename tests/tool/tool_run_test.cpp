@@ -123,8 +123,10 @@ TEST(Run, EndsWhereItIsTold) {
   const Json cut = ask_json({"--prompt", "Who are you?", "--max-tokens", "3"});
   EXPECT_EQ(cut.at("finish_reason"), "length");
   EXPECT_EQ(cut.at("tokens").size(), 3u);
-  const Json full = ask_json({"--prompt", "Who are you?", "--ignore-end", "--context", "256"});
-  EXPECT_EQ(full.at("finish_reason"), "context");
+  const Finished full =
+      run({"run", demo_model(), "Who are you?", "--ignore-end", "--context", "256", "--json"});
+  ASSERT_EQ(full.code, 0) << full.err;
+  EXPECT_EQ(Json::parse(full.out).at("finish_reason"), "context");
 }
 
 TEST(Run, ABannedTokenDoesNotAppear) {
@@ -167,8 +169,8 @@ TEST(Bench, MeasuresWhatItWasAskedFor) {
   EXPECT_EQ(json.at("results")[1].at("prompt_tokens"), 100);
   // The output matrix is the embedding: all the file's tensors are read for every token.
   uint64_t bytes = 0;
-  for (const Json& tensor : Json::parse(run({"inspect", demo_model(), "--json"}).out).at("tensors"))
-    bytes += tensor.at("bytes").get<uint64_t>();
+  const Json file = Json::parse(run({"inspect", demo_model(), "--json"}).out);
+  for (const Json& tensor : file.at("tensors")) bytes += tensor.at("bytes").get<uint64_t>();
   EXPECT_EQ(json.at("weights_bytes_per_token"), bytes);
   for (const Json& row : json.at("results")) {
     for (const char* what : {"prefill_tokens_per_second", "decode_tokens_per_second", "first_token_ms"}) {

@@ -145,6 +145,19 @@ TEST(Inspect, JsonHoldsEveryTensor) {
   EXPECT_EQ(elements, 2048u * 256 + 4 * (256u * 512 * 2 + 256 * 256 * 2 + 3 * 256 * 704) + 9 * 256);
 }
 
+TEST(Inspect, AFileThatCannotRunIsStillDescribed) {
+  const std::string path = scratch_path("nan.gguf"), key = "llama.attention.layer_norm_rms_epsilon";
+  std::string bytes = read_whole(demo_model());
+  const size_t at = bytes.find(key);
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at + key.size() + 4, 4, std::string("\0\0\xC0\x7F", 4));  // behind the value's type: NaN
+  write_file(path, bytes);
+  EXPECT_EQ(Json::parse(output({"inspect", path, "--json"})).at("metadata").at(key), "nan");
+  const std::string table = output({"inspect", path});
+  EXPECT_NE(table.find("cannot run"), std::string::npos) << table;
+  EXPECT_NE(table.find("16,384 tokens"), std::string::npos) << table;
+}
+
 TEST(Plan, AddsUpAndFollowsTheContext) {
   const auto plan = [](const Words& more, int code) {
     Words words = {"plan", demo_model(), "--json"};

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -14,6 +13,7 @@
 #include "runtime/text/pretokenize.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/golden_vocab.h"
+#include "tests/support/thread_time.h"
 
 namespace orrery::text {
 namespace {
@@ -248,9 +248,9 @@ TEST(Tokenizer, AMegabyteOfOneCharacter) {
   tokenizers.push_back(make(testing::golden_bpe_vocab("llama-bpe", true)));
   tokenizers.push_back(make(testing::golden_spm_vocab("spm_plain")));
   const auto seconds = [](const Tokenizer& t, const std::string& text) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = testing::thread_seconds();
     EXPECT_EQ(t.decode(encode(t, text)), text);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return testing::thread_seconds() - start;
   };
   for (const Tokenizer& t : tokenizers) {
     for (const char* unit :

@@ -1,0 +1,154 @@
+// What a plan foretells is what opening takes: to the byte, for the first session and for those that follow.
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_fixture.h"
+#include "tests/support/random_blocks.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+using engine::Session;
+
+struct OpenFile {
+  TempDir dir;
+  std::string path;
+  explicit OpenFile(TensorType type)
+      : path(dir.write("m.gguf", build_model_gguf(load_model_spec("llama-256"), {type}))) {}
+
+  kv::Plan plan(const engine::RuntimeOptions& runtime, const engine::SessionOptions& session) const {
+    return unwrap(engine::plan_file(path, runtime, {}, session));
+  }
+  std::shared_ptr<engine::LanguageModel> open(const engine::RuntimeOptions& runtime) const {
+    return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)), path, {}));
+  }
+};
+
+engine::SessionOptions session_options(uint32_t n_context, KvType kv = KvType::f16, uint32_t chunk = 0) {
+  engine::SessionOptions options;
+  options.n_context = n_context;
+  options.kv_type = kv;
+  options.chunk_tokens = chunk;
+  return options;
+}
+
+TEST(EnginePlan, OpensWithinThePlanAndNotWithAByteLess) {
+  for (const TensorType type :
+       {TensorType::f32, TensorType::f16, TensorType::q8_0, TensorType::q4_0, TensorType::q6_k}) {
+    SCOPED_TRACE(type_traits(type)->name);
+    const OpenFile file(type);
+    for (const KvType kv : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+      for (const uint32_t n_context : {1u, 64u, 65u, 500u}) {
+        const engine::SessionOptions options = session_options(n_context, kv, 32);
+        engine::RuntimeOptions runtime = runtime_options();
+        const kv::Plan plan = file.plan(runtime, options);
+        EXPECT_TRUE(plan.fits);
+        EXPECT_EQ(plan.n_context, n_context);
+
+        runtime.device_budget_bytes = plan.device_bytes;
+        EXPECT_TRUE(file.plan(runtime, options).fits);
+        {
+          const auto model = file.open(runtime);
+          const auto session = unwrap(Session::open(model, options));
+          EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
+          EXPECT_EQ(session->kv_bytes(), plan.full_kv_bytes);
+          unwrap(session->prefill(std::vector<int32_t>(n_context, 3), nullptr, nullptr));
+          EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
+        }
+        --runtime.device_budget_bytes;
+        EXPECT_FALSE(file.plan(runtime, options).fits);
+        const auto model = file.open(runtime);
+        const auto session = Session::open(model, options);
+        ASSERT_FALSE(session.ok());
+        EXPECT_EQ(session.status().code(), Code::out_of_device_memory);
+        // What is missing, in the arena's units.
+        const ErrorDetail& detail = session.status().detail();
+        EXPECT_EQ(detail.bytes_requested - detail.bytes_available, kv::kArenaAlignment);
+        EXPECT_NE(detail.message.find("256 short"), std::string::npos) << detail.message;
+        EXPECT_EQ(model->runtime().arena().used(), plan.weights_bytes);
+      }
+    }
+  }
+}
+
+TEST(EnginePlan, TheLargestContextOpensAndAPageMoreDoesNot) {
+  const OpenFile file(TensorType::q8_0);
+  const kv::Plan least = file.plan(runtime_options(), session_options(1));
+  Random random(3);
+  int bound = 0;
+  for (int i = 0; i < 20; ++i) {
+    const engine::RuntimeOptions runtime =
+        runtime_options(2, "auto", least.device_bytes + random.below(3 << 20));
+    const kv::Plan plan = file.plan(runtime, session_options(0));
+    ASSERT_GT(plan.largest_context, 0u);
+    const auto model = file.open(runtime);
+    const uint32_t trained = static_cast<uint32_t>(model->hyper().trained_context);
+    {
+      const auto session = unwrap(Session::open(model, session_options(0)));
+      EXPECT_EQ(session->n_context(), plan.largest_context);
+    }
+    if (plan.largest_context == trained) continue;
+    ++bound;
+    const auto more = Session::open(model, session_options(plan.largest_context + 64));
+    ASSERT_FALSE(more.ok());
+    EXPECT_NE(std::string(more.status().message()).find("the largest context that fits is"),
+              std::string::npos);
+  }
+  EXPECT_GT(bound, 5);
+}
+
+// A second session may need a larger workspace: the one that is in use stays until the new one is there.
+TEST(EnginePlan, TheNextSessionsPlanHoldsToo) {
+  const OpenFile file(TensorType::q8_0);
+  Random random(4);
+  int bound = 0;
+  for (int i = 0; i < 40; ++i) {
+    const auto model = file.open(runtime_options(2, "auto", (2 << 20) + random.below(6 << 20)));
+    const uint32_t chunk = 8 + static_cast<uint32_t>(random.below(64));
+    const auto first = unwrap(Session::open(
+        model, session_options(1 + static_cast<uint32_t>(random.below(200)), KvType::f16, chunk)));
+    for (const uint32_t n_context : {0u, 512u, 1500u, 4000u}) {
+      const engine::SessionOptions options =
+          session_options(n_context, KvType::f16, 8 + static_cast<uint32_t>(random.below(64)));
+      const kv::Plan plan = model->plan_session(options);
+      const auto session = Session::open(model, options);
+      EXPECT_EQ(session.ok(), plan.fits) << (session.ok() ? "" : session.status().message());
+      bound += !plan.fits;
+      if (session.ok()) {
+        EXPECT_EQ(session.value()->n_context(), plan.n_context);
+      }
+    }
+    unwrap(first->prefill(std::vector<int32_t>(1, 3), nullptr, nullptr));
+  }
+  EXPECT_GT(bound, 5);
+}
+
+TEST(EnginePlan, OptionsOutOfRangeAreRefused) {
+  const auto model = open_spec("llama-plain");
+  for (const auto& [options, words] :
+       {std::pair{session_options((1u << 27) + 1), "n_context is 134217729"},
+        std::pair{session_options(1, KvType::f16, 4097), "chunk_tokens is 4097"}}) {
+    const auto session = Session::open(model, options);
+    ASSERT_FALSE(session.ok());
+    EXPECT_EQ(session.status().code(), Code::invalid_argument);
+    EXPECT_NE(std::string(session.status().message()).find(words), std::string::npos)
+        << session.status().message();
+  }
+  const auto quantized = Session::open(open_spec("llama-hd40"), session_options(64, KvType::q8_0));
+  ASSERT_FALSE(quantized.ok());
+  EXPECT_EQ(quantized.status().code(), Code::unsupported);
+  engine::RuntimeOptions runtime = runtime_options();
+  runtime.n_threads = -1;
+  EXPECT_EQ(engine::Runtime::create(runtime).status().code(), Code::invalid_argument);
+  runtime = runtime_options(1, "sse9");
+  EXPECT_EQ(engine::Runtime::create(runtime).status().code(), Code::invalid_argument);
+  runtime = runtime_options();
+  runtime.max_sessions = 0;
+  EXPECT_EQ(engine::Runtime::create(runtime).status().code(), Code::invalid_argument);
+  runtime = runtime_options();
+  runtime.backend = "tpu";
+  EXPECT_EQ(engine::Runtime::create(runtime).status().code(), Code::invalid_argument);
+}
+
+}  // namespace
+}  // namespace orrery
