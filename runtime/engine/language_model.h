@@ -56,7 +56,7 @@ class LanguageModel {
   // What one more session would take of the arena's free part. Takes the step mutex.
   kv::Plan plan_session(const SessionOptions& options) const;
   // Pages in the device arena, or in the reservoir.
-  Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir);
+  Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir = false);
   // Grows the workspace to serve sessions like this one. Takes the step mutex.
   Status ensure_workspace(uint32_t n_context, uint32_t chunk);
   const model::Workspace& workspace() const { return workspace_; }   // under the step mutex

@@ -59,6 +59,7 @@ class Session {
   uint64_t kv_bytes() const;               // KV on the device: pages, or the resident part of a compressed session
   uint64_t kv_used_bytes() const;          // of those, what holds tokens
   uint64_t kv_shared_bytes() const;        // of pages shared with forks
+  const kv::HeadStore* resident() const { return store_.get(); }   // null for policy full
   uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }

@@ -7,15 +7,14 @@ namespace orrery::policy {
 
 UniformAllocation::UniformAllocation(const Shape& shape, const Budget& budget)
     : n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context), share_(budget.share) {
-  uint64_t windowed = 0, n_full = 0;
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
     window_.push_back(static_cast<uint32_t>(shape.window[l]));
     if (window_.back() > 0)
-      windowed += uint64_t{std::min(window_.back(), n_context_)} * n_kv_heads_;
+      windowed_slots_ += uint64_t{std::min(window_.back(), n_context_)} * n_kv_heads_;
     else
-      n_full += n_kv_heads_;
+      n_full_ += n_kv_heads_;
   }
-  most_ = n_full ? (budget.max_slots - std::min(windowed, budget.max_slots)) / n_full : 0;
+  if (n_full_ > 0) most_ = (budget.max_slots - std::min(windowed_slots_, budget.max_slots)) / n_full_;
 }
 
 void UniformAllocation::allocate(uint32_t n_tokens, Span<uint32_t> capacity) const {

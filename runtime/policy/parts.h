@@ -16,13 +16,18 @@ class UniformAllocation {
   UniformAllocation(const Shape& shape, const Budget& budget);
   // share of n_tokens each, at least kLeastSlots and at most what the budget and the context allow.
   void allocate(uint32_t n_tokens, Span<uint32_t> capacity) const;
+  // The most slots that a head without window can have; nothing where every layer has a window.
+  bool enough(uint64_t slots) const { return most_ >= slots || n_full_ == 0; }
+  uint64_t least_slots(uint64_t slots) const { return windowed_slots_ + slots * n_full_; }   // of all heads together
   bool windowed(uint32_t head) const { return window_[head / n_kv_heads_] > 0; }
 
  private:
   uint32_t n_kv_heads_, n_context_;
   std::vector<uint32_t> window_;   // (n_layers) 0: none
   double share_;
-  uint64_t most_;                  // slots of one head without window
+  uint64_t n_full_ = 0;            // heads without window
+  uint64_t windowed_slots_ = 0;    // slots of the others together
+  uint64_t most_ = 0;              // slots of one head without window
 };
 
 // Keep: positions 0 .. sinks-1 and the last ones of n_tokens, `capacity` together, ascending. L=10, 2+3: 0,1,7,8,9.

@@ -19,6 +19,14 @@ class Streaming final : public Policy {
   Streaming(const Shape& shape, const Budget& budget, uint32_t sinks)
       : uniform_(shape, budget), sinks_(sinks), next_(size_t{shape.n_layers} * shape.n_kv_heads) {}
 
+  // Sinks and one recent token is the least.
+  Status check() const {
+    if (uniform_.enough(sinks_ + uint64_t{1})) return ok_status();
+    return error(Code::invalid_argument,
+                 "policy streaming with %u sinks needs a KV budget of at least %llu slots (tokens of one head), %u a head",
+                 sinks_, static_cast<unsigned long long>(uniform_.least_slots(sinks_ + uint64_t{1})), sinks_ + 1);
+  }
+
   const char* name() const override { return "streaming"; }
 
   void settle(uint32_t n_tokens, Span<uint32_t> capacity) override {
@@ -59,7 +67,9 @@ Result<std::unique_ptr<Policy>> make_streaming(const Shape& shape, const Budget&
   OptionReader reader("streaming", options);
   ORRERY_TRY(reader.count("sinks", 0, 4096, &sinks));
   ORRERY_TRY(reader.finish());
-  return std::unique_ptr<Policy>(std::make_unique<Streaming>(shape, budget, sinks));
+  auto policy = std::make_unique<Streaming>(shape, budget, sinks);
+  ORRERY_TRY(policy->check());
+  return std::unique_ptr<Policy>(std::move(policy));
 }
 
 }  // namespace orrery::policy

@@ -1,0 +1,179 @@
+// Compressed sessions: a whole budget gives full attention's bits, prompts attend to everything whatever is resident,
+// and memory is what the plan says.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "runtime/engine/session_file.h"
+#include "runtime/policy/parts.h"
+#include "tests/support/engine_fixture.h"
+#include "tests/support/random_blocks.h"
+#include "tests/support/shared.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+using engine::Session;
+using engine::SessionOptions;
+
+SessionOptions with_policy(double share, uint32_t n_context = 320, KvType kv = KvType::f16, uint32_t chunk = 0) {
+  SessionOptions o;
+  o.n_context = n_context;
+  o.kv_type = kv;
+  o.chunk_tokens = chunk;
+  o.policy = "streaming";
+  o.kv_share = share;
+  return o;
+}
+
+std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.hyper().n_vocab)));
+  return tokens;
+}
+
+std::vector<float> answer(Session* session, const std::vector<int32_t>& prompt, size_t n) {
+  std::vector<float> trace;
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  greedy(session, n, &trace);
+  return trace;
+}
+
+class EnginePolicy : public ::testing::TestWithParam<const char*> {};
+
+// A windowed layer's slots are a ring, whose order differs from the pages': there the tokens are the same, not the bits.
+TEST_P(EnginePolicy, AWholeBudgetIsFullAttention) {
+  const auto model = open_spec(GetParam());
+  const auto prompt = random_tokens(*model, 150, 1);
+  for (const KvType kv : {KvType::f32, KvType::f16}) {
+    const auto full = open_session(model, 320, kv);
+    const auto whole = unwrap(Session::open(model, with_policy(1.0, 320, kv)));
+    const std::vector<float> expected = answer(full.get(), prompt, 60), found = answer(whole.get(), prompt, 60);
+    EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
+    if (model->hyper().window[0] == 0) {
+      EXPECT_TRUE(same_bits(expected, found));
+    }
+  }
+}
+
+TEST_P(EnginePolicy, ThreadsAndChunksDoNotShow) {
+  std::vector<float> first;
+  for (const int32_t n_threads : {1, 2, 4}) {
+    const auto model = open_spec(GetParam(), runtime_options(n_threads));
+    const auto session = unwrap(Session::open(model, with_policy(0.3, 320, KvType::f16, n_threads == 2 ? 7 : 64)));
+    const std::vector<float> trace = answer(session.get(), random_tokens(*model, 150, 2), 40);
+    if (first.empty()) first = trace;
+    EXPECT_TRUE(same_bits(trace, first)) << n_threads;
+  }
+}
+
+TEST_P(EnginePolicy, LaterPromptsAttendToEverything) {
+  const auto model = open_spec(GetParam());
+  const auto one = random_tokens(*model, 150, 3), two = random_tokens(*model, 70, 4);
+  const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  std::vector<float> full_logits(two.size() * n_vocab), logits(two.size() * n_vocab);
+  const auto full = open_session(model, 320, KvType::f16);
+  unwrap(full->prefill(one, nullptr, nullptr));
+  unwrap(full->prefill(two, nullptr, full_logits.data()));
+  const auto session = unwrap(Session::open(model, with_policy(0.3)));
+  answer(session.get(), one, 20);
+  unwrap(session->rewind(150));
+  unwrap(session->prefill(two, nullptr, logits.data()));
+  EXPECT_TRUE(same_bits(full_logits, logits));
+}
+
+TEST_P(EnginePolicy, AForkGoesOnAlike) {
+  const auto model = open_spec(GetParam());
+  const auto session = unwrap(Session::open(model, with_policy(0.3)));
+  answer(session.get(), random_tokens(*model, 150, 5), 20);
+  const auto fork = unwrap(session->fork());
+  std::vector<float> a, b;
+  greedy(session.get(), 30, &a);
+  greedy(fork.get(), 30, &b);
+  EXPECT_TRUE(same_bits(a, b));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EnginePolicy, ::testing::Values("llama-plain", "qwen3", "phi3-window", "glm4"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+std::shared_ptr<engine::LanguageModel> open_demo() {
+  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),
+                                            source_path("samples/models/demo-q8_0.gguf"), {}));
+}
+
+TEST(EnginePolicyDemo, AWholeBudgetGivesFiveHundredEqualTokens) {
+  const auto model = open_demo();
+  const auto prompt = random_tokens(*model, 300, 6);
+  const auto full = open_session(model, 1024, KvType::f16);
+  const auto whole = unwrap(Session::open(model, with_policy(1.0, 1024)));
+  unwrap(full->prefill(prompt, nullptr, nullptr));
+  unwrap(whole->prefill(prompt, nullptr, nullptr));
+  EXPECT_EQ(greedy(full.get(), 500), greedy(whole.get(), 500));
+}
+
+TEST(EnginePolicyDemo, ResidentTokensAreTheSinksAndTheLast) {
+  const auto model = open_demo();
+  const auto session = unwrap(Session::open(model, with_policy(0.25, 1024)));
+  unwrap(session->prefill(random_tokens(*model, 400, 7), nullptr, nullptr));
+  for (int step = 1; step <= 130; ++step) {
+    greedy(session.get(), 1);
+    if (step % 13 != 0) continue;
+    std::vector<int32_t> expected;
+    policy::sinks_and_recent(400 + static_cast<uint32_t>(step), 100, 4, &expected);
+    for (uint32_t head = 0; head < session->resident()->n_heads(); ++head) {
+      const Span<const int32_t> held = session->resident()->positions(head);
+      EXPECT_EQ(std::set<int32_t>(held.begin(), held.end()), std::set<int32_t>(expected.begin(), expected.end()))
+          << "step " << step << ", head " << head;
+    }
+  }
+}
+
+TEST(EnginePolicyDemo, DeviceBytesAreTheBudget) {
+  const auto model = open_demo();
+  const uint64_t before = model->runtime().arena().used();
+  SessionOptions o = with_policy(1.0, 4096);
+  o.kv_share = 1.0;
+  o.kv_budget_bytes = 1u << 20;
+  const kv::Plan plan = model->plan_session(o);
+  EXPECT_LE(plan.compressed_kv_bytes, o.kv_budget_bytes);
+  EXPECT_GE(plan.compressed_kv_bytes, o.kv_budget_bytes / 100 * 99);
+  const auto session = unwrap(Session::open(model, o));
+  EXPECT_EQ(model->runtime().arena().used() - before, plan.device_bytes);
+  EXPECT_EQ(session->reservoir_bytes(), plan.reservoir_bytes);
+  answer(session.get(), random_tokens(*model, 1000, 8), 50);
+  EXPECT_EQ(model->runtime().arena().used() - before, plan.device_bytes);
+  EXPECT_LE(session->kv_used_bytes(), o.kv_budget_bytes);
+
+  o.kv_budget_bytes = 1000;
+  auto refused = Session::open(model, o);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::invalid_argument);
+  o.policy = "full";
+  EXPECT_EQ(Session::open(model, o).take_status().code(), Code::invalid_argument);
+}
+
+TEST(EnginePolicyDemo, ASavedSessionSettlesAgain) {
+  const auto model = open_demo();
+  const auto prompt = random_tokens(*model, 300, 9);
+  const auto session = unwrap(Session::open(model, with_policy(0.3, 1024)));
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  std::vector<std::byte> bytes;
+  unwrap(engine::SessionFile::save(session.get(), [&](Span<const std::byte> piece) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    return ok_status();
+  }));
+  const auto loaded = unwrap(Session::open(model, with_policy(0.3, 1024)));
+  unwrap(engine::SessionFile::load(loaded.get(), bytes, "test"));
+  unwrap(loaded->refresh_logits());
+  EXPECT_EQ(greedy(session.get(), 40), greedy(loaded.get(), 40));
+}
+
+}  // namespace
+}  // namespace orrery
