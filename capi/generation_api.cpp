@@ -106,18 +106,14 @@ using namespace orrery::capi;
 extern "C" {
 
 void orrery_generate_options_init(orrery_generate_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
+  if (!init_struct<104>(options)) return;
   options->top_p = 1.0f;
   options->repetition_penalty = 1.0f;
   options->penalty_tokens = 64;
 }
 
 void orrery_event_init(orrery_event* event) {
-  if (event == nullptr) return;
-  std::memset(event, 0, sizeof *event);
-  event->struct_size = sizeof *event;
+  init_struct<120>(event);
 }
 
 orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options,

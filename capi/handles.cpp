@@ -28,12 +28,24 @@ static_assert(ORRERY_INTERNAL == static_cast<int>(Code::internal));
 
 namespace {
 
-// One line of whole UTF-8 that fits the field: control characters become spaces, a character cut at the end goes.
+// One line of whole UTF-8 that fits the field: control characters become spaces, what is not UTF-8 (a file's name may be
+// anything) question marks, a character that does not fit is left out.
 void copy_message(const char* text, size_t n, char* out, size_t capacity) noexcept {
-  n = std::min(n, capacity - 1);
-  while (n > 0 && text[n] != '\0' && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) --n;
-  for (size_t i = 0; i < n; ++i) out[i] = static_cast<unsigned char>(text[i]) < 0x20 ? ' ' : text[i];
-  out[n] = '\0';
+  const char* const end = text + n;
+  size_t used = 0;
+  while (text < end) {
+    const text::CodePoint c = text::utf8_decode(text, end);
+    if (used + c.length >= capacity) break;
+    if (c.value == text::kInvalidCodePoint)
+      out[used] = '?';
+    else if (c.value < 0x20)
+      out[used] = ' ';
+    else
+      std::memcpy(out + used, text, c.length);
+    used += c.length;
+    text += c.length;
+  }
+  out[used] = '\0';
 }
 
 void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char* message, size_t bytes) noexcept {
@@ -49,13 +61,13 @@ void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char
     e.line = detail->line;
     e.column = detail->column;
   }
-  copy_message(message, bytes, e.message, sizeof e.message);
   const uint32_t given = out->struct_size;
   const size_t n = std::min<size_t>(given, sizeof e);
+  // An older caller's shorter field gets as much as it holds.
+  constexpr size_t kMessage = offsetof(orrery_error, message);
+  if (n > kMessage) copy_message(message, bytes, e.message, n - kMessage);
   std::memcpy(out, &e, n);
   out->struct_size = given;
-  // A shorter error from an older caller still ends its message.
-  if (n > offsetof(orrery_error, message)) reinterpret_cast<char*>(out)[n - 1] = '\0';
 }
 
 }  // namespace
@@ -93,8 +105,11 @@ orrery_status report_exception(orrery_error* error) noexcept {
 
 Status null_argument(const char* name) { return error(Code::invalid_argument, "%s is NULL", name); }
 
+// No version of any struct is this long: a size beyond it was never set, and reading so far would leave the struct.
+constexpr uint32_t kMaxStructBytes = 4096;
+
 Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_bytes, const char* name) {
-  if (given_bytes < 8 || given_bytes % 8 != 0)
+  if (given_bytes < 8 || given_bytes % 8 != 0 || given_bytes > kMaxStructBytes)
     return error(Code::invalid_argument, "%s has a struct_size of %u: was it filled by its _init function?", name,
                  given_bytes);
   const uint8_t* bytes = static_cast<const uint8_t*>(given);
@@ -131,9 +146,7 @@ SessionUse::~SessionUse() {
 extern "C" {
 
 void orrery_error_init(orrery_error* error) {
-  if (error == nullptr) return;
-  std::memset(error, 0, sizeof *error);
-  error->struct_size = sizeof *error;
+  orrery::capi::init_struct<1072>(error);
 }
 
 const char* orrery_status_name(orrery_status status) {

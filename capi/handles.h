@@ -55,6 +55,22 @@ Status null_argument(const char* name);
 #define ORRERY_REQUIRE(pointer) \
   if ((pointer) == nullptr) return ::orrery::capi::null_argument(#pointer)
 
+// Structs by _init ---------------------------------------------------------------------------------------
+
+// Zeroes a struct and sets its size; false for NULL.
+//
+// A program built long ago calls today's _init with its own, shorter struct.  So a function that was released writes
+// the same kBytes for ever: a struct that grows gets a new _init beside the old one, and the header gives the old name to
+// the new function.
+template <uint32_t kBytes, class T>
+bool init_struct(T* out) {
+  static_assert(sizeof(void*) != 8 || sizeof(T) == kBytes, "released with kBytes: see above before changing it");
+  if (out == nullptr) return false;
+  std::memset(out, 0, sizeof *out);
+  out->struct_size = sizeof *out;
+  return true;
+}
+
 // Structs in ---------------------------------------------------------------------------------------------
 
 // Refuses sizes that no version of the struct had, and unknown tails that are not zero.

@@ -44,9 +44,7 @@ using namespace orrery::capi;
 extern "C" {
 
 void orrery_model_options_init(orrery_model_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
+  init_struct<48>(options);
 }
 
 orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
@@ -67,9 +65,7 @@ orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const
 void orrery_model_free(orrery_model* model) { delete model; }
 
 void orrery_model_info_init(orrery_model_info* info) {
-  if (info == nullptr) return;
-  std::memset(info, 0, sizeof *info);
-  info->struct_size = sizeof *info;
+  init_struct<96>(info);
 }
 
 orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info* info, orrery_error* error) {

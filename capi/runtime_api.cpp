@@ -53,9 +53,7 @@ const char* orrery_build_info(void) {
 }
 
 void orrery_runtime_options_init(orrery_runtime_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
+  if (!init_struct<56>(options)) return;
   options->log_level = ORRERY_LOG_WARNING;
   options->max_sessions = 16;
 }
@@ -76,9 +74,7 @@ orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrer
 void orrery_runtime_free(orrery_runtime* runtime) { delete runtime; }
 
 void orrery_runtime_info_init(orrery_runtime_info* info) {
-  if (info == nullptr) return;
-  std::memset(info, 0, sizeof *info);
-  info->struct_size = sizeof *info;
+  init_struct<40>(info);
 }
 
 orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runtime_info* info, orrery_error* error) {
@@ -98,9 +94,7 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
 }
 
 void orrery_plan_result_init(orrery_plan_result* plan) {
-  if (plan == nullptr) return;
-  std::memset(plan, 0, sizeof *plan);
-  plan->struct_size = sizeof *plan;
+  init_struct<104>(plan);
 }
 
 orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,

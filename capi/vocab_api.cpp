@@ -83,9 +83,7 @@ orrery_status orrery_detokenize(const orrery_vocab* vocab, const int32_t* tokens
 }
 
 void orrery_vocab_info_init(orrery_vocab_info* info) {
-  if (info == nullptr) return;
-  std::memset(info, 0, sizeof *info);
-  info->struct_size = sizeof *info;
+  init_struct<40>(info);
 }
 
 orrery_status orrery_vocab_get_info(const orrery_vocab* vocab, orrery_vocab_info* info, orrery_error* error) {
@@ -117,9 +115,7 @@ uint32_t orrery_token_flags(const orrery_vocab* vocab, int32_t token) {
 }
 
 void orrery_template_options_init(orrery_template_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
+  if (!init_struct<40>(options)) return;
   options->add_generation_prompt = 1;
 }
 

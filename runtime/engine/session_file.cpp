@@ -13,6 +13,7 @@ namespace {
 
 constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
 constexpr size_t kChecksumBytes = 16;
+constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
 struct Header {
   char magic[8];
@@ -79,6 +80,9 @@ Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_
   h.n_dropped = session.conversation().n_dropped;
   ORRERY_ASSIGN(image.conversation, text::dump_json(text::Value::list(session.conversation().messages)));
   h.conversation_bytes = image.conversation.size();
+  if (h.conversation_bytes > kMaxConversationBytes)
+    return error(Code::unsupported, "the conversation has %zu bytes, a session file holds at most %llu",
+                 image.conversation.size(), static_cast<unsigned long long>(kMaxConversationBytes));
   image.bytes = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes +
                 h.n_pages * h.page_bytes + kChecksumBytes;
   return image;
@@ -133,34 +137,47 @@ Status SessionFile::save_to_file(Session* session, const std::string& path) {
 
 // Loading ------------------------------------------------------------------------------------------------
 
-Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name) {
-  Header h;
-  if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
-  std::memcpy(&h, bytes.data(), sizeof h);
+namespace {
+
+// What the header alone can say about a file of `bytes` bytes: whose it is, and whether its parts add up to it.
+Status check_header(const Session& session, const model::RopeTable& session_rope, const Header& h, uint64_t bytes,
+                    const char* name) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
   // Whose is it?
   uint8_t rope[16];
-  hash_rope(session->rope_, rope);
-  const KvFormat kv = kv_format(session->model_->hyper(), session->options_.kv_type);
-  if (std::memcmp(h.fingerprint, session->model_->weights().fingerprint, sizeof h.fingerprint) != 0)
+  hash_rope(session_rope, rope);
+  const KvFormat kv = kv_format(session.model().hyper(), session.options().kv_type);
+  if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(Header, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope, sizeof rope) != 0)
     return damaged(name, offsetof(Header, rope), "the session was saved with another rotary scaling or context size");
   if (h.kv_type != static_cast<uint32_t>(kv.type) || h.page_bytes != kv.page_bytes() ||
       h.page_tokens != static_cast<uint32_t>(kPageTokens))
     return damaged(name, offsetof(Header, kv_type), "the session was saved with another type of KV cache");
-  if (h.n_tokens > session->n_context())
-    return memory_error(Code::context_full, h.n_tokens, session->n_context(),
-                        "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session->n_context());
+  if (h.n_tokens > session.n_context())
+    return memory_error(Code::context_full, h.n_tokens, session.n_context(),
+                        "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session.n_context());
 
   // Is it whole?  n_tokens and page_bytes are sane by now; what is left to bound is the conversation.
   const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) +
                          kv::pages_for(h.n_tokens) * h.page_bytes + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
     return damaged(name, offsetof(Header, n_pages), "the number of pages is not what its tokens take");
-  if (bytes.size() < fixed || h.conversation_bytes != bytes.size() - fixed)
-    return damaged(name, bytes.size(), "is shorter or longer than its header says");
+  if (bytes < fixed || h.conversation_bytes != bytes - fixed)
+    return damaged(name, bytes, "is shorter or longer than its header says");
+  if (h.conversation_bytes > kMaxConversationBytes)
+    return damaged(name, offsetof(Header, conversation_bytes), "the conversation is longer than any that is saved");
+  return ok_status();
+}
+
+}  // namespace
+
+Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name) {
+  Header h;
+  if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
+  std::memcpy(&h, bytes.data(), sizeof h);
+  ORRERY_TRY(check_header(*session, session->rope_, h, bytes.size(), name));
   uint8_t checksum[kChecksumBytes];
   Hash128 hash;
   hash.update(bytes.data(), bytes.size() - kChecksumBytes);
@@ -178,8 +195,9 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
       return damaged(name, sizeof h, "a token is outside the vocabulary");
   const uint8_t* phases = reinterpret_cast<const uint8_t*>(at);
   at += h.n_tokens;
-  ORRERY_ASSIGN(const text::Value conversation,
-                text::parse_json({reinterpret_cast<const char*>(at), h.conversation_bytes}));
+  auto parsed = text::parse_json({reinterpret_cast<const char*>(at), h.conversation_bytes});
+  if (!parsed.ok()) return damaged(name, sizeof h, parsed.status().message());
+  const text::Value conversation = std::move(parsed).value();
   at += h.conversation_bytes;
   if (!conversation.is_list()) return damaged(name, sizeof h, "the conversation is not a list");
   for (const text::Value& message : conversation.as_items())
@@ -206,8 +224,13 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   return backend.synchronize();
 }
 
+// A file that can be refused by its header is not read: it may be of any length.
 Status SessionFile::load_from_file(Session* session, const std::string& path) {
   ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
+  Header h;
+  if (file.size() < sizeof h + kChecksumBytes) return damaged(path.c_str(), file.size(), "ends inside the header");
+  ORRERY_TRY(file.read_at(0, {reinterpret_cast<std::byte*>(&h), sizeof h}));
+  ORRERY_TRY(check_header(*session, session->rope_, h, file.size(), path.c_str()));
   ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
   ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
   return load(session, {copy.data(), file.size()}, path.c_str());

@@ -163,7 +163,10 @@ Status read_rope(const Keys& keys, const gguf::File& file, const RopeOverride& g
     rope.scaling = RopeScaling::linear;
   } else if (factors) {
     rope.scaling = RopeScaling::llama3;
-  } else if (!type.empty() && type != "none" && type != "llama3" && type != "longrope") {
+  } else if (type == "longrope") {
+    return error(Code::bad_model, "%s: key '%s' is 'longrope', but tensor 'rope_factors_long.weight' is missing",
+                 file.path().c_str(), type_key.c_str());
+  } else if (!type.empty() && type != "none" && type != "llama3") {
     return error(Code::unsupported_architecture, "%s: key '%s' is '%.*s', expected none, linear, yarn or longrope",
                  file.path().c_str(), type_key.c_str(), static_cast<int>(std::min<size_t>(type.size(), 64)),
                  type.data());

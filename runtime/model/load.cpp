@@ -235,8 +235,10 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv
   ORRERY_TRY(read_rope_factors(file, "rope_freqs.weight", n_rot, &m->rope_factors.llama3));
   ORRERY_TRY(read_rope_factors(file, "rope_factors_long.weight", n_rot, &m->rope_factors.long_context));
   ORRERY_TRY(read_rope_factors(file, "rope_factors_short.weight", n_rot, &m->rope_factors.short_context));
-  if (m->hyper.rope.scaling == RopeScaling::longrope && m->rope_factors.short_context.empty())
-    return error(Code::bad_model, "%s: tensor 'rope_factors_short.weight' is missing", file.path().c_str());
+  if (m->hyper.architecture->longrope &&
+      m->rope_factors.short_context.empty() != m->rope_factors.long_context.empty())
+    return error(Code::bad_model, "%s: tensor 'rope_factors_%s.weight' is missing", file.path().c_str(),
+                 m->rope_factors.short_context.empty() ? "short" : "long");
 
   ORRERY_ASSIGN(const uint64_t bytes, weights_arena_bytes(file, m->hyper, *backend));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, bytes, "the model"));

@@ -5,10 +5,12 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -39,7 +41,7 @@ Result<int> open_regular(const std::string& path, uint64_t* size) {
     return error(Code::invalid_argument, "a file path is empty or holds a zero byte");
   int fd;
   do {
-    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a pipe without a writer would keep us for ever
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) return system_error(Code::io, errno, "cannot open", path);
   struct stat st;
@@ -68,7 +70,8 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     void* p = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
     const int number = errno;
     ::close(fd);
-    if (p == MAP_FAILED) return system_error(Code::io, number, "cannot map", path);
+    if (p == MAP_FAILED)
+      return system_error(number == ENOMEM ? Code::out_of_host_memory : Code::io, number, "cannot map", path);
     file.data_ = static_cast<const std::byte*>(p);
     file.size_ = size;
   } else {
@@ -107,9 +110,10 @@ Result<Region> Region::allocate(uint64_t bytes) {
                         static_cast<unsigned long long>(bytes));
   void* p = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) {
+    const int number = errno;
     Status s = memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
                             "the system refused %llu bytes of memory", static_cast<unsigned long long>(bytes));
-    s.detail().native_code = errno;
+    s.detail().native_code = number;
     return s;
   }
 #ifdef MADV_HUGEPAGE
@@ -183,16 +187,23 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
     return error(Code::invalid_argument, "a file path is empty or holds a zero byte");
   AtomicFile file;
   file.path_ = path;
-  std::string temporary = path + ".XXXXXX";
-  file.handle_ = ::mkstemp(temporary.data());
-  if (file.handle_ < 0) return system_error(Code::io, errno, "cannot create a file beside it", path);
-  file.temporary_ = std::move(temporary);
-  ::fcntl(file.handle_, F_SETFD, FD_CLOEXEC);
-  // mkstemp gives 0600; a file that the user asked for gets what a plain open would give.
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  ::fchmod(file.handle_, 0666 & ~mask);
-  return file;
+  // A name that nobody else takes, and permissions as for any new file. (mkstemp would give 0600, and the mask that says
+  // better cannot be read without changing it for every thread.)
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    struct timespec now = {};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    char suffix[32];
+    std::snprintf(suffix, sizeof suffix, ".%lx%06lx", static_cast<unsigned long>(::getpid()),
+                  (static_cast<unsigned long>(now.tv_nsec) + static_cast<unsigned long>(attempt)) & 0xffffff);
+    std::string temporary = path + suffix;
+    file.handle_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file.handle_ >= 0) {
+      file.temporary_ = std::move(temporary);
+      return file;
+    }
+    if (errno != EEXIST && errno != EINTR) break;
+  }
+  return system_error(Code::io, errno, "cannot create a file beside it", path);
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept

@@ -166,7 +166,6 @@ bool truncate(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[4];
   int64_t length = 255, leeway = 5;
   TRY(in.bind(args, "truncate", {"length", "killwords", "end", "leeway"}, 0, a));
-  TRY(in.want_string(v, "what is truncated"));
   if (a[0] != nullptr) TRY(in.want_int(*a[0], "the length", &length));
   if (a[2] != nullptr) TRY(in.want_string(*a[2], "the end"));
   if (a[3] != nullptr && !a[3]->is_none()) TRY(in.want_int(*a[3], "the leeway", &leeway));
@@ -174,11 +173,13 @@ bool truncate(Interp& in, const Value& v, Args& args, Value* out) {
   const auto end_length = static_cast<int64_t>(end.string_length());
   if (length < end_length || leeway < 0)
     return in.fail("truncate: the length is too small or the leeway negative");
-  if (static_cast<int64_t>(v.string_length()) <= length ||
-      static_cast<int64_t>(v.string_length()) - length <= leeway) {
+  int64_t present;
+  TRY(in.length_of(v, &present));  // whatever is short enough stays as it is, text or not
+  if (present <= length || present - length <= leeway) {
     *out = v;
     return true;
   }
+  TRY(in.want_string(v, "what is truncated"));
   std::string_view kept = v.as_string().substr(0, v.string_offset(static_cast<size_t>(length - end_length)));
   if (a[1] == nullptr || !Interp::truth(*a[1])) kept = kept.substr(0, kept.rfind(' '));
   return in.string_value(std::string(kept) + std::string(end.as_string()), out);

@@ -184,7 +184,7 @@ bool last(Interp& in, const Value& v, Args& args, Value* out) {
     if (v.as_map().size() != 0) *out = v.as_map().entries().back().first;
     return true;
   }
-  if (v.is_undefined()) return in.not_undefined(v);
+  if (v.is_undefined()) return true;
   return in.fail("%s cannot be walked from its end", Interp::type_name(v));
 }
 

@@ -100,7 +100,8 @@ int bench(const Args& args, Output& out) {
   const std::vector<uint64_t> lengths = parse_lengths(args.text("--prompt-tokens", "512"));
   const auto n_generate = static_cast<uint32_t>(args.integer("--gen-tokens", 2, 1u << 28, 64));
   const uint64_t repeat = args.integer("--repeat", 1, 10000, 5);
-  orrery_session_options wishes = session_options(args);
+  const SessionSettings session_settings(args);
+  orrery_session_options wishes = session_settings.options();
   const uint64_t needed = *std::max_element(lengths.begin(), lengths.end()) + n_generate;
   if (wishes.n_context == 0) wishes.n_context = static_cast<uint32_t>(needed);
   if (wishes.n_context < needed) {

@@ -163,7 +163,8 @@ int chat(const Args& args, Output& out) {
     throw UsageError("--history and --no-history contradict each other");
   Sampling sampling(args);
   const TemplateSettings templates(args);
-  const orrery_session_options wishes = session_options(args);
+  const SessionSettings session_settings(args);
+  const orrery_session_options wishes = session_settings.options();
   const bool interactive = is_terminal(kStdin);
   const std::string history =
       args.has("--no-history") ? "" : args.text("--history", LineReader::default_history_path());

@@ -74,7 +74,8 @@ int demo(const Args& args, Output& out) {
   const std::vector<Question> questions = read_questions(json, questions_path);
 
   orrery_runtime_options runtime = runtime_options(args);
-  orrery_session_options wishes = session_options(args);
+  const SessionSettings session_settings(args);
+  orrery_session_options wishes = session_settings.options();
   if (wishes.n_context == 0) wishes.n_context = kContext;
   orrery_plan_result plan;
   orrery_plan_result_init(&plan);

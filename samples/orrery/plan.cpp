@@ -56,7 +56,8 @@ void print_table(const orrery_plan_result& plan, uint32_t kv_type, Output& out) 
 int print_plan(const Args& args, Output& out) {
   const orrery_runtime_options runtime = runtime_options(args);
   const orrery_model_options model = model_options(args);
-  const orrery_session_options session = session_options(args);
+  const SessionSettings session_settings(args);
+  const orrery_session_options session = session_settings.options();
   orrery_plan_result plan;
   orrery_plan_result_init(&plan);
   call([&](orrery_error* error) {

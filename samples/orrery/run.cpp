@@ -73,7 +73,8 @@ int run(const Args& args, Output& out) {
   const Sampling sampling(args);
   const TemplateSettings templates(args);
   if (raw && templates.given()) throw UsageError("a --raw prompt has no chat template");
-  const orrery_session_options session_wishes = session_options(args);
+  const SessionSettings session_settings(args);
+  const orrery_session_options session_wishes = session_settings.options();
   orrery_generate_options options = sampling.options();
   options.n_logprobs = static_cast<uint32_t>(args.integer("--logprobs", 0, 20, 0));
   const std::string prompt = read_prompt(args, raw);

@@ -54,16 +54,23 @@ OptionGroup runtime_group() {
 OptionGroup model_group() {
   return {"Loading",
           {{"--load", "HOW", "map the file, or read it into memory (default map)."},
-           {"--rope-scaling", "KIND", "none, linear or yarn, instead of the file's."},
-           {"--rope-scale", "FACTOR", "Factor of linear and yarn."},
+           {"--rope-scaling", "KIND", "none, linear, yarn, llama3 or longrope, instead of the file's."},
+           {"--rope-scale", "FACTOR", "Factor of linear, yarn and llama3."},
            {"--rope-base", "BASE", "Frequency base, instead of the file's."},
-           {"--rope-original-context", "N", "yarn: the context that the model was trained with."}}};
+           {"--rope-original-context", "N", "yarn, llama3, longrope: the context that the model was trained with."}}};
 }
 
 OptionGroup session_group() {
   return {"Session",
           {{"--context", "N", "Tokens that the session holds; 0: as trained, or what fits (default 0)."},
            {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
+           {"--policy", "NAME",
+            "What of the KV cache stays on the device: full, or streaming (the first tokens and the last ones). What "
+            "does not is kept in host memory, where prompts still attend to it (default full)."},
+           {"--policy-option", "NAME=VALUE", "A parameter of the policy, as in sinks=8; may be given several times.",
+            true},
+           {"--kv-budget", "SHARE|SIZE",
+            "KV cache on the device under such a policy, as in 30% or 512MiB (default 100%)."},
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest turns (default stop)."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
@@ -121,8 +128,9 @@ orrery_model_options model_options(const Args& args) {
   orrery_model_options_init(&options);
   options.load = args.choice("--load", {"map", "read"}, 0) == 0 ? ORRERY_LOAD_MAP : ORRERY_LOAD_READ;
   if (args.has("--rope-scaling")) {
-    static constexpr uint32_t kKinds[] = {ORRERY_ROPE_NONE, ORRERY_ROPE_LINEAR, ORRERY_ROPE_YARN};
-    options.rope_scaling = kKinds[args.choice("--rope-scaling", {"none", "linear", "yarn"}, 0)];
+    static constexpr uint32_t kKinds[] = {ORRERY_ROPE_NONE, ORRERY_ROPE_LINEAR, ORRERY_ROPE_YARN, ORRERY_ROPE_LLAMA3,
+                                          ORRERY_ROPE_LONGROPE};
+    options.rope_scaling = kKinds[args.choice("--rope-scaling", {"none", "linear", "yarn", "llama3", "longrope"}, 0)];
   }
   if (args.has("--rope-scale"))
     options.rope_scale = static_cast<float>(args.real("--rope-scale", 1e-3, 1e6, 1));
@@ -132,14 +140,37 @@ orrery_model_options model_options(const Args& args) {
   return options;
 }
 
-orrery_session_options session_options(const Args& args) {
-  orrery_session_options options;
+SessionSettings::SessionSettings(const Args& args) {
+  orrery_session_options& options = base_;
   orrery_session_options_init(&options);
   options.n_context = static_cast<uint32_t>(args.integer("--context", 0, kMaxTokens, options.n_context));
   options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", kv_type_names(), options.kv_type));
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
   options.chunk_tokens = static_cast<uint32_t>(args.integer("--chunk", 0, kMaxTokens, options.chunk_tokens));
+  policy_ = args.text("--policy", "full");
+  for (const std::string& text : args.all("--policy-option")) {
+    const size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw UsageError("--policy-option: '" + text + "' is not NAME=VALUE");
+    policy_options_.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  if (const std::string* budget = args.find("--kv-budget")) {
+    if (!budget->empty() && budget->back() == '%')
+      options.kv_budget_share =
+          static_cast<float>(parse_real(budget->substr(0, budget->size() - 1), "--kv-budget", 1e-4, 100) / 100);
+    else
+      options.kv_budget_bytes = parse_bytes(*budget, "--kv-budget");
+  }
+}
+
+orrery_session_options SessionSettings::options() const {
+  orrery_session_options options = base_;
+  pointers_.clear();
+  for (const auto& [name, value] : policy_options_) pointers_.push_back({name.c_str(), value.c_str()});
+  options.policy = policy_.c_str();
+  options.policy_options = pointers_.data();
+  options.n_policy_options = static_cast<uint32_t>(pointers_.size());
   return options;
 }
 

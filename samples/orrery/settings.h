@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api.h"
@@ -14,15 +15,27 @@ namespace orrery::tool {
 
 OptionGroup runtime_group();   // --threads --cpu-path --budget --verbose
 OptionGroup model_group();     // --load --rope-*
-OptionGroup session_group();   // --context --kv-type --overflow --chunk
+OptionGroup session_group();   // --context --kv-type --policy --kv-budget --overflow --chunk
 OptionGroup sampling_group();  // --max-tokens --temperature ...
 OptionGroup template_group();  // --template --template-name --tools --var --no-think
 
 // The structs point into `args`, which must outlive them.
 orrery_runtime_options runtime_options(const Args& args);
 orrery_model_options model_options(const Args& args);
-orrery_session_options session_options(const Args& args);
 const char* kv_type_name(uint32_t kv_type);
+
+// Owns what orrery_session_options points to.
+class SessionSettings {
+ public:
+  explicit SessionSettings(const Args& args);
+  orrery_session_options options() const;   // valid while this lives
+
+ private:
+  orrery_session_options base_;
+  std::string policy_;
+  std::vector<std::pair<std::string, std::string>> policy_options_;
+  mutable std::vector<orrery_option> pointers_;
+};
 
 // Owns what orrery_generate_options points to.
 class Sampling {

@@ -448,6 +448,12 @@ s | attr("upper")
 "hello big wide world" | truncate(12, true)
 "hello big wide world" | truncate(12, false, "…", 0)
 "hello" | truncate(3)
+xs | truncate(3)
+xs | truncate(3, leeway=0)
+range(50) | truncate(10)
+undefined_name | truncate(9)
+undefined_name | last
+undefined_name | first
 "%s-%s" | format(1, "b")
 "%(a)s" | format(a=3)
 s | center(20)

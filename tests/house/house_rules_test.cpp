@@ -54,7 +54,7 @@ const std::vector<std::pair<std::string, std::set<std::string>>> kRooms = {
     {"cuda/", {"runtime/base/", "runtime/os/", "runtime/backend.h"}},
     {"runtime/kv/", {"runtime/base/", "runtime/os/", "runtime/backend.h"}},
     {"runtime/model/", {"runtime/base/", "runtime/gguf/", "runtime/kv/", "runtime/backend.h"}},
-    {"runtime/policy/", {"runtime/base/", "runtime/kv/", "runtime/backend.h"}},
+    {"runtime/policy/", {"runtime/base/", "runtime/text/", "runtime/kv/", "runtime/backend.h"}},
     // The engine puts them together, and makes the backend that the options name.
     {"runtime/engine/", {"runtime/", "cuda/cuda_backend.h"}},
     {"capi/", {"include/orrery.h", "runtime/"}},

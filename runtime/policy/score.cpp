@@ -1,0 +1,191 @@
+#include "runtime/policy/score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace orrery::policy {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+Status check_pool(Span<const float> in, uint32_t width, Span<float> out) {
+  if (width % 2 == 0) {
+    return error(Code::invalid_argument, "pooling needs an odd width, not %u: an even one shifts the scores",
+                 width);
+  }
+  if (in.size() != out.size()) {
+    return error(Code::invalid_argument, "pooling %zu scores into %zu", in.size(), out.size());
+  }
+  return ok_status();
+}
+
+// The window of output i, cut to the input: [from, to).
+struct Window {
+  size_t from, to;
+  Window(size_t i, uint32_t width, size_t n)
+      : from(i - std::min<size_t>(i, width / 2)), to(i + 1 + std::min<size_t>(n - 1 - i, width / 2)) {}
+};
+
+// A strict weak order even with NaN among the scores.
+struct Better {
+  Span<const float> scores;
+  bool operator()(uint32_t a, uint32_t b) const {
+    const float x = scores[a], y = scores[b];
+    if (std::isnan(x) || std::isnan(y)) {
+      if (std::isnan(x) != std::isnan(y)) return std::isnan(y);
+      return a < b;
+    }
+    return x > y || (x == y && a < b);
+  }
+};
+
+void keep_best(Span<const float> scores, size_t k, Tokens* candidates) {
+  const Better better{scores};
+  const size_t kept = std::min(k, candidates->size());
+  const auto end_kept = candidates->begin() + static_cast<std::ptrdiff_t>(kept);
+  if (kept < candidates->size()) std::nth_element(candidates->begin(), end_kept, candidates->end(), better);
+  candidates->resize(kept);
+  std::sort(candidates->begin(), candidates->end(), better);
+}
+
+}  // namespace
+
+void softmax(Span<const float> logits, Span<float> out) {
+  float largest = -kInfinity;
+  for (const float x : logits) largest = x > largest ? x : largest;  // false for NaN
+  double sum = 0;
+  for (size_t j = 0; j < logits.size(); ++j) {
+    const float x = logits[j];
+    float weight = 0;
+    if (x == largest) {
+      weight = largest == -kInfinity ? 0.0f : 1.0f;
+    } else if (x > -kInfinity && largest < kInfinity) {
+      weight = std::exp(x - largest);
+    }
+    out[j] = weight;
+    sum += static_cast<double>(weight);
+  }
+  if (sum == 0) return;
+  const auto scale = static_cast<float>(1 / sum);
+  for (float& weight : out) weight *= scale;
+}
+
+Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce reduce, Span<float> out) {
+  const size_t n = out.size();
+  if (n_query_heads == 0 || rows.size() / n_query_heads != n || rows.size() % n_query_heads != 0) {
+    return error(Code::invalid_argument, "%zu weights are not %u query heads of %zu keys", rows.size(),
+                 n_query_heads, n);
+  }
+  for (size_t j = 0; j < n; ++j) {
+    float value = rows[j];
+    for (uint32_t h = 1; h < n_query_heads; ++h) {
+      const float x = rows[h * n + j];
+      value = reduce == GroupReduce::mean ? value + x : std::max(value, x);
+    }
+    out[j] = reduce == GroupReduce::mean ? value / static_cast<float>(n_query_heads) : value;
+  }
+  return ok_status();
+}
+
+Status avg_pool1d(Span<const float> in, uint32_t width, Span<float> out) {
+  ORRERY_TRY(check_pool(in, width, out));
+  for (size_t i = 0; i < in.size(); ++i) {
+    const Window window(i, width, in.size());
+    float sum = 0;
+    for (size_t j = window.from; j < window.to; ++j) sum += in[j];
+    out[i] = sum / static_cast<float>(width);
+  }
+  return ok_status();
+}
+
+Status max_pool1d(Span<const float> in, uint32_t width, Span<float> out) {
+  ORRERY_TRY(check_pool(in, width, out));
+  for (size_t i = 0; i < in.size(); ++i) {
+    const Window window(i, width, in.size());
+    float largest = in[window.from];
+    for (size_t j = window.from + 1; j < window.to; ++j) largest = std::max(largest, in[j]);
+    out[i] = largest;
+  }
+  return ok_status();
+}
+
+Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule,
+                   ScoreScratch* scratch, Span<float> out) {
+  const size_t n = out.size();
+  if (n_query_heads == 0 || logits.size() / n_query_heads != n || logits.size() % n_query_heads != 0) {
+    return error(Code::invalid_argument, "%zu logits are not %u query heads of %zu keys", logits.size(),
+                 n_query_heads, n);
+  }
+  const auto pool = [&](Span<const float> in, Span<float> to) {
+    return rule.pooling == Pooling::avg ? avg_pool1d(in, rule.pool_width, to)
+                                        : max_pool1d(in, rule.pool_width, to);
+  };
+  std::vector<float>& weights = scratch->weights;
+  weights.resize(logits.size());
+  for (size_t h = 0; h < n_query_heads; ++h)
+    softmax(logits.subspan(h * n, n), Span<float>(weights).subspan(h * n, n));
+  if (rule.pooling == Pooling::none) return group_reduce(weights, n_query_heads, rule.reduce, out);
+  std::vector<float>& pooled = scratch->pooled;
+  if (rule.pool_first) {
+    pooled.resize(logits.size());
+    for (size_t h = 0; h < n_query_heads; ++h) {
+      ORRERY_TRY(pool(Span<const float>(weights).subspan(h * n, n), Span<float>(pooled).subspan(h * n, n)));
+    }
+    return group_reduce(pooled, n_query_heads, rule.reduce, out);
+  }
+  pooled.resize(n);
+  ORRERY_TRY(group_reduce(weights, n_query_heads, rule.reduce, pooled));
+  return pool(pooled, out);
+}
+
+void top_k(Span<const float> scores, size_t k, Tokens* out) {
+  out->resize(scores.size());
+  for (size_t i = 0; i < scores.size(); ++i) (*out)[i] = static_cast<uint32_t>(i);
+  keep_best(scores, k, out);
+}
+
+void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> excluded, Tokens* out) {
+  Tokens skip(excluded.begin(), excluded.end());
+  std::sort(skip.begin(), skip.end());
+  out->clear();
+  out->reserve(scores.size());
+  auto next = skip.begin();
+  for (uint32_t i = 0; i < scores.size(); ++i) {
+    while (next != skip.end() && *next < i) ++next;
+    if (next == skip.end() || *next != i) out->push_back(i);
+  }
+  keep_best(scores, k, out);
+}
+
+size_t count_common(Span<const uint32_t> a, Span<const uint32_t> b) {
+  Tokens x(a.begin(), a.end()), y(b.begin(), b.end());
+  std::sort(x.begin(), x.end());
+  std::sort(y.begin(), y.end());
+  size_t n = 0;
+  for (size_t i = 0, j = 0; i < x.size() && j < y.size();) {
+    if (x[i] < y[j]) {
+      ++i;
+    } else if (y[j] < x[i]) {
+      ++j;
+    } else {
+      ++n, ++i, ++j;
+    }
+  }
+  return n;
+}
+
+double overlap(Span<const uint32_t> a, Span<const uint32_t> b) {
+  if (a.empty()) return 1;
+  return static_cast<double>(count_common(a, b)) / static_cast<double>(a.size());
+}
+
+double median(Span<const double> values) {
+  if (values.empty()) return 0;
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+}  // namespace orrery::policy

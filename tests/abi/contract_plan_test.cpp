@@ -1,0 +1,329 @@
+// What a plan foretells is what opening takes, to the byte; and what files say of themselves: descriptions, vocabularies,
+// templates.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/abi/handles.h"
+#include "tests/support/shared.h"
+#include "tests/support/temp_dir.h"
+
+namespace orrery::testing {
+namespace {
+
+using nlohmann::json;
+
+class Files : public ::testing::Test {
+ protected:
+  TempDir dir;
+  std::string tiny = dir.write("tiny.gguf", TinyModel().build());
+  std::string demo = source_path("samples/models/demo-q8_0.gguf");
+};
+
+// Plans ----------------------------------------------------------------------------------------------------
+
+orrery_plan_result plan_of(const std::string& path, const orrery_runtime_options& r, const orrery_session_options& s) {
+  orrery_plan_result plan = options(&orrery_plan_result_init);
+  Error error;
+  check(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, &error), error, "orrery_plan");
+  return plan;
+}
+
+Runtime runtime_of(const orrery_runtime_options& o) {
+  orrery_runtime* h = nullptr;
+  Error error;
+  check(orrery_runtime_create(&o, &h, &error), error, "orrery_runtime_create");
+  return Runtime(h);
+}
+
+TEST_F(Files, PlanIsWhatOpeningTakes) {
+  for (const std::string& path : {tiny, demo}) {
+    for (const uint32_t type : {ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0}) {
+      for (const uint32_t context : {1u, 64u, 65u, 500u, 4096u}) {
+        for (const uint32_t chunk : {0u, 1u, 300u}) {
+          SCOPED_TRACE(path + ", KV type " + std::to_string(type) + ", context " + std::to_string(context));
+          orrery_runtime_options r = runtime_options();
+          r.n_threads = 2;
+          r.device_budget_bytes = uint64_t{1} << 30;
+          orrery_session_options s = session_options();
+          s.n_context = context;
+          s.kv_type = type;
+          s.chunk_tokens = chunk;
+          const orrery_plan_result plan = plan_of(path, r, s);
+          EXPECT_EQ(plan.fits, 1u);
+          EXPECT_EQ(plan.n_context, context);
+          EXPECT_EQ(plan.device_bytes, plan.weights_bytes + plan.full_kv_bytes + plan.compressed_kv_bytes +
+                                           plan.digests_bytes + plan.staging_bytes + plan.workspace_bytes);
+
+          // Exactly that much is enough, and all of it is taken.
+          r.device_budget_bytes = plan.device_bytes;
+          {
+            const Runtime runtime = runtime_of(r);
+            const Model model = open_model(runtime, path);
+            const Session session = open_session(model, s);
+            EXPECT_EQ(arena_used(runtime), plan.device_bytes);
+            orrery_stats stats = options(&orrery_stats_init);
+            ASSERT_EQ(orrery_session_stats(session.get(), &stats, nullptr), ORRERY_OK);
+            EXPECT_EQ(stats.device_kv_bytes, plan.full_kv_bytes);
+            EXPECT_EQ(stats.workspace_bytes, plan.workspace_bytes);
+            const std::vector<int32_t> prompt(std::min<uint32_t>(context, 70), 70);
+            pull(generate_tokens(session, prompt, generate_options(2)));
+            EXPECT_EQ(arena_used(runtime), plan.device_bytes);   // working takes no more
+          }
+          // A little less is not, and says by how much.
+          r.device_budget_bytes = plan.device_bytes - 256;
+          const orrery_plan_result short_plan = plan_of(path, r, s);
+          EXPECT_EQ(short_plan.fits, 0u);
+          EXPECT_EQ(short_plan.device_bytes, plan.device_bytes);
+          EXPECT_LT(short_plan.largest_context, context);
+          const Runtime runtime = runtime_of(r);
+          const Model model = open_model(runtime, path);
+          orrery_session* h = nullptr;
+          Error error;
+          ASSERT_EQ(orrery_session_open(model.get(), &s, &h, &error), ORRERY_OUT_OF_DEVICE_MEMORY);
+          EXPECT_EQ(error.bytes_requested, plan.device_bytes - plan.weights_bytes);
+          EXPECT_EQ(error.bytes_available, error.bytes_requested - 256);
+          EXPECT_EQ(arena_used(runtime), plan.weights_bytes);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Files, LargestContextIsTheLargest) {
+  for (const uint64_t budget : {uint64_t{1} << 20, uint64_t{3} << 20, (uint64_t{5} << 20) + 12345, uint64_t{1} << 30}) {
+    orrery_runtime_options r = runtime_options();
+    r.n_threads = 1;
+    r.device_budget_bytes = budget;
+    orrery_session_options s = session_options();
+    s.chunk_tokens = 16;
+    const orrery_plan_result plan = plan_of(tiny, r, s);
+    const Runtime runtime = runtime_of(r);
+    const Model model = open_model(runtime, tiny);
+    if (plan.largest_context == 0) {
+      EXPECT_EQ(plan.fits, 0u);
+      continue;
+    }
+    EXPECT_EQ(plan.n_context, plan.largest_context);
+    EXPECT_LE(plan.largest_context, 1024u);   // as trained
+    {
+      const Session session = open_session(model, s);   // takes it by itself
+      orrery_stats stats = options(&orrery_stats_init);
+      ASSERT_EQ(orrery_session_stats(session.get(), &stats, nullptr), ORRERY_OK);
+      EXPECT_EQ(stats.n_context, plan.largest_context);
+    }
+    if (plan.largest_context < 1024) {
+      s.n_context = plan.largest_context + 1;
+      EXPECT_EQ(plan_of(tiny, r, s).fits, 0u);
+    }
+  }
+}
+
+TEST_F(Files, EverythingIsGivenBack) {
+  const Runtime runtime = make_runtime();
+  const Model model = open_model(runtime, tiny);
+  const uint64_t weights = arena_used(runtime);
+  Session a = open_session(model, 256);
+  const uint64_t with_one = arena_used(runtime);
+  {
+    const Session b = open_session(model, 256);
+    EXPECT_GT(arena_used(runtime), with_one);
+    const Session c = fork_of(a);
+  }
+  EXPECT_EQ(arena_used(runtime), with_one);
+  a.reset();
+  EXPECT_LE(arena_used(runtime), with_one);
+  EXPECT_GE(arena_used(runtime), weights);
+}
+
+TEST_F(Files, PlanRefusesWhatOpeningRefuses) {
+  orrery_plan_result plan = options(&orrery_plan_result_init);
+  Error error;
+  EXPECT_EQ(orrery_plan(dir.file("none").c_str(), nullptr, nullptr, nullptr, &plan, &error), ORRERY_IO);
+  EXPECT_EQ(orrery_plan(dir.write("noise", std::vector<std::byte>(1000)).c_str(), nullptr, nullptr, nullptr, &plan, &error),
+            ORRERY_BAD_MODEL);
+  orrery_runtime_options r = runtime_options();
+  r.backend = "abacus";
+  EXPECT_EQ(orrery_plan(tiny.c_str(), &r, nullptr, nullptr, &plan, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("abacus"), std::string::npos);
+}
+
+// Descriptions ---------------------------------------------------------------------------------------------
+
+TEST_F(Files, InspectIsJson) {
+  for (const std::string& path : {tiny, demo}) {
+    size_t n = 0;
+    ASSERT_EQ(orrery_inspect(path.c_str(), nullptr, 0, &n, nullptr), ORRERY_OK);
+    std::string text(n, '\0');
+    ASSERT_EQ(orrery_inspect(path.c_str(), text.data(), n, &n, nullptr), ORRERY_OK);
+    const json j = json::parse(text);
+    const Runtime runtime = make_runtime();
+    const Model model = open_model(runtime, path);
+    orrery_model_info info = options(&orrery_model_info_init);
+    ASSERT_EQ(orrery_model_get_info(model.get(), &info, nullptr), ORRERY_OK);
+    EXPECT_EQ(j.at("architecture"), info.architecture);
+    EXPECT_EQ(j.at("supported"), true);
+    EXPECT_EQ(j.at("n_parameters"), info.n_parameters);
+    EXPECT_EQ(j.at("file_bytes"), info.file_bytes);
+    EXPECT_EQ(j.at("metadata").at("general.name"), info.name);
+    EXPECT_EQ(j.at("metadata").at("llama.block_count"), info.n_layers);
+    EXPECT_LE(j.at("metadata").at("tokenizer.ggml.tokens").at("first").size(), 8u);
+    EXPECT_EQ(j.at("metadata").at("tokenizer.ggml.tokens").at("count"), info.n_vocab);
+    uint64_t elements = 0;
+    for (const json& t : j.at("tensors")) {
+      uint64_t product = 1;
+      for (const json& d : t.at("shape")) product *= d.get<uint64_t>();
+      elements += product;
+    }
+    EXPECT_EQ(elements, info.n_parameters);
+  }
+}
+
+// Vocabularies and templates -------------------------------------------------------------------------------
+
+std::string render(const Vocab& vocab, const char* messages, const orrery_template_options* o = nullptr) {
+  size_t n = 0;
+  Error error;
+  check(orrery_render_chat(vocab.get(), messages, o, nullptr, 0, &n, &error), error, "orrery_render_chat");
+  std::string text(n, '\0');
+  check(orrery_render_chat(vocab.get(), messages, o, text.data(), n, &n, &error), error, "orrery_render_chat");
+  return text;
+}
+
+Vocab open_vocab(const std::string& path) {
+  orrery_vocab* h = nullptr;
+  Error error;
+  check(orrery_vocab_open(path.c_str(), &h, &error), error, "orrery_vocab_open");
+  return Vocab(h);
+}
+
+TEST_F(Files, TokenizerOnly) {
+  TinyModel spec;
+  spec.tensors = false;
+  const std::string path = dir.write("vocab.gguf", spec.build());
+  const Vocab vocab = open_vocab(path);
+  orrery_vocab_info info = options(&orrery_vocab_info_init);
+  ASSERT_EQ(orrery_vocab_get_info(vocab.get(), &info, nullptr), ORRERY_OK);
+  EXPECT_EQ(info.bos, 1);
+  EXPECT_EQ(info.eos, 2);
+  EXPECT_EQ(info.has_template, 1u);
+  const std::string text = "some \xE6\xBC\xA2 text";
+  std::vector<int32_t> ids(100);
+  size_t n = 0;
+  ASSERT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), 0, ids.data(), ids.size(), &n, nullptr), ORRERY_OK);
+  char back[100];
+  size_t n_back = 0;
+  ASSERT_EQ(orrery_detokenize(vocab.get(), ids.data(), n, 0, back, sizeof back, &n_back, nullptr), ORRERY_OK);
+  EXPECT_EQ(std::string(back, n_back), text);
+  EXPECT_EQ(render(vocab, R"([{"role": "user", "content": "hi"}])"), "[user]hi[a]");
+  // No model can be made of it.
+  const Runtime runtime = make_runtime();
+  orrery_model* model = nullptr;
+  Error error;
+  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), nullptr, &model, &error), ORRERY_BAD_MODEL) << error.message;
+}
+
+TEST_F(Files, FlagsOfTokenizing) {
+  const Vocab vocab = open_vocab(tiny);
+  const auto ids = [&](const std::string& text, uint32_t flags) {
+    std::vector<int32_t> out(100);
+    size_t n = 0;
+    EXPECT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), flags, out.data(), out.size(), &n, nullptr), ORRERY_OK);
+    out.resize(n);
+    return out;
+  };
+  const std::vector<int32_t> plain = ids("a</s>", 0), special = ids("a</s>", ORRERY_TOKENIZE_SPECIAL);
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), 2), 0);
+  EXPECT_EQ(special.back(), 2);
+  EXPECT_EQ(ids("a", ORRERY_TOKENIZE_BOS).front(), 1);
+  char text[20];
+  size_t n = 0;
+  const int32_t end = 2;
+  ASSERT_EQ(orrery_detokenize(vocab.get(), &end, 1, 0, text, sizeof text, &n, nullptr), ORRERY_OK);
+  EXPECT_EQ(n, 0u);
+  ASSERT_EQ(orrery_detokenize(vocab.get(), &end, 1, ORRERY_DETOKENIZE_SPECIAL, text, sizeof text, &n, nullptr), ORRERY_OK);
+  EXPECT_EQ(std::string(text, n), "</s>");
+}
+
+TEST_F(Files, TemplateChoices) {
+  TinyModel spec;
+  spec.more_template = "more:{{ messages | length }}";
+  const Vocab vocab = open_vocab(dir.write("named.gguf", spec.build()));
+  const char* messages = R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}])";
+  orrery_template_options o = options(&orrery_template_options_init);
+  o.add_generation_prompt = 0;
+  EXPECT_EQ(render(vocab, messages, &o), "[user]hi[assistant]ho");
+  o.template_name = "more";
+  EXPECT_EQ(render(vocab, messages, &o), "more:2");
+  o.template_name = "less";
+  size_t n = 0;
+  Error error;
+  EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("less"), std::string::npos);
+  o.template_name = nullptr;
+  o.template_source = "{{ tools[0].name }} {{ tools | length }} {{ flag }} {{ bos_token }}";
+  o.tools_json = R"([{"name": "clock"}])";
+  o.variables_json = R"({"flag": true})";
+  EXPECT_EQ(render(vocab, messages, &o), "clock 1 True <s>");
+}
+
+TEST_F(Files, TemplateErrorsSayWhere) {
+  const Vocab vocab = open_vocab(tiny);
+  const char* messages = R"([{"role": "user", "content": "hi"}])";
+  size_t n = 0;
+  Error error;
+  orrery_template_options o = options(&orrery_template_options_init);
+  const struct {
+    const char* source;
+    uint32_t line;
+  } cases[] = {
+      {"ok\n{% frobnicate %}", 2},
+      {"{{ unclosed", 1},
+      {"a\nb\n  {{ messages | nosuchfilter }}", 3},
+      {"{% for m in messages %}\n{{ raise_exception('no') }}{% endfor %}", 2},
+  };
+  for (const auto& c : cases) {
+    o.template_source = c.source;
+    const orrery_status s = orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error);
+    EXPECT_TRUE(s == ORRERY_UNSUPPORTED_TEMPLATE || s == ORRERY_INVALID_ARGUMENT) << c.source << ": " << error.message;
+    EXPECT_EQ(error.line, c.line) << c.source << ": " << error.message;
+    EXPECT_GT(error.column, 0u) << c.source;
+  }
+  o = options(&orrery_template_options_init);
+  for (const char* bad : {"", "{", "{}", "1", "[1,]"}) {
+    o.tools_json = bad;
+    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT) << bad;
+  }
+  o.tools_json = nullptr;
+  for (const char* bad : {"", "[", "[]", "1", "{\"a\"}"}) {
+    o.variables_json = bad;
+    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT) << bad;
+  }
+  EXPECT_EQ(orrery_render_chat(vocab.get(), "[\n  {", nullptr, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(error.line, 2u);
+  EXPECT_EQ(orrery_render_chat(vocab.get(), "{}", nullptr, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+}
+
+TEST_F(Files, WithoutATemplate) {
+  TinyModel spec;
+  spec.chat_template = false;
+  const std::string path = dir.write("bare.gguf", spec.build());
+  const Runtime runtime = make_runtime();
+  const Model model = open_model(runtime, path);
+  const Session session = open_session(model);
+  say(session, "hi");
+  orrery_generation* g = nullptr;
+  Error error;
+  EXPECT_EQ(orrery_generate(session.get(), nullptr, &g, &error), ORRERY_UNSUPPORTED_TEMPLATE);
+  orrery_template_options o = options(&orrery_template_options_init);
+  o.template_source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[a]";
+  ASSERT_EQ(orrery_session_set_template(session.get(), &o, &error), ORRERY_OK) << error.message;
+  EXPECT_EQ(pull(generate(session, generate_options(2))).tokens.size(), 2u);
+  o.template_source = "{% bad";
+  EXPECT_NE(orrery_session_set_template(session.get(), &o, &error), ORRERY_OK);
+  EXPECT_EQ(ask(session, "still", 2).tokens.size(), 2u);   // the old one stays
+}
+
+}  // namespace
+}  // namespace orrery::testing

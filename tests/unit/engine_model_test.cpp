@@ -1,0 +1,87 @@
+// Opening a model as the engine does it: what contradicts itself between tokenizer and weights, and that a
+// model which is not opened leaves nothing behind.
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+
+struct Attempt {
+  std::shared_ptr<engine::Runtime> runtime = unwrap(engine::Runtime::create(runtime_options()));
+  TempDir dir;
+  Status open(const std::vector<std::byte>& file, const engine::ModelOptions& options = {}) {
+    auto model = engine::LanguageModel::open(runtime, dir.write("m.gguf", file), options);
+    return model.ok() ? ok_status() : model.take_status();
+  }
+};
+
+TEST(EngineModel, ATokenizerWithMoreTokensThanTheModelIsRefused) {
+  nlohmann::json spec = load_model_spec("qwen3-tied");
+  Attempt attempt;
+  const uint64_t size = spec["vocab"]["size"];
+  for (const auto& [n, code] :
+       {std::pair{size - 8, Code::ok}, std::pair{size, Code::ok}, std::pair{size + 1, Code::bad_model}}) {
+    spec["vocab"]["size"] = n;
+    const Status status = attempt.open(build_model_gguf(spec));
+    EXPECT_EQ(status.code(), code) << status.message();
+    if (code != Code::ok) {
+      EXPECT_NE(std::string(status.message()).find("129 tokens, tensor 'token_embd.weight' only 128 rows"),
+                std::string::npos)
+          << status.message();
+    }
+    EXPECT_EQ(attempt.runtime->arena().used(), 0u);
+  }
+}
+
+TEST(EngineModel, LoadingMayBeCancelled) {
+  Attempt attempt;
+  const std::vector<std::byte> file = build_model_gguf(load_model_spec("llama-256"), {TensorType::q8_0});
+  for (const bool full : {false, true}) {
+    int calls = 0;
+    engine::ModelOptions options;
+    options.weights.full_fingerprint = full;
+    options.weights.progress = [&](uint64_t, uint64_t) { return ++calls, true; };
+    unwrap(attempt.open(file, options));
+    ASSERT_GT(calls, 5);
+    for (int stop = 1; stop <= calls; ++stop) {
+      int n = 0;
+      options.weights.progress = [&](uint64_t, uint64_t) { return ++n < stop; };
+      EXPECT_EQ(attempt.open(file, options).code(), Code::cancelled);
+      EXPECT_EQ(n, stop) << "asked again after a no";
+      EXPECT_EQ(attempt.runtime->arena().used(), 0u);
+    }
+  }
+}
+
+TEST(EngineModel, WeightsThatDoNotFitAreRefusedWithTheNumbers) {
+  engine::RuntimeOptions small = runtime_options();
+  const TempDir dir;
+  const std::string path =
+      dir.write("m.gguf", build_model_gguf(load_model_spec("llama-256"), {TensorType::q8_0}));
+  const kv::Plan plan = unwrap(engine::plan_file(path, small, {}, {}));
+  if (plan.weights_bytes == 0) GTEST_SKIP() << "this machine's path uses weights where the file lies";
+  small.device_budget_bytes = plan.weights_bytes;
+  EXPECT_TRUE(engine::LanguageModel::open(unwrap(engine::Runtime::create(small)), path, {}).ok());
+  small.device_budget_bytes = plan.weights_bytes - 1;
+  const auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(small)), path, {});
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().code(), Code::out_of_device_memory);
+  EXPECT_EQ(model.status().detail().bytes_requested, plan.weights_bytes);
+  EXPECT_EQ(model.status().detail().bytes_available, plan.weights_bytes - kv::kArenaAlignment);
+}
+
+TEST(EngineModel, OutlivesEveryOtherHandle) {
+  std::unique_ptr<engine::Session> session;
+  {
+    const auto model = open_spec("llama-plain");
+    session = open_session(model, 64);
+  }
+  unwrap(session->prefill(std::vector<int32_t>{1, 2, 3}, nullptr, nullptr));
+  EXPECT_TRUE(session->has_logits());
+}
+
+}  // namespace
+}  // namespace orrery
