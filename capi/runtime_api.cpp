@@ -53,7 +53,7 @@ const char* orrery_build_info(void) {
 }
 
 void orrery_runtime_options_init(orrery_runtime_options* options) {
-  if (!init_struct<56>(options)) return;
+  if (!init_struct<64>(options)) return;
   options->log_level = ORRERY_LOG_WARNING;
   options->max_sessions = 16;
 }

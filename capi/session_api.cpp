@@ -69,14 +69,7 @@ using namespace orrery::capi;
 extern "C" {
 
 void orrery_session_options_init(orrery_session_options* options) {
-<<<<<<< HEAD
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
-  options->kv_budget_share = 1.0f;
-=======
-  init_struct<24>(options);
->>>>>>> main
+  if (init_struct<56>(options)) options->kv_budget_share = 1.0f;
 }
 
 orrery_status orrery_session_open(orrery_model* model, const orrery_session_options* options, orrery_session** session,
@@ -282,7 +275,7 @@ orrery_status orrery_session_embedding(const orrery_session* session, float* emb
 }
 
 void orrery_stats_init(orrery_stats* stats) {
-  init_struct<104>(stats);
+  init_struct<112>(stats);
 }
 
 orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* stats, orrery_error* error) {
