@@ -86,6 +86,7 @@ sanitize-thread:
 
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 # What the last `make install` wrote is listed in its manifest.
 uninstall:

@@ -21,7 +21,7 @@ Interp::Interp(const Program& program, const Value& context, const TemplateLimit
 
 Interp::~Interp() {
   // Scopes that macros captured hold those macros: dropping the variables first cuts every such circle.
-  for (const auto& env : captured_) env->vars.clear();
+  for (const auto& env : envs_) env->vars.clear();
   for (const Value& v : namespaces_) static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
 }
 
@@ -86,25 +86,24 @@ bool Interp::too_deep() {
 
 Interp::Scope::Scope(Interp* interp, Env* parent, const std::vector<NameId>& hidden)
     : interp_(interp), saved_(interp->env_) {
-  if (interp->free_.empty()) {
-    env_ = std::make_unique<Env>();
+  if (interp->free_ == nullptr) {
+    interp->envs_.push_back(std::make_unique<Env>());
+    env_ = interp->envs_.back().get();
   } else {
-    env_ = std::move(interp->free_.back());
-    interp->free_.pop_back();
+    env_ = interp->free_;
+    interp->free_ = env_->next_free;
   }
   env_->parent = parent;
-  interp->env_ = env_.get();
+  interp->env_ = env_;
   for (NameId id : hidden) env_->vars.emplace_back(id, Value());
 }
 
 Interp::Scope::~Scope() {
   interp_->env_ = saved_;
-  if (env_->captured) {
-    interp_->captured_.push_back(std::move(env_));
-  } else {
-    env_->vars.clear();
-    interp_->free_.push_back(std::move(env_));
-  }
+  if (env_->captured) return;
+  env_->vars.clear();
+  env_->next_free = interp_->free_;   // a list through the scopes themselves: a destructor must not allocate
+  interp_->free_ = env_;
 }
 
 void Interp::set_variable(NameId id, Value v) {

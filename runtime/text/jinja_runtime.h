@@ -39,6 +39,7 @@ struct Env {
   Env* parent = nullptr;
   std::vector<std::pair<NameId, Value>> vars;
   bool captured = false;  // by a macro: lives until the rendering ends
+  Env* next_free = nullptr;
 };
 
 enum class ObjectType : uint8_t { name_space, macro, method, builtin, loop, generator, cycler, joiner };
@@ -230,7 +231,7 @@ class Interp {
    private:
     Interp* interp_;
     Env* saved_;
-    std::unique_ptr<Env> env_;
+    Env* env_;
   };
   void set_variable(NameId id, Value v);
 
@@ -254,7 +255,8 @@ class Interp {
   const std::tm* now_;
   std::vector<Value> base_;  // by NameId: from the context, else a global function
   Env* env_ = nullptr;
-  std::vector<std::unique_ptr<Env>> captured_, free_;
+  std::vector<std::unique_ptr<Env>> envs_;  // all that were made
+  Env* free_ = nullptr;                     // those that no scope uses and no macro captured
   std::vector<Value> namespaces_;
   std::string* out_ = nullptr;
   std::string output_;

@@ -154,7 +154,7 @@ std::vector<std::byte> build_model_gguf(const json& spec, const MatrixStorage& m
     const std::string name = tensor.at("name");
     const auto shape = tensor.at("shape").get<std::vector<uint64_t>>();
     std::vector<float> values = spec_tensor_values(spec, tensor);
-    TensorType type = is_matrix(tensor) ? matrices.type : TensorType::f32;
+    TensorType type = is_matrix(tensor) ? matrices.type : matrices.vectors;
     std::vector<std::byte> data;
     if (type != TensorType::f32) {
       data = matrix_blocks(spec, tensor, type, values);

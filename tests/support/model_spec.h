@@ -25,13 +25,15 @@ nlohmann::json load_model_spec(const std::string& name);
 // The values of one of the spec's "tensors".
 std::vector<float> spec_tensor_values(const nlohmann::json& spec, const nlohmann::json& tensor);
 
-// How matrices (two-dimensional *.weight tensors) are stored; all else is always F32.
+// How matrices (two-dimensional *.weight tensors) are stored, and all else.
 struct MatrixStorage {
   // Types that gguf::can_quantize() knows hold the spec's values, rounded; the others hold random valid
   // blocks of about the same deviation, so the spec's expected logits do not apply to them.
   TensorType type = TensorType::f32;
   // Store the blocks' values as F32: the oracle of a run on the blocks themselves.
   bool dequantized = false;
+  // Of norms, biases and factors: F32, F16 or BF16.
+  TensorType vectors = TensorType::f32;
 };
 
 // Whether every matrix of the spec is made of whole blocks of the type (256-weight blocks: the spec

@@ -165,7 +165,8 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
         if (dim % 32 != 0 && group > 4) continue;
         const int32_t n_kv = group >= 7 ? 1 : 2;
         const Attention a{{type, 1, n_kv, dim}, n_kv * group, 0, 1.7f / std::sqrt(static_cast<float>(dim))};
-        const int32_t n = 600;
+        // Long enough for two splits where the model sizes are usual, for three pages everywhere.
+        const int32_t n = (dim == 64 || dim == 128) && group <= 4 ? 600 : 130;
         const Sequence s(a.format, n, static_cast<uint64_t>(dim * 31 + group));
         Rig rig(GetParam(), 2, {n, n, a.n_heads, n_kv, dim, 64});
         std::vector<float> q(static_cast<size_t>(n * a.n_heads * dim));
@@ -174,6 +175,7 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
         const size_t width = static_cast<size_t>(a.n_heads * dim);
         const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
         for (int32_t length : lengths) {
+          if (length > n) continue;
           const int32_t p = length - 1;
           const float* row = q.data() + static_cast<size_t>(p) * width;
           check_row(a, s, p, row, prefill.data() + static_cast<size_t>(p) * width, "prefill");
@@ -222,6 +224,7 @@ TEST_P(CpuAttend, BitsDoNotDependOnChunksOrThreads) {
         for (int32_t n_threads : {1, 2, 3, 4}) {
           Rig rig(GetParam(), n_threads, {n, n, a.n_heads, 2, 96, 64});
           for (int32_t chunk : {n, 1, 7, 64, 100}) {
+            if (n_threads > 1 && chunk != n && chunk != 7) continue;
             std::vector<float> out;
             const Sequence fresh(a.format, n, 29);
             for (int32_t first = 0; first < n; first += chunk) {

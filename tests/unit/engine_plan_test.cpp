@@ -14,7 +14,8 @@ struct OpenFile {
   TempDir dir;
   std::string path;
   explicit OpenFile(TensorType type)
-      : path(dir.write("m.gguf", build_model_gguf(load_model_spec("llama-256"), {type}))) {}
+      : path(dir.write("m.gguf",
+                       build_model_gguf(load_model_spec("llama-256"), {type, false, TensorType::f16}))) {}
 
   kv::Plan plan(const engine::RuntimeOptions& runtime, const engine::SessionOptions& session) const {
     return unwrap(engine::plan_file(path, runtime, {}, session));

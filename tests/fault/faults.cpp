@@ -1,0 +1,178 @@
+#include "tests/fault/faults.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdlib>
+#include <new>
+
+namespace orrery::testing {
+
+namespace {
+
+struct Armed {
+  int64_t left = -1;        // requests until one fails; negative: none does
+  bool and_after = false, refused = false;
+  int error_number = 0;
+};
+thread_local Armed armed[4];
+thread_local uint64_t read_limit = 0;
+std::atomic<int64_t> live{0};
+
+bool refuse(Fault kind) {
+  Armed& a = armed[static_cast<int>(kind)];
+  if (a.left < 0 || a.left-- > 0) return false;
+  if (a.and_after) a.left = 0;
+  a.refused = true;
+  return true;
+}
+
+int number(Fault kind) { return armed[static_cast<int>(kind)].error_number; }
+
+void* allocate(std::size_t n, std::size_t alignment) {
+  if (refuse(Fault::memory)) return nullptr;
+  n = std::max<std::size_t>(n, 1);
+  // malloc underneath, so that sanitizers still see each block.
+  void* p = alignment ? std::aligned_alloc(alignment, (n + alignment - 1) / alignment * alignment) : std::malloc(n);
+  if (p) ++live;
+  return p;
+}
+
+void* allocate_or_throw(std::size_t n, std::size_t alignment) {
+  void* p = allocate(n, alignment);
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
+}
+
+void release(void* p) {
+  if (p) --live;
+  std::free(p);
+}
+
+}  // namespace
+
+void arm(Fault kind, int64_t n, bool and_after, int error_number) {
+  armed[static_cast<int>(kind)] = {n, and_after, false, error_number};
+}
+bool disarm(Fault kind) {
+  Armed& a = armed[static_cast<int>(kind)];
+  a.left = -1;
+  return a.refused;
+}
+void limit_reads(uint64_t bytes) { read_limit = bytes; }
+int64_t live_blocks() { return live; }
+
+}  // namespace orrery::testing
+
+using orrery::testing::Fault;
+namespace ot = orrery::testing;
+
+// The whole program's operators.
+void* operator new(std::size_t n) { return ot::allocate_or_throw(n, 0); }
+void* operator new[](std::size_t n) { return ot::allocate_or_throw(n, 0); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return ot::allocate(n, 0); }
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return ot::allocate(n, 0); }
+void* operator new(std::size_t n, std::align_val_t a) { return ot::allocate_or_throw(n, static_cast<std::size_t>(a)); }
+void* operator new[](std::size_t n, std::align_val_t a) { return ot::allocate_or_throw(n, static_cast<std::size_t>(a)); }
+void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return ot::allocate(n, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return ot::allocate(n, static_cast<std::size_t>(a));
+}
+void operator delete(void* p) noexcept { ot::release(p); }
+void operator delete[](void* p) noexcept { ot::release(p); }
+void operator delete(void* p, std::size_t) noexcept { ot::release(p); }
+void operator delete[](void* p, std::size_t) noexcept { ot::release(p); }
+void operator delete(void* p, std::align_val_t) noexcept { ot::release(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { ot::release(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { ot::release(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { ot::release(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { ot::release(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { ot::release(p); }
+void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { ot::release(p); }
+void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { ot::release(p); }
+
+// What the static library calls, by the linker's --wrap.
+extern "C" {
+
+void* __real_mmap(void* at, size_t n, int protection, int flags, int fd, off_t offset);
+int __real_munmap(void* at, size_t n);
+int __real_open(const char* path, int flags, ...);
+ssize_t __real_pread(int fd, void* out, size_t n, off_t offset);
+ssize_t __real_write(int fd, const void* data, size_t n);
+int __real_fsync(int fd);
+int __real_rename(const char* from, const char* to);
+
+void* __wrap_mmap(void* at, size_t n, int protection, int flags, int fd, off_t offset) {
+  if (ot::refuse(Fault::memory)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  void* p = __real_mmap(at, n, protection, flags, fd, offset);
+  // MAP_FIXED replaces what is there already.
+  if (p != MAP_FAILED && !(flags & MAP_FIXED)) ++ot::live;
+  return p;
+}
+int __wrap_munmap(void* at, size_t n) {
+  --ot::live;
+  return __real_munmap(at, n);
+}
+
+// Opening for reading counts as a read, for writing as a write.
+int __wrap_open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+  va_end(more);
+  const Fault kind = (flags & O_ACCMODE) == O_RDONLY ? Fault::read : Fault::write;
+  if (ot::refuse(kind)) {
+    errno = ot::number(kind);
+    return -1;
+  }
+  return __real_open(path, flags, mode);
+}
+ssize_t __wrap_pread(int fd, void* out, size_t n, off_t offset) {
+  if (ot::refuse(Fault::read)) {
+    errno = ot::number(Fault::read);
+    return errno ? -1 : 0;   // no error: the file ends here
+  }
+  return __real_pread(fd, out, ot::read_limit ? std::min<size_t>(n, ot::read_limit) : n, offset);
+}
+ssize_t __wrap_write(int fd, const void* data, size_t n) {
+  if (ot::refuse(Fault::write)) {
+    errno = ot::number(Fault::write);
+    return -1;
+  }
+  // A system may take less than it is given.
+  return __real_write(fd, data, n > 1 ? n - n / 2 : n);
+}
+int __wrap_fsync(int fd) {
+  if (!ot::refuse(Fault::write)) return __real_fsync(fd);
+  errno = ot::number(Fault::write);
+  return -1;
+}
+int __wrap_rename(const char* from, const char* to) {
+  if (!ot::refuse(Fault::write)) return __real_rename(from, to);
+  errno = ot::number(Fault::write);
+  return -1;
+}
+
+#if !defined(__SANITIZE_THREAD__)
+// std::thread lives in the shared standard library, which finds this one first.
+__attribute__((visibility("default"))) int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
+  if (ot::refuse(Fault::thread)) return EAGAIN;
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const Create real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  return real(thread, attributes, start, argument);
+}
+#endif
+
+}  // extern "C"

@@ -1,0 +1,216 @@
+// Files that cannot be read or written, and threads that cannot be started: a status with the system's error number, and
+// everything as it was before.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/abi/handles.h"
+#include "tests/fault/faults.h"
+#include "tests/support/temp_dir.h"
+
+namespace orrery::testing {
+namespace {
+
+std::string content(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+class System : public ::testing::Test {
+ protected:
+  TempDir dir;
+  std::string path = dir.write("tiny.gguf", TinyModel().build());
+  Runtime runtime = make_runtime();
+
+  size_t n_files() const {
+    size_t n = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(dir.file(""))) n += entry.exists();
+    return n;
+  }
+};
+
+// Fails each read of `operation` in turn; `harmless` may say OK in spite of it.
+template <class F>
+void fail_each_read(const char* what, int error_number, orrery_status expected, const F& operation) {
+  for (int64_t n = 0;; ++n) {
+    SCOPED_TRACE(std::string(what) + ", read " + std::to_string(n));
+    const int64_t before = live_blocks();
+    Error error;
+    arm(Fault::read, n, false, error_number);
+    const orrery_status status = operation(&error);
+    if (!disarm(Fault::read)) {
+      EXPECT_EQ(status, ORRERY_OK) << error.message;
+      EXPECT_GT(n, 0) << "nothing was read";
+      return;
+    }
+    EXPECT_EQ(status, expected) << error.message;
+    EXPECT_EQ(error.native_code, error_number);
+    EXPECT_NE(std::string(error.message).find('/'), std::string::npos) << "names no file: " << error.message;
+    EXPECT_EQ(live_blocks(), before);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_F(System, ReadErrorsWhileOpening) {
+  orrery_model_options o = model_options();
+  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+    o.load = load;
+    fail_each_read("open", EIO, ORRERY_IO, [&](orrery_error* e) {
+      orrery_model* h = nullptr;
+      const orrery_status s = orrery_model_open(runtime.get(), path.c_str(), &o, &h, e);
+      orrery_model_free(h);
+      return s;
+    });
+  }
+}
+
+TEST_F(System, SessionReadErrors) {
+  const Model model = open_model(runtime, path);
+  const Session live = open_session(model), twin = open_session(model);
+  ask(live, "hello");
+  ask(twin, "hello");
+  const std::string file = dir.file("saved");
+  ASSERT_EQ(orrery_session_save(live.get(), file.c_str(), nullptr), ORRERY_OK);
+  fail_each_read("load", EIO, ORRERY_IO,
+                 [&](orrery_error* e) { return orrery_session_load(live.get(), file.c_str(), e); });
+  EXPECT_EQ(ask(live, "more").tokens, ask(twin, "more").tokens);
+}
+
+// A system may give less than was asked for: nothing comes of it.
+TEST_F(System, ShortReadsAreContinued) {
+  const Model mapped = open_model(runtime, path);
+  const Session a = open_session(mapped);
+  const std::vector<int32_t> want = ask(a, "hello").tokens;
+  const std::string file = dir.file("saved");
+  ASSERT_EQ(orrery_session_save(a.get(), file.c_str(), nullptr), ORRERY_OK);
+  limit_reads(1000);
+  orrery_model_options o = model_options();
+  o.load = ORRERY_LOAD_READ;
+  orrery_model* h = nullptr;
+  ASSERT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_OK);
+  const Model read(h);
+  const Session b = open_session(read), c = open_session(read);
+  EXPECT_EQ(ask(b, "hello").tokens, want);
+  Error error;
+  ASSERT_EQ(orrery_session_load(c.get(), file.c_str(), &error), ORRERY_OK) << error.message;
+  limit_reads(0);
+  EXPECT_EQ(ask(c, "more").tokens, ask(a, "more").tokens);
+}
+
+// The file ends while it is read, though the system said that it was longer.
+TEST_F(System, FileThatEndsEarly) {
+  orrery_model_options o = model_options();
+  o.load = ORRERY_LOAD_READ;
+  orrery_model* h = nullptr;
+  Error error;
+  arm(Fault::read, 1, true, 0);   // the file opens; its first read finds the end
+  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, &error), ORRERY_IO);
+  EXPECT_TRUE(disarm(Fault::read));
+  EXPECT_NE(std::string(error.message).find("ends at byte"), std::string::npos) << error.message;
+}
+
+TEST_F(System, TruncatedBehindReadIsHarmless) {
+  orrery_model_options o = model_options();
+  o.load = ORRERY_LOAD_READ;
+  orrery_model* h = nullptr;
+  ASSERT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_OK);
+  const Model model(h);
+  const Session before = open_session(model);
+  const std::vector<int32_t> want = ask(before, "hello").tokens;
+  std::filesystem::resize_file(path, 100);
+  const Session after = open_session(model);
+  EXPECT_EQ(ask(after, "hello").tokens, want);
+  std::filesystem::remove(path);
+  EXPECT_EQ(ask(after, "more").tokens, ask(before, "more").tokens);
+  const Vocab vocab(orrery_model_vocab(model.get()));
+  size_t n = 0;
+  EXPECT_EQ(orrery_tokenize(vocab.get(), "text", 4, 0, nullptr, 0, &n, nullptr), ORRERY_OK);
+}
+
+// Every step of saving may fail: creating, each write, flushing, renaming.
+TEST_F(System, SaveIsAllOrNothing) {
+  const Model model = open_model(runtime, path);
+  const Session live = open_session(model), twin = open_session(model);
+  const std::string file = dir.file("saved");
+  ask(live, "the old one");
+  ask(twin, "the old one");
+  ASSERT_EQ(orrery_session_save(live.get(), file.c_str(), nullptr), ORRERY_OK);
+  const std::string old = content(file);
+  ask(live, "the new one");
+  ask(twin, "the new one");
+  int64_t n = 0;
+  for (bool refused = true; refused; ++n) {
+    SCOPED_TRACE(n);
+    Error error;
+    arm(Fault::write, n, false, ENOSPC);
+    const orrery_status status = orrery_session_save(live.get(), file.c_str(), &error);
+    refused = disarm(Fault::write);
+    ASSERT_EQ(status, refused ? ORRERY_IO : ORRERY_OK) << error.message;
+    EXPECT_EQ(n_files(), 2u) << "a temporary stayed";
+    if (!refused) break;
+    EXPECT_EQ(error.native_code, ENOSPC);
+    EXPECT_NE(std::string(error.message).find(file), std::string::npos) << error.message;
+    ASSERT_EQ(content(file), old);
+  }
+  EXPECT_GT(n, 6);
+  EXPECT_NE(content(file), old);
+  EXPECT_EQ(ask(live, "and on").tokens, ask(twin, "and on").tokens);
+  const Session loaded = open_session(model);
+  ASSERT_EQ(orrery_session_load(loaded.get(), file.c_str(), nullptr), ORRERY_OK);
+}
+
+// The system's own refusal, not ours.
+TEST_F(System, FileSizeLimit) {
+  const Model model = open_model(runtime, path);
+  const Session s = open_session(model);
+  ask(s, "hello");
+  const std::string file = dir.file("saved");
+  rlimit old;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {4096, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  Error error;
+  const orrery_status status = orrery_session_save(s.get(), file.c_str(), &error);
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(status, ORRERY_IO) << error.message;
+  EXPECT_EQ(error.native_code, EFBIG);
+  EXPECT_EQ(n_files(), 1u);
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST(Threads, ThatCannotBeStarted) {
+  orrery_runtime_options o = runtime_options();
+  o.n_threads = 4;
+  const int64_t before = live_blocks();
+  for (int64_t n = 0; n < 3; ++n) {
+    orrery_runtime* h = nullptr;
+    Error error;
+    arm(Fault::thread, n);
+    const orrery_status status = orrery_runtime_create(&o, &h, &error);
+    EXPECT_TRUE(disarm(Fault::thread)) << n;
+    EXPECT_EQ(status, ORRERY_OUT_OF_HOST_MEMORY);
+    EXPECT_EQ(error.native_code, EAGAIN);
+    EXPECT_EQ(h, nullptr);
+    EXPECT_EQ(live_blocks(), before) << n;
+    // Those that were started are gone.
+    size_t n_threads = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) n_threads += entry.exists();
+#if !defined(__SANITIZE_ADDRESS__)
+    EXPECT_EQ(n_threads, 1u);
+#endif
+  }
+  orrery_runtime* h = nullptr;
+  ASSERT_EQ(orrery_runtime_create(&o, &h, nullptr), ORRERY_OK);
+  orrery_runtime_free(h);
+}
+#endif
+
+}  // namespace
+}  // namespace orrery::testing
