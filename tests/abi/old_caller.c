@@ -104,15 +104,15 @@ int main(int argc, char **argv) {
   EXPECT(abi_version() == 1);
 
   expect_frozen_init("orrery_error_init", 1072);
-  expect_frozen_init("orrery_runtime_options_init", 56);
+  expect_frozen_init("orrery_runtime_options_init", 64);
   expect_frozen_init("orrery_runtime_info_init", 40);
   expect_frozen_init("orrery_vocab_info_init", 40);
   expect_frozen_init("orrery_template_options_init", 40);
   expect_frozen_init("orrery_plan_result_init", 104);
   expect_frozen_init("orrery_model_options_init", 48);
   expect_frozen_init("orrery_model_info_init", 96);
-  expect_frozen_init("orrery_session_options_init", 24);
-  expect_frozen_init("orrery_stats_init", 104);
+  expect_frozen_init("orrery_session_options_init", 56);
+  expect_frozen_init("orrery_stats_init", 112);
   expect_frozen_init("orrery_generate_options_init", 104);
   expect_frozen_init("orrery_event_init", 120);
 
