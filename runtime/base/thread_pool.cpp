@@ -35,10 +35,11 @@ template <class F>
 bool spin_until(const F& done) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < 64; ++i) {
       if (done()) return true;
       pause();
     }
+    std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }
