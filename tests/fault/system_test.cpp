@@ -1,5 +1,5 @@
-// Files that cannot be read or written, and threads that cannot be started: a status with the system's error number, and
-// everything as it was before.
+// Files that cannot be read or written, and threads that cannot be started: a status with the system's error
+// number, and everything as it was before.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -108,7 +108,7 @@ TEST_F(System, FileThatEndsEarly) {
   o.load = ORRERY_LOAD_READ;
   orrery_model* h = nullptr;
   Error error;
-  arm(Fault::read, 1, true, 0);   // the file opens; its first read finds the end
+  arm(Fault::read, 1, true, 0);  // the file opens; its first read finds the end
   EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, &error), ORRERY_IO);
   EXPECT_TRUE(disarm(Fault::read));
   EXPECT_NE(std::string(error.message).find("ends at byte"), std::string::npos) << error.message;
@@ -201,7 +201,8 @@ TEST(Threads, ThatCannotBeStarted) {
     EXPECT_EQ(live_blocks(), before) << n;
     // Those that were started are gone.
     size_t n_threads = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) n_threads += entry.exists();
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+      n_threads += entry.exists();
 #if !defined(__SANITIZE_ADDRESS__)
     EXPECT_EQ(n_threads, 1u);
 #endif
