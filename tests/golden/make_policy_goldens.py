@@ -240,6 +240,18 @@ def sync(case):
     return expected
 
 
+def random_clusters(i):
+    """Similarities in sixteenths, so that equal distances abound and ties decide."""
+    n = 3 + i % 8
+    n_clusters = 1 + i % min(n, 4)
+    similar = [[F(1)] * n for _ in range(n)]
+    for a in range(n):
+        for b in range(a + 1, n):
+            similar[a][b] = similar[b][a] = F(int(uniform(77, i, a, b)[0] * 16), 16)
+    cluster_of, heads = k_means([[1 - x for x in row] for row in similar], n_clusters)
+    return {"n": n, "n_clusters": n_clusters, "cluster_of": cluster_of, "representatives": heads}
+
+
 CASES = [
     {
         "name": "three layers, mean", "seed": 100, "n_layers": 3, "n_heads": 6, "group": 2, "n_keys": 120,
@@ -296,7 +308,7 @@ def main():
               len(h["checks"]))
         print("  clusters", expected["sync"]["clusters"], expected["sync"]["representatives"])
     path = pathlib.Path(__file__).with_name("policies.json")
-    path.write_text(json.dumps({"cases": done}, separators=(",", ":")) + "\n")
+    path.write_text(json.dumps({"cases": done, "clusters": [random_clusters(i) for i in range(120)]}, separators=(",", ":")) + "\n")
     print(path.name, path.stat().st_size, "bytes")
 
 

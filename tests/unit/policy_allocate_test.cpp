@@ -43,6 +43,13 @@ TEST(PolicyAllocate, TheWorkedHeteroBudgets) {
   expect_refused(refused.status(), "at least 0.505");
 }
 
+TEST(PolicyAllocate, NoCompressedHeadIsLeftWithoutAToken) {
+  // Four tokens for four heads, twenty times as much for one by its weight: 1 each.
+  const std::vector<double> w = weights_of({1, 1, .01, 1});
+  EXPECT_EQ(must(hetero_budget({1, 100}, 0, w, 100)).lengths, (Lengths{1, 1, 1, 1}));
+  EXPECT_EQ(must(hetero_budget({2, 100}, 0, w, 100)).lengths, (Lengths{1, 1, 5, 1}));
+}
+
 TEST(PolicyAllocate, TheLeastBudgetThatIsNamedDoes) {
   Random random(1);
   for (int round = 0; round < 300; ++round) {

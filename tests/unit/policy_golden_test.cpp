@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -267,6 +268,27 @@ TEST(PolicyGolden, SyncKvFromCalibrationToAnticipations) {
       }
     }
     EXPECT_EQ(cluster, expected["static"].size());
+  }
+}
+
+// Similarities in sixteenths: equal distances abound, and the lowest index decides.
+TEST(PolicyGolden, KMeansWithTies) {
+  const json& all = goldens()["clusters"];
+  ASSERT_GE(all.size(), 100u);
+  for (uint64_t i = 0; i < all.size(); ++i) {
+    const uint32_t n = all[i]["n"];
+    std::vector<double> similarity(size_t{n} * n, 1);
+    for (uint32_t a = 0; a < n; ++a) {
+      for (uint32_t b = a + 1; b < n; ++b) {
+        similarity[a * n + b] = similarity[b * n + a] = std::floor(uniform({77, i, a, b}) * 16) / 16;
+      }
+    }
+    const LayerClusters found = must(cluster_heads(similarity, n, all[i]["n_clusters"]));
+    EXPECT_EQ(found.cluster_of, all[i]["cluster_of"].get<std::vector<uint32_t>>()) << i;
+    std::vector<uint32_t> heads;
+    for (const json& head : all[i]["representatives"])
+      heads.push_back(head.is_null() ? kNoHead : head.get<uint32_t>());
+    EXPECT_EQ(found.representatives, heads) << i;
   }
 }
 
