@@ -45,7 +45,7 @@ struct HeteroBudget {
 Result<HeteroBudget> hetero_budget(Ratio ratio, uint64_t n_full, Span<const double> weights,
                                    uint64_t n_tokens);
 
-// The largest share of KV heads' memory that full heads alone take: N_full / N; a budget must exceed it.
+// The share of all KV that full heads alone take: a budget must exceed it.
 inline Ratio full_share(uint64_t n_full, uint64_t n_heads) { return {n_full, n_heads}; }
 
 // SyncKV's k (section 2 of the method: k/L = (Mem*H - N_r)/(H - N_r), floored): tokens that each of a layer's
