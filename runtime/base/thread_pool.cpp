@@ -17,10 +17,11 @@ namespace orrery {
 
 namespace {
 
-// How long a worker waits awake for the next operation of a burst, and the caller for the last item.  Long
-// against the serial parts of a step (a few microseconds), short against anything a person could call a busy
-// processor.
-constexpr std::chrono::microseconds kSpin{200};
+// How long a worker waits awake for the next operation of a burst, and the caller for the last item: long
+// against the serial parts of a step (a few microseconds), not against a turn of the scheduler.  Every few
+// looks the processor is offered to others, which costs nothing where nobody wants it; where somebody does,
+// the thread that is waited for may be among them.
+constexpr std::chrono::microseconds kSpin{50};
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -35,10 +36,11 @@ template <class F>
 bool spin_until(const F& done) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < 64; ++i) {
       if (done()) return true;
       pause();
     }
+    std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }

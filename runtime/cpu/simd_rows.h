@@ -10,9 +10,9 @@
 namespace orrery::cpu {
 namespace {
 
-// e^x within 2 units in the last place (the test measures it); 0 below -104, infinity above 89, NaN for NaN.
-// x = n ln 2 + r with ln 2 in two parts so that r is exact to its last bit, then a polynomial for e^r on |r|
-// <= ln 2 / 2.
+// e^x to about one unit in the last place (silu, three with its division, is tested); 0 below -104, infinity
+// above 89, NaN for NaN.  x = n ln 2 + r with ln 2 in two parts, so that r keeps its last bit, then a
+// polynomial for e^r on |r| <= ln 2 / 2.
 inline V::F exponential(V::F x) {
   x = V::min(V::set(89.0f), V::max(V::set(-104.0f), x));  // in this order NaN stays
   const V::F n = V::nearest(V::mul(x, V::set(1.44269504088896f)));

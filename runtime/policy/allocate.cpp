@@ -201,14 +201,11 @@ Result<uint64_t> sync_budget(Ratio memory, uint64_t n_heads, uint64_t n_represen
                memory.value(), ull(n_representatives), ull(n_heads), round_up(least), hint.c_str());
 }
 
-Tokens sinks_and_recent(uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent) {
-  const uint32_t sinks = std::min(n_sinks, n_tokens);
-  const uint32_t recent = std::min(n_recent, n_tokens - sinks);
-  Tokens out;
-  out.reserve(size_t{sinks} + recent);
-  for (uint32_t i = 0; i < sinks; ++i) out.push_back(i);
-  for (uint32_t i = n_tokens - recent; i < n_tokens; ++i) out.push_back(i);
-  return out;
+void sinks_and_recent(uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent, Tokens* out) {
+  out->clear();
+  const uint32_t first = std::min(n_sinks, n_tokens), recent = std::min(n_recent, n_tokens - first);
+  for (uint32_t p = 0; p < first; ++p) out->push_back(static_cast<int32_t>(p));
+  for (uint32_t p = n_tokens - recent; p < n_tokens; ++p) out->push_back(static_cast<int32_t>(p));
 }
 
 }  // namespace orrery::policy

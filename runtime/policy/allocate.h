@@ -45,7 +45,7 @@ struct HeteroBudget {
 Result<HeteroBudget> hetero_budget(Ratio ratio, uint64_t n_full, Span<const double> weights,
                                    uint64_t n_tokens);
 
-// The largest share of KV heads' memory that full heads alone take: N_full / N; a budget must exceed it.
+// The share of all KV that full heads alone take: a budget must exceed it.
 inline Ratio full_share(uint64_t n_full, uint64_t n_heads) { return {n_full, n_heads}; }
 
 // SyncKV's k (section 2 of the method: k/L = (Mem*H - N_r)/(H - N_r), floored): tokens that each of a layer's
@@ -55,6 +55,7 @@ inline Ratio full_share(uint64_t n_full, uint64_t n_heads) { return {n_full, n_h
 Result<uint64_t> sync_budget(Ratio memory, uint64_t n_heads, uint64_t n_representatives, uint64_t n_tokens);
 
 // StreamingLLM: the first `n_sinks` and the last `n_recent` of n_tokens, ascending; all where they meet.
-Tokens sinks_and_recent(uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent);
+// In the caller's vector, which is emptied first and, if it has room, not reallocated.
+void sinks_and_recent(uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent, Tokens* out);
 
 }  // namespace orrery::policy

@@ -28,14 +28,6 @@ void UniformAllocation::allocate(uint32_t n_tokens, Span<uint32_t> capacity) con
   }
 }
 
-void sinks_and_recent(uint32_t n_tokens, uint32_t capacity, uint32_t sinks, std::vector<int32_t>* out) {
-  out->clear();
-  const uint32_t first = std::min({sinks, n_tokens, capacity});
-  const uint32_t recent = std::min(n_tokens - first, capacity - first);
-  for (uint32_t p = 0; p < first; ++p) out->push_back(static_cast<int32_t>(p));
-  for (uint32_t p = n_tokens - recent; p < n_tokens; ++p) out->push_back(static_cast<int32_t>(p));
-}
-
 const std::string* nearest_name(const std::string& name, const std::vector<std::string>& known) {
   // Levenshtein's distance, at most a third of the name.
   const std::string* best = nullptr;

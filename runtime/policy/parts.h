@@ -30,9 +30,6 @@ class UniformAllocation {
   uint64_t most_ = 0;              // slots of one head without window
 };
 
-// Keep: positions 0 .. sinks-1 and the last ones of n_tokens, `capacity` together, ascending. L=10, 2+3: 0,1,7,8,9.
-void sinks_and_recent(uint32_t n_tokens, uint32_t capacity, uint32_t sinks, std::vector<int32_t>* out);
-
 // Reads a policy's options by name; finish() refuses those that nobody asked for, with the nearest known name.
 class OptionReader {
  public:

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/policy/allocate.h"
 #include "runtime/policy/parts.h"
 
 namespace orrery::policy {
@@ -35,7 +36,8 @@ class Streaming final : public Policy {
   }
 
   void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<int32_t>* out) override {
-    sinks_and_recent(n_tokens, capacity, sinks(head, capacity), out);
+    const uint32_t s = sinks(head, capacity);
+    sinks_and_recent(n_tokens, s, capacity - s, out);
   }
 
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {

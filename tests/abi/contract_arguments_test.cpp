@@ -1,5 +1,5 @@
-// What every function does with arguments: NULL anywhere, structs of every size that a caller may have been compiled with,
-// buffers too small, names and numbers out of range.
+// What every function does with arguments: NULL anywhere, structs of every size that a caller may have been
+// compiled with, buffers too small, names and numbers out of range.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,15 +28,15 @@ class Arguments : public ::testing::Test {
 // NULL ---------------------------------------------------------------------------------------------------
 
 // The call is refused, naming the argument, with and without somewhere to put the error.
-#define EXPECT_NULL_REFUSED(name, call)                                                     \
-  do {                                                                                      \
-    Error e;                                                                                \
-    orrery_error* error = &e;                                                               \
-    EXPECT_EQ(call, ORRERY_INVALID_ARGUMENT);                                               \
-    EXPECT_EQ(e.status, ORRERY_INVALID_ARGUMENT);                                           \
+#define EXPECT_NULL_REFUSED(name, call)                                                            \
+  do {                                                                                             \
+    Error e;                                                                                       \
+    orrery_error* error = &e;                                                                      \
+    EXPECT_EQ(call, ORRERY_INVALID_ARGUMENT);                                                      \
+    EXPECT_EQ(e.status, ORRERY_INVALID_ARGUMENT);                                                  \
     EXPECT_NE(std::string(e.message).find(name), std::string::npos) << #call << ": " << e.message; \
-    error = nullptr;                                                                        \
-    EXPECT_EQ(call, ORRERY_INVALID_ARGUMENT);                                               \
+    error = nullptr;                                                                               \
+    EXPECT_EQ(call, ORRERY_INVALID_ARGUMENT);                                                      \
   } while (0)
 
 TEST_F(Arguments, NullIsRefusedByName) {
@@ -70,8 +70,10 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("vocab", orrery_vocab_get_info(nullptr, &vocab_info, error));
   EXPECT_NULL_REFUSED("info", orrery_vocab_get_info(vocab.get(), nullptr, error));
   EXPECT_NULL_REFUSED("vocab", orrery_render_chat(nullptr, "[]", nullptr, nullptr, 0, &n, error));
-  EXPECT_NULL_REFUSED("messages_json", orrery_render_chat(vocab.get(), nullptr, nullptr, nullptr, 0, &n, error));
-  EXPECT_NULL_REFUSED("text_bytes", orrery_render_chat(vocab.get(), "[]", nullptr, nullptr, 0, nullptr, error));
+  EXPECT_NULL_REFUSED("messages_json",
+                      orrery_render_chat(vocab.get(), nullptr, nullptr, nullptr, 0, &n, error));
+  EXPECT_NULL_REFUSED("text_bytes",
+                      orrery_render_chat(vocab.get(), "[]", nullptr, nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("path", orrery_plan(nullptr, nullptr, nullptr, nullptr, &plan, error));
   EXPECT_NULL_REFUSED("plan", orrery_plan(p, nullptr, nullptr, nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("runtime", orrery_model_open(nullptr, p, nullptr, &md, error));
@@ -117,14 +119,17 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("generation", orrery_generate(session.get(), nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_generate_tokens(nullptr, &token, 1, nullptr, &ge, error));
   EXPECT_NULL_REFUSED("tokens", orrery_generate_tokens(session.get(), nullptr, 1, nullptr, &ge, error));
-  EXPECT_NULL_REFUSED("generation", orrery_generate_tokens(session.get(), &token, 1, nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("generation",
+                      orrery_generate_tokens(session.get(), &token, 1, nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("generation", orrery_next(nullptr, &event, error));
-  EXPECT_NULL_REFUSED("generation", orrery_run(nullptr, [](void*, const orrery_event*) { return 0; }, nullptr, error));
+  EXPECT_NULL_REFUSED("generation",
+                      orrery_run(
+                          nullptr, [](void*, const orrery_event*) { return 0; }, nullptr, error));
 
   const Generation generation = generate(session, generate_options(2));
   EXPECT_NULL_REFUSED("event", orrery_next(generation.get(), nullptr, error));
   EXPECT_NULL_REFUSED("on_event", orrery_run(generation.get(), nullptr, nullptr, error));
-  EXPECT_EQ(pull(generation).tokens.size(), 2u);   // none of it did harm
+  EXPECT_EQ(pull(generation).tokens.size(), 2u);  // none of it did harm
 }
 
 TEST(NullArguments, AreNothingToFreeCancelOrCount) {
@@ -167,7 +172,7 @@ TEST_F(Arguments, FailureClearsOutParameters) {
   EXPECT_EQ(orrery_vocab_open(dir.file("none").c_str(), &vo, nullptr), ORRERY_IO);
   EXPECT_EQ(vo, nullptr);
   auto* ge = static_cast<orrery_generation*>(junk);
-  EXPECT_EQ(orrery_generate(session.get(), nullptr, &ge, nullptr), ORRERY_INVALID_ARGUMENT);   // no message
+  EXPECT_EQ(orrery_generate(session.get(), nullptr, &ge, nullptr), ORRERY_INVALID_ARGUMENT);  // no message
   EXPECT_EQ(ge, nullptr);
   auto* se = static_cast<orrery_session*>(junk);
   EXPECT_EQ(orrery_session_fork(nullptr, &se, nullptr), ORRERY_INVALID_ARGUMENT);
@@ -179,7 +184,8 @@ TEST_F(Arguments, FailureClearsOutParameters) {
 
 // Sizes of structs -----------------------------------------------------------------------------------------
 
-// A struct of exactly `bytes` on the heap, where a sanitizer sees one byte too many, with known bytes behind it.
+// A struct of exactly `bytes` on the heap, where a sanitizer sees one byte too many, with known bytes behind
+// it.
 class Sized {
  public:
   Sized(const void* value, size_t value_bytes, uint32_t bytes, unsigned char tail = 0)
@@ -203,13 +209,15 @@ class Sized {
 
 // `use` passes options to a function that reads them, and says how that went.
 template <class T>
-void expect_any_size_works(void (*init)(T*), const std::function<orrery_status(const T*, orrery_error*)>& use) {
+void expect_any_size_works(void (*init)(T*),
+                           const std::function<orrery_status(const T*, orrery_error*)>& use) {
   T defaults;
   init(&defaults);
   ASSERT_EQ(defaults.struct_size, sizeof(T));
   for (uint32_t bytes = 8; bytes <= sizeof(T); bytes += 8) {
     Error error;
-    EXPECT_EQ(use(Sized(&defaults, sizeof(T), bytes).as<T>(), &error), ORRERY_OK) << bytes << ": " << error.message;
+    EXPECT_EQ(use(Sized(&defaults, sizeof(T), bytes).as<T>(), &error), ORRERY_OK)
+        << bytes << ": " << error.message;
   }
   for (const uint32_t more : {8u, 64u}) {
     Error error;
@@ -224,7 +232,8 @@ void expect_any_size_works(void (*init)(T*), const std::function<orrery_status(c
     }
   }
   // What memory happens to hold: read no further than the struct that is known.
-  for (const uint32_t wrong : {0u, 1u, 4u, 7u, 12u, static_cast<uint32_t>(sizeof(T)) + 1u, 0xCCCCCCCCu, 0xCDCDCDC8u, 0xFFFFFFF8u}) {
+  for (const uint32_t wrong :
+       {0u, 1u, 4u, 7u, 12u, static_cast<uint32_t>(sizeof(T)) + 1u, 0xCCCCCCCCu, 0xCDCDCDC8u, 0xFFFFFFF8u}) {
     Error error;
     T o = defaults;
     o.struct_size = wrong;
@@ -235,14 +244,14 @@ void expect_any_size_works(void (*init)(T*), const std::function<orrery_status(c
 
 TEST_F(Arguments, OptionsOfAnySizeWork) {
   const char* p = path.c_str();
-  expect_any_size_works<orrery_runtime_options>(
-      &orrery_runtime_options_init, [](const orrery_runtime_options* o, orrery_error* e) {
-        orrery_runtime* h = nullptr;
-        const orrery_status s = orrery_runtime_create(o, &h, e);
-        EXPECT_EQ(h != nullptr, s == ORRERY_OK);
-        orrery_runtime_free(h);
-        return s;
-      });
+  expect_any_size_works<orrery_runtime_options>(&orrery_runtime_options_init,
+                                                [](const orrery_runtime_options* o, orrery_error* e) {
+                                                  orrery_runtime* h = nullptr;
+                                                  const orrery_status s = orrery_runtime_create(o, &h, e);
+                                                  EXPECT_EQ(h != nullptr, s == ORRERY_OK);
+                                                  orrery_runtime_free(h);
+                                                  return s;
+                                                });
   orrery_plan_result plan = options(&orrery_plan_result_init);
   expect_any_size_works<orrery_runtime_options>(&orrery_runtime_options_init, [&](auto* o, orrery_error* e) {
     return orrery_plan(p, o, nullptr, nullptr, &plan, e);
@@ -268,19 +277,20 @@ TEST_F(Arguments, OptionsOfAnySizeWork) {
   });
   session = open_session(model);
   size_t n = 0;
-  expect_any_size_works<orrery_template_options>(&orrery_template_options_init, [&](auto* o, orrery_error* e) {
-    return orrery_render_chat(vocab.get(), "[]", o, nullptr, 0, &n, e);
-  });
-  expect_any_size_works<orrery_template_options>(&orrery_template_options_init, [&](auto* o, orrery_error* e) {
-    return orrery_session_set_template(session.get(), o, e);
-  });
+  expect_any_size_works<orrery_template_options>(
+      &orrery_template_options_init,
+      [&](auto* o, orrery_error* e) { return orrery_render_chat(vocab.get(), "[]", o, nullptr, 0, &n, e); });
+  expect_any_size_works<orrery_template_options>(
+      &orrery_template_options_init,
+      [&](auto* o, orrery_error* e) { return orrery_session_set_template(session.get(), o, e); });
   const int32_t token = 5;
-  expect_any_size_works<orrery_generate_options>(&orrery_generate_options_init, [&](auto* o, orrery_error* e) {
-    orrery_generation* h = nullptr;
-    const orrery_status s = orrery_generate_tokens(session.get(), &token, 1, o, &h, e);
-    orrery_generation_free(h);
-    return s;
-  });
+  expect_any_size_works<orrery_generate_options>(
+      &orrery_generate_options_init, [&](auto* o, orrery_error* e) {
+        orrery_generation* h = nullptr;
+        const orrery_status s = orrery_generate_tokens(session.get(), &token, 1, o, &h, e);
+        orrery_generation_free(h);
+        return s;
+      });
 }
 
 // A shorter struct's fields count, and what it lacks is the default, whatever lies behind it.
@@ -288,7 +298,7 @@ TEST_F(Arguments, ShorterOptionsKeepWhatTheySay) {
   orrery_generate_options o = generate_options(3);
   o.top_k = 7;
   o.ignore_end = 1;
-  o.n_logprobs = 99;   // refused, were it read
+  o.n_logprobs = 99;  // refused, were it read
   for (uint32_t bytes = 8; bytes < sizeof o; bytes += 8) {
     o.struct_size = bytes;
     const Answer a = pull(generate_tokens(session, {5, 6, 7}, o));
@@ -296,7 +306,7 @@ TEST_F(Arguments, ShorterOptionsKeepWhatTheySay) {
   }
   orrery_session_options s = session_options();
   s.n_context = 77;
-  s.kv_type = 99;   // out of range, were it read
+  s.kv_type = 99;  // out of range, were it read
   s.struct_size = 8;
   const Session small = open_session(model, s);
   orrery_stats stats = options(&orrery_stats_init);
@@ -319,7 +329,8 @@ void expect_filled_to_any_size(void (*init)(T*), const std::function<orrery_stat
     std::memcpy(&kept, given.bytes(), sizeof kept);
     EXPECT_EQ(kept, bytes);
     const size_t filled = std::min<size_t>(bytes, sizeof(T));
-    EXPECT_EQ(std::memcmp(given.bytes() + 4, reinterpret_cast<const char*>(&whole) + 4, filled - 4), 0) << bytes;
+    EXPECT_EQ(std::memcmp(given.bytes() + 4, reinterpret_cast<const char*>(&whole) + 4, filled - 4), 0)
+        << bytes;
     for (size_t i = filled; i < bytes; ++i) EXPECT_EQ(given.bytes()[i], 0xAA) << i;
   }
   for (const uint32_t wrong : {0u, 1u, 4u, 7u, 12u, 0xCCCCCCCCu, 0xFFFFFFF8u}) {
@@ -330,22 +341,26 @@ void expect_filled_to_any_size(void (*init)(T*), const std::function<orrery_stat
 }
 
 TEST_F(Arguments, ResultsOfAnySizeAreFilled) {
-  expect_filled_to_any_size<orrery_runtime_info>(
-      &orrery_runtime_info_init, [&](auto* i, orrery_error* e) { return orrery_runtime_get_info(runtime.get(), i, e); });
-  expect_filled_to_any_size<orrery_vocab_info>(
-      &orrery_vocab_info_init, [&](auto* i, orrery_error* e) { return orrery_vocab_get_info(vocab.get(), i, e); });
-  expect_filled_to_any_size<orrery_model_info>(
-      &orrery_model_info_init, [&](auto* i, orrery_error* e) { return orrery_model_get_info(model.get(), i, e); });
-  expect_filled_to_any_size<orrery_stats>(
-      &orrery_stats_init, [&](auto* i, orrery_error* e) { return orrery_session_stats(session.get(), i, e); });
+  expect_filled_to_any_size<orrery_runtime_info>(&orrery_runtime_info_init, [&](auto* i, orrery_error* e) {
+    return orrery_runtime_get_info(runtime.get(), i, e);
+  });
+  expect_filled_to_any_size<orrery_vocab_info>(&orrery_vocab_info_init, [&](auto* i, orrery_error* e) {
+    return orrery_vocab_get_info(vocab.get(), i, e);
+  });
+  expect_filled_to_any_size<orrery_model_info>(&orrery_model_info_init, [&](auto* i, orrery_error* e) {
+    return orrery_model_get_info(model.get(), i, e);
+  });
+  expect_filled_to_any_size<orrery_stats>(&orrery_stats_init, [&](auto* i, orrery_error* e) {
+    return orrery_session_stats(session.get(), i, e);
+  });
   expect_filled_to_any_size<orrery_plan_result>(&orrery_plan_result_init, [&](auto* i, orrery_error* e) {
     return orrery_plan(path.c_str(), nullptr, nullptr, nullptr, i, e);
   });
   say(session, "hello");
   const Generation done = generate(session, generate_options(1));
   pull(done);
-  expect_filled_to_any_size<orrery_event>(&orrery_event_init,
-                                          [&](auto* i, orrery_error* e) { return orrery_next(done.get(), i, e); });
+  expect_filled_to_any_size<orrery_event>(
+      &orrery_event_init, [&](auto* i, orrery_error* e) { return orrery_next(done.get(), i, e); });
 }
 
 // A refused event struct costs no event.
@@ -380,7 +395,8 @@ TEST_F(Arguments, ErrorsOfAnySizeAreFilled) {
   for (uint32_t bytes = 0; bytes <= sizeof whole + 16; ++bytes) {
     const Sized given(&bytes, sizeof bytes, bytes < 4 ? 4 : bytes, 0xAA);
     std::memcpy(given.bytes(), &bytes, sizeof bytes);
-    ASSERT_EQ(orrery_model_open(runtime.get(), name.c_str(), nullptr, &h, given.as<orrery_error>()), ORRERY_IO);
+    ASSERT_EQ(orrery_model_open(runtime.get(), name.c_str(), nullptr, &h, given.as<orrery_error>()),
+              ORRERY_IO);
     uint32_t kept;
     std::memcpy(&kept, given.bytes(), sizeof kept);
     EXPECT_EQ(kept, bytes);
@@ -450,7 +466,7 @@ void expect_sizes_out(const std::function<orrery_status(T*, size_t, size_t*, orr
   ASSERT_GT(n, 1u);
   const size_t size = n;
   n = 12345;
-  EXPECT_EQ(get(nullptr, 1, &n, &error), ORRERY_OK);   // a size without a buffer asks, too
+  EXPECT_EQ(get(nullptr, 1, &n, &error), ORRERY_OK);  // a size without a buffer asks, too
   EXPECT_EQ(n, size);
   std::vector<T> exact(size);
   ASSERT_EQ(get(exact.data(), size, &n, &error), ORRERY_OK) << error.message;
@@ -483,7 +499,8 @@ TEST_F(Arguments, SizesOut) {
     return orrery_detokenize(vocab.get(), ids.data(), ids.size(), 0, out, capacity, n, e);
   });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
-    return orrery_render_chat(vocab.get(), R"([{"role": "user", "content": "hi"}])", nullptr, out, capacity, n, e);
+    return orrery_render_chat(vocab.get(), R"([{"role": "user", "content": "hi"}])", nullptr, out, capacity,
+                              n, e);
   });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_inspect(path.c_str(), out, capacity, n, e);
@@ -518,7 +535,8 @@ TEST(Names, Statuses) {
   }
   EXPECT_EQ(names.size(), 17u);
   EXPECT_STREQ(orrery_status_name(ORRERY_BAD_MODEL), "ORRERY_BAD_MODEL");
-  for (const int32_t s : {-1, 17, INT32_MIN, INT32_MAX}) EXPECT_STREQ(orrery_status_name(s), "unknown status");
+  for (const int32_t s : {-1, 17, INT32_MIN, INT32_MAX})
+    EXPECT_STREQ(orrery_status_name(s), "unknown status");
 }
 
 TEST(Names, Version) {
@@ -580,7 +598,8 @@ TEST_F(Arguments, ModelOptionsOutOfRange) {
     o.rope_scaling = ORRERY_ROPE_LINEAR;
     o.rope_scale = factor;
     orrery_model* h = nullptr;
-    EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_INVALID_ARGUMENT) << factor;
+    EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_INVALID_ARGUMENT)
+        << factor;
   }
 }
 
@@ -614,14 +633,16 @@ TEST_F(Arguments, GenerateOptionsOutOfRange) {
   };
   using O = orrery_generate_options;
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  for (const float bad : {nan, inf, -inf, -0.5f}) EXPECT_EQ(with(&O::temperature, bad), ORRERY_INVALID_ARGUMENT);
+  for (const float bad : {nan, inf, -inf, -0.5f})
+    EXPECT_EQ(with(&O::temperature, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, 0.0f, 1.5f, -1.0f}) EXPECT_EQ(with(&O::top_p, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, 1.5f, -1.0f}) EXPECT_EQ(with(&O::min_p, bad), ORRERY_INVALID_ARGUMENT);
-  for (const float bad : {nan, 0.0f, -1.0f, inf}) EXPECT_EQ(with(&O::repetition_penalty, bad), ORRERY_INVALID_ARGUMENT);
+  for (const float bad : {nan, 0.0f, -1.0f, inf})
+    EXPECT_EQ(with(&O::repetition_penalty, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, inf}) EXPECT_EQ(with(&O::frequency_penalty, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, -inf}) EXPECT_EQ(with(&O::presence_penalty, bad), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::n_logprobs, 21u), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::n_stop, uint64_t{1}), ORRERY_INVALID_ARGUMENT);         // and no array
+  EXPECT_EQ(with(&O::n_stop, uint64_t{1}), ORRERY_INVALID_ARGUMENT);  // and no array
   EXPECT_EQ(with(&O::n_logit_bias, uint64_t{1}), ORRERY_INVALID_ARGUMENT);
   orrery_generate_options o = generate_options(1);
   const char* stops[] = {"ok", nullptr};
@@ -640,7 +661,7 @@ TEST_F(Arguments, GenerateOptionsOutOfRange) {
     o.n_logit_bias = 1;
     EXPECT_EQ(orrery_generate_tokens(session.get(), &token, 1, &o, &h, nullptr), ORRERY_INVALID_ARGUMENT);
   }
-  EXPECT_EQ(tokens_of(session).size(), 0u);   // refusals left it alone
+  EXPECT_EQ(tokens_of(session).size(), 0u);  // refusals left it alone
 }
 
 TEST_F(Arguments, TokensAndFlagsOutOfRange) {
@@ -666,7 +687,8 @@ TEST_F(Arguments, TextMustBeUtf8) {
   EXPECT_EQ(error.offset, 2u);
   EXPECT_EQ(orrery_session_add_message(session.get(), "\xC0", "", &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(orrery_session_add_message(session.get(), "", "x", &error), ORRERY_INVALID_ARGUMENT);
-  for (const char* bad : {"", "[]", "{}", "{\"role\": 1}", "{\"role\": \"user\"", "nonsense", "{\"role\": \"\"}"})
+  for (const char* bad :
+       {"", "[]", "{}", "{\"role\": 1}", "{\"role\": \"user\"", "nonsense", "{\"role\": \"\"}"})
     EXPECT_EQ(orrery_session_add_message_json(session.get(), bad, &error), ORRERY_INVALID_ARGUMENT) << bad;
   EXPECT_EQ(orrery_session_n_messages(session.get()), 0u);
 }

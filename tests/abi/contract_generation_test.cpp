@@ -1,4 +1,5 @@
-// Generations: the order and content of events, how an answer ends, who may call what meanwhile, and cancelling.
+// Generations: the order and content of events, how an answer ends, who may call what meanwhile, and
+// cancelling.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +53,8 @@ TEST_F(Generations, EventsComeInOrder) {
         EXPECT_EQ(stage, 1);
         EXPECT_GE(last_token, 0);
         break;
-      default: EXPECT_EQ(e.type, uint32_t{ORRERY_EVENT_DONE});
+      default:
+        EXPECT_EQ(e.type, uint32_t{ORRERY_EVENT_DONE});
     }
   });
   EXPECT_GT(a.progress.size(), 3u);
@@ -121,10 +123,10 @@ TEST_F(Generations, StopStrings) {
     const char* shown;
     uint32_t finish, index;
   } cases[] = {
-      {"go onSTOP and on", "go on", ORRERY_FINISH_STOP, 1},   // it begins before TO does
+      {"go onSTOP and on", "go on", ORRERY_FINISH_STOP, 1},  // it begins before TO does
       {"a TOad", "a ", ORRERY_FINISH_STOP, 2},
-      {"it STO", "it S", ORRERY_FINISH_STOP, 2},              // STOP was not completed
-      {"unharmed nev", "unharmed nev", ORRERY_FINISH_END, 0}, // withheld, told at the end
+      {"it STO", "it S", ORRERY_FINISH_STOP, 2},               // STOP was not completed
+      {"unharmed nev", "unharmed nev", ORRERY_FINISH_END, 0},  // withheld, told at the end
       {"never", "", ORRERY_FINISH_STOP, 0},
   };
   for (const auto& c : cases) {
@@ -190,10 +192,15 @@ TEST_F(Generations, LogprobsAreOfTheModelItself) {
       EXPECT_NEAR(e.logprob, static_cast<double>(logits[static_cast<size_t>(worst)]) - std::log(sum), 1e-4);
       ASSERT_EQ(e.n_top, n);
       for (uint32_t i = 0; i < n; ++i) {
-        EXPECT_NEAR(e.top[i].logprob, static_cast<double>(logits[static_cast<size_t>(e.top[i].token)]) - std::log(sum), 1e-4);
-        if (i > 0) { EXPECT_GE(e.top[i - 1].logprob, e.top[i].logprob); }
+        EXPECT_NEAR(e.top[i].logprob,
+                    static_cast<double>(logits[static_cast<size_t>(e.top[i].token)]) - std::log(sum), 1e-4);
+        if (i > 0) {
+          EXPECT_GE(e.top[i - 1].logprob, e.top[i].logprob);
+        }
       }
-      if (n > 0) { EXPECT_EQ(e.top[0].token, std::max_element(logits.begin(), logits.end()) - logits.begin()); }
+      if (n > 0) {
+        EXPECT_EQ(e.top[0].token, std::max_element(logits.begin(), logits.end()) - logits.begin());
+      }
     });
     EXPECT_TRUE(seen);
   }
@@ -236,10 +243,11 @@ TEST_F(Generations, CancelBeforeTheFirstNext) {
   const Answer a = pull(g);
   EXPECT_EQ(a.done.finish_reason, uint32_t{ORRERY_FINISH_CANCELLED});
   EXPECT_TRUE(a.tokens.empty());
-  EXPECT_EQ(orrery_session_n_messages(session.get()), 1u);   // nothing was said
+  EXPECT_EQ(orrery_session_n_messages(session.get()), 1u);  // nothing was said
   const Session fresh = open_session(model);
   say(fresh, "hello");
-  EXPECT_EQ(pull(generate(session, generate_options(5))).tokens, pull(generate(fresh, generate_options(5))).tokens);
+  EXPECT_EQ(pull(generate(session, generate_options(5))).tokens,
+            pull(generate(fresh, generate_options(5))).tokens);
 }
 
 TEST_F(Generations, HookCancels) {
@@ -253,7 +261,7 @@ TEST_F(Generations, HookCancels) {
   const Answer a = pull(generate(session, o));
   EXPECT_EQ(a.done.finish_reason, uint32_t{ORRERY_FINISH_CANCELLED});
   EXPECT_EQ(a.tokens.size(), 3u);
-  EXPECT_EQ(orrery_session_n_messages(session.get()), 2u);   // what was said stays
+  EXPECT_EQ(orrery_session_n_messages(session.get()), 2u);  // what was said stays
 }
 
 TEST_F(Generations, HookSeesTokensAndIsAlone) {
@@ -306,7 +314,7 @@ TEST_F(Generations, ContextEndsTheAnswer) {
   const Answer a = pull(generate_tokens(session, prompt, o));
   EXPECT_EQ(a.done.finish_reason, uint32_t{ORRERY_FINISH_CONTEXT});
   EXPECT_EQ(orrery_session_n_tokens(session.get()), 64u);
-  EXPECT_EQ(a.tokens.size(), 5u);   // the last one was chosen, and needs no place
+  EXPECT_EQ(a.tokens.size(), 5u);  // the last one was chosen, and needs no place
 }
 
 TEST_F(Generations, FreedUnfinishedItStopsWhereItIs) {
@@ -363,7 +371,7 @@ TEST_F(Generations, UnfinishedGenerationLocksChangesOut) {
   const Session other = open_session(model);
   const Answer want = ask(other, "hello", 3);
   EXPECT_EQ(std::vector<int32_t>(want.tokens.begin() + 1, want.tokens.end()), got);
-  EXPECT_EQ(orrery_session_rewind(session.get(), 0, &e), ORRERY_OK);   // finished, though not freed
+  EXPECT_EQ(orrery_session_rewind(session.get(), 0, &e), ORRERY_OK);  // finished, though not freed
 }
 
 // A place where one thread waits until another has arrived.
@@ -411,7 +419,7 @@ TEST_F(Generations, SecondThreadFindsItBusyWhileACallRuns) {
   EXPECT_EQ(orrery_session_stats(session.get(), &stats, &e), ORRERY_BUSY);
   EXPECT_EQ(orrery_session_tokens(session.get(), nullptr, 0, &n, &e), ORRERY_BUSY);
   EXPECT_EQ(orrery_session_rewind(session.get(), 0, &e), ORRERY_BUSY);
-  EXPECT_EQ(orrery_session_n_tokens(session.get()), 2u);   // this one needs no hold
+  EXPECT_EQ(orrery_session_n_tokens(session.get()), 2u);  // this one needs no hold
   meeting.release();
   worker.join();
   EXPECT_EQ(tokens.size(), 2u);
@@ -420,15 +428,15 @@ TEST_F(Generations, SecondThreadFindsItBusyWhileACallRuns) {
 
 // Cancelling from another thread ---------------------------------------------------------------------------
 
-// The demo model takes about a second for this prompt, so that there is a prefill to stop.
+// The demo model takes some tenths of a second for this prompt, so that there is a prefill to stop.
 TEST(Cancelling, StopsPrefillAndDecode) {
   const Runtime runtime = make_runtime();
   const Model model = open_model(runtime, source_path("samples/models/demo-q8_0.gguf"));
   orrery_session_options so = session_options();
   so.n_context = 8192;
-  so.chunk_tokens = 4096;
+  so.chunk_tokens = 2048;
   const Session session = open_session(model, so);
-  std::vector<int32_t> prompt(4096);
+  std::vector<int32_t> prompt(2048);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(300 + i * 7 % 1500);
   using Clock = std::chrono::steady_clock;
 
@@ -443,7 +451,7 @@ TEST(Cancelling, StopsPrefillAndDecode) {
   canceller.join();
   EXPECT_EQ(a.done.finish_reason, uint32_t{ORRERY_FINISH_CANCELLED});
   EXPECT_TRUE(a.progress.empty());
-  EXPECT_EQ(orrery_session_n_tokens(session.get()), 0u);   // a chunk is computed whole or not at all
+  EXPECT_EQ(orrery_session_n_tokens(session.get()), 0u);  // a chunk is computed whole or not at all
   g.reset();
   // The same without cancelling gives the yardstick, and shows that the session is as good as new.
   const Clock::time_point again = Clock::now();

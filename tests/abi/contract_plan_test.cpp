@@ -1,5 +1,5 @@
-// What a plan foretells is what opening takes, to the byte; and what files say of themselves: descriptions, vocabularies,
-// templates.
+// What a plan foretells is what opening takes, to the byte; and what files say of themselves: descriptions,
+// vocabularies, templates.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,8 @@ class Files : public ::testing::Test {
 
 // Plans ----------------------------------------------------------------------------------------------------
 
-orrery_plan_result plan_of(const std::string& path, const orrery_runtime_options& r, const orrery_session_options& s) {
+orrery_plan_result plan_of(const std::string& path, const orrery_runtime_options& r,
+                           const orrery_session_options& s) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   Error error;
   check(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, &error), error, "orrery_plan");
@@ -43,7 +44,7 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
         for (const uint32_t chunk : {0u, 1u, 300u}) {
           SCOPED_TRACE(path + ", KV type " + std::to_string(type) + ", context " + std::to_string(context));
           orrery_runtime_options r = runtime_options();
-          r.n_threads = 2;
+          r.n_threads = path == tiny ? 2 : 1;
           r.device_budget_bytes = uint64_t{1} << 30;
           orrery_session_options s = session_options();
           s.n_context = context;
@@ -68,7 +69,7 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
             EXPECT_EQ(stats.workspace_bytes, plan.workspace_bytes);
             const std::vector<int32_t> prompt(std::min<uint32_t>(context, 70), 70);
             pull(generate_tokens(session, prompt, generate_options(2)));
-            EXPECT_EQ(arena_used(runtime), plan.device_bytes);   // working takes no more
+            EXPECT_EQ(arena_used(runtime), plan.device_bytes);  // working takes no more
           }
           // A little less is not, and says by how much.
           r.device_budget_bytes = plan.device_bytes - 256;
@@ -92,7 +93,8 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
 }
 
 TEST_F(Files, LargestContextIsTheLargest) {
-  for (const uint64_t budget : {uint64_t{1} << 20, uint64_t{3} << 20, (uint64_t{5} << 20) + 12345, uint64_t{1} << 30}) {
+  for (const uint64_t budget :
+       {uint64_t{1} << 20, uint64_t{3} << 20, (uint64_t{5} << 20) + 12345, uint64_t{1} << 30}) {
     orrery_runtime_options r = runtime_options();
     r.n_threads = 1;
     r.device_budget_bytes = budget;
@@ -106,9 +108,9 @@ TEST_F(Files, LargestContextIsTheLargest) {
       continue;
     }
     EXPECT_EQ(plan.n_context, plan.largest_context);
-    EXPECT_LE(plan.largest_context, 1024u);   // as trained
+    EXPECT_LE(plan.largest_context, 1024u);  // as trained
     {
-      const Session session = open_session(model, s);   // takes it by itself
+      const Session session = open_session(model, s);  // takes it by itself
       orrery_stats stats = options(&orrery_stats_init);
       ASSERT_EQ(orrery_session_stats(session.get(), &stats, nullptr), ORRERY_OK);
       EXPECT_EQ(stats.n_context, plan.largest_context);
@@ -141,12 +143,89 @@ TEST_F(Files, PlanRefusesWhatOpeningRefuses) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   Error error;
   EXPECT_EQ(orrery_plan(dir.file("none").c_str(), nullptr, nullptr, nullptr, &plan, &error), ORRERY_IO);
-  EXPECT_EQ(orrery_plan(dir.write("noise", std::vector<std::byte>(1000)).c_str(), nullptr, nullptr, nullptr, &plan, &error),
+  EXPECT_EQ(orrery_plan(dir.write("noise", std::vector<std::byte>(1000)).c_str(), nullptr, nullptr, nullptr,
+                        &plan, &error),
             ORRERY_BAD_MODEL);
   orrery_runtime_options r = runtime_options();
   r.backend = "abacus";
   EXPECT_EQ(orrery_plan(tiny.c_str(), &r, nullptr, nullptr, &plan, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("abacus"), std::string::npos);
+}
+
+// Opening --------------------------------------------------------------------------------------------------
+
+TEST_F(Files, OpeningShowsProgressAndCanBeCancelled) {
+  struct Progress {
+    uint64_t calls = 0, last = 0, total = 0, passes = 1;
+    uint64_t cancel_at = UINT64_MAX;  // call
+    static int32_t see(void* user, uint64_t done, uint64_t total) {
+      Progress& p = *static_cast<Progress*>(user);
+      EXPECT_LE(done, total);
+      p.passes += done < p.last;
+      if (p.calls > 0) {
+        EXPECT_EQ(total, p.total);
+      }
+      p.last = done;
+      p.total = total;
+      return p.calls++ == p.cancel_at;
+    }
+  };
+  const Runtime runtime = make_runtime();
+  const uint64_t used = arena_used(runtime);
+  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+    for (const uint32_t full : {0u, 1u}) {
+      orrery_model_options o = model_options();
+      o.load = load;
+      o.full_fingerprint = full;
+      o.progress = &Progress::see;
+      Progress whole;
+      o.progress_user = &whole;
+      orrery_model* h = nullptr;
+      Error error;
+      ASSERT_EQ(orrery_model_open(runtime.get(), demo.c_str(), &o, &h, &error), ORRERY_OK) << error.message;
+      orrery_model_free(h);
+      EXPECT_GT(whole.calls, 0u);
+      EXPECT_LE(whole.passes, 1 + full);  // hashing every weight is a second pass
+      if (!full) {
+        EXPECT_EQ(whole.last, whole.total);
+      }
+      for (uint64_t at = 0; at < whole.calls; at += 1 + whole.calls / 8) {
+        Progress cut;
+        cut.cancel_at = at;
+        o.progress_user = &cut;
+        EXPECT_EQ(orrery_model_open(runtime.get(), demo.c_str(), &o, &h, &error), ORRERY_CANCELLED) << at;
+        EXPECT_EQ(h, nullptr);
+        EXPECT_EQ(cut.calls, at + 1);
+        EXPECT_EQ(arena_used(runtime), used);
+      }
+    }
+  }
+}
+
+TEST_F(Files, FingerprintIsTheContents) {
+  const Runtime runtime = make_runtime();
+  const auto fingerprint = [&](const std::string& path, uint32_t load, uint32_t full) {
+    orrery_model_options o = model_options();
+    o.load = load;
+    o.full_fingerprint = full;
+    orrery_model* h = nullptr;
+    Error error;
+    check(orrery_model_open(runtime.get(), path.c_str(), &o, &h, &error), error, "orrery_model_open");
+    const Model model(h);
+    orrery_model_info info = options(&orrery_model_info_init);
+    EXPECT_EQ(orrery_model_get_info(h, &info, nullptr), ORRERY_OK);
+    return std::string(reinterpret_cast<const char*>(info.fingerprint), sizeof info.fingerprint);
+  };
+  TinyModel other;
+  other.seed = 2;
+  const std::string copy = dir.write("copy.gguf", TinyModel().build()),
+                    changed = dir.write("other.gguf", other.build());
+  for (const uint32_t full : {0u, 1u}) {
+    const std::string it = fingerprint(tiny, ORRERY_LOAD_MAP, full);
+    EXPECT_EQ(fingerprint(tiny, ORRERY_LOAD_READ, full), it);
+    EXPECT_EQ(fingerprint(copy, ORRERY_LOAD_MAP, full), it);
+    EXPECT_NE(fingerprint(changed, ORRERY_LOAD_MAP, full), it);
+  }
 }
 
 // Descriptions ---------------------------------------------------------------------------------------------
@@ -187,7 +266,8 @@ std::string render(const Vocab& vocab, const char* messages, const orrery_templa
   Error error;
   check(orrery_render_chat(vocab.get(), messages, o, nullptr, 0, &n, &error), error, "orrery_render_chat");
   std::string text(n, '\0');
-  check(orrery_render_chat(vocab.get(), messages, o, text.data(), n, &n, &error), error, "orrery_render_chat");
+  check(orrery_render_chat(vocab.get(), messages, o, text.data(), n, &n, &error), error,
+        "orrery_render_chat");
   return text;
 }
 
@@ -211,7 +291,8 @@ TEST_F(Files, TokenizerOnly) {
   const std::string text = "some \xE6\xBC\xA2 text";
   std::vector<int32_t> ids(100);
   size_t n = 0;
-  ASSERT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), 0, ids.data(), ids.size(), &n, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), 0, ids.data(), ids.size(), &n, nullptr),
+            ORRERY_OK);
   char back[100];
   size_t n_back = 0;
   ASSERT_EQ(orrery_detokenize(vocab.get(), ids.data(), n, 0, back, sizeof back, &n_back, nullptr), ORRERY_OK);
@@ -221,7 +302,8 @@ TEST_F(Files, TokenizerOnly) {
   const Runtime runtime = make_runtime();
   orrery_model* model = nullptr;
   Error error;
-  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), nullptr, &model, &error), ORRERY_BAD_MODEL) << error.message;
+  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), nullptr, &model, &error), ORRERY_BAD_MODEL)
+      << error.message;
 }
 
 TEST_F(Files, FlagsOfTokenizing) {
@@ -229,7 +311,9 @@ TEST_F(Files, FlagsOfTokenizing) {
   const auto ids = [&](const std::string& text, uint32_t flags) {
     std::vector<int32_t> out(100);
     size_t n = 0;
-    EXPECT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), flags, out.data(), out.size(), &n, nullptr), ORRERY_OK);
+    EXPECT_EQ(
+        orrery_tokenize(vocab.get(), text.data(), text.size(), flags, out.data(), out.size(), &n, nullptr),
+        ORRERY_OK);
     out.resize(n);
     return out;
   };
@@ -242,7 +326,9 @@ TEST_F(Files, FlagsOfTokenizing) {
   const int32_t end = 2;
   ASSERT_EQ(orrery_detokenize(vocab.get(), &end, 1, 0, text, sizeof text, &n, nullptr), ORRERY_OK);
   EXPECT_EQ(n, 0u);
-  ASSERT_EQ(orrery_detokenize(vocab.get(), &end, 1, ORRERY_DETOKENIZE_SPECIAL, text, sizeof text, &n, nullptr), ORRERY_OK);
+  ASSERT_EQ(
+      orrery_detokenize(vocab.get(), &end, 1, ORRERY_DETOKENIZE_SPECIAL, text, sizeof text, &n, nullptr),
+      ORRERY_OK);
   EXPECT_EQ(std::string(text, n), "</s>");
 }
 
@@ -286,21 +372,25 @@ TEST_F(Files, TemplateErrorsSayWhere) {
   for (const auto& c : cases) {
     o.template_source = c.source;
     const orrery_status s = orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error);
-    EXPECT_TRUE(s == ORRERY_UNSUPPORTED_TEMPLATE || s == ORRERY_INVALID_ARGUMENT) << c.source << ": " << error.message;
+    EXPECT_TRUE(s == ORRERY_UNSUPPORTED_TEMPLATE || s == ORRERY_INVALID_ARGUMENT)
+        << c.source << ": " << error.message;
     EXPECT_EQ(error.line, c.line) << c.source << ": " << error.message;
     EXPECT_GT(error.column, 0u) << c.source;
   }
   o = options(&orrery_template_options_init);
   for (const char* bad : {"", "{", "{}", "1", "[1,]"}) {
     o.tools_json = bad;
-    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT) << bad;
+    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT)
+        << bad;
   }
   o.tools_json = nullptr;
   for (const char* bad : {"", "[", "[]", "1", "{\"a\"}"}) {
     o.variables_json = bad;
-    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT) << bad;
+    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT)
+        << bad;
   }
-  EXPECT_EQ(orrery_render_chat(vocab.get(), "[\n  {", nullptr, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_render_chat(vocab.get(), "[\n  {", nullptr, nullptr, 0, &n, &error),
+            ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(error.line, 2u);
   EXPECT_EQ(orrery_render_chat(vocab.get(), "{}", nullptr, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
 }
@@ -322,7 +412,7 @@ TEST_F(Files, WithoutATemplate) {
   EXPECT_EQ(pull(generate(session, generate_options(2))).tokens.size(), 2u);
   o.template_source = "{% bad";
   EXPECT_NE(orrery_session_set_template(session.get(), &o, &error), ORRERY_OK);
-  EXPECT_EQ(ask(session, "still", 2).tokens.size(), 2u);   // the old one stays
+  EXPECT_EQ(ask(session, "still", 2).tokens.size(), 2u);  // the old one stays
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Sessions: the numbers they give, rewinding, forking, parking, saving and loading; and that what fails changes nothing.
+// Sessions: the numbers they give, rewinding, forking, parking, saving and loading; and that what fails
+// changes nothing.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -103,7 +104,8 @@ TEST_F(Sessions, ContextFullIsSaidBeforeAnythingHappens) {
   EXPECT_EQ(error.bytes_available, 64u);
   EXPECT_EQ(tokens_of(s), some);
   orrery_generation* g = nullptr;
-  EXPECT_EQ(orrery_generate_tokens(s.get(), more.data(), more.size(), nullptr, &g, &error), ORRERY_CONTEXT_FULL);
+  EXPECT_EQ(orrery_generate_tokens(s.get(), more.data(), more.size(), nullptr, &g, &error),
+            ORRERY_CONTEXT_FULL);
   say(s, std::string(100, 'x').c_str());
   EXPECT_EQ(orrery_generate(s.get(), nullptr, &g, &error), ORRERY_CONTEXT_FULL);
   EXPECT_EQ(tokens_of(s), some);
@@ -114,10 +116,12 @@ TEST_F(Sessions, ContextFullIsSaidBeforeAnythingHappens) {
 // Rewinding ------------------------------------------------------------------------------------------------
 
 TEST_F(Sessions, RewindGoesBackToTheSameAnswers) {
-  const std::vector<int32_t> prompt = byte_tokens("a long enough prompt, of more than one page of sixty-four tokens, so it is cut");
+  const std::vector<int32_t> prompt =
+      byte_tokens("a long enough prompt, of more than one page of sixty-four tokens, so it is cut");
   const Session s = open_session(model);
   const Answer first = pull(generate_tokens(s, prompt, generate_options(12)));
-  for (const size_t keep : {prompt.size(), prompt.size() - 1, size_t{65}, size_t{64}, size_t{63}, size_t{1}, size_t{0}}) {
+  for (const size_t keep :
+       {prompt.size(), prompt.size() - 1, size_t{65}, size_t{64}, size_t{63}, size_t{1}, size_t{0}}) {
     ASSERT_EQ(orrery_session_rewind(s.get(), keep, nullptr), ORRERY_OK);
     ASSERT_EQ(orrery_session_n_tokens(s.get()), keep);
     const Answer again = pull(generate_tokens(s, prompt, generate_options(12)));
@@ -146,14 +150,15 @@ TEST_F(Sessions, RewindMessages) {
 
 TEST_F(Sessions, ForksGoTheirOwnWays) {
   const Session parent = open_session(model, 512), twin = open_session(model, 512);
-  for (const Session* s : {&parent, &twin}) ask(*s, "a beginning that both have, longer than a page of the cache is");
+  for (const Session* s : {&parent, &twin})
+    ask(*s, "a beginning that both have, longer than a page of the cache is");
   Session child = fork_of(parent);
   EXPECT_EQ(tokens_of(child), tokens_of(parent));
   EXPECT_EQ(logits(child), logits(parent));
   EXPECT_GT(stats_of(child).shared_kv_bytes, 0u);
   const Answer a = ask(child, "one way");
   const Answer b = ask(parent, "another way");
-  EXPECT_EQ(ask(twin, "another way").tokens, b.tokens);   // the fork did not disturb the parent
+  EXPECT_EQ(ask(twin, "another way").tokens, b.tokens);  // the fork did not disturb the parent
   ASSERT_EQ(orrery_session_rewind_messages(twin.get(), 2, nullptr), ORRERY_OK);
   EXPECT_EQ(ask(twin, "one way").tokens, a.tokens);
   EXPECT_EQ(orrery_session_n_messages(child.get()), 4u);
@@ -184,7 +189,7 @@ TEST(Parking, ForkWithoutRoomWaits) {
   const Session child = fork_of(parent);
   EXPECT_EQ(stats_of(child).parked, 1u);
   EXPECT_EQ(stats_of(child).device_kv_bytes, 0u);
-  EXPECT_EQ(tokens_of(child), tokens_of(parent));   // reading needs no room
+  EXPECT_EQ(tokens_of(child), tokens_of(parent));  // reading needs no room
   say(child, "more");
   orrery_generation* g = nullptr;
   EXPECT_EQ(orrery_generate(child.get(), nullptr, &g, &error), ORRERY_OUT_OF_DEVICE_MEMORY);
@@ -214,7 +219,7 @@ TEST_F(Sessions, SavedAndLoadedIsTheSame) {
     ASSERT_EQ(orrery_session_save(live.get(), file.c_str(), nullptr), ORRERY_OK);
     EXPECT_EQ(std::filesystem::file_size(file), bytes.size());
 
-    o.n_context = 200;   // another context size will do
+    o.n_context = 200;  // another context size will do
     const Session a = open_session(model, o), b = open_session(model, o);
     ask(b, "it held something else");
     ASSERT_EQ(orrery_session_load(a.get(), file.c_str(), nullptr), ORRERY_OK);
@@ -268,7 +273,8 @@ class Damage : public Sessions {
 
 TEST_F(Damage, TruncatedAnywhere) {
   for (size_t n = 0; n < good.size(); n += n < 300 || n + 40 > good.size() ? 1 : 997)
-    refuse(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(n)), ORRERY_BAD_SESSION, std::to_string(n));
+    refuse(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(n)), ORRERY_BAD_SESSION,
+           std::to_string(n));
   Bytes longer = good;
   longer.push_back(0);
   refuse(longer, ORRERY_BAD_SESSION, "longer");
@@ -283,7 +289,8 @@ TEST_F(Damage, AnyByteFlipped) {
       Error error;
       const orrery_status status = load(live, bad, &error);
       // A token count that became too large for the session reads as a context that is full.
-      ASSERT_TRUE(status == ORRERY_BAD_SESSION || status == ORRERY_CONTEXT_FULL) << i << ": " << error.message;
+      ASSERT_TRUE(status == ORRERY_BAD_SESSION || status == ORRERY_CONTEXT_FULL)
+          << i << ": " << error.message;
     }
   }
   expect_unharmed("after flips");
@@ -292,15 +299,15 @@ TEST_F(Damage, AnyByteFlipped) {
 TEST_F(Damage, NotASession) {
   refuse(Bytes(5000, 'x'), ORRERY_BAD_SESSION, "noise");
   Error error;
-  EXPECT_EQ(orrery_session_load(live.get(), path.c_str(), &error), ORRERY_BAD_SESSION);   // a model
+  EXPECT_EQ(orrery_session_load(live.get(), path.c_str(), &error), ORRERY_BAD_SESSION);  // a model
   EXPECT_EQ(orrery_session_load(live.get(), dir.file("none").c_str(), &error), ORRERY_IO);
   EXPECT_EQ(error.native_code, ENOENT);
-  EXPECT_EQ(orrery_session_load(live.get(), dir.file("").c_str(), &error), ORRERY_IO);    // a directory
+  EXPECT_EQ(orrery_session_load(live.get(), dir.file("").c_str(), &error), ORRERY_IO);  // a directory
   EXPECT_EQ(orrery_session_load(live.get(), "", &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(orrery_session_load(live.get(), "/dev/zero", &error), ORRERY_IO);
   const std::string pipe = dir.file("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(orrery_session_load(live.get(), pipe.c_str(), &error), ORRERY_IO);            // nobody waits for a writer
+  EXPECT_EQ(orrery_session_load(live.get(), pipe.c_str(), &error), ORRERY_IO);  // nobody waits for a writer
   const std::string empty = dir.write("empty", {});
   EXPECT_EQ(orrery_session_load(live.get(), empty.c_str(), &error), ORRERY_BAD_SESSION);
   expect_unharmed("after nonsense");
@@ -312,7 +319,8 @@ TEST_F(Damage, HugeFileIsRefusedFromItsHeader) {
     const std::string file = dir.file("huge");
     {
       std::ofstream out(file, std::ios::binary);
-      if (begins_well) out.write(reinterpret_cast<const char*>(good.data()), static_cast<std::streamsize>(good.size()));
+      if (begins_well)
+        out.write(reinterpret_cast<const char*>(good.data()), static_cast<std::streamsize>(good.size()));
     }
     ASSERT_EQ(truncate(file.c_str(), off_t{1} << 40), 0);
     Error error;
@@ -363,7 +371,8 @@ TEST_F(Damage, OthersSessions) {
 
 TEST_F(Damage, SavingWhereOneCannotWrite) {
   Error error;
-  for (const std::string& where : {dir.file("no/such/folder"), std::string("/proc/orrery-session"), dir.file("tiny.gguf/x")}) {
+  for (const std::string& where :
+       {dir.file("no/such/folder"), std::string("/proc/orrery-session"), dir.file("tiny.gguf/x")}) {
     EXPECT_EQ(orrery_session_save(live.get(), where.c_str(), &error), ORRERY_IO) << where;
     EXPECT_NE(error.native_code, 0);
     EXPECT_NE(std::string(error.message).find(where), std::string::npos) << error.message;
@@ -374,7 +383,8 @@ TEST_F(Damage, SavingWhereOneCannotWrite) {
   std::filesystem::create_directory(folder);
   EXPECT_EQ(orrery_session_save(live.get(), folder.c_str(), &error), ORRERY_IO);
   size_t n = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(dir.file(""))) n += entry.path().filename() != "tiny.gguf";
+  for (const auto& entry : std::filesystem::directory_iterator(dir.file("")))
+    n += entry.path().filename() != "tiny.gguf";
   EXPECT_EQ(n, 1u);
   expect_unharmed("after saving nowhere");
 }
@@ -388,7 +398,7 @@ TEST_F(Sessions, SavedFilesHaveOrdinaryPermissions) {
   struct stat st;
   ASSERT_EQ(stat(file.c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0640u);
-  ASSERT_EQ(orrery_session_save(s.get(), file.c_str(), nullptr), ORRERY_OK);   // again, over itself
+  ASSERT_EQ(orrery_session_save(s.get(), file.c_str(), nullptr), ORRERY_OK);  // again, over itself
 }
 
 }  // namespace

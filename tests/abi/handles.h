@@ -1,5 +1,5 @@
-// The C interface for tests: handles that free themselves, setup that throws when it fails, and whole answers as one value.
-// Only orrery.h stands underneath.
+// The C interface for tests: handles that free themselves, setup that throws when it fails, and whole answers
+// as one value. Only orrery.h stands underneath.
 #pragma once
 
 #include <cstdint>
@@ -103,8 +103,8 @@ inline Generation generate_tokens(const Session& session, const std::vector<int3
 struct Answer {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
-  std::vector<std::string> texts;   // of the text events
-  std::string bytes;                // of the tokens
+  std::vector<std::string> texts;  // of the text events
+  std::string bytes;               // of the tokens
   std::vector<uint64_t> progress;
   orrery_event done;
 
@@ -116,7 +116,8 @@ struct Answer {
 };
 
 // Pulls until DONE; `look`, if there is one, sees every event.
-inline Answer pull(orrery_generation* generation, const std::function<void(const orrery_event&)>& look = nullptr) {
+inline Answer pull(orrery_generation* generation,
+                   const std::function<void(const orrery_event&)>& look = nullptr) {
   Answer answer;
   for (;;) {
     orrery_event e = options(&orrery_event_init);
@@ -124,15 +125,22 @@ inline Answer pull(orrery_generation* generation, const std::function<void(const
     check(orrery_next(generation, &e, &error), error, "orrery_next");
     if (look) look(e);
     switch (e.type) {
-      case ORRERY_EVENT_PROGRESS: answer.progress.push_back(e.done); break;
+      case ORRERY_EVENT_PROGRESS:
+        answer.progress.push_back(e.done);
+        break;
       case ORRERY_EVENT_TOKEN:
         answer.tokens.push_back(e.token);
         answer.logprobs.push_back(e.logprob);
         answer.bytes.append(e.text, e.text_bytes);
         break;
-      case ORRERY_EVENT_TEXT: answer.texts.emplace_back(e.text, e.text_bytes); break;
-      case ORRERY_EVENT_DONE: answer.done = e; return answer;
-      default: throw std::runtime_error("an event of type " + std::to_string(e.type));
+      case ORRERY_EVENT_TEXT:
+        answer.texts.emplace_back(e.text, e.text_bytes);
+        break;
+      case ORRERY_EVENT_DONE:
+        answer.done = e;
+        return answer;
+      default:
+        throw std::runtime_error("an event of type " + std::to_string(e.type));
     }
   }
 }
@@ -157,16 +165,19 @@ inline std::string message_of(const Session& session, size_t i) {
   size_t n = 0;
   check(orrery_session_message(session.get(), i, nullptr, 0, &n, &error), error, "orrery_session_message");
   std::string json(n, '\0');
-  check(orrery_session_message(session.get(), i, json.data(), n, &n, &error), error, "orrery_session_message");
+  check(orrery_session_message(session.get(), i, json.data(), n, &n, &error), error,
+        "orrery_session_message");
   return json;
 }
 
 inline std::vector<unsigned char> save(const Session& session) {
   Error error;
   size_t n = 0;
-  check(orrery_session_save_buffer(session.get(), nullptr, 0, &n, &error), error, "orrery_session_save_buffer");
+  check(orrery_session_save_buffer(session.get(), nullptr, 0, &n, &error), error,
+        "orrery_session_save_buffer");
   std::vector<unsigned char> bytes(n);
-  check(orrery_session_save_buffer(session.get(), bytes.data(), n, &n, &error), error, "orrery_session_save_buffer");
+  check(orrery_session_save_buffer(session.get(), bytes.data(), n, &n, &error), error,
+        "orrery_session_save_buffer");
   return bytes;
 }
 

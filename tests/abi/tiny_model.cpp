@@ -11,7 +11,7 @@ constexpr uint32_t kHeadDim = 32, kFeedForward = 96;
 
 void add_vocabulary(GgufBuilder& file, size_t* n_vocab) {
   std::vector<std::string> pieces = {"<unk>", "<s>", "</s>"};
-  std::vector<int32_t> types = {2, 3, 3};   // unknown, control, control
+  std::vector<int32_t> types = {2, 3, 3};  // unknown, control, control
   for (int byte = 0; byte < 256; ++byte) {
     static constexpr char kHex[] = "0123456789ABCDEF";
     pieces.push_back(std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">");
@@ -19,7 +19,8 @@ void add_vocabulary(GgufBuilder& file, size_t* n_vocab) {
   }
   pieces.push_back("\xE2\x96\x81");
   for (char c = '!'; c <= '~'; ++c) pieces.emplace_back(1, c);
-  for (const char* word : {"th", "the", "er", "user", "us", "an", "\xC3\xA9", "\xE6\xBC\xA2"}) pieces.emplace_back(word);
+  for (const char* word : {"th", "the", "er", "user", "us", "an", "\xC3\xA9", "\xE6\xBC\xA2"})
+    pieces.emplace_back(word);
   types.resize(pieces.size(), 1);
   std::vector<float> scores(pieces.size());
   for (size_t i = 259; i < pieces.size(); ++i) scores[i] = -static_cast<float>(i);

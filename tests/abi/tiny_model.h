@@ -1,8 +1,9 @@
-// A chat model of a few kilobytes, made in memory: everything that the library does can be done with it, thousands of times
-// a second.  Its weights are noise, its answers gibberish, always the same.
+// A chat model of a few kilobytes, made in memory: everything that the library does can be done with it,
+// thousands of times a second.  Its weights are noise, its answers gibberish, always the same.
 //
-// Vocabulary: 0 <unk>, 1 <s>, 2 </s>, then the 256 byte tokens (kByte0 + byte), the space, printable ASCII, and a few words.
-// Its template prints "[role]content" for each message, so that every text costs about a token per character.
+// Vocabulary: 0 <unk>, 1 <s>, 2 </s>, then the 256 byte tokens (kByte0 + byte), the space, printable ASCII,
+// and a few words. Its template prints "[role]content" for each message, so that every text costs about a
+// token per character.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +13,16 @@
 
 namespace orrery::testing {
 
-inline constexpr int32_t kByte0 = 3;   // token of byte 0x00
+inline constexpr int32_t kByte0 = 3;  // token of byte 0x00
 
 struct TinyModel {
-  uint64_t seed = 1;              // other weights, another model
+  uint64_t seed = 1;  // other weights, another model
   uint32_t n_layers = 2;
-  uint32_t n_embd = 64;           // two heads of 32 on one KV head
+  uint32_t n_embd = 64;  // two heads of 32 on one KV head
   uint32_t context = 1024;
-  bool tensors = true;            // false: a file with a tokenizer only
+  bool tensors = true;  // false: a file with a tokenizer only
   bool chat_template = true;
-  std::string more_template;      // tokenizer.chat_template.more, if not empty
+  std::string more_template;  // tokenizer.chat_template.more, if not empty
 
   std::vector<std::byte> build() const;
 };

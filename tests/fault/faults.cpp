@@ -18,7 +18,7 @@ namespace orrery::testing {
 namespace {
 
 struct Armed {
-  int64_t left = -1;        // requests until one fails; negative: none does
+  int64_t left = -1;  // requests until one fails; negative: none does
   bool and_after = false, refused = false;
   int error_number = 0;
 };
@@ -40,7 +40,8 @@ void* allocate(std::size_t n, std::size_t alignment) {
   if (refuse(Fault::memory)) return nullptr;
   n = std::max<std::size_t>(n, 1);
   // malloc underneath, so that sanitizers still see each block.
-  void* p = alignment ? std::aligned_alloc(alignment, (n + alignment - 1) / alignment * alignment) : std::malloc(n);
+  void* p =
+      alignment ? std::aligned_alloc(alignment, (n + alignment - 1) / alignment * alignment) : std::malloc(n);
   if (p) ++live;
   return p;
 }
@@ -79,8 +80,12 @@ void* operator new(std::size_t n) { return ot::allocate_or_throw(n, 0); }
 void* operator new[](std::size_t n) { return ot::allocate_or_throw(n, 0); }
 void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return ot::allocate(n, 0); }
 void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return ot::allocate(n, 0); }
-void* operator new(std::size_t n, std::align_val_t a) { return ot::allocate_or_throw(n, static_cast<std::size_t>(a)); }
-void* operator new[](std::size_t n, std::align_val_t a) { return ot::allocate_or_throw(n, static_cast<std::size_t>(a)); }
+void* operator new(std::size_t n, std::align_val_t a) {
+  return ot::allocate_or_throw(n, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t n, std::align_val_t a) {
+  return ot::allocate_or_throw(n, static_cast<std::size_t>(a));
+}
 void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
   return ot::allocate(n, static_cast<std::size_t>(a));
 }
@@ -142,7 +147,7 @@ int __wrap_open(const char* path, int flags, ...) {
 ssize_t __wrap_pread(int fd, void* out, size_t n, off_t offset) {
   if (ot::refuse(Fault::read)) {
     errno = ot::number(Fault::read);
-    return errno ? -1 : 0;   // no error: the file ends here
+    return errno ? -1 : 0;  // no error: the file ends here
   }
   return __real_pread(fd, out, ot::read_limit ? std::min<size_t>(n, ot::read_limit) : n, offset);
 }
@@ -167,7 +172,8 @@ int __wrap_rename(const char* from, const char* to) {
 
 #if !defined(__SANITIZE_THREAD__)
 // std::thread lives in the shared standard library, which finds this one first.
-__attribute__((visibility("default"))) int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
+__attribute__((visibility("default"))) int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                                                          void* (*start)(void*), void* argument) {
   if (ot::refuse(Fault::thread)) return EAGAIN;
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const Create real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));

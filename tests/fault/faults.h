@@ -1,7 +1,8 @@
 // A system that refuses: this program's memory, threads and files, with the nth request made to fail.
 //
-// The operators new and the wrapped system calls (see CMakeLists.txt: --wrap) count every request that the calling thread makes
-// while faults are armed.  Counters are the thread's own; what is live is counted for the process.
+// The operators new and the wrapped system calls (see CMakeLists.txt: --wrap) count every request that the
+// calling thread makes while faults are armed.  Counters are the thread's own; what is live is counted for
+// the process.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@ namespace orrery::testing {
 
 enum class Fault { memory, thread, read, write };
 
-// The nth request of the kind (from 0) fails, once; negative: none. With `and_after`, all later ones fail, too.
+// The nth request of the kind (from 0) fails, once; negative: none. With `and_after`, all later ones fail,
+// too.
 void arm(Fault kind, int64_t n, bool and_after = false, int error_number = 0);
 // Ends it; whether a request was refused.
 bool disarm(Fault kind);

@@ -1,6 +1,7 @@
-// Out of memory, everywhere: each operation of the interface is repeated with its 1st, 2nd, 3rd, ... request for memory
-// refused, until none is left to refuse.  Every refusal must come back as ORRERY_OUT_OF_HOST_MEMORY, give back all that
-// the operation had taken, and leave every handle as it was: the same operation then succeeds and gives what it always gives.
+// Out of memory, everywhere: each operation of the interface is repeated with its 1st, 2nd, 3rd, ... request
+// for memory refused, until none is left to refuse.  Every refusal must come back as
+// ORRERY_OUT_OF_HOST_MEMORY, give back all that the operation had taken, and leave every handle as it was:
+// the same operation then succeeds and gives what it always gives.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,10 +15,11 @@ namespace {
 
 using Operation = std::function<orrery_status(orrery_error*)>;
 
-// Fails each request of `operation` in turn; `undo` takes back what it did when it succeeded, `after` looks at what is left
-// after each failure. Gives the number of requests.
-int64_t fail_each(const char* what, const Operation& operation, const std::function<void()>& undo,
-                  const std::function<void()>& after = [] {}) {
+// Fails each request of `operation` in turn; `undo` takes back what it did when it succeeded, `after` looks
+// at what is left after each failure. Gives the number of requests.
+int64_t fail_each(
+    const char* what, const Operation& operation, const std::function<void()>& undo,
+    const std::function<void()>& after = [] {}) {
   // Once undisturbed: what is allocated once and kept (a workspace, a compiled template) is there.
   Error error;
   EXPECT_EQ(operation(&error), ORRERY_OK) << what << ": " << error.message;
@@ -36,7 +38,7 @@ int64_t fail_each(const char* what, const Operation& operation, const std::funct
       ::testing::Test::RecordProperty(what, static_cast<int>(n));
       return n;
     }
-    if (status == ORRERY_OK) {   // it did without
+    if (status == ORRERY_OK) {  // it did without
       undo();
     } else {
       EXPECT_EQ(status, ORRERY_OUT_OF_HOST_MEMORY) << error.message;
@@ -62,8 +64,8 @@ TEST_F(OutOfMemory, Runtime) {
     orrery_runtime_options o = runtime_options();
     o.n_threads = threads;
     const int64_t n = fail_each(
-        "runtime", [&](orrery_error* e) { return orrery_runtime_create(&o, &h, e); }, [&] { orrery_runtime_free(h); },
-        [&] { EXPECT_EQ(h, nullptr); });
+        "runtime", [&](orrery_error* e) { return orrery_runtime_create(&o, &h, e); },
+        [&] { orrery_runtime_free(h); }, [&] { EXPECT_EQ(h, nullptr); });
     EXPECT_GT(n, 4);
   }
 }
@@ -73,22 +75,30 @@ TEST_F(OutOfMemory, Opening) {
   const uint64_t used = arena_used(runtime);
   const auto nothing_taken = [&] { EXPECT_EQ(arena_used(runtime), used); };
   orrery_vocab* vocab = nullptr;
-  EXPECT_GT(fail_each("vocabulary", [&](orrery_error* e) { return orrery_vocab_open(p, &vocab, e); },
-                      [&] { orrery_vocab_free(vocab); }),
+  EXPECT_GT(fail_each(
+                "vocabulary", [&](orrery_error* e) { return orrery_vocab_open(p, &vocab, e); },
+                [&] { orrery_vocab_free(vocab); }),
             30);
   orrery_model* model = nullptr;
   for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
     orrery_model_options o = model_options();
     o.load = load;
-    EXPECT_GT(fail_each("model", [&](orrery_error* e) { return orrery_model_open(runtime.get(), p, &o, &model, e); },
-                        [&] { orrery_model_free(model); }, nothing_taken),
-              30);
+    EXPECT_GT(
+        fail_each(
+            "model", [&](orrery_error* e) { return orrery_model_open(runtime.get(), p, &o, &model, e); },
+            [&] { orrery_model_free(model); }, nothing_taken),
+        30);
   }
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  EXPECT_GT(fail_each("plan", [&](orrery_error* e) { return orrery_plan(p, nullptr, nullptr, nullptr, &plan, e); }, [] {}), 5);
+  EXPECT_GT(fail_each(
+                "plan", [&](orrery_error* e) { return orrery_plan(p, nullptr, nullptr, nullptr, &plan, e); },
+                [] {}),
+            5);
   std::string json(100000, '\0');
   size_t n = 0;
-  EXPECT_GT(fail_each("inspect", [&](orrery_error* e) { return orrery_inspect(p, json.data(), json.size(), &n, e); }, [] {}),
+  EXPECT_GT(fail_each(
+                "inspect",
+                [&](orrery_error* e) { return orrery_inspect(p, json.data(), json.size(), &n, e); }, [] {}),
             100);
 }
 
@@ -99,20 +109,27 @@ TEST_F(OutOfMemory, Text) {
   int32_t ids[100];
   char text[1000];
   size_t n = 0;
-  fail_each("tokenize", [&](orrery_error* e) { return orrery_tokenize(h, "the text</s>", 12, 3, ids, 100, &n, e); }, [] {});
-  fail_each("detokenize", [&](orrery_error* e) { return orrery_detokenize(h, ids, n, 1, text, 1000, &n, e); }, [] {});
+  fail_each(
+      "tokenize", [&](orrery_error* e) { return orrery_tokenize(h, "the text</s>", 12, 3, ids, 100, &n, e); },
+      [] {});
+  fail_each(
+      "detokenize", [&](orrery_error* e) { return orrery_detokenize(h, ids, n, 1, text, 1000, &n, e); },
+      [] {});
   orrery_template_options o = options(&orrery_template_options_init);
   o.template_source =
-      "{%- macro m(x) %}<{{ x | upper }}>{% endmacro %}{% for t in tools %}{{ t.name ~ ': ' ~ t | tojson }}{% endfor %}"
-      "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ m.role | capitalize }} {{ m['content'] "
+      "{%- macro m(x) %}<{{ x | upper }}>{% endmacro %}{% for t in tools %}{{ t.name ~ ': ' ~ t | tojson "
+      "}}{% endfor %}"
+      "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ m.role | capitalize "
+      "}} {{ m['content'] "
       "| trim }} {{ loop.index }}{% endfor %}{{ m(name) }}{{ ns.n }}{{ [3, 1, 2] | sort | join(',') }}";
   o.tools_json = R"([{"name": "clock", "parameters": {"zone": ["a", "b", 1.5, null]}}])";
   o.variables_json = R"({"name": "somebody with a longer name than fits"})";
   const int64_t requests = fail_each(
       "template",
       [&](orrery_error* e) {
-        return orrery_render_chat(h, R"([{"role": "user", "content": " hello "}, {"role": "tool", "content": "x"}])", &o, text,
-                                  1000, &n, e);
+        return orrery_render_chat(
+            h, R"([{"role": "user", "content": " hello "}, {"role": "tool", "content": "x"}])", &o, text,
+            1000, &n, e);
       },
       [] {}, [&] { EXPECT_EQ(n, 0u); });
   EXPECT_GT(requests, 100);
@@ -144,8 +161,9 @@ TEST_F(SessionOutOfMemory, Open) {
   orrery_session* h = nullptr;
   orrery_session_options o = session_options();
   o.n_context = 300;
-  EXPECT_GT(fail_each("session", [&](orrery_error* e) { return orrery_session_open(model.get(), &o, &h, e); },
-                      [&] { orrery_session_free(h); }, [&] { EXPECT_EQ(arena_used(runtime), used); }),
+  EXPECT_GT(fail_each(
+                "session", [&](orrery_error* e) { return orrery_session_open(model.get(), &o, &h, e); },
+                [&] { orrery_session_free(h); }, [&] { EXPECT_EQ(arena_used(runtime), used); }),
             5);
   // Larger than any before, so that the workspace grows.
   for (uint32_t context = 600; context <= 640; ++context) {
@@ -164,22 +182,36 @@ TEST_F(SessionOutOfMemory, Open) {
 TEST_F(SessionOutOfMemory, Messages) {
   const auto two_left = [&] { EXPECT_EQ(orrery_session_n_messages(live.get()), 2u); };
   const auto rewind = [&] { orrery_session_rewind_messages(live.get(), 2, nullptr); };
-  fail_each("add_message", [&](orrery_error* e) {
-    return orrery_session_add_message(live.get(), "user", "a message that is too long to be kept in place", e);
-  }, rewind, two_left);
-  fail_each("add_message_json", [&](orrery_error* e) {
-    return orrery_session_add_message_json(live.get(), R"({"role": "user", "content": "x", "more": [1, 2, {"a": "b"}]})", e);
-  }, rewind, two_left);
-  fail_each("message", [&](orrery_error* e) {
-    char json[1000];
-    size_t n = 0;
-    return orrery_session_message(live.get(), 1, json, sizeof json, &n, e);
-  }, [] {});
+  fail_each(
+      "add_message",
+      [&](orrery_error* e) {
+        return orrery_session_add_message(live.get(), "user",
+                                          "a message that is too long to be kept in place", e);
+      },
+      rewind, two_left);
+  fail_each(
+      "add_message_json",
+      [&](orrery_error* e) {
+        return orrery_session_add_message_json(
+            live.get(), R"({"role": "user", "content": "x", "more": [1, 2, {"a": "b"}]})", e);
+      },
+      rewind, two_left);
+  fail_each(
+      "message",
+      [&](orrery_error* e) {
+        char json[1000];
+        size_t n = 0;
+        return orrery_session_message(live.get(), 1, json, sizeof json, &n, e);
+      },
+      [] {});
   orrery_template_options o = options(&orrery_template_options_init);
   o.template_source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
-  fail_each("set_template", [&](orrery_error* e) { return orrery_session_set_template(live.get(), &o, e); },
-            [&] { orrery_session_set_template(live.get(), nullptr, nullptr); }, [&] { expect_twins(); });
-  fail_each("rewind_messages", [&](orrery_error* e) { return orrery_session_rewind_messages(live.get(), 2, e); }, [] {});
+  fail_each(
+      "set_template", [&](orrery_error* e) { return orrery_session_set_template(live.get(), &o, e); },
+      [&] { orrery_session_set_template(live.get(), nullptr, nullptr); }, [&] { expect_twins(); });
+  fail_each(
+      "rewind_messages", [&](orrery_error* e) { return orrery_session_rewind_messages(live.get(), 2, e); },
+      [] {});
   expect_twins();
 }
 
@@ -196,16 +228,19 @@ TEST_F(SessionOutOfMemory, Generate) {
   o.n_logit_bias = 1;
   o.n_logprobs = 5;
   orrery_generation* g = nullptr;
-  fail_each("generate", [&](orrery_error* e) { return orrery_generate(live.get(), &o, &g, e); },
-            [&] { orrery_generation_free(g); },
-            [&] {
-              EXPECT_EQ(g, nullptr);
-              EXPECT_EQ(orrery_session_n_messages(live.get()), 3u);
-            });
+  fail_each(
+      "generate", [&](orrery_error* e) { return orrery_generate(live.get(), &o, &g, e); },
+      [&] { orrery_generation_free(g); },
+      [&] {
+        EXPECT_EQ(g, nullptr);
+        EXPECT_EQ(orrery_session_n_messages(live.get()), 3u);
+      });
   const int32_t tokens[] = {70, 71, 72};
   const Session raw = open_session(model);
-  fail_each("generate_tokens", [&](orrery_error* e) { return orrery_generate_tokens(raw.get(), tokens, 3, &o, &g, e); },
-            [&] { orrery_generation_free(g); });
+  fail_each(
+      "generate_tokens",
+      [&](orrery_error* e) { return orrery_generate_tokens(raw.get(), tokens, 3, &o, &g, e); },
+      [&] { orrery_generation_free(g); });
   EXPECT_EQ(pull(generate(live, generate_options(4))).tokens, want);
   orrery_session_rewind_messages(twin.get(), 2, nullptr);
   orrery_session_rewind_messages(live.get(), 2, nullptr);
@@ -237,7 +272,7 @@ TEST_F(SessionOutOfMemory, Next) {
       EXPECT_EQ(e.type, uint32_t{ORRERY_EVENT_DONE});
     }
     g.reset();
-    EXPECT_LE(live_blocks(), before + 8);   // the answer, in the conversation
+    EXPECT_LE(live_blocks(), before + 8);  // the answer, in the conversation
     ASSERT_EQ(orrery_session_rewind_messages(live.get(), 2, nullptr), ORRERY_OK);
     expect_twins();
     ASSERT_FALSE(HasFailure());
@@ -249,29 +284,38 @@ TEST_F(SessionOutOfMemory, TokensAndFork) {
   const std::vector<int32_t> more = {70, 71, 72, 73};
   const auto back = [&] { ASSERT_EQ(orrery_session_rewind(live.get(), n_tokens, nullptr), ORRERY_OK); };
   std::vector<float> logits(4 * 400);
-  fail_each("evaluate", [&](orrery_error* e) {
-    return orrery_session_evaluate(live.get(), more.data(), more.size(), logits.data(), e);
-  }, back, [&] { EXPECT_EQ(orrery_session_n_tokens(live.get()), n_tokens); });
-  fail_each("rewind", [&](orrery_error* e) { return orrery_session_rewind(live.get(), n_tokens, e); }, [] {});
+  fail_each(
+      "evaluate",
+      [&](orrery_error* e) {
+        return orrery_session_evaluate(live.get(), more.data(), more.size(), logits.data(), e);
+      },
+      back, [&] { EXPECT_EQ(orrery_session_n_tokens(live.get()), n_tokens); });
+  fail_each(
+      "rewind", [&](orrery_error* e) { return orrery_session_rewind(live.get(), n_tokens, e); }, [] {});
   orrery_session* child = nullptr;
-  fail_each("fork", [&](orrery_error* e) { return orrery_session_fork(live.get(), &child, e); },
-            [&] { orrery_session_free(child); }, [&] { EXPECT_EQ(child, nullptr); });
+  fail_each(
+      "fork", [&](orrery_error* e) { return orrery_session_fork(live.get(), &child, e); },
+      [&] { orrery_session_free(child); }, [&] { EXPECT_EQ(child, nullptr); });
   expect_twins();
 }
 
 TEST_F(SessionOutOfMemory, SaveAndLoad) {
-  fail_each("save", [&](orrery_error* e) { return orrery_session_save(live.get(), file.c_str(), e); },
-            [&] { std::filesystem::remove(file); },
-            [&] {
-              size_t entries = 0;
-              for (const auto& entry : std::filesystem::directory_iterator(dir.file(""))) entries += entry.exists();
-              EXPECT_EQ(entries, 1u) << "a temporary file stayed";   // the model
-            });
+  fail_each(
+      "save", [&](orrery_error* e) { return orrery_session_save(live.get(), file.c_str(), e); },
+      [&] { std::filesystem::remove(file); },
+      [&] {
+        size_t entries = 0;
+        for (const auto& entry : std::filesystem::directory_iterator(dir.file(""))) entries += entry.exists();
+        EXPECT_EQ(entries, 1u) << "a temporary file stayed";  // the model
+      });
   std::vector<unsigned char> bytes = save(live);
-  fail_each("save_buffer", [&](orrery_error* e) {
-    size_t n = 0;
-    return orrery_session_save_buffer(live.get(), bytes.data(), bytes.size(), &n, e);
-  }, [] {});
+  fail_each(
+      "save_buffer",
+      [&](orrery_error* e) {
+        size_t n = 0;
+        return orrery_session_save_buffer(live.get(), bytes.data(), bytes.size(), &n, e);
+      },
+      [] {});
 
   const Session other = open_session(model, 512);
   ask(other, "another past", 3);
@@ -281,11 +325,15 @@ TEST_F(SessionOutOfMemory, SaveAndLoad) {
     ASSERT_EQ(orrery_session_load_buffer(live.get(), bytes.data(), bytes.size(), nullptr), ORRERY_OK);
   };
   // A failed load leaves the live session with its past.
-  fail_each("load", [&](orrery_error* e) { return orrery_session_load(live.get(), file.c_str(), e); }, back,
-            [&] { expect_twins(); });
-  fail_each("load_buffer", [&](orrery_error* e) {
-    return orrery_session_load_buffer(live.get(), others.data(), others.size(), e);
-  }, back, [&] { expect_twins(); });
+  fail_each(
+      "load", [&](orrery_error* e) { return orrery_session_load(live.get(), file.c_str(), e); }, back,
+      [&] { expect_twins(); });
+  fail_each(
+      "load_buffer",
+      [&](orrery_error* e) {
+        return orrery_session_load_buffer(live.get(), others.data(), others.size(), e);
+      },
+      back, [&] { expect_twins(); });
 }
 
 // A parked session that cannot come back stays parked, and comes back later.
@@ -305,10 +353,12 @@ TEST_F(OutOfMemory, Resuming) {
   };
   const std::vector<int32_t> tokens = tokens_of(parent);
   orrery_session* child = nullptr;
-  fail_each("parked fork", [&](orrery_error* e) { return orrery_session_fork(parent.get(), &child, e); },
-            [&] { orrery_session_free(child); });
-  fail_each("resume", [&](orrery_error* e) { return orrery_session_rewind(parent.get(), tokens.size(), e); }, park,
-            [&] { EXPECT_EQ(tokens_of(parent), tokens); });
+  fail_each(
+      "parked fork", [&](orrery_error* e) { return orrery_session_fork(parent.get(), &child, e); },
+      [&] { orrery_session_free(child); });
+  fail_each(
+      "resume", [&](orrery_error* e) { return orrery_session_rewind(parent.get(), tokens.size(), e); }, park,
+      [&] { EXPECT_EQ(tokens_of(parent), tokens); });
   const Runtime other_runtime = make_runtime();
   const Model other_model = open_model(other_runtime, path);
   const Session other = open_session(other_model, 256);

@@ -1,12 +1,13 @@
-// Loading sessions: bytes that anybody may have written, on a live session.  The checksum and what binds a file to its model
-// are put right here, since a fuzzer would not get past them; everything behind them is the input's.
+// Loading sessions: bytes that anybody may have written, on a live session.  The checksum and what binds a
+// file to its model are put right here, since a fuzzer would not get past them; everything behind them is the
+// input's.
 //
-// Input: a byte of flags, the header behind its fixed part (48 bytes, as in runtime/engine/session_file.cpp), and the rest of
-// the file but for KV pages and checksum.  Flags: 1: the conversation's length is made to fit; 2: KV pages are added, of
-// the number that the header says (4: of noise).
+// Input: a byte of flags, the header behind its fixed part (48 bytes, as in runtime/engine/session_file.cpp),
+// and the rest of the file but for KV pages and checksum.  Flags: 1: the conversation's length is made to
+// fit; 2: KV pages are added, of the number that the header says (4: of noise).
 //
-// Whatever is refused must leave the session as it was.  What is loaded must be saved as the same bytes, and be fit to work
-// with.
+// Whatever is refused must leave the session as it was.  What is loaded must be saved as the same bytes, and
+// be fit to work with.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -22,7 +23,7 @@ namespace {
 using namespace orrery::testing;
 using Bytes = std::vector<unsigned char>;
 
-constexpr size_t kFixed = 40, kHeader = 88, kChecksum = 16;   // magic, fingerprint, rope; all of the header
+constexpr size_t kFixed = 40, kHeader = 88, kChecksum = 16;  // magic, fingerprint, rope; all of the header
 constexpr size_t kTokens = 44, kPages = 48, kPageBytes = 56, kConversation = 64;
 constexpr uint64_t kMaxPages = 1 << 18;
 
@@ -61,7 +62,8 @@ Bytes session_file(const Bytes& like, const uint8_t* data, size_t size) {
   const uint64_t n_pages = field<uint32_t>(file, kPages), page_bytes = field<uint64_t>(file, kPageBytes);
   if ((flags & 2) && page_bytes <= kMaxPages && n_pages * page_bytes <= kMaxPages) {
     const size_t n = static_cast<size_t>(n_pages * page_bytes);
-    for (size_t i = 0; i < n; ++i) file.push_back(flags & 4 ? static_cast<unsigned char>(i * 97 + i / 255) : 0);
+    for (size_t i = 0; i < n; ++i)
+      file.push_back(flags & 4 ? static_cast<unsigned char>(i * 97 + i / 255) : 0);
   }
   if (flags & 1) {
     const uint64_t in_front = uint64_t{field<uint32_t>(file, kTokens)} * 5;
@@ -83,7 +85,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static World world;
   const Bytes file = session_file(world.before, data, size);
   Error error;
-  const orrery_status status = orrery_session_load_buffer(world.session.get(), file.data(), file.size(), &error);
+  const orrery_status status =
+      orrery_session_load_buffer(world.session.get(), file.data(), file.size(), &error);
   if (status != ORRERY_OK) {
     if (status != ORRERY_BAD_SESSION && status != ORRERY_CONTEXT_FULL) fault();
     if (error.message[0] == '\0' || save(world.session) != world.before) fault();
@@ -93,7 +96,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t n = orrery_session_n_tokens(world.session.get());
   if (n > 128) fault();
   const Bytes saved = save(world.session);
-  if (orrery_session_load_buffer(world.session.get(), saved.data(), saved.size(), &error) != ORRERY_OK) fault();
+  if (orrery_session_load_buffer(world.session.get(), saved.data(), saved.size(), &error) != ORRERY_OK)
+    fault();
   if (save(world.session) != saved) fault();
   for (size_t i = 0; i < orrery_session_n_messages(world.session.get()); ++i) message_of(world.session, i);
   // Work: its conversation may be nonsense to a template, its KV no numbers; but nothing else may go wrong.
@@ -106,6 +110,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const orrery_status s = orrery_next(h, &e, &error);
     if (s != ORRERY_OK && s != ORRERY_BAD_MODEL) fault();
   }
-  if (orrery_session_load_buffer(world.session.get(), world.before.data(), world.before.size(), &error) != ORRERY_OK) fault();
+  if (orrery_session_load_buffer(world.session.get(), world.before.data(), world.before.size(), &error) !=
+      ORRERY_OK)
+    fault();
   return 0;
 }

@@ -136,6 +136,30 @@ TEST_P(CpuOps, Swiglu) {
   }
 }
 
+// How far silu is from the true one, in units of the result's last place, over everything that is not flat:
+// the exponential's own error is the larger part of it, and attention uses the same.
+TEST_P(CpuOps, SiluWithinThreeUnitsInTheLastPlace) {
+  const int32_t n = 1 << 20;
+  Guarded<float> gate(n), up(n), out(n);
+  for (int32_t i = 0; i < n; ++i) {
+    gate[static_cast<size_t>(i)] = -80.0f + 160.0f * static_cast<float>(i) / static_cast<float>(n);
+    up[static_cast<size_t>(i)] = 1.0f;
+  }
+  Rig rig(GetParam(), 1, {1, 64, 1, 1, 32, 64});
+  rig.begin(Phase::prefill, 1);
+  rig->swiglu(gate.cptr(), up.cptr(), n, out.ptr(), n, n);
+  rig.end();
+  double worst = 0;
+  for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+    const double x = gate[i], exact = x / (1 + std::exp(-x));
+    const float nearest = std::fabs(static_cast<float>(exact));
+    const double unit = static_cast<double>(std::nextafter(nearest, INFINITY)) - static_cast<double>(nearest);
+    worst = std::max(worst, std::fabs(out[i] - exact) / unit);
+  }
+  RecordProperty("worst_units", std::to_string(worst));
+  EXPECT_LE(worst, 3.0);
+}
+
 TEST_P(CpuOps, Add) {
   for (int64_t n : {1, 17, 4096, 5000}) {
     Guarded<float> x(static_cast<size_t>(3 * n)), y(static_cast<size_t>(3 * n));

@@ -124,6 +124,23 @@ TEST(EnginePlan, TheNextSessionsPlanHoldsToo) {
   EXPECT_GT(bound, 5);
 }
 
+// Sessions take turns in one workspace: another one of the same shape takes its KV alone.
+TEST(EnginePlan, ASecondSessionTakesItsKvAlone) {
+  const OpenFile file(TensorType::q8_0);
+  const engine::SessionOptions options = session_options(300);
+  engine::RuntimeOptions runtime = runtime_options();
+  const kv::Plan first = file.plan(runtime, options);
+  runtime.device_budget_bytes = first.device_bytes + first.full_kv_bytes;
+  const auto model = file.open(runtime);
+  const auto one = unwrap(Session::open(model, options));
+  const kv::Plan second = model->plan_session(options);
+  EXPECT_EQ(second.device_bytes, first.full_kv_bytes);
+  EXPECT_EQ(second.workspace_bytes, 0u);
+  const auto two = unwrap(Session::open(model, options));
+  EXPECT_EQ(model->runtime().arena().largest_free(), 0u);
+  EXPECT_EQ(Session::open(model, session_options(1)).status().code(), Code::out_of_device_memory);
+}
+
 TEST(EnginePlan, OptionsOutOfRangeAreRefused) {
   const auto model = open_spec("llama-plain");
   for (const auto& [options, words] :

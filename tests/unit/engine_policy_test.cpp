@@ -6,7 +6,7 @@
 #include <set>
 
 #include "runtime/engine/session_file.h"
-#include "runtime/policy/parts.h"
+#include "runtime/policy/allocate.h"
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
@@ -126,7 +126,7 @@ TEST(EnginePolicyDemo, ResidentTokensAreTheSinksAndTheLast) {
     greedy(session.get(), 1);
     if (step % 13 != 0) continue;
     std::vector<int32_t> expected;
-    policy::sinks_and_recent(400 + static_cast<uint32_t>(step), 100, 4, &expected);
+    policy::sinks_and_recent(400 + static_cast<uint32_t>(step), 4, 96, &expected);
     for (uint32_t head = 0; head < session->resident()->n_heads(); ++head) {
       const Span<const int32_t> held = session->resident()->positions(head);
       EXPECT_EQ(std::set<int32_t>(held.begin(), held.end()), std::set<int32_t>(expected.begin(), expected.end()))

@@ -43,6 +43,13 @@ TEST(PolicyAllocate, TheWorkedHeteroBudgets) {
   expect_refused(refused.status(), "at least 0.505");
 }
 
+TEST(PolicyAllocate, NoCompressedHeadIsLeftWithoutAToken) {
+  // Four tokens for four heads, twenty times as much for one by its weight: 1 each.
+  const std::vector<double> w = weights_of({1, 1, .01, 1});
+  EXPECT_EQ(must(hetero_budget({1, 100}, 0, w, 100)).lengths, (Lengths{1, 1, 1, 1}));
+  EXPECT_EQ(must(hetero_budget({2, 100}, 0, w, 100)).lengths, (Lengths{1, 1, 5, 1}));
+}
+
 TEST(PolicyAllocate, TheLeastBudgetThatIsNamedDoes) {
   Random random(1);
   for (int round = 0; round < 300; ++round) {
@@ -200,12 +207,17 @@ TEST(PolicyAllocate, TheWorkedSyncBudgets) {
 }
 
 TEST(PolicyAllocate, SinksAndRecentTokens) {
-  EXPECT_EQ(sinks_and_recent(10, 2, 3), (Tokens{0, 1, 7, 8, 9}));
-  EXPECT_EQ(sinks_and_recent(4, 2, 3), (Tokens{0, 1, 2, 3}));
-  EXPECT_EQ(sinks_and_recent(1, 2, 3), (Tokens{0}));
-  EXPECT_EQ(sinks_and_recent(0, 2, 3), Tokens{});
-  EXPECT_EQ(sinks_and_recent(5, 0, 2), (Tokens{3, 4}));
-  EXPECT_EQ(sinks_and_recent(5, UINT32_MAX, UINT32_MAX), (Tokens{0, 1, 2, 3, 4}));
+  const auto ends = [](uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent) {
+    Tokens tokens;
+    sinks_and_recent(n_tokens, n_sinks, n_recent, &tokens);
+    return tokens;
+  };
+  EXPECT_EQ(ends(10, 2, 3), (Tokens{0, 1, 7, 8, 9}));
+  EXPECT_EQ(ends(4, 2, 3), (Tokens{0, 1, 2, 3}));
+  EXPECT_EQ(ends(1, 2, 3), (Tokens{0}));
+  EXPECT_EQ(ends(0, 2, 3), Tokens{});
+  EXPECT_EQ(ends(5, 0, 2), (Tokens{3, 4}));
+  EXPECT_EQ(ends(5, UINT32_MAX, UINT32_MAX), (Tokens{0, 1, 2, 3, 4}));
 }
 
 }  // namespace

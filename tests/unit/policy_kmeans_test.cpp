@@ -55,6 +55,11 @@ TEST(PolicyKMeans, EveryHeadOfItsOwnAndHeadsAllAlike) {
   EXPECT_EQ(alike.n_representatives(), 1u);
 }
 
+TEST(PolicyKMeans, OfHeadsEquallyFarTheLowestStartsACluster) {
+  EXPECT_EQ(must(cluster_heads(symmetric(3, {.1, .1, .1}), 3, 2)).cluster_of,
+            (std::vector<uint32_t>{0, 1, 0}));
+}
+
 TEST(PolicyKMeans, WrongSimilaritiesAreRefused) {
   const std::vector<double> s = symmetric(2, {.5});
   EXPECT_FALSE(cluster_heads(s, 2, 0).ok());
