@@ -202,7 +202,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   }
   settled_ = resident;
   for (uint32_t head = 0; resident && head < store_->n_heads(); ++head)
-    store_->commit(head, slots_[head], static_cast<int32_t>(from));
+    store_->commit(head, slots_[head], from);
   n_computed_ = from + n;
   return status;
 }

@@ -119,7 +119,7 @@ class Session {
   bool settled_ = false;                       // store_ holds what policy_ chose of the first n_computed tokens
   std::vector<uint32_t> capacity_, slots_;     // (n_layers * n_kv_heads)
   std::vector<HeadView> views_;                // (n_layers * n_kv_heads)
-  std::vector<int32_t> positions_;             // room for n_context
+  std::vector<uint32_t> positions_;            // room for n_context
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   std::vector<int32_t> tokens_;                // room for n_context + 1
   std::vector<uint8_t> by_decode_;             // beside tokens_: 1 if generated

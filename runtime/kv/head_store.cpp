@@ -39,7 +39,7 @@ void HeadStore::lay_out(Span<const uint32_t> capacities) {
   }
 }
 
-void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const int32_t> positions) {
+void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions) {
   Head& head = heads_[index];
   const KvView pages = reservoir.view();
   const uint64_t in_page = index / static_cast<uint32_t>(format_.n_kv_heads) * format_.layer_bytes() +
@@ -47,9 +47,9 @@ void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t inde
   const uint64_t token = format_.token_bytes();
   for (size_t i = 0; i < positions.size();) {
     // Neighbours in a page go in one copy.
-    const uint64_t p = static_cast<uint64_t>(positions[i]);
+    const uint64_t p = positions[i];
     size_t n = 1;
-    while (i + n < positions.size() && static_cast<uint64_t>(positions[i + n]) == p + n && (p + n) % kTile != 0) ++n;
+    while (i + n < positions.size() && positions[i + n] == p + n && (p + n) % kTile != 0) ++n;
     backend->copy({slot_address(head, i)}, {pages.pages[p / kTile] + in_page + p % kTile * token}, n * token);
     i += n;
   }
@@ -63,7 +63,7 @@ HeadView HeadStore::view_with_append(uint32_t index, uint32_t slot) const {
           slot_address(head, slot)};
 }
 
-void HeadStore::commit(uint32_t index, uint32_t slot, int32_t position) {
+void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
   Head& head = heads_[index];
   positions_[head.first + slot] = position;
   head.length = std::max(head.length, slot + 1);

@@ -33,15 +33,15 @@ class HeadStore {
   uint32_t capacity(uint32_t head) const { return heads_[head].capacity; }
   uint32_t length(uint32_t head) const { return heads_[head].length; }
   // (length) position of each slot.
-  Span<const int32_t> positions(uint32_t head) const { return {positions_.data() + heads_[head].first, heads_[head].length}; }
+  Span<const uint32_t> positions(uint32_t head) const { return {positions_.data() + heads_[head].first, heads_[head].length}; }
 
   // Slots 0 .. n-1 of the head become `positions` (n <= capacity), copied from the reservoir; the rest is empty.
-  void fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const int32_t> positions);
+  void fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const uint32_t> positions);
 
   // The slot that the next token of the head goes to, as a view over everything resident with it. `slot` is length()
   // or an earlier one, whose token it replaces. Nothing changes until commit().
   HeadView view_with_append(uint32_t head, uint32_t slot) const;
-  void commit(uint32_t head, uint32_t slot, int32_t position);
+  void commit(uint32_t head, uint32_t slot, uint32_t position);
 
   // Takes over layout and content of `other`, of the same format and size.
   void copy_from(Backend* backend, const HeadStore& other);
@@ -60,7 +60,7 @@ class HeadStore {
   KvFormat format_;
   ArenaRegion region_;
   std::vector<Head> heads_;
-  std::vector<int32_t> positions_;     // (n_slots) by slot of the region
+  std::vector<uint32_t> positions_;     // (n_slots) by slot of the region
   std::vector<uint64_t> tiles_;        // addresses of each head's tiles of kPageTokens slots
 };
 

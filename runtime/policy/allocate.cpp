@@ -204,8 +204,8 @@ Result<uint64_t> sync_budget(Ratio memory, uint64_t n_heads, uint64_t n_represen
 void sinks_and_recent(uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent, Tokens* out) {
   out->clear();
   const uint32_t first = std::min(n_sinks, n_tokens), recent = std::min(n_recent, n_tokens - first);
-  for (uint32_t p = 0; p < first; ++p) out->push_back(static_cast<int32_t>(p));
-  for (uint32_t p = n_tokens - recent; p < n_tokens; ++p) out->push_back(static_cast<int32_t>(p));
+  for (uint32_t p = 0; p < first; ++p) out->push_back(p);
+  for (uint32_t p = n_tokens - recent; p < n_tokens; ++p) out->push_back(p);
 }
 
 }  // namespace orrery::policy

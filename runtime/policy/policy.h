@@ -40,7 +40,7 @@ class Policy {
   virtual void settle(uint32_t n_tokens, Span<uint32_t> capacity) = 0;
   // Which of positions 0 .. n_tokens-1 stay in the head, at most `capacity` of them, in slot order. `out` has room for
   // n_context.
-  virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<int32_t>* out) = 0;
+  virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) = 0;
   // The slot for the next token of head (layer * n_kv_heads + head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
   // A policy in the same state, for a fork.

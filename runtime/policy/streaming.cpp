@@ -35,7 +35,7 @@ class Streaming final : public Policy {
     std::fill(next_.begin(), next_.end(), 0);
   }
 
-  void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<int32_t>* out) override {
+  void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) override {
     const uint32_t s = sinks(head, capacity);
     sinks_and_recent(n_tokens, s, capacity - s, out);
   }

@@ -125,11 +125,11 @@ TEST(EnginePolicyDemo, ResidentTokensAreTheSinksAndTheLast) {
   for (int step = 1; step <= 130; ++step) {
     greedy(session.get(), 1);
     if (step % 13 != 0) continue;
-    std::vector<int32_t> expected;
+    policy::Tokens expected;
     policy::sinks_and_recent(400 + static_cast<uint32_t>(step), 4, 96, &expected);
     for (uint32_t head = 0; head < session->resident()->n_heads(); ++head) {
-      const Span<const int32_t> held = session->resident()->positions(head);
-      EXPECT_EQ(std::set<int32_t>(held.begin(), held.end()), std::set<int32_t>(expected.begin(), expected.end()))
+      const Span<const uint32_t> held = session->resident()->positions(head);
+      EXPECT_EQ(std::set<uint32_t>(held.begin(), held.end()), std::set<uint32_t>(expected.begin(), expected.end()))
           << "step " << step << ", head " << head;
     }
   }

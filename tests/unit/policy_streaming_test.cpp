@@ -10,7 +10,7 @@
 namespace orrery::policy {
 namespace {
 
-using Positions = std::vector<int32_t>;
+using Positions = Tokens;
 
 const int32_t kNoWindow[] = {0, 0, 0};
 Shape shape(Span<const int32_t> window = {kNoWindow, 3}, uint32_t n_context = 1000) {
@@ -32,13 +32,13 @@ TEST(Streaming, KeepsSinksAndTheLastTokensOfAnyLength) {
   policy->select(3, 500, 150, &slots);
   ASSERT_EQ(slots.size(), 150u);
   // Then every generated token pushes the oldest one out, and never a sink.
-  for (int32_t position = 500; position < 900; ++position) {
+  for (uint32_t position = 500; position < 900; ++position) {
     const uint32_t slot = policy->slot_for(3, 150, 150);
     ASSERT_GE(slot, 4u);
     slots[slot] = position;
     Positions expected;
-    sinks_and_recent(static_cast<uint32_t>(position) + 1, 4, 146, &expected);
-    EXPECT_EQ(std::set<int32_t>(slots.begin(), slots.end()), std::set<int32_t>(expected.begin(), expected.end()));
+    sinks_and_recent(position + 1, 4, 146, &expected);
+    EXPECT_EQ(std::set<uint32_t>(slots.begin(), slots.end()), std::set<uint32_t>(expected.begin(), expected.end()));
   }
 }
 
@@ -71,7 +71,7 @@ TEST(Streaming, WindowedLayersKeepTheirWindowAndNoSinks) {
   EXPECT_EQ(capacity, (std::vector<uint32_t>{400, 400, 32, 32, 400, 400}));
   Positions p;
   policy->select(2, 800, 32, &p);
-  EXPECT_EQ(p.front(), 768);
+  EXPECT_EQ(p.front(), 768u);
   EXPECT_EQ(policy->slot_for(2, 32, 32), 0u);
 }
 
