@@ -44,7 +44,9 @@ TEST(KvPlan, TheLargestContextFitsAndOnePageMoreDoesNot) {
     in.self = &shape;
     const Plan plan = make_plan(in, 0);
     ASSERT_LE(plan.largest_context, in.max_context);
-    if (plan.largest_context > 0) ASSERT_LE(expected_bytes(in, plan.largest_context), in.budget_bytes);
+    if (plan.largest_context > 0) {
+      ASSERT_LE(expected_bytes(in, plan.largest_context), in.budget_bytes);
+    }
     if (plan.largest_context < in.max_context) {
       ASSERT_GT(expected_bytes(in, plan.largest_context + 1), in.budget_bytes);
     }
