@@ -39,7 +39,8 @@ Runtime runtime_of(const orrery_runtime_options& o) {
 
 TEST_F(Files, PlanIsWhatOpeningTakes) {
   for (const std::string& path : {tiny, demo}) {
-    for (const uint32_t type : {ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0}) {
+    for (const uint32_t type :
+         std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0}) {
       for (const uint32_t context : {1u, 64u, 65u, 500u, 4096u}) {
         for (const uint32_t chunk : {0u, 1u, 300u}) {
           SCOPED_TRACE(path + ", KV type " + std::to_string(type) + ", context " + std::to_string(context));
@@ -172,7 +173,7 @@ TEST_F(Files, OpeningShowsProgressAndCanBeCancelled) {
   };
   const Runtime runtime = make_runtime();
   const uint64_t used = arena_used(runtime);
-  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+  for (const uint32_t load : std::initializer_list<uint32_t>{ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
     for (const uint32_t full : {0u, 1u}) {
       orrery_model_options o = model_options();
       o.load = load;

@@ -60,7 +60,7 @@ void fail_each_read(const char* what, int error_number, orrery_status expected, 
 
 TEST_F(System, ReadErrorsWhileOpening) {
   orrery_model_options o = model_options();
-  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+  for (const uint32_t load : std::initializer_list<uint32_t>{ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
     o.load = load;
     fail_each_read("open", EIO, ORRERY_IO, [&](orrery_error* e) {
       orrery_model* h = nullptr;
