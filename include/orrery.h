@@ -28,6 +28,8 @@
  *   Sizes out  Functions that fill a caller's buffer take its capacity and return the size needed in *n; when the
  *              capacity is too small (0 with NULL asks for the size) they write nothing and return
  *              ORRERY_INVALID_ARGUMENT only if the buffer was not NULL.
+ *   Callbacks  Log, progress, hook and event functions must not free the handle that is calling them; orrery_cancel() is
+ *              allowed.
  *   Threads    A runtime, a model and a vocabulary may be used from any number of threads. A session and its
  *              generations belong to one thread at a time: a second call meanwhile returns ORRERY_BUSY. orrery_cancel
  *              may be called from anywhere. Callbacks run on the thread that called in.
@@ -348,7 +350,8 @@ ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n
 
 /* A second session with the same tokens, KV and conversation. Pages are shared until one of the two changes them.
    Where the arena has no room left for it, it starts parked: its KV lies in host memory, and its first use fails with
-   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. */
+   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full" a fork goes
+   on exactly alike; a parked one, like a loaded session, chooses anew what is resident. */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
 /* Saves tokens, KV and conversation, checksummed and bound to the model's fingerprint, to a file (whole or not at

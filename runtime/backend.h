@@ -85,7 +85,7 @@ struct Step {
   KvFormat kv;
   // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these instead of the sequence's pages, and
   // writes its token to both.
-  Span<const HeadView> heads;
+  Span<const HeadView> heads = {};
 };
 
 // A matrix (n_rows outputs, n_cols inputs), or a vector (n_rows = 1), where the backend wants it.

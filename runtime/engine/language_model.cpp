@@ -77,6 +77,8 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
   return ok_status();
 }
 
+namespace {
+
 policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context) {
   policy::Shape shape;
   shape.n_layers = static_cast<uint32_t>(h.n_layers);
@@ -84,6 +86,16 @@ policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context) 
   shape.n_context = n_context;
   shape.window = h.window;
   return shape;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
+                                                    uint32_t n_context) {
+  policy::Budget budget;
+  budget.share = options.kv_budget_bytes ? 1.0 : options.kv_share;
+  budget.max_slots = resident_slots(h, options, n_context);
+  return policy::make_policy(options.policy, policy_shape(h, n_context), budget, options.policy_options);
 }
 
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
@@ -177,7 +189,12 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
       mapped += t.bytes;
   const Planner planner{hyper, *backend, session};
   const uint64_t budget = budget_bytes(runtime) / kv::kArenaAlignment * kv::kArenaAlignment;
-  return planner.plan(weights, mapped, budget);
+  const kv::Plan plan = planner.plan(weights, mapped, budget);
+  if (session.compressed()) {   // what opening would refuse, the plan refuses
+    ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
+    (void)policy;
+  }
+  return plan;
 }
 
 }  // namespace orrery::engine

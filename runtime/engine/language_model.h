@@ -79,8 +79,9 @@ class LanguageModel {
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type);
 
-// What a compressed session's policy works on, and how many slots its budget comes to.
-policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context);
+// A compressed session's policy, and how many slots its budget comes to.
+Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
+                                                    uint32_t n_context);
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
 
 // The whole plan from a file's header: model, one session, and the budget.

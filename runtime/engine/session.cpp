@@ -62,12 +62,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                         plan.largest_context);
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
   if (options.compressed()) {
-    const model::Hyperparameters& h = session->model_->hyper();
-    policy::Budget budget;
-    budget.share = options.kv_budget_bytes ? 1.0 : options.kv_share;
-    budget.max_slots = resident_slots(h, options, plan.n_context);
-    ORRERY_ASSIGN(session->policy_, policy::make_policy(options.policy, policy_shape(h, plan.n_context), budget,
-                                                        options.policy_options));
+    ORRERY_ASSIGN(session->policy_, make_policy(session->model_->hyper(), options, plan.n_context));
   }
   ORRERY_TRY(session->acquire());
   return session;

@@ -152,6 +152,7 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
     return damaged(name, offsetof(Header, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope, sizeof rope) != 0)
     return damaged(name, offsetof(Header, rope), "the session was saved with another rotary scaling or context size");
+  if (h.reserved != 0) return damaged(name, offsetof(Header, reserved), "was written by a newer version");
   if (h.kv_type != static_cast<uint32_t>(kv.type) || h.page_bytes != kv.page_bytes() ||
       h.page_tokens != static_cast<uint32_t>(kPageTokens))
     return damaged(name, offsetof(Header, kv_type), "the session was saved with another type of KV cache");

@@ -619,6 +619,40 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   EXPECT_EQ(with(&O::reserved, 1u), ORRERY_UNSUPPORTED);
   EXPECT_EQ(with(&O::n_context, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::chunk_tokens, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::policy, "no such policy"), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::kv_budget_share, 0.5f), ORRERY_INVALID_ARGUMENT);   // full keeps everything
+  EXPECT_EQ(with(&O::kv_budget_bytes, uint64_t{1} << 20), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::n_policy_options, 1u), ORRERY_INVALID_ARGUMENT);    // but no options
+}
+
+TEST_F(Arguments, PoliciesAreOpenedByName) {
+  const orrery_option sinks[] = {{"sinks", "2"}}, unknown[] = {{"sink", "2"}}, unnamed[] = {{nullptr, "2"}};
+  const auto open = [&](const orrery_option* options, uint32_t n, float share, uint64_t bytes) {
+    orrery_session_options o = session_options();
+    o.n_context = 256;
+    o.policy = "streaming";
+    o.policy_options = options;
+    o.n_policy_options = n;
+    o.kv_budget_share = share;
+    o.kv_budget_bytes = bytes;
+    orrery_session* h = nullptr;
+    const orrery_status s = orrery_session_open(model.get(), &o, &h, nullptr);
+    if (s == ORRERY_OK) {
+      orrery_stats stats;
+      orrery_stats_init(&stats);
+      EXPECT_EQ(orrery_session_stats(h, &stats, nullptr), ORRERY_OK);
+      EXPECT_GT(stats.reservoir_bytes, stats.device_kv_bytes);
+    }
+    orrery_session_free(h);
+    return s;
+  };
+  EXPECT_EQ(open(nullptr, 0, 0.5f, 0), ORRERY_OK);
+  EXPECT_EQ(open(sinks, 1, 0.5f, 0), ORRERY_OK);
+  EXPECT_EQ(open(unknown, 1, 0.5f, 0), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(open(unnamed, 1, 0.5f, 0), ORRERY_INVALID_ARGUMENT);
+  for (const float share : {0.0f, -1.0f, 1.5f, std::numeric_limits<float>::quiet_NaN()})
+    EXPECT_EQ(open(nullptr, 0, share, 0), ORRERY_INVALID_ARGUMENT) << share;
+  EXPECT_EQ(open(nullptr, 0, 1.0f, 1), ORRERY_INVALID_ARGUMENT);   // less than the sinks take
 }
 
 TEST_F(Arguments, GenerateOptionsOutOfRange) {

@@ -80,7 +80,7 @@ TEST_F(OutOfMemory, Opening) {
                 [&] { orrery_vocab_free(vocab); }),
             30);
   orrery_model* model = nullptr;
-  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+  for (const uint32_t load : std::initializer_list<uint32_t>{ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
     orrery_model_options o = model_options();
     o.load = load;
     EXPECT_GT(
@@ -364,6 +364,26 @@ TEST_F(OutOfMemory, Resuming) {
   const Session other = open_session(other_model, 256);
   ask(other, "something", 4);
   EXPECT_EQ(ask(parent, "more", 4).tokens, ask(other, "more", 4).tokens);
+}
+
+TEST_F(OutOfMemory, CompressedSessions) {
+  const Runtime runtime = make_runtime();
+  const Model model = open_model(runtime, path);
+  orrery_session_options o = session_options();
+  o.n_context = 256;
+  o.policy = "streaming";
+  o.kv_budget_share = 0.5f;
+  orrery_session* opened = nullptr;
+  fail_each(
+      "open under a policy", [&](orrery_error* e) { return orrery_session_open(model.get(), &o, &opened, e); },
+      [&] { orrery_session_free(opened); });
+  const Session session = open_session(model, o);
+  const std::vector<int32_t> expected = ask(session, "something", 8).tokens;
+  orrery_session* child = nullptr;
+  fail_each(
+      "fork under a policy", [&](orrery_error* e) { return orrery_session_fork(session.get(), &child, e); },
+      [&] { orrery_session_free(child); });
+  EXPECT_EQ(ask(open_session(model, o), "something", 8).tokens, expected);
 }
 
 TEST_F(OutOfMemory, NothingIsNeededToFree) {

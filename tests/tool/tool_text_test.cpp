@@ -194,6 +194,24 @@ TEST(Plan, AddsUpAndFollowsTheContext) {
   EXPECT_GE(large.at("largest_context").get<uint64_t>(), 4096u);
 }
 
+TEST(Plan, APolicyKeepsItsShareOnTheDevice) {
+  const auto plan = [](const std::string& budget) {
+    return Json::parse(output({"plan", demo_model(), "--json", "--context", "4096", "--policy", "streaming",
+                               "--kv-budget", budget}));
+  };
+  const uint64_t token = 2u * 32 * 2, heads = 4 * 8;   // K and V of one head in f16; layers x KV heads
+  const Json quarter = plan("25%"), bytes = plan("1MiB");
+  EXPECT_EQ(quarter.at("compressed_kv_bytes"), 1024 * heads * token);
+  EXPECT_EQ(quarter.at("full_kv_bytes"), 0);
+  EXPECT_EQ(quarter.at("reservoir_bytes"), 4096 * heads * token);
+  EXPECT_EQ(bytes.at("compressed_kv_bytes"), 1u << 20);
+  for (const char* bad : {"0%", "101%", "x%", "-5%", "12XB"})
+    EXPECT_EQ(run({"plan", demo_model(), "--policy", "streaming", std::string("--kv-budget=") + bad}).code, 2) << bad;
+  const Finished unknown = run({"plan", demo_model(), "--policy", "steaming"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("did you mean 'streaming'"), std::string::npos) << unknown.err;
+}
+
 TEST(Plan, TheTableSaysWhetherItFits) {
   const std::string fits = output({"plan", demo_model(), "--context", "1024", "--budget", "1GiB"});
   EXPECT_NE(fits.find("A session of 1,024 tokens, KV cache in f16"), std::string::npos) << fits;
