@@ -1,19 +1,13 @@
 #include "runtime/engine/generation.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "runtime/base/clock.h"
 #include "runtime/engine/prompt.h"
 
 namespace orrery::engine {
 
 namespace {
-
-uint64_t now_us() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
 
 text::Value assistant_message(const std::string& content) {
   text::Map message;

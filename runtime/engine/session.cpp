@@ -1,19 +1,10 @@
 #include "runtime/engine/session.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "runtime/base/clock.h"
 
 namespace orrery::engine {
-
-namespace {
-
-uint64_t now_us() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
-
-}  // namespace
 
 uint64_t session_host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
