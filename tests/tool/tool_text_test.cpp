@@ -14,7 +14,10 @@ namespace {
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-Json vectors() { return Json::parse(read_whole(source_path("tests/tool/demo_vectors.json"))); }
+const Json& vectors() {
+  static const Json all = Json::parse(read_whole(source_path("tests/tool/demo_vectors.json")));
+  return all;
+}
 
 std::string joined(const Json& ids) {
   std::string line;
