@@ -1,0 +1,384 @@
+"""HeteroCache, SyncKV and StreamingLLM a second time, in NumPy, for goldens only: from the papers and their digest.
+
+In: attention logits, from a function (make_policy_run_goldens.py's synthetic one) or from the demo model. Out: which tokens
+every head keeps at which step. policy_answers.py asks the demo model with them. Budgets and overlaps are fractions, softmax
+is float64; ties go to the lower index. Written for plainness: a set of tokens is a row of booleans.
+
+A policy's life: settle(attention, n) when n tokens are there, then after_step(attention, position) behind every generated
+token; visible(layer, n_now) says which tokens a head attends to. `attention.logits(layer, positions, n_keys)` are the scaled
+products of the queries at `positions` with the first n_keys keys: (positions, n_kv_heads, group, n_keys). settled and checks
+hold what was decided. A tail of `tail` slots for generated tokens is inside the budget; who calls settles again when it is full.
+"""
+
+from fractions import Fraction as F
+
+import numpy as np
+
+CALIBRATION_QUERIES = 16
+MOST_CALIBRATION_KEYS = 1024
+LEAST_STABILITY = F(1, 20)
+POOL = 5
+
+
+class BudgetTooSmall(Exception):
+    pass
+
+
+def tail_of(n_tokens):
+    return min(max(n_tokens // 32, 16), 256)
+
+
+# ---- From logits to sets ----
+
+class Chooser:
+    """Top-k as booleans. Remembers the closest call: the least relative gap between the last score in and the first out."""
+
+    def __init__(self, watch=False):
+        self.watch, self.least_gap = watch, np.inf
+
+    def scores(self, logits, reduce, pool):
+        """(.., group, keys) -> (.., keys): softmax, average pooling (zeros count in the divisor), group reduction."""
+        x = logits.astype(np.float64)
+        x = np.exp(x - x.max(axis=-1, keepdims=True))
+        x /= x.sum(axis=-1, keepdims=True)
+        if reduce == "mean":
+            return self.pooled(x.mean(axis=-2), pool)   # mean and average commute
+        assert reduce == "max", reduce
+        return self.pooled(x, pool).max(axis=-2)
+
+    @staticmethod
+    def pooled(x, width):
+        if width == 1:
+            return x
+        half, n = width // 2, x.shape[-1]
+        padded = np.zeros(x.shape[:-1] + (n + 2 * half,))
+        padded[..., half:half + n] = x
+        return sum(padded[..., i:i + n] for i in range(width)) / width
+
+    def top(self, scores, k):
+        """(.., keys) booleans, k of them true in each row: highest score first, then lowest index."""
+        n = scores.shape[-1]
+        assert 0 <= k <= n
+        if k in (0, n):
+            return np.full(scores.shape, k == n)
+        last = np.partition(scores, n - k, axis=-1)[..., n - k, None]
+        above, level = scores > last, scores == last
+        room = k - above.sum(axis=-1, keepdims=True)
+        chosen = above | (level & (np.cumsum(level, axis=-1) <= room))
+        if self.watch:
+            first_out = np.where(chosen, -np.inf, scores).max(axis=-1, keepdims=True)
+            self.least_gap = min(self.least_gap, float(((last - first_out) / last).min()))
+        return chosen
+
+
+def median(counts, k):
+    """Per column of counts (steps, ..): the median over steps of count / k, exactly."""
+    ordered = np.sort(counts, axis=0)
+    n = len(ordered)
+    twice = ordered[(n - 1) // 2] + ordered[n // 2]
+    return np.vectorize(lambda c: F(int(c), 2 * k), otypes=[object])(twice)
+
+
+class Calibration:
+    """How heads overlap over the last queries of n tokens. Step 0 is the last one; steps 1.. go back from it."""
+
+    def __init__(self, attention, n, reduce, pool, chooser):
+        n_steps = min(CALIBRATION_QUERIES, n)
+        assert n_steps >= 2, "nothing to calibrate on"
+        candidates = n - n_steps + 1   # what the oldest of these queries could see
+        self.k = min(MOST_CALIBRATION_KEYS, max(1, candidates // 4))
+        self.with_first, self.pairs = [], []   # per layer (steps, heads), (steps, heads, heads): tokens in common
+        for layer in range(attention.n_layers):
+            logits = attention.logits(layer, [n - 1 - i for i in range(n_steps)], candidates)
+            sets = chooser.top(chooser.scores(logits, reduce, pool), self.k)
+            self.with_first.append((sets[1:] & sets[0]).sum(axis=-1))
+            x = sets[1:].astype(np.float32)   # exact: sums below 2^24
+            self.pairs.append(np.rint(x @ x.transpose(0, 2, 1)).astype(int))
+
+    def stability(self):
+        return [median(c, self.k) for c in self.with_first]
+
+    def similarity(self):
+        return [median(c, self.k) for c in self.pairs]
+
+    def mean_similarity(self):
+        return [[[F(int(x), self.k * len(c)) for x in row] for row in c.sum(axis=0)] for c in self.pairs]
+
+
+# ---- HeteroCache ----
+
+def classify(stable, similar, tau_sim, tau_stable):
+    """One layer's (roles, pivot of each satellite): greedy star clusters first, stability splits what is left."""
+    n = len(stable)
+    edge = [[i != j and similar[i][j] >= tau_sim for j in range(n)] for i in range(n)]
+    roles, pivot_of, free = [""] * n, [None] * n, set(range(n))
+    while free:
+        degree = {i: sum(edge[i][j] for j in free) for i in sorted(free)}
+        pivot = max(degree, key=lambda i: degree[i])   # the first of the largest
+        if degree[pivot] == 0:
+            break
+        roles[pivot] = "pivot"
+        members = [j for j in free if edge[pivot][j]]
+        for j in members:
+            roles[j], pivot_of[j] = "satellite", pivot
+        free -= {pivot, *members}
+    for i in free:
+        roles[i] = "anchor" if stable[i] >= tau_stable else "volatile"
+    return roles, pivot_of
+
+
+def is_full(role):
+    return role in ("volatile", "pivot")
+
+
+def all_roles(stability, similarity, tau_sim, tau_stable):
+    layers = [classify(s, m, tau_sim, tau_stable) for s, m in zip(stability, similarity)]
+    return [r for r, _ in layers], [p for _, p in layers]
+
+
+def n_full_of(roles):
+    return sum(is_full(r) for layer in roles for r in layer)
+
+
+def roles_within(stability, similarity, tau_sim, tau_stable, max_full):
+    """Roles with at most max_full full heads: thresholds on a grid of .05, the nearest to those preferred, then demotion."""
+    roles, pivot_of = all_roles(stability, similarity, tau_sim, tau_stable)
+    if max_full is None or n_full_of(roles) <= max_full:
+        return roles, pivot_of
+    grid = [F(i, 20) for i in range(1, 20)]
+    pairs = sorted((abs(a - tau_sim) + abs(b - tau_stable), abs(a - tau_sim), a, b) for a in grid for b in grid)
+    for _, _, a, b in pairs:
+        found, pivots = all_roles(stability, similarity, a, b)
+        if n_full_of(found) <= max_full:
+            return found, pivots
+    volatile = sorted((-stability[l][h], l, h) for l, layer in enumerate(roles)
+                      for h, role in enumerate(layer) if role == "volatile")
+    for _, l, h in volatile[:n_full_of(roles) - max_full]:
+        roles[l][h] = "anchor"
+    if n_full_of(roles) > max_full:
+        raise BudgetTooSmall(f"{n_full_of(roles)} pivots, and {max_full} full heads allowed")
+    return roles, pivot_of
+
+
+def share_out(total, weights, cap, chooser):
+    """Whole numbers that sum to `total` in proportion to weights, none above cap: excess is spread, largest remainders."""
+    assert total <= cap * len(weights)
+    given, free, rest = [0] * len(weights), list(range(len(weights))), total
+    while True:
+        weight = sum(weights[i] for i in free)
+        full = [i for i in free if rest * weights[i] >= cap * weight]
+        if not full:
+            break
+        for i in full:
+            given[i] = cap
+        rest -= cap * len(full)
+        free = [i for i in free if i not in full]
+        if not free:
+            return given
+    exact = {i: rest * weights[i] / weight for i in free}
+    for i in free:
+        given[i] = int(exact[i])
+    by_remainder = sorted(free, key=lambda i: (given[i] - exact[i], i))
+    left = total - sum(given)
+    if chooser.watch and 0 < left < len(by_remainder):
+        a, b = by_remainder[left - 1], by_remainder[left]
+        if weights[a] != weights[b]:   # equal weights are a true tie: the lower index
+            chooser.least_gap = min(chooser.least_gap, float((exact[a] - given[a]) - (exact[b] - given[b])))
+    for i in by_remainder[:left]:
+        given[i] += 1
+    return given
+
+
+class HeteroCache:
+    def __init__(self, shape, budget, tau_sim="0.5", tau_stable="0.5", tau_drift=None, block=5, reduce="mean", tail=None,
+                 max_full=None, refresh=True, watch=False):
+        self.n_layers, self.n_heads = shape
+        self.budget, self.tau_sim, self.tau_stable = F(budget), F(tau_sim), F(tau_stable)
+        self.tau_drift = self.tau_stable if tau_drift is None else F(tau_drift)
+        self.block, self.reduce, self.fixed_tail, self.max_full, self.refresh = block, reduce, tail, max_full, refresh
+        self.choose = Chooser(watch)
+
+    def settle(self, attention, n):
+        self.n, self.t, self.checks = n, 0, []
+        self.tail = tail_of(n) if self.fixed_tail is None else self.fixed_tail
+        calibration = Calibration(attention, n, "mean", POOL, self.choose)
+        stability = calibration.stability()
+        self.roles, self.pivot_of = roles_within(stability, calibration.similarity(), self.tau_sim, self.tau_stable,
+                                                 self.max_full)
+        cells = [(l, h) for l in range(self.n_layers) for h in range(self.n_heads)]
+        self.compressed = [(l, h) for l, h in cells if not is_full(self.roles[l][h])]
+        n_full, n_compressed = len(cells) - len(self.compressed), len(self.compressed)
+        length = n + self.tail
+        if n_compressed:
+            with_tail = int((self.budget * len(cells) - n_full) * length / n_compressed)   # eq. 7, with the tail in it
+            if with_tail <= self.tail:
+                raise BudgetTooSmall(f"{n_full} of {len(cells)} heads are full, {float(self.budget)} of {length} tokens")
+            floor = max(F(1, calibration.k), LEAST_STABILITY)
+            weights = [1 / (max(stability[l][h], floor) + F(1, 10**6)) for l, h in self.compressed]
+            lengths = share_out(n_compressed * with_tail, weights, length, self.choose)   # eq. 8
+            if min(lengths) <= self.tail:
+                raise BudgetTooSmall(f"a head's share of {min(lengths)} is no more than the tail of {self.tail}")
+        elif self.budget < 1:
+            raise BudgetTooSmall("every head is full")
+        else:
+            with_tail, lengths = length, []
+        self.base_length = with_tail - self.tail
+        self.length = {cell: x - self.tail for cell, x in zip(self.compressed, lengths)}
+        self.keep, self.base = {}, {}
+        for layer in range(self.n_layers):
+            scores = self.choose.scores(attention.logits(layer, [n - 1], n), self.reduce, POOL)[0]
+            for h in range(self.n_heads):
+                if (layer, h) in self.length:
+                    self.keep[layer, h] = self.choose.top(scores[h], self.length[layer, h])
+                elif self.roles[layer][h] == "pivot":
+                    self.base[layer, h] = self.choose.top(scores[h], self.base_length)
+        self.stability, self.calibration_k = stability, calibration.k
+
+    def after_step(self, attention, position):
+        """Queries of the block end at `position`; what changes is seen from the next step on."""
+        self.t += 1
+        if self.t % self.block or not self.refresh:
+            return
+        for layer in sorted({l for l, _ in self.base}):
+            positions = list(range(position - self.block + 1, position + 1))
+            scores = self.choose.scores(attention.logits(layer, positions, self.n), self.reduce, POOL)
+            for h in range(self.n_heads):
+                if (layer, h) not in self.base:
+                    continue
+                sets = self.choose.top(scores[:, h], self.base_length)
+                overlap = median((sets & self.base[layer, h]).sum(axis=-1), self.base_length).item()   # eq. 9
+                check = {"step": self.t, "layer": layer, "pivot": h, "median": overlap, "triggered": overlap < self.tau_drift}
+                if check["triggered"]:
+                    self.base[layer, h] = sets[-1]
+                    check["satellites"] = [s for s in range(self.n_heads) if self.pivot_of[layer][s] == h
+                                           and self.roles[layer][s] == "satellite"]
+                    for s in check["satellites"]:
+                        self.keep[layer, s] = self.choose.top(scores[-1, h], self.length[layer, s])
+                self.checks.append(check)
+
+    def visible(self, layer, n_now):
+        rows = np.ones((self.n_heads, n_now), bool)
+        for h in range(self.n_heads):
+            if (layer, h) in self.keep:
+                rows[h, :self.n] = self.keep[layer, h]
+        return rows
+
+
+# ---- SyncKV ----
+
+def k_means(rows, n_clusters, chooser):
+    """(cluster of each row, the row nearest to each centre or None): farthest-point start, lowest index wins ties."""
+    def distance(a, b):
+        return sum((x - y) * (x - y) for x, y in zip(a, b))
+
+    def first_least(values, indices):
+        order = sorted(indices, key=lambda i: (values[i], i))
+        if chooser.watch and len(order) > 1:
+            chooser.least_gap = min(chooser.least_gap, float(values[order[1]] - values[order[0]]))
+        return order[0] if order else None
+
+    n = len(rows)
+    centres = [rows[0]]
+    while len(centres) < n_clusters:
+        nearest = [-min(distance(row, c) for c in centres) for row in rows]
+        centres.append(rows[first_least(nearest, range(n))])
+    assigned = None
+    for _ in range(100):
+        found = [first_least([distance(row, c) for c in centres], range(n_clusters)) for row in rows]
+        if found == assigned:
+            break
+        assigned = found
+        for c in range(n_clusters):
+            members = [rows[i] for i in range(n) if assigned[i] == c]
+            if members:
+                centres[c] = [sum(x) / len(members) for x in zip(*members)]
+    return assigned, [first_least([distance(row, centres[c]) for row in rows], [i for i in range(n) if assigned[i] == c])
+                      for c in range(n_clusters)]
+
+
+class SyncKv:
+    def __init__(self, shape, budget, n_representatives=2, static_share="0.5", stride=5, tail=None, refresh=True, watch=False):
+        self.n_layers, self.n_heads = shape
+        self.budget, self.n_representatives, self.static_share = F(budget), n_representatives, F(static_share)
+        self.stride, self.fixed_tail, self.refresh, self.choose = stride, tail, refresh, Chooser(watch)
+
+    def settle(self, attention, n):
+        self.n, self.t, self.checks = n, 0, []
+        self.tail = tail_of(n) if self.fixed_tail is None else self.fixed_tail
+        free = self.n_heads - self.n_representatives
+        with_tail = int((self.budget * self.n_heads - self.n_representatives) * (n + self.tail) / free)
+        self.k = with_tail - self.tail
+        if self.k < 1:
+            raise BudgetTooSmall(f"k of {with_tail}, and a tail of {self.tail}")
+        self.k_dynamic = int((1 - self.static_share) * self.k)
+        similarity = Calibration(attention, n, "max", 1, self.choose).mean_similarity()
+        self.clusters, self.heads, self.fixed, self.dynamic = [], [], {}, {}
+        for layer in range(self.n_layers):
+            largest = max(max(row) for row in similarity[layer])
+            rows = [[largest - x for x in row] for row in similarity[layer]]
+            clusters, heads = k_means(rows, self.n_representatives, self.choose)
+            self.clusters.append(clusters)
+            self.heads.append(heads)
+            scores = self.choose.scores(attention.logits(layer, [n - 1], n), "max", 1)[0]
+            for c, h in enumerate(heads):
+                if h is not None:
+                    self.fixed[layer, c] = self.choose.top(scores[h], self.k - self.k_dynamic)
+                    self.dynamic[layer, c] = self.choose.top(scores[h], self.k) & ~self.fixed[layer, c]
+
+    def after_step(self, attention, position):
+        self.t += 1
+        if self.t % self.stride or not self.refresh:
+            return
+        for layer in range(self.n_layers):
+            scores = self.choose.scores(attention.logits(layer, [position], self.n), "max", 1)[0]
+            for c, h in enumerate(self.heads[layer]):
+                if h is not None:   # static tokens are in already
+                    rest = np.where(self.fixed[layer, c], -1.0, scores[h])
+                    self.dynamic[layer, c] = self.choose.top(rest, self.k_dynamic)
+                    self.checks.append({"step": self.t, "layer": layer, "cluster": c})
+
+    def visible(self, layer, n_now):
+        rows = np.ones((self.n_heads, n_now), bool)
+        for h in range(self.n_heads):
+            c = self.clusters[layer][h]
+            if h != self.heads[layer][c]:
+                rows[h, :self.n] = self.fixed[layer, c] | self.dynamic[layer, c]
+        return rows
+
+
+# ---- Floor and ceiling ----
+
+class Full:
+    tail = 0
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def settle(self, attention, n):
+        pass
+
+    def after_step(self, attention, position):
+        pass
+
+    def visible(self, layer, n_now):
+        return None
+
+
+class Streaming(Full):
+    """The first `sinks` tokens and the newest, within the budget's share of the tokens present when settling."""
+
+    def __init__(self, shape, budget, sinks=4):
+        super().__init__(shape)
+        self.budget, self.sinks = F(budget), sinks
+
+    def settle(self, attention, n):
+        self.capacity = int(self.budget * n) if self.budget < 1 else None
+        if self.capacity is not None and self.capacity <= self.sinks:
+            raise BudgetTooSmall(f"{self.capacity} tokens for {self.sinks} sinks and the newest")
+
+    def visible(self, layer, n_now):
+        keys = np.arange(n_now)
+        if self.capacity is None or n_now <= self.capacity:
+            return None
+        row = (keys < self.sinks) | (keys >= n_now - (self.capacity - self.sinks))
+        return np.broadcast_to(row, (self.shape[1], n_now))
