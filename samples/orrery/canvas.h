@@ -1,0 +1,105 @@
+// A picture in memory: an RGB raster that charts draw on, and its way into a PNG file. Everything is drawn
+// anti-aliased from its exact distance to a pixel's centre, strokes and letters alike, so nothing is drawn
+// larger and scaled down. Coordinates are pixels, x to the right and y down, (0, 0) being the corner of the
+// first pixel; what lies outside the picture, or is no number, is not drawn.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace orrery::tool {
+
+struct Rgb {
+  uint8_t r, g, b;
+  bool operator==(const Rgb& o) const { return r == o.r && g == o.g && b == o.b; }
+  bool operator!=(const Rgb& o) const { return !(*this == o); }
+};
+
+struct Point {
+  double x, y;
+};
+
+struct Rect {
+  double x, y, w, h;
+  double right() const { return x + w; }
+  double bottom() const { return y + h; }
+};
+
+enum class Align { left, centre, right };
+enum class Marker { circle, square, triangle, diamond };
+
+// On and off, in pixels along the line; off 0 is a solid line.
+struct Dash {
+  double on = 0, off = 0;
+};
+
+struct TextStyle {
+  Rgb color{0x33, 0x33, 0x33};
+  double size = 1;  // 1: capitals 9 pixels high
+  Align align = Align::left;
+  bool bold = false;
+  bool upwards = false;  // a quarter turn: reads from bottom to top, and `align` is along that way
+};
+
+class Canvas {
+ public:
+  static constexpr int kLargestSide = 16384;  // pixels
+  static constexpr double kLineHeight = 18;   // from a line of text of size 1 to the next
+
+  // Failure unless both sides are 1 to kLargestSide.
+  Canvas(int width, int height, Rgb background = {0xFF, 0xFF, 0xFF});
+
+  int width() const { return width_; }
+  int height() const { return height_; }
+  Rgb pixel(int x, int y) const;  // of a pixel inside
+
+  // What follows is drawn inside this rectangle only. The whole picture at first.
+  void clip(Rect inside);
+  void clip_nothing();
+
+  void fill(Rect area, Rgb color, double alpha = 1);
+  void frame(Rect area, Rgb color, double thickness = 1);  // inside the area
+  void line(Point from, Point to, Rgb color, double thickness = 1, Dash dash = {});
+  // One stroke: where it crosses itself it is no darker.
+  void polyline(const std::vector<Point>& points, Rgb color, double thickness = 1, Dash dash = {});
+  void disc(Point centre, double radius, Rgb color);
+  void marker(Marker shape, Point centre, double radius, Rgb color);
+
+  // UTF-8; a character that the font lacks, or a malformed byte, is drawn as a box. The anchor is the
+  // left end, the middle or the right end of the line, at half the height of its capitals.
+  void text(Point anchor, std::string_view words, const TextStyle& style);
+  static double text_width(std::string_view words, double size = 1);
+  // The words, or as many of them as fit the width with "..." behind.
+  static std::string fitted(std::string_view words, double width, double size = 1);
+
+  // The picture as a PNG file's bytes.
+  std::string png() const;
+  // Writes it whole or not at all: beside its place first, then renamed. Failure names path and reason.
+  void save_png(const std::string& path) const;
+
+ private:
+  struct Span {
+    int first, last;  // last is one past
+  };
+  Span columns(double from, double to) const;  // the clipped pixels whose centres may lie between
+  Span rows(double from, double to) const;
+  void blend(int x, int y, Rgb color, double alpha);
+  // A stroke is gathered in mask_ as coverage, then blended once.
+  void stroke(Point from, Point to, double thickness);
+  void stroke_dashed(const std::vector<Point>& points, double thickness, Dash dash);
+  void blend_mask(Rgb color);
+  void convex(const std::vector<Point>& corners, Rgb color);
+
+  int width_, height_;
+  Span clip_x_, clip_y_;
+  std::vector<uint8_t> pixels_;  // (height, width, 3)
+  std::vector<float> mask_;      // (height, width), all 0 between strokes
+  Span mask_x_{0, 0}, mask_y_{0, 0};
+};
+
+// Gives the file these bytes, or leaves it as it was. Failure names path and reason.
+void write_whole_file(const std::string& path, std::string_view bytes);
+
+}  // namespace orrery::tool
