@@ -2,11 +2,12 @@
 
     python3 policy_answers.py MODEL.gguf SAMPLES.jsonl --run full --run hetero,0.5,tau_sim=.5,tau_stable=.4 --run sync,0.5
 
-SAMPLES.jsonl: one {"context", "questions": [{"question", "answer"}], and "system" if not the default} per line. A sample
-is one conversation: the first question stands behind the context and a blank line, each next one is a turn of its own, and what
-was answered stays. A turn is prefilled exactly, over every key there is; then the policy settles and the answer is generated
-greedily with the tokens that each head keeps, and those generated since. An answer is right when it equals the expected one,
-white space aside. "kept" is the share of full attention's right answers (same sample, same turn) that a policy has right too.
+SAMPLES.jsonl is what `orrery eval --write-samples` writes: {"system" ("" or none: no such message), "context", "questions":
+[{"question", "answers" or "answer"}]} per line. A sample is one conversation: the first question stands behind the context and a
+blank line, each next one is a turn of its own, and what was answered stays; with --single each question stands alone behind the
+context. A turn is prefilled exactly, over every key there is; then the policy settles and the answer is generated greedily with
+the tokens that each head keeps, and those generated since. An answer is right when its words are those of a right one, case
+and punctuation aside. "kept" is the share of full attention's right answers (same sample, same turn) that a policy has right too.
 
 --run NAME[,BUDGET[,option=value]..]: full, streaming, hetero, sync; options are the keyword arguments of policy_reference.py's
 classes (tail=0 is the papers' accounting, frozen=1 never refreshes, share=.2 allows that share of full heads).
@@ -16,6 +17,8 @@ Needs numpy, gguf, tokenizers, jinja2. One core is enough: OMP_NUM_THREADS=1.
 import argparse
 import json
 import os
+import re
+import string
 import time
 from fractions import Fraction as F
 
@@ -26,7 +29,6 @@ import oracle
 from make_demo_golden import read_model, tokenizer_of
 from policy_reference import BudgetTooSmall, CALIBRATION_QUERIES, Full, HeteroCache, Streaming, SyncKv
 
-SYSTEM = "You answer questions about the text."
 CHUNK = 256
 
 
@@ -145,8 +147,8 @@ def make_policy(text, model):
 
 
 class Conversation:
-    def __init__(self, keys, sample):
-        self.tok = tokenizer_of(keys)
+    def __init__(self, tok, keys, sample):
+        self.tok = tok
         self.eos = keys["tokenizer.ggml.eos_token_id"]
         self.template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(keys["tokenizer.chat_template"])
         self.sample = sample
@@ -155,10 +157,11 @@ class Conversation:
         text = self.template.render(messages=messages, add_generation_prompt=True)
         return self.tok.encode(text, add_special_tokens=False).ids
 
-    def opening(self):
-        question = self.sample["questions"][0]["question"]
-        return self.render([{"role": "system", "content": self.sample.get("system", SYSTEM)},
-                            {"role": "user", "content": self.sample["context"] + "\n\n" + question}])
+    def opening(self, i=0):
+        """The context with question i behind it."""
+        system = self.sample.get("system")
+        user = {"role": "user", "content": self.sample["context"] + "\n\n" + self.sample["questions"][i]["question"]}
+        return self.render([{"role": "system", "content": system}, user] if system else [user])
 
     def turn(self, i):
         """What stands between an answer's last token and the next answer, beginning with its end token."""
@@ -166,12 +169,22 @@ class Conversation:
         return closing + self.render([{"role": "user", "content": self.sample["questions"][i]["question"]}])
 
 
-def converse(model, talk, policy, state, first_logits, most):
-    """[(text, right or None where the budget was refused)] of every question."""
-    model.restore(state)
-    logits, told, pending = first_logits, [], []
+def words(text):
+    return re.sub(f"[{re.escape(string.punctuation)}]", " ", text.lower()).split()
+
+
+def common_prefix(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def converse(model, talk, policy, state, single, most):
+    """[(text, right or None where the budget was refused)] of every question; `state` is the model behind the context."""
+    told, pending = [], []
     for i, qa in enumerate(talk.sample["questions"]):
-        if i:
+        if i == 0 or single:
+            model.restore(state)
+            logits = model.prefill(talk.opening(i)[state[0]:])
+        else:
             logits = model.prefill(pending + talk.turn(i))
         try:
             ids = answer(model, policy, logits, talk.eos, most)
@@ -181,7 +194,7 @@ def converse(model, talk, policy, state, first_logits, most):
             continue
         pending = ids[-1:] if len(ids) == most else []
         text = talk.tok.decode(ids)
-        told.append((text, text.split() == qa["answer"].split()))
+        told.append((text, words(text) in [words(a) for a in qa.get("answers", [qa.get("answer", "")])]))
     return told
 
 
@@ -191,6 +204,7 @@ def main():
     args.add_argument("samples")
     args.add_argument("--run", action="append", required=True)
     args.add_argument("--limit", type=int, default=10**9, help="samples")
+    args.add_argument("--single", action="store_true", help="each question alone behind the context")
     args.add_argument("--max-tokens", type=int, default=128)
     args.add_argument("--json", help="answers, one line per conversation and run")
     args = args.parse_args()
@@ -198,17 +212,21 @@ def main():
         samples = [json.loads(line) for line in f if line.strip()][:args.limit]
     keys, tensors = read_model(args.model)
     model = Demo(keys, tensors, keys["llama.context_length"])
+    tok = tokenizer_of(keys)
     runs = ["full"] + [r for r in args.run if r != "full"]
     right, kept, refused, seconds = ({r: 0 for r in runs} for _ in range(4))
     n_answers, out = 0, open(args.json, "w") if args.json else None
     for at, sample in enumerate(samples):
-        talk, model.n = Conversation(keys, sample), 0
-        logits = model.prefill(talk.opening())
+        assert sample.get("metric", "exact") == "exact" and not sample.get("question_inside"), "not one of our own tasks"
+        talk, model.n = Conversation(tok, keys, sample), 0
+        prompts = [talk.opening(i) for i in range(len(sample["questions"]))]
+        shared = min(min(common_prefix(prompts[0], p), len(p) - 1) for p in prompts)
+        model.prefill(prompts[0][:shared])
         state = model.snapshot()
         n_answers += len(sample["questions"])
         for run in runs:
             start = time.perf_counter()
-            told = converse(model, talk, make_policy(run, model), state, logits, args.max_tokens)
+            told = converse(model, talk, make_policy(run, model), state, args.single, args.max_tokens)
             seconds[run] += time.perf_counter() - start
             if run == "full":
                 by_full = told
@@ -216,7 +234,7 @@ def main():
             refused[run] += sum(r is None for _, r in told)
             kept[run] += sum(r is True and f is True for (_, r), (_, f) in zip(told, by_full))
             if out:
-                out.write(json.dumps({"sample": at, "length": state[0], "run": run, "answers": told}) + "\n")
+                out.write(json.dumps({"sample": at, "task": sample.get("task"), "length": state[0], "run": run, "answers": told}) + "\n")
                 out.flush()
         if (at + 1) % 5 == 0 or at + 1 == len(samples):
             print(f"{at + 1} of {len(samples)} conversations, {n_answers} answers", flush=True)
