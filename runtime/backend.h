@@ -128,6 +128,12 @@ struct StepLimits {
   int64_t max_in = 0;                     // widest matmul input
 };
 
+// A stretch of host memory.
+struct HostPiece {
+  const std::byte* data = nullptr;
+  uint64_t bytes = 0;
+};
+
 struct BackendInfo {
   const char* name = "";                  // "cpu", "cuda"
   const char* path = "";                  // instruction path or architecture: "avx512-vnni", "sm_89"
@@ -147,6 +153,9 @@ class Backend {
   virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when it is there
   virtual void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) = 0;
   virtual Status synchronize() = 0;
+  // Gathers the pieces, one behind the other, to `to`, and returns when the bytes are there. Beside everything else: on
+  // any thread, during steps too, and not in their order; nobody else touches either side meanwhile.
+  virtual Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) = 0;
   // The content of [at, at + bytes) is not needed any more: where device memory is the system's, it may go back to it.
   virtual void discard(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
 

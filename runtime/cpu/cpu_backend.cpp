@@ -101,6 +101,13 @@ class CpuBackend final : public Backend {
     if (bytes) std::memmove(host(to), host(from), bytes);
   }
   Status synchronize() override { return ok_status(); }
+  Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override {
+    for (const HostPiece& piece : pieces) {
+      if (piece.bytes) std::memcpy(host(to), piece.data, piece.bytes);
+      to = to + piece.bytes;
+    }
+    return ok_status();
+  }
   void discard(Ptr<std::byte> at, uint64_t bytes) override { arena_.discard(at.address - arena().address, bytes); }
 
   uint64_t weight_bytes(TensorType, int64_t, int64_t) const override { return 0; }

@@ -3,65 +3,18 @@
 // memory that does not come back all show.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 #include <set>
 #include <vector>
 
 #include "runtime/kv/page_table.h"
 #include "tests/support/random_blocks.h"
+#include "tests/unit/kv_fixture.h"
 
 namespace orrery::kv {
 namespace {
 
 using orrery::testing::Random;
-
-// Device memory is this machine's; nothing but copies is asked of it.
-class MemoryBackend final : public Backend {
- public:
-  BackendInfo info() const override { return {"memory", "", 1, true}; }
-  Status reserve_arena(uint64_t bytes) override {
-    memory_.assign(bytes, std::byte{0xEE});
-    return ok_status();
-  }
-  Ptr<std::byte> arena() const override { return {reinterpret_cast<uintptr_t>(memory_.data())}; }
-  void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override {
-    std::memcpy(at(to), from, bytes);
-  }
-  void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override {
-    std::memcpy(to, at(from), bytes);
-  }
-  void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override {
-    std::memcpy(at(to), at(from), bytes);
-    ++n_copies;
-  }
-  void discard(Ptr<std::byte> at_, uint64_t bytes) override { std::memset(at(at_), 0xDD, bytes); }
-  Status synchronize() override { return ok_status(); }
-  uint64_t weight_bytes(TensorType, int64_t, int64_t) const override { return 0; }
-  Status place_weight(TensorType, int64_t, int64_t, const std::byte*, Ptr<std::byte>, Weight*) override {
-    return ok_status();
-  }
-  uint64_t scratch_bytes(const StepLimits&) const override { return 0; }
-  void set_scratch(Ptr<std::byte>, const StepLimits&) override {}
-  void begin_step(const Step&) override {}
-  void end_step() override {}
-  void embed(const Weight&, Ptr<float>) override {}
-  void rms_norm(Ptr<const float>, int64_t, Ptr<const float>, Ptr<float>, int64_t, int32_t, int64_t,
-                float) override {}
-  void matmul(Span<const Product>, Ptr<const float>, int64_t, int32_t) override {}
-  void prepare_rope(const RopeSpec&) override {}
-  void rope(Ptr<float>, int64_t, int32_t, int32_t) override {}
-  void append_kv(int32_t, Ptr<const float>, Ptr<const float>, int64_t) override {}
-  void attend(int32_t, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
-  void swiglu(Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
-  void add(Ptr<float>, Ptr<const float>, int64_t) override {}
-
-  static std::byte* at(Ptr<const std::byte> p) { return reinterpret_cast<std::byte*>(p.address); }
-  int n_copies = 0;
-
- private:
-  std::vector<std::byte> memory_;
-};
 
 // 64 tokens of 64 bytes: a page is 4 KiB.
 const KvFormat kFormat = {KvType::f32, 1, 1, 8};
