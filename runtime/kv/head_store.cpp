@@ -69,6 +69,13 @@ void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
   head.length = std::max(head.length, slot + 1);
 }
 
+void HeadStore::replace(Backend* backend, uint32_t index, uint32_t slot, uint32_t position,
+                        Ptr<const std::byte> from) {
+  const Head& head = heads_[index];
+  backend->copy({slot_address(head, slot)}, from, format_.token_bytes());
+  positions_[head.first + slot] = position;
+}
+
 void HeadStore::copy_from(Backend* backend, const HeadStore& other) {
   heads_ = other.heads_;
   std::copy(other.positions_.begin(), other.positions_.end(), positions_.begin());

@@ -43,6 +43,9 @@ class HeadStore {
   HeadView view_with_append(uint32_t head, uint32_t slot) const;
   void commit(uint32_t head, uint32_t slot, uint32_t position);
 
+  // The token in `slot` (< length) is replaced by the one of `position`, whose KV lies at `from` on the device.
+  void replace(Backend* backend, uint32_t head, uint32_t slot, uint32_t position, Ptr<const std::byte> from);
+
   // Takes over layout and content of `other`, of the same format and size.
   void copy_from(Backend* backend, const HeadStore& other);
 

@@ -1,0 +1,204 @@
+#include "runtime/kv/refills.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+namespace {
+constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
+}
+
+uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens) {
+  return align_up(staging_tokens * format.token_bytes(), kArenaAlignment);
+}
+
+Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_tokens,
+                 uint64_t staging_tokens)
+    : io_(io),
+      backend_(backend),
+      format_(format),
+      staging_(std::move(staging)),
+      max_tokens_(max_tokens),
+      staging_tokens_(staging_tokens) {
+  const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
+  pending_.reserve(n_heads);
+  what_.reserve(max_tokens);
+  has_pending_.resize(n_heads);
+  // Of each refresh the last chunk, and as many whole ones as there is room for halves (of 3 tokens: 3).
+  chunks_ = std::vector<Chunk>(n_heads + 3);
+  pieces_.resize(staging_tokens);
+}
+
+Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
+                                               uint64_t max_tokens, uint64_t staging_tokens) {
+  if (staging_tokens < 2)
+    return error(Code::invalid_argument, "a staging ring of %llu tokens, expected 2 or more",
+                 static_cast<unsigned long long>(staging_tokens));
+  ORRERY_ASSIGN(ArenaRegion staging,
+                ArenaRegion::take(arena, staging_bytes(format, staging_tokens), "the session's staging ring"));
+  return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_tokens, staging_tokens));
+}
+
+double Refills::Stats::hidden() const {
+  return transfer_us ? 1.0 - static_cast<double>(stall_us) / static_cast<double>(transfer_us) : 1.0;
+}
+
+Refills::Stats Refills::stats() const {
+  return {tokens_, tokens_ * format_.token_bytes(), requests_, transfer_ns_ / 1000, stall_ns_ / 1000};
+}
+
+Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at) {
+  if (head >= has_pending_.size())
+    return error(Code::invalid_argument, "a refresh of head %u of %zu", head, has_pending_.size());
+  if (has_pending_[head])
+    return error(Code::invalid_argument, "a refresh of head %u, whose last one is not visible yet", head);
+  if (what.size() > max_tokens_ - what_.size())
+    return error(Code::invalid_argument, "a refresh of head %u with %zu tokens: %zu of at most %llu are pending", head,
+                 what.size(), what_.size(), static_cast<unsigned long long>(max_tokens_));
+  const uint64_t n_tokens = reservoir.n_pages() * kTile;
+  for (const Replacement& r : what)
+    if (r.position >= n_tokens)
+      return error(Code::invalid_argument, "a refresh of head %u with position %u of %llu", head, r.position,
+                   static_cast<unsigned long long>(n_tokens));
+  if (what.empty()) return ok_status();
+
+  const auto behind = std::upper_bound(pending_.begin(), pending_.end(), visible_at,
+                                       [](uint64_t step, const Pending& p) { return step < p.visible_at; });
+  const size_t index = static_cast<size_t>(behind - pending_.begin());
+  // What becomes visible later must not stand before it in the ring, where it would wait for it and hold the room.
+  recall_from(index);
+  const size_t first = behind == pending_.end() ? what_.size() : behind->first;
+  for (size_t i = index; i < pending_.size(); ++i) pending_[i].first += what.size();
+  pending_.insert(behind, Pending{head, visible_at, first, what.size(), &reservoir, 0, 0});
+  what_.insert(what_.begin() + static_cast<ptrdiff_t>(first), what.begin(), what.end());
+  has_pending_[head] = 1;
+  return start();
+}
+
+// Room for n tokens behind the last chunk, or at the ring's beginning.
+bool Refills::find_room(uint64_t n, uint64_t* at) {
+  *at = 0;
+  if (n_chunks_ == 0) return true;
+  const uint64_t begin = chunk(0).at, last = chunk(n_chunks_ - 1).at, end = last + chunk(n_chunks_ - 1).n;
+  if (last >= begin && staging_tokens_ - end < n) return begin >= n;
+  *at = end;
+  return (last >= begin ? staging_tokens_ : begin) - end >= n;
+}
+
+// Gives chunks to the I/O thread while ring and queue have room.
+Status Refills::start() {
+  for (Pending& p : pending_) {
+    while (p.n_started < p.count) {
+      const uint64_t n = std::min<uint64_t>(staging_tokens_ / 2, p.count - p.n_started);
+      uint64_t at = 0;
+      if (n_chunks_ == chunks_.size() || !find_room(n, &at)) return ok_status();
+      if (placing_) ORRERY_TRY(backend_->synchronize());   // the room is free when it has been read
+      placing_ = false;
+      Chunk& c = chunk(n_chunks_);
+      c.at = at;
+      c.n = n;
+
+      const uint64_t in_page = p.head / static_cast<uint32_t>(format_.n_kv_heads) * format_.layer_bytes() +
+                               p.head % static_cast<uint32_t>(format_.n_kv_heads) * format_.head_bytes();
+      const KvView pages = p.reservoir->view();
+      const uint64_t token = format_.token_bytes();
+      size_t n_pieces = 0;
+      for (const Replacement& r : what(p).subspan(p.n_started, n)) {
+        const uint64_t address = pages.pages[r.position / kTile] + in_page + r.position % kTile * token;
+        const std::byte* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(address));
+        HostPiece* last = n_pieces > 0 ? &pieces_[at + n_pieces - 1] : nullptr;
+        if (last && last->data + last->bytes == data) {
+          last->bytes += token;   // neighbours go in one piece
+        } else {
+          pieces_[at + n_pieces++] = {data, token};
+        }
+      }
+      c.request.to = staging_.data() + at * token;
+      c.request.pieces = {pieces_.data() + at, n_pieces};
+      c.request.head = p.head;
+      if (!io_->submit(&c.request)) return ok_status();
+      ++n_chunks_;
+      p.n_started += n;
+    }
+  }
+  return ok_status();
+}
+
+// Takes the chunks of refreshes from this one on out of the ring: they are its last ones.
+void Refills::recall_from(size_t refresh) {
+  for (size_t i = pending_.size(); i-- > refresh;) {
+    Pending& p = pending_[i];
+    while (p.n_started > p.n_placed) {
+      Chunk& c = chunk(--n_chunks_);
+      io_->cancel(&c.request);
+      p.n_started -= c.n;
+    }
+  }
+}
+
+void Refills::drop() {
+  recall_from(0);
+  pending_.clear();
+  what_.clear();
+  std::fill(has_pending_.begin(), has_pending_.end(), uint8_t{0});
+}
+
+// The refresh's next chunk goes to its slots: the ring's first one, for everything before has gone.
+Status Refills::place_next(HeadStore* store, Pending* refresh) {
+  while (n_chunks_ == 0) {   // the queue is full of others' requests
+    IoThread::Waited room = io_->wait_for_room();
+    stall_ns_ += room.stall_ns;
+    ORRERY_TRY(std::move(room.status));
+    ORRERY_TRY(start());
+  }
+  Chunk& c = chunk(0);
+  IoThread::Waited arrived = io_->wait(&c.request);
+  stall_ns_ += arrived.stall_ns;
+  ORRERY_TRY(std::move(arrived.status));
+  Ptr<std::byte> from = c.request.to;
+  for (const Replacement& r : what(*refresh).subspan(refresh->n_placed, c.n)) {
+    store->replace(backend_, refresh->head, r.slot, r.position, from);
+    from = from + format_.token_bytes();
+  }
+  placing_ = true;
+  refresh->n_placed += c.n;
+  tokens_ += c.n;
+  ++requests_;
+  transfer_ns_ += c.request.link_ns();
+  first_chunk_ = (first_chunk_ + 1) % chunks_.size();
+  --n_chunks_;
+  return start();
+}
+
+Status Refills::place_due(HeadStore* store, size_t n_due) {
+  for (size_t i = 0; i < n_due; ++i) {
+    const Pending& p = pending_[i];
+    for (const Replacement& r : what(p))
+      if (p.head >= store->n_heads() || r.slot >= store->length(p.head))
+        return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot,
+                     p.head < store->n_heads() ? store->length(p.head) : 0);
+  }
+  ORRERY_TRY(start());
+  for (size_t i = 0; i < n_due; ++i)
+    while (pending_[i].n_placed < pending_[i].count) ORRERY_TRY(place_next(store, &pending_[i]));
+  return ok_status();
+}
+
+Status Refills::apply(HeadStore* store, uint64_t step) {
+  size_t n_due = 0, n_tokens = 0;
+  for (; n_due < pending_.size() && pending_[n_due].visible_at <= step; ++n_due) n_tokens += pending_[n_due].count;
+  Status status = place_due(store, n_due);
+  if (!status.ok()) {
+    drop();
+    return status;
+  }
+  for (size_t i = 0; i < n_due; ++i) has_pending_[pending_[i].head] = 0;
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(n_due));
+  what_.erase(what_.begin(), what_.begin() + static_cast<ptrdiff_t>(n_tokens));
+  for (Pending& p : pending_) p.first -= n_tokens;
+  return ok_status();
+}
+
+}  // namespace orrery::kv

@@ -1,0 +1,116 @@
+// What must change in a session's resident KV, and when: tokens that are fetched from the reservoir into slots of
+// the head store, while the session decodes.
+//
+// A refresh is asked for at one step and visible at a later one that the caller fixes, never "when it happened to
+// arrive": until then the old tokens are attended to; then apply() waits for what is late (a stall, counted) and
+// writes the slots.  So the store, and every token after it, are the same whatever the timing.
+//
+// The data's way: add() takes the list; its tokens go over the I/O thread, in chunks of at most half the staging
+// ring, as room appears; apply() copies from the ring to the slots, in the order in which refreshes become
+// visible, and lets the next chunks in.  Nothing allocates after make(), except an error's text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/arena.h"
+#include "runtime/kv/head_store.h"
+#include "runtime/kv/io_thread.h"
+#include "runtime/kv/page_table.h"
+
+namespace orrery::kv {
+
+// The token in `slot` of a head gives way to the one of `position`.
+struct Replacement {
+  uint32_t slot = 0, position = 0;
+  bool operator==(const Replacement& o) const { return slot == o.slot && position == o.position; }
+};
+
+// One thread at a time, which may use the backend (add() and apply() do). The reservoir's pages keep what they hold
+// while tokens of them are under way: recall() before one of them may be given up (a shared page before it is
+// written, say), drop() before positions go.
+class Refills {
+ public:
+  struct Pending {
+    uint32_t head = 0;
+    uint64_t visible_at = 0;       // step
+    size_t first = 0, count = 0;   // its tokens, in what()
+    const PageTable* reservoir = nullptr;
+    size_t n_started = 0;          // of count: given to the I/O thread
+    size_t n_placed = 0;           // of count: in their slots
+  };
+  // Of what was written to slots.
+  struct Stats {
+    uint64_t tokens = 0, bytes = 0, requests = 0;
+    uint64_t transfer_us = 0;      // on the link
+    uint64_t stall_us = 0;         // that apply() waited
+    double hidden() const;         // 1 - stall / transfer; 1 where nothing was transferred
+  };
+
+  // For at most max_tokens pending tokens at once (a store's n_slots() is always enough), through a ring of
+  // staging_tokens (at least 2) taken from the arena. I/O thread, backend and arena outlive it.
+  static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
+                                               uint64_t max_tokens, uint64_t staging_tokens);
+  static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens);
+  ~Refills() { drop(); }
+  Refills(const Refills&) = delete;
+  Refills& operator=(const Refills&) = delete;
+
+  // From step `visible_at` on, the head holds these tokens of the reservoir, in these slots (misses only: everything
+  // listed is fetched). Steps are the caller's count. The table outlives the refresh. invalid_argument: a head that
+  // does not exist or has a refresh pending, a position that the table does not cover, more tokens than max_tokens.
+  Status add(const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at);
+
+  // Everything visible at or before `step` stands in the store when this returns; called at every step, it also starts
+  // what found no room before. After an error (the transfer's, or Code::io where it never ends; invalid_argument for
+  // a slot that the head does not have) nothing is pending, and slots not yet written hold what they held.
+  Status apply(HeadStore* store, uint64_t step);
+
+  // Nothing is under way when this returns; everything stays pending, and starts again at the next add() or apply().
+  void recall() { recall_from(0); }
+  // Forgets everything pending; nothing is under way when this returns. At any moment, also with requests that never
+  // end.
+  void drop();
+
+  // In the order in which they become visible, so that a fork can ask for the same.
+  Span<const Pending> pending() const { return pending_; }
+  Span<const Replacement> what(const Pending& pending) const { return {what_.data() + pending.first, pending.count}; }
+  Stats stats() const;
+
+ private:
+  // A part of a refresh that is in the ring, or on its way there.
+  struct Chunk {
+    uint64_t at = 0, n = 0;        // tokens of the ring
+    IoRequest request;
+  };
+  Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_tokens,
+          uint64_t staging_tokens);
+  Chunk& chunk(size_t i) { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
+  bool find_room(uint64_t n, uint64_t* at);
+  Status start();
+  void recall_from(size_t refresh);
+  Status place_next(HeadStore* store, Pending* refresh);
+  Status place_due(HeadStore* store, size_t n_due);
+
+  IoThread* io_;
+  Backend* backend_;
+  KvFormat format_;
+  ArenaRegion staging_;
+  uint64_t max_tokens_, staging_tokens_;
+  // Both in the order of visible_at, then of add(): the first refreshes are in the ring, the next wait for room.
+  std::vector<Pending> pending_;         // (at most one per head)
+  std::vector<Replacement> what_;        // (at most max_tokens)
+  std::vector<uint8_t> has_pending_;     // (n_heads)
+  // The ring: chunks in the order of pending_, each contiguous, behind the one before or from the beginning.
+  std::vector<Chunk> chunks_;            // (n_chunks_ of chunks_.size()), from first_chunk_
+  size_t first_chunk_ = 0, n_chunks_ = 0;
+  std::vector<HostPiece> pieces_;        // (staging_tokens): each chunk's, at its place
+  bool placing_ = false;                 // copies out of the ring may be under way
+  uint64_t tokens_ = 0, requests_ = 0, transfer_ns_ = 0, stall_ns_ = 0;
+};
+
+}  // namespace orrery::kv

@@ -1,0 +1,456 @@
+// Refreshes of the resident KV: the slots hold what was asked for from the step on that was named, byte for byte
+// what a store filled at once holds, whatever the link, its faults and the ring's size; and a refresh that cannot be
+// had ends in a status.  The model beside every store is a table of positions; the oracle for its bytes is
+// HeadStore::fill().
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/kv/refills.h"
+#include "tests/support/random_blocks.h"
+#include "tests/unit/kv_fixture.h"
+
+namespace {
+std::atomic<int64_t> n_allocations{0};
+}
+
+// The whole test program's, on every thread; malloc underneath, so that sanitizers still see each block. Not
+// inlined: GCC would see half of the pair, and warn.
+__attribute__((noinline)) void* operator new(std::size_t n) {
+  ++n_allocations;
+  void* p = std::malloc(n > 0 ? n : 1);
+  if (!p) throw std::bad_alloc();
+  return p;
+}
+__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
+__attribute__((noinline)) void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace orrery::kv {
+namespace {
+
+using orrery::testing::Random;
+using Fault = IoThread::Fault;
+using Kind = IoThread::Fault::Kind;
+using std::chrono::steady_clock;
+
+constexpr uint32_t kSlots = 30;                        // of each head
+constexpr uint32_t kPages = 5, kTokens = kPages * 64;  // in the reservoir
+constexpr double kHang = 20;                           // seconds that nothing here takes unless it hangs
+
+double seconds_since(steady_clock::time_point begin) {
+  return std::chrono::duration<double>(steady_clock::now() - begin).count();
+}
+
+// A session's KV without the session: a reservoir of random bytes, a store with every slot taken, and the table of
+// positions that it should hold.
+class Bench {
+ public:
+  explicit Bench(KvType type = KvType::q8_0, IoThread::Options options = {}, int32_t n_layers = 2)
+      : format_{type, n_layers, 3, 32}, n_heads_(static_cast<uint32_t>(n_layers) * 3) {
+    const uint64_t bytes = uint64_t{1} << 20;
+    EXPECT_TRUE(backend_.reserve_arena(bytes).ok());
+    device_ = std::make_unique<Arena>(&backend_, bytes);
+    auto host = os::Region::allocate(bytes);
+    EXPECT_TRUE(host.ok());
+    Random random(99);
+    for (uint64_t i = 0; i < bytes; ++i) host->data()[i] = static_cast<std::byte>(random.below(256));
+    reservoir_ = std::make_unique<Arena>(std::move(host).value());
+    pool_ = std::make_shared<PagePool>(reservoir_.get(), format_);
+    auto pages = PageReservation::make(pool_, kPages);
+    EXPECT_TRUE(pages.ok());
+    pages_ = std::move(pages).value();
+    table_ = std::make_unique<PageTable>(pool_, kPages);
+    table_->make_writable(&backend_, 0, kTokens);
+    auto io = IoThread::make(&backend_, std::move(options));
+    EXPECT_TRUE(io.ok());
+    io_ = std::move(io).value();
+    store = make_store();
+    expected_store_ = make_store();
+    for (uint32_t head = 0; head < n_heads_; ++head) {
+      for (uint32_t s = 0; s < kSlots; ++s) expected.push_back(random_position(&random));
+      store->fill(&backend_, *table_, head, of(head));
+    }
+  }
+
+  std::unique_ptr<Refills> make_refills(uint64_t staging_tokens, uint64_t max_tokens = 1000) {
+    auto refills = Refills::make(io_.get(), &backend_, device_.get(), format_, max_tokens, staging_tokens);
+    EXPECT_TRUE(refills.ok());
+    return refills.ok() ? std::move(refills).value() : nullptr;
+  }
+
+  // n replacements at different slots of a head, sometimes neighbours in the reservoir.
+  std::vector<Replacement> draw(Random* random, size_t n) const {
+    std::vector<Replacement> what;
+    std::vector<uint32_t> slots(kSlots);
+    for (uint32_t s = 0; s < kSlots; ++s) slots[s] = s;
+    uint32_t position = random_position(random);
+    for (size_t i = 0; i < n; ++i) {
+      const size_t pick = random->below(slots.size());
+      position = random->below(2) ? (position + 1) % kTokens : random_position(random);
+      what.push_back({slots[pick], position});
+      slots.erase(slots.begin() + static_cast<ptrdiff_t>(pick));
+    }
+    return what;
+  }
+  void expect(uint32_t head, const std::vector<Replacement>& what) {
+    for (const Replacement& r : what) expected[head * kSlots + r.slot] = r.position;
+  }
+
+  // The store holds the expected positions, and their bytes.
+  void check() {
+    for (uint32_t head = 0; head < n_heads_; ++head) {
+      expected_store_->fill(&backend_, *table_, head, of(head));
+      ASSERT_EQ(store->length(head), kSlots);
+      const Span<const uint32_t> positions = store->positions(head);
+      const uint64_t token = format_.token_bytes();
+      for (uint32_t s = 0; s < kSlots; ++s) {
+        ASSERT_EQ(positions[s], expected[head * kSlots + s]) << "head " << head << ", slot " << s;
+        const auto at = [&](const HeadStore& of_store) {
+          return MemoryBackend::at({of_store.view_with_append(head, 0).tiles[s / 64] + s % 64 * token});
+        };
+        ASSERT_EQ(std::memcmp(at(*store), at(*expected_store_), token), 0) << "head " << head << ", slot " << s;
+      }
+    }
+  }
+
+  const PageTable& table() const { return *table_; }
+  PageTable* table_to_change() { return table_.get(); }
+  const KvFormat& format() const { return format_; }
+  uint32_t n_heads() const { return n_heads_; }
+  IoThread* io() { return io_.get(); }
+  Backend* backend() { return &backend_; }
+  const Arena& device() const { return *device_; }
+
+ private:
+  static uint32_t random_position(Random* random) { return static_cast<uint32_t>(random->below(kTokens)); }
+  Span<const uint32_t> of(uint32_t head) const { return {expected.data() + head * kSlots, kSlots}; }
+  std::unique_ptr<HeadStore> make_store() {
+    auto made = HeadStore::make(device_.get(), format_, uint64_t{n_heads_} * kSlots);
+    EXPECT_TRUE(made.ok());
+    made->get()->lay_out(std::vector<uint32_t>(n_heads_, kSlots));
+    return std::move(made).value();
+  }
+
+  KvFormat format_;
+  uint32_t n_heads_;
+  MemoryBackend backend_;
+  std::unique_ptr<Arena> device_, reservoir_;
+  std::shared_ptr<PagePool> pool_;
+  PageReservation pages_;
+  std::unique_ptr<PageTable> table_;
+  std::unique_ptr<IoThread> io_;
+  std::unique_ptr<HeadStore> expected_store_;
+
+ public:
+  std::vector<uint32_t> expected;   // (n_heads, kSlots) positions
+  std::unique_ptr<HeadStore> store;
+};
+
+TEST(KvRefills, EveryKvTypeThroughAnyRing) {
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    for (const uint64_t ring : {2u, 3u, 5u, 16u, 29u, 500u}) {
+      SCOPED_TRACE(::testing::Message() << "type " << static_cast<int>(type) << ", ring of " << ring);
+      Bench bench(type);
+      const auto refills = bench.make_refills(ring);
+      Random random(ring);
+      uint64_t n_tokens = 0;
+      std::vector<std::vector<Replacement>> asked;
+      for (uint32_t head = 0; head < bench.n_heads(); ++head) {
+        asked.push_back(bench.draw(&random, 5 * head));   // none, some, as many as many rings
+        n_tokens += asked.back().size();
+        ASSERT_TRUE(refills->add(bench.table(), head, asked.back(), 3).ok());
+      }
+      for (uint64_t step = 0; step < 3; ++step) {
+        ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+        bench.check();   // the old content
+        ASSERT_EQ(refills->pending().size(), bench.n_heads() - 1);
+      }
+      for (uint32_t head = 0; head < bench.n_heads(); ++head) bench.expect(head, asked[head]);
+      ASSERT_TRUE(refills->apply(bench.store.get(), 3).ok());
+      bench.check();
+      if (HasFatalFailure()) return;
+      EXPECT_TRUE(refills->pending().empty());
+      const Refills::Stats stats = refills->stats();
+      EXPECT_EQ(stats.tokens, n_tokens);
+      EXPECT_EQ(stats.bytes, n_tokens * bench.format().token_bytes());
+      // Chunks of at most half the ring.
+      uint64_t n_requests = 0;
+      for (const auto& what : asked) n_requests += (what.size() + ring / 2 - 1) / (ring / 2);
+      EXPECT_EQ(stats.requests, n_requests);
+    }
+  }
+}
+
+// Refreshes of many heads, visible in any order, with a step's application skipped now and then, taken back and
+// dropped, over links and faults of every kind that ends: always the same store.
+TEST(KvRefills, TheSameStoreWhateverTheTiming) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    IoThread::Options options;
+    if (seed % 3 == 1) options.link = {2'000'000 + random.below(100'000'000), static_cast<uint32_t>(random.below(60))};
+    if (seed % 3 == 2) {
+      auto faults = std::make_shared<Random>(seed);
+      options.fault = [faults](const IoRequest&) {
+        return Fault{Kind::late, faults->below(4) ? 0 : faults->below(1000), Status()};
+      };
+    }
+    if (seed % 4 == 0) options.queue_requests = 1 + static_cast<uint32_t>(random.below(3));
+    Bench bench(KvType::q4_0, options);
+    const auto refills = bench.make_refills(2 + random.below(seed % 2 ? 8 : 200));
+    struct Asked {
+      uint32_t head;
+      uint64_t visible_at;
+      std::vector<Replacement> what;
+    };
+    std::vector<Asked> asked;
+    for (uint64_t step = 0; step < 60; ++step) {
+      for (uint32_t head = 0; head < bench.n_heads(); ++head) {
+        const bool pending = std::any_of(asked.begin(), asked.end(), [&](const Asked& a) { return a.head == head; });
+        if (pending || random.below(3)) continue;
+        asked.push_back({head, step + random.below(6), bench.draw(&random, 1 + random.below(kSlots))});
+        ASSERT_TRUE(refills->add(bench.table(), head, asked.back().what, asked.back().visible_at).ok());
+      }
+      if (random.below(10) == 0) refills->recall();
+      if (random.below(20) == 0) {
+        refills->drop();
+        asked.clear();
+      }
+      if (random.below(4) == 0) continue;
+      ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+      for (const Asked& a : asked)
+        if (a.visible_at <= step) bench.expect(a.head, a.what);
+      asked.erase(std::remove_if(asked.begin(), asked.end(), [&](const Asked& a) { return a.visible_at <= step; }),
+                  asked.end());
+      bench.check();
+      if (HasFatalFailure()) return;
+      // What is pending can be read, in the order of its steps.
+      ASSERT_EQ(refills->pending().size(), asked.size());
+      uint64_t last = 0;
+      for (const Refills::Pending& p : refills->pending()) {
+        EXPECT_GE(p.visible_at, last);
+        last = p.visible_at;
+        const auto a = std::find_if(asked.begin(), asked.end(), [&](const Asked& x) { return x.head == p.head; });
+        ASSERT_NE(a, asked.end());
+        EXPECT_EQ(p.visible_at, a->visible_at);
+        const Span<const Replacement> what = refills->what(p);
+        EXPECT_EQ(std::vector<Replacement>(what.begin(), what.end()), a->what);
+      }
+    }
+  }
+}
+
+TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
+  IoThread::Options options;
+  options.link = {0, 30'000};
+  Bench bench(KvType::f16, options);
+  const auto refills = bench.make_refills(100);
+  Random random(1);
+  EXPECT_EQ(refills->stats().hidden(), 1.0);
+  auto what = bench.draw(&random, 10);
+  ASSERT_TRUE(refills->add(bench.table(), 0, what, 1).ok());
+  ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());   // at once: all of it is waited for
+  bench.expect(0, what);
+  bench.check();
+  const Refills::Stats exposed = refills->stats();
+  EXPECT_GE(exposed.transfer_us, 30'000u);
+  EXPECT_GE(exposed.stall_us, 15'000u);
+  EXPECT_LE(exposed.hidden(), .5);
+  what = bench.draw(&random, 10);
+  ASSERT_TRUE(refills->add(bench.table(), 0, what, 5).ok());
+  const auto begin = steady_clock::now();
+  while (refills->stats().transfer_us == exposed.transfer_us && seconds_since(begin) < kHang) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));   // steps that take long
+    ASSERT_TRUE(refills->apply(bench.store.get(), 5).ok());
+  }
+  bench.expect(0, what);
+  bench.check();
+  EXPECT_EQ(refills->stats().transfer_us, 2 * exposed.transfer_us);
+  EXPECT_LT(refills->stats().stall_us, exposed.stall_us + 20'000);
+}
+
+TEST(KvRefills, AFailedTransferIsReportedAndTheRestForgotten) {
+  for (const Kind kind : {Kind::fail, Kind::never}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    IoThread::Options options;
+    options.wait_limit_us = 200'000;
+    const auto bad = std::make_shared<std::atomic<bool>>(true);
+    options.fault = [kind, bad](const IoRequest& r) {
+      if (r.head != 2 || !*bad) return Fault{};
+      return Fault{kind, 0, kind == Kind::fail ? error(Code::device_lost, "the link broke") : Status()};
+    };
+    Bench bench(KvType::q8_0, options);
+    const auto refills = bench.make_refills(4);
+    Random random(5);
+    std::vector<std::vector<Replacement>> asked;
+    for (uint32_t head = 0; head < 4; ++head) asked.push_back(bench.draw(&random, 7));
+    for (uint32_t head = 0; head < 4; ++head)
+      ASSERT_TRUE(refills->add(bench.table(), head, asked[head], head < 2 ? 1 : 2).ok());
+    ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());
+    for (uint32_t head = 0; head < 2; ++head) bench.expect(head, asked[head]);
+    bench.check();
+    const auto begin = steady_clock::now();
+    const Status status = refills->apply(bench.store.get(), 2);
+    EXPECT_LT(seconds_since(begin), kHang);
+    EXPECT_EQ(status.code(), kind == Kind::fail ? Code::device_lost : Code::io);
+    if (kind == Kind::never) {
+      EXPECT_NE(std::string(status.message()).find("head 2"), std::string::npos) << status.message();
+    }
+    EXPECT_TRUE(refills->pending().empty());
+    bench.check();   // heads 2 and 3 as they were
+    *bad = false;
+    ASSERT_TRUE(refills->add(bench.table(), 2, asked[2], 3).ok());
+    ASSERT_TRUE(refills->add(bench.table(), 3, asked[3], 3).ok());
+    ASSERT_TRUE(refills->apply(bench.store.get(), 3).ok());
+    for (uint32_t head = 2; head < 4; ++head) bench.expect(head, asked[head]);
+    bench.check();
+  }
+}
+
+TEST(KvRefills, DroppedAtAnyMomentNothingIsUnderWay) {
+  IoThread::Options options;
+  options.queue_requests = 3;
+  options.fault = [](const IoRequest& r) { return Fault{r.head == 4 ? Kind::never : Kind::late, 50, Status()}; };
+  Bench bench(KvType::f16, options);
+  const uint64_t used = bench.device().used();
+  Random random(6);
+  const auto begin = steady_clock::now();
+  for (int round = 0; round < 100; ++round) {
+    const auto refills = bench.make_refills(2 + random.below(60));
+    for (uint32_t head = 0; head < bench.n_heads(); ++head)
+      ASSERT_TRUE(refills->add(bench.table(), head, bench.draw(&random, 9), head < 3 ? 1 : 2).ok());
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(300)));
+    if (round % 2) refills->drop();
+    if (round % 4 == 3) {
+      EXPECT_TRUE(refills->pending().empty());
+      ASSERT_TRUE(refills->apply(bench.store.get(), 100).ok());
+    }
+  }
+  EXPECT_LT(seconds_since(begin), kHang);
+  bench.check();
+  EXPECT_EQ(bench.device().used(), used) << "staging memory did not come back";
+}
+
+TEST(KvRefills, OneSessionsHangingTransferEndsTheOthersCleanly) {
+  IoThread::Options options;
+  options.queue_requests = 1;
+  options.wait_limit_us = 100'000;
+  options.fault = [](const IoRequest& r) { return Fault{r.head == 5 ? Kind::never : Kind::none, 0, Status()}; };
+  Bench bench(KvType::f16, options);
+  const auto a = bench.make_refills(8), b = bench.make_refills(8), c = bench.make_refills(8);
+  Random random(7);
+  const auto what = bench.draw(&random, 3);
+  ASSERT_TRUE(a->add(bench.table(), 5, what, 1).ok());
+  ASSERT_TRUE(bench.io()->wait_for_room().status.ok());
+  ASSERT_TRUE(b->add(bench.table(), 1, what, 1).ok());   // takes the queue
+  ASSERT_TRUE(c->add(bench.table(), 1, what, 1).ok());   // finds no room
+  EXPECT_EQ(c->apply(bench.store.get(), 1).code(), Code::io);
+  EXPECT_EQ(b->apply(bench.store.get(), 1).code(), Code::io);
+  bench.check();
+  a->drop();
+  ASSERT_TRUE(c->add(bench.table(), 1, what, 2).ok());
+  ASSERT_TRUE(c->apply(bench.store.get(), 2).ok());
+  bench.expect(1, what);
+  bench.check();
+}
+
+// A page that gives way while a transfer reads it (a fork's, before it is written): taken back before, read anew
+// after.
+TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
+  IoThread::Options options;
+  options.link = {0, 2000};
+  Bench bench(KvType::f16, options);
+  const auto refills = bench.make_refills(64);
+  Random random(8);
+  const auto what = bench.draw(&random, 20);
+  ASSERT_TRUE(refills->add(bench.table(), 1, what, 4).ok());
+  refills->recall();
+  // The last page becomes another one, with other bytes.
+  const uint64_t old_page = bench.table().view().pages[kPages - 1];
+  bench.table_to_change()->truncate(kTokens - 64);
+  std::memset(MemoryBackend::at({old_page}), 0x55, bench.format().page_bytes());
+  bench.table_to_change()->make_writable(bench.backend(), kTokens - 64, kTokens);
+  for (uint32_t head = 0; head < bench.n_heads(); ++head)   // the oracle reads it, too
+    bench.store->fill(bench.backend(), bench.table(), head,
+                      {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
+  for (uint64_t step = 0; step < 4; ++step) {
+    ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+    bench.check();
+  }
+  bench.expect(1, what);
+  ASSERT_TRUE(refills->apply(bench.store.get(), 4).ok());
+  bench.check();
+}
+
+TEST(KvRefills, WrongRequestsAreRefusedAndChangeNothing) {
+  Bench bench;
+  EXPECT_EQ(Refills::make(bench.io(), bench.backend(), nullptr, bench.format(), 10, 1).status().code(),
+            Code::invalid_argument);
+  const auto refills = bench.make_refills(10, 12);
+  const auto refused = [&](uint32_t head, const std::vector<Replacement>& what, const char* part) {
+    const Status status = refills->add(bench.table(), head, what, 1);
+    EXPECT_EQ(status.code(), Code::invalid_argument);
+    EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status.message();
+  };
+  Random random(9);
+  const auto eight = bench.draw(&random, 8);
+  refused(bench.n_heads(), eight, "head 6 of 6");
+  refused(0, {{0, kTokens}}, "position 320 of 320");
+  refused(0, bench.draw(&random, 13), "at most 12");
+  ASSERT_TRUE(refills->add(bench.table(), 0, eight, 1).ok());
+  refused(0, eight, "head 0, whose last one is not visible yet");
+  refused(1, bench.draw(&random, 5), "8 of at most 12");
+  ASSERT_TRUE(refills->add(bench.table(), 1, bench.draw(&random, 4), 9).ok());
+  ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());
+  bench.expect(0, eight);
+  bench.check();
+  // Known to be wrong with the store only.
+  ASSERT_TRUE(refills->add(bench.table(), 0, std::vector<Replacement>{{kSlots, 0}}, 2).ok());
+  const Status status = refills->apply(bench.store.get(), 2);
+  EXPECT_EQ(status.code(), Code::invalid_argument);
+  EXPECT_NE(std::string(status.message()).find("slot 30 of 30"), std::string::npos) << status.message();
+  EXPECT_TRUE(refills->pending().empty());
+  bench.check();
+}
+
+TEST(KvRefills, TheRingTakesItsBytesOfTheArena) {
+  Bench bench(KvType::q8_0);   // a token of a head: two vectors of 34 bytes
+  EXPECT_EQ(Refills::staging_bytes(bench.format(), 7), 512u);
+  const uint64_t used = bench.device().used();
+  auto refills = bench.make_refills(7);
+  EXPECT_EQ(bench.device().used(), used + 512);
+  refills.reset();
+  EXPECT_EQ(bench.device().used(), used);
+}
+
+TEST(KvRefills, NothingIsAllocatedOnceItStands) {
+  IoThread::Options options;
+  options.link = {50'000'000, 5};
+  Bench bench(KvType::q4_0, options, 20);
+  const auto refills = bench.make_refills(40, uint64_t{bench.n_heads()} * kSlots);
+  Random random(10);
+  std::vector<std::vector<Replacement>> asked;
+  for (uint32_t head = 0; head < bench.n_heads(); ++head) asked.push_back(bench.draw(&random, kSlots));
+  const int64_t before = n_allocations;
+  bool ok = true;
+  for (uint64_t round = 0; round < 3; ++round) {
+    for (uint32_t head = 0; head < bench.n_heads(); ++head)
+      ok = ok && refills->add(bench.table(), head, asked[head], round * 10 + 9 - head % 5).ok();
+    for (uint64_t step = 0; step < 10; ++step) ok = ok && refills->apply(bench.store.get(), round * 10 + step).ok();
+  }
+  EXPECT_EQ(n_allocations, before);
+  EXPECT_TRUE(ok);
+  for (uint32_t head = 0; head < bench.n_heads(); ++head) bench.expect(head, asked[head]);
+  bench.check();
+}
+
+}  // namespace
+}  // namespace orrery::kv
