@@ -9,6 +9,7 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   ORRERY_TRY(read_options(given, &orrery_runtime_options_init, "orrery_runtime_options", &o));
   if (o.log_level < 0 || o.log_level > ORRERY_LOG_DEBUG)
     return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_DEBUG);
+  if (o.reserved != 0) return error(Code::unsupported, "orrery_runtime_options.reserved is not zero");
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
   if (o.backend) out.backend = o.backend;
@@ -16,6 +17,7 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   out.device_budget_bytes = o.device_budget_bytes;
   out.max_sessions = o.max_sessions;
   out.reservoir_bytes = o.reservoir_bytes;
+  out.link = {o.link_bytes_per_second, o.link_latency_us};
   out.log = o.log;
   out.log_user = o.log_user;
   out.log_level = static_cast<engine::LogLevel>(o.log_level);
@@ -53,7 +55,7 @@ const char* orrery_build_info(void) {
 }
 
 void orrery_runtime_options_init(orrery_runtime_options* options) {
-  if (!init_struct<64>(options)) return;
+  if (!init_struct<80>(options)) return;
   options->log_level = ORRERY_LOG_WARNING;
   options->max_sessions = 16;
 }

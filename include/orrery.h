@@ -127,6 +127,11 @@ typedef struct orrery_runtime_options {
   uint32_t max_sessions;        /* sessions that may hold device memory at once, over all models; default 16 */
   uint64_t reservoir_bytes;     /* host memory for the KV that policies keep off the device; 0: half of the physical
                                    memory, committed lazily */
+  /* A simulated link for measurement: what is fetched from there while tokens are generated comes no faster than this.
+     Does not change results. */
+  uint64_t link_bytes_per_second; /* 0: as fast as it goes */
+  uint32_t link_latency_us;     /* of each request, beside its bytes' time */
+  uint32_t reserved;
 } orrery_runtime_options;
 ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options);
 

@@ -40,6 +40,16 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   return runtime;
 }
 
+Result<kv::IoThread*> Runtime::io() {
+  std::lock_guard<std::mutex> lock(io_mutex_);
+  if (!io_) {
+    kv::IoThread::Options io;
+    io.link = options_.link;
+    ORRERY_ASSIGN(io_, kv::IoThread::make(backend_.get(), std::move(io)));
+  }
+  return io_.get();
+}
+
 Status Runtime::take_session_slot() {
   uint32_t n = n_sessions_.load();
   do {

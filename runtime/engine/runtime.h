@@ -11,6 +11,7 @@
 #include "runtime/backend.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/arena.h"
+#include "runtime/kv/io_thread.h"
 
 namespace orrery::engine {
 
@@ -24,6 +25,7 @@ struct RuntimeOptions {
   uint64_t device_budget_bytes = 0;   // 0: half of the physical memory
   uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: half of the physical memory
   uint32_t max_sessions = 16;
+  kv::Link link;                      // between reservoir and device: simulated, for measurement
   LogSink log = nullptr;
   void* log_user = nullptr;
   LogLevel log_level = LogLevel::warning;
@@ -42,6 +44,8 @@ class Runtime {
   kv::Arena& reservoir() { return *reservoir_; }
   const kv::Arena& arena() const { return *arena_; }
   BackendInfo backend_info() const { return backend_->info(); }
+  // Moves KV from the reservoir to the arena, for sessions that refresh theirs. The first call starts its thread.
+  Result<kv::IoThread*> io();
   // Held while a step, or a copy in the arena, runs: sessions take turns.
   std::mutex& step_mutex() { return step_mutex_; }
 
@@ -58,6 +62,8 @@ class Runtime {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<kv::Arena> arena_;   // its memory is the backend's
   std::unique_ptr<kv::Arena> reservoir_;
+  std::mutex io_mutex_;                // over making io_
+  std::unique_ptr<kv::IoThread> io_;
   std::mutex step_mutex_;
   std::atomic<uint32_t> n_sessions_{0};
 };

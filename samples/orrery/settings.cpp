@@ -1,8 +1,11 @@
 // See settings.h.
 #include "settings.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <string_view>
 
 #include "json_file.h"
 #include "progress.h"
@@ -18,6 +21,33 @@ const std::vector<const char*>& kv_type_names() {  // in the order of ORRERY_KV_
 }
 
 void log_to_stderr(void*, int32_t, const char* message) { note(message); }
+
+// --link BANDWIDTH[,LATENCY]: "12GB/s", "12GB/s,10us"
+void parse_link(const std::string& text, orrery_runtime_options* options) {
+  static constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"KB/s", 1e3},      {"MB/s", 1e6},      {"GB/s", 1e9}, {"KiB/s", 0x1p10},
+      {"MiB/s", 0x1p20}, {"GiB/s", 0x1p30}, {"B/s", 1}};
+  const auto ends_with = [](std::string_view whole, std::string_view end) {
+    return whole.size() >= end.size() && whole.substr(whole.size() - end.size()) == end;
+  };
+  const size_t comma = text.find(',');
+  const std::string_view bandwidth = std::string_view(text).substr(0, comma);
+  const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                 [&](const auto& u) { return ends_with(bandwidth, u.first); });
+  if (unit == std::end(kUnits))
+    throw UsageError("--link: '" + text + "' is not a bandwidth, as in 12GB/s, or that and a latency, as in 12GB/s,10us");
+  const std::string_view number = bandwidth.substr(0, bandwidth.size() - unit->first.size());
+  const double bytes = parse_real(number, "--link", 1e-9, 1e15) * unit->second;
+  if (bytes < 1 || bytes > 1e15)
+    throw UsageError("--link: '" + std::string(bandwidth) + "' is not a bandwidth from 1B/s to 1000000GB/s");
+  options->link_bytes_per_second = static_cast<uint64_t>(bytes);
+  if (comma == std::string::npos) return;
+  const std::string_view latency = std::string_view(text).substr(comma + 1);
+  if (!ends_with(latency, "us"))
+    throw UsageError("--link: latency '" + std::string(latency) + "' is not in microseconds, as in 10us");
+  options->link_latency_us =
+      static_cast<uint32_t>(parse_integer(latency.substr(0, latency.size() - 2), "--link", 0, 60'000'000));
+}
 
 // --bias ID=VALUE
 orrery_logit_bias parse_bias(const std::string& text) {
@@ -48,6 +78,9 @@ OptionGroup runtime_group() {
            {"--cpu-path", "NAME", "Instruction path: auto, plain, avx2 or avx512 (default auto)."},
            {"--budget", "SIZE",
             "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
+           {"--link", "RATE[,LATENCY]",
+            "For measurement: what is fetched from host memory while an answer is generated comes no faster than over "
+            "such a link, as in 12GB/s or 12GB/s,10us (default: as fast as it goes)."},
            {"--verbose", nullptr, "Print the library's log to standard error."}}};
 }
 
@@ -113,6 +146,7 @@ orrery_runtime_options runtime_options(const Args& args) {
   }
   options.device_budget_bytes = args.bytes("--budget", 0);
   options.max_sessions = 1;
+  if (const std::string* link = args.find("--link")) parse_link(*link, &options);
   if (args.has("--verbose")) {
     options.log = log_to_stderr;
     options.log_level = ORRERY_LOG_DEBUG;

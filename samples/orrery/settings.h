@@ -13,7 +13,7 @@
 
 namespace orrery::tool {
 
-OptionGroup runtime_group();   // --threads --cpu-path --budget --verbose
+OptionGroup runtime_group();   // --threads --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
 OptionGroup session_group();   // --context --kv-type --policy --kv-budget --overflow --chunk
 OptionGroup sampling_group();  // --max-tokens --temperature ...

@@ -575,6 +575,9 @@ TEST(Names, RuntimeOptionsOutOfRange) {
   EXPECT_EQ(with(&O::max_sessions, 0u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::max_sessions, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::device_budget_bytes, UINT64_MAX), ORRERY_OUT_OF_HOST_MEMORY);
+  EXPECT_EQ(with(&O::link_bytes_per_second, uint64_t{1}), ORRERY_OK);
+  EXPECT_EQ(with(&O::link_latency_us, UINT32_MAX), ORRERY_OK);
+  EXPECT_EQ(with(&O::reserved, 1u), ORRERY_UNSUPPORTED);
 }
 
 TEST_F(Arguments, ModelOptionsOutOfRange) {

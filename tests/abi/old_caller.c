@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
   EXPECT(abi_version() == 1);
 
   expect_frozen_init("orrery_error_init", 1072);
-  expect_frozen_init("orrery_runtime_options_init", 64);
+  expect_frozen_init("orrery_runtime_options_init", 80);
   expect_frozen_init("orrery_runtime_info_init", 40);
   expect_frozen_init("orrery_vocab_info_init", 40);
   expect_frozen_init("orrery_template_options_init", 40);

@@ -84,6 +84,13 @@ TEST(Values, AreStrict) {
   for (const char* bad : {"", "GiB", "2GB", "2 GiB", "-1MiB", "0", "1e9", "2gib", "9999999TiB", "nanMiB"}) {
     expect_failure({"plan", model, std::string("--budget=") + bad}, 2, "--budget: '");
   }
+  for (const char* bad : {"", "12", "GB/s", "-1GB/s", "0GB/s", "12GB", "12gb/s", "1e9B/s,", "12GB/s,", "12GB/s,10",
+                          "12GB/s,-1us", "12GB/s,us", "12GB/s,1.5us", "12GB/s,10us,", "12GB/s,99999999999us", "0.5B/s",
+                          "9999999GB/s", "infGB/s", "nanB/s", "12 GB/s", "1,2GB/s"}) {
+    expect_failure({"plan", model, std::string("--link=") + bad}, 2, "--link: ");
+  }
+  for (const char* good : {"12GB/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
+    EXPECT_EQ(run({"plan", model, "--link", good}).code, 0) << good;
   expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
   expect_failure({"plan", model, "--context"}, 2, "--context needs a value");
   expect_failure({"plan", model, "--context", "--json"}, 2, "--context needs a value");

@@ -1,0 +1,55 @@
+// What a runtime makes only when it is asked for it: the I/O thread, over the link that the options name.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <fstream>
+#include <string>
+
+#include "tests/support/engine_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+
+// Threads of this process; 0 where the system does not say.
+int n_threads() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("Threads:", 0) == 0) return std::stoi(line.substr(8));
+  return 0;
+}
+
+TEST(EngineRuntime, TheIoThreadStartsWhenItIsNeeded) {
+  const int before = n_threads();
+  engine::RuntimeOptions options = runtime_options(1);
+  options.link = {1'000'000, 10'000};
+  const auto runtime = unwrap(engine::Runtime::create(options));
+  EXPECT_EQ(n_threads(), before);
+  kv::IoThread* io = unwrap(runtime->io());
+  EXPECT_EQ(unwrap(runtime->io()), io);
+  EXPECT_EQ(n_threads(), before > 0 ? before + 1 : 0);
+  EXPECT_EQ(io->link().bytes_per_second, 1'000'000u);
+  EXPECT_EQ(io->link().latency_us, 10'000u);
+
+  // From host memory into the arena, in 10 ms and as many more as there are thousands of bytes.
+  const kv::ArenaRegion region = unwrap(kv::ArenaRegion::take(&runtime->arena(), 20'000, "a test"));
+  std::vector<std::byte> source(20'000);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i % 251);
+  const HostPiece pieces[] = {{source.data() + 5'000, 15'000}, {source.data(), 5'000}};
+  kv::IoRequest request;
+  request.to = region.data();
+  request.pieces = {pieces, 2};
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(io->submit(&request));
+  unwrap(io->wait(&request).status);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(30));
+  std::vector<std::byte> there(source.size());
+  runtime->backend().download(there.data(), region.data(), there.size());
+  std::rotate(source.begin(), source.begin() + 5'000, source.end());
+  EXPECT_EQ(there, source);
+}
+
+}  // namespace
+}  // namespace orrery
