@@ -21,7 +21,7 @@ The attention is made up, the same to the last bit wherever it is computed. A lo
 units. Seeds are searched until no choice is closer than 1e-6 (relative for scores, absolute for remainders and distances);
 a tie of equal weights among remainders goes to the lower index.
 
-`settles` of a run: at = tokens there, sets as sorted positions. HeteroCache: lengths and sets of the compressed heads in (layer,
+`settles` of a run: at = tokens there, sets as sorted positions, similarity of the pairs of heads (0, 1), (0, 2), .. per layer. HeteroCache: lengths and sets of the compressed heads in (layer,
 head) order, base of the pivots; `checks` [step since settling, layer, pivot, overlap's median, {satellite: its new set}
 if triggered]. SyncKV: fixed and dynamic per (layer, cluster), `checks` [step, layer, cluster, new dynamic set]. Steps count from 1.
 
@@ -93,6 +93,11 @@ class Synthetic:
         return np.array([self.row(layer, p)[..., :n_keys] for p in positions])
 
 
+def pairs_of(similarity):
+    """Per layer the heads' pairs (0, 1), (0, 2), .. (1, 2), ..: the matrix above its diagonal."""
+    return [[round(float(x), 9) for i, row in enumerate(layer) for x in row[i + 1:]] for layer in similarity]
+
+
 def positions_of(row):
     return [int(i) for i in np.flatnonzero(row)]
 
@@ -103,6 +108,7 @@ def hetero_settled(policy):
     return {"tail": policy.tail, "calibration_k": policy.calibration_k, "roles": policy.roles,
             "pivot_of": policy.pivot_of, "base_length": policy.base_length,
             "stability": [[round(float(x), 12) for x in layer] for layer in policy.stability],
+            "similarity": pairs_of(policy.similarity),
             "lengths": [policy.length[c] for c in policy.compressed],
             "sets": [positions_of(policy.keep[c]) for c in policy.compressed],
             "base": [positions_of(policy.base[c]) for c in sorted(policy.base)], "checks": []}
@@ -117,7 +123,8 @@ def hetero_check(policy, check):
 
 def sync_settled(policy):
     cells = sorted(policy.fixed)
-    return {"tail": policy.tail, "k": policy.k, "k_dynamic": policy.k_dynamic, "clusters": policy.clusters,
+    return {"tail": policy.tail, "k": policy.k, "k_dynamic": policy.k_dynamic,
+            "similarity": pairs_of(policy.similarity), "clusters": policy.clusters,
             "representatives": policy.heads, "cells": cells, "fixed": [positions_of(policy.fixed[c]) for c in cells],
             "dynamic": [positions_of(policy.dynamic[c]) for c in cells], "checks": []}
 

@@ -8,6 +8,11 @@ A policy's life: settle(attention, n) when n tokens are there, then after_step(a
 token; visible(layer, n_now) says which tokens a head attends to. `attention.logits(layer, positions, n_keys)` are the scaled
 products of the queries at `positions` with the first n_keys keys: (positions, n_kv_heads, group, n_keys). settled and checks
 hold what was decided. A tail of `tail` slots for generated tokens is inside the budget; who calls settles again when it is full.
+
+Decided here where papers and digest leave room: overlaps of a calibration are those of steps 1.., step 0 being the prompt's own
+set. K_base holds the mean number of prompt tokens that compressed heads keep, eq. 7 less the tail. Settling again happens before
+the token that finds no slot is fed, over all tokens there; steps count from 1 again, baselines start anew. Thresholds are searched
+from .05 to .95, tau_drift stays the preferred tau_stable; demotion begins with the roles of the preferred thresholds.
 """
 
 from fractions import Fraction as F
@@ -202,9 +207,8 @@ class HeteroCache:
         self.n, self.t, self.checks = n, 0, []
         self.tail = tail_of(n) if self.fixed_tail is None else self.fixed_tail
         calibration = Calibration(attention, n, "mean", POOL, self.choose)
-        stability = calibration.stability()
-        self.roles, self.pivot_of = roles_within(stability, calibration.similarity(), self.tau_sim, self.tau_stable,
-                                                 self.max_full)
+        stability, similarity = calibration.stability(), calibration.similarity()
+        self.roles, self.pivot_of = roles_within(stability, similarity, self.tau_sim, self.tau_stable, self.max_full)
         cells = [(l, h) for l in range(self.n_layers) for h in range(self.n_heads)]
         self.compressed = [(l, h) for l, h in cells if not is_full(self.roles[l][h])]
         n_full, n_compressed = len(cells) - len(self.compressed), len(self.compressed)
@@ -232,7 +236,7 @@ class HeteroCache:
                     self.keep[layer, h] = self.choose.top(scores[h], self.length[layer, h])
                 elif self.roles[layer][h] == "pivot":
                     self.base[layer, h] = self.choose.top(scores[h], self.base_length)
-        self.stability, self.calibration_k = stability, calibration.k
+        self.stability, self.similarity, self.calibration_k = stability, similarity, calibration.k
 
     def after_step(self, attention, position):
         """Queries of the block end at `position`; what changes is seen from the next step on."""
@@ -311,7 +315,7 @@ class SyncKv:
         if self.k < 1:
             raise BudgetTooSmall(f"k of {with_tail}, and a tail of {self.tail}")
         self.k_dynamic = int((1 - self.static_share) * self.k)
-        similarity = Calibration(attention, n, "max", 1, self.choose).mean_similarity()
+        self.similarity = similarity = Calibration(attention, n, "max", 1, self.choose).mean_similarity()
         self.clusters, self.heads, self.fixed, self.dynamic = [], [], {}, {}
         for layer in range(self.n_layers):
             largest = max(max(row) for row in similarity[layer])
