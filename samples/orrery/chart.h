@@ -49,6 +49,9 @@ struct LineChart {
   Axis x, y;
   std::vector<Series> series;
   std::vector<ReferenceLine> references;
+  // The series are steps of one thing, layers say: their colours run along the ramp, and where there are many
+  // the legend names some of them.
+  bool ordered = false;
   int width = 960, height = 600;
 };
 
@@ -62,7 +65,10 @@ struct LinePicture {
 
 LinePicture draw(const LineChart& chart);
 
-// The colour of the i-th series. The first seven can be told apart by the colour-blind too; then they repeat.
+// The colour of the i-th of n ordered series: along the ramp, without its end, which is too bright for lines.
+Rgb ordered_color(size_t i, size_t n);
+// The colour of the i-th series of others. The first seven can be told apart by the colour-blind too; then
+// they repeat.
 Rgb series_color(size_t i);
 
 // ---- Heat maps ----

@@ -22,9 +22,17 @@ constexpr Dash kSeriesDash{7, 5}, kReferenceDash{3, 4};
 constexpr size_t kMostMarkers = 40;      // of one series; a longer one is a line alone
 constexpr size_t kMostPoints = 1 << 16;  // more show nothing more
 constexpr size_t kMostLegendRows = 3;
+constexpr size_t kMostOrderedNames = 9;  // in the legend
 
-bool is_dashed(const LineChart& chart, size_t i) { return chart.series[i].dashed || (i / kColors) % 2 == 1; }
-Marker marker_of(size_t i) { return kMarkers[i % 4]; }
+bool is_dashed(const LineChart& chart, size_t i) {
+  return chart.series[i].dashed || (!chart.ordered && (i / kColors) % 2 == 1);
+}
+Marker marker_of(const LineChart& chart, size_t i) {
+  return chart.ordered ? Marker::circle : kMarkers[i % 4];
+}
+Rgb color_of(const LineChart& chart, size_t i) {
+  return chart.ordered ? ordered_color(i, chart.series.size()) : series_color(i);
+}
 
 void check(const LineChart& chart) {
   for (const Series& s : chart.series) {
@@ -97,16 +105,18 @@ constexpr double kSample = 26, kBetween = 22;
 
 // Entries in rows from left to right; gives the rows' number.
 size_t lay_out_legend(const LineChart& chart, std::vector<LegendEntry>* entries) {
-  for (size_t i = 0; i < chart.series.size(); ++i) {
+  const size_t n_series = chart.series.size();
+  const size_t stride = chart.ordered ? (n_series + kMostOrderedNames - 1) / kMostOrderedNames : 1;
+  for (size_t i = 0; i < n_series; i += stride) {
     const Series& s = chart.series[i];
     if (!s.name.empty()) {
       const size_t n = count_shown(chart, s);
       entries->push_back({s.name,
-                          series_color(i),
+                          color_of(chart, i),
                           s.line ? line_width(n) : 0,
                           is_dashed(chart, i) ? kSeriesDash : Dash{},
                           has_markers(s, n),
-                          marker_of(i),
+                          marker_of(chart, i),
                           {}});
     }
   }
@@ -174,7 +184,7 @@ std::vector<Point> thinned(const std::vector<Point>& points) {
 
 void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
   const Series& s = chart.series[index];
-  const Rgb color = series_color(index);
+  const Rgb color = color_of(chart, index);
   const size_t n_shown = count_shown(chart, s);
   std::vector<Point> points(s.x.size());
   for (size_t i = 0; i < s.x.size(); ++i) {
@@ -201,13 +211,15 @@ void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
     const bool alone = missing(i + 1) && (i == 0 || missing(i - 1));  // no line would show it
     if (!few && !alone) continue;
     if (few && s.line)
-      canvas.marker(marker_of(index), p, radius + 1.4, kPaper);  // a rim tells crossings apart
-    canvas.marker(marker_of(index), p, radius, color);
+      canvas.marker(marker_of(chart, index), p, radius + 1.4, kPaper);  // a rim tells crossings apart
+    canvas.marker(marker_of(chart, index), p, radius, color);
     ++drawn;
   }
 }
 
 }  // namespace
+
+Rgb ordered_color(size_t i, size_t n) { return ramp_color(n > 1 ? .88 * double(i) / double(n - 1) : 0); }
 
 Rgb series_color(size_t i) { return kSeriesColors[i % kColors]; }
 

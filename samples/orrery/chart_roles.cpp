@@ -107,7 +107,7 @@ RolePicture draw(const RoleMap& map) {
   const bool nothing = map.roles.empty();
   const size_t rows = nothing ? 0 : map.n_kv_heads, columns = nothing ? 0 : map.n_layers;
   // Square cells, unless one side would vanish.
-  double w = cell_side(columns, 1000, 30), h = cell_side(rows, 640, 30);
+  double w = cell_side(columns, 1000, 36), h = cell_side(rows, 640, 36);
   if (w >= 8 && h >= 8) w = h = std::min(w, h);
   const double plot_w = nothing ? 480 : std::max(1.0, std::round(w * double(columns)));
   const double plot_h = nothing ? 200 : std::max(1.0, std::round(h * double(rows)));
