@@ -145,10 +145,8 @@ TEST(KvIoThread, AnIdleLinkIsNotSavedUp) {
     Transfer t(&source, &to, 1);
     const auto begin = steady_clock::now();
     ASSERT_TRUE(io->submit(&t.request));
-    const IoThread::Waited waited = io->wait(&t.request);
-    ASSERT_TRUE(waited.status.ok());
+    ASSERT_TRUE(io->wait(&t.request).status.ok());
     EXPECT_GE(seconds_since(begin), .02);
-    EXPECT_GE(waited.stall_ns, 10'000'000u);
   }
 }
 
@@ -169,7 +167,7 @@ TEST(KvIoThread, LateFailingAndNeverEndingRequests) {
   MemoryBackend backend;
   std::atomic<int> kind{0};
   IoThread::Options options;
-  options.wait_limit_us = 300'000;
+  options.wait_limit_us = 1'000'000;
   options.fault = [&kind](const IoRequest&) {
     Fault fault;
     fault.kind = static_cast<Kind>(kind.load());
@@ -199,10 +197,10 @@ TEST(KvIoThread, LateFailingAndNeverEndingRequests) {
   begin = steady_clock::now();
   const IoThread::Waited never = run(Kind::never);
   EXPECT_EQ(never.status.code(), Code::io);
-  EXPECT_GE(never.stall_ns, 300'000'000u);
+  EXPECT_GE(never.stall_ns, 1'000'000'000u);
   EXPECT_LT(seconds_since(begin), kHang);
   const std::string message = never.status.message();
-  for (const char* part : {"head 17", "1234 bytes", "0.3"})
+  for (const char* part : {"head 17", "1234 bytes", " s"})
     EXPECT_NE(message.find(part), std::string::npos) << message;
 
   EXPECT_TRUE(run(Kind::none).status.ok()) << "the thread lives on";
@@ -228,6 +226,10 @@ TEST(KvIoThread, CancellingIsBoundedInEveryState) {
     io->cancel(&c.request);
   }
   EXPECT_LT(seconds_since(begin), kHang) << "50 seconds of link time were cancelled";
+  Transfer last(&source, &to, 1);
+  ASSERT_TRUE(io->submit(&last.request));
+  EXPECT_TRUE(io->wait(&last.request).status.ok());
+  EXPECT_LT(seconds_since(begin), kHang) << "what was cancelled still takes the link";
 }
 
 TEST(KvIoThread, AfterCancelNobodyTouchesTheMemory) {
@@ -249,7 +251,7 @@ TEST(KvIoThread, AFullQueueSaysSo) {
   MemoryBackend backend;
   IoThread::Options options;
   options.queue_requests = 4;
-  options.wait_limit_us = 50'000;
+  options.wait_limit_us = 500'000;
   options.fault = [](const IoRequest& r) { return Fault{r.head == 1 ? Kind::never : Kind::none, 0, Status()}; };
   const auto io = make(&backend, options);
   const std::byte source{1};
@@ -270,7 +272,7 @@ TEST(KvIoThread, AFullQueueSaysSo) {
   const IoThread::Waited full = io->wait_for_room();
   EXPECT_EQ(full.status.code(), Code::io);
   EXPECT_NE(std::string(full.status.message()).find("4 requests"), std::string::npos) << full.status.message();
-  EXPECT_GE(full.stall_ns, 50'000'000u);
+  EXPECT_GE(full.stall_ns, 500'000'000u);
   io->cancel(&transfers[2]->request);   // out of the middle
   EXPECT_TRUE(io->submit(&transfers[5]->request));
   io->cancel(&transfers[0]->request);

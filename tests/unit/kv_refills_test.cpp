@@ -250,38 +250,39 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
 
 TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   IoThread::Options options;
-  options.link = {0, 30'000};
+  options.link = {0, 400'000};
   Bench bench(KvType::f16, options);
   const auto refills = bench.make_refills(100);
   Random random(1);
   EXPECT_EQ(refills->stats().hidden(), 1.0);
   auto what = bench.draw(&random, 10);
+  auto begin = steady_clock::now();
   ASSERT_TRUE(refills->add(bench.table(), 0, what, 1).ok());
-  ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());   // at once: all of it is waited for
+  ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());   // at once: nearly all of it is waited for
+  EXPECT_GE(seconds_since(begin), .4);
   bench.expect(0, what);
   bench.check();
   const Refills::Stats exposed = refills->stats();
-  EXPECT_GE(exposed.transfer_us, 30'000u);
-  EXPECT_GE(exposed.stall_us, 15'000u);
-  EXPECT_LE(exposed.hidden(), .5);
+  EXPECT_GE(exposed.transfer_us, 400'000u);
+  EXPECT_GT(exposed.stall_us, 0u);
+  EXPECT_LE(static_cast<double>(exposed.stall_us), 1e6 * seconds_since(begin));
+  EXPECT_EQ(exposed.hidden(),
+            1 - static_cast<double>(exposed.stall_us) / static_cast<double>(exposed.transfer_us));
   what = bench.draw(&random, 10);
   ASSERT_TRUE(refills->add(bench.table(), 0, what, 5).ok());
-  const auto begin = steady_clock::now();
-  while (refills->stats().transfer_us == exposed.transfer_us && seconds_since(begin) < kHang) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));   // steps that take long
-    ASSERT_TRUE(refills->apply(bench.store.get(), 5).ok());
-  }
+  std::this_thread::sleep_for(std::chrono::seconds(1));   // steps that take long
+  ASSERT_TRUE(refills->apply(bench.store.get(), 5).ok());
   bench.expect(0, what);
   bench.check();
   EXPECT_EQ(refills->stats().transfer_us, 2 * exposed.transfer_us);
-  EXPECT_LT(refills->stats().stall_us, exposed.stall_us + 20'000);
+  EXPECT_LT(refills->stats().stall_us, exposed.stall_us + 200'000);
 }
 
 TEST(KvRefills, AFailedTransferIsReportedAndTheRestForgotten) {
   for (const Kind kind : {Kind::fail, Kind::never}) {
     SCOPED_TRACE(static_cast<int>(kind));
     IoThread::Options options;
-    options.wait_limit_us = 200'000;
+    options.wait_limit_us = 1'000'000;
     const auto bad = std::make_shared<std::atomic<bool>>(true);
     options.fault = [kind, bad](const IoRequest& r) {
       if (r.head != 2 || !*bad) return Fault{};
@@ -342,7 +343,7 @@ TEST(KvRefills, DroppedAtAnyMomentNothingIsUnderWay) {
 TEST(KvRefills, OneSessionsHangingTransferEndsTheOthersCleanly) {
   IoThread::Options options;
   options.queue_requests = 1;
-  options.wait_limit_us = 100'000;
+  options.wait_limit_us = 500'000;
   options.fault = [](const IoRequest& r) { return Fault{r.head == 5 ? Kind::never : Kind::none, 0, Status()}; };
   Bench bench(KvType::f16, options);
   const auto a = bench.make_refills(8), b = bench.make_refills(8), c = bench.make_refills(8);
