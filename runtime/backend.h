@@ -78,6 +78,13 @@ struct Row {
   int32_t sequence = 0;              // index into Step::sequences
 };
 
+// The queries of a sequence's last positions, behind RoPE, on the device: that of position p in layer l lies at
+// data + (l * n_rows + p % n_rows) * n_heads * head_dim.
+struct QueryRing {
+  Ptr<float> data;
+  int32_t n_rows = 0;
+};
+
 struct Step {
   Phase phase = Phase::prefill;
   Span<const Row> rows;              // positions of one sequence are consecutive and ascending
@@ -86,6 +93,7 @@ struct Step {
   // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these instead of the sequence's pages, and
   // writes its token to both.
   Span<const HeadView> heads = {};
+  QueryRing queries = {};            // where given (steps of one sequence): attend() keeps its queries there
 };
 
 // A matrix (n_rows outputs, n_cols inputs), or a vector (n_rows = 1), where the backend wants it.
@@ -121,11 +129,42 @@ struct AttendShape {
   int32_t window = 0;                     // sliding window: keys with position > row position - window; 0: all
 };
 
+// How the attention of the query heads that share a KV head becomes one score per key: each head's softmax over
+// exactly these keys, smoothed along them (torch's avg_pool1d or max_pool1d, stride 1, padding width / 2), then the mean
+// or the maximum over the heads.
+struct KeyScoring {
+  enum class Pooling : uint8_t { none, avg, max };
+  bool max_of_group = false;
+  Pooling pooling = Pooling::none;
+  int32_t pool_width = 1;            // odd
+};
+
+// Asks for the k best of a KV head's keys, by each of the queries of some positions.
+struct TopKeysJob {
+  int32_t layer = 0, kv_head = 0;
+  const uint64_t* tiles = nullptr;   // key s lies in the tile at tiles[s / kPageTokens] + offset
+  uint64_t offset = 0;
+  int32_t n_keys = 0;
+  int32_t first_position = 0, n_positions = 0;   // in the ring
+  int32_t k = 0;                     // at most n_keys
+  bool by_score = false;             // in the order of scores (ties: lower key first), else ascending keys
+  uint32_t* out = nullptr;           // (n_positions, k) keys, host memory
+};
+
+struct TopKeysShape {
+  KvFormat kv;
+  int32_t n_heads = 0;               // query heads
+  float scale = 0.0f;
+  QueryRing queries;
+  KeyScoring scoring;
+};
+
 // The most that any step will ask for: sizes the scratch memory once.
 struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   int64_t max_in = 0;                     // widest matmul input
+  int32_t max_top_keys = 0;               // keys of a job of top_keys; 0: there will be none
 };
 
 // A stretch of host memory.
@@ -196,6 +235,9 @@ class Backend {
   // Causal attention of the rows' queries over their sequences' pages of `layer`, up to and including each row's own
   // position (already appended), or over Step::heads: out (n_rows, n_heads * head_dim).
   virtual void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
+
+  // Between steps: the best keys of each job. A NaN ranks lowest. The work is as if each job stood alone.
+  virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
 
   // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
   virtual void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,

@@ -16,6 +16,7 @@
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/paths.h"
+#include "runtime/cpu/top_keys.h"
 #include "runtime/os/os.h"
 
 namespace orrery::cpu {
@@ -41,11 +42,13 @@ struct ScratchPlan {
   uint64_t rope = 0;       // (max_rows, 2, head_dim / 2) cosines, sines
   uint64_t runs = 0;       // (max_rows) RowRun
   uint64_t partials = 0;   // (wave_rows, n_heads, max_splits) partials
+  uint64_t top_keys = 0;   // top_keys_scratch
   uint64_t threads = 0;    // (n_threads) thread_bytes each
   uint64_t thread_bytes = 0;
   uint64_t total = 0;
   int64_t wave_rows = 1, max_splits = 1;
   int32_t rope_floats = 0;  // of one row
+  TopKeysScratch top_keys_scratch;
 
   ScratchPlan() = default;
   ScratchPlan(const StepLimits& limits, const Kernels& kernels, int32_t n_threads) {
@@ -65,6 +68,8 @@ struct ScratchPlan {
     const uint64_t fitting = row_partials ? kPartialBytes / row_partials : rows;
     wave_rows = static_cast<int64_t>(std::clamp<uint64_t>(fitting, 1, rows));
     partials = take(static_cast<uint64_t>(wave_rows) * row_partials);
+    top_keys_scratch = TopKeysScratch(limits.max_top_keys, limits.n_heads / std::max(limits.n_kv_heads, 1));
+    top_keys = take(top_keys_scratch.bytes());
     thread_bytes = align_up(static_cast<uint64_t>(std::max(kernels.matmul_scratch_bytes,
                                                            kernels.attend_scratch_bytes(limits.head_dim))),
                             64);
@@ -133,6 +138,7 @@ class CpuBackend final : public Backend {
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -156,6 +162,7 @@ class CpuBackend final : public Backend {
   void for_ranges(int64_t n, int64_t work_per_unit, const F& fn);
 
   int64_t matmul_items(const Product& p, int64_t rows, int64_t out_step, int64_t row_step) const;
+  void keep_queries(int32_t layer, const float* q, const AttendShape& shape);
   void attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape);
   void attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape);
 
@@ -349,7 +356,23 @@ void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v
   });
 }
 
+void CpuBackend::keep_queries(int32_t layer, const float* q, const AttendShape& shape) {
+  const int64_t n_ring = step_.queries.n_rows, width = int64_t{shape.n_heads} * step_.kv.head_dim;
+  float* ring = host(step_.queries.data) + layer * n_ring * width;
+  for (int64_t r = std::max<int64_t>(0, n_rows() - n_ring); r < n_rows(); ++r)
+    std::memcpy(ring + step_.rows[static_cast<size_t>(r)].position % n_ring * width, q + r * shape.q_stride,
+                static_cast<size_t>(width) * sizeof(float));
+}
+
+void CpuBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
+  pool_->begin_burst();
+  cpu::top_keys(jobs, shape, kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys,
+                scratch_ + plan_.threads, plan_.thread_bytes);
+  pool_->end_burst();
+}
+
 void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
+  if (step_.queries.n_rows > 0) keep_queries(layer, host(q), shape);
   if (step_.phase == Phase::decode) {
     attend_decode(layer, host(q), host(out), shape);
   } else {

@@ -103,6 +103,30 @@ struct PrefillTask {
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
+// The scaled products of some queries with the keys [first_key, last_key).
+struct LogitsTask {
+  KvHead kv;
+  const float* q[kQueryTile];  // (head_dim) each
+  float* out[kQueryTile];      // (last_key - first_key) each
+  int32_t n_queries;           // at most kQueryTile
+  int64_t first_key, last_key;  // first_key at the start of a tile
+  float scale;
+  std::byte* scratch;  // Kernels::attend_scratch_bytes
+};
+
+// Rows of scores have this many floats of room on both sides, so that pooling reads beyond the ends.
+constexpr int64_t kScorePad = 64;
+
+// Logits of the query heads of one group become one score per key (KeyScoring).
+struct ScoresTask {
+  float* rows;  // (n_rows, n) `stride` apart, with room on both sides; overwritten
+  int64_t stride;
+  int32_t n_rows;
+  int64_t n;
+  KeyScoring scoring;  // pool_width at most 2 * kScorePad - 1
+  float* spare;        // (n) with room on both sides
+};
+
 struct Kernels {
   const char* name;
 
@@ -132,6 +156,9 @@ struct Kernels {
                          float* out);
   void (*attend_prefill)(const PrefillTask& task);
   int64_t (*attend_scratch_bytes)(int32_t head_dim);  // a multiple of 64
+  void (*key_logits)(const LogitsTask& task);
+  // Where the scores are: one of the task's rows, or its spare one.
+  float* (*key_scores)(const ScoresTask& task);
 };
 
 extern const Kernels kPlainKernels;

@@ -5,6 +5,7 @@
 #include "runtime/cpu/simd_attend.h"
 #include "runtime/cpu/simd_matmul.h"
 #include "runtime/cpu/simd_rows.h"
+#include "runtime/cpu/simd_scores.h"
 
 namespace orrery::cpu {
 
@@ -25,6 +26,8 @@ const Kernels kAvx2Kernels = {
     merge_partials,
     attend_prefill,
     attend_scratch_bytes,
+    key_logits,
+    key_scores,
 };
 
 }  // namespace orrery::cpu

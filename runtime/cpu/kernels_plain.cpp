@@ -165,6 +165,8 @@ const Kernels kPlainKernels = {
     plain_merge_partials,
     plain_attend_prefill,
     plain_attend_scratch_bytes,
+    plain_key_logits,
+    plain_key_scores,
 };
 
 }  // namespace orrery::cpu

@@ -1,4 +1,5 @@
-// The plain path's two halves: attention (kernels_plain_attend.cpp) for the table in kernels_plain.cpp.
+// The plain path's parts for the table in kernels_plain.cpp: attention (kernels_plain_attend.cpp), key scores
+// (kernels_plain_scores.cpp).
 #pragma once
 
 #include "runtime/cpu/kernels.h"
@@ -10,5 +11,7 @@ void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stri
                           float* out);
 void plain_attend_prefill(const PrefillTask& task);
 int64_t plain_attend_scratch_bytes(int32_t head_dim);
+void plain_key_logits(const LogitsTask& task);
+float* plain_key_scores(const ScoresTask& task);
 
 }  // namespace orrery::cpu
