@@ -2,14 +2,29 @@
 
 #include <algorithm>
 
+#include "runtime/engine/resident.h"
 #include "runtime/engine/session.h"
-#include "runtime/kv/head_store.h"
 
 namespace orrery::engine {
 
 namespace {
 
 constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096, kMaxContext = 1u << 27;
+
+// What a workspace that is there (zeros: none) must become for one more session.
+StepLimits limits_with(const model::Hyperparameters& h, const StepLimits& held, const SessionOptions& options,
+                       uint32_t n_context) {
+  const int32_t context = static_cast<int32_t>(n_context);
+  StepLimits limits = model::step_limits(h, std::max(static_cast<int32_t>(options.chunk()), held.max_rows),
+                                         std::max(context, held.max_context));
+  limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy).query_rows > 0 ? context : 0);
+  return limits;
+}
+
+// Whether a workspace of the same model serves as it is.
+bool same(const StepLimits& a, const StepLimits& b) {
+  return a.max_rows == b.max_rows && a.max_context == b.max_context && a.max_top_keys == b.max_top_keys;
+}
 
 // What a plan is computed from, with the functions of the context that kv::PlanInput asks for.
 struct Planner {
@@ -21,21 +36,18 @@ struct Planner {
 
   static uint64_t workspace_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    const int32_t rows = static_cast<int32_t>(p.options.chunk()), context = static_cast<int32_t>(n_context);
-    if (rows <= p.held.max_rows && context <= p.held.max_context) return 0;
-    const StepLimits limits =
-        model::step_limits(p.hyper, std::max(rows, p.held.max_rows), std::max(context, p.held.max_context));
-    return model::carve_workspace(p.hyper, p.backend, limits, {}).bytes;
+    const StepLimits limits = limits_with(p.hyper, p.held, p.options, n_context);
+    return same(limits, p.held) ? 0 : model::carve_workspace(p.hyper, p.backend, limits, {}).bytes;
   }
   static uint64_t host_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
     return session_host_bytes(p.hyper, p.options, n_context);
   }
 
-  static uint64_t resident_bytes(const void* self, uint32_t n_context) {
+  static kv::ResidentBytes resident_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    return kv::HeadStore::region_bytes(kv_format(p.hyper, p.options.kv_type),
-                                       resident_slots(p.hyper, p.options, n_context));
+    const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.options, n_context);
+    return {bytes.full_kv, bytes.compressed_kv, bytes.staging + bytes.queries};
   }
 
   kv::Plan plan(uint64_t weights_bytes, uint64_t mapped_bytes, uint64_t budget) const {
@@ -88,6 +100,16 @@ policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context) 
   return shape;
 }
 
+Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
+  bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
+  for (const policy::ProfileLayer& layer : profile.layers)
+    fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.n_kv_heads);
+  if (fits) return ok_status();
+  return error(Code::invalid_argument, "the head profile is for %zu layers with %u KV heads, the model has %d with %d",
+               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.n_layers,
+               h.n_kv_heads);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
@@ -95,7 +117,14 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   policy::Budget budget;
   budget.share = options.kv_budget_bytes ? 1.0 : options.kv_share;
   budget.max_slots = resident_slots(h, options, n_context);
-  return policy::make_policy(options.policy, policy_shape(h, n_context), budget, options.policy_options);
+  if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
+  return policy::make_policy(options.policy, policy_shape(h, n_context), budget, options.policy_options,
+                             options.head_profile);
+}
+
+uint64_t full_heads(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+  const auto policy = make_policy(h, options, n_context);
+  return policy.ok() ? policy.value()->n_full_heads() : 0;
 }
 
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
@@ -158,12 +187,10 @@ Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool
   return pool;
 }
 
-Status LanguageModel::ensure_workspace(uint32_t n_context, uint32_t chunk) {
+Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions& options) {
   const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
-  const int32_t rows = static_cast<int32_t>(chunk), context = static_cast<int32_t>(n_context);
-  if (workspace_.bytes > 0 && rows <= limits_.max_rows && context <= limits_.max_context) return ok_status();
-  const StepLimits wanted = model::step_limits(hyper(), std::max(rows, limits_.max_rows),
-                                               std::max(context, limits_.max_context));
+  const StepLimits wanted = limits_with(hyper(), limits_, options, n_context);
+  if (workspace_.bytes > 0 && same(wanted, limits_)) return ok_status();
   Backend& backend = runtime_->backend();
   const uint64_t bytes = model::carve_workspace(hyper(), backend, wanted, {}).bytes;
   // The new one is taken before the old one goes: if it does not fit, the open sessions keep theirs.

@@ -32,6 +32,7 @@ struct SessionOptions {
   policy::Options policy_options;
   double kv_share = 1.0;       // resident share of full KV, for policies other than full
   uint64_t kv_budget_bytes = 0;  // or its bytes; 0: by share
+  std::shared_ptr<const policy::HeadProfile> head_profile;   // null: policies calibrate themselves
   KvType kv_type = KvType::f16;
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: kDefaultChunk
@@ -58,7 +59,7 @@ class LanguageModel {
   // Pages in the device arena, or in the reservoir.
   Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir = false);
   // Grows the workspace to serve sessions like this one. Takes the step mutex.
-  Status ensure_workspace(uint32_t n_context, uint32_t chunk);
+  Status ensure_workspace(uint32_t n_context, const SessionOptions& options);
   const model::Workspace& workspace() const { return workspace_; }   // under the step mutex
   const StepLimits& limits() const { return limits_; }
 
@@ -83,6 +84,8 @@ KvFormat kv_format(const model::Hyperparameters& h, KvType type);
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
                                                     uint32_t n_context);
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+// Heads that hold the whole context; 0 where the options make no policy.
+uint64_t full_heads(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
 
 // The whole plan from a file's header: model, one session, and the budget.
 Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,

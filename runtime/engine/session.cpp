@@ -12,11 +12,7 @@ uint64_t session_host_bytes(const model::Hyperparameters& h, const SessionOption
   const uint64_t table = kv::pages_for(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
   const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
   const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double));
-  if (!options.compressed()) return tokens + table + logits + sampler;
-  const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
-  const uint64_t slots = resident_slots(h, options, n_context);
-  const uint64_t resident = (slots + n_context) * sizeof(int32_t) + (slots / kPageTokens + heads) * sizeof(uint64_t) +
-                            heads * (sizeof(HeadView) + 2 * sizeof(uint32_t));
+  const uint64_t resident = options.compressed() ? Resident::host_bytes(h, options, n_context) : 0;
   return tokens + table + logits + sampler + resident;
 }
 
@@ -29,13 +25,6 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(options.chunk());
-  if (options.compressed()) {
-    const size_t n_heads = static_cast<size_t>(h.n_layers) * static_cast<size_t>(h.n_kv_heads);
-    capacity_.resize(n_heads);
-    slots_.resize(n_heads);
-    views_.resize(n_heads);
-    positions_.reserve(n_context);
-  }
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, const SessionOptions& options) {
@@ -52,8 +41,9 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                         static_cast<unsigned long long>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)),
                         plan.largest_context);
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
-  if (options.compressed()) {
-    ORRERY_ASSIGN(session->policy_, make_policy(session->model_->hyper(), options, plan.n_context));
+  if (options.compressed()) {   // what is wrong with the policy is said before memory is taken
+    ORRERY_ASSIGN(const auto policy, make_policy(session->model_->hyper(), options, plan.n_context));
+    (void)policy;
   }
   ORRERY_TRY(session->acquire());
   return session;
@@ -64,32 +54,26 @@ Status Session::acquire() {
   const bool compressed = options_.compressed();
   ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed));
   ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_for(n_context_)));
-  std::unique_ptr<kv::HeadStore> store;
+  ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
+  auto table = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
   if (compressed) {
-    const uint64_t n_slots = resident_slots(model_->hyper(), options_, n_context_);
-    ORRERY_ASSIGN(store, kv::HeadStore::make(&model_->runtime().arena(), pool->format(), n_slots));
+    ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get()));
   }
-  ORRERY_TRY(model_->ensure_workspace(n_context_, options_.chunk()));
-  store_ = std::move(store);
-  table_ = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
+  table_ = std::move(table);
   slot_ = std::move(slot);
   reservation_ = std::move(reservation);
   return ok_status();
 }
 
 uint64_t Session::reservoir_bytes() const {
-  return store_ ? reservation_.pages() * table_->format().page_bytes() : 0;
+  return resident_ ? reservation_.pages() * table_->format().page_bytes() : 0;
 }
 uint64_t Session::kv_bytes() const {
-  if (options_.compressed()) return store_ ? store_->bytes() : 0;
+  if (options_.compressed()) return resident_ ? resident_->bytes() : 0;
   return reservation_.pages() * kv_format(model_->hyper(), options_.kv_type).page_bytes();
 }
 uint64_t Session::kv_used_bytes() const {
-  if (store_) {
-    uint64_t slots = 0;
-    for (uint32_t head = 0; settled_ && head < store_->n_heads(); ++head) slots += store_->length(head);
-    return slots * table_->format().token_bytes();
-  }
+  if (resident_) return resident_->used_bytes();
   return table_ ? table_->n_pages() * table_->format().page_bytes() : 0;
 }
 uint64_t Session::kv_shared_bytes() const { return table_ ? table_->n_shared() * table_->format().page_bytes() : 0; }
@@ -117,38 +101,44 @@ void Session::truncate(uint32_t n_tokens) {
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow, up to the same length
   if (n_tokens < n_computed()) {
     n_computed_ = n_tokens;
-    settled_ = false;
+    if (resident_) resident_->truncate(n_tokens);
     if (table_) table_->truncate(n_tokens);
   }
 }
 
 // Steps --------------------------------------------------------------------------------------------------
 
-void Session::settle(uint32_t n_tokens) {
+Status Session::recover_queries(uint32_t n_tokens) {
+  const Resident::Positions missing = resident_->missing_queries(n_tokens);
+  if (missing.end == 0) return ok_status();
   Backend& backend = model_->runtime().backend();
-  policy_->settle(n_tokens, capacity_);
-  store_->lay_out(capacity_);
-  for (uint32_t head = 0; head < store_->n_heads(); ++head) {
-    policy_->select(head, n_tokens, capacity_[head], &positions_);
-    store_->fill(&backend, *table_, head, positions_);
-    stats_.host_to_device_bytes += positions_.size() * table_->format().token_bytes();
+  // Prompt tokens come out with the same bits; generated ones, which attended to less, would not.
+  const uint64_t page_bytes = table_->format().page_bytes();
+  const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
+  const uint32_t first_page = missing.first / page_tokens, n_pages = (missing.end - 1) / page_tokens + 1 - first_page;
+  ORRERY_ASSIGN(const os::Region saved, os::Region::allocate(n_pages * page_bytes));
+  table_->make_writable(&backend, missing.first, missing.end);
+  const KvView view = table_->view();
+  for (uint32_t i = 0; i < n_pages; ++i)
+    backend.download(saved.data() + i * page_bytes, {view.pages[first_page + i]}, page_bytes);
+  Status status = ok_status();
+  for (uint32_t from = missing.first; from < missing.end && status.ok();) {
+    const uint32_t n = std::min(missing.end - from, options_.chunk());
+    rows_.resize(n);
+    for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
+    Step step;
+    step.phase = Phase::prefill;
+    step.rows = rows_;
+    step.sequences = {&view, 1};
+    step.kv = table_->format();
+    step.queries = resident_->queries();
+    status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(), step, nullptr, {});
+    if (status.ok()) resident_->note_queries(from, from + n);
+    from += n;
   }
-  settled_ = true;
-}
-
-void Session::prepare_views(uint32_t n_tokens) {
-  if (!settled_) settle(n_tokens);
-  for (uint32_t head = 0; head < store_->n_heads();) {
-    const uint32_t slot = policy_->slot_for(head, store_->length(head), store_->capacity(head));
-    if (slot == policy::kSettleAgain) {   // a full tail: everything is chosen anew, with room for more
-      settle(n_tokens);
-      head = 0;
-      continue;
-    }
-    slots_[head] = slot;
-    views_[head] = store_->view_with_append(head, slot);
-    ++head;
-  }
+  for (uint32_t i = 0; i < n_pages; ++i)
+    backend.upload({view.pages[first_page + i]}, saved.data() + i * page_bytes, page_bytes);
+  return status;
 }
 
 Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
@@ -159,6 +149,8 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   const model::Workspace& work = model_->workspace();
   const uint64_t start = now_us();
   backend.set_scratch(work.scratch, model_->limits());
+  if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(from));
+  if (resident_) resident_->before_write(from);
   table_->make_writable(&backend, from, from + n);
 
   rows_.resize(n);
@@ -169,27 +161,31 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   step.rows = rows_;
   step.sequences = {&view, 1};
   step.kv = table_->format();
-  const bool resident = store_ && phase == Phase::decode;
-  if (resident) {
-    prepare_views(from);
-    step.heads = views_;
+  Status status = ok_status();
+  if (resident_) {
+    step.queries = resident_->queries();
+    if (phase == Phase::decode) {
+      status = resident_->prepare(from);
+      step.heads = resident_->views();
+    } else {
+      resident_->invalidate();
+    }
   }
   model::ForwardOutput out;
   out.n_logits = n_logits;
   out.logits = logits;
   out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
   if (n_logits > 0) logits_at_ = 0;
-  Status status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out);
-  (phase == Phase::prefill ? stats_.prefill_us : stats_.decode_us) += now_us() - start;
-  if (!status.ok()) {
+  if (status.ok()) status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out);
+  if (status.ok()) {
+    n_computed_ = from + n;
+    if (resident_ && phase == Phase::decode) status = resident_->commit(from);
+    if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);
+  } else {
     table_->truncate(from);
-    settled_ = false;
-    return status;
+    if (resident_) resident_->truncate(from);
   }
-  settled_ = resident;
-  for (uint32_t head = 0; resident && head < store_->n_heads(); ++head)
-    store_->commit(head, slots_[head], from);
-  n_computed_ = from + n;
+  (phase == Phase::prefill ? stats_.prefill_us : stats_.decode_us) += now_us() - start;
   return status;
 }
 
@@ -241,7 +237,7 @@ Status Session::refresh_logits() {
   const int32_t token = tokens_[last];
   const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
   n_computed_ = last;   // its page stays: the same values are written again
-  settled_ = false;
+  if (resident_) resident_->truncate(last);
   const Status status = step({&token, 1}, phase, nullptr, 1, logits_.data());
   if (!status.ok()) {
     truncate(last);
@@ -262,14 +258,12 @@ Result<std::unique_ptr<Session>> Session::fork() {
   child->embedding_ = embedding_;
   child->logits_at_ = logits_at_;
   child->conversation_ = conversation_;
-  if (policy_) child->policy_ = policy_->clone();
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);
-    if (settled_) {
+    if (resident_) {
       const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-      child->store_->copy_from(&model_->runtime().backend(), *store_);
-      child->settled_ = true;
+      ORRERY_TRY(child->resident_->copy_from(*resident_));
     }
   } else if (room.code() == Code::out_of_device_memory) {
     ORRERY_TRY(child->park_copy_of(*this));

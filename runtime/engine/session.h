@@ -17,12 +17,11 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/language_model.h"
+#include "runtime/engine/resident.h"
 #include "runtime/engine/vocabulary.h"
-#include "runtime/kv/head_store.h"
 #include "runtime/kv/page_table.h"
 #include "runtime/model/rope.h"
 #include "runtime/os/os.h"
-#include "runtime/policy/policy.h"
 #include "runtime/text/value.h"
 
 namespace orrery::engine {
@@ -59,7 +58,7 @@ class Session {
   uint64_t kv_bytes() const;               // KV on the device: pages, or the resident part of a compressed session
   uint64_t kv_used_bytes() const;          // of those, what holds tokens
   uint64_t kv_shared_bytes() const;        // of pages shared with forks
-  const kv::HeadStore* resident() const { return store_.get(); }   // null for policy full
+  const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
   uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }
@@ -101,10 +100,8 @@ class Session {
   // Slot, reservation, page table and workspace.
   Status acquire();
   Status park_copy_of(const Session& other);
-  // Fills the resident part anew from the reservoir's first n_tokens. Under the step mutex.
-  void settle(uint32_t n_tokens);
-  // Where each head's next token goes, and what it attends to: views_, slots_.
-  void prepare_views(uint32_t n_tokens);
+  // Computes tokens that are there once more, for their queries; their KV stays as it is.
+  Status recover_queries(uint32_t n_tokens);
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits);
 
   std::shared_ptr<LanguageModel> model_;
@@ -114,12 +111,7 @@ class Session {
   SessionSlot slot_;
   kv::PageReservation reservation_;
   std::unique_ptr<kv::PageTable> table_;       // null while parked
-  std::unique_ptr<policy::Policy> policy_;     // null for full
-  std::unique_ptr<kv::HeadStore> store_;       // the resident part; null for full, and while parked
-  bool settled_ = false;                       // store_ holds what policy_ chose of the first n_computed tokens
-  std::vector<uint32_t> capacity_, slots_;     // (n_layers * n_kv_heads)
-  std::vector<HeadView> views_;                // (n_layers * n_kv_heads)
-  std::vector<uint32_t> positions_;            // room for n_context
+  std::unique_ptr<Resident> resident_;         // null for full, and while parked
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   std::vector<int32_t> tokens_;                // room for n_context + 1
   std::vector<uint8_t> by_decode_;             // beside tokens_: 1 if generated

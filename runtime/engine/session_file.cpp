@@ -210,7 +210,6 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
   Backend& backend = session->model_->runtime().backend();
   session->truncate(0);
-  session->settled_ = false;
   session->tokens_.assign(tokens.begin(), tokens.end());
   session->by_decode_.assign(phases, phases + h.n_tokens);
   session->table_->make_writable(&backend, 0, h.n_tokens);

@@ -35,6 +35,9 @@ class HeadStore {
   // (length) position of each slot.
   Span<const uint32_t> positions(uint32_t head) const { return {positions_.data() + heads_[head].first, heads_[head].length}; }
 
+  // Addresses of the head's tiles of kPageTokens slots.
+  const uint64_t* tiles(uint32_t head) const { return tiles_.data() + heads_[head].first_tile; }
+
   // Slots 0 .. n-1 of the head become `positions` (n <= capacity), copied from the reservoir; the rest is empty.
   void fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const uint32_t> positions);
 

@@ -23,6 +23,11 @@ class PageTable {
   KvView view() const { return {addresses_.data(), static_cast<int32_t>(addresses_.size())}; }
   uint32_t n_pages() const { return static_cast<uint32_t>(pages_.size()); }
   uint32_t n_shared() const;
+  // Whether the page of this position, if there is one, is shared.
+  bool shared(uint32_t position) const {
+    const size_t page = position / static_cast<uint32_t>(kPageTokens);
+    return page < pages_.size() && pool_->shared(pages_[page]);
+  }
 
   // Makes positions [from, to) writable: takes new pages, copies those of them that are shared. `from` is at most the
   // number of tokens that the table's pages cover.

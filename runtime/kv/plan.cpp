@@ -15,7 +15,7 @@ uint64_t page_bytes(const PlanInput& in, uint32_t n_context) {
 }
 
 uint64_t kv_bytes(const PlanInput& in, uint32_t n_context) {
-  return in.compressed ? in.resident_bytes(in.self, n_context) : page_bytes(in, n_context);
+  return in.compressed ? in.resident_bytes(in.self, n_context).all() : page_bytes(in, n_context);
 }
 
 uint64_t device_bytes(const PlanInput& in, uint32_t n_context) {
@@ -41,8 +41,15 @@ Plan make_plan(const PlanInput& in, uint32_t n_context) {
   plan.n_context = n_context ? n_context : std::max(low, 1u);
   plan.weights_mapped_bytes = in.weights_mapped_bytes;
   plan.weights_bytes = align_up(in.weights_bytes, kArenaAlignment);
-  (in.compressed ? plan.compressed_kv_bytes : plan.full_kv_bytes) = kv_bytes(in, plan.n_context);
-  if (in.compressed) plan.reservoir_bytes = page_bytes(in, plan.n_context);
+  if (in.compressed) {
+    const ResidentBytes resident = in.resident_bytes(in.self, plan.n_context);
+    plan.full_kv_bytes = resident.full_kv;
+    plan.compressed_kv_bytes = resident.compressed_kv;
+    plan.staging_bytes = resident.staging;
+    plan.reservoir_bytes = page_bytes(in, plan.n_context);
+  } else {
+    plan.full_kv_bytes = kv_bytes(in, plan.n_context);
+  }
   plan.workspace_bytes = in.workspace_bytes(in.self, plan.n_context);
   plan.device_bytes = device_bytes(in, plan.n_context);
   plan.host_bytes = in.host_bytes(in.self, plan.n_context);

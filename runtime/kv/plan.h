@@ -9,6 +9,12 @@
 
 namespace orrery::kv {
 
+// What a compressed session takes of the arena beside the workspace.
+struct ResidentBytes {
+  uint64_t full_kv = 0, compressed_kv = 0, staging = 0;
+  uint64_t all() const { return full_kv + compressed_kv + staging; }
+};
+
 // What grows with the context, as functions of it; the rest is constant.
 struct PlanInput {
   uint64_t weights_mapped_bytes = 0, weights_bytes = 0;
@@ -19,7 +25,7 @@ struct PlanInput {
   bool compressed = false;                                      // pages lie in the reservoir, resident KV in the arena
   uint64_t (*workspace_bytes)(const void* self, uint32_t n_context) = nullptr;
   uint64_t (*host_bytes)(const void* self, uint32_t n_context) = nullptr;
-  uint64_t (*resident_bytes)(const void* self, uint32_t n_context) = nullptr;   // if compressed
+  ResidentBytes (*resident_bytes)(const void* self, uint32_t n_context) = nullptr;   // if compressed
   const void* self = nullptr;
 };
 
@@ -27,7 +33,8 @@ struct Plan {
   uint32_t n_context = 0;
   uint64_t weights_mapped_bytes = 0, weights_bytes = 0, full_kv_bytes = 0, workspace_bytes = 0;
   uint64_t compressed_kv_bytes = 0, reservoir_bytes = 0;
-  uint64_t device_bytes = 0;                                    // weights + KV + workspace
+  uint64_t staging_bytes = 0;                                   // the refills' ring, and the last queries
+  uint64_t device_bytes = 0;                                    // weights + KV + staging + workspace
   uint64_t host_bytes = 0, budget_bytes = 0;
   uint32_t largest_context = 0;                                 // in the budget, at most max_context; 0: none
   bool fits = false;

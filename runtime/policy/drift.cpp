@@ -75,4 +75,21 @@ Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Spa
   return out;
 }
 
+void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_t first_slot,
+                 std::vector<uint8_t>* marks, std::vector<Replacement>* misses) {
+  enum : uint8_t { kUnknown, kWanted, kThere };
+  std::vector<uint8_t>& mark = *marks;
+  misses->clear();
+  for (const uint32_t token : wanted) mark[token] = kWanted;
+  for (const uint32_t token : held)
+    if (mark[token] == kWanted) mark[token] = kThere;
+  uint32_t slot = 0;
+  for (const uint32_t token : wanted) {
+    if (mark[token] == kThere) continue;
+    while (mark[held[slot]] == kThere) ++slot;
+    misses->push_back({first_slot + slot++, token});
+  }
+  for (const uint32_t token : wanted) mark[token] = kUnknown;
+}
+
 }  // namespace orrery::policy

@@ -28,6 +28,87 @@ void UniformAllocation::allocate(uint32_t n_tokens, Span<uint32_t> capacity) con
   }
 }
 
+WindowRings::WindowRings(const Shape& shape)
+    : n_kv_heads_(shape.n_kv_heads), next_(size_t{shape.n_layers} * shape.n_kv_heads) {
+  for (uint32_t l = 0; l < shape.n_layers; ++l) {
+    window_.push_back(std::min(static_cast<uint32_t>(shape.window[l]), shape.n_context));
+    slots_ += uint64_t{window_.back()} * n_kv_heads_;
+    if (window_.back() == 0) n_other_ += n_kv_heads_;
+  }
+}
+
+uint32_t WindowRings::slot_for(uint32_t head, uint32_t length) {
+  const uint32_t window = capacity(head);
+  if (length < window) return length;
+  const uint32_t slot = next_[head];
+  next_[head] = (slot + 1) % window;
+  return slot;
+}
+
+uint64_t TailedBudget::selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const {
+  const uint64_t horizon = uint64_t{n_tokens} + tail, n_compressed = n_heads_ - n_full;
+  const double each = std::max(share_ * static_cast<double>(horizon),
+                               static_cast<double>(std::min<uint64_t>(horizon, kLeastSlots)));
+  const uint64_t all = n_heads_ * horizon;
+  // A millionth of a slot is a rounding of the share, and no token.
+  uint64_t slots = std::min({static_cast<uint64_t>(each * n_heads_ + 1e-6), all, max_slots_});
+  // Where the context is far from full the plan has room for the full heads, however small the share.
+  const uint64_t least = n_full * horizon + n_compressed * std::min<uint64_t>(horizon, 2 * uint64_t{tail});
+  slots = std::min(std::max(slots, least), max_slots_);
+  const uint64_t taken = n_full * horizon + n_compressed * tail;
+  return slots > taken ? std::min(slots - taken, n_compressed * n_tokens) : 0;
+}
+
+TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) const {
+  const uint32_t n_compressed = n_heads_ - n_full, room = n_context_ - n_tokens;
+  Division division;
+  division.tail = std::min(room, everything() || n_compressed == 0 ? room
+                                 : tail_ > 0                       ? tail_
+                                                                   : std::clamp(n_tokens / 32, 16u, 256u));
+  // A tail takes no more than the prompt's part; where there is hardly room, one token of each.
+  division.selected = selected_with(n_tokens, n_full, division.tail);
+  while (division.tail > 1 && n_compressed > 0 &&
+         division.selected < std::min<uint64_t>(division.tail, n_tokens) * n_compressed) {
+    division.tail = (division.tail + 1) / 2;
+    division.selected = selected_with(n_tokens, n_full, division.tail);
+  }
+  if (division.selected < n_compressed) division.selected = 0;
+  return division;
+}
+
+double TailedBudget::least_share(uint32_t n_full) const {
+  return (n_full + 2.0 * (n_heads_ - n_full) / n_context_) / n_heads_;
+}
+
+Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
+                                             uint32_t n_tokens, const Calibration& calibration) {
+  const uint32_t n_queries = std::min({calibration.n_queries, heads->n_queries(), n_tokens});
+  const uint32_t oldest = n_tokens - n_queries, n_keys = oldest + 1;
+  const uint32_t k = std::min(calibration.top_k, std::max(1u, n_keys / 4));
+  const uint32_t n_steps = std::max(n_queries, 2u) - 1;
+  std::vector<LayerOverlaps> layers;
+  std::vector<uint32_t> best(size_t{shape.n_kv_heads} * n_queries * k);
+  std::vector<KeyQuery> queries(shape.n_kv_heads);
+  std::vector<Tokens> sets(shape.n_kv_heads);
+  for (uint32_t l = 0; l < shape.n_layers; ++l) {
+    if (rings.has(l * shape.n_kv_heads)) continue;
+    for (uint32_t h = 0; h < shape.n_kv_heads; ++h)
+      queries[h] = {l * shape.n_kv_heads + h, oldest, n_queries, n_keys, k, false, &best[size_t{h} * n_queries * k]};
+    ORRERY_TRY(heads->top_keys(queries, calibration.rule));
+    ORRERY_ASSIGN(LayerOverlaps overlaps, LayerOverlaps::make(shape.n_kv_heads, n_steps));
+    for (uint32_t step = 0; step <= n_steps; ++step) {
+      const uint32_t row = n_queries - 1 - std::min(step, n_queries - 1);
+      for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
+        const auto begin = best.begin() + static_cast<ptrdiff_t>((size_t{h} * n_queries + row) * k);
+        sets[h].assign(begin, begin + k);
+      }
+      ORRERY_TRY(overlaps.add(step, sets));
+    }
+    layers.push_back(std::move(overlaps));
+  }
+  return layers;
+}
+
 const std::string* nearest_name(const std::string& name, const std::vector<std::string>& known) {
   // Levenshtein's distance, at most a third of the name.
   const std::string* best = nullptr;
@@ -66,6 +147,60 @@ Status OptionReader::count(const char* name, uint32_t least, uint32_t most, uint
     *value = static_cast<uint32_t>(n);
   }
   return ok_status();
+}
+
+Status OptionReader::fraction(const char* name, double* value) {
+  known_.emplace_back(name);
+  for (const auto& [key, text] : options_) {
+    if (key != name) continue;
+    // Digits and one point, so that no locale has a say.
+    double x = 0, place = 1;
+    bool number = !text.empty() && text.size() <= 12 && text != ".", point = false;
+    for (const char c : text) {
+      if (c == '.' && !point) {
+        point = true;
+      } else if (c >= '0' && c <= '9') {
+        x = x * 10 + (c - '0');
+        if (point) place *= 10;
+      } else {
+        number = false;
+      }
+    }
+    x /= place;
+    if (!number || x > 1.0)
+      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected a number from 0 to 1", policy_, name,
+                   text.c_str());
+    *value = x;
+  }
+  return ok_status();
+}
+
+Status OptionReader::choice(const char* name, Span<const char* const> choices, uint32_t* index) {
+  known_.emplace_back(name);
+  for (const auto& [key, text] : options_) {
+    if (key != name) continue;
+    const auto found = std::find(choices.begin(), choices.end(), text);
+    if (found == choices.end()) {
+      std::string list;
+      for (const char* c : choices) list += (list.empty() ? "" : ", ") + std::string(c);
+      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected one of: %s", policy_, name,
+                   text.c_str(), list.c_str());
+    }
+    *index = static_cast<uint32_t>(found - choices.begin());
+  }
+  return ok_status();
+}
+
+Status OptionReader::flag(const char* name, bool* value) {
+  static constexpr const char* kChoices[] = {"0", "1"};
+  uint32_t index = *value;
+  ORRERY_TRY(choice(name, {kChoices, 2}, &index));
+  *value = index == 1;
+  return ok_status();
+}
+
+bool OptionReader::given(const char* name) const {
+  return std::any_of(options_.begin(), options_.end(), [&](const auto& option) { return option.first == name; });
 }
 
 Status OptionReader::finish() const {

@@ -1,11 +1,14 @@
 // The parts that policies are composed of, and the reader of their options.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "runtime/policy/allocate.h"
 #include "runtime/policy/policy.h"
+#include "runtime/policy/roles.h"
 
 namespace orrery::policy {
 
@@ -30,11 +33,72 @@ class UniformAllocation {
   uint64_t most_ = 0;              // slots of one head without window
 };
 
+// Of layers with a sliding window: their heads hold the window, as a ring, whatever the policy.
+class WindowRings {
+ public:
+  explicit WindowRings(const Shape& shape);
+  bool has(uint32_t head) const { return window_[head / n_kv_heads_] > 0; }
+  uint32_t n_other_heads() const { return n_other_; }   // heads of layers without window
+  uint64_t slots() const { return slots_; }             // that the windows take
+  uint32_t capacity(uint32_t head) const { return window_[head / n_kv_heads_]; }
+  void settle() { std::fill(next_.begin(), next_.end(), 0); }
+  void select(uint32_t head, uint32_t n_tokens, Tokens* out) const { sinks_and_recent(n_tokens, 0, capacity(head), out); }
+  uint32_t slot_for(uint32_t head, uint32_t length);
+
+ private:
+  uint32_t n_kv_heads_, n_other_ = 0;
+  std::vector<uint32_t> window_;   // (n_layers) at most the context; 0: none
+  std::vector<uint32_t> next_;     // (n_layers * n_kv_heads)
+  uint64_t slots_ = 0;
+};
+
+// Slots that some heads with the whole context leave to the others, which all hold a selection of the prompt and a tail
+// for generated tokens; generated tokens count like the prompt's. At n tokens with a tail of T the budget is share *
+// (n + T) slots a head, at least kLeastSlots, at most what the plan has.
+class TailedBudget {
+ public:
+  // n_heads: without window; max_slots: for these.
+  TailedBudget(uint32_t n_heads, uint32_t n_context, double share, uint64_t max_slots, uint32_t tail)
+      : n_heads_(n_heads), n_context_(n_context), share_(share), max_slots_(max_slots), tail_(tail) {}
+
+  struct Division {
+    uint32_t tail = 0;      // T
+    uint64_t selected = 0;  // slots for prompt tokens, all compressed heads together; 0: there is no room
+  };
+  // For n_full full heads. n_tokens is less than the context.
+  Division divide(uint32_t n_tokens, uint32_t n_full) const;
+  // The share of full KV below which divide() may find no room, in a whole context.
+  double least_share(uint32_t n_full) const;
+  bool everything() const { return max_slots_ >= uint64_t{n_heads_} * n_context_ && share_ >= 1.0; }
+
+ private:
+  // Prompt slots of all compressed heads with a tail of `tail`; less than n_compressed: no room.
+  uint64_t selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const;
+  uint32_t n_heads_, n_context_;
+  double share_;
+  uint64_t max_slots_;
+  uint32_t tail_;           // asked for; 0: n_tokens / 32, 16 to 256
+};
+
+// How a session without a head profile calibrates itself when it settles: with the queries of the prompt's last
+// positions, newest first (the last one is the reference, step 0), over the keys that all of them see.
+struct Calibration {
+  uint32_t n_queries = 16, top_k = 1024;   // top_k: at most a quarter of those keys
+  ScoreRule rule;
+};
+// (n_layers) of the layers without window, in order; with a single known query, that one as its own second step.
+Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
+                                             uint32_t n_tokens, const Calibration& calibration);
+
 // Reads a policy's options by name; finish() refuses those that nobody asked for, with the nearest known name.
 class OptionReader {
  public:
   OptionReader(const char* policy, const Options& options) : policy_(policy), options_(options) {}
   Status count(const char* name, uint32_t least, uint32_t most, uint32_t* value);
+  Status fraction(const char* name, double* value);   // 0 to 1
+  Status choice(const char* name, Span<const char* const> choices, uint32_t* index);
+  Status flag(const char* name, bool* value);         // 0 or 1
+  bool given(const char* name) const;
   Status finish() const;
 
  private:
@@ -46,6 +110,9 @@ class OptionReader {
 // The known name that `name` was probably meant to be; null when none is near.
 const std::string* nearest_name(const std::string& name, const std::vector<std::string>& known);
 
-Result<std::unique_ptr<Policy>> make_streaming(const Shape& shape, const Budget& budget, const Options& options);
+using SharedProfile = std::shared_ptr<const HeadProfile>;
+Result<std::unique_ptr<Policy>> make_streaming(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_heterocache(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const Options&, const SharedProfile&);
 
 }  // namespace orrery::policy

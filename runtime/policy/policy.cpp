@@ -13,11 +13,14 @@ namespace {
 
 struct Entry {
   const char* name;
-  Result<std::unique_ptr<Policy>> (*make)(const Shape&, const Budget&, const Options&);
+  Needs needs;
+  Result<std::unique_ptr<Policy>> (*make)(const Shape&, const Budget&, const Options&, const SharedProfile&);
 };
 
 constexpr Entry kPolicies[] = {
-    {"streaming", &make_streaming},
+    {"heterocache", {64, true}, &make_heterocache},
+    {"streaming", {0, false}, &make_streaming},
+    {"synckv", {64, true}, &make_synckv},
 };
 
 }  // namespace
@@ -35,10 +38,10 @@ uint64_t slots_for_share(const Shape& shape, double share) {
 }
 
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,
-                                            const Options& options) {
+                                            const Options& options, const SharedProfile& profile) {
   std::vector<std::string> known = {"full"};
   for (const Entry& entry : kPolicies) {
-    if (name == entry.name) return entry.make(shape, budget, options);
+    if (name == entry.name) return entry.make(shape, budget, options, profile);
     known.emplace_back(entry.name);
   }
   std::string list;
@@ -46,6 +49,12 @@ Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape
   const std::string* near = nearest_name(name, known);
   return error(Code::invalid_argument, "there is no KV policy '%.40s'%s%s%s; these are: %s", name.c_str(),
                near ? "; did you mean '" : "", near ? near->c_str() : "", near ? "'?" : "", list.c_str());
+}
+
+Needs policy_needs(const std::string& name) {
+  for (const Entry& entry : kPolicies)
+    if (name == entry.name) return entry.needs;
+  return {};
 }
 
 }  // namespace orrery::policy

@@ -2,8 +2,8 @@
 // grows.  A policy holds decisions, never memory: the engine carries them out on a kv::HeadStore.
 //
 // Its life: when a prompt is complete (or the resident part has been invalidated), settle() and then select() for every
-// head; slot_for() for every generated token and head; when that says kSettleAgain, settle() over everything, and on.
-// Nothing of this allocates: it happens between tokens.
+// head. For every generated token slot_for() of every head, the step, and after_step(). When slot_for() says
+// kSettleAgain, settle() over everything, and on.  Settling may take host memory; what happens for every token does not.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,9 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/policy/drift.h"
+#include "runtime/policy/profile.h"
+#include "runtime/policy/score.h"
 
 namespace orrery::policy {
 
@@ -32,17 +35,67 @@ struct Budget {
 
 inline constexpr uint32_t kSettleAgain = UINT32_MAX;
 
+// Asks which `k` of a head's keys at positions 0 .. n_keys-1 the queries of some positions attend to most.
+struct KeyQuery {
+  uint32_t head = 0;            // layer * n_kv_heads + KV head
+  uint32_t first_position = 0, n_positions = 0;
+  uint32_t n_keys = 0, k = 0;   // k <= n_keys
+  bool by_score = false;        // in score order, else ascending
+  uint32_t* out = nullptr;      // (n_positions, k)
+};
+
+// The heads of a session, as its policy sees them between steps.
+class Heads {
+ public:
+  virtual ~Heads() = default;
+  // Positions, counting back from the last computed one, whose queries are known: at least 1.
+  virtual uint32_t n_queries() const = 0;
+  // After settle() only heads that hold all of those keys, in order, may be asked about. rule.pool_first is always so.
+  virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;
+  // The position that each slot of a head holds.
+  virtual Span<const uint32_t> positions(uint32_t head) const = 0;
+  // Slots of a head that are to hold other tokens from step `visible_at` on; until then they are as they were. One
+  // at a time for each head.
+  virtual Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) = 0;
+};
+
+// What a policy asks of the engine, whatever its options.
+struct Needs {
+  uint32_t query_rows = 0;      // queries of so many last positions are kept
+  bool refills = false;
+};
+
+// What has happened, for statistics.
+struct Report {
+  RoleCounts roles;             // zeros where a policy has none
+  uint32_t n_demoted = 0;       // volatile heads that the budget made anchors
+  uint64_t n_settled = 0;       // times
+  uint64_t n_checks = 0, n_triggers = 0;
+  uint64_t wanted_tokens = 0, missed_tokens = 0;   // of refills: tokens that heads should hold, and did not
+};
+
 class Policy {
  public:
   virtual ~Policy() = default;
   virtual const char* name() const = 0;
-  // n_tokens are there: how many slots each head gets, (n_layers * n_kv_heads), at most max_slots together.
-  virtual void settle(uint32_t n_tokens, Span<uint32_t> capacity) = 0;
+  // Heads that the plan counts as full: they hold the whole context.
+  virtual uint32_t n_full_heads() const { return 0; }
+  // Queries of the last positions that settle() asks for, if there are so many.
+  virtual uint32_t queries_wanted() const { return 0; }
+  // n_tokens are there, the last one at position n_tokens - 1: how many slots each head gets, (n_layers * n_kv_heads),
+  // at most max_slots together.
+  virtual Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) = 0;
   // Which of positions 0 .. n_tokens-1 stay in the head, at most `capacity` of them, in slot order. `out` has room for
   // n_context.
   virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) = 0;
   // The slot for the next token of head (layer * n_kv_heads + head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
+  // A generated token has been computed in step `step` (counted over the session's life), at `position`.
+  virtual Status after_step(Heads* heads, uint64_t step, uint32_t position) {
+    (void)heads, (void)step, (void)position;
+    return ok_status();
+  }
+  virtual Report report() const { return {}; }
   // A policy in the same state, for a fork.
   virtual std::unique_ptr<Policy> clone() const = 0;
 };
@@ -56,8 +109,11 @@ using Options = std::vector<std::pair<std::string, std::string>>;
 // Slots that `share` of a context of shape.n_context comes to, windowed layers at their window.
 uint64_t slots_for_share(const Shape& shape, double share);
 
-// Unknown names and options are invalid_argument and name the nearest right one.
+// Unknown names and options are invalid_argument and name the nearest right one. profile: null for none.
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,
-                                            const Options& options);
+                                            const Options& options,
+                                            const std::shared_ptr<const HeadProfile>& profile = nullptr);
+// Of a policy with that name; nothing for names that there are not.
+Needs policy_needs(const std::string& name);
 
 }  // namespace orrery::policy

@@ -30,9 +30,11 @@ class Streaming final : public Policy {
 
   const char* name() const override { return "streaming"; }
 
-  void settle(uint32_t n_tokens, Span<uint32_t> capacity) override {
+  Status settle(Heads*, uint32_t n_tokens, Span<uint32_t> capacity) override {
     uniform_.allocate(n_tokens, capacity);
     std::fill(next_.begin(), next_.end(), 0);
+    ++n_settled_;
+    return ok_status();
   }
 
   void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) override {
@@ -49,6 +51,12 @@ class Streaming final : public Policy {
     return slot;
   }
 
+  Report report() const override {
+    Report report;
+    report.n_settled = n_settled_;
+    return report;
+  }
+
   std::unique_ptr<Policy> clone() const override { return std::make_unique<Streaming>(*this); }
 
  private:
@@ -60,11 +68,13 @@ class Streaming final : public Policy {
   UniformAllocation uniform_;
   uint32_t sinks_;
   std::vector<uint32_t> next_;   // per head: how far its ring has come
+  uint64_t n_settled_ = 0;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Policy>> make_streaming(const Shape& shape, const Budget& budget, const Options& options) {
+Result<std::unique_ptr<Policy>> make_streaming(const Shape& shape, const Budget& budget, const Options& options,
+                                               const SharedProfile&) {
   uint32_t sinks = 4;
   OptionReader reader("streaming", options);
   ORRERY_TRY(reader.count("sinks", 0, 4096, &sinks));

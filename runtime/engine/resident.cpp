@@ -1,0 +1,239 @@
+#include "runtime/engine/resident.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::engine {
+
+namespace {
+
+constexpr uint32_t kNone = UINT32_MAX;
+// The staging ring: a thirty-second of the slots, so that a block of steps' refills find room, and at least this many.
+constexpr uint64_t kLeastStaging = 1024;
+
+uint64_t staging_tokens(uint64_t n_slots) { return std::max(kLeastStaging, n_slots / 32); }
+
+uint64_t ring_bytes(const model::Hyperparameters& h, uint32_t n_rows) {
+  return align_up(uint64_t{n_rows} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.q_dim()) * sizeof(float),
+                  kv::kArenaAlignment);
+}
+
+KeyScoring key_scoring(const policy::ScoreRule& rule) {
+  KeyScoring scoring;
+  scoring.max_of_group = rule.reduce == policy::GroupReduce::max;
+  scoring.pooling = rule.pooling == policy::Pooling::avg   ? KeyScoring::Pooling::avg
+                    : rule.pooling == policy::Pooling::max ? KeyScoring::Pooling::max
+                                                           : KeyScoring::Pooling::none;
+  scoring.pool_width = static_cast<int32_t>(rule.pool_width);
+  return scoring;
+}
+
+}  // namespace
+
+Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const SessionOptions& options,
+                                       uint32_t n_context) {
+  const KvFormat format = kv_format(h, options.kv_type);
+  const policy::Needs needs = policy::policy_needs(options.policy);
+  const uint64_t slots = resident_slots(h, options, n_context);
+  const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
+  Bytes bytes;
+  bytes.full_kv = std::min(kv, full_heads(h, options, n_context) * n_context * format.token_bytes());
+  bytes.compressed_kv = kv - bytes.full_kv;
+  if (needs.refills) bytes.staging = kv::Refills::staging_bytes(format, staging_tokens(slots));
+  bytes.queries = ring_bytes(h, needs.query_rows);
+  return bytes;
+}
+
+uint64_t Resident::host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+  const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
+  const uint64_t slots = resident_slots(h, options, n_context);
+  const policy::Needs needs = policy::policy_needs(options.policy);
+  const uint64_t store = slots * sizeof(uint32_t) + (slots / kPageTokens + heads) * sizeof(uint64_t);
+  const uint64_t step = heads * (sizeof(HeadView) + 2 * sizeof(uint32_t)) + n_context * sizeof(uint32_t);
+  // A policy's own sets are about one index for each slot, thrice.
+  const uint64_t refills = needs.refills ? slots * (sizeof(kv::Replacement) + 3 * sizeof(uint32_t)) : 0;
+  return store + step + refills;
+}
+
+Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
+                                                 uint32_t n_context, const kv::PageTable* pages) {
+  const model::Hyperparameters& h = model->hyper();
+  Runtime& runtime = model->runtime();
+  std::unique_ptr<Resident> r(new Resident(model, options, pages));
+  const policy::Needs needs = policy::policy_needs(options.policy);
+  const uint64_t n_slots = resident_slots(h, options, n_context);
+  ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
+  ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
+  if (needs.refills) {
+    ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
+    ORRERY_ASSIGN(r->refills_, kv::Refills::make(io, &runtime.backend(), &runtime.arena(), r->format_, n_slots,
+                                                 staging_tokens(n_slots)));
+  }
+  if (needs.query_rows > 0) {
+    ORRERY_ASSIGN(r->ring_region_,
+                  kv::ArenaRegion::take(&runtime.arena(), ring_bytes(h, needs.query_rows), "the session's last queries"));
+    r->ring_ = {{r->ring_region_.data().address}, static_cast<int32_t>(needs.query_rows)};
+    r->ring_positions_.assign(needs.query_rows, kNone);
+  }
+  const uint32_t n_heads = r->store_->n_heads();
+  r->capacity_.resize(n_heads);
+  r->slots_.resize(n_heads);
+  r->views_.resize(n_heads);
+  r->selected_.reserve(n_context);
+  r->jobs_.reserve(n_heads);
+  if (needs.refills) r->misses_.reserve(n_context);
+  return r;
+}
+
+uint64_t Resident::used_bytes() const {
+  uint64_t slots = 0;
+  for (uint32_t head = 0; settled_ && head < store_->n_heads(); ++head) slots += store_->length(head);
+  return slots * format_.token_bytes();
+}
+
+kv::Refills::Stats Resident::refill_stats() const { return refills_ ? refills_->stats() : kv::Refills::Stats(); }
+
+void Resident::invalidate() {
+  settled_ = false;
+  if (refills_) refills_->drop();
+}
+
+void Resident::before_write(uint32_t from) {
+  if (refills_ && pages_->shared(from)) refills_->recall();
+}
+
+void Resident::truncate(uint32_t n_tokens) {
+  invalidate();
+  for (uint32_t& p : ring_positions_)
+    if (p != kNone && p >= n_tokens) p = kNone;
+}
+
+void Resident::note_queries(uint32_t from, uint32_t to) {
+  const uint32_t n_rows = static_cast<uint32_t>(ring_positions_.size());
+  if (n_rows == 0) return;
+  for (uint32_t p = to - std::min(to - from, n_rows); p < to; ++p) ring_positions_[p % n_rows] = p;
+}
+
+uint32_t Resident::known_queries(uint32_t n_tokens) const {
+  const uint32_t n_rows = static_cast<uint32_t>(ring_positions_.size());
+  uint32_t n = 0;
+  while (n < n_rows && n < n_tokens && ring_positions_[(n_tokens - 1 - n) % n_rows] == n_tokens - 1 - n) ++n;
+  return n;
+}
+
+Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
+  if (settled_) return {};   // those of the steps since are known
+  const uint32_t wanted = std::min(policy_->queries_wanted(), n_tokens), known = known_queries(n_tokens);
+  return known >= wanted ? Positions{} : Positions{n_tokens - wanted, n_tokens - known};
+}
+
+// While settling the keys are the reservoir's; afterwards those of heads that hold all of them, slot by position.
+Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+  const model::Hyperparameters& h = model_->hyper();
+  const KvView pages = pages_->view();
+  jobs_.clear();
+  for (const policy::KeyQuery& query : queries) {
+    TopKeysJob job;
+    const uint32_t n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);
+    job.layer = static_cast<int32_t>(query.head / n_kv_heads);
+    job.kv_head = static_cast<int32_t>(query.head % n_kv_heads);
+    if (settling_) {
+      job.tiles = pages.pages;
+      job.offset = static_cast<uint64_t>(job.layer) * format_.layer_bytes() +
+                   static_cast<uint64_t>(job.kv_head) * format_.head_bytes();
+    } else {
+      job.tiles = store_->tiles(query.head);
+    }
+    job.n_keys = static_cast<int32_t>(query.n_keys);
+    job.first_position = static_cast<int32_t>(query.first_position);
+    job.n_positions = static_cast<int32_t>(query.n_positions);
+    job.k = static_cast<int32_t>(query.k);
+    job.by_score = query.by_score;
+    job.out = query.out;
+    jobs_.push_back(job);
+  }
+  TopKeysShape shape;
+  shape.kv = format_;
+  shape.n_heads = h.n_heads;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
+  shape.queries = ring_;
+  shape.scoring = key_scoring(rule);
+  Backend& backend = model_->runtime().backend();
+  backend.top_keys(jobs_, shape);
+  return backend.synchronize();
+}
+
+Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) {
+  misses_.clear();
+  for (const policy::Replacement& r : what) misses_.push_back({r.slot, r.token});
+  return refills_->add(*pages_, head, misses_, visible_at);
+}
+
+Status Resident::settle(uint32_t n_tokens) {
+  invalidate();
+  n_tokens_ = n_tokens;
+  settling_ = true;
+  Status status = policy_->settle(this, n_tokens, capacity_);
+  settling_ = false;
+  ORRERY_TRY(std::move(status));
+  store_->lay_out(capacity_);
+  for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    policy_->select(head, n_tokens, capacity_[head], &selected_);
+    store_->fill(&model_->runtime().backend(), *pages_, head, selected_);
+    settled_bytes_ += selected_.size() * format_.token_bytes();
+  }
+  settled_ = true;
+  return ok_status();
+}
+
+Status Resident::prepare(uint32_t n_tokens) {
+  if (!settled_) {
+    ORRERY_TRY(settle(n_tokens));
+  } else if (refills_) {
+    Status status = refills_->apply(store_.get(), step_ + 1);
+    if (!status.ok()) {
+      settled_ = false;
+      return status;
+    }
+  }
+  for (uint32_t head = 0; head < store_->n_heads();) {
+    const uint32_t slot = policy_->slot_for(head, store_->length(head), store_->capacity(head));
+    if (slot == policy::kSettleAgain) {   // a full tail: everything is chosen anew, with room for more
+      ORRERY_TRY(settle(n_tokens));
+      head = 0;
+      continue;
+    }
+    slots_[head] = slot;
+    views_[head] = store_->view_with_append(head, slot);
+    ++head;
+  }
+  return ok_status();
+}
+
+Status Resident::commit(uint32_t position) {
+  ++step_;
+  for (uint32_t head = 0; head < store_->n_heads(); ++head) store_->commit(head, slots_[head], position);
+  note_queries(position, position + 1);
+  Status status = policy_->after_step(this, step_, position);
+  if (!status.ok()) invalidate();
+  return status;
+}
+
+Status Resident::copy_from(const Resident& other) {
+  Backend& backend = model_->runtime().backend();
+  policy_ = other.policy_->clone();
+  ring_positions_ = other.ring_positions_;
+  if (ring_.n_rows > 0) backend.copy(ring_region_.data(), other.ring_region_.data(), ring_region_.bytes());
+  if (!other.settled_) return ok_status();
+  step_ = other.step_;
+  store_->copy_from(&backend, *other.store_);
+  if (refills_)
+    for (const kv::Refills::Pending& pending : other.refills_->pending())
+      ORRERY_TRY(refills_->add(*pages_, pending.head, other.refills_->what(pending), pending.visible_at));
+  settled_ = true;
+  return ok_status();
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,103 @@
+// What a session under a policy keeps of its KV on the device: carries out on a head store what the policy decides, and
+// answers what the policy asks.  The session's pages, in the reservoir, hold everything; this part can be thrown away at
+// any time, and is chosen anew when the next token is to be generated.
+//
+// Steps count generated tokens over the life of this object: what a policy asks for after step s becomes visible in a
+// step that it names, whatever the I/O thread does meanwhile.
+//
+// Everything here runs under the runtime's step mutex, with the model's scratch set. After make() no device memory is
+// taken, and no host memory but when settling.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/language_model.h"
+#include "runtime/kv/head_store.h"
+#include "runtime/kv/page_table.h"
+#include "runtime/kv/refills.h"
+#include "runtime/policy/policy.h"
+
+namespace orrery::engine {
+
+class Resident final : private policy::Heads {
+ public:
+  // Takes its regions of the arena. `pages` is the session's, and outlives this.
+  static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
+                                                uint32_t n_context, const kv::PageTable* pages);
+  // Device memory, and the two parts of the KV among it.
+  struct Bytes {
+    uint64_t full_kv = 0, compressed_kv = 0, staging = 0, queries = 0;
+    uint64_t all() const { return full_kv + compressed_kv + staging + queries; }
+  };
+  static Bytes device_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+  static uint64_t host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+
+  const kv::HeadStore& store() const { return *store_; }
+  bool settled() const { return settled_; }
+  uint64_t bytes() const { return store_->bytes(); }
+  uint64_t used_bytes() const;
+  policy::Report report() const { return policy_->report(); }
+  kv::Refills::Stats refill_stats() const;
+  uint64_t settled_bytes() const { return settled_bytes_; }   // copied from the reservoir when settling, in all
+
+  // Pages of [from, to) are about to be written: a shared one gives way to a copy.
+  void before_write(uint32_t from);
+  // Tokens from n_tokens on are gone.
+  void truncate(uint32_t n_tokens);
+  // Positions [from, to) have been computed with queries() in the step.
+  void note_queries(uint32_t from, uint32_t to);
+  QueryRing queries() const { return ring_; }
+  // Positions whose queries must be computed again before prepare(n_tokens), as first and end; both 0: none. They are
+  // lost when a session is loaded, or rewound.
+  struct Positions {
+    uint32_t first = 0, end = 0;
+  };
+  Positions missing_queries(uint32_t n_tokens) const;
+
+  // The step of the token at position n_tokens: where each head puts it, and what it attends to. Settles if need be.
+  Status prepare(uint32_t n_tokens);
+  Span<const HeadView> views() const { return views_; }
+  // It has been computed.
+  Status commit(uint32_t position);
+  // What is resident does not count any more.
+  void invalidate();
+
+  // Goes on exactly like `other`, of a session that has just shared its pages.
+  Status copy_from(const Resident& other);
+
+ private:
+  Resident(const LanguageModel* model, const SessionOptions& options, const kv::PageTable* pages)
+      : model_(model), format_(kv_format(model->hyper(), options.kv_type)), pages_(pages) {}
+  Status settle(uint32_t n_tokens);
+  uint32_t known_queries(uint32_t n_tokens) const;   // of positions n_tokens-1, n_tokens-2, ...
+
+  // policy::Heads
+  uint32_t n_queries() const override { return known_queries(n_tokens_); }
+  Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
+  Span<const uint32_t> positions(uint32_t head) const override { return store_->positions(head); }
+  Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override;
+
+  const LanguageModel* model_;
+  KvFormat format_;
+  const kv::PageTable* pages_;
+  std::unique_ptr<policy::Policy> policy_;
+  std::unique_ptr<kv::HeadStore> store_;
+  std::unique_ptr<kv::Refills> refills_;           // null for policies that do not ask for any
+  kv::ArenaRegion ring_region_;
+  QueryRing ring_;
+  std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
+  bool settled_ = false, settling_ = false;
+  uint64_t step_ = 0, settled_bytes_ = 0;
+  uint32_t n_tokens_ = 0;                          // when settling
+  std::vector<uint32_t> capacity_, slots_;         // (n_heads)
+  std::vector<HeadView> views_;                    // (n_heads)
+  std::vector<uint32_t> selected_;                 // room for n_context
+  std::vector<TopKeysJob> jobs_;
+  std::vector<kv::Replacement> misses_;            // room for a head's
+};
+
+}  // namespace orrery::engine

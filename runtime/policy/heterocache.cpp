@@ -1,0 +1,386 @@
+// HeteroCache (papers: HeteroCache, sections 3 and 4, algorithm 1): heads are not alike.
+//   score     the last query: softmax, average pooling over 5 keys, mean over the group
+//   allocate  volatile and pivot heads hold everything; anchors and satellites share the rest by 1 / stability (eq. 8)
+//   keep      the best prompt tokens, and every generated one; all of it stays in the reservoir
+//   refresh   pivots watch: every W = 5 steps, if the median overlap of their last W queries' best keys with K_base is
+//             below tau_drift, K_base moves on and the pivot's satellites get its best tokens, in score order. Anchors
+//             never change
+// Roles come from a head profile; without one the session calibrates itself with the prompt's last queries.
+//
+// Where the paper and its code disagree:
+//   - Budgets: eq. 8 (algorithm 1, line 14 lacks N_comp), with exact totals; what the cap at the prompt's length cuts
+//     off is dealt to the other heads, where the code drops it. Stability is clamped at .05 from below.
+//   - A budget that the full heads alone exceed is an error when the session opens; without a profile volatile heads
+//     are demoted to anchors instead, most stable first (Report::n_demoted).
+//   - Similarity: an edge where the median over steps of the pairwise overlap reaches tau_sim (paper: median of the
+//     per-step maximum; code: at the prompt's last query). Clusters first, then stability splits what is left.
+//   - Group reduction is one parameter, mean by default (code: mean in calibration, max at run time).
+//   - Satellites get the first tokens in score order; the code sorts by position before it cuts.
+//   - K_base is kept under its own head's number (the code reads it in another order than it writes).
+//   - Blocks of W queries, not a sliding median.
+//   - Generated tokens count: the tail that they go to is inside the budget, and a full one settles everything anew.
+// A refill becomes visible `visible` steps after its check: 1 is the paper's next step, W hides the transfer behind a
+// block of steps. `stagger` spreads the pivots' checks over the block's steps.
+#include <algorithm>
+
+#include "runtime/policy/parts.h"
+
+namespace orrery::policy {
+
+namespace {
+
+constexpr uint32_t kMostBlock = 64;   // queries that the engine keeps for us
+
+struct Settings {
+  Thresholds tau;
+  double tau_drift = -1;        // below 0: tau_stable
+  double full_share = .2;       // of all heads that may be full, without a profile
+  bool demote = true;           // surplus full heads: demote volatile ones, else search thresholds
+  uint32_t block = 5, visible = 1, tail = 0;
+  bool stagger = false, refresh = true;
+  Calibration calibration;
+};
+
+class HeteroCache final : public Policy {
+ public:
+  HeteroCache(const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
+      : settings_(settings),
+        profile_(std::move(profile)),
+        n_kv_heads_(shape.n_kv_heads),
+        n_layers_(shape.n_layers),
+        n_context_(shape.n_context),
+        rings_(shape),
+        budget_(rings_.n_other_heads(), shape.n_context, budget.share,
+                budget.max_slots - std::min(budget.max_slots, rings_.slots()), settings.tail),
+        window_(shape.window.begin(), shape.window.end()),
+        heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
+    if (settings_.tau_drift < 0) settings_.tau_drift = profile_ ? profile_->tau_drift : settings_.tau.tau_stable;
+    // Without a profile no more heads are full than half of the budget pays for.
+    const uint32_t n = rings_.n_other_heads();
+    const double share = std::min(budget.share, n > 0 ? static_cast<double>(budget.max_slots - std::min(budget.max_slots, rings_.slots())) /
+                                                            (static_cast<double>(n) * shape.n_context)
+                                                      : 1.0);
+    most_full_ = static_cast<uint32_t>(std::min(settings.full_share, share / 2) * n + 1e-6);
+    if (profile_) use_profile();
+  }
+
+  Status check(const Budget& budget) const {
+    if (rings_.n_other_heads() == 0) return ok_status();
+    const double least = budget_.least_share(n_full_heads());
+    if (budget_.divide(std::max(n_context_, 2u) - 1, n_full_heads()).selected > 0) return ok_status();
+    return error(Code::invalid_argument,
+                 "policy heterocache: %u of %u heads keep their whole KV, which a KV budget of %g (%llu slots) does not "
+                 "hold; it must be at least %.3f",
+                 n_full_heads(), rings_.n_other_heads(), budget.share,
+                 static_cast<unsigned long long>(budget.max_slots), least);
+  }
+
+  const char* name() const override { return "heterocache"; }
+  uint32_t n_full_heads() const override { return profile_ ? n_full_ : most_full_; }
+
+  uint32_t queries_wanted() const override { return profile_ ? 1 : settings_.calibration.n_queries; }
+
+  Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override;
+  void select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) override {
+    if (rings_.has(head)) return rings_.select(head, n_tokens, out);
+    out->clear();
+    const Head& h = heads_[head];
+    if (h.full) {
+      for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
+    } else {
+      out->insert(out->end(), selected_.begin() + static_cast<ptrdiff_t>(h.first),
+                  selected_.begin() + static_cast<ptrdiff_t>(h.first + h.n_selected));
+    }
+  }
+  uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
+    if (rings_.has(head)) return rings_.slot_for(head, length);
+    return length < capacity ? length : kSettleAgain;
+  }
+  Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
+  Report report() const override { return report_; }
+  std::unique_ptr<Policy> clone() const override { return std::make_unique<HeteroCache>(*this); }
+
+ private:
+  struct Head {
+    Role role = Role::anchor;
+    bool full = false;
+    uint32_t pivot = kNoHead;      // a satellite's, as a head of the whole model
+    double weight = 1;             // eq. 8
+    size_t first = 0;              // of a compressed head's tokens in selected_
+    uint32_t n_selected = 0;
+    size_t base = 0;               // of a pivot's K_base in base_
+  };
+  void use_profile();
+  void assign(const std::vector<LayerRoles>& layers);
+  Status find_roles(Heads* heads, uint32_t n_tokens);
+  Status fit(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics);
+  Status refill(Heads* heads, uint32_t satellite, Span<const uint32_t> wanted, uint64_t visible_at);
+  template <class F>
+  void for_each_head(const F& f) {   // without window
+    for (uint32_t head = 0; head < heads_.size(); ++head)
+      if (!rings_.has(head)) f(head, heads_[head]);
+  }
+
+  Settings settings_;
+  SharedProfile profile_;
+  uint32_t n_kv_heads_, n_layers_, n_context_;
+  WindowRings rings_;
+  TailedBudget budget_;
+  std::vector<int32_t> window_;
+  std::vector<Head> heads_;
+  uint32_t most_full_ = 0, n_full_ = 0;
+  Report report_;
+
+  // Since settling.
+  uint32_t n_tokens_ = 0, l_base_ = 0, most_selected_ = 0;
+  uint64_t n_steps_ = 0;
+  std::vector<uint32_t> selected_;   // every compressed head's tokens
+  std::vector<uint32_t> pivots_;     // heads
+  std::vector<uint32_t> base_;       // (n_pivots, l_base)
+  // Of a check.
+  std::vector<KeyQuery> queries_;
+  std::vector<uint32_t> sets_;       // (n_pivots, W, l_base)
+  std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order
+  std::vector<double> overlaps_;     // (W)
+  std::vector<uint8_t> marks_;       // (n_tokens)
+  std::vector<Replacement> misses_;
+};
+
+void HeteroCache::use_profile() {
+  std::vector<LayerRoles> layers;
+  for (uint32_t l = 0; l < n_layers_; ++l)
+    if (window_[l] == 0) layers.push_back(profile_->layers[l].roles);
+  // weights() lists the compressed heads of all layers: those of windowed layers are passed over.
+  const std::vector<double> weights = profile_->weights();
+  size_t at = 0;
+  for (uint32_t l = 0; l < n_layers_; ++l)
+    for (uint32_t h = 0; h < n_kv_heads_; ++h)
+      if (!is_full(profile_->layers[l].roles.roles[h])) heads_[size_t{l} * n_kv_heads_ + h].weight = weights[at++];
+  assign(layers);
+}
+
+// Roles of the layers without window, in order.
+void HeteroCache::assign(const std::vector<LayerRoles>& layers) {
+  n_full_ = 0;
+  report_.roles = count_roles(layers);
+  size_t at = 0;
+  for (uint32_t l = 0; l < n_layers_; ++l) {
+    if (window_[l] > 0) continue;
+    const LayerRoles& layer = layers[at++];
+    for (uint32_t h = 0; h < n_kv_heads_; ++h) {
+      Head& head = heads_[size_t{l} * n_kv_heads_ + h];
+      head.role = layer.roles[h];
+      head.full = is_full(head.role);
+      head.pivot = layer.pivot_of[h] == kNoHead ? kNoHead : l * n_kv_heads_ + layer.pivot_of[h];
+      n_full_ += head.full;
+    }
+  }
+}
+
+// At most most_full_ full heads.
+Status HeteroCache::fit(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics) {
+  if (count_roles(*layers).full() <= most_full_) return ok_status();
+  std::vector<std::vector<double>> stability;
+  for (const LayerStatistics& layer : statistics) stability.push_back(layer.stability);
+  if (!settings_.demote || count_roles(*layers).pivot > most_full_) {
+    Result<Thresholds> found = find_thresholds(statistics, most_full_, settings_.tau);
+    if (found.ok()) {
+      for (size_t i = 0; i < layers->size(); ++i) {
+        ORRERY_ASSIGN((*layers)[i], classify(statistics[i], found.value()));
+      }
+      return ok_status();
+    }
+  }
+  // More clusters than there may be full heads: those with the fewest satellites are given up, and their heads do not
+  // move any more.
+  while (count_roles(*layers).pivot > most_full_) {
+    size_t layer = 0, fewest = SIZE_MAX;
+    uint32_t pivot = 0;
+    for (size_t i = 0; i < layers->size(); ++i)
+      for (uint32_t h = 0; h < n_kv_heads_; ++h) {
+        if ((*layers)[i].roles[h] != Role::pivot) continue;
+        const size_t n = (*layers)[i].satellites_of(h).size();
+        if (n < fewest) fewest = n, layer = i, pivot = h;
+      }
+    LayerRoles& roles = (*layers)[layer];
+    for (const uint32_t satellite : roles.satellites_of(pivot))
+      roles.roles[satellite] = Role::anchor, roles.pivot_of[satellite] = kNoHead;
+    roles.roles[pivot] = Role::anchor;
+  }
+  ORRERY_ASSIGN(const auto demoted, demote_volatile(layers, stability, most_full_));
+  report_.n_demoted = static_cast<uint32_t>(demoted.size());
+  return ok_status();
+}
+
+Status HeteroCache::find_roles(Heads* heads, uint32_t n_tokens) {
+  Shape shape{n_layers_, n_kv_heads_, n_context_, window_};
+  ORRERY_ASSIGN(const auto overlaps, calibrate(heads, rings_, shape, n_tokens, settings_.calibration));
+  std::vector<LayerStatistics> statistics(overlaps.size());
+  std::vector<LayerRoles> layers(overlaps.size());
+  for (size_t i = 0; i < overlaps.size(); ++i) {
+    ORRERY_ASSIGN(statistics[i].stability, overlaps[i].stability());
+    ORRERY_ASSIGN(statistics[i].similarity, overlaps[i].similarity());
+    ORRERY_ASSIGN(layers[i], classify(statistics[i], settings_.tau));
+  }
+  report_.n_demoted = 0;
+  ORRERY_TRY(fit(&layers, statistics));
+  assign(layers);
+  size_t at = 0;
+  for (uint32_t l = 0; l < n_layers_; ++l) {
+    if (window_[l] > 0) continue;
+    for (uint32_t h = 0; h < n_kv_heads_; ++h)
+      heads_[size_t{l} * n_kv_heads_ + h].weight =
+          stability_weight(statistics[at].stability[h], settings_.calibration.top_k);
+    ++at;
+  }
+  return ok_status();
+}
+
+Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
+  ++report_.n_settled;
+  rings_.settle();
+  n_tokens_ = n_tokens;
+  n_steps_ = 0;
+  selected_.clear();
+  pivots_.clear();
+  for (uint32_t head = 0; head < heads_.size(); ++head) capacity[head] = rings_.capacity(head);
+  if (rings_.n_other_heads() == 0) return ok_status();
+  if (!profile_) ORRERY_TRY(find_roles(heads, n_tokens));
+
+  // Eq. 7 and 8.
+  const TailedBudget::Division division = budget_.divide(n_tokens, n_full_);
+  std::vector<double> weights;
+  for_each_head([&](uint32_t, Head& h) {
+    if (!h.full) weights.push_back(h.weight);
+  });
+  l_base_ = n_tokens;
+  std::vector<uint64_t> lengths;
+  if (!weights.empty()) {
+    l_base_ = static_cast<uint32_t>(division.selected / weights.size());
+    if (l_base_ == 0)
+      return error(Code::internal, "%zu compressed heads have no room at %u tokens", weights.size(), n_tokens);
+    ORRERY_ASSIGN(lengths, apportion(weights, uint64_t{l_base_} * weights.size(), 1, n_tokens));
+  }
+
+  // The last query chooses.
+  const uint32_t last = n_tokens - 1;
+  queries_.clear();
+  size_t room = 0, at = 0;
+  most_selected_ = 0;
+  for_each_head([&](uint32_t head, Head& h) {
+    capacity[head] = n_tokens + division.tail;
+    if (h.full) return;
+    h.first = room;
+    h.n_selected = static_cast<uint32_t>(lengths[at++]);
+    room += h.n_selected;
+    capacity[head] = h.n_selected + division.tail;
+    if (h.role == Role::satellite) most_selected_ = std::max(most_selected_, h.n_selected);
+    queries_.push_back({head, last, 1, n_tokens, h.n_selected, false, nullptr});
+  });
+  selected_.resize(room);
+  for (KeyQuery& query : queries_) query.out = &selected_[heads_[query.head].first];
+  for_each_head([&](uint32_t head, Head& h) {
+    if (h.role == Role::pivot) h.base = pivots_.size() * l_base_, pivots_.push_back(head);
+  });
+  base_.resize(pivots_.size() * l_base_);
+  for (const uint32_t head : pivots_)
+    queries_.push_back({head, last, 1, n_tokens, l_base_, false, &base_[heads_[head].base]});
+  ORRERY_TRY(heads->top_keys(queries_, settings_.calibration.rule));
+
+  queries_.reserve(pivots_.size());
+  sets_.resize(pivots_.size() * settings_.block * l_base_);
+  best_.resize(most_selected_);
+  overlaps_.resize(settings_.block);
+  marks_.assign(n_tokens, 0);
+  misses_.reserve(most_selected_);
+  return ok_status();
+}
+
+Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
+  const uint64_t t = ++n_steps_, w = settings_.block;
+  if (!settings_.refresh) return ok_status();
+  queries_.clear();
+  for (size_t i = 0; i < pivots_.size(); ++i) {
+    const uint64_t offset = settings_.stagger ? i % w : 0;
+    if (t <= offset || (t - offset) % w != 0) continue;
+    queries_.push_back({pivots_[i], position + 1 - settings_.block, settings_.block, n_tokens_, l_base_, false,
+                        &sets_[i * w * l_base_]});
+  }
+  if (queries_.empty()) return ok_status();
+  ORRERY_TRY(heads->top_keys(queries_, settings_.calibration.rule));
+  for (const KeyQuery& query : queries_) {
+    ++report_.n_checks;
+    uint32_t* base = &base_[heads_[query.head].base];
+    for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 1;
+    for (size_t q = 0; q < w; ++q) {
+      uint32_t common = 0;
+      for (uint32_t i = 0; i < l_base_; ++i) common += marks_[query.out[q * l_base_ + i]];
+      overlaps_[q] = static_cast<double>(common) / l_base_;
+    }
+    for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 0;
+    std::sort(overlaps_.begin(), overlaps_.end());
+    const double median = w % 2 ? overlaps_[w / 2] : (overlaps_[w / 2 - 1] + overlaps_[w / 2]) / 2;
+    if (reaches(median, settings_.tau_drift)) continue;
+    ++report_.n_triggers;
+    std::copy_n(query.out + (w - 1) * l_base_, l_base_, base);
+
+    uint32_t most = 0;
+    const uint32_t first = query.head / n_kv_heads_ * n_kv_heads_;
+    for (uint32_t head = first; head < first + n_kv_heads_; ++head)
+      if (heads_[head].pivot == query.head) most = std::max(most, heads_[head].n_selected);
+    const KeyQuery best{query.head, position, 1, n_tokens_, most, true, best_.data()};
+    ORRERY_TRY(heads->top_keys({&best, 1}, settings_.calibration.rule));
+    for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
+      if (heads_[head].pivot != query.head) continue;
+      ORRERY_TRY(refill(heads, head, {best_.data(), heads_[head].n_selected}, step + settings_.visible));
+    }
+  }
+  return ok_status();
+}
+
+// The satellite's prompt slots become `wanted`, by fetching what is missing.
+Status HeteroCache::refill(Heads* heads, uint32_t satellite, Span<const uint32_t> wanted, uint64_t visible_at) {
+  const Span<const uint32_t> held = heads->positions(satellite).first(wanted.size());
+  plan_misses(held, wanted, 0, &marks_, &misses_);
+  report_.wanted_tokens += wanted.size();
+  report_.missed_tokens += misses_.size();
+  return misses_.empty() ? ok_status() : heads->refill(satellite, misses_, visible_at);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Policy>> make_heterocache(const Shape& shape, const Budget& budget, const Options& options,
+                                                 const SharedProfile& profile) {
+  Settings s;
+  if (profile) s.tau = profile->thresholds;
+  s.calibration.rule = {GroupReduce::mean, Pooling::avg, 5, true};
+  OptionReader reader("heterocache", options);
+  static constexpr const char* kReduce[] = {"mean", "max"};
+  static constexpr const char* kSurplus[] = {"demote", "thresholds"};
+  uint32_t reduce = 0, surplus = 0;
+  ORRERY_TRY(reader.fraction("tau_sim", &s.tau.tau_sim));
+  ORRERY_TRY(reader.fraction("tau_stable", &s.tau.tau_stable));
+  ORRERY_TRY(reader.fraction("tau_drift", &s.tau_drift));
+  ORRERY_TRY(reader.fraction("full_share", &s.full_share));
+  ORRERY_TRY(reader.choice("surplus", {kSurplus, 2}, &surplus));
+  ORRERY_TRY(reader.choice("reduce", {kReduce, 2}, &reduce));
+  ORRERY_TRY(reader.count("block", 1, kMostBlock, &s.block));
+  ORRERY_TRY(reader.count("visible", 1, s.block, &s.visible));
+  ORRERY_TRY(reader.flag("stagger", &s.stagger));
+  ORRERY_TRY(reader.flag("refresh", &s.refresh));
+  ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
+  ORRERY_TRY(reader.count("calibration", 1, kMostBlock, &s.calibration.n_queries));
+  ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &s.calibration.top_k));
+  ORRERY_TRY(reader.count("pool", 1, 63, &s.calibration.rule.pool_width));
+  ORRERY_TRY(reader.finish());
+  if (s.calibration.rule.pool_width % 2 == 0)
+    return error(Code::invalid_argument, "policy option heterocache.pool is %u, expected an odd number",
+                 s.calibration.rule.pool_width);
+  s.calibration.rule.reduce = reduce ? GroupReduce::max : GroupReduce::mean;
+  s.demote = surplus == 0;
+  auto policy = std::make_unique<HeteroCache>(shape, budget, s, profile);
+  ORRERY_TRY(policy->check(budget));
+  return std::unique_ptr<Policy>(std::move(policy));
+}
+
+}  // namespace orrery::policy
