@@ -4,6 +4,7 @@
 
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "runtime/engine/session_file.h"
 #include "runtime/policy/allocate.h"
@@ -18,12 +19,13 @@ using namespace orrery::testing;
 using engine::Session;
 using engine::SessionOptions;
 
-SessionOptions with_policy(double share, uint32_t n_context = 320, KvType kv = KvType::f16, uint32_t chunk = 0) {
+SessionOptions with_policy(double share, uint32_t n_context = 320, KvType kv = KvType::f16, uint32_t chunk = 0,
+                           const char* policy = "streaming") {
   SessionOptions o;
   o.n_context = n_context;
   o.kv_type = kv;
   o.chunk_tokens = chunk;
-  o.policy = "streaming";
+  o.policy = policy;
   o.kv_share = share;
   return o;
 }
@@ -42,15 +44,22 @@ std::vector<float> answer(Session* session, const std::vector<int32_t>& prompt, 
   return trace;
 }
 
-class EnginePolicy : public ::testing::TestWithParam<const char*> {};
+// A model, and a policy.
+class EnginePolicy : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
+ protected:
+  const char* model_name() const { return std::get<0>(GetParam()); }
+  SessionOptions options(double share, KvType kv = KvType::f16, uint32_t chunk = 0) const {
+    return with_policy(share, 320, kv, chunk, std::get<1>(GetParam()));
+  }
+};
 
 // A windowed layer's slots are a ring, whose order differs from the pages': there the tokens are the same, not the bits.
 TEST_P(EnginePolicy, AWholeBudgetIsFullAttention) {
-  const auto model = open_spec(GetParam());
+  const auto model = open_spec(model_name());
   const auto prompt = random_tokens(*model, 150, 1);
   for (const KvType kv : {KvType::f32, KvType::f16}) {
     const auto full = open_session(model, 320, kv);
-    const auto whole = unwrap(Session::open(model, with_policy(1.0, 320, kv)));
+    const auto whole = unwrap(Session::open(model, options(1.0, kv)));
     const std::vector<float> expected = answer(full.get(), prompt, 60), found = answer(whole.get(), prompt, 60);
     EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
     if (model->hyper().window[0] == 0) {
@@ -62,8 +71,8 @@ TEST_P(EnginePolicy, AWholeBudgetIsFullAttention) {
 TEST_P(EnginePolicy, ThreadsAndChunksDoNotShow) {
   std::vector<float> first;
   for (const int32_t n_threads : {1, 2, 4}) {
-    const auto model = open_spec(GetParam(), runtime_options(n_threads));
-    const auto session = unwrap(Session::open(model, with_policy(0.3, 320, KvType::f16, n_threads == 2 ? 7 : 64)));
+    const auto model = open_spec(model_name(), runtime_options(n_threads));
+    const auto session = unwrap(Session::open(model, options(0.5, KvType::f16, n_threads == 2 ? 7 : 64)));
     const std::vector<float> trace = answer(session.get(), random_tokens(*model, 150, 2), 40);
     if (first.empty()) first = trace;
     EXPECT_TRUE(same_bits(trace, first)) << n_threads;
@@ -71,14 +80,14 @@ TEST_P(EnginePolicy, ThreadsAndChunksDoNotShow) {
 }
 
 TEST_P(EnginePolicy, LaterPromptsAttendToEverything) {
-  const auto model = open_spec(GetParam());
+  const auto model = open_spec(model_name());
   const auto one = random_tokens(*model, 150, 3), two = random_tokens(*model, 70, 4);
   const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
   std::vector<float> full_logits(two.size() * n_vocab), logits(two.size() * n_vocab);
   const auto full = open_session(model, 320, KvType::f16);
   unwrap(full->prefill(one, nullptr, nullptr));
   unwrap(full->prefill(two, nullptr, full_logits.data()));
-  const auto session = unwrap(Session::open(model, with_policy(0.3)));
+  const auto session = unwrap(Session::open(model, options(0.5)));
   answer(session.get(), one, 20);
   unwrap(session->rewind(150));
   unwrap(session->prefill(two, nullptr, logits.data()));
@@ -86,8 +95,8 @@ TEST_P(EnginePolicy, LaterPromptsAttendToEverything) {
 }
 
 TEST_P(EnginePolicy, AForkGoesOnAlike) {
-  const auto model = open_spec(GetParam());
-  const auto session = unwrap(Session::open(model, with_policy(0.3)));
+  const auto model = open_spec(model_name());
+  const auto session = unwrap(Session::open(model, options(0.5)));
   answer(session.get(), random_tokens(*model, 150, 5), 20);
   const auto fork = unwrap(session->fork());
   std::vector<float> a, b;
@@ -96,9 +105,11 @@ TEST_P(EnginePolicy, AForkGoesOnAlike) {
   EXPECT_TRUE(same_bits(a, b));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EnginePolicy, ::testing::Values("llama-plain", "qwen3", "phi3-window", "glm4"),
+INSTANTIATE_TEST_SUITE_P(Models, EnginePolicy,
+                         ::testing::Combine(::testing::Values("llama-plain", "qwen3", "phi3-window", "glm4"),
+                                            ::testing::Values("streaming", "heterocache", "synckv")),
                          [](const auto& tested) {
-                           std::string name = tested.param;
+                           std::string name = std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
@@ -127,8 +138,8 @@ TEST(EnginePolicyDemo, ResidentTokensAreTheSinksAndTheLast) {
     if (step % 13 != 0) continue;
     policy::Tokens expected;
     policy::sinks_and_recent(400 + static_cast<uint32_t>(step), 4, 96, &expected);
-    for (uint32_t head = 0; head < session->resident()->n_heads(); ++head) {
-      const Span<const uint32_t> held = session->resident()->positions(head);
+    for (uint32_t head = 0; head < session->resident()->store().n_heads(); ++head) {
+      const Span<const uint32_t> held = session->resident()->store().positions(head);
       EXPECT_EQ(std::set<uint32_t>(held.begin(), held.end()), std::set<uint32_t>(expected.begin(), expected.end()))
           << "step " << step << ", head " << head;
     }

@@ -26,7 +26,7 @@ TEST(Streaming, KeepsSinksAndTheLastTokensOfAnyLength) {
   const Shape s = shape();
   const auto policy = streaming(s, 0.3);
   std::vector<uint32_t> capacity(6);
-  policy->settle(500, capacity);
+  ASSERT_TRUE(policy->settle(nullptr, 500, capacity).ok());
   for (const uint32_t c : capacity) EXPECT_EQ(c, 150u);
   Positions slots;
   policy->select(3, 500, 150, &slots);
@@ -45,7 +45,7 @@ TEST(Streaming, KeepsSinksAndTheLastTokensOfAnyLength) {
 TEST(Streaming, FillsItsSlotsBeforeItReplacesAny) {
   const auto policy = streaming(shape(), 0.3);
   std::vector<uint32_t> capacity(6);
-  policy->settle(20, capacity);
+  ASSERT_TRUE(policy->settle(nullptr, 20, capacity).ok());
   EXPECT_EQ(capacity[0], kLeastSlots);   // 30% of 20 tokens would leave no room for an answer
   EXPECT_EQ(policy->slot_for(0, 20, capacity[0]), 20u);
   EXPECT_EQ(policy->slot_for(0, 63, capacity[0]), 63u);
@@ -57,7 +57,7 @@ TEST(Streaming, AWholeShareReplacesNothing) {
   const Shape s = shape();
   const auto policy = streaming(s, 1.0);
   std::vector<uint32_t> capacity(6);
-  policy->settle(10, capacity);
+  ASSERT_TRUE(policy->settle(nullptr, 10, capacity).ok());
   for (const uint32_t c : capacity) EXPECT_EQ(c, s.n_context);
 }
 
@@ -67,7 +67,7 @@ TEST(Streaming, WindowedLayersKeepTheirWindowAndNoSinks) {
   EXPECT_EQ(slots_for_share(s, 0.5), 2u * (500 + 32 + 500));
   const auto policy = streaming(s, 0.5);
   std::vector<uint32_t> capacity(6);
-  policy->settle(800, capacity);
+  ASSERT_TRUE(policy->settle(nullptr, 800, capacity).ok());
   EXPECT_EQ(capacity, (std::vector<uint32_t>{400, 400, 32, 32, 400, 400}));
   Positions p;
   policy->select(2, 800, 32, &p);
@@ -80,7 +80,7 @@ TEST(Streaming, ABudgetInSlotsIsNeverExceeded) {
     auto made = make_policy("streaming", shape(), {1.0, max_slots}, {});
     ASSERT_TRUE(made.ok()) << made.status().message();
     std::vector<uint32_t> capacity(6);
-    made.value()->settle(700, capacity);
+    ASSERT_TRUE(made.value()->settle(nullptr, 700, capacity).ok());
     EXPECT_LE(std::accumulate(capacity.begin(), capacity.end(), uint64_t{0}), max_slots);
     EXPECT_EQ(capacity[0], max_slots / 6);
   }
