@@ -72,7 +72,7 @@ TEST_P(EnginePolicy, ThreadsAndChunksDoNotShow) {
   std::vector<float> first;
   for (const int32_t n_threads : {1, 2, 4}) {
     const auto model = open_spec(model_name(), runtime_options(n_threads));
-    const auto session = unwrap(Session::open(model, options(0.5, KvType::f16, n_threads == 2 ? 7 : 64)));
+    const auto session = unwrap(Session::open(model, options(0.7, KvType::f16, n_threads == 2 ? 7 : 64)));
     const std::vector<float> trace = answer(session.get(), random_tokens(*model, 150, 2), 40);
     if (first.empty()) first = trace;
     EXPECT_TRUE(same_bits(trace, first)) << n_threads;
@@ -87,7 +87,7 @@ TEST_P(EnginePolicy, LaterPromptsAttendToEverything) {
   const auto full = open_session(model, 320, KvType::f16);
   unwrap(full->prefill(one, nullptr, nullptr));
   unwrap(full->prefill(two, nullptr, full_logits.data()));
-  const auto session = unwrap(Session::open(model, options(0.5)));
+  const auto session = unwrap(Session::open(model, options(0.7)));
   answer(session.get(), one, 20);
   unwrap(session->rewind(150));
   unwrap(session->prefill(two, nullptr, logits.data()));
@@ -96,7 +96,7 @@ TEST_P(EnginePolicy, LaterPromptsAttendToEverything) {
 
 TEST_P(EnginePolicy, AForkGoesOnAlike) {
   const auto model = open_spec(model_name());
-  const auto session = unwrap(Session::open(model, options(0.5)));
+  const auto session = unwrap(Session::open(model, options(0.7)));
   answer(session.get(), random_tokens(*model, 150, 5), 20);
   const auto fork = unwrap(session->fork());
   std::vector<float> a, b;
