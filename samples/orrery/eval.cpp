@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "command.h"
+#include "eval_charts.h"
 #include "eval_results.h"
 #include "eval_store.h"
 
@@ -265,6 +266,8 @@ int eval(const Args& args, Output& out) {
     }
   }
   check_policies(path, args, results.configs);
+  const std::string* png_folder = args.find("--png");
+  if (png_folder) make_folder(*png_folder);  // before hours of work, not behind them
 
   const Interrupts interrupts;
   const Loaded loaded = load(path, args, interrupts);
@@ -309,6 +312,7 @@ int eval(const Args& args, Output& out) {
   }
   out.text("\n" + task_table(results));
   out.flush();
+  if (png_folder) write_charts(*png_folder, results);
   if (json_path) {
     Json json = {{"settings", settings}};
     json["settings"]["seed"] = args.integer("--seed", 0, UINT64_MAX, 0);
@@ -378,6 +382,8 @@ const Command& eval_command() {
          {"--json", "FILE",
           "Everything, with every answer, as JSON. FILE.partial holds what is done meanwhile: after an interruption "
           "the same command goes on from there."},
+         {"--png", "DIR",
+          "Pictures: accuracy-LENGTH.png, score against budget; depth-NN-POLICY.png, scores by depth and length."},
          {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines, and evaluate nothing."}}},
        eval_session_group(),
        template_group(),

@@ -2,6 +2,7 @@
 #include "eval_store.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -87,6 +88,11 @@ void write_atomically(const std::string& path, const std::string& content) {
   }
   close(fd);
   if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("write", path);
+}
+
+void make_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail("make", path);
+  if (access((path + "/.").c_str(), W_OK | X_OK) != 0) fail("write to", path);
 }
 
 std::string digest_of(const std::string& text) {

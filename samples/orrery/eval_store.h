@@ -36,6 +36,9 @@ class EvalStore {
 // Whole or not at all: a temporary file beside it is written, synced and renamed.
 void write_atomically(const std::string& path, const std::string& content);
 
+// Makes the folder where there is none; throws where it cannot be written to.
+void make_folder(const std::string& path);
+
 // 64 bits of FNV-1a, as 16 hexadecimal digits.
 std::string digest_of(const std::string& text);
 

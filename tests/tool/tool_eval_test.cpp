@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "program.h"
+#include "tests/tool/png_reader.h"
 
 namespace orrery::testing {
 namespace {
@@ -320,6 +321,22 @@ TEST(Eval, APolicyThatRefusesABudgetIsALine) {
   EXPECT_EQ(row(json, "streaming:sinks=8", "1KiB").at("answers"), 0);
   EXPECT_FALSE(row(json, "streaming:sinks=8", "1KiB").at("error").get<std::string>().empty());
   EXPECT_EQ(row(json, "streaming:sinks=8", "100%").at("answers"), 1);
+}
+
+TEST(Eval, Pictures) {
+  const std::string folder = scratch_path("pictures");
+  const Words words = {"--budgets", "50%", "--lengths",   "300", "--samples", "1",   "--tasks",
+                       "single",    "--questions", "1",    "--png",     folder};
+  for (int twice = 0; twice < 2; ++twice) ASSERT_EQ(eval(words).code, 0);
+  for (const char* file : {"accuracy-300.png", "depth-00-full.png", "depth-01-streaming-50.png"}) {
+    EXPECT_GT(read_png(read_whole(folder + "/" + file)).width, 300) << file;
+  }
+  Words nowhere = words;
+  nowhere.back() = scratch_path("no/such/folder");
+  const Finished finished = eval(nowhere);
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_EQ(finished.out, "");  // before anything is evaluated
+  EXPECT_NE(finished.err.find("cannot make"), std::string::npos) << finished.err;
 }
 
 TEST(Eval, WrongWordsAreSaid) {

@@ -1,0 +1,125 @@
+// What `orrery eval` makes of answers, on a made-up evaluation that is worked out by hand: rows, and what its pictures
+// show.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "samples/orrery/eval_charts.h"
+
+namespace orrery::tool {
+namespace {
+
+EvalAnswer answer(double score, uint64_t compared, uint64_t agreed, double kl_sum) {
+  EvalAnswer a;
+  a.score = score;
+  a.compared = compared;
+  a.agreed = agreed;
+  a.kl_sum = kl_sum;
+  return a;
+}
+
+EvalRecord record(std::vector<EvalAnswer> answers, uint64_t generated, uint64_t device, uint64_t moved) {
+  EvalRecord r;
+  r.answers = std::move(answers);
+  r.generated_tokens = generated;
+  r.decode_us = 500000;
+  r.prompt_tokens = 300;
+  r.prefill_us = 100000;
+  r.device_kv_bytes = device;
+  r.host_to_device_bytes = moved;
+  return r;
+}
+
+EvalSample sample(const char* task, uint64_t length, std::vector<double> depths) {
+  EvalSample s;
+  s.id = std::string(task) + std::to_string(length);
+  s.task = task;
+  s.length = length;
+  for (const double depth : depths) s.questions.push_back({"q", {"a"}, depth});
+  return s;
+}
+
+// Full attention; a policy at 25%, and at 60 of full's 100 bytes; one that refuses.
+EvalResults made_up() {
+  EvalResults results;
+  results.configs.resize(4);
+  results.configs[0].policy = "full";
+  results.configs[1] = {"keeps", "25%", "keeps", {}, .25f, 0};
+  results.configs[2] = {"keeps", "60B", "keeps", {}, 1, 60};
+  results.configs[3] = {"refuses", "1%", "refuses", {}, .01f, 0};
+  results.samples = {sample("one", 1000, {.05, .99}), sample("two", 1000, {1.0}), sample("one", 2000, {-1})};
+  const auto add = [&](size_t s, size_t c, EvalRecord r) { results.entries.push_back({s, c, std::move(r)}); };
+  EvalRecord refused;
+  refused.error = "too little";
+  add(0, 0, record({answer(1, 4, 4, 0), answer(1, 4, 4, 0)}, 10, 100, 0));
+  add(0, 1, record({answer(1, 4, 3, 2), answer(0, 4, 1, 6)}, 20, 25, 40));
+  add(0, 2, record({answer(1, 4, 4, 1), answer(1, 4, 4, 1)}, 20, 60, 40));
+  add(0, 3, refused);
+  add(1, 0, record({answer(.5, 2, 2, 0)}, 10, 90, 0));
+  add(1, 1, record({answer(1, 2, 2, 0)}, 20, 24, 40));
+  add(1, 2, record({answer(.25, 2, 2, 0)}, 20, 50, 40));
+  add(1, 3, refused);
+  add(2, 0, record({answer(0, 0, 0, 0)}, 5, 200, 0));
+  add(2, 1, record({answer(1, 0, 0, 0)}, 5, 50, 7));
+  add(2, 2, record({answer(0, 0, 0, 0)}, 5, 60, 7));
+  add(2, 3, refused);
+  return results;
+}
+
+TEST(EvalResults, RowsSumUp) {
+  const EvalResults results = made_up();
+  const EvalRow row = results.row(1, 1000, "");
+  EXPECT_EQ(row.answers, 3u);
+  EXPECT_DOUBLE_EQ(row.score, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(row.kept.value(), 1.5 / 2.5);  // 1 and 0 of 1 and 1; of the third, no more than full's .5
+  EXPECT_DOUBLE_EQ(row.kl.value(), 8.0 / 10);     // over tokens, not answers
+  EXPECT_DOUBLE_EQ(row.top1.value(), 6.0 / 10);
+  EXPECT_DOUBLE_EQ(row.decode_tokens_per_second, 40);
+  EXPECT_DOUBLE_EQ(row.prefill_tokens_per_second, 3000);
+  EXPECT_EQ(row.device_kv_bytes, 25u);
+  EXPECT_EQ(row.host_to_device_bytes, 80u);
+  EXPECT_EQ(results.row(1, 1000, "two").answers, 1u);
+  EXPECT_DOUBLE_EQ(results.row(1, 1000, "two").kept.value(), 1);
+  // Full attention had nothing right there, and nothing was compared.
+  EXPECT_FALSE(results.row(1, 2000, "").kept.has_value());
+  EXPECT_FALSE(results.row(1, 2000, "").kl.has_value());
+  const EvalRow refused = results.row(3, 1000, "");
+  EXPECT_EQ(refused.answers, 0u);
+  EXPECT_EQ(refused.error, "too little");
+  EXPECT_NE(table_line(results, refused).find("refused: too little"), std::string::npos);
+  // 2 lengths x 4 policies and budgets, and for those that answered 2 tasks and 1.
+  EXPECT_EQ(results.rows().size(), 8u + 3 * 2 + 3);
+  EXPECT_EQ(results.points().size(), 12u);
+}
+
+TEST(EvalResults, AccuracyAgainstBudget) {
+  const LineChart chart = accuracy_chart(made_up(), 1000);
+  ASSERT_EQ(chart.series.size(), 1u);  // who refused everything has no line
+  EXPECT_EQ(chart.series[0].name, "keeps");
+  EXPECT_EQ(chart.series[0].x, (std::vector<double>{.25, .6}));  // 60 bytes are 60% of full's 100
+  EXPECT_DOUBLE_EQ(chart.series[0].y[0], 2.0 / 3);
+  EXPECT_DOUBLE_EQ(chart.series[0].y[1], .75);
+  ASSERT_EQ(chart.references.size(), 1u);
+  EXPECT_DOUBLE_EQ(chart.references[0].y, 2.5 / 3);
+}
+
+TEST(EvalResults, DepthByLength) {
+  const HeatMap map = depth_map(made_up(), 1);
+  ASSERT_EQ(map.grid.rows, 10u);
+  ASSERT_EQ(map.grid.columns, 2u);
+  EXPECT_EQ(map.column_names, (std::vector<std::string>{"1,000", "2,000"}));
+  EXPECT_EQ(map.row_names[9], "90-100%");
+  for (size_t r = 0; r < 10; ++r) {
+    EXPECT_TRUE(std::isnan(map.grid.values[r * 2 + 1])) << r;  // a depth that is not known is nowhere
+    if (r == 0) {
+      EXPECT_EQ(map.grid.values[0], 1);
+    } else if (r == 9) {
+      EXPECT_EQ(map.grid.values[18], .5);  // .99, and 1.0 in the same row
+    } else {
+      EXPECT_TRUE(std::isnan(map.grid.values[r * 2])) << r;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery::tool
