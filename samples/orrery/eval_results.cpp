@@ -118,12 +118,12 @@ std::string table_head() {
 std::string table_line(const EvalResults& results, const EvalRow& row) {
   std::string line = format("%8llu  %-28s ", static_cast<unsigned long long>(row.length),
                             title(results.configs[row.config]).c_str());
-  if (row.answers == 0) return line + "refused: " + row.error + "\n";
+  if (row.answers == 0) return line + row.error + "\n";
   line += format("%6.3f %6s %8zu %9s %6s %9.1f %11s %12s\n", row.score, shown(row.kept, 3).c_str(),
                  row.answers, shown(row.kl, 5).c_str(), shown(row.top1, 3).c_str(),
                  row.decode_tokens_per_second, human_bytes(row.device_kv_bytes).c_str(),
                  human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str());
-  if (!row.error.empty()) line += format("%8s  some samples refused: ", "") + row.error + "\n";
+  if (!row.error.empty()) line += format("%8s  some samples ", "") + row.error + "\n";
   return line;
 }
 
@@ -185,6 +185,12 @@ Json results_json(const EvalResults& results) {
   }
   for (const EvalResults::Entry& entry : results.entries) {
     const EvalConfig& config = results.configs[entry.config];
+    if (!entry.record.error.empty()) {
+      answers.push_back({{"sample", results.samples[entry.sample].id},
+                         {"policy", config.policy},
+                         {"budget", config.budget},
+                         {"error", entry.record.error}});
+    }
     for (size_t i = 0; i < entry.record.answers.size(); ++i) {
       const EvalAnswer& answer = entry.record.answers[i];
       const auto mean = [&](double sum) {

@@ -22,7 +22,7 @@ struct EvalRow {
   size_t config;
   uint64_t length;   // tokens
   std::string task;  // "": all together
-  std::string error;  // why the policy refused (some of) the samples; ""
+  std::string error;  // why there are no answers to (some of) the samples; ""
   size_t answers = 0;
   double score = 0;                        // mean
   std::optional<double> kept;              // of full attention's score, the share that the policy has too

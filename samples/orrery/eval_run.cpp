@@ -280,8 +280,9 @@ EvalRecord EvalRunner::run_full(const EvalSample& sample, uint32_t n_context, Ev
 
 EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
                                   const EvalReference& reference) const {
+  Session session;
   try {
-    const Session session = open(&config, n_context);
+    session = open(&config, n_context);
     EvalRecord record = ask(session.get(), sample, &reference, nullptr);
     // Where an answer differed, the comparison is made again along full attention's.
     const size_t n = record.answers.size();
@@ -304,7 +305,7 @@ EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& co
       case ORRERY_OUT_OF_PINNED_MEMORY:
       case ORRERY_OUT_OF_HOST_MEMORY: {
         EvalRecord refused;
-        refused.error = error.what();
+        refused.error = std::string(session ? "failed: " : "refused: ") + error.what();
         return refused;
       }
       default:

@@ -39,7 +39,8 @@ struct EvalAnswer {
 };
 
 struct EvalRecord {
-  std::string error;  // what the policy refused, in the library's words; then the rest is empty
+  // "refused: " (to open) or "failed: " (while answering) and the library's words; then the rest is empty.
+  std::string error;
   std::vector<EvalAnswer> answers;                       // one for each question
   uint64_t prompt_tokens = 0, generated_tokens = 0;      // computed
   uint64_t prefill_us = 0, decode_us = 0;
@@ -71,7 +72,7 @@ class EvalRunner {
 
   // Full attention's record, and what the others are compared with.
   EvalRecord run_full(const EvalSample& sample, uint32_t n_context, EvalReference* reference) const;
-  // A policy's. What it refuses becomes the record's error; everything else throws.
+  // A policy's. What it cannot do with its budget becomes the record's error; everything else throws.
   EvalRecord run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
                         const EvalReference& reference) const;
 

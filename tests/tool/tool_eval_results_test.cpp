@@ -50,7 +50,7 @@ EvalResults made_up() {
   results.samples = {sample("one", 1000, {.05, .99}), sample("two", 1000, {1.0}), sample("one", 2000, {-1})};
   const auto add = [&](size_t s, size_t c, EvalRecord r) { results.entries.push_back({s, c, std::move(r)}); };
   EvalRecord refused;
-  refused.error = "too little";
+  refused.error = "refused: too little";
   add(0, 0, record({answer(1, 4, 4, 0), answer(1, 4, 4, 0)}, 10, 100, 0));
   add(0, 1, record({answer(1, 4, 3, 2), answer(0, 4, 1, 6)}, 20, 25, 40));
   add(0, 2, record({answer(1, 4, 4, 1), answer(1, 4, 4, 1)}, 20, 60, 40));
@@ -85,11 +85,21 @@ TEST(EvalResults, RowsSumUp) {
   EXPECT_FALSE(results.row(1, 2000, "").kl.has_value());
   const EvalRow refused = results.row(3, 1000, "");
   EXPECT_EQ(refused.answers, 0u);
-  EXPECT_EQ(refused.error, "too little");
+  EXPECT_EQ(refused.error, "refused: too little");
   EXPECT_NE(table_line(results, refused).find("refused: too little"), std::string::npos);
   // 2 lengths x 4 policies and budgets, and for those that answered 2 tasks and 1.
   EXPECT_EQ(results.rows().size(), 8u + 3 * 2 + 3);
   EXPECT_EQ(results.points().size(), 12u);
+}
+
+TEST(EvalResults, JsonHoldsEveryAnswerAndEveryError) {
+  const Json json = results_json(made_up());
+  size_t errors = 0;
+  for (const Json& answer : json.at("answers")) errors += answer.contains("error");
+  EXPECT_EQ(errors, 3u);
+  EXPECT_EQ(json.at("answers").size(), 12u + 3);
+  EXPECT_EQ(json.at("rows").size(), made_up().rows().size());
+  EXPECT_EQ(json.at("samples").size(), 3u);
 }
 
 TEST(EvalResults, AccuracyAgainstBudget) {
