@@ -67,7 +67,7 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint64
     for (int64_t i = 0; i < k; ++i) out[i] = static_cast<uint32_t>(edge[i]);
     return;
   }
-  const uint64_t last = edge[wanted - 1];
+  const uint64_t last = wanted < n_edge ? edge[wanted - 1] : UINT64_MAX;  // else all of the bin, which is in no order
   for (int64_t i = 0, at = 0; i < n && at < k; ++i) {
     const uint32_t b = bin_of(scores[i]);
     if (b > bin || (b == bin && pack(scores[i], static_cast<uint32_t>(i)) <= last)) out[at++] = static_cast<uint32_t>(i);

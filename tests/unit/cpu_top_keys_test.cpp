@@ -1,0 +1,417 @@
+// top_keys and the ring of queries, on every path and of every KV type.
+//
+// The oracle reads the stored keys back with gguf's own dequantization and scores them in double precision, row by row,
+// pooling first. Scores are floats in the kernels, so a choice may differ where two scores agree to 1e-5; select_top
+// itself is held to a sorted list, exactly. Pages lie scattered, poisoned where no key is, each before a guard page.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/base/checked.h"
+#include "runtime/cpu/top_keys.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/gguf/quantize.h"
+#include "tests/unit/cpu_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+using Pooling = KeyScoring::Pooling;
+using Keys = std::vector<uint32_t>;
+
+constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
+constexpr double kClose = 1e-5;
+
+// ---- select_top ----
+
+Keys sorted_out(const std::vector<float>& scores, size_t k, bool by_score) {
+  const auto value = [&](uint32_t i) { return scores[i] > 0 ? scores[i] : 0.0f; };   // NaN and less count as 0
+  Keys order(scores.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return value(a) > value(b); });
+  order.resize(k);
+  if (!by_score) std::sort(order.begin(), order.end());
+  return order;
+}
+
+Keys selected(const std::vector<float>& scores, size_t k, bool by_score) {
+  const Guarded<float> in(scores.size());
+  std::copy(scores.begin(), scores.end(), in.data());
+  const Guarded<uint64_t> candidates(scores.size());
+  const Guarded<uint32_t> out(k);
+  cpu::select_top(in.data(), static_cast<int64_t>(scores.size()), static_cast<int64_t>(k), by_score, candidates.data(),
+                  out.data());
+  return Keys(out.data(), out.data() + k);
+}
+
+TEST(CpuSelectTop, IsTheHeadOfTheSortedList) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const char* kinds[] = {"spread", "ties", "zeros", "equal", "denormal", "anything", "one bin", "neighbours"};
+  for (const size_t n : {1, 2, 15, 64, 1000, 70000}) {
+    for (int kind = 0; kind < 8; ++kind) {
+      Random random(static_cast<uint64_t>(kind) * 100 + n);
+      std::vector<float> scores(n);
+      for (float& x : scores) {
+        const float u = random.uniform();
+        switch (kind) {
+          case 0: x = std::exp(-40 * u); break;
+          case 1: x = static_cast<float>(random.below(5)) / 8; break;
+          case 2: x = random.below(20) == 0 ? u : 0.0f; break;
+          case 3: x = 0.25f; break;
+          case 4: x = static_cast<float>(random.below(50)) * 1e-45f; break;
+          case 5: {
+            const float strange[] = {kNan, -u, -0.0f, 0.0f, INFINITY, -INFINITY, 1e-40f, u, 1.0f, -kNan, 3e38f};
+            x = strange[random.below(11)];
+            break;
+          }
+          case 6: x = 1 + u / 16; break;
+          default: x = std::nextafter(0.5f, random.below(2) ? 1.0f : 0.0f);   // on both sides of a bin's edge
+        }
+      }
+      std::vector<size_t> sizes = {0, 1, 2, n / 3, n / 2, n - 1};
+      if (n <= 64) sizes.resize(n), std::iota(sizes.begin(), sizes.end(), size_t{0});   // every edge of a bin
+      sizes.push_back(n);
+      for (const size_t k : sizes)
+        for (const bool by_score : {false, true}) {
+          ASSERT_EQ(selected(scores, k, by_score), sorted_out(scores, k, by_score))
+              << kinds[kind] << ", " << k << " of " << n << ", by score " << by_score;
+        }
+    }
+  }
+}
+
+// ---- Backend::top_keys ----
+
+// Keys of every head in scattered pages, and the queries of the last positions in a ring.
+class Store {
+ public:
+  Store(const KvFormat& format, int32_t n_heads, int32_t n_keys, int32_t n_ring, uint64_t seed)
+      : format_(format),
+        n_heads_(n_heads),
+        n_ring_(n_ring),
+        ring_(static_cast<size_t>(format.n_layers * n_ring * n_heads * format.head_dim)) {
+    for (int32_t i = 0; i < div_up(n_keys, kPageTokens); ++i) {
+      pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_bytes()));
+      addresses_.push_back(pages_.back()->ptr().address);
+    }
+    Random random(seed);
+    std::vector<float> key(static_cast<size_t>(format.head_dim));
+    for (int32_t l = 0; l < format.n_layers; ++l)
+      for (int32_t h = 0; h < format.n_kv_heads; ++h)
+        for (int32_t t = 0; t < n_keys; ++t) {
+          for (float& x : key) x = random.normal();
+          put(l, h, t, key);
+        }
+    fill_normal(ring_, seed + 1);
+  }
+
+  void put(int32_t layer, int32_t head, int32_t token, const std::vector<float>& key) {
+    gguf::quantize_row(kv_tensor_type(format_.type), key.data(), at(layer, head, token), key.size());
+  }
+  std::vector<float> key(int32_t layer, int32_t head, int32_t token) const {
+    std::vector<float> out(static_cast<size_t>(format_.head_dim));
+    gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token), out.data(), out.size());
+    return out;
+  }
+  float* query(int32_t layer, int32_t position) const {
+    return ring_.data() + static_cast<size_t>((layer * n_ring_ + position % n_ring_) * n_heads_ * format_.head_dim);
+  }
+
+  TopKeysJob job(int32_t layer, int32_t head, int32_t n_keys, int32_t first, int32_t n, int32_t k, bool by_score) const {
+    TopKeysJob j;
+    j.layer = layer, j.kv_head = head, j.tiles = addresses_.data();
+    j.offset = static_cast<uint64_t>(layer) * format_.layer_bytes() + static_cast<uint64_t>(head) * format_.head_bytes();
+    j.n_keys = n_keys, j.first_position = first, j.n_positions = n, j.k = k, j.by_score = by_score;
+    return j;
+  }
+  TopKeysShape shape(const KeyScoring& scoring) const {
+    return {format_, n_heads_, scale(), {ring_.ptr(), n_ring_}, scoring};
+  }
+  StepLimits limits(int32_t max_top_keys) const {
+    return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys};
+  }
+  float scale() const { return 1.7f / std::sqrt(static_cast<float>(format_.head_dim)); }
+
+  // (n_keys) of one query.
+  std::vector<double> scores(const TopKeysJob& job, int32_t position, const KeyScoring& scoring) const {
+    const int32_t group = n_heads_ / format_.n_kv_heads, dim = format_.head_dim, half = scoring.pool_width / 2;
+    const size_t n = static_cast<size_t>(job.n_keys);
+    std::vector<std::vector<float>> keys;
+    for (int32_t t = 0; t < job.n_keys; ++t) keys.push_back(key(job.layer, job.kv_head, t));
+    std::vector<double> out(n, scoring.max_of_group ? -INFINITY : 0.0);
+    for (int32_t g = 0; g < group; ++g) {
+      const float* q = query(job.layer, position) + (job.kv_head * group + g) * dim;
+      std::vector<double> row;
+      for (const std::vector<float>& k : keys) {
+        double dot = 0;
+        for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[i]) * k[static_cast<size_t>(i)];
+        row.push_back(dot * scale());
+      }
+      const double most = *std::max_element(row.begin(), row.end());
+      double sum = 0;
+      for (double& x : row) sum += x = std::exp(x - most);
+      for (double& x : row) x /= sum;
+      for (int32_t i = 0; i < job.n_keys; ++i) {
+        double x = scoring.pooling == Pooling::max ? -INFINITY : 0.0;
+        const int32_t reach = scoring.pooling == Pooling::none ? 0 : half;
+        for (int32_t j = std::max(0, i - reach); j <= std::min(job.n_keys - 1, i + reach); ++j)
+          x = scoring.pooling == Pooling::max ? std::max(x, row[static_cast<size_t>(j)]) : x + row[static_cast<size_t>(j)];
+        if (scoring.pooling == Pooling::avg) x /= scoring.pool_width;
+        double& o = out[static_cast<size_t>(i)];
+        o = scoring.max_of_group ? std::max(o, x) : o + x / group;
+      }
+    }
+    return out;
+  }
+
+ private:
+  std::byte* at(int32_t layer, int32_t head, int32_t token) const {
+    return pages_[static_cast<size_t>(token / kPageTokens)]->data() +
+           static_cast<size_t>(layer) * format_.layer_bytes() + static_cast<size_t>(head) * format_.head_bytes() +
+           static_cast<size_t>(token % kPageTokens) * format_.token_bytes();
+  }
+  KvFormat format_;
+  int32_t n_heads_, n_ring_;
+  Guarded<float> ring_;
+  std::vector<std::unique_ptr<Guarded<std::byte>>> pages_;
+  std::vector<uint64_t> addresses_;
+};
+
+std::vector<Keys> run(Rig& rig, const Store& store, std::vector<TopKeysJob> jobs, const KeyScoring& scoring) {
+  std::vector<std::unique_ptr<Guarded<uint32_t>>> out;
+  for (TopKeysJob& job : jobs) {
+    out.push_back(std::make_unique<Guarded<uint32_t>>(static_cast<size_t>(job.n_positions * job.k)));
+    job.out = out.back()->data();
+  }
+  rig->top_keys(jobs, store.shape(scoring));
+  EXPECT_TRUE(rig->synchronize().ok());
+  std::vector<Keys> found;
+  for (const auto& o : out) found.emplace_back(o->data(), o->data() + o->size());
+  return found;
+}
+
+// The k best up to scores that lie closer together than kClose.
+void check(const uint32_t* found, const TopKeysJob& job, const std::vector<double>& scores, const std::string& what) {
+  const size_t k = static_cast<size_t>(job.k);
+  std::vector<bool> in(scores.size());
+  for (size_t i = 0; i < k; ++i) {
+    ASSERT_LT(found[i], scores.size()) << what;
+    ASSERT_FALSE(in[found[i]]) << what << ": twice " << found[i];
+    in[found[i]] = true;
+    if (i == 0) continue;
+    if (job.by_score)
+      ASSERT_GE(scores[found[i - 1]], scores[found[i]] * (1 - kClose)) << what << ": order at " << i;
+    else
+      ASSERT_LT(found[i - 1], found[i]) << what;
+  }
+  if (k == 0) return;
+  std::vector<double> sorted = scores;
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(k - 1), sorted.end(), std::greater<>());
+  const double last = sorted[k - 1];
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (in[i])
+      ASSERT_GE(scores[i], last * (1 - kClose)) << what << ": key " << i << " is none of the best";
+    else
+      ASSERT_LE(scores[i], last * (1 + kClose)) << what << ": key " << i << " is missing";
+  }
+}
+
+std::string describe(const KvFormat& f, int32_t group, const KeyScoring& s, const TopKeysJob& j) {
+  return "type " + std::to_string(static_cast<int>(f.type)) + ", dim " + std::to_string(f.head_dim) + ", group " +
+         std::to_string(group) + (s.max_of_group ? ", max" : ", mean") + " pooling " +
+         std::to_string(static_cast<int>(s.pooling)) + " over " + std::to_string(s.pool_width) + ", " +
+         std::to_string(j.k) + " of " + std::to_string(j.n_keys) + " keys";
+}
+
+// Runs jobs and checks every one of their sets.
+void run_and_check(const std::string& path, const KvFormat& format, int32_t n_heads, const Store& store,
+                   const std::vector<TopKeysJob>& jobs, const KeyScoring& scoring) {
+  int32_t most = 0;
+  for (const TopKeysJob& job : jobs) most = std::max(most, job.n_keys);
+  Rig rig(path, 2, store.limits(most));
+  const std::vector<Keys> found = run(rig, store, jobs, scoring);
+  for (size_t j = 0; j < jobs.size(); ++j)
+    for (int32_t i = 0; i < jobs[j].n_positions; ++i) {
+      check(found[j].data() + i * jobs[j].k, jobs[j], store.scores(jobs[j], jobs[j].first_position + i, scoring),
+            describe(format, n_heads / format.n_kv_heads, scoring, jobs[j]));
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+}
+
+std::vector<KeyScoring> scorings() {
+  std::vector<KeyScoring> all;
+  for (const bool max : {false, true}) {
+    all.push_back({max, Pooling::none, 1});
+    for (const int32_t width : {1, 5, 7})
+      for (const Pooling pooling : {Pooling::avg, Pooling::max}) all.push_back({max, pooling, width});
+  }
+  return all;
+}
+
+class CpuTopKeys : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CpuTopKeys, EveryTypeShapeAndGroup) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : {32, 64, 80, 128}) {
+      if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+      for (const int32_t group : {1, 2, 4, 8, 16, 70}) {
+        const KvFormat format{type, 1, group == 70 ? 1 : 2, dim};
+        const int32_t n_heads = format.n_kv_heads * group, n = group <= 4 ? 300 : 130, last = format.n_kv_heads - 1;
+        const Store store(format, n_heads, n, 6, static_cast<uint64_t>(dim + group));
+        // Two positions on either side of the ring's seam.
+        run_and_check(GetParam(), format, n_heads, store,
+                      {store.job(0, last, n, 5, 2, n / 4, false), store.job(0, 0, 65, 5, 1, 20, true)},
+                      {(dim / 16 + group) % 2 == 1, group % 4 == 0 ? Pooling::avg : Pooling::none, 5});
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
+TEST_P(CpuTopKeys, EveryScoringAndLength) {
+  const KvFormat format{KvType::f16, 1, 1, 64};
+  const Store store(format, 2, 5000, 4, 11);
+  for (const KeyScoring& scoring : scorings())
+    for (const int32_t n : {1, 5, 63, 64, 65, 1000, 5000}) {
+      if (n == 5000 && scoring.pool_width == 7) continue;
+      run_and_check(GetParam(), format, 2, store,
+                    {store.job(0, 0, n, 9, 1, (n + 2) / 3, false), store.job(0, 0, n, 10, 1, std::min(n, 64), true)},
+                    scoring);
+      if (HasFatalFailure()) return;
+    }
+}
+
+// Positions around the ring, more queries than a batch, and none or all of the keys.
+TEST_P(CpuTopKeys, ManyPositionsAndTheEndsOfK) {
+  const KvFormat format{KvType::q8_0, 2, 2, 64};
+  const Store store(format, 8, 200, 16, 12);
+  for (const int32_t first : {0, 15, 37})
+    run_and_check(GetParam(), format, 8, store,
+                  {store.job(1, 1, 200, first, 16, 50, false), store.job(0, 0, 3, first, 1, 0, false),
+                   store.job(1, 0, 70, first + 3, 11, 70, true), store.job(0, 1, 70, first, 0, 7, true),
+                   store.job(0, 1, 130, first + 1, 2, 130, false)},
+                  {false, Pooling::avg, 5});
+}
+
+TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
+  for (const KvType type : {KvType::f16, KvType::q4_0}) {
+    const KvFormat format{type, 3, 2, 64};
+    const Store store(format, 6, 2200, 8, 13);
+    const std::vector<TopKeysJob> jobs = {
+        store.job(0, 0, 2200, 3, 5, 700, true),  store.job(1, 1, 1, 3, 5, 1, false),
+        store.job(2, 0, 1025, 7, 3, 256, true),  store.job(0, 1, 1024, 0, 8, 1000, false),
+        store.job(2, 1, 63, 6, 1, 7, true),      store.job(1, 0, 2199, 10, 4, 1, false)};
+    for (const KeyScoring& scoring : {KeyScoring{false, Pooling::avg, 5}, KeyScoring{true, Pooling::none, 1}}) {
+      std::vector<Keys> first;
+      for (const int32_t n_threads : {1, 2, 4}) {
+        Rig rig(GetParam(), n_threads, store.limits(2200));
+        const std::vector<Keys> together = run(rig, store, jobs, scoring);
+        if (first.empty()) first = together;
+        ASSERT_EQ(together, first) << n_threads << " threads";
+        for (size_t j = 0; j < jobs.size(); ++j) {
+          ASSERT_EQ(run(rig, store, {jobs[j]}, scoring)[0], first[j]) << "job " << j << " alone";
+          // And each query alone, in scratch that is just large enough.
+          Rig tight(GetParam(), n_threads, store.limits(jobs[j].n_keys));
+          TopKeysJob one = jobs[j];
+          one.first_position += one.n_positions - 1;
+          one.n_positions = 1;
+          ASSERT_EQ(run(tight, store, {one}, scoring)[0],
+                    Keys(first[j].end() - jobs[j].k, first[j].end())) << "job " << j;
+        }
+      }
+    }
+  }
+}
+
+// Equal keys have equal scores, wherever they lie: the lower one wins.
+TEST_P(CpuTopKeys, TiesGoToTheLowerKey) {
+  for (const KvType type : kKvTypes) {
+    const KvFormat format{type, 1, 1, 64};
+    Store store(format, 3, 150, 2, 14);
+    Rig rig(GetParam(), 2, store.limits(150));
+    for (int32_t t = 0; t < 150; t += 2) store.put(0, 0, t + 1, store.key(0, 0, t));
+    const Keys found = run(rig, store, {store.job(0, 0, 150, 0, 1, 149, true)}, {false, Pooling::none, 1})[0];
+    for (size_t i = 0; i + 1 < found.size(); i += 2) {
+      ASSERT_EQ(found[i] % 2, 0u) << i;
+      ASSERT_EQ(found[i + 1], found[i] + 1) << i;
+    }
+    for (int32_t t = 0; t < 150; ++t) store.put(0, 0, t, std::vector<float>(64, 0.5f));
+    Keys lowest(100);
+    std::iota(lowest.begin(), lowest.end(), 0u);
+    for (const bool by_score : {false, true})
+      for (const bool max : {false, true})
+        EXPECT_EQ(run(rig, store, {store.job(0, 0, 150, 0, 1, 100, by_score)}, {max, Pooling::none, 1})[0], lowest);
+  }
+}
+
+TEST_P(CpuTopKeys, NanRanksLowest) {
+  const KvFormat format{KvType::f32, 1, 1, 64};
+  Store store(format, 2, 100, 2, 15);
+  Rig rig(GetParam(), 1, store.limits(100));
+  std::vector<float> spoilt(64, 1.0f);
+  spoilt[17] = std::numeric_limits<float>::quiet_NaN();
+  for (const int32_t bad : {0, 64, 99}) {
+    const std::vector<float> sound = store.key(0, 0, bad);
+    store.put(0, 0, bad, spoilt);
+    for (const bool max : {false, true}) {
+      Keys found = run(rig, store, {store.job(0, 0, 100, 0, 1, 100, true)}, {max, Pooling::none, 1})[0];
+      EXPECT_EQ(found.back(), static_cast<uint32_t>(bad));
+      std::sort(found.begin(), found.end());
+      for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(found[i], i);
+    }
+    store.put(0, 0, bad, sound);
+  }
+  // Of a NaN query nothing is known: the first keys, and no other query is touched.
+  const Keys before = run(rig, store, {store.job(0, 0, 100, 1, 1, 10, true)}, {false, Pooling::avg, 5})[0];
+  store.query(0, 0)[3] = store.query(0, 0)[70] = std::numeric_limits<float>::quiet_NaN();
+  const Keys found = run(rig, store, {store.job(0, 0, 100, 0, 2, 10, true)}, {false, Pooling::avg, 5})[0];
+  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(found[i], i);
+  EXPECT_EQ(Keys(found.begin() + 10, found.end()), before);
+}
+
+// ---- The ring ----
+
+TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
+  const KvFormat format{KvType::f16, 2, 2, 32};
+  const int32_t n_heads = 6, n_ring = 8, width = n_heads * 32, stride = width + 5, n = 40;
+  Guarded<std::byte> page(format.page_bytes());
+  std::memset(page.data(), 0, page.size());
+  const uint64_t address = page.ptr().address;
+  const KvView view{&address, 1};
+  Rig rig(GetParam(), 2, {n, n, n_heads, 2, 32, 64, 0});
+  const Guarded<float> ring(static_cast<size_t>(2 * n_ring * width));
+  std::vector<float> wanted(ring.data(), ring.data() + ring.size());   // all NaN: nothing there
+  const auto attend = [&](Phase phase, int32_t first, int32_t count, int32_t layer, uint64_t seed) {
+    std::vector<Row> rows;
+    for (int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, 0});
+    const Guarded<float> q(static_cast<size_t>((count - 1) * stride + width)), out(static_cast<size_t>(count * width));
+    fill_normal(q, seed);
+    rig->begin_step({phase, rows, {&view, 1}, format, {}, {ring.ptr(), n_ring}});
+    rig->attend(layer, q.cptr(), out.ptr(), {n_heads, stride, width, 0.2f, 0});
+    rig->end_step();
+    EXPECT_TRUE(rig->synchronize().ok());
+    for (int32_t i = 0; i < count; ++i)
+      std::memcpy(&wanted[static_cast<size_t>((layer * n_ring + (first + i) % n_ring) * width)], q.data() + i * stride,
+                  static_cast<size_t>(width) * sizeof(float));
+    EXPECT_TRUE(same_bits(ring.data(), wanted.data(), wanted.size())) << first << " + " << count;
+  };
+  attend(Phase::prefill, 0, 3, 1, 1);    // fewer rows than the ring has
+  attend(Phase::prefill, 3, 20, 1, 2);   // more: the last eight stay
+  attend(Phase::prefill, 0, 8, 0, 3);    // the other layer, exactly full
+  for (int32_t p = 23; p < n; ++p) attend(Phase::decode, p, 1, p % 2, static_cast<uint64_t>(p));
+  // Without a ring nothing is kept.
+  const std::vector<Row> rows = {{0, 5, 0}};
+  const Guarded<float> q(static_cast<size_t>(width)), out(static_cast<size_t>(width));
+  fill_normal(q, 9);
+  rig->begin_step({Phase::decode, rows, {&view, 1}, format});
+  rig->attend(0, q.cptr(), out.ptr(), {n_heads, width, width, 0.2f, 0});
+  rig->end_step();
+  EXPECT_TRUE(same_bits(ring.data(), wanted.data(), wanted.size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, CpuTopKeys, ::testing::ValuesIn(paths()), PathName());
+
+}  // namespace
+}  // namespace orrery
