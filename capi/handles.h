@@ -136,6 +136,7 @@ class SessionUse {
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given);
 Result<engine::ModelOptions> model_options(const orrery_model_options* given);
 Result<engine::SessionOptions> session_options(const orrery_session_options* given);
+Result<KvType> kv_type(uint32_t given);   // of an ORRERY_KV_ value
 Result<engine::TemplateChoice> template_choice(const orrery_template_options* given);
 
 }  // namespace orrery::capi

@@ -1,9 +1,20 @@
 // Sessions: one sequence, its KV and its conversation.
 #include "capi/handles.h"
 #include "runtime/engine/session_file.h"
+#include "runtime/policy/profile.h"
 #include "runtime/text/json.h"
 
 namespace orrery::capi {
+
+Result<KvType> kv_type(uint32_t given) {
+  switch (given) {
+    case ORRERY_KV_F16: return KvType::f16;
+    case ORRERY_KV_F32: return KvType::f32;
+    case ORRERY_KV_Q8_0: return KvType::q8_0;
+    case ORRERY_KV_Q4_0: return KvType::q4_0;
+    default: return error(Code::invalid_argument, "kv_type is %u, expected an ORRERY_KV_ value", given);
+  }
+}
 
 Result<engine::SessionOptions> session_options(const orrery_session_options* given) {
   orrery_session_options o;
@@ -22,12 +33,10 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
     out.policy_options.emplace_back(option.name, option.value);
   }
   out.chunk_tokens = o.chunk_tokens;
-  switch (o.kv_type) {
-    case ORRERY_KV_F16: out.kv_type = KvType::f16; break;
-    case ORRERY_KV_F32: out.kv_type = KvType::f32; break;
-    case ORRERY_KV_Q8_0: out.kv_type = KvType::q8_0; break;
-    case ORRERY_KV_Q4_0: out.kv_type = KvType::q4_0; break;
-    default: return error(Code::invalid_argument, "kv_type is %u, expected an ORRERY_KV_ value", o.kv_type);
+  ORRERY_ASSIGN(out.kv_type, kv_type(o.kv_type));
+  if (o.head_profile) {
+    ORRERY_ASSIGN(policy::HeadProfile profile, policy::read_any_profile(o.head_profile));
+    out.head_profile = std::make_shared<const policy::HeadProfile>(std::move(profile));
   }
   if (o.overflow > ORRERY_OVERFLOW_DROP_OLDEST)
     return error(Code::invalid_argument, "overflow is %u, expected an ORRERY_OVERFLOW_ value", o.overflow);
@@ -69,7 +78,7 @@ using namespace orrery::capi;
 extern "C" {
 
 void orrery_session_options_init(orrery_session_options* options) {
-  if (init_struct<56>(options)) options->kv_budget_share = 1.0f;
+  if (init_struct<64>(options)) options->kv_budget_share = 1.0f;
 }
 
 orrery_status orrery_session_open(orrery_model* model, const orrery_session_options* options, orrery_session** session,

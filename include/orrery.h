@@ -321,6 +321,10 @@ struct orrery_session_options {
   float kv_budget_share;          /* of full KV, more than 0, at most 1 (default): of n_context in the plan, of the
                                      tokens that are there when a prompt is complete */
   uint32_t reserved;
+  const char *head_profile;       /* JSON of orrery_calibration_profile(), or the published HeteroCache format: policies
+                                     that tell heads apart go by it; NULL: these calibrate themselves on the prompt.
+                                     Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy
+                                     (orrery_plan() sees the shape alone) */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options);
 
@@ -397,6 +401,53 @@ typedef struct orrery_stats {
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats);
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
+
+/* ---- Head profiles: what KV policies that tell heads apart go by -------------------------------------------------- */
+
+typedef struct orrery_calibration orrery_calibration;
+
+typedef struct orrery_calibrate_options {
+  uint32_t struct_size;
+  uint32_t n_steps;               /* tokens decoded behind each text, 1 to 1024; default 99 */
+  uint32_t top_k;                 /* a head's set: the keys that it attends to most; default 1024; of a text at most a
+                                     quarter of its tokens */
+  uint32_t n_representatives;     /* of a layer, for policy "synckv"; 0 (default): 2 of 8 heads and more, else 1 */
+  double tau_sim;                 /* heads whose sets overlap so much (median over steps) go together; default .5 */
+  double tau_stable;              /* other heads whose sets keep so much of the prompt's are anchors; default .5 */
+  double tau_drift;               /* written to the profile, for "heterocache"; less than 0 (default): tau_stable */
+  double full_share;              /* > 0: the thresholds nearest to the given ones under which no more than this share of
+                                     the heads keeps the whole KV; 0 (default): the given ones */
+  const char *note;               /* into the profile: what it was made of; UTF-8; NULL: nothing */
+  orrery_progress_fn progress;    /* tokens read and decoded; NULL: none */
+  void *progress_user;
+  uint32_t kv_type;               /* ORRERY_KV_ */
+  uint32_t reserved;
+} orrery_calibrate_options;
+ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options);
+
+/* Finds out which of the model's KV heads attend to the same keys, and which keep attending to them while tokens are
+   generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). `tokens` are those of all texts one behind another,
+   n_tokens (n_texts) how many each has, at least 16. The same texts give the same profile, whatever the number of
+   threads. Takes the memory of one session of the longest text and n_steps while it runs. Layers with a sliding window
+   are scored as if they had none; policies pass over them. */
+ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,
+                                          size_t n_texts, const orrery_calibrate_options *options,
+                                          orrery_calibration **calibration, orrery_error *error);
+/* The profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated. */
+ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
+                                                    size_t *json_bytes, orrery_error *error);
+/* What it was made from, for pictures: {"n_steps", "text_tokens": [tokens of each text], "top_k": [size of its sets],
+   "chance": overlap of random sets, "drift": [layer][head][step] overlap with the prompt's set, "layer_overlap":
+   [layer][layer] how much of a head's set its best match in the other layer has (on the diagonal: another head of it;
+   null: there is none), "windowed_layers": [layers with a sliding window]}. Means over texts. See "Sizes out". */
+ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *calibration, char *json, size_t capacity,
+                                                  size_t *json_bytes, orrery_error *error);
+ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
+
+/* A profile in either format, checked, as orrery_calibration_profile() writes it. Published ones belong to no model in
+   particular: they fit any of their shape. See "Sizes out"; not NUL-terminated. */
+ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
+                                                    size_t *json_bytes, orrery_error *error);
 
 /* ---- Generation: one answer under way --------------------------------------------------------------------------- */
 

@@ -67,6 +67,16 @@ struct Planner {
   }
 };
 
+Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
+  bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
+  for (const policy::ProfileLayer& layer : profile.layers)
+    fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.n_kv_heads);
+  if (fits) return ok_status();
+  return error(Code::invalid_argument, "the head profile is for %zu layers with %u KV heads, the model has %d with %d",
+               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.n_layers,
+               h.n_kv_heads);
+}
+
 }  // namespace
 
 uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kDefaultChunk; }
@@ -86,6 +96,7 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
   if (!compressed() && !policy_options.empty())
     return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
                  policy_options[0].first.c_str());
+  if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
   return ok_status();
 }
 
@@ -98,16 +109,6 @@ policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context) 
   shape.n_context = n_context;
   shape.window = h.window;
   return shape;
-}
-
-Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
-  bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
-  for (const policy::ProfileLayer& layer : profile.layers)
-    fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.n_kv_heads);
-  if (fits) return ok_status();
-  return error(Code::invalid_argument, "the head profile is for %zu layers with %u KV heads, the model has %d with %d",
-               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.n_layers,
-               h.n_kv_heads);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ struct SessionOptions {
   policy::Options policy_options;
   double kv_share = 1.0;       // resident share of full KV, for policies other than full
   uint64_t kv_budget_bytes = 0;  // or its bytes; 0: by share
-  std::shared_ptr<const policy::HeadProfile> head_profile;   // null: policies calibrate themselves
+  std::shared_ptr<const policy::HeadProfile> head_profile;   // null: policies calibrate themselves; else of this model
   KvType kv_type = KvType::f16;
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: kDefaultChunk

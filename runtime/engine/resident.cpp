@@ -165,6 +165,19 @@ Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::Sc
   return backend.synchronize();
 }
 
+Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule,
+                               uint32_t n_tokens) {
+  const uint32_t known = known_queries(n_tokens);
+  for (const policy::KeyQuery& query : queries)
+    if (query.first_position + query.n_positions > n_tokens || query.first_position < n_tokens - known)
+      return error(Code::invalid_argument, "queries of positions %u to %u: those of the last %u of %u tokens are known",
+                   query.first_position, query.first_position + query.n_positions, known, n_tokens);
+  settling_ = true;
+  Status status = top_keys(queries, rule);
+  settling_ = false;
+  return status;
+}
+
 Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) {
   misses_.clear();
   for (const policy::Replacement& r : what) misses_.push_back({r.slot, r.token});

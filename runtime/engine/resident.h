@@ -63,6 +63,9 @@ class Resident final : private policy::Heads {
   Span<const HeadView> views() const { return views_; }
   // It has been computed.
   Status commit(uint32_t position);
+  // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
+  // Those positions' queries must be known still: the last ones, as many as the policy's query_rows.
+  Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
   // What is resident does not count any more.
   void invalidate();
 

@@ -1,6 +1,7 @@
 #include "runtime/engine/session.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/base/clock.h"
 
@@ -29,6 +30,13 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, const SessionOptions& options) {
   ORRERY_TRY(options.validate(model->hyper()));
+  if (options.head_profile) {
+    const model::Hyperparameters& h = model->hyper();
+    policy::Fingerprint fingerprint;
+    std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
+    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.n_kv_heads));
+    ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
+  }
   const kv::Plan plan = model->plan_session(options);
   if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
     return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
@@ -245,6 +253,13 @@ Status Session::refresh_logits() {
   }
   logits_at_ = last + 1;
   return ok_status();
+}
+
+Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+  if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  model_->runtime().backend().set_scratch(model_->workspace().scratch, model_->limits());
+  return resident_->top_page_keys(queries, rule, n_computed());
 }
 
 // Fork and park ------------------------------------------------------------------------------------------

@@ -80,6 +80,10 @@ class Session {
   // Makes logits() those of the last computed token, computing it again if they are not.
   Status refresh_logits();
 
+  // Which of the computed tokens' keys some of the last queries attend to most, whatever is resident: see
+  // Resident::top_page_keys. invalid_argument under policies that keep no queries.
+  Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule);
+
   bool has_logits() const { return n_computed() > 0 && logits_at_ == n_computed(); }
   Span<const float> logits() const { return logits_; }          // (n_vocab); if has_logits()
   Span<const float> embedding() const { return embedding_; }    // (n_embd); if has_logits()

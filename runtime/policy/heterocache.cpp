@@ -67,7 +67,7 @@ class HeteroCache final : public Policy {
   Status check(const Budget& budget) const {
     if (rings_.n_other_heads() == 0) return ok_status();
     const double least = budget_.least_share(n_full_heads());
-    if (budget_.divide(std::max(n_context_, 2u) - 1, n_full_heads()).selected > 0) return ok_status();
+    if (budget_.fits(n_full_heads())) return ok_status();
     return error(Code::invalid_argument,
                  "policy heterocache: %u of %u heads keep their whole KV, which a KV budget of %g (%llu slots) does not "
                  "hold; it must be at least %.3f",

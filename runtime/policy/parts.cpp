@@ -80,6 +80,11 @@ double TailedBudget::least_share(uint32_t n_full) const {
   return (n_full + 2.0 * (n_heads_ - n_full) / n_context_) / n_heads_;
 }
 
+bool TailedBudget::fits(uint32_t n_full) const {
+  if (n_full == n_heads_) return max_slots_ >= uint64_t{n_heads_} * n_context_;
+  return divide(std::max(n_context_, 2u) - 1, n_full).selected > 0;
+}
+
 Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
                                              uint32_t n_tokens, const Calibration& calibration) {
   const uint32_t n_queries = std::min({calibration.n_queries, heads->n_queries(), n_tokens});

@@ -69,6 +69,8 @@ class TailedBudget {
   Division divide(uint32_t n_tokens, uint32_t n_full) const;
   // The share of full KV below which divide() may find no room, in a whole context.
   double least_share(uint32_t n_full) const;
+  // Whether there is room however long the context gets; where all heads are full, for all of it.
+  bool fits(uint32_t n_full) const;
   bool everything() const { return max_slots_ >= uint64_t{n_heads_} * n_context_ && share_ >= 1.0; }
 
  private:

@@ -78,4 +78,7 @@ Result<std::string> write_profile(const HeadProfile& profile);
 // Thresholds are not in it and stay at their defaults.
 Result<HeadProfile> import_published_profile(std::string_view json);
 
+// Whichever of the two it is.
+Result<HeadProfile> read_any_profile(std::string_view json);
+
 }  // namespace orrery::policy

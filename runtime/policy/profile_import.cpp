@@ -148,4 +148,9 @@ Result<HeadProfile> import_published_profile(std::string_view json) {
   return profile;
 }
 
+Result<HeadProfile> read_any_profile(std::string_view json) {
+  ORRERY_ASSIGN(const text::Value document, parse_profile_json(json));
+  return document.find("classification_matrix") ? import_published_profile(json) : read_profile(json);
+}
+
 }  // namespace orrery::policy

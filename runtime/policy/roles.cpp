@@ -161,6 +161,13 @@ Result<std::vector<double>> LayerOverlaps::stability() const {
   return out;
 }
 
+Result<std::vector<double>> LayerOverlaps::with_prompt() const {
+  ORRERY_TRY(check_complete());
+  std::vector<double> out = with_prompt_;
+  for (double& x : out) x /= n_texts_;
+  return out;
+}
+
 template <class OverSteps>
 Result<std::vector<double>> LayerOverlaps::pairwise(OverSteps over_steps) const {
   ORRERY_TRY(check_complete());

@@ -39,6 +39,8 @@ class LayerOverlaps {
   // by step before anything is taken over steps. S_stable (eq. 2): median over steps 1..n of the overlap with
   // step 0. (n_heads)
   Result<std::vector<double>> stability() const;
+  // What that is the median of, step by step. (n_steps, n_heads)
+  Result<std::vector<double>> with_prompt() const;
   // Median over steps 1..n of the pairwise overlap. (n_heads, n_heads), symmetric, 1 on the diagonal.
   Result<std::vector<double>> similarity() const;
   // Mean over steps 1..n of the same: SyncKV's eq. 2.

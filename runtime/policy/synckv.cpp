@@ -97,7 +97,7 @@ class SyncKv final : public Policy {
     uint32_t k = 0, n_static = 0;  // tokens of the prompt that it holds, of which static
     size_t set = 0;                // of a representative's static and dynamic tokens in sets_, its cluster's
   };
-  bool fits() const { return budget_.divide(std::max(n_context_, 2u) - 1, n_full_heads()).selected > 0; }
+  bool fits() const { return budget_.fits(n_full_heads()); }
   void use_profile();
   void assign(uint32_t layer, const LayerClusters& clusters);
   Status find_clusters(Heads* heads, uint32_t n_tokens);
