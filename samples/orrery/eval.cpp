@@ -170,6 +170,7 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
           {"rope", rope},
           {"link", link},
           {"chat", chat.given() ? Json(digest_of(dump_json(words, -1))) : Json()},
+          {"head_profile", session.head_profile ? Json(digest_of(session.head_profile)) : Json()},
           {"context", session.n_context},
           {"kv_type", kv_type_name(session.kv_type)},
           {"turns", mode.multi_turn ? "multi" : "single"},
@@ -329,7 +330,7 @@ OptionGroup eval_session_group() {
   OptionGroup group{"Session", {}};
   for (const Option& option : session_group().options) {
     const std::string name = option.name;
-    if (name == "--context" || name == "--kv-type" || name == "--chunk") group.options.push_back(option);
+    if (name == "--context" || name == "--kv-type" || name == "--head-profile" || name == "--chunk") group.options.push_back(option);
   }
   return group;
 }

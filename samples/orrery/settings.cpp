@@ -104,6 +104,9 @@ OptionGroup session_group() {
             true},
            {"--kv-budget", "SHARE|SIZE",
             "KV cache on the device under such a policy, as in 30% or 512MiB (default 100%)."},
+           {"--head-profile", "FILE",
+            "What `orrery profile` wrote about the model's heads, or a published HeteroCache head analysis; policies "
+            "heterocache and synckv go by it (default: these look at the prompt's end)."},
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest turns (default stop)."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
@@ -183,6 +186,7 @@ SessionSettings::SessionSettings(const Args& args) {
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
   options.chunk_tokens = static_cast<uint32_t>(args.integer("--chunk", 0, kMaxTokens, options.chunk_tokens));
   policy_ = args.text("--policy", "full");
+  if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
     const size_t equals = text.find('=');
     if (equals == 0 || equals == std::string::npos)
@@ -203,6 +207,7 @@ orrery_session_options SessionSettings::options() const {
   pointers_.clear();
   for (const auto& [name, value] : policy_options_) pointers_.push_back({name.c_str(), value.c_str()});
   options.policy = policy_.c_str();
+  if (head_profile_) options.head_profile = head_profile_->c_str();
   options.policy_options = pointers_.data();
   options.n_policy_options = static_cast<uint32_t>(pointers_.size());
   return options;

@@ -3,6 +3,7 @@
 // what help shows; a function below reads each group from Args.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,7 @@ namespace orrery::tool {
 
 OptionGroup runtime_group();   // --threads --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
-OptionGroup session_group();   // --context --kv-type --policy --kv-budget --overflow --chunk
+OptionGroup session_group();   // --context --kv-type --policy --kv-budget --head-profile --overflow --chunk
 OptionGroup sampling_group();  // --max-tokens --temperature ...
 OptionGroup template_group();  // --template --template-name --tools --var --no-think
 
@@ -33,6 +34,7 @@ class SessionSettings {
  private:
   orrery_session_options base_;
   std::string policy_;
+  std::optional<std::string> head_profile_;
   std::vector<std::pair<std::string, std::string>> policy_options_;
   mutable std::vector<orrery_option> pointers_;
 };

@@ -10,6 +10,7 @@
 #include "runtime/text/json.h"
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
+#include "tests/support/shared.h"
 
 namespace orrery {
 namespace {
