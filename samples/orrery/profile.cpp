@@ -121,12 +121,16 @@ int profile_model(const Args& args, Output& out) {
   uint64_t context = args.integer("--context", 0, UINT32_MAX, 0);
   if (context == 0) context = info.trained_context;
   const uint64_t most = context - std::min<uint64_t>(options.n_steps, context);
+  // A rendered chat brings its own BOS.
+  const uint32_t flags = args.has("--special")                   ? ORRERY_TOKENIZE_SPECIAL
+                         : vocab_info(vocab.get()).add_bos != 0 ? ORRERY_TOKENIZE_BOS
+                                                                 : 0u;
   std::vector<int32_t> tokens;
   std::vector<size_t> lengths;
   std::string note_text = texts.size() == 1 ? "" : format("%zu texts: ", texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string& path = args.words()[i + 1];
-    std::vector<int32_t> ids = tokenize(vocab.get(), texts[i], vocab_info(vocab.get()).add_bos ? ORRERY_TOKENIZE_BOS : 0u);
+    std::vector<int32_t> ids = tokenize(vocab.get(), texts[i], flags);
     if (ids.size() > most) {
       note(format("'%s' has %s tokens: the first %s are read", path.c_str(), grouped(ids.size()).c_str(), grouped(most).c_str()));
       ids.resize(most);
@@ -208,6 +212,8 @@ const Command& profile_command() {
          {"--tau-drift", "X", "Pivots that keep less than this refresh their satellites (default: tau-stable)."},
          {"--full-share", "SHARE", "The nearest thresholds that leave at most so many heads full, as in 20%."},
          {"--representatives", "N", "Of a layer, for synckv; 0: 2 of 8 heads and more, else 1 (default 0)."},
+         {"--special", nullptr,
+          "Text that spells a control token is that token: for chats, as `orrery template` renders them."},
          {"--context", "N", "Tokens of a text and its steps at most; longer texts are cut; 0: as trained (default 0)."},
          {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
          {"--import", "FILE",

@@ -1,5 +1,5 @@
 // `orrery profile` on the bundled model, and what --head-profile does to a session. Roles, counts and budgets are worked
-// out here from the numbers in the file, by the definitions of the README of head profiles.
+// out here from the numbers in the file, by the definitions (HeteroCache, section 4.1).
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -103,7 +103,8 @@ TEST(ToolProfile, WritesWhatItCounts) {
   EXPECT_EQ(plan(std::min(100.0, least + 1)).code, 0) << plan(least + 1).err;
   EXPECT_EQ(plan(least - 1).code, 2);
   const Json planned = Json::parse(plan(std::min(100.0, least + 5), {"--json"}).out);
-  EXPECT_EQ(planned.at("full_kv_bytes").get<uint64_t>() * all / full / 4096 % 4, 0u);
+  const Json whole = Json::parse(run({"plan", demo_model(), "--context", "4096", "--json"}).out);
+  EXPECT_EQ(planned.at("full_kv_bytes").get<uint64_t>() * all, whole.at("full_kv_bytes").get<uint64_t>() * full);
 }
 
 TEST(ToolProfile, AShareIsMet) {
@@ -174,6 +175,18 @@ TEST(ToolProfile, WrongCommandLinesSaySo) {
   EXPECT_EQ(code(quick({"--context", "20"})), 2);   // 12 tokens are left
   EXPECT_EQ(code({demo_model(), scratch_path("none.txt")}), 1);
   EXPECT_EQ(code({"--import", short_text()}), 2);
+  // A rendered chat has control tokens where its text spells them.
+  const std::string chat = scratch_path("chat.txt");
+  RunOptions messages;
+  messages.input = R"([{"role": "user", "content": "Magnus owns a gray wolf. What animal does Magnus own?"}])";
+  write_file(chat, run({"template", demo_model(), "--messages", "-"}, messages).out);
+  const Finished as_text = profile({demo_model(), chat, "--steps", "4"});
+  const Finished as_chat = profile({demo_model(), chat, "--steps", "4", "--special"});
+  EXPECT_EQ(as_chat.code, 0) << as_chat.err;
+  const auto n_tokens = [](const Finished& f) { return std::stoi(f.out.substr(f.out.find("1 with ") + 7)); };
+  const auto ids = Json::parse(run({"tokenize", demo_model(), "--file", chat, "--special", "--json"}).out);
+  EXPECT_EQ(n_tokens(as_chat), ids.at("n_tokens").get<int>());
+  EXPECT_GT(n_tokens(as_text), n_tokens(as_chat));
   const std::string nowhere = scratch_path("no/such/folder/p.json");
   EXPECT_EQ(code(quick({"--out", nowhere})), 1);
   const Finished cut = profile(quick({"--context", "108"}));
