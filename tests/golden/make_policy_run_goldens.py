@@ -21,6 +21,9 @@ The attention is made up, the same to the last bit wherever it is computed. A lo
 units. Seeds are searched until no choice is closer than 1e-6 (relative for scores, absolute for remainders and distances);
 a tie of equal weights among remainders goes to the lower index.
 
+Options of a run are the policies' own by their names in the library, besides `budget` (a share), `context` (the most tokens of
+the session: 400 more than the run has, unless given) and `max_slots` (of all heads together: all, unless given). As in the library at most full_share of the heads are full, and no more than half of the budget pays for.
+
 `settles` of a run: at = tokens there, sets as sorted positions, similarity of the pairs of heads (0, 1), (0, 2), .. per layer. HeteroCache: lengths and sets of the compressed heads in (layer,
 head) order, base of the pivots; `checks` [step since settling, layer, pivot, overlap's median, {satellite: its new set}
 if triggered]. SyncKV: fixed and dynamic per (layer, cluster), `checks` [step, layer, cluster, new dynamic set]. Steps count from 1.
@@ -134,6 +137,10 @@ def sync_check(policy, check):
     return [check["step"], *cell, positions_of(policy.dynamic[cell])]
 
 
+# Options as the library names them, where the reference names them otherwise.
+ARGUMENTS = {"rho": "static_share", "steps": "stride", "representatives": "n_representatives"}
+
+
 def run(case, options):
     attention, options = Synthetic(case), dict(options)
     kind = options.pop("policy")
@@ -144,7 +151,17 @@ def run(case, options):
         policy.settle(attention, n_prompt)
         shown = {n: policy.visible(0, n) for n in (n_prompt, n_prompt + 1, n_prompt + n_decode)}
         return {"capacity": policy.capacity, "visible": {str(n): positions_of(v[0]) for n, v in shown.items()}}
-    policy = (HeteroCache if kind == "heterocache" else SyncKv)(shape, watch=True, **options)
+    n_heads, context = shape[0] * shape[1], int(options.pop("context", n_prompt + n_decode + 400))
+    arguments = {ARGUMENTS.get(key, key): value for key, value in options.items()}
+    for key in ("tail", "block", "stride", "n_representatives"):
+        if key in arguments:
+            arguments[key] = int(arguments[key])
+    most_slots = int(arguments.pop("max_slots", n_heads * context))
+    if kind == "heterocache":
+        share = min(F(arguments["budget"]), F(most_slots, n_heads * context))
+        arguments["max_full"] = int(min(F(arguments.pop("full_share", "0.2")), share / 2) * n_heads)
+    policy = (HeteroCache if kind == "heterocache" else SyncKv)(shape, watch=True, most_slots=most_slots, context=context,
+                                                               **arguments)
     settled, check_row = {"heterocache": (hetero_settled, hetero_check), "synckv": (sync_settled, sync_check)}[kind]
     policy.settle(attention, n_prompt)
     settles, at, generated = [{"at": n_prompt, **settled(policy)}], n_prompt, 0
@@ -179,7 +196,9 @@ CASES = [
                   [[1, 80, 10], [0, 16, 20], [0, 4, 24], [0, 12, 16], [2, 70, 60], [2, 8, 8], [2, 12, 8], [2, 0, 12]],
                   [[0, 0, 4], [1, 4, 24], [0, 12, 16], [1, 20, 8], [0, 8, 8], [1, 0, 30], [1, 8, 12], [3, 0, 90]]],
         "periods": [[40, 16, 0, 3], [24, 0], [12, 0, 60], [30, 20, 0, 2]],
-        "runs": [hetero("0.6"), hetero("0.6", tail=0), sync("0.5"), {"policy": "streaming", "budget": "0.4"}],
+        "runs": [hetero("0.6", full_share="1"), hetero("0.6", full_share="1", tail="48"), hetero("0.5", full_share="1", reduce="max"),
+                 hetero("0.6"), hetero("0.3", full_share="1", surplus="thresholds"), sync("0.5", representatives="2"),
+                 {"policy": "streaming", "budget": "0.4"}],
     },
     {
         "name": "one query head per KV head, lower thresholds, max at run time", "seed": 1000, "n_layers": 3, "n_kv_heads": 8,
@@ -188,9 +207,12 @@ CASES = [
                   [[0, 16, 30], [0, 24, 16], [1, 8, 24], [1, 30, 12], [0, 16, 16], [1, 8, 24], [2, 0, 240], [0, 0, 9]],
                   [[0, 16, 12], [1, 24, 16], [0, 8, 24], [0, 30, 12], [1, 16, 16], [0, 8, 24], [0, 20, 30], [1, 50, 9]]],
         "periods": [[20, 14, 0], [0, 18, 2], [25, 16]],
-        "runs": [hetero("0.45", tau_sim="0.35", tau_stable="0.30", reduce="max", tail=0),
-                 hetero("0.5", tau_sim="0.35", tau_stable="0.30", tau_drift="0.6", block=4),
-                 sync("0.4", n_representatives=2, tail=0), sync("0.45", n_representatives=1, static_share="0.3", stride=4)],
+        "runs": [hetero("0.45", tau_sim="0.35", tau_stable="0.3", full_share="1", reduce="max", tail="30"),
+                 hetero("0.5", tau_sim="0.35", tau_stable="0.3", tau_drift="0.6", block="4", full_share="0.5"),
+                 hetero("1", tau_sim="0.35", tau_stable="0.3", full_share="1", max_slots="2300"),
+                 hetero("1", tau_sim="0.35", tau_stable="0.3", max_slots="1100", context="209"),
+                 sync("0.4", representatives="2", tail="48"), sync("1", representatives="2", max_slots="1340", context="210"),
+                 sync("0.45", representatives="1", rho="0.3", steps="4")],
     },
     {
         "name": "a longer prompt, groups of three, a cap that binds", "seed": 3000, "n_layers": 2, "n_kv_heads": 8, "group": 3,
@@ -198,7 +220,15 @@ CASES = [
         "heads": [[[0, 8, 8], [0, 16, 12], [0, 12, 16], [1, 8, 8], [1, 12, 16], [2, 90, 2], [2, 99, 0], [0, 20, 60]],
                   [[0, 8, 8], [0, 16, 12], [0, 12, 16], [0, 8, 8], [1, 99, 2], [1, 12, 16], [2, 99, 2], [2, 0, 240]]],
         "periods": [[14, 22, 0], [30, 10, 3]],
-        "runs": [hetero("0.8"), hetero("0.45", tail=0), sync("0.6", n_representatives=2)],
+        "runs": [hetero("0.8", full_share="1"), hetero("0.45", full_share="1", tail="48"), sync("0.6", representatives="2")],
+    },
+    {
+        "name": "a short prompt, where heads get at least 64 slots", "seed": 4000, "n_layers": 2, "n_kv_heads": 8, "group": 2,
+        "n_prompt": 66, "n_decode": 48, "peaks": 2,
+        "heads": [[[0, 8, 8], [0, 16, 12], [0, 12, 16], [1, 8, 8], [1, 12, 16], [2, 90, 2], [2, 99, 0], [0, 20, 60]],
+                  [[0, 8, 8], [0, 16, 12], [0, 12, 16], [0, 8, 8], [1, 99, 2], [1, 12, 16], [2, 99, 2], [2, 0, 240]]],
+        "periods": [[14, 22, 0], [30, 10, 3]],
+        "runs": [hetero("0.5", full_share="1"), hetero("0.25", full_share="1"), sync("0.3", representatives="1")],
     },
 ]
 

@@ -7,12 +7,13 @@ is float64; ties go to the lower index. Written for plainness: a set of tokens i
 A policy's life: settle(attention, n) when n tokens are there, then after_step(attention, position) behind every generated
 token; visible(layer, n_now) says which tokens a head attends to. `attention.logits(layer, positions, n_keys)` are the scaled
 products of the queries at `positions` with the first n_keys keys: (positions, n_kv_heads, group, n_keys). settled and checks
-hold what was decided. A tail of `tail` slots for generated tokens is inside the budget; who calls settles again when it is full.
+hold what was decided. A tail of `tail` slots for generated tokens is inside the budget, the same for every head; who calls
+settles again when it is full.
 
 Decided here where papers and digest leave room: overlaps of a calibration are those of steps 1.., step 0 being the prompt's own
-set. K_base holds the mean number of prompt tokens that compressed heads keep, eq. 7 less the tail. Settling again happens before
-the token that finds no slot is fed, over all tokens there; steps count from 1 again, baselines start anew. Thresholds are searched
-from .05 to .95, tau_drift stays the preferred tau_stable; demotion begins with the roles of the preferred thresholds.
+set. Eq. 7 and 8 deal what the full heads and all tails leave of the budget (divide); K_base holds L_base tokens. Settling again
+happens before the token that finds no slot is fed, over all tokens there; steps count from 1 again, baselines start anew. Thresholds
+are searched from .05 to .95, tau_drift stays the preferred tau_stable; demotion begins with the roles of the preferred thresholds.
 """
 
 from fractions import Fraction as F
@@ -31,6 +32,33 @@ class BudgetTooSmall(Exception):
 
 def tail_of(n_tokens):
     return min(max(n_tokens // 32, 16), 256)
+
+
+LEAST_SLOTS = 64   # of a head, so that a short prompt leaves room for an answer
+
+
+def divide(n_heads, n_full, n_tokens, share, tail, most_slots=None, context=None):
+    """(tail, slots for prompt tokens of all compressed heads): a share of n_tokens and a tail in every head.
+
+    The plan, most_slots over all heads, has more than a small share of a short text: full heads and as much prompt as tail find
+    room in it where they can. Where they cannot, the tail shrinks by halves until it takes no more than the prompt's part.
+    """
+    n_compressed = n_heads - n_full
+    if context is not None:
+        tail = min(tail, context - n_tokens)   # a session's end
+    while True:
+        length = n_tokens + tail
+        slots = int(max(share * length, min(length, LEAST_SLOTS)) * n_heads)
+        slots = max(slots, n_full * length + n_compressed * min(length, 2 * tail))
+        if most_slots is not None:
+            slots = min(slots, most_slots)
+        selected = min(slots - n_full * length - n_compressed * tail, n_compressed * n_tokens)
+        if tail <= 1 or selected >= min(tail, n_tokens) * n_compressed:
+            break
+        tail = (tail + 1) // 2
+    if selected < n_compressed:
+        raise BudgetTooSmall(f"{n_full} of {n_heads} heads are full, {slots} slots for {length} tokens")
+    return tail, selected
 
 
 # ---- From logits to sets ----
@@ -145,45 +173,48 @@ def n_full_of(roles):
     return sum(is_full(r) for layer in roles for r in layer)
 
 
-def roles_within(stability, similarity, tau_sim, tau_stable, max_full):
-    """Roles with at most max_full full heads: thresholds on a grid of .05, the nearest to those preferred, then demotion."""
+def roles_within(stability, similarity, tau_sim, tau_stable, max_full, surplus):
+    """Roles with at most max_full full heads. Volatile heads become anchors, most stable first (surplus "demote"); where pivots
+    alone are too many, or at once ("thresholds"), the nearest thresholds on a grid of .05 that do. Where none do, clusters are given
+    up, those with the fewest satellites first."""
     roles, pivot_of = all_roles(stability, similarity, tau_sim, tau_stable)
     if max_full is None or n_full_of(roles) <= max_full:
         return roles, pivot_of
-    grid = [F(i, 20) for i in range(1, 20)]
-    pairs = sorted((abs(a - tau_sim) + abs(b - tau_stable), abs(a - tau_sim), a, b) for a in grid for b in grid)
-    for _, _, a, b in pairs:
-        found, pivots = all_roles(stability, similarity, a, b)
-        if n_full_of(found) <= max_full:
-            return found, pivots
+    cells = [(l, h) for l, layer in enumerate(roles) for h in range(len(layer))]
+    if surplus == "thresholds" or sum(roles[l][h] == "pivot" for l, h in cells) > max_full:
+        grid = [F(i, 20) for i in range(1, 20)]
+        pairs = sorted((abs(a - tau_sim) + abs(b - tau_stable), abs(a - tau_sim), a, b) for a in grid for b in grid)
+        for _, _, a, b in pairs:
+            found, pivots = all_roles(stability, similarity, a, b)
+            if n_full_of(found) <= max_full:
+                return found, pivots
+    pivots = sorted((pivot_of[l].count(h), l, h) for l, h in cells if roles[l][h] == "pivot")
+    for _, l, h in pivots[:max(0, len(pivots) - max_full)]:
+        for s in [h] + [s for s, p in enumerate(pivot_of[l]) if p == h]:
+            roles[l][s], pivot_of[l][s] = "anchor", None
     volatile = sorted((-stability[l][h], l, h) for l, layer in enumerate(roles)
                       for h, role in enumerate(layer) if role == "volatile")
-    for _, l, h in volatile[:n_full_of(roles) - max_full]:
+    for _, l, h in volatile[:max(0, n_full_of(roles) - max_full)]:
         roles[l][h] = "anchor"
-    if n_full_of(roles) > max_full:
-        raise BudgetTooSmall(f"{n_full_of(roles)} pivots, and {max_full} full heads allowed")
     return roles, pivot_of
 
 
 def share_out(total, weights, cap, chooser):
-    """Whole numbers that sum to `total` in proportion to weights, none above cap: excess is spread, largest remainders."""
-    assert total <= cap * len(weights)
-    given, free, rest = [0] * len(weights), list(range(len(weights))), total
-    while True:
-        weight = sum(weights[i] for i in free)
-        full = [i for i in free if rest * weights[i] >= cap * weight]
-        if not full:
-            break
-        for i in full:
-            given[i] = cap
-        rest -= cap * len(full)
-        free = [i for i in free if i not in full]
-        if not free:
-            return given
-    exact = {i: rest * weights[i] / weight for i in free}
+    """Whole numbers from 1 to cap that sum to `total` in proportion to weights: what bounds cut off or add is spread over the
+    others, largest remainders."""
+    assert len(weights) <= total <= cap * len(weights)
+    def within(factor):
+        return [min(max(factor * w, F(1)), F(cap)) for w in weights]
+    # The shares are `within` of some factor. Their sum rises with it, in straight pieces between these factors.
+    factor = max([c for c in (b / w for w in weights for b in (1, cap)) if sum(within(c)) <= total], default=F(0))
+    exact = within(factor)
+    rest = total - sum(exact)
+    free = [i for i, w in enumerate(weights) if 1 <= factor * w < cap]
     for i in free:
-        given[i] = int(exact[i])
-    by_remainder = sorted(free, key=lambda i: (given[i] - exact[i], i))
+        exact[i] += rest * weights[i] / sum(weights[j] for j in free)
+    assert sum(exact) == total
+    given = [int(x) for x in exact]
+    by_remainder = sorted((i for i in range(len(weights)) if exact[i] > given[i]), key=lambda i: (given[i] - exact[i], i))
     left = total - sum(given)
     if chooser.watch and 0 < left < len(by_remainder):
         a, b = by_remainder[left - 1], by_remainder[left]
@@ -196,38 +227,34 @@ def share_out(total, weights, cap, chooser):
 
 class HeteroCache:
     def __init__(self, shape, budget, tau_sim="0.5", tau_stable="0.5", tau_drift=None, block=5, reduce="mean", tail=None,
-                 max_full=None, refresh=True, watch=False):
+                 max_full=None, surplus="demote", most_slots=None, context=None, refresh=True, watch=False):
         self.n_layers, self.n_heads = shape
         self.budget, self.tau_sim, self.tau_stable = F(budget), F(tau_sim), F(tau_stable)
         self.tau_drift = self.tau_stable if tau_drift is None else F(tau_drift)
         self.block, self.reduce, self.fixed_tail, self.max_full, self.refresh = block, reduce, tail, max_full, refresh
-        self.choose = Chooser(watch)
+        self.surplus, self.most_slots, self.context, self.choose = surplus, most_slots, context, Chooser(watch)
 
     def settle(self, attention, n):
         self.n, self.t, self.checks = n, 0, []
-        self.tail = tail_of(n) if self.fixed_tail is None else self.fixed_tail
-        calibration = Calibration(attention, n, "mean", POOL, self.choose)
+        calibration = Calibration(attention, n, self.reduce, POOL, self.choose)
         stability, similarity = calibration.stability(), calibration.similarity()
-        self.roles, self.pivot_of = roles_within(stability, similarity, self.tau_sim, self.tau_stable, self.max_full)
+        self.roles, self.pivot_of = roles_within(stability, similarity, self.tau_sim, self.tau_stable, self.max_full,
+                                                 self.surplus)
         cells = [(l, h) for l in range(self.n_layers) for h in range(self.n_heads)]
         self.compressed = [(l, h) for l, h in cells if not is_full(self.roles[l][h])]
         n_full, n_compressed = len(cells) - len(self.compressed), len(self.compressed)
-        length = n + self.tail
         if n_compressed:
-            with_tail = int((self.budget * len(cells) - n_full) * length / n_compressed)   # eq. 7, with the tail in it
-            if with_tail <= self.tail:
-                raise BudgetTooSmall(f"{n_full} of {len(cells)} heads are full, {float(self.budget)} of {length} tokens")
+            tail = tail_of(n) if self.fixed_tail is None else self.fixed_tail
+            self.tail, selected = divide(len(cells), n_full, n, self.budget, tail, self.most_slots, self.context)
+            self.base_length = selected // n_compressed   # eq. 7
             floor = max(F(1, calibration.k), LEAST_STABILITY)
             weights = [1 / (max(stability[l][h], floor) + F(1, 10**6)) for l, h in self.compressed]
-            lengths = share_out(n_compressed * with_tail, weights, length, self.choose)   # eq. 8
-            if min(lengths) <= self.tail:
-                raise BudgetTooSmall(f"a head's share of {min(lengths)} is no more than the tail of {self.tail}")
+            lengths = share_out(n_compressed * self.base_length, weights, n, self.choose)   # eq. 8
         elif self.budget < 1:
             raise BudgetTooSmall("every head is full")
         else:
-            with_tail, lengths = length, []
-        self.base_length = with_tail - self.tail
-        self.length = {cell: x - self.tail for cell, x in zip(self.compressed, lengths)}
+            self.tail, self.base_length, lengths = 0, n, []
+        self.length = dict(zip(self.compressed, lengths))
         self.keep, self.base = {}, {}
         for layer in range(self.n_layers):
             scores = self.choose.scores(attention.logits(layer, [n - 1], n), self.reduce, POOL)[0]
@@ -301,20 +328,20 @@ def k_means(rows, n_clusters, chooser):
 
 
 class SyncKv:
-    def __init__(self, shape, budget, n_representatives=2, static_share="0.5", stride=5, tail=None, refresh=True, watch=False):
+    def __init__(self, shape, budget, n_representatives=2, static_share="0.5", stride=5, tail=None, most_slots=None, context=None,
+                 refresh=True, watch=False):
         self.n_layers, self.n_heads = shape
         self.budget, self.n_representatives, self.static_share = F(budget), n_representatives, F(static_share)
-        self.stride, self.fixed_tail, self.refresh, self.choose = stride, tail, refresh, Chooser(watch)
+        self.stride, self.fixed_tail, self.most_slots, self.refresh = stride, tail, most_slots, refresh
+        self.context, self.choose = context, Chooser(watch)
 
     def settle(self, attention, n):
         self.n, self.t, self.checks = n, 0, []
-        self.tail = tail_of(n) if self.fixed_tail is None else self.fixed_tail
-        free = self.n_heads - self.n_representatives
-        with_tail = int((self.budget * self.n_heads - self.n_representatives) * (n + self.tail) / free)
-        self.k = with_tail - self.tail
-        if self.k < 1:
-            raise BudgetTooSmall(f"k of {with_tail}, and a tail of {self.tail}")
-        self.k_dynamic = int((1 - self.static_share) * self.k)
+        n_full, n_all = self.n_layers * self.n_representatives, self.n_layers * self.n_heads
+        tail = tail_of(n) if self.fixed_tail is None else self.fixed_tail
+        self.tail, selected = divide(n_all, n_full, n, self.budget, tail, self.most_slots, self.context)
+        slots = (selected + n_full * n + n_all * self.tail) // self.n_layers   # of a layer
+        self.k, self.k_dynamic = [], []
         self.similarity = similarity = Calibration(attention, n, "max", 1, self.choose).mean_similarity()
         self.clusters, self.heads, self.fixed, self.dynamic = [], [], {}, {}
         for layer in range(self.n_layers):
@@ -323,11 +350,15 @@ class SyncKv:
             clusters, heads = k_means(rows, self.n_representatives, self.choose)
             self.clusters.append(clusters)
             self.heads.append(heads)
+            others = self.n_heads - sum(h is not None for h in heads)   # an empty cluster leaves its slots to them
+            k = min((slots - (self.n_heads - others) * n - self.n_heads * self.tail) // others, n) if others else n
+            self.k.append(k)
+            self.k_dynamic.append(int((1 - self.static_share) * k))
             scores = self.choose.scores(attention.logits(layer, [n - 1], n), "max", 1)[0]
             for c, h in enumerate(heads):
                 if h is not None:
-                    self.fixed[layer, c] = self.choose.top(scores[h], self.k - self.k_dynamic)
-                    self.dynamic[layer, c] = self.choose.top(scores[h], self.k) & ~self.fixed[layer, c]
+                    self.fixed[layer, c] = self.choose.top(scores[h], k - self.k_dynamic[-1])
+                    self.dynamic[layer, c] = self.choose.top(scores[h], k) & ~self.fixed[layer, c]
 
     def after_step(self, attention, position):
         self.t += 1
@@ -338,7 +369,7 @@ class SyncKv:
             for c, h in enumerate(self.heads[layer]):
                 if h is not None:   # static tokens are in already
                     rest = np.where(self.fixed[layer, c], -1.0, scores[h])
-                    self.dynamic[layer, c] = self.choose.top(rest, self.k_dynamic)
+                    self.dynamic[layer, c] = self.choose.top(rest, self.k_dynamic[layer])
                     self.checks.append({"step": self.t, "layer": layer, "cluster": c})
 
     def visible(self, layer, n_now):

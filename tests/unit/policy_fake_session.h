@@ -1,0 +1,205 @@
+// A session without a model: attention that is made up, and slots that hold token positions only. It does for a policy
+// what the engine does, in the engine's order, and checks whatever the policy asks for.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "runtime/policy/policy.h"
+#include "tests/unit/policy_fixture.h"
+
+namespace orrery::policy {
+
+// Scaled logits of a KV head's queries at a position: (group, n_keys).
+using Attention = std::function<std::vector<float>(uint32_t head, uint32_t position, uint32_t n_keys)>;
+
+class FakeSession final : public Heads {
+ public:
+  FakeSession(std::unique_ptr<Policy> policy, uint32_t n_heads, uint32_t group, uint32_t n_context, Attention attention)
+      : policy_(std::move(policy)),
+        attention_(std::move(attention)),
+        group_(group),
+        n_context_(n_context),
+        query_rows_(policy_needs(policy_->name()).query_rows),
+        capacity_(n_heads),
+        selected_(n_heads),
+        held_(n_heads),
+        slots_(n_heads),
+        pending_(n_heads) {}
+
+  // The same, with other attention from here on.
+  FakeSession fork(Attention attention) const {
+    FakeSession other(policy_->clone(), n_heads(), group_, n_context_, std::move(attention));
+    other.n_tokens_ = n_tokens_, other.n_prompt_ = n_prompt_, other.step_ = step_;
+    other.capacity_ = capacity_, other.selected_ = selected_, other.held_ = held_, other.pending_ = pending_;
+    return other;
+  }
+
+  // What the policy has asked for since forget(), in order.
+  struct Asked {
+    KeyQuery query;
+    Tokens best;                       // (n_positions, k)
+    std::vector<uint32_t> refilled;    // heads that got refills before the next question
+    Tokens at(uint32_t i) const { return Tokens(best.begin() + i * query.k, best.begin() + (i + 1) * query.k); }
+  };
+  const std::vector<Asked>& asked() const { return asked_; }
+  void forget() { asked_.clear(); }
+
+  Policy& policy() { return *policy_; }
+  uint32_t n_heads() const { return static_cast<uint32_t>(held_.size()); }
+  uint32_t n_tokens() const { return n_tokens_; }
+  uint32_t capacity(uint32_t head) const { return capacity_[head]; }
+  uint32_t n_selected(uint32_t head) const { return selected_[head]; }   // prompt tokens of a head, in its first slots
+  const std::vector<Tokens>& held() const { return held_; }
+  uint64_t n_refills() const { return n_refills_; }
+  Tokens selected(uint32_t head) const { return Tokens(held_[head].begin(), held_[head].begin() + selected_[head]); }
+  uint64_t total_capacity() const { return std::accumulate(capacity_.begin(), capacity_.end(), uint64_t{0}); }
+
+  void settle(uint32_t n_tokens) {
+    n_tokens_ = n_prompt_ = n_tokens;
+    for (auto& pending : pending_) pending.what.clear();
+    settling_ = true;
+    const Status status = policy_->settle(this, n_tokens, capacity_);
+    settling_ = false;
+    if (!status.ok()) throw std::runtime_error(status.message());
+    for (uint32_t head = 0; head < n_heads(); ++head) {
+      policy_->select(head, n_tokens, capacity_[head], &held_[head]);
+      selected_[head] = static_cast<uint32_t>(held_[head].size());
+      EXPECT_LE(held_[head].size(), capacity_[head]) << head;
+      EXPECT_LE(capacity_[head], n_context_) << head;
+      check_unique(head);
+    }
+  }
+
+  // Before a token is computed. Whether everything was settled anew.
+  bool prepare() {
+    for (uint32_t head = 0; head < n_heads(); ++head) {
+      Pending& p = pending_[head];
+      if (p.what.empty() || p.visible_at > step_ + 1) continue;
+      for (const Replacement& r : p.what) held_[head][r.slot] = r.token;
+      p.what.clear();
+      check_unique(head);
+    }
+    bool again = false;
+    for (uint32_t head = 0; head < n_heads();) {
+      const auto length = static_cast<uint32_t>(held_[head].size());
+      slots_[head] = policy_->slot_for(head, length, capacity_[head]);
+      if (slots_[head] == kSettleAgain) {
+        if (again) throw std::runtime_error("no room after settling again");
+        again = true;
+        settle(n_tokens_);
+        head = 0;
+        continue;
+      }
+      EXPECT_LT(slots_[head], capacity_[head]);
+      EXPECT_LE(slots_[head], length);
+      ++head;
+    }
+    return again;
+  }
+  // The token has been computed.
+  void commit() {
+    ++step_;
+    for (uint32_t head = 0; head < n_heads(); ++head) {
+      if (slots_[head] == held_[head].size())
+        held_[head].push_back(n_tokens_);
+      else
+        held_[head].at(slots_[head]) = n_tokens_;
+    }
+    ++n_tokens_;
+    const Status status = policy_->after_step(this, step_, n_tokens_ - 1);
+    if (!status.ok()) throw std::runtime_error(status.message());
+  }
+  bool step() {
+    const bool again = prepare();
+    commit();
+    return again;
+  }
+
+  uint32_t n_queries() const override { return std::min(query_rows_, n_tokens_); }
+
+  Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) override {
+    EXPECT_TRUE(rule.pool_first);
+    for (const KeyQuery& query : queries) {
+      EXPECT_LE(query.first_position + query.n_positions, n_tokens_) << "queries that there are not yet";
+      EXPECT_GE(query.first_position + n_queries(), n_tokens_) << "queries that are gone";
+      EXPECT_LE(query.n_keys, query.first_position + 1) << "keys that the query cannot see";
+      EXPECT_LE(query.k, query.n_keys);
+      for (uint32_t i = 0; !settling_ && i < query.n_keys; ++i)
+        if (held_[query.head].at(i) != i) throw std::runtime_error("the head does not hold these keys in order");
+      Asked asked{query, {}, {}};
+      std::vector<float> scores(query.n_keys);
+      ScoreScratch scratch;
+      for (uint32_t i = 0; i < query.n_positions; ++i) {
+        const std::vector<float> logits = attention_(query.head, query.first_position + i, query.n_keys);
+        ORRERY_TRY(head_scores(logits, group_, rule, &scratch, scores));
+        Tokens best;
+        top_k(scores, query.k, &best);
+        if (!query.by_score) std::sort(best.begin(), best.end());
+        std::copy(best.begin(), best.end(), query.out + size_t{i} * query.k);
+        asked.best.insert(asked.best.end(), best.begin(), best.end());
+      }
+      asked_.push_back(std::move(asked));
+    }
+    return ok_status();
+  }
+
+  Span<const uint32_t> positions(uint32_t head) const override { return held_[head]; }
+
+  Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) override {
+    EXPECT_FALSE(settling_);
+    EXPECT_GT(visible_at, step_) << "a step that has passed";
+    EXPECT_TRUE(pending_[head].what.empty()) << "a second refill of head " << head;
+    EXPECT_GT(what.size(), 0u);
+    for (size_t i = 0; i < what.size(); ++i) {
+      EXPECT_LT(what[i].slot, selected_[head]) << "a generated token's slot";
+      EXPECT_LT(what[i].token, n_prompt_);
+      EXPECT_NE(held_[head].at(what[i].slot), what[i].token) << "fetched, though it is there";
+    }
+    pending_[head].what.assign(what.begin(), what.end());
+    pending_[head].visible_at = visible_at;
+    if (!asked_.empty()) asked_.back().refilled.push_back(head);
+    ++n_refills_;
+    return ok_status();
+  }
+
+ private:
+  struct Pending {
+    std::vector<Replacement> what;
+    uint64_t visible_at = 0;
+  };
+  void check_unique(uint32_t head) const {
+    std::vector<bool> seen(n_tokens_);
+    for (const uint32_t p : held_[head]) {
+      ASSERT_LT(p, n_tokens_) << "head " << head;
+      ASSERT_FALSE(seen[p]) << "head " << head << " holds token " << p << " twice";
+      seen[p] = true;
+    }
+  }
+
+  std::unique_ptr<Policy> policy_;
+  Attention attention_;
+  uint32_t group_, n_context_, query_rows_;
+  uint32_t n_tokens_ = 0, n_prompt_ = 0;
+  uint64_t step_ = 0, n_refills_ = 0;
+  bool settling_ = false;
+  std::vector<uint32_t> capacity_, selected_;
+  std::vector<Tokens> held_;             // the position in each slot
+  std::vector<uint32_t> slots_;
+  std::vector<Pending> pending_;
+  std::vector<Asked> asked_;
+};
+
+inline Tokens sorted(Tokens tokens) {
+  std::sort(tokens.begin(), tokens.end());
+  return tokens;
+}
+
+}  // namespace orrery::policy
