@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/checked.h"
+
 namespace orrery::policy {
 
 UniformAllocation::UniformAllocation(const Shape& shape, const Budget& budget)
@@ -77,7 +79,11 @@ TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) 
 }
 
 double TailedBudget::least_share(uint32_t n_full) const {
-  return (n_full + 2.0 * (n_heads_ - n_full) / n_context_) / n_heads_;
+  // At the context's end: full heads hold all of it, the others a prompt token and a generated one. slots_for_share gives
+  // whole slots of a head, rounded up.
+  const uint64_t all = uint64_t{n_full} * n_context_ + 2 * uint64_t{n_heads_ - n_full};
+  const uint64_t each = div_up(all, uint64_t{n_heads_});
+  return static_cast<double>((each - 1) * 1000 / n_context_ + 1) / 1000;
 }
 
 bool TailedBudget::fits(uint32_t n_full) const {

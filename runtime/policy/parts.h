@@ -67,7 +67,7 @@ class TailedBudget {
   };
   // For n_full full heads. n_tokens is less than the context.
   Division divide(uint32_t n_tokens, uint32_t n_full) const;
-  // The share of full KV below which divide() may find no room, in a whole context.
+  // The least share of full KV that fits, in whole thousandths: as it is printed it is enough.
   double least_share(uint32_t n_full) const;
   // Whether there is room however long the context gets; where all heads are full, for all of it.
   bool fits(uint32_t n_full) const;

@@ -1,0 +1,373 @@
+// What holds for every policy, whatever it decides: on random attention, over budgets and shapes, in whole runs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "tests/support/random_blocks.h"
+#include "tests/unit/policy_fake_session.h"
+
+namespace orrery::policy {
+namespace {
+
+constexpr uint32_t kGroup = 2;
+
+float uniform(std::initializer_list<uint64_t> parts) {
+  uint64_t h = 0x5EED;
+  for (const uint64_t part : parts) h = testing::Random(h ^ part).bits();
+  return static_cast<float>(h >> 40) * 0x1p-24f;
+}
+
+// Heads of a kind agree on topics, which move on; each has likings of its own and some noise.
+std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_keys) {
+  std::vector<float> out;
+  for (uint32_t q = 0; q < kGroup; ++q)
+    for (uint32_t key = 0; key < n_keys; ++key)
+      out.push_back(6 * uniform({1, head % 3, (position + 7 * head) / (9 + 4 * (head % 3)), key}) + 3 * uniform({2, head, key}) +
+                    uniform({3, head, q, position, key}));
+  return out;
+}
+
+struct Model {
+  const char* name;
+  uint32_t n_kv_heads;
+  std::vector<int32_t> window;   // (n_layers)
+  uint32_t n_context = 400;
+  Shape shape() const { return {static_cast<uint32_t>(window.size()), n_kv_heads, n_context, window}; }
+  uint32_t n_heads() const { return static_cast<uint32_t>(window.size()) * n_kv_heads; }
+  bool windowed(uint32_t head) const { return window[head / n_kv_heads] > 0; }
+};
+const Model kModels[] = {{"plain", 4, {0, 0, 0}},      {"mixed", 4, {0, 24, 0}},  {"wide", 8, {0, 0}},
+                         {"single", 1, {0}},           {"windows", 2, {16, 16}},  {"wider window than context", 2, {0, 500}}};
+
+struct Candidate {
+  const char* policy;
+  Options options;
+};
+const Candidate kPolicies[] = {
+    {"streaming", {}},
+    {"streaming", {{"sinks", "0"}}},
+    {"heterocache", {}},
+    {"heterocache", {{"full_share", "1"}, {"tau_sim", "0.3"}, {"tau_drift", "0.9"}, {"reduce", "max"}}},
+    {"heterocache", {{"full_share", "1"}, {"tau_sim", "0.3"}, {"tau_drift", "1"}, {"stagger", "1"}, {"visible", "5"}, {"tail", "23"}}},
+    {"heterocache", {{"tau_sim", "0.3"}, {"surplus", "thresholds"}, {"block", "3"}, {"refresh", "0"}}},
+    {"synckv", {}},
+    {"synckv", {{"representatives", "1"}, {"steps", "4"}, {"visible", "3"}, {"rho", "0.2"}, {"tail", "37"}}},
+    {"synckv", {{"representatives", "1"}, {"rho", "1"}}},
+};
+
+std::string describe(const Candidate& c, const Model& m, double share) {
+  std::string text = std::string(c.policy) + " on " + m.name + " at " + std::to_string(share);
+  for (const auto& [key, value] : c.options) text += " " + key + "=" + value;
+  return text;
+}
+
+// The best tokens by a head's last query, by sorting everything.
+std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule& rule) {
+  std::vector<float> scores(n);
+  ScoreScratch scratch;
+  const Status status = head_scores(restless(head, n - 1, n), kGroup, rule, &scratch, scores);
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::vector<uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
+}
+
+std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(tokens.begin(), tokens.end()); }
+
+// Capacities, and that what a head keeps is the best of its own or, in SyncKV, of a head of its layer that keeps all.
+void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uint64_t max_slots, double share) {
+  const uint32_t n = s.n_tokens();
+  ASSERT_LE(s.total_capacity(), max_slots);
+  const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv";
+  const bool max = !c.options.empty() && c.options.back() == std::pair<std::string, std::string>{"reduce", "max"};
+  const ScoreRule rule = hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
+                                : ScoreRule{GroupReduce::max, Pooling::none, 1, true};
+  for (uint32_t head = 0; head < s.n_heads(); ++head) {
+    ASSERT_GE(s.n_selected(head), 1u) << head;
+    const std::set<uint32_t> kept = as_set(s.selected(head));
+    if (m.windowed(head)) {
+      const uint32_t window = std::min<uint32_t>(static_cast<uint32_t>(m.window[head / m.n_kv_heads]), m.n_context);
+      ASSERT_EQ(s.capacity(head), window);
+      ASSERT_EQ(kept.size(), std::min(window, n));
+      ASSERT_EQ(*kept.begin(), n - std::min(window, n));   // the last ones: they are unique
+      continue;
+    }
+    // The same room for an answer in every head, in those that keep everything too.
+    if (hetero || sync) {
+      uint32_t other = 0;
+      while (m.windowed(other)) ++other;
+      ASSERT_EQ(s.capacity(head) - s.n_selected(head), s.capacity(other) - s.n_selected(other)) << head;
+      ASSERT_GT(s.capacity(head), s.n_selected(head));
+    }
+    if (kept.size() == n) continue;
+    ASSERT_LT(share, 1.0);
+    if (hetero) {
+      ASSERT_EQ(kept, best_of(head, n, kept.size(), rule)) << head;
+    } else if (sync) {
+      bool found = false;
+      const uint32_t first = head / m.n_kv_heads * m.n_kv_heads;
+      for (uint32_t r = first; r < first + m.n_kv_heads && !found; ++r)
+        found = s.n_selected(r) == n && kept == best_of(r, n, kept.size(), rule);
+      ASSERT_TRUE(found) << head;
+    }
+  }
+}
+
+TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
+  int n_runs = 0, n_again = 0;
+  uint64_t n_refills = 0;
+  for (const Model& m : kModels)
+    for (const Candidate& c : kPolicies)
+      for (const double share : {.2, .4, .6, .8, 1.0}) {
+        SCOPED_TRACE(describe(c, m, share));
+        const uint64_t max_slots = slots_for_share(m.shape(), share);
+        auto made = make_policy(c.policy, m.shape(), {share, max_slots}, c.options);
+        if (!made.ok()) {
+          EXPECT_NE(std::string(made.status().message()).find("must be at least"), std::string::npos) << made.status().message();
+          // SyncKV keeps one head of a layer at least.
+          EXPECT_EQ(std::string(c.policy), "synckv");
+          EXPECT_TRUE(share < 1 && share < 1.0 / m.n_kv_heads + .02) << made.status().message();
+          continue;
+        }
+        ++n_runs;
+        FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
+        const bool streaming = std::string(c.policy) == "streaming";
+        for (const uint32_t n_prompt : {1u, 20u, 300u}) {
+          session.settle(n_prompt);
+          check_settled(session, c, m, max_slots, share);
+          if (HasFatalFailure()) return;
+        }
+        for (uint32_t t = 0; t < 45; ++t) {
+          const bool again = session.prepare();
+          if (again) {
+            ++n_again;
+            EXPECT_LT(share, 1.0) << "nothing is ever given up";
+            check_settled(session, c, m, max_slots, share);
+          }
+          session.commit();
+          for (uint32_t head = 0; head < session.n_heads() && !HasFatalFailure(); ++head) {
+            const Tokens& held = session.held()[head];
+            ASSERT_LE(held.size(), session.capacity(head));
+            ASSERT_NE(std::find(held.begin(), held.end(), session.n_tokens() - 1), held.end()) << "the newest token";
+            // Generated tokens lie behind the prompt's and stay there.
+            const uint32_t first_generated = session.n_tokens() - static_cast<uint32_t>(held.size() - session.n_selected(head));
+            for (size_t i = session.n_selected(head); !streaming && !m.windowed(head) && i < held.size(); ++i)
+              ASSERT_EQ(held[i], first_generated + (i - session.n_selected(head))) << "head " << head;
+            // A whole budget keeps everything where it is.
+            for (size_t i = 0; share >= 1.0 && !m.windowed(head) && i < held.size(); ++i) ASSERT_EQ(held[i], i);
+          }
+          if (HasFatalFailure()) return;
+        }
+        EXPECT_TRUE(share < 1.0 || session.n_refills() == 0);
+        n_refills += session.n_refills();
+      }
+  EXPECT_GE(n_runs, 200);
+  EXPECT_GE(n_again, 100);
+  EXPECT_GE(n_refills, 300u);
+}
+
+// ---- When things change ----
+
+// The steps, counted from 1, before which a head's prompt tokens were others than before the step before.
+std::vector<std::set<uint32_t>> changes(FakeSession* s, uint32_t n_steps, uint32_t first_slot = 0) {
+  std::vector<std::set<uint32_t>> out(s->n_heads());
+  for (uint32_t t = 1; t <= n_steps; ++t) {
+    const std::vector<Tokens> before = s->held();
+    EXPECT_FALSE(s->prepare());
+    for (uint32_t head = 0; head < s->n_heads(); ++head)
+      for (uint32_t i = first_slot; i < s->n_selected(head); ++i)
+        if (s->held()[head][i] != before[head][i]) out[head].insert(t);
+    s->commit();
+  }
+  return out;
+}
+
+FakeSession open(const char* policy, const Model& m, double share, const Options& options) {
+  return FakeSession(must(make_policy(policy, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(),
+                     kGroup, m.n_context, restless);
+}
+
+TEST(PolicyInvariants, SyncKvsDynamicTokensChangeOnTimeAndItsStaticOnesNever) {
+  for (const uint32_t m : {1u, 5u, 7u})
+    for (const uint32_t visible : {1u, m}) {
+      FakeSession s = open("synckv", kModels[2], .6,
+                           {{"steps", std::to_string(m)}, {"visible", std::to_string(visible)}, {"rho", "0.5"}, {"tail", "40"}});
+      s.settle(200);
+      const std::vector<Tokens> first = s.held();
+      std::set<uint32_t> seen;
+      for (const std::set<uint32_t>& head : changes(&s, 40)) seen.insert(head.begin(), head.end());
+      ASSERT_FALSE(seen.empty());
+      EXPECT_EQ(*seen.begin(), m + visible);
+      for (const uint32_t t : seen) EXPECT_EQ((t - visible) % m, 0u) << t;
+      for (uint32_t head = 0; head < s.n_heads(); ++head) {
+        const uint32_t n = s.n_selected(head), n_static = n - n / 2;   // k_dyn = floor((1 - rho) k)
+        if (n == 200) continue;
+        for (uint32_t i = 0; i < n_static; ++i) EXPECT_EQ(s.held()[head][i], first[head][i]);
+      }
+    }
+}
+
+// Two stars and a loner, the same in every layer up to noise: a hub looks where its three or two spokes look, each at a
+// third of it and at places of its own. Nothing ties.
+std::vector<float> stars(uint32_t layer, uint32_t h, uint32_t position, uint32_t n_keys) {
+  static const uint32_t kBlocks[8][3] = {{0, 1, 2}, {0, 3, 4}, {1, 5, 6}, {2, 7, 8}, {9, 10, 11}, {9, 12, 13}, {10, 14, 15}, {16, 17, 18}};
+  const uint32_t shift = position >= 410 ? 200 : 0;   // in the answer all look elsewhere
+  std::vector<float> out;
+  for (uint32_t q = 0; q < kGroup; ++q)
+    for (uint32_t key = 0; key < n_keys; ++key) {
+      const uint32_t block = h == 7 ? key * 31 % 20 + position % 3 : (key + shift) % 400 / 20;
+      float x = uniform({4, layer, h, key}) + uniform({5, layer, h, q, position, key}) / 4;
+      for (const uint32_t b : kBlocks[h]) x += b == block ? 5.0f : 0.0f;
+      out.push_back(x);
+    }
+  return out;
+}
+const Model kStars{"stars", 8, {0, 0}, 600};
+
+TEST(PolicyInvariants, HeteroCachesSatellitesChangeOnTimeAndItsAnchorsNever) {
+  for (const bool stagger : {false, true})
+    for (const uint32_t visible : {1u, 4u}) {
+      FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)},
+                                     {{"full_share", "1"}, {"tau_sim", "0.27"}, {"tau_drift", "1"}, {"block", "4"}, {"top_k", "60"},
+                                      {"tail", "41"}, {"visible", std::to_string(visible)}, {"stagger", stagger ? "1" : "0"}})),
+                    16, kGroup, 600, [](uint32_t head, uint32_t position, uint32_t n_keys) {
+                      return stars(head / 8, head % 8, position, n_keys);
+                    });
+      s.settle(400);
+      s.forget();
+      const auto seen = changes(&s, 40);
+      // Who follows whom, and in which place the pivots come.
+      std::vector<uint32_t> pivots;
+      std::map<uint32_t, uint32_t> pivot_of;
+      for (const FakeSession::Asked& x : s.asked()) {
+        if (std::find(pivots.begin(), pivots.end(), x.query.head) == pivots.end()) pivots.push_back(x.query.head);
+        for (const uint32_t satellite : x.refilled) pivot_of[satellite] = x.query.head;
+      }
+      ASSERT_EQ(pivots.size(), 4u);
+      std::sort(pivots.begin(), pivots.end());
+      int n_changed = 0;
+      for (uint32_t head = 0; head < s.n_heads(); ++head) {
+        if (pivot_of.count(head) == 0) {
+          EXPECT_TRUE(seen[head].empty()) << head;
+          continue;
+        }
+        const auto place = static_cast<uint32_t>(std::find(pivots.begin(), pivots.end(), pivot_of[head]) - pivots.begin());
+        const uint32_t offset = stagger ? place % 4 : 0;
+        for (const uint32_t t : seen[head]) {
+          ++n_changed;
+          EXPECT_GE(t, offset + 4 + visible);
+          EXPECT_EQ((t - visible - offset) % 4, 0u) << "step " << t << " head " << head;
+        }
+      }
+      EXPECT_GT(n_changed, 5);
+    }
+}
+
+// ---- Heads in another order ----
+
+TEST(PolicyInvariants, HeadsInAnotherOrderKeepTheSameTokens) {
+  const uint32_t orders[][8] = {{0, 1, 2, 3, 4, 5, 6, 7}, {7, 6, 5, 4, 3, 2, 1, 0}, {2, 5, 0, 7, 6, 1, 4, 3}};
+  const Options options = {{"full_share", "1"}, {"tau_sim", "0.27"}, {"top_k", "60"}, {"tail", "40"}};
+  std::vector<std::vector<Tokens>> first;   // before every step, by head in the first order
+  for (const auto& order : orders) {
+    const Attention attention = [&](uint32_t head, uint32_t position, uint32_t n_keys) {
+      return stars(head / 8, order[head % 8], position, n_keys);
+    };
+    FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)}, options)), 16, kGroup, 600,
+                  attention);
+    s.settle(400);
+    EXPECT_EQ(s.policy().report().roles.pivot, 4u);
+    EXPECT_EQ(s.policy().report().roles.satellite, 10u);
+    std::vector<std::vector<Tokens>> all;
+    for (uint32_t t = 0; t < 30; ++t) {
+      s.prepare();
+      all.emplace_back(16);
+      for (uint32_t head = 0; head < 16; ++head) all.back()[head / 8 * 8 + order[head % 8]] = sorted(s.held()[head]);
+      s.commit();
+    }
+    EXPECT_GE(s.policy().report().n_triggers, 4u);
+    for (uint32_t l = 0; l < 2; ++l) {   // the hubs hold everything
+      EXPECT_EQ(all[0][l * 8].size(), 400u);
+      EXPECT_EQ(all[0][l * 8 + 4].size(), 400u);
+    }
+    if (first.empty()) first = all;
+    // Heads of equal stability have equal remainders, which go by index: one token more or less.
+    for (size_t t = 0; t < all.size(); ++t) {
+      size_t n_tokens = 0, n_before = 0;
+      for (uint32_t head = 0; head < 16; ++head) {
+        const Tokens& more = all[t][head].size() > first[t][head].size() ? all[t][head] : first[t][head];
+        const Tokens& less = &more == &all[t][head] ? first[t][head] : all[t][head];
+        n_tokens += all[t][head].size(), n_before += first[t][head].size();
+        ASSERT_LE(more.size(), less.size() + 1) << "step " << t << " head " << head;
+        ASSERT_TRUE(std::includes(more.begin(), more.end(), less.begin(), less.end())) << "step " << t << " head " << head;
+      }
+      ASSERT_EQ(n_tokens, n_before);
+    }
+  }
+}
+
+// ---- Refusals ----
+
+TEST(PolicyInvariants, TheStatedLeastBudgetIsAcceptedAndLessIsNot) {
+  for (const Model& base : {kModels[0], kModels[1], kModels[2]})
+    for (const uint32_t n_context : {100u, 333u, 400u, 4096u, 100000u}) {
+      Model m = base;
+      m.n_context = n_context;
+      for (const char* representatives : {"1", "2", "3"}) {
+        const Options options = {{"representatives", representatives}};
+        const auto made = [&](double share) { return make_policy("synckv", m.shape(), {share, slots_for_share(m.shape(), share)}, options); };
+        const auto refused = made(.001);
+        if (refused.ok()) {
+          EXPECT_LE(n_context, 400u);   // where 64 slots a head are enough
+          continue;
+        }
+        const std::string message = refused.status().message();
+        const size_t at = message.find("must be at least ");
+        ASSERT_NE(at, std::string::npos) << message;
+        const double least = std::stod(message.substr(at + 17));
+        EXPECT_NEAR(least, std::stod(representatives) / m.n_kv_heads, .03) << message;
+        EXPECT_TRUE(made(least).ok()) << m.name << " " << n_context << ": " << message;
+        EXPECT_FALSE(made(least - .00101).ok()) << m.name << " " << n_context << ": " << message;
+      }
+    }
+}
+
+TEST(PolicyInvariants, HostileOptionsAreRefusedByName) {
+  const std::map<std::string, std::vector<std::string>> names = {
+      {"streaming", {"sinks"}},
+      {"heterocache", {"tau_sim", "tau_stable", "tau_drift", "full_share", "surplus", "reduce", "block", "visible", "stagger",
+                       "refresh", "tail", "calibration", "top_k", "pool"}},
+      {"synckv", {"representatives", "rho", "steps", "visible", "refresh", "tail", "calibration", "top_k"}}};
+  const Model& m = kModels[2];
+  const auto message = [&](const std::string& policy, const Options& options) {
+    const auto made = make_policy(policy, m.shape(), {.6, slots_for_share(m.shape(), .6)}, options);
+    return made.ok() ? std::string() : std::string(made.status().message());
+  };
+  for (const auto& [policy, options] : names) {
+    for (const std::string& name : options) {
+      const std::string wrong = name.substr(0, name.size() - 1) + "x";
+      EXPECT_NE(message(policy, {{wrong, "1"}}).find("did you mean '"), std::string::npos) << wrong;
+      EXPECT_NE(message(policy, {{wrong, "1"}}).find("has no option '" + wrong + "'"), std::string::npos) << wrong;
+      for (const std::string& bad : {std::string(), std::string("-1"), std::string("1e3"), std::string("nan"), std::string(" 1"),
+                                     std::string("0x1"), std::string("1,5"), std::string("4294967296"), std::string("1\n"),
+                                     std::string("%s%n"), std::string(100000, '9'), std::string("\xff\xfe"), std::string(1, '\0')}) {
+        const std::string text = message(policy, {{name, bad}});
+        EXPECT_NE(text.find("policy option " + policy + "." + name), std::string::npos) << name << " '" << bad.substr(0, 20) << "': " << text;
+        EXPECT_LT(text.size(), 300u);
+      }
+    }
+    const std::string far(100000, 'z');
+    EXPECT_NE(message(policy, {{far, "1"}}).find("has no option"), std::string::npos);
+    EXPECT_EQ(message(policy, {{far, "1"}}).find("did you mean"), std::string::npos);
+    EXPECT_NE(message(policy.substr(1), {}).find("did you mean '" + policy + "'"), std::string::npos);
+  }
+  EXPECT_NE(message("heterocache", {{"pool", "4"}}).find("expected an odd number"), std::string::npos);
+  EXPECT_NE(message("synckv", {{"representatives", "9"}}).find("9 representatives among 8 heads"), std::string::npos);
+  EXPECT_NE(message("heterocache", {{"block", "3"}, {"visible", "4"}}).find("from 1 to 3"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace orrery::policy
