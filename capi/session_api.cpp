@@ -75,6 +75,30 @@ Status add_message(engine::Session* session, text::Value message) {
 using namespace orrery;
 using namespace orrery::capi;
 
+namespace {
+
+void add_resident_stats(const engine::Resident& resident, orrery_stats* out) {
+  const policy::Report report = resident.report();
+  const kv::Refills::Stats refills = resident.refill_stats();
+  out->host_to_device_bytes += resident.settled_bytes() + refills.bytes;
+  out->n_settled = report.n_settled;
+  out->settle_us = resident.settle_us();
+  out->refill_bytes = refills.bytes;
+  out->transfer_us = refills.transfer_us;
+  out->stall_us = refills.stall_us;
+  out->n_checks = report.n_checks;
+  out->n_triggers = report.n_triggers;
+  out->wanted_tokens = report.wanted_tokens;
+  out->missed_tokens = report.missed_tokens;
+  out->n_anchor_heads = report.roles.anchor;
+  out->n_volatile_heads = report.roles.volatile_heads;
+  out->n_pivot_heads = report.roles.pivot;
+  out->n_satellite_heads = report.roles.satellite;
+  out->n_demoted_heads = report.n_demoted;
+}
+
+}  // namespace
+
 extern "C" {
 
 void orrery_session_options_init(orrery_session_options* options) {
@@ -284,7 +308,7 @@ orrery_status orrery_session_embedding(const orrery_session* session, float* emb
 }
 
 void orrery_stats_init(orrery_stats* stats) {
-  init_struct<112>(stats);
+  init_struct<208>(stats);
 }
 
 orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* stats, orrery_error* error) {
@@ -308,6 +332,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.workspace_bytes = s->model().workspace().bytes;
     out.host_to_device_bytes = from.host_to_device_bytes;
     out.device_to_host_bytes = from.device_to_host_bytes;
+    if (s->resident()) add_resident_stats(*s->resident(), &out);
     return write_struct(out, stats, "orrery_stats");
   });
 }

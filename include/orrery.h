@@ -398,6 +398,18 @@ typedef struct orrery_stats {
   uint64_t workspace_bytes;
   uint64_t host_to_device_bytes, device_to_host_bytes;   /* KV moved between arena and host */
   uint64_t reservoir_bytes;          /* KV in host memory, reserved */
+  /* Of policies other than "full": */
+  uint64_t n_settled;                /* times that what is resident was chosen anew */
+  uint64_t settle_us;                /* that this took; part of decode_us */
+  uint64_t refill_bytes;             /* tokens fetched while generating; part of host_to_device_bytes */
+  uint64_t transfer_us;              /* their time on the link */
+  uint64_t stall_us;                 /* that steps waited for them: 1 - stall / transfer was hidden */
+  uint64_t n_checks, n_triggers;     /* of HeteroCache's pivots */
+  uint64_t wanted_tokens;            /* that refreshed heads were to hold, and */
+  uint64_t missed_tokens;            /* did not: the others were hits */
+  uint32_t n_anchor_heads, n_volatile_heads, n_pivot_heads, n_satellite_heads;   /* HeteroCache's roles */
+  uint32_t n_demoted_heads;          /* volatile heads that the budget made anchors */
+  uint32_t reserved;
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats);
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);

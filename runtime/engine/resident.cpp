@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/base/checked.h"
+#include "runtime/base/clock.h"
 
 namespace orrery::engine {
 
@@ -185,6 +186,7 @@ Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uin
 }
 
 Status Resident::settle(uint32_t n_tokens) {
+  const uint64_t start = now_us();
   invalidate();
   n_tokens_ = n_tokens;
   settling_ = true;
@@ -198,6 +200,7 @@ Status Resident::settle(uint32_t n_tokens) {
     settled_bytes_ += selected_.size() * format_.token_bytes();
   }
   settled_ = true;
+  settle_us_ += now_us() - start;
   return ok_status();
 }
 

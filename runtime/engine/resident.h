@@ -42,7 +42,9 @@ class Resident final : private policy::Heads {
   uint64_t used_bytes() const;
   policy::Report report() const { return policy_->report(); }
   kv::Refills::Stats refill_stats() const;
-  uint64_t settled_bytes() const { return settled_bytes_; }   // copied from the reservoir when settling, in all
+  // Of settling, in all: copied from the reservoir, and the time.
+  uint64_t settled_bytes() const { return settled_bytes_; }
+  uint64_t settle_us() const { return settle_us_; }
 
   // Pages of [from, to) are about to be written: a shared one gives way to a copy.
   void before_write(uint32_t from);
@@ -94,7 +96,7 @@ class Resident final : private policy::Heads {
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
   bool settled_ = false, settling_ = false;
-  uint64_t step_ = 0, settled_bytes_ = 0;
+  uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0;
   uint32_t n_tokens_ = 0;                          // when settling
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)
   std::vector<HeadView> views_;                    // (n_heads)

@@ -159,18 +159,21 @@ void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> ex
 }
 
 size_t count_common(Span<const uint32_t> a, Span<const uint32_t> b) {
-  Tokens x(a.begin(), a.end()), y(b.begin(), b.end());
-  std::sort(x.begin(), x.end());
-  std::sort(y.begin(), y.end());
+  Tokens copies[2];   // of what is not ascending already
+  Span<const uint32_t> sets[2] = {a, b};
+  for (size_t i = 0; i < 2; ++i) {
+    if (std::is_sorted(sets[i].begin(), sets[i].end())) continue;
+    copies[i].assign(sets[i].begin(), sets[i].end());
+    std::sort(copies[i].begin(), copies[i].end());
+    sets[i] = copies[i];
+  }
   size_t n = 0;
-  for (size_t i = 0, j = 0; i < x.size() && j < y.size();) {
-    if (x[i] < y[j]) {
-      ++i;
-    } else if (y[j] < x[i]) {
-      ++j;
-    } else {
-      ++n, ++i, ++j;
-    }
+  for (const uint32_t *x = sets[0].begin(), *y = sets[1].begin(); x != sets[0].end() && y != sets[1].end();) {
+    // Without branches: which of the two moves on is anybody's guess.
+    const uint32_t p = *x, q = *y;
+    n += p == q;
+    x += p <= q;
+    y += q <= p;
   }
   return n;
 }

@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
   expect_frozen_init("orrery_model_info_init", 96);
   expect_frozen_init("orrery_session_options_init", 64);
   expect_frozen_init("orrery_calibrate_options_init", 80);
-  expect_frozen_init("orrery_stats_init", 112);
+  expect_frozen_init("orrery_stats_init", 208);
   expect_frozen_init("orrery_generate_options_init", 104);
   expect_frozen_init("orrery_event_init", 120);
 
