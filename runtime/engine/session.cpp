@@ -230,6 +230,26 @@ Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* can
   return ok_status();
 }
 
+Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) {
+  if (n_computed() > 0 || tokens.size() > n_context_)
+    return error(Code::invalid_argument, "%zu tokens cannot be assumed: the session holds %u, of at most %u",
+                 tokens.size(), n_computed(), n_context_);
+  const uint32_t n = static_cast<uint32_t>(tokens.size());
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  Backend& backend = model_->runtime().backend();
+  table_->make_writable(&backend, 0, n);
+  const KvView view = table_->view();
+  std::vector<std::byte> page(table_->format().page_bytes());
+  for (int32_t i = 0; i < view.n_pages; ++i) {
+    fill(static_cast<uint32_t>(i), page);
+    backend.upload({view.pages[i]}, page.data(), page.size());
+  }
+  tokens_.assign(tokens.begin(), tokens.end());
+  by_decode_.assign(tokens.size(), 0);
+  n_computed_ = n;
+  return backend.synchronize();
+}
+
 Status Session::decode() {
   const uint32_t from = n_computed();
   const int32_t token = tokens_[from];

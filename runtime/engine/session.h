@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -83,6 +84,11 @@ class Session {
   // Which of the computed tokens' keys some of the last queries attend to most, whatever is resident: see
   // Resident::top_page_keys. invalid_argument under policies that keep no queries.
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule);
+
+  // For benchmarks of contexts that would take hours to compute: takes prompt tokens as computed, with KV pages whose
+  // bytes `fill` makes up. The session is empty before.
+  using FillPage = std::function<void(uint32_t page, Span<std::byte> bytes)>;
+  Status assume_prompt(Span<const int32_t> tokens, const FillPage& fill);
 
   bool has_logits() const { return n_computed() > 0 && logits_at_ == n_computed(); }
   Span<const float> logits() const { return logits_; }          // (n_vocab); if has_logits()

@@ -1,0 +1,189 @@
+// Decoding behind long contexts, under KV policies: bench_kv MODEL.gguf [option=value ...]
+//   contexts=32768,131072   tokens of made-up KV
+//   policies=full,heterocache   policy[:option=value...]; all but full with the made-up head profile beside this file
+//   budget=0.25  steps=50  threads=0  repeat=5
+//   link=0       bytes per second of a simulated link, 0: none
+//   latency=0    its microseconds for each request
+//
+// KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Each figure is the
+// median of `repeat` blocks of steps; the floor is what a step cannot do without, weights and resident KV, over the
+// rate at which the same threads merely read memory, measured in the same run, between the blocks.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/thread_pool.h"
+#include "runtime/engine/session.h"
+#include "runtime/os/os.h"
+
+namespace orrery {
+namespace {
+
+template <class T>
+T unwrap(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  std::fprintf(stderr, "bench_kv: %s\n", result.status().message());
+  std::exit(1);
+}
+void unwrap(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "bench_kv: %s\n", status.message());
+  std::exit(1);
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x.empty() ? 0 : x[x.size() / 2];
+}
+
+// Bytes per second at which all threads together read a gigabyte.
+class ReadRate {
+ public:
+  explicit ReadRate(int32_t n_threads)
+      : pool_(unwrap(ThreadPool::make(n_threads, os::available_processors()))),
+        memory_(unwrap(os::Region::allocate(uint64_t{1} << 30))) {
+    std::memset(memory_.data(), 1, memory_.size());
+  }
+  double measure() {
+    constexpr int64_t kItem = 1 << 20;
+    const int64_t n = static_cast<int64_t>(memory_.size()) / kItem;
+    std::vector<uint64_t> sums(static_cast<size_t>(n));
+    const uint64_t start = now_us();
+    pool_->run(n, [&](int64_t item, int32_t) {
+      const uint64_t* x = reinterpret_cast<const uint64_t*>(memory_.data() + item * kItem);
+      uint64_t sum[8] = {};
+      for (int64_t i = 0; i < kItem / 8; i += 8)
+        for (int j = 0; j < 8; ++j) sum[j] += x[i + j];
+      for (const uint64_t s : sum) sums[static_cast<size_t>(item)] += s;
+    });
+    const double seconds = static_cast<double>(now_us() - start) * 1e-6;
+    for (const uint64_t s : sums) check_ += s;
+    return static_cast<double>(memory_.size()) / seconds;
+  }
+
+ private:
+  std::unique_ptr<ThreadPool> pool_;
+  os::Region memory_;
+  uint64_t check_ = 0;
+};
+
+void fill_page(uint32_t page, Span<std::byte> bytes) {
+  uint64_t state = page * 0x9E3779B97F4A7C15u + 1;
+  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    // Halves of both signs, from 1/8 to 2.
+    const uint64_t halves = (state & 0x8FFF8FFF8FFF8FFFu) + 0x3000300030003000u;
+    std::memcpy(bytes.data() + i, &halves, 8);
+  }
+}
+
+struct Settings {
+  std::map<std::string, std::string> values = {{"contexts", "32768,131072"}, {"policies", "full,heterocache"},
+                                               {"budget", "0.25"},           {"steps", "50"},
+                                               {"threads", "0"},             {"repeat", "5"},
+                                               {"link", "0"},                {"latency", "0"}};
+  double number(const char* name) const { return std::atof(values.at(name).c_str()); }
+};
+
+void run(const std::string& path, const Settings& settings) {
+  engine::RuntimeOptions options;
+  options.n_threads = static_cast<int32_t>(settings.number("threads"));
+  options.link.bytes_per_second = static_cast<uint64_t>(settings.number("link"));
+  options.link.latency_us = static_cast<uint32_t>(settings.number("latency"));
+  options.device_budget_bytes = uint64_t{9} << 30;
+  options.reservoir_bytes = uint64_t{9} << 30;
+  const auto runtime = unwrap(engine::Runtime::create(options));
+  const auto model = unwrap(engine::LanguageModel::open(runtime, path, {}));
+  const BackendInfo info = runtime->backend_info();
+  std::ifstream file(ORRERY_BENCH_PROFILE);
+  const std::string json{std::istreambuf_iterator<char>(file), {}};
+  const auto profile = std::make_shared<const policy::HeadProfile>(unwrap(policy::read_profile(json)));
+  ReadRate rate(info.n_threads);
+
+  const int steps = static_cast<int>(settings.number("steps")), repeat = static_cast<int>(settings.number("repeat"));
+  // Of the embedding a token reads one row.
+  const uint64_t weights = model->weights().tensor_bytes - model->weights().embedding_bytes;
+  std::printf("%s, %s (%s), %d threads; weights read by a step: %.0f MB; link %.1f GB/s\n", path.c_str(), info.name,
+              info.path, info.n_threads, static_cast<double>(weights) / 1e6, settings.number("link") / 1e9);
+  std::printf("%8s  %-34s %8s %8s %9s %9s %7s %7s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB",
+              "floor GB/s", "read", "share", "checks", "triggers", "hidden");
+  for (const std::string& length : split(settings.values.at("contexts"), ',')) {
+    const uint32_t n = static_cast<uint32_t>(std::atoi(length.c_str()));
+    for (const std::string& policy : split(settings.values.at("policies"), ',')) {
+      engine::SessionOptions wishes;
+      const std::vector<std::string> parts = split(policy, ':');
+      wishes.policy = parts[0];
+      wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64;
+      for (size_t i = 1; i < parts.size(); ++i) {
+        const size_t equals = parts[i].find('=');
+        wishes.policy_options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
+      }
+      if (wishes.compressed()) {
+        wishes.kv_share = settings.number("budget");
+        wishes.head_profile = profile;
+      }
+      const auto session = unwrap(engine::Session::open(model, wishes));
+      std::vector<int32_t> prompt(n);
+      for (uint32_t i = 0; i < n; ++i) prompt[i] = static_cast<int32_t>(300 + i * 7919 % 30000);
+      unwrap(session->assume_prompt(prompt, fill_page));
+      std::vector<double> times, rates;
+      uint64_t kv = 0;
+      for (int block = 0; block <= repeat; ++block) {   // the first does not count: it settles
+        const uint64_t start = now_us();
+        for (int i = 0; i < steps; ++i) {
+          session->push_generated(static_cast<int32_t>(300 + i));
+          unwrap(session->decode());
+        }
+        if (block > 0) times.push_back(static_cast<double>(now_us() - start) * 1e-6 / steps);
+        rates.push_back(rate.measure());
+        kv = session->kv_used_bytes();
+      }
+      const double step = median(times), read = median(rates);
+      const double floor = static_cast<double>(weights + kv) / step;
+      policy::Report report;
+      kv::Refills::Stats refills;
+      if (session->resident()) report = session->resident()->report(), refills = session->resident()->refill_stats();
+      std::printf("%8u  %-34s %8.2f %8.2f %9.1f %9.2f %7.2f %6.1f%% %9llu %9llu %6.1f%%  (%.1f MB refilled, %.1f ms on the link, %.1f ms stalled)\n",
+                  n, policy.c_str(), step * 1e3, 1 / step, static_cast<double>(kv) / 1e6, floor / 1e9, read / 1e9,
+                  100 * floor / read, static_cast<unsigned long long>(report.n_checks),
+                  static_cast<unsigned long long>(report.n_triggers), 100 * refills.hidden(),
+                  static_cast<double>(refills.bytes) / 1e6, static_cast<double>(refills.transfer_us) / 1e3,
+                  static_cast<double>(refills.stall_us) / 1e3);
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery
+
+int main(int argc, char** argv) {
+  orrery::Settings settings;
+  for (int i = 2; i < argc; ++i) {
+    const std::string option = argv[i];
+    const size_t equals = option.find('=');
+    if (equals == std::string::npos || settings.values.count(option.substr(0, equals)) == 0) argc = 0;
+    else settings.values[option.substr(0, equals)] = option.substr(equals + 1);
+  }
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: bench_kv MODEL.gguf [option=value ...]; see its first lines\n");
+    return 2;
+  }
+  orrery::run(argv[1], settings);
+  return 0;
+}
