@@ -30,11 +30,12 @@ namespace orrery::policy {
 namespace {
 
 constexpr uint32_t kMostBlock = 64;   // queries that the engine keeps for us
+constexpr double kFullShare = .2;
 
 struct Settings {
   Thresholds tau;
   double tau_drift = -1;        // below 0: tau_stable
-  double full_share = .2;       // of all heads that may be full, without a profile
+  double full_share = -1;       // of all heads that may be full, without a profile; below 0: kFullShare, or less
   bool demote = true;           // surplus full heads: demote volatile ones, else search thresholds
   uint32_t block = 5, visible = 1, tail = 0;
   bool stagger = false, refresh = true;
@@ -55,12 +56,14 @@ class HeteroCache final : public Policy {
         window_(shape.window.begin(), shape.window.end()),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     if (settings_.tau_drift < 0) settings_.tau_drift = profile_ ? profile_->tau_drift : settings_.tau.tau_stable;
-    // Without a profile no more heads are full than half of the budget pays for.
-    const uint32_t n = rings_.n_other_heads();
-    const double share = std::min(budget.share, n > 0 ? static_cast<double>(budget.max_slots - std::min(budget.max_slots, rings_.slots())) /
-                                                            (static_cast<double>(n) * shape.n_context)
-                                                      : 1.0);
-    most_full_ = static_cast<uint32_t>(std::min(settings.full_share, share / 2) * n + 1e-6);
+    // Without a profile, unless so many are asked for, no more heads are full than half of the budget pays for.
+    const double n = rings_.n_other_heads();
+    double share = settings_.full_share;
+    if (share < 0) {
+      const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings_.slots());
+      share = std::min({kFullShare, budget.share / 2, static_cast<double>(slots) / (n * shape.n_context) / 2});
+    }
+    most_full_ = static_cast<uint32_t>(share * n + 1e-6);
     if (profile_) use_profile();
   }
 

@@ -117,7 +117,11 @@ void run(const std::string& path, const Settings& settings) {
 
   const int steps = static_cast<int>(settings.number("steps")), repeat = static_cast<int>(settings.number("repeat"));
   // Of the embedding a token reads one row.
-  const uint64_t weights = model->weights().tensor_bytes - model->weights().embedding_bytes;
+  const Weight& table = model->weights().weights.embedding;
+  const bool tied = table.data.address == model->weights().weights.output.data.address;
+  const uint64_t weights =
+      model->weights().weights_bytes -
+      (tied ? 0 : static_cast<uint64_t>(table.n_rows) * row_bytes(table.type, static_cast<uint64_t>(table.n_cols)));
   std::printf("%s, %s (%s), %d threads; weights read by a step: %.0f MB; link %.1f GB/s\n", path.c_str(), info.name,
               info.path, info.n_threads, static_cast<double>(weights) / 1e6, settings.number("link") / 1e9);
   std::printf("%8s  %-34s %8s %8s %9s %9s %7s %7s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB",
