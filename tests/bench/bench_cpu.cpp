@@ -3,7 +3,8 @@
 // others work too.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
-// memory, measured in the same run; prefill in GFLOP/s (two per weight and row).  Each figure is the median
+// memory, measured in the same run; prefill in GFLOP/s (two per weight and row); top_keys in keys of 32K of eight heads
+// that five queries of four heads are done with, and these keys' bytes.  Each figure is the median
 // of the passes that fit into a fifth of a second or so; matrices are larger than the caches.
 #include <time.h>
 
@@ -90,7 +91,7 @@ double read_bandwidth(const Clock& clock) {
 struct Bench {
   Backend& backend;
   Clock clock;
-  StepLimits limits{512, 40000, 32, 8, 128, 4096};
+  StepLimits limits{512, 40000, 32, 8, 128, 4096, 32768};
   os::Region scratch;
 
   Bench(Backend& b, const Clock& c) : backend(b), clock(c), scratch(region(b.scratch_bytes(limits))) {
@@ -146,6 +147,28 @@ struct Bench {
     backend.end_step();
     return s;
   }
+
+  // The best quarter of `n_keys` keys of each head, by five queries of four query heads, in HeteroCache's scoring.
+  double top_keys(const KvFormat& format, int32_t n_keys) {
+    const int32_t n_queries = 5, k = n_keys / 4, n_heads = 4 * format.n_kv_heads;
+    const os::Region pages = region(static_cast<uint64_t>(n_keys / kPageTokens) * format.page_bytes());
+    std::vector<uint64_t> addresses;
+    for (uint64_t at = 0; at < pages.size(); at += format.page_bytes()) {
+      fill_random_blocks(kv_tensor_type(format.type), pages.data() + at,
+                         format.page_bytes() / format.vector_bytes() * static_cast<uint64_t>(format.head_dim), at + 1, 1.0f);
+      addresses.push_back(reinterpret_cast<uintptr_t>(pages.data() + at));
+    }
+    std::vector<float> ring(static_cast<size_t>(n_queries * n_heads * format.head_dim));
+    Random random(3);
+    for (float& v : ring) v = random.normal();
+    std::vector<uint32_t> out(static_cast<size_t>(format.n_kv_heads * n_queries * k));
+    std::vector<TopKeysJob> jobs;
+    for (int32_t h = 0; h < format.n_kv_heads; ++h)
+      jobs.push_back({0, h, addresses.data(), static_cast<uint64_t>(h) * format.head_bytes(), n_keys, 0, n_queries, k, false,
+                      &out[static_cast<size_t>(h * n_queries * k)]});
+    const TopKeysShape shape{format, n_heads, 0.125f, {pointer(ring.data()), n_queries}, {false, KeyScoring::Pooling::avg, 5}};
+    return seconds(clock, [&] { backend.top_keys(jobs, shape); });
+  }
 };
 
 int run(const std::string& path, int32_t n_threads, bool cpu_time) {
@@ -191,6 +214,16 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time) {
     const double flops = 4.0 * 128 * 32 * 512 * (4096 - 256) * 1e-9;
     std::printf("%-8s %12.1f %8.0f%% %8.0f GFLOP/s\n", type_traits(kv_tensor_type(type))->name, decode,
                 100 * decode / bandwidth, flops / bench.attend(type, Phase::prefill, 4096, 512));
+  }
+
+  std::printf("\n%-8s %12s %12s %9s\n", "top_keys", "Mkeys/s", "keys GB/s", "of read");
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    const KvFormat format{type, 1, 8, 64};
+    const int32_t n_keys = 32768;
+    const double keys = 8.0 * n_keys, s = bench.top_keys(format, n_keys);
+    const double rate = keys * static_cast<double>(format.vector_bytes()) * 1e-9 / s;
+    std::printf("%-8s %12.1f %12.2f %8.0f%%\n", type_traits(kv_tensor_type(type))->name, keys * 1e-6 / s, rate,
+                100 * rate / bandwidth);
   }
   return 0;
 }

@@ -1,0 +1,156 @@
+// Worked numbers of HeteroCache and SyncKV through the policies themselves, from head profiles and without.  Of a
+// policy's slots one or two a head are for generated tokens: budgets are chosen so that the prompt's part is the number.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/random_blocks.h"
+#include "tests/unit/policy_fake_session.h"
+
+namespace orrery::policy {
+namespace {
+
+const int32_t kNoWindow[] = {0, 0};
+Shape shape(uint32_t n_kv_heads, uint32_t n_context, uint32_t n_layers = 1) {
+  return {n_layers, n_kv_heads, n_context, {kNoWindow, n_layers}};
+}
+
+std::shared_ptr<const HeadProfile> profile(std::vector<Role> roles, std::vector<uint32_t> pivot_of,
+                                           std::vector<double> stability) {
+  HeadProfile p;
+  p.top_k = 1024;
+  p.layers.resize(1);
+  p.layers[0].roles = {std::move(roles), std::move(pivot_of)};
+  p.layers[0].stability = std::move(stability);
+  const Status status = check_profile(p);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return std::make_shared<const HeadProfile>(std::move(p));
+}
+
+std::vector<float> noise(uint32_t head, uint32_t position, uint32_t n_keys) {
+  testing::Random random(uint64_t{head} << 32 | position);
+  std::vector<float> out(n_keys);
+  for (float& x : out) x = 4 * random.uniform();
+  return out;
+}
+
+constexpr Role kAnchor = Role::anchor, kVolatile = Role::volatile_head, kPivot = Role::pivot, kSatellite = Role::satellite;
+constexpr uint32_t kNo = kNoHead;
+
+// N = 6, N_full = 3, L = 100, rho = .8 of the prompt: L_base = 60, and eq. 8 deals 180 tokens.
+TEST(PolicyWorked, HeteroCachesLengths) {
+  const std::vector<Role> roles = {kPivot, kSatellite, kVolatile, kAnchor, kPivot, kSatellite};
+  const std::vector<uint32_t> pivot_of = {kNo, 0, kNo, kNo, kNo, 4};
+  const struct {
+    double stability;
+    uint32_t lengths[3];
+  } cases[] = {{.25, {45, 90, 45}}, {.1, {40, 100, 40}}};   // the second's 128.6 of 100 tokens are dealt to the others
+  for (const auto& c : cases) {
+    const auto p = profile(roles, pivot_of, {.9, .5, .1, c.stability, .9, .5});
+    auto made = make_policy("heterocache", shape(6, 1000), {486.0 / 606, 6000}, {{"tail", "1"}}, p);
+    FakeSession s(must(std::move(made)), 6, 1, 1000, noise);
+    s.settle(100);
+    EXPECT_EQ(s.total_capacity(), 486u);   // 3 * 101 + 180 + 3
+    const uint32_t wanted[] = {100, c.lengths[0], 100, c.lengths[1], 100, c.lengths[2]};
+    for (uint32_t head = 0; head < 6; ++head) {
+      EXPECT_EQ(s.n_selected(head), wanted[head]) << head;
+      EXPECT_EQ(s.capacity(head), wanted[head] + 1);
+    }
+    // K_base of both pivots, last asked.
+    ASSERT_GE(s.asked().size(), 2u);
+    for (size_t i = s.asked().size() - 2; i < s.asked().size(); ++i) EXPECT_EQ(s.asked()[i].query.k, 60u);
+    EXPECT_EQ(s.asked().back().query.head, 4u);
+  }
+  const Shape six = shape(6, 1000);
+  const auto refused = make_policy("heterocache", six, {.4, slots_for_share(six, .4)}, {}, profile(roles, pivot_of, {.9, .5, .1, .25, .9, .5}));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(std::string(refused.status().message()).find("3 of 6 heads"), std::string::npos) << refused.status().message();
+  EXPECT_NE(std::string(refused.status().message()).find("at least 0.501"), std::string::npos) << refused.status().message();
+}
+
+// Scores .2 .1 .5 .3: two tokens are {2, 3}, three are {0, 2, 3}, in score order; cut by position they would be {0, 2}.
+TEST(PolicyWorked, SatellitesTakeTheirPivotsBestTokens) {
+  const auto p = profile({kPivot, kSatellite, kSatellite, kSatellite}, {kNo, 0, 0, 0}, {.9, .3, .2, .6});   // 2 : 3 : 1
+  // 6 + 6 slots for the pivot's tokens and the others' tails of 2, and 6 tokens.
+  auto made = make_policy("heterocache", shape(4, 6), {1.0, 18}, {{"pool", "1"}, {"block", "1"}, {"tau_drift", "0.5"}}, p);
+  FakeSession s(must(std::move(made)), 4, 1, 6, [](uint32_t, uint32_t position, uint32_t n_keys) {
+    const float before[] = {.5f, .3f, .1f, .1f}, after[] = {.2f, .1f, .5f, .3f};
+    std::vector<float> out;
+    for (uint32_t key = 0; key < n_keys; ++key) out.push_back(std::log((position < 4 ? before : after)[key]));
+    return out;
+  });
+  s.settle(4);
+  EXPECT_EQ(s.selected(1), (Tokens{0, 1}));
+  EXPECT_EQ(s.selected(2), (Tokens{0, 1, 2}));
+  EXPECT_EQ(s.selected(3), (Tokens{0}));
+  s.step();
+  EXPECT_EQ(s.policy().report().n_triggers, 1u);
+  EXPECT_EQ(s.selected(1), (Tokens{0, 1}));   // not before the next step
+  EXPECT_FALSE(s.prepare());
+  EXPECT_EQ(sorted(s.selected(1)), (Tokens{2, 3}));
+  EXPECT_EQ(sorted(s.selected(2)), (Tokens{0, 2, 3}));
+  EXPECT_EQ(sorted(s.selected(3)), (Tokens{2}));
+  EXPECT_EQ(s.held()[2][0], 0u);   // what stays keeps its slot
+  EXPECT_EQ(s.policy().report().wanted_tokens, 6u);
+  EXPECT_EQ(s.policy().report().missed_tokens, 2u + 1u + 1u);   // {2, 3}, {3}, {2}
+}
+
+// Two sets of L_base of L tokens share at least 2 - L / L_base: nothing triggers at .5 once L_base is 2 / 3 of L.
+TEST(PolicyWorked, LargeSetsCannotDrift) {
+  const auto p = profile({kPivot, kSatellite, kSatellite, kSatellite}, {kNo, 0, 0, 0}, {.9, .5, .5, .5});
+  for (const uint32_t l_base : {200u, 150u}) {
+    auto made = make_policy("heterocache", shape(4, 400), {1.0, 340 + 3 * (l_base + 40)},
+                            {{"block", "1"}, {"tau_drift", "0.5"}, {"tail", "40"}, {"pool", "1"}}, p);
+    // The prompt ends with a look at its beginning; from then on the end is looked at.
+    FakeSession s(must(std::move(made)), 4, 1, 400, [](uint32_t, uint32_t position, uint32_t n_keys) {
+      std::vector<float> out;
+      for (uint32_t key = 0; key < n_keys; ++key) out.push_back(static_cast<float>(key) * (position < 300 ? -.01f : .01f));
+      return out;
+    });
+    s.settle(300);
+    EXPECT_EQ(s.n_selected(1), l_base);
+    for (int t = 0; t < 20; ++t) s.step();
+    EXPECT_EQ(s.policy().report().n_checks, 20u);
+    EXPECT_EQ(s.policy().report().n_triggers, l_base == 200 ? 0u : 1u);
+  }
+}
+
+// k / L = (share H - N_r) / (H - N_r): of 8 heads, two representatives, .333 at a share of .5 and .067 at .3. At .2 two do
+// not fit; where nobody asked for two, one does.
+TEST(PolicyWorked, SyncKvsShares) {
+  const auto settled = [&](double share, const Options& options) {
+    FakeSession s(must(make_policy("synckv", shape(8, 4000), {share, 32000}, options)), 8, 1, 4000, noise);
+    s.settle(3000);
+    return s;
+  };
+  const struct {
+    double share;
+    uint32_t k, n_full;
+    Options options;
+  } cases[] = {{.5, 999, 2, {{"representatives", "2"}, {"tail", "1"}}},   // (12004 - 6002 - 6) / 6
+               {.3, 199, 2, {{"representatives", "2"}, {"tail", "1"}}},
+               {.5, 999, 2, {{"tail", "1"}}}};
+  for (const auto& c : cases) {
+    FakeSession s = settled(c.share, c.options);
+    uint32_t n_full = 0;
+    for (uint32_t head = 0; head < 8; ++head) {
+      n_full += s.n_selected(head) == 3000;
+      EXPECT_EQ(s.n_selected(head), s.n_selected(head) == 3000 ? 3000 : c.k);
+    }
+    EXPECT_EQ(n_full, c.n_full);
+    const std::vector<Tokens> before = s.held();
+    s.settle(3000);
+    EXPECT_EQ(s.held(), before) << "the same again";
+  }
+  const Shape eight = shape(8, 4000);
+  const auto refused = make_policy("synckv", eight, {.2, slots_for_share(eight, .2)}, {{"representatives", "2"}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(std::string(refused.status().message()).find("2 of 8 heads"), std::string::npos) << refused.status().message();
+  EXPECT_NE(std::string(refused.status().message()).find("at least 0.251"), std::string::npos) << refused.status().message();
+  const auto lowered = make_policy("synckv", eight, {.2, slots_for_share(eight, .2)}, {});
+  ASSERT_TRUE(lowered.ok());
+  EXPECT_EQ(lowered.value()->n_full_heads(), 1u);
+}
+
+}  // namespace
+}  // namespace orrery::policy
