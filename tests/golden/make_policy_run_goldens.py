@@ -21,8 +21,10 @@ The attention is made up, the same to the last bit wherever it is computed. A lo
 units. Seeds are searched until no choice is closer than 1e-6 (relative for scores, absolute for remainders and distances);
 a tie of equal weights among remainders goes to the lower index.
 
-Options of a run are the policies' own by their names in the library, besides `budget` (a share), `context` (the most tokens of
-the session: 400 more than the run has, unless given) and `max_slots` (of all heads together: all, unless given). As in the library at most full_share of the heads are full, and no more than half of the budget pays for.
+Options of a run are the policies' own by their names in the library, besides `budget` (a share), `context` (the most tokens
+of the session: 400 more than the run has, unless given) and `max_slots` (of all heads together: all, unless given). As in
+the library at most full_share of the heads are full; where it is not given .2, and no more than half of the budget pays
+for.
 
 `settles` of a run: at = tokens there, sets as sorted positions, similarity of the pairs of heads (0, 1), (0, 2), .. per layer. HeteroCache: lengths and sets of the compressed heads in (layer,
 head) order, base of the pivots; `checks` [step since settling, layer, pivot, overlap's median, {satellite: its new set}
@@ -159,7 +161,7 @@ def run(case, options):
     most_slots = int(arguments.pop("max_slots", n_heads * context))
     if kind == "heterocache":
         share = min(F(arguments["budget"]), F(most_slots, n_heads * context))
-        arguments["max_full"] = int(min(F(arguments.pop("full_share", "0.2")), share / 2) * n_heads)
+        arguments["max_full"] = int(F(arguments.pop("full_share", min(F("0.2"), share / 2))) * n_heads)
     policy = (HeteroCache if kind == "heterocache" else SyncKv)(shape, watch=True, most_slots=most_slots, context=context,
                                                                **arguments)
     settled, check_row = {"heterocache": (hetero_settled, hetero_check), "synckv": (sync_settled, sync_check)}[kind]
@@ -196,8 +198,8 @@ CASES = [
                   [[1, 80, 10], [0, 16, 20], [0, 4, 24], [0, 12, 16], [2, 70, 60], [2, 8, 8], [2, 12, 8], [2, 0, 12]],
                   [[0, 0, 4], [1, 4, 24], [0, 12, 16], [1, 20, 8], [0, 8, 8], [1, 0, 30], [1, 8, 12], [3, 0, 90]]],
         "periods": [[40, 16, 0, 3], [24, 0], [12, 0, 60], [30, 20, 0, 2]],
-        "runs": [hetero("0.6", full_share="1"), hetero("0.6", full_share="1", tail="48"), hetero("0.5", full_share="1", reduce="max"),
-                 hetero("0.6"), hetero("0.3", full_share="1", surplus="thresholds"), sync("0.5", representatives="2"),
+        "runs": [hetero("0.6", full_share="0.3"), hetero("0.6", full_share="0.3", tail="48"), hetero("0.5", full_share="0.25", reduce="max"),
+                 hetero("0.6"), hetero("0.3", full_share="0.15", surplus="thresholds"), sync("0.5", representatives="2"),
                  {"policy": "streaming", "budget": "0.4"}],
     },
     {
@@ -207,9 +209,9 @@ CASES = [
                   [[0, 16, 30], [0, 24, 16], [1, 8, 24], [1, 30, 12], [0, 16, 16], [1, 8, 24], [2, 0, 240], [0, 0, 9]],
                   [[0, 16, 12], [1, 24, 16], [0, 8, 24], [0, 30, 12], [1, 16, 16], [0, 8, 24], [0, 20, 30], [1, 50, 9]]],
         "periods": [[20, 14, 0], [0, 18, 2], [25, 16]],
-        "runs": [hetero("0.45", tau_sim="0.35", tau_stable="0.3", full_share="1", reduce="max", tail="30"),
-                 hetero("0.5", tau_sim="0.35", tau_stable="0.3", tau_drift="0.6", block="4", full_share="0.5"),
-                 hetero("1", tau_sim="0.35", tau_stable="0.3", full_share="1", max_slots="2300"),
+        "runs": [hetero("0.45", tau_sim="0.35", tau_stable="0.3", full_share="0.225", reduce="max", tail="30"),
+                 hetero("0.5", tau_sim="0.35", tau_stable="0.3", tau_drift="0.6", block="4", full_share="0.25"),
+                 hetero("1", tau_sim="0.35", tau_stable="0.3", full_share="0.05", max_slots="2300"),
                  hetero("1", tau_sim="0.35", tau_stable="0.3", max_slots="1100", context="209"),
                  sync("0.4", representatives="2", tail="48"), sync("1", representatives="2", max_slots="1340", context="210"),
                  sync("0.45", representatives="1", rho="0.3", steps="4")],
@@ -220,7 +222,7 @@ CASES = [
         "heads": [[[0, 8, 8], [0, 16, 12], [0, 12, 16], [1, 8, 8], [1, 12, 16], [2, 90, 2], [2, 99, 0], [0, 20, 60]],
                   [[0, 8, 8], [0, 16, 12], [0, 12, 16], [0, 8, 8], [1, 99, 2], [1, 12, 16], [2, 99, 2], [2, 0, 240]]],
         "periods": [[14, 22, 0], [30, 10, 3]],
-        "runs": [hetero("0.8", full_share="1"), hetero("0.45", full_share="1", tail="48"), sync("0.6", representatives="2")],
+        "runs": [hetero("0.8", full_share="0.4"), hetero("0.45", full_share="0.225", tail="48"), sync("0.6", representatives="2")],
     },
     {
         "name": "a short prompt, where heads get at least 64 slots", "seed": 4000, "n_layers": 2, "n_kv_heads": 8, "group": 2,
@@ -228,7 +230,7 @@ CASES = [
         "heads": [[[0, 8, 8], [0, 16, 12], [0, 12, 16], [1, 8, 8], [1, 12, 16], [2, 90, 2], [2, 99, 0], [0, 20, 60]],
                   [[0, 8, 8], [0, 16, 12], [0, 12, 16], [0, 8, 8], [1, 99, 2], [1, 12, 16], [2, 99, 2], [2, 0, 240]]],
         "periods": [[14, 22, 0], [30, 10, 3]],
-        "runs": [hetero("0.5", full_share="1"), hetero("0.25", full_share="1"), sync("0.3", representatives="1")],
+        "runs": [hetero("0.5", full_share="0.25"), hetero("0.25", full_share="0.125"), sync("0.3", representatives="1")],
     },
 ]
 
