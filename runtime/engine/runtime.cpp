@@ -45,6 +45,8 @@ Result<kv::IoThread*> Runtime::io() {
   if (!io_) {
     kv::IoThread::Options io;
     io.link = options_.link;
+    io.fault = options_.io_fault;
+    io.wait_limit_us = options_.io_wait_limit_us;
     ORRERY_ASSIGN(io_, kv::IoThread::make(backend_.get(), std::move(io)));
   }
   return io_.get();

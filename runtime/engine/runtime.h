@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,6 +27,9 @@ struct RuntimeOptions {
   uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: half of the physical memory
   uint32_t max_sessions = 16;
   kv::Link link;                      // between reservoir and device: simulated, for measurement
+  // For tests: what happens to transfers over it (asked on the I/O thread), and for how long one is waited for.
+  std::function<kv::IoThread::Fault(const kv::IoRequest&)> io_fault;
+  uint64_t io_wait_limit_us = kv::IoThread::Options().wait_limit_us;
   LogSink log = nullptr;
   void* log_user = nullptr;
   LogLevel log_level = LogLevel::warning;
