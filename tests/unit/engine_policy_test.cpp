@@ -1,16 +1,12 @@
-// Compressed sessions: a whole budget gives full attention's bits, prompts attend to everything whatever is resident,
-// and memory is what the plan says.
+// Compressed sessions: prompts attend to everything whatever is resident, and memory is what the plan says. What a whole
+// budget gives is engine_budget_test.cpp's, what refills do engine_refill_test.cpp's.
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <set>
 #include <tuple>
 
-#include "runtime/engine/session_file.h"
 #include "runtime/policy/allocate.h"
-#include "tests/support/engine_fixture.h"
-#include "tests/support/random_blocks.h"
-#include "tests/support/shared.h"
+#include "tests/support/policy_sessions.h"
 
 namespace orrery {
 namespace {
@@ -30,20 +26,6 @@ SessionOptions with_policy(double share, uint32_t n_context = 320, KvType kv = K
   return o;
 }
 
-std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {
-  Random random(seed);
-  std::vector<int32_t> tokens(n);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.hyper().n_vocab)));
-  return tokens;
-}
-
-std::vector<float> answer(Session* session, const std::vector<int32_t>& prompt, size_t n) {
-  std::vector<float> trace;
-  unwrap(session->prefill(prompt, nullptr, nullptr));
-  greedy(session, n, &trace);
-  return trace;
-}
-
 // A model, and a policy.
 class EnginePolicy : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
@@ -52,21 +34,6 @@ class EnginePolicy : public ::testing::TestWithParam<std::tuple<const char*, con
     return with_policy(share, 320, kv, chunk, std::get<1>(GetParam()));
   }
 };
-
-// A windowed layer's slots are a ring, whose order differs from the pages': there the tokens are the same, not the bits.
-TEST_P(EnginePolicy, AWholeBudgetIsFullAttention) {
-  const auto model = open_spec(model_name());
-  const auto prompt = random_tokens(*model, 150, 1);
-  for (const KvType kv : {KvType::f32, KvType::f16}) {
-    const auto full = open_session(model, 320, kv);
-    const auto whole = unwrap(Session::open(model, options(1.0, kv)));
-    const std::vector<float> expected = answer(full.get(), prompt, 60), found = answer(whole.get(), prompt, 60);
-    EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
-    if (model->hyper().window[0] == 0) {
-      EXPECT_TRUE(same_bits(expected, found));
-    }
-  }
-}
 
 TEST_P(EnginePolicy, ThreadsAndChunksDoNotShow) {
   std::vector<float> first;
@@ -114,21 +81,6 @@ INSTANTIATE_TEST_SUITE_P(Models, EnginePolicy,
                            return name;
                          });
 
-std::shared_ptr<engine::LanguageModel> open_demo() {
-  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),
-                                            source_path("samples/models/demo-q8_0.gguf"), {}));
-}
-
-TEST(EnginePolicyDemo, AWholeBudgetGivesFiveHundredEqualTokens) {
-  const auto model = open_demo();
-  const auto prompt = random_tokens(*model, 300, 6);
-  const auto full = open_session(model, 1024, KvType::f16);
-  const auto whole = unwrap(Session::open(model, with_policy(1.0, 1024)));
-  unwrap(full->prefill(prompt, nullptr, nullptr));
-  unwrap(whole->prefill(prompt, nullptr, nullptr));
-  EXPECT_EQ(greedy(full.get(), 500), greedy(whole.get(), 500));
-}
-
 TEST(EnginePolicyDemo, ResidentTokensAreTheSinksAndTheLast) {
   const auto model = open_demo();
   const auto session = unwrap(Session::open(model, with_policy(0.25, 1024)));
@@ -168,22 +120,6 @@ TEST(EnginePolicyDemo, DeviceBytesAreTheBudget) {
   EXPECT_EQ(refused.status().code(), Code::invalid_argument);
   o.policy = "full";
   EXPECT_EQ(Session::open(model, o).take_status().code(), Code::invalid_argument);
-}
-
-TEST(EnginePolicyDemo, ASavedSessionSettlesAgain) {
-  const auto model = open_demo();
-  const auto prompt = random_tokens(*model, 300, 9);
-  const auto session = unwrap(Session::open(model, with_policy(0.3, 1024)));
-  unwrap(session->prefill(prompt, nullptr, nullptr));
-  std::vector<std::byte> bytes;
-  unwrap(engine::SessionFile::save(session.get(), [&](Span<const std::byte> piece) {
-    bytes.insert(bytes.end(), piece.begin(), piece.end());
-    return ok_status();
-  }));
-  const auto loaded = unwrap(Session::open(model, with_policy(0.3, 1024)));
-  unwrap(engine::SessionFile::load(loaded.get(), bytes, "test"));
-  unwrap(loaded->refresh_logits());
-  EXPECT_EQ(greedy(session.get(), 40), greedy(loaded.get(), 40));
 }
 
 }  // namespace

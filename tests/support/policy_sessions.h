@@ -1,0 +1,82 @@
+// Compressed sessions for tests of the engine: every policy, in the ways that differ in what moves and when.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/support/engine_fixture.h"
+#include "tests/support/random_blocks.h"
+#include "tests/support/shared.h"
+
+namespace orrery::testing {
+
+struct PolicyMode {
+  const char* name;
+  const char* policy;
+  policy::Options options;
+  bool refills;
+};
+inline void PrintTo(const PolicyMode& mode, std::ostream* out) { *out << mode.name; }
+
+// HeteroCache's thresholds are such that models without redundant heads have satellites; tau_drift 1: every check that
+// finds any change refills.
+inline const std::vector<PolicyMode>& policy_modes() {
+  static const std::vector<PolicyMode> modes = {
+      {"streaming", "streaming", {}, false},
+      {"heterocache", "heterocache", {{"tau_sim", "0.2"}, {"tau_drift", "1"}}, true},
+      {"heterocache_staggered",
+       "heterocache",
+       {{"tau_sim", "0.2"}, {"tau_drift", "1"}, {"visible", "5"}, {"stagger", "1"}},
+       true},
+      {"synckv", "synckv", {}, true},
+      {"synckv_every_step", "synckv", {{"steps", "1"}}, true},
+      {"synckv_late", "synckv", {{"steps", "5"}, {"visible", "5"}}, true},
+  };
+  return modes;
+}
+inline std::vector<PolicyMode> refilling_modes() {
+  std::vector<PolicyMode> modes;
+  for (const PolicyMode& mode : policy_modes())
+    if (mode.refills) modes.push_back(mode);
+  return modes;
+}
+
+inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, uint32_t n_context = 320,
+                                        KvType kv = KvType::f16, uint32_t chunk = 0) {
+  engine::SessionOptions o;
+  o.n_context = n_context;
+  o.kv_type = kv;
+  o.chunk_tokens = chunk;
+  o.policy = mode.policy;
+  o.policy_options = mode.options;
+  o.kv_share = share;
+  return o;
+}
+
+inline std::shared_ptr<engine::LanguageModel> open_demo(const engine::RuntimeOptions& options = runtime_options()) {
+  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)),
+                                            source_path("samples/models/demo-q8_0.gguf"), {}));
+}
+
+inline std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.hyper().n_vocab)));
+  return tokens;
+}
+
+// The logits of n greedy tokens behind a prompt.
+inline std::vector<float> answer(engine::Session* session, const std::vector<int32_t>& prompt, size_t n) {
+  std::vector<float> trace;
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  greedy(session, n, &trace);
+  return trace;
+}
+
+// Tokens asked for that are not in their slots yet.
+inline uint64_t pending_tokens(const engine::Session& session) {
+  return session.resident()->report().missed_tokens - session.resident()->refill_stats().tokens;
+}
+
+}  // namespace orrery::testing

@@ -1,0 +1,143 @@
+// A whole budget is full attention, token for token, on every model; less than that keeps within its bytes however long
+// the answer is.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/support/policy_sessions.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+using engine::Session;
+
+std::string test_name(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+bool has_window(const model::Hyperparameters& h) {
+  return std::any_of(h.window.begin(), h.window.end(), [](int32_t w) { return w > 0; });
+}
+
+// Every architecture, and every way of the fixtures' to differ within one.
+class WholeBudget : public ::testing::TestWithParam<std::string> {};
+
+// Windowed layers' slots are a ring, whose order differs from the pages': there the tokens are the same, not the bits.
+TEST_P(WholeBudget, GivesFullAttentionsTokens) {
+  const auto model = open_spec(GetParam(), runtime_options(1));
+  const auto prompt = random_tokens(*model, 150, 1);
+  for (const KvType kv : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    if ((kv == KvType::q8_0 || kv == KvType::q4_0) && model->hyper().head_dim % 32 != 0) continue;
+    const auto full = open_session(model, 256, kv);
+    const std::vector<float> expected = answer(full.get(), prompt, 80);
+    for (const PolicyMode& mode : policy_modes()) {
+      SCOPED_TRACE(std::string(mode.name) + ", KV type " + std::to_string(static_cast<int>(kv)));
+      const auto whole = unwrap(Session::open(model, with_mode(mode, 1.0, 256, kv)));
+      const std::vector<float> found = answer(whole.get(), prompt, 80);
+      EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
+      if (!has_window(model->hyper())) {
+        EXPECT_TRUE(same_bits(expected, found));
+      }
+      EXPECT_EQ(whole->resident()->report().n_settled, 1u);
+    }
+  }
+}
+
+std::vector<std::string> specs_that_open() {
+  std::vector<std::string> names = model_spec_names();
+  names.erase(std::remove(names.begin(), names.end(), "llama-layers-differ"), names.end());   // refused, as it should be
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Specs, WholeBudget, ::testing::ValuesIn(specs_that_open()),
+                         [](const auto& tested) { return test_name(tested.param); });
+
+class DemoPolicy : public ::testing::TestWithParam<PolicyMode> {};
+
+TEST_P(DemoPolicy, AWholeBudgetGivesFiveHundredEqualTokens) {
+  const auto model = open_demo();
+  const auto prompt = random_tokens(*model, 300, 6);
+  const auto full = open_session(model, 1024, KvType::f16);
+  const std::vector<float> expected = answer(full.get(), prompt, 500);
+  for (const uint64_t bytes : {uint64_t{0}, full->kv_bytes()}) {   // by share, and by bytes
+    engine::SessionOptions o = with_mode(GetParam(), 1.0, 1024);
+    o.kv_budget_bytes = bytes;
+    const auto whole = unwrap(Session::open(model, o));
+    const std::vector<float> found = answer(whole.get(), prompt, 500);
+    EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
+    EXPECT_TRUE(same_bits(expected, found));
+  }
+}
+
+// A full tail settles everything anew, several times; slots and bytes keep to the share of what is there, and to the
+// plan. 32 of the demo's heads, 6 of them full where the policy has such: at share .5 neither the least number of slots
+// nor the full heads' own need decides.
+TEST_P(DemoPolicy, ALongAnswerKeepsToItsBudget) {
+  const auto model = open_demo();
+  const kv::Arena& arena = model->runtime().arena();
+  const uint64_t before = arena.used();
+  const engine::SessionOptions o = with_mode(GetParam(), .5, 1024);
+  const kv::Plan plan = model->plan_session(o);
+  const auto session = unwrap(Session::open(model, o));
+  EXPECT_EQ(arena.used() - before, plan.device_bytes);
+  unwrap(session->prefill(random_tokens(*model, 300, 7), nullptr, nullptr));
+  const kv::HeadStore& store = session->resident()->store();
+  const uint64_t token_bytes = engine::kv_format(model->hyper(), KvType::f16).token_bytes();
+  const bool streaming = GetParam().policy == std::string("streaming");
+  uint64_t n_settled = 0;
+  for (uint32_t n_tokens = 301; n_tokens <= 700; ++n_tokens) {
+    greedy(session.get(), 1);
+    uint64_t slots = 0, used = 0;
+    uint32_t most = 0;
+    for (uint32_t head = 0; head < store.n_heads(); ++head) {
+      ASSERT_LE(store.length(head), store.capacity(head));
+      slots += store.capacity(head);
+      used += store.length(head);
+      most = std::max(most, store.capacity(head));
+    }
+    // A full head's capacity is how far this settling reaches; streaming's heads are alike.
+    const uint64_t budget = streaming ? store.n_heads() * 150 : store.n_heads() * uint64_t{most} / 2;
+    ASSERT_LE(slots, budget);
+    ASSERT_GE(slots + store.n_heads() * 2, budget);   // and uses it, up to what a division leaves
+    ASSERT_LE(slots, store.n_slots());
+    ASSERT_EQ(session->kv_used_bytes(), used * token_bytes);
+    ASSERT_LE(slots * token_bytes, plan.full_kv_bytes + plan.compressed_kv_bytes);
+    ASSERT_EQ(arena.used() - before, plan.device_bytes);
+    // What is asked for is what is wanted, and not more than once.
+    ASSERT_LE(session->resident()->report().missed_tokens, session->resident()->report().wanted_tokens);
+    n_settled = session->resident()->report().n_settled;
+  }
+  EXPECT_GE(n_settled, streaming ? 1u : 4u);
+  EXPECT_EQ(GetParam().refills, session->resident()->refill_stats().tokens > 0);
+}
+
+// Every head holds a position at most once, and all that was generated since it settled.
+TEST_P(DemoPolicy, SlotsHoldDifferentTokensAndTheLatest) {
+  const auto model = open_demo();
+  const auto session = unwrap(Session::open(model, with_mode(GetParam(), .5, 1024)));
+  unwrap(session->prefill(random_tokens(*model, 300, 8), nullptr, nullptr));
+  uint64_t n_settled = 0;
+  uint32_t settled_at = 0;   // tokens
+  for (uint32_t n = 301; n <= 400; ++n) {
+    greedy(session.get(), 1);
+    if (session->resident()->report().n_settled > n_settled) settled_at = n - 1, ++n_settled;
+    const kv::HeadStore& store = session->resident()->store();
+    for (uint32_t head = 0; head < store.n_heads(); ++head) {
+      std::vector<uint32_t> held(store.positions(head).begin(), store.positions(head).end());
+      std::sort(held.begin(), held.end());
+      ASSERT_EQ(std::adjacent_find(held.begin(), held.end()), held.end()) << "head " << head << ", " << n << " tokens";
+      ASSERT_EQ(held.back(), n - 1);
+      ASSERT_GE(held.size(), n - settled_at);
+      ASSERT_EQ(held[held.size() - (n - settled_at)], settled_at) << "head " << head << ", " << n << " tokens";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, DemoPolicy, ::testing::ValuesIn(policy_modes()),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+}  // namespace
+}  // namespace orrery

@@ -1,0 +1,397 @@
+// Sessions whose resident KV is refilled while they answer: the same answer whatever the timing, in forks and after
+// rewinding too; and what becomes of an answer when transfers are late, fail or never end.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "runtime/engine/session_file.h"
+#include "tests/support/policy_sessions.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+using engine::Session;
+using kv::IoThread;
+using Fault = IoThread::Fault;
+using Kind = IoThread::Fault::Kind;
+
+// What happens to transfers, changed while they run.
+struct Faults {
+  std::atomic<Kind> kind{Kind::none};
+  std::atomic<int> skip{0};            // requests that it does not happen to yet
+  std::atomic<int> left{1 << 30};      // then those that it happens to
+  std::atomic<uint64_t> late_us{0};
+  std::atomic<uint64_t> asked{0};
+
+  engine::RuntimeOptions options(uint64_t wait_limit_us = 30'000'000) {
+    engine::RuntimeOptions o = runtime_options(1);
+    o.io_wait_limit_us = wait_limit_us;
+    o.io_fault = [this](const kv::IoRequest&) {
+      ++asked;
+      const Kind now = kind;
+      if (now == Kind::none || skip.fetch_sub(1) > 0 || left.fetch_sub(1) <= 0) return Fault{};
+      return Fault{now, late_us, now == Kind::fail ? error(Code::io, "the link broke") : ok_status()};
+    };
+    return o;
+  }
+  // Returns when nothing is on its way any more.
+  void wait_until_quiet() const {
+    for (uint64_t before = UINT64_MAX; before != asked;) {
+      before = asked;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+};
+
+double seconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// A decode that may fail, and go on at the next try.
+Status next_token(Session* session) {
+  if (session->tokens().size() == session->n_computed()) session->push_generated(argmax(session->logits()));
+  return session->decode();
+}
+// Generates until a step asks for a refill; how many tokens that took, 0: none did.
+uint32_t until_asked(Session* session) {
+  const uint64_t before = session->resident()->report().missed_tokens;
+  for (uint32_t n = 1; n <= 60; ++n) {
+    greedy(session, 1);
+    if (session->resident()->report().missed_tokens > before) return n;
+  }
+  return 0;
+}
+
+class Refilled : public ::testing::TestWithParam<PolicyMode> {
+ protected:
+  engine::SessionOptions options(uint32_t chunk = 0) const { return with_mode(GetParam(), .5, 640, KvType::f16, chunk); }
+};
+class EveryMode : public Refilled {};
+
+TEST_P(EveryMode, ThreadsChunksAndTheLinkDoNotShow) {
+  struct Case {
+    int32_t n_threads;
+    uint32_t chunk;
+    kv::Link link;
+  };
+  std::vector<float> first;
+  for (const Case& c : {Case{1, 0, {}}, Case{2, 7, {20'000'000, 0}}, Case{4, 64, {0, 300}}, Case{2, 0, {50'000'000, 100}}}) {
+    engine::RuntimeOptions o = runtime_options(c.n_threads);
+    o.link = c.link;
+    const auto model = open_demo(o);
+    const auto session = unwrap(Session::open(model, options(c.chunk)));
+    const std::vector<float> trace = answer(session.get(), random_tokens(*model, 200, 2), 40);
+    if (first.empty()) first = trace;
+    EXPECT_TRUE(same_bits(trace, first)) << c.n_threads << " threads";
+    EXPECT_EQ(GetParam().refills, session->resident()->refill_stats().tokens > 0);
+    if (GetParam().refills && (c.link.bytes_per_second || c.link.latency_us)) {
+      EXPECT_GT(session->resident()->refill_stats().transfer_us, 0u);
+    }
+  }
+}
+
+TEST_P(EveryMode, ASlowLinkDoesNotShowOnSmallModels) {
+  for (const char* spec : {"qwen3", "phi3-window", "glm4"}) {
+    std::vector<float> first;
+    for (const kv::Link& link : {kv::Link{}, kv::Link{1'000'000, 0}, kv::Link{1'000'000, 300}}) {
+      engine::RuntimeOptions o = runtime_options(1);
+      o.link = link;
+      const auto model = open_spec(spec, o);
+      const auto session = unwrap(Session::open(model, with_mode(GetParam(), .6, 320)));
+      const std::vector<float> trace = answer(session.get(), random_tokens(*model, 120, 3), 25);
+      if (first.empty()) first = trace;
+      EXPECT_TRUE(same_bits(trace, first)) << spec;
+    }
+  }
+}
+
+// The prompt's KV has the same bits, and the resident part is chosen anew.
+TEST_P(EveryMode, RewoundItIsAFreshSession) {
+  const auto model = open_demo();
+  std::vector<int32_t> prompt = random_tokens(*model, 250, 4);
+  const std::vector<int32_t> other = random_tokens(*model, 70, 5);
+  const auto rewound = unwrap(Session::open(model, options())), fresh = unwrap(Session::open(model, options()));
+  answer(rewound.get(), prompt, 33);
+  unwrap(rewound->rewind(180));
+  const std::vector<float> found = answer(rewound.get(), other, 40);
+  prompt.resize(180);
+  prompt.insert(prompt.end(), other.begin(), other.end());
+  EXPECT_TRUE(same_bits(found, answer(fresh.get(), prompt, 40)));
+}
+
+TEST_P(EveryMode, ASavedSessionGoesOn) {
+  const auto model = open_demo();
+  const auto save = [](Session* session) {
+    std::vector<std::byte> bytes;
+    unwrap(engine::SessionFile::save(session, [&](Span<const std::byte> piece) {
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+      return ok_status();
+    }));
+    return bytes;
+  };
+  const auto session = unwrap(Session::open(model, options())), loaded = unwrap(Session::open(model, options()));
+  unwrap(session->prefill(random_tokens(*model, 300, 9), nullptr, nullptr));
+  unwrap(engine::SessionFile::load(loaded.get(), save(session.get()), "test"));
+  unwrap(loaded->refresh_logits());
+  EXPECT_EQ(greedy(session.get(), 40), greedy(loaded.get(), 40));
+  // In the middle of an answer, with a refill on its way; into a session that is in the middle of another.
+  const std::vector<std::byte> bytes = save(session.get());
+  unwrap(engine::SessionFile::load(loaded.get(), bytes, "test"));
+  EXPECT_EQ(save(loaded.get()), bytes);
+  EXPECT_EQ(as_vector(loaded->tokens()), as_vector(session->tokens()));
+  unwrap(loaded->refresh_logits());
+  greedy(loaded.get(), 40);
+  EXPECT_EQ(loaded->n_computed(), 380u);
+}
+
+TEST_P(EveryMode, AParkedForkGoesOn) {
+  const auto probe = open_demo();
+  engine::RuntimeOptions o = runtime_options(1);
+  o.device_budget_bytes = probe->runtime().arena().used() + probe->plan_session(options()).device_bytes;
+  const auto model = open_demo(o);
+  auto session = unwrap(Session::open(model, options()));
+  const auto prompt = random_tokens(*model, 250, 10);
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  auto fork = unwrap(session->fork());
+  ASSERT_TRUE(fork->parked());
+  const std::vector<int32_t> expected = greedy(session.get(), 40);
+  EXPECT_EQ(fork->resume().code(), Code::out_of_device_memory);
+  EXPECT_TRUE(fork->parked());
+  const auto second = unwrap(session->fork());   // in the middle of an answer
+  ASSERT_TRUE(second->parked());
+  session.reset();
+  unwrap(fork->resume());
+  EXPECT_EQ(greedy(fork.get(), 40), expected);
+  fork.reset();
+  unwrap(second->resume());
+  greedy(second.get(), 40);
+  EXPECT_EQ(second->n_computed(), 330u);
+}
+
+TEST_P(Refilled, AForkWithARefillOnItsWayGoesOnAlike) {
+  for (const kv::Link& link : {kv::Link{}, kv::Link{20'000'000, 300}}) {
+    engine::RuntimeOptions o = runtime_options(2);
+    o.link = link;
+    const auto model = open_demo(o);
+    const auto session = unwrap(Session::open(model, options())), alone = unwrap(Session::open(model, options()));
+    const auto prompt = random_tokens(*model, 200, 11);
+    unwrap(session->prefill(prompt, nullptr, nullptr));
+    const uint32_t n = until_asked(session.get());
+    ASSERT_GT(n, 0u);
+    auto fork = unwrap(session->fork());
+    std::vector<float> a, b, c;
+    for (int i = 0; i < 30; ++i) greedy(session.get(), 1, &a), greedy(fork.get(), 1, &b);   // by turns
+    EXPECT_TRUE(same_bits(a, b));
+    unwrap(alone->prefill(prompt, nullptr, nullptr));
+    greedy(alone.get(), n);
+    greedy(alone.get(), 30, &c);
+    EXPECT_TRUE(same_bits(a, c));   // having been forked does not show
+    // Whoever stays does not mind the other's going, whatever was on its way.
+    const auto last = unwrap(fork->fork());
+    fork.reset();
+    std::vector<float> d, e;
+    greedy(session.get(), 20, &d);
+    greedy(last.get(), 20, &e);
+    EXPECT_TRUE(same_bits(d, e));
+  }
+}
+
+TEST_P(Refilled, NothingIsTakenOfTheDeviceOnceItIsOpen) {
+  const auto model = open_demo();
+  const kv::Arena& arena = model->runtime().arena();
+  const uint64_t before = arena.used();
+  const kv::Plan plan = model->plan_session(options());
+  const auto session = unwrap(Session::open(model, options()));
+  const uint64_t used = arena.used();
+  EXPECT_EQ(used - before, plan.device_bytes);
+  unwrap(session->prefill(random_tokens(*model, 200, 12), nullptr, nullptr));
+  EXPECT_EQ(arena.used(), used);
+  for (int i = 0; i < 300; ++i) {
+    greedy(session.get(), 1);
+    ASSERT_EQ(arena.used(), used);
+  }
+  EXPECT_GT(session->resident()->refill_stats().tokens, 0u);
+  unwrap(session->rewind(150));
+  EXPECT_EQ(arena.used(), used);
+  unwrap(session->prefill(random_tokens(*model, 100, 13), nullptr, nullptr));
+  greedy(session.get(), 50);
+  EXPECT_EQ(arena.used(), used);
+}
+
+// Faults ---------------------------------------------------------------------------------------------------------
+
+TEST_P(Refilled, LateTransfersStallAndChangeNothing) {
+  Faults faults;
+  const auto model = open_demo(faults.options());
+  const auto prompt = random_tokens(*model, 200, 14);
+  const auto on_time = unwrap(Session::open(model, options())), late = unwrap(Session::open(model, options()));
+  const std::vector<float> expected = answer(on_time.get(), prompt, 30);
+  faults.kind = Kind::late;
+  faults.late_us = 500;
+  EXPECT_TRUE(same_bits(answer(late.get(), prompt, 30), expected));
+  EXPECT_GT(late->resident()->refill_stats().stall_us, 500u);
+  EXPECT_GE(late->resident()->refill_stats().transfer_us, 500 * late->resident()->refill_stats().requests);
+  EXPECT_EQ(late->resident()->refill_stats().bytes, on_time->resident()->refill_stats().bytes);
+}
+
+TEST_P(Refilled, OneFailedTransferEndsOneDecode) {
+  std::vector<int32_t> first;
+  for (int again = 0; again < 2; ++again) {   // what comes after is no accident
+    Faults faults;
+    const auto model = open_demo(faults.options());
+    const auto session = unwrap(Session::open(model, options()));
+    unwrap(session->prefill(random_tokens(*model, 200, 15), nullptr, nullptr));
+    faults.skip = 30;
+    faults.left = 1;
+    faults.kind = Kind::fail;
+    Status failed;
+    while (failed.ok() && session->n_computed() < 260) failed = next_token(session.get());
+    ASSERT_EQ(failed.code(), Code::io);
+    EXPECT_NE(std::string(failed.message()).find("the link broke"), std::string::npos) << failed.message();
+    const uint32_t n = session->n_computed();
+    EXPECT_EQ(session->tokens().size(), n + 1u);   // the token waits for the next try
+    EXPECT_FALSE(session->resident()->settled());
+    EXPECT_GT(pending_tokens(*session), 0u);       // asked for, and given up
+    EXPECT_GE(session->resident()->refill_stats().requests, 20u);
+    const uint64_t settled = session->resident()->report().n_settled;
+    unwrap(next_token(session.get()));
+    EXPECT_EQ(session->n_computed(), n + 1);
+    EXPECT_EQ(session->resident()->report().n_settled, settled + 1);
+    greedy(session.get(), 20);
+    unwrap(session->prefill(random_tokens(*model, 40, 16), nullptr, nullptr));
+    greedy(session.get(), 20);
+    if (again == 0) first = as_vector(session->tokens());
+    EXPECT_EQ(as_vector(session->tokens()), first);
+  }
+}
+
+TEST_P(Refilled, WhereEveryTransferFailsAnswersStillEnd) {
+  Faults faults;
+  const auto model = open_demo(faults.options());
+  const auto session = unwrap(Session::open(model, options()));
+  unwrap(session->prefill(random_tokens(*model, 200, 17), nullptr, nullptr));
+  faults.kind = Kind::fail;
+  int n_failed = 0;
+  while (session->n_computed() < 230) {
+    const Status status = next_token(session.get());
+    if (status.ok()) continue;
+    ASSERT_EQ(status.code(), Code::io);
+    ASSERT_LE(++n_failed, 30);   // the next try settles, and needs no transfer
+    unwrap(next_token(session.get()));
+  }
+  EXPECT_GT(n_failed, 0);
+  EXPECT_EQ(session->resident()->refill_stats().tokens, 0u);
+  faults.kind = Kind::none;
+  const Status last = next_token(session.get());   // it may need what has failed before
+  EXPECT_TRUE(last.ok() || last.code() == Code::io);
+  for (int i = 0; i < 20; ++i) unwrap(next_token(session.get()));
+  EXPECT_GT(session->resident()->refill_stats().tokens, 0u);
+}
+
+TEST_P(Refilled, ATransferThatNeverEndsIsGivenUp) {
+  Faults faults;
+  auto model = open_demo(faults.options(20'000));
+  auto session = unwrap(Session::open(model, options()));
+  const auto other = unwrap(Session::open(model, options()));
+  const auto prompt = random_tokens(*model, 200, 18);
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  faults.kind = Kind::never;
+  Status failed;
+  while (failed.ok() && session->n_computed() < 260) failed = next_token(session.get());
+  ASSERT_EQ(failed.code(), Code::io);
+  const std::string message = failed.message();
+  EXPECT_NE(message.find("head"), std::string::npos) << message;
+  EXPECT_NE(message.find("bytes"), std::string::npos) << message;
+  EXPECT_GE(session->resident()->refill_stats().stall_us, 20'000u);
+  // It goes on, and so does another session of the runtime, before and after this one is closed.
+  faults.kind = Kind::none;
+  greedy(session.get(), 10);
+  const std::vector<float> a = answer(other.get(), prompt, 30);
+  session.reset();
+  unwrap(other->rewind(0));
+  EXPECT_TRUE(same_bits(answer(other.get(), prompt, 30), a));
+}
+
+// With a wait limit of half a minute, everything that does not need the tokens is at once.
+TEST_P(Refilled, WhatNeverArrivesHoldsUpNothingElse) {
+  Faults faults;
+  auto model = open_demo(faults.options());
+  auto session = unwrap(Session::open(model, options()));
+  const auto prompt = random_tokens(*model, 200, 19), more = random_tokens(*model, 50, 20);
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  // Leaves the session, at its prompt's end so far, with a transfer under way that never ends.
+  const auto hang = [&] {
+    faults.kind = Kind::none;
+    unwrap(session->rewind(200));
+    unwrap(session->refresh_logits());
+    const uint64_t before = faults.asked;
+    faults.kind = Kind::never;
+    ASSERT_GT(until_asked(session.get()), 0u);
+    ASSERT_LT(seconds([&] {
+                while (faults.asked == before) std::this_thread::yield();
+              }),
+              10);
+  };
+  const double limit = 5;
+  hang();
+  EXPECT_LT(seconds([&] { unwrap(session->fork()).reset(); }), limit);
+  hang();
+  EXPECT_LT(seconds([&] { unwrap(session->rewind(150)); }), limit);
+  faults.kind = Kind::none;
+  unwrap(session->prefill({prompt.data() + 150, 50}, nullptr, nullptr));
+  hang();
+  EXPECT_LT(seconds([&] { unwrap(session->prefill(more, nullptr, nullptr)); }), limit);
+  // What remains is a session like any other.
+  faults.kind = Kind::none;
+  unwrap(session->rewind(200));
+  const std::vector<float> found = answer(session.get(), more, 20);
+  const auto fresh = unwrap(Session::open(model, options()));
+  std::vector<int32_t> both = prompt;
+  both.insert(both.end(), more.begin(), more.end());
+  EXPECT_TRUE(same_bits(found, answer(fresh.get(), both, 20)));
+  hang();
+  EXPECT_LT(seconds([&] { session.reset(); }), limit);
+}
+
+// A fork of a session whose transfers fail or hang fails by itself, and neither minds the other.
+TEST_P(Refilled, AForksFaultsAreItsOwn) {
+  Faults faults;
+  const auto model = open_demo(faults.options(20'000));
+  const auto prompt = random_tokens(*model, 200, 21);
+  for (const Kind kind : {Kind::fail, Kind::never}) {
+    faults.kind = Kind::none;
+    const auto session = unwrap(Session::open(model, options())), alone = unwrap(Session::open(model, options()));
+    unwrap(session->prefill(prompt, nullptr, nullptr));
+    const uint32_t n = until_asked(session.get());
+    ASSERT_GT(n, 0u);
+    const auto fork = unwrap(session->fork());
+    std::vector<float> a, b;
+    greedy(session.get(), 20, &a);
+    faults.wait_until_quiet();   // its own transfers have been made, and the fork's first ones
+    faults.kind = kind;
+    Status failed;
+    while (failed.ok() && fork->n_computed() < 270) failed = next_token(fork.get());
+    EXPECT_EQ(failed.code(), Code::io);
+    faults.kind = Kind::none;
+    unwrap(next_token(fork.get()));
+    greedy(fork.get(), 10);
+    greedy(session.get(), 20, &a);
+    unwrap(alone->prefill(prompt, nullptr, nullptr));
+    greedy(alone.get(), n);
+    greedy(alone.get(), 40, &b);
+    EXPECT_TRUE(same_bits(a, b));
+  }
+}
+
+const auto mode_name = [](const auto& tested) { return std::string(tested.param.name); };
+INSTANTIATE_TEST_SUITE_P(Modes, EveryMode, ::testing::ValuesIn(policy_modes()), mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, Refilled, ::testing::ValuesIn(refilling_modes()), mode_name);
+
+}  // namespace
+}  // namespace orrery
