@@ -63,6 +63,8 @@ orrery_status orrery_calibrate(orrery_model* model, const int32_t* tokens, const
     ORRERY_ASSIGN(const engine::CalibrationOptions o, calibration_options(options));
     std::vector<Span<const int32_t>> texts;
     for (size_t i = 0; i < n_texts; ++i) {
+      if (n_tokens[i] > INT32_MAX)   // no pointer goes so far
+        return orrery::error(Code::invalid_argument, "text %zu has %zu tokens, calibration needs fewer", i, n_tokens[i]);
       texts.emplace_back(tokens, n_tokens[i]);
       tokens += n_tokens[i];
     }

@@ -223,6 +223,8 @@ const Command& profile_command() {
        model_group()},
       "  orrery profile model.gguf book.txt talk.txt --out model.profile.json --png pictures\n"
       "  orrery profile model.gguf book.txt --full-share 20% --out model.profile.json\n"
+      "  orrery template model.gguf --messages chat.json > chat.txt\n"
+      "  orrery profile model.gguf chat.txt --special --steps 12 --out model.profile.json\n"
       "  orrery chat model.gguf --policy heterocache --kv-budget 30% --head-profile model.profile.json\n",
       0,
       1000000,

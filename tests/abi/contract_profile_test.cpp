@@ -216,6 +216,7 @@ TEST_F(Profiles, ArgumentsAreChecked) {
   EXPECT_EQ(calibrate(good, nullptr, {15}), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::strstr(error.message, "text 0 has 15 tokens"), nullptr) << error.message;
   EXPECT_EQ(calibrate(good, nullptr, {20, 3}), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(calibrate(good, nullptr, {SIZE_MAX, 20}), ORRERY_INVALID_ARGUMENT);
   const auto with = [&](auto field, auto value) {
     orrery_calibrate_options o = quick();
     o.*field = value;
