@@ -132,7 +132,9 @@ uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& o
   const policy::Shape shape = policy_shape(h, n_context);
   const uint64_t all = policy::slots_for_share(shape, 1.0);
   if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, options.kv_share);
-  return std::min(all, options.kv_budget_bytes / kv_format(h, options.kv_type).token_bytes());
+  // Of the arena's units: the last, broken one would be more than was asked for.
+  const uint64_t bytes = options.kv_budget_bytes / kv::kArenaAlignment * kv::kArenaAlignment;
+  return std::min(all, bytes / kv_format(h, options.kv_type).token_bytes());
 }
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type) {
