@@ -101,7 +101,11 @@ class HeteroCache final : public Policy {
   }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   Report report() const override { return report_; }
-  std::unique_ptr<Policy> clone() const override { return std::make_unique<HeteroCache>(*this); }
+  std::unique_ptr<Policy> clone() const override {
+    auto copy = std::make_unique<HeteroCache>(*this);
+    copy->report_ = report_.of_fork();
+    return copy;
+  }
 
  private:
   struct Head {

@@ -72,6 +72,13 @@ struct Report {
   uint64_t n_settled = 0;       // times
   uint64_t n_checks = 0, n_triggers = 0;
   uint64_t wanted_tokens = 0, missed_tokens = 0;   // of refills: tokens that heads should hold, and did not
+  // What a fork begins with: it counts for itself.
+  Report of_fork() const {
+    Report fork;
+    fork.roles = roles;
+    fork.n_demoted = n_demoted;
+    return fork;
+  }
 };
 
 class Policy {
@@ -96,7 +103,7 @@ class Policy {
     return ok_status();
   }
   virtual Report report() const { return {}; }
-  // A policy in the same state, for a fork.
+  // A policy in the same state, for a fork; its report is of_fork().
   virtual std::unique_ptr<Policy> clone() const = 0;
 };
 

@@ -57,7 +57,11 @@ class Streaming final : public Policy {
     return report;
   }
 
-  std::unique_ptr<Policy> clone() const override { return std::make_unique<Streaming>(*this); }
+  std::unique_ptr<Policy> clone() const override {
+    auto copy = std::make_unique<Streaming>(*this);
+    copy->n_settled_ = 0;
+    return copy;
+  }
 
  private:
   // A windowed layer has no use for sinks; one slot at least is for recent tokens.

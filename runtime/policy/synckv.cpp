@@ -89,7 +89,11 @@ class SyncKv final : public Policy {
   }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   Report report() const override { return report_; }
-  std::unique_ptr<Policy> clone() const override { return std::make_unique<SyncKv>(*this); }
+  std::unique_ptr<Policy> clone() const override {
+    auto copy = std::make_unique<SyncKv>(*this);
+    copy->report_ = report_.of_fork();
+    return copy;
+  }
 
  private:
   struct Head {
