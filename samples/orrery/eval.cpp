@@ -347,6 +347,8 @@ const Command& eval_command() {
       "answer by answer; KL is the divergence KL(full || policy) in nats and top-1 the share of equal likeliest\n"
       "tokens, over full attention's own answers put through the policy's decoding token by token. tokens/s is\n"
       "decoding; device KV what a session has; moved/token what came from host memory for a generated token.\n"
+      "Of policies that refresh: hits is the share of the tokens asked for that were on the device already, hidden the\n"
+      "share of the transfers' time that no step waited for, triggers those of HeteroCache for 100 generated tokens.\n"
       "\n"
       "Tasks (after RULER), generated in the language of the demo model, which is plain English:\n"
       "  single       a number for a key, hidden among sentences that say nothing\n"

@@ -42,6 +42,7 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
   row.task = task;
   double score = 0, full_score = 0, both = 0, kl = 0;
   uint64_t compared = 0, agreed = 0, prompt_tokens = 0, prefill_us = 0, decode_us = 0;
+  uint64_t n_checks = 0, n_triggers = 0, wanted = 0, missed = 0;
   std::vector<const EvalRecord*> full(samples.size(), nullptr);
   for (const Entry& entry : entries) {
     if (entry.config == 0) full[entry.sample] = &entry.record;
@@ -71,6 +72,12 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
     decode_us += record.decode_us;
     row.device_kv_bytes = std::max(row.device_kv_bytes, record.device_kv_bytes);
     row.host_to_device_bytes += record.host_to_device_bytes;
+    row.transfer_us += record.transfer_us;
+    row.stall_us += record.stall_us;
+    n_checks += record.n_checks;
+    n_triggers += record.n_triggers;
+    wanted += record.wanted_tokens;
+    missed += record.missed_tokens;
   }
   if (row.answers > 0) row.score = score / static_cast<double>(row.answers);
   if (full_score > 0) row.kept = both / full_score;
@@ -78,6 +85,10 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
     row.kl = kl / static_cast<double>(compared);
     row.top1 = static_cast<double>(agreed) / static_cast<double>(compared);
   }
+  const auto ratio = [](uint64_t part, uint64_t of) { return static_cast<double>(part) / static_cast<double>(of); };
+  if (wanted > 0) row.hits = 1 - ratio(missed, wanted);
+  if (row.transfer_us > 0) row.hidden = 1 - ratio(row.stall_us, row.transfer_us);
+  if (n_checks > 0 && row.generated_tokens > 0) row.triggers = 100 * ratio(n_triggers, row.generated_tokens);
   row.decode_tokens_per_second = per_second(row.generated_tokens, decode_us);
   row.prefill_tokens_per_second = per_second(prompt_tokens, prefill_us);
   return row;
@@ -111,18 +122,19 @@ std::vector<EvalPoint> EvalResults::points() const {
 }
 
 std::string table_head() {
-  return format("%8s  %-28s %6s %6s %8s %9s %6s %9s %11s %12s\n", "length", "policy, budget", "score", "kept",
-                "answers", "KL", "top-1", "tokens/s", "device KV", "moved/token");
+  return format("%8s  %-28s %6s %6s %8s %9s %6s %9s %11s %12s %6s %7s %8s\n", "length", "policy, budget", "score",
+                "kept", "answers", "KL", "top-1", "tokens/s", "device KV", "moved/token", "hits", "hidden", "triggers");
 }
 
 std::string table_line(const EvalResults& results, const EvalRow& row) {
   std::string line = format("%8llu  %-28s ", static_cast<unsigned long long>(row.length),
                             title(results.configs[row.config]).c_str());
   if (row.answers == 0) return line + row.error + "\n";
-  line += format("%6.3f %6s %8zu %9s %6s %9.1f %11s %12s\n", row.score, shown(row.kept, 3).c_str(),
+  line += format("%6.3f %6s %8zu %9s %6s %9.1f %11s %12s %6s %7s %8s\n", row.score, shown(row.kept, 3).c_str(),
                  row.answers, shown(row.kl, 5).c_str(), shown(row.top1, 3).c_str(),
                  row.decode_tokens_per_second, human_bytes(row.device_kv_bytes).c_str(),
-                 human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str());
+                 human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str(),
+                 shown(row.hits, 3).c_str(), shown(row.hidden, 3).c_str(), shown(row.triggers, 1).c_str());
   if (!row.error.empty()) line += format("%8s  some samples ", "") + row.error + "\n";
   return line;
 }
@@ -167,6 +179,11 @@ Json results_json(const EvalResults& results) {
       entry["device_kv_bytes"] = row.device_kv_bytes;
       entry["generated_tokens"] = row.generated_tokens;
       entry["host_to_device_bytes"] = row.host_to_device_bytes;
+      entry["transfer_us"] = row.transfer_us;
+      entry["stall_us"] = row.stall_us;
+      entry["hits"] = optional_json(row.hits);
+      entry["hidden"] = optional_json(row.hidden);
+      entry["triggers_per_100_tokens"] = optional_json(row.triggers);
     }
     rows.push_back(entry);
   }

@@ -249,6 +249,12 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
   record.decode_us = stats.decode_us;
   record.device_kv_bytes = stats.device_kv_bytes;
   record.host_to_device_bytes = stats.host_to_device_bytes;
+  record.transfer_us = stats.transfer_us;
+  record.stall_us = stats.stall_us;
+  record.n_checks = stats.n_checks;
+  record.n_triggers = stats.n_triggers;
+  record.wanted_tokens = stats.wanted_tokens;
+  record.missed_tokens = stats.missed_tokens;
   return record;
 }
 
@@ -331,7 +337,13 @@ Json record_json(const EvalRecord& record) {
           {"prefill_us", record.prefill_us},
           {"decode_us", record.decode_us},
           {"device_kv_bytes", record.device_kv_bytes},
-          {"host_to_device_bytes", record.host_to_device_bytes}};
+          {"host_to_device_bytes", record.host_to_device_bytes},
+          {"transfer_us", record.transfer_us},
+          {"stall_us", record.stall_us},
+          {"n_checks", record.n_checks},
+          {"n_triggers", record.n_triggers},
+          {"wanted_tokens", record.wanted_tokens},
+          {"missed_tokens", record.missed_tokens}};
 }
 
 EvalRecord record_from(const Json& json) {
@@ -356,6 +368,12 @@ EvalRecord record_from(const Json& json) {
   record.decode_us = json.at("decode_us").get<uint64_t>();
   record.device_kv_bytes = json.at("device_kv_bytes").get<uint64_t>();
   record.host_to_device_bytes = json.at("host_to_device_bytes").get<uint64_t>();
+  record.transfer_us = json.at("transfer_us").get<uint64_t>();
+  record.stall_us = json.at("stall_us").get<uint64_t>();
+  record.n_checks = json.at("n_checks").get<uint64_t>();
+  record.n_triggers = json.at("n_triggers").get<uint64_t>();
+  record.wanted_tokens = json.at("wanted_tokens").get<uint64_t>();
+  record.missed_tokens = json.at("missed_tokens").get<uint64_t>();
   return record;
 }
 

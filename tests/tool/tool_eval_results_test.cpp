@@ -2,6 +2,7 @@
 // show.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "samples/orrery/eval_charts.h"
@@ -90,6 +91,40 @@ TEST(EvalResults, RowsSumUp) {
   // 2 lengths x 4 policies and budgets, and for those that answered 2 tasks and 1.
   EXPECT_EQ(results.rows().size(), 8u + 3 * 2 + 3);
   EXPECT_EQ(results.points().size(), 12u);
+}
+
+// Two samples of one length under one policy: sums first, then ratios.
+TEST(EvalResults, RefillsAreSummedBeforeTheyAreDivided) {
+  EvalResults results = made_up();
+  const auto refills = [](EvalRecord* r, uint64_t transfer, uint64_t stall, uint64_t checks, uint64_t triggers,
+                          uint64_t wanted, uint64_t missed) {
+    r->transfer_us = transfer, r->stall_us = stall, r->n_checks = checks, r->n_triggers = triggers;
+    r->wanted_tokens = wanted, r->missed_tokens = missed;
+  };
+  refills(&results.entries[1].record, 300, 60, 8, 3, 90, 30);
+  refills(&results.entries[5].record, 100, 20, 4, 1, 10, 10);
+  const EvalRow row = results.row(1, 1000, "");
+  EXPECT_EQ(row.transfer_us, 400u);
+  EXPECT_EQ(row.stall_us, 80u);
+  EXPECT_DOUBLE_EQ(row.hidden.value(), .8);
+  EXPECT_DOUBLE_EQ(row.hits.value(), .6);
+  EXPECT_DOUBLE_EQ(row.triggers.value(), 10);   // 4 in 40 tokens
+  const std::string line = table_line(results, row);
+  EXPECT_NE(line.find(" 0.600   0.800     10.0\n"), std::string::npos) << line;
+  EXPECT_EQ(table_head().size(), line.size());
+  // Where nothing was asked for there is nothing to divide.
+  const EvalRow none = results.row(2, 1000, "");
+  EXPECT_FALSE(none.hits || none.hidden || none.triggers);
+  EXPECT_NE(table_line(results, none).find("      -       -        -\n"), std::string::npos);
+  const Json rows = results_json(results).at("rows");
+  const auto found = std::find_if(rows.begin(), rows.end(), [](const Json& r) {
+    return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null();
+  });
+  ASSERT_NE(found, rows.end());
+  EXPECT_DOUBLE_EQ(found->at("hits").get<double>(), .6);
+  EXPECT_DOUBLE_EQ(found->at("hidden").get<double>(), .8);
+  EXPECT_DOUBLE_EQ(found->at("triggers_per_100_tokens").get<double>(), 10);
+  EXPECT_EQ(found->at("stall_us"), 80u);
 }
 
 TEST(EvalResults, JsonHoldsEveryAnswerAndEveryError) {

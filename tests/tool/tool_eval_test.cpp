@@ -281,6 +281,26 @@ TEST(Eval, TheWholeBudgetIsFullAttentionAndLessIsLess) {
   EXPECT_NEAR(third.at("kept").get<double>(), both / full, 1e-12);
 }
 
+TEST(Eval, RefillsHaveColumns) {
+  const Json json = eval_json({"--policies", "streaming,heterocache:tau_sim=0.2:tau_drift=1,synckv", "--budgets", "60%",
+                               "--lengths", "700", "--samples", "1", "--tasks", "facts,variables"},
+                              "refills.json");
+  const Json still = row(json, "streaming", "60%");
+  EXPECT_TRUE(still.at("hits").is_null() && still.at("hidden").is_null());
+  EXPECT_TRUE(still.at("triggers_per_100_tokens").is_null());
+  EXPECT_EQ(still.at("transfer_us"), 0);
+  const Json synckv = row(json, "synckv", "60%"), hetero = row(json, "heterocache:tau_sim=0.2:tau_drift=1", "60%");
+  EXPECT_TRUE(synckv.at("triggers_per_100_tokens").is_null());   // it has none
+  EXPECT_GT(hetero.at("triggers_per_100_tokens"), 0);
+  for (const Json& r : {synckv, hetero}) {
+    EXPECT_GT(r.at("hits"), 0);
+    EXPECT_LT(r.at("hits"), 1);
+    EXPECT_LE(r.at("hidden"), 1);
+    EXPECT_GT(r.at("transfer_us"), 0);
+    EXPECT_GT(r.at("host_to_device_bytes"), 0);
+  }
+}
+
 TEST(Eval, EveryModeAgreesWhereNothingIsDropped) {
   const Words words = {"--budgets", "100%,30%", "--lengths", "600", "--samples", "1",
                        "--tasks",   "single",   "--questions", "3"};
