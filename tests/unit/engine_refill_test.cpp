@@ -202,6 +202,34 @@ TEST_P(Refilled, AForkWithARefillOnItsWayGoesOnAlike) {
   }
 }
 
+// What waits on a slow link for tokens of a page that was shared, and is by then somebody else's.
+TEST_P(Refilled, AForkThatGoesTakesNoPagesFromUnderARefill) {
+  const auto prompt = [](const engine::LanguageModel& model, uint64_t seed) { return random_tokens(model, 250, seed); };
+  std::vector<float> expected;
+  uint32_t n = 0;
+  {
+    const auto model = open_demo();
+    const auto alone = unwrap(Session::open(model, options()));
+    unwrap(alone->prefill(prompt(*model, 22), nullptr, nullptr));
+    n = until_asked(alone.get());
+    greedy(alone.get(), 20, &expected);
+  }
+  ASSERT_GT(n, 0u);
+  engine::RuntimeOptions o = runtime_options();
+  o.link = {0, 2000};
+  const auto model = open_demo(o);
+  const auto session = unwrap(Session::open(model, options())), other = unwrap(Session::open(model, options()));
+  unwrap(session->prefill(prompt(*model, 22), nullptr, nullptr));
+  ASSERT_EQ(until_asked(session.get()), n);
+  auto fork = unwrap(session->fork());
+  std::vector<float> found;
+  greedy(session.get(), 1, &found);   // its last page becomes a copy,
+  fork.reset();                       // the one before free,
+  unwrap(other->prefill(prompt(*model, 23), nullptr, nullptr));   // and another session's
+  greedy(session.get(), 19, &found);
+  EXPECT_TRUE(same_bits(found, expected));
+}
+
 TEST_P(Refilled, NothingIsTakenOfTheDeviceOnceItIsOpen) {
   const auto model = open_demo();
   const kv::Arena& arena = model->runtime().arena();
