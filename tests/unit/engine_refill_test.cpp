@@ -346,6 +346,44 @@ TEST_P(Refilled, ATransferThatNeverEndsIsGivenUp) {
   EXPECT_TRUE(same_bits(answer(other.get(), prompt, 30), a));
 }
 
+// What a generation has told stays; the next one goes on from there.
+TEST_P(Refilled, AGenerationEndsWithItsTransfer) {
+  for (const Kind kind : {Kind::fail, Kind::never}) {
+    Faults faults;
+    const auto model = open_demo(faults.options(20'000));
+    const auto session = unwrap(Session::open(model, options()));
+    engine::GenerateOptions o;
+    o.max_tokens = 100;
+    o.ignore_end = true;
+    const auto generation = unwrap(engine::Generation::proceed(session.get(), random_tokens(*model, 200, 24), o));
+    faults.skip = 20;
+    faults.left = 1;
+    faults.kind = kind;
+    std::vector<int32_t> told;
+    engine::Event event;
+    Status status;
+    while ((status = generation->next(&event)).ok() && event.type != engine::EventType::done)
+      if (event.type == engine::EventType::token) told.push_back(event.token);
+    ASSERT_EQ(status.code(), Code::io);
+    EXPECT_TRUE(generation->finished());
+    unwrap(generation->next(&event));
+    EXPECT_EQ(event.finish, engine::Finish::cancelled);
+    ASSERT_GT(told.size(), 0u);
+    // The last token told is the one that could not be computed.
+    EXPECT_EQ(session->n_computed(), 200 + told.size() - 1);
+    std::vector<int32_t> all = random_tokens(*model, 200, 24);
+    all.insert(all.end(), told.begin(), told.end());
+    EXPECT_EQ(as_vector(session->tokens()), all);
+    all.push_back(7);
+    o.max_tokens = 30;
+    const auto next = unwrap(engine::Generation::proceed(session.get(), all, o));
+    do unwrap(next->next(&event));
+    while (event.type != engine::EventType::done);
+    EXPECT_EQ(event.generated_tokens, 30u);
+    EXPECT_EQ(event.reused_tokens, all.size() - 2);
+  }
+}
+
 // With a wait limit of half a minute, everything that does not need the tokens is at once.
 TEST_P(Refilled, WhatNeverArrivesHoldsUpNothingElse) {
   Faults faults;
