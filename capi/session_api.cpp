@@ -19,7 +19,6 @@ Result<KvType> kv_type(uint32_t given) {
 Result<engine::SessionOptions> session_options(const orrery_session_options* given) {
   orrery_session_options o;
   ORRERY_TRY(read_options(given, &orrery_session_options_init, "orrery_session_options", &o));
-  if (o.reserved != 0) return error(Code::unsupported, "orrery_session_options.reserved is not zero");
   engine::SessionOptions out;
   out.n_context = o.n_context;
   if (o.policy) out.policy = o.policy;
@@ -34,6 +33,12 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   }
   out.chunk_tokens = o.chunk_tokens;
   ORRERY_ASSIGN(out.kv_type, kv_type(o.kv_type));
+  if (o.device_kv_type != 0) {
+    auto type = kv_type(o.device_kv_type - 1);
+    if (!type.ok())
+      return error(Code::invalid_argument, "device_kv_type is %u, expected 0 or 1 + an ORRERY_KV_ value", o.device_kv_type);
+    out.device_kv_type = type.value();
+  }
   if (o.head_profile) {
     ORRERY_ASSIGN(policy::HeadProfile profile, policy::read_any_profile(o.head_profile));
     out.head_profile = std::make_shared<const policy::HeadProfile>(std::move(profile));

@@ -309,7 +309,7 @@ typedef struct orrery_option {
 struct orrery_session_options {
   uint32_t struct_size;
   uint32_t n_context;             /* tokens; 0: as trained, or what fits the arena if that is less */
-  uint32_t kv_type;               /* ORRERY_KV_; quantized types need head_dim % 32 == 0 */
+  uint32_t kv_type;               /* ORRERY_KV_: of everything that is kept; quantized types need head_dim % 32 == 0 */
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
   uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results */
   uint32_t n_policy_options;
@@ -318,9 +318,12 @@ struct orrery_session_options {
                                      prompts attend to everything, generated tokens to what is on the device */
   const orrery_option *policy_options;  /* (n_policy_options): "sinks" of streaming */
   uint64_t kv_budget_bytes;       /* device memory for KV under such a policy; 0: by share */
-  float kv_budget_share;          /* of full KV, more than 0, at most 1 (default): of n_context in the plan, of the
-                                     tokens that are there when a prompt is complete */
-  uint32_t reserved;
+  float kv_budget_share;          /* of full KV's tokens, more than 0, at most 1 (default): of n_context in the plan, of
+                                     the tokens that are there when a prompt is complete. The bytes that it comes to are
+                                     the device's type's */
+  uint32_t device_kv_type;        /* of what such a policy keeps on the device: 0: kv_type; 1 + ORRERY_KV_: that type,
+                                     which may not be finer than kv_type (F32, F16, Q8_0, Q4_0 from the finest on). Its
+                                     values are made from host memory's. "full" takes kv_type alone */
   const char *head_profile;       /* JSON of orrery_calibration_profile(), or the published HeteroCache format: policies
                                      that tell heads apart go by it; NULL: these calibrate themselves on the prompt.
                                      Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy

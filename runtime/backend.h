@@ -39,6 +39,8 @@ constexpr TensorType kv_tensor_type(KvType type) {
          : type == KvType::q8_0 ? TensorType::q8_0
                                 : TensorType::q4_0;
 }
+// Whether values of the one type keep more of a number than those of the other. The types stand in that order.
+constexpr bool finer(KvType a, KvType b) { return a < b; }
 
 // Tokens per KV page.  Attention is cut into tiles of this many keys at fixed absolute positions, so it is also the
 // unit of the (o, m, l) merge; a page is what a fork shares and what a copy moves.
@@ -52,6 +54,7 @@ struct KvFormat {
 
   uint64_t vector_bytes() const { return row_bytes(kv_tensor_type(type), static_cast<uint64_t>(head_dim)); }
   uint64_t token_bytes() const { return 2 * vector_bytes(); }                       // K and V of one head
+  uint64_t token_values() const { return 2 * static_cast<uint64_t>(head_dim); }
   uint64_t head_bytes() const { return kPageTokens * token_bytes(); }               // one page of one head
   uint64_t layer_bytes() const { return static_cast<uint64_t>(n_kv_heads) * head_bytes(); }
   uint64_t page_bytes() const { return static_cast<uint64_t>(n_layers) * layer_bytes(); }
@@ -91,8 +94,9 @@ struct Step {
   Span<const KvView> sequences;
   KvFormat kv;
   // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these instead of the sequence's pages, and
-  // writes its token to both.
+  // writes its token to both: to the page, and what convert_kv() makes of that to the slot.
   Span<const HeadView> heads = {};
+  KvFormat heads_kv = {};            // of these: as kv, but for the type
   QueryRing queries = {};            // where given (steps of one sequence): attend() keeps its queries there
 };
 
@@ -191,6 +195,10 @@ class Backend {
   virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;
   virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when it is there
   virtual void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) = 0;
+  // n_values of K and V in one type become the same in another: read as floats, and stored as append_kv() stores
+  // floats; copied where the types are equal. A multiple of 32 where one of them is quantized (whole tokens are).
+  virtual void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
+                          uint64_t n_values) = 0;
   virtual Status synchronize() = 0;
   // Gathers the pieces, one behind the other, to `to`, and returns when the bytes are there. Beside everything else: on
   // any thread, during steps too, and not in their order; nobody else touches either side meanwhile.

@@ -167,7 +167,7 @@ void store_q8_0(const float* values, uint8_t* b) {
 
 // d = (the value of largest magnitude) / -8, q = x / d + 8.5 cut to an integer, at most 15.
 void store_q4_0(const float* values, uint8_t* b) {
-  float x[32], largest = 0, extreme = 0;
+  float x[32], largest = -1, extreme = 0;   // of zeros, too, the first one's sign counts
   for (int i = 0; i < 32; ++i) {
     x[i] = finite_or_zero(values[i]);
     if (std::fabs(x[i]) > largest) {

@@ -105,6 +105,8 @@ class CpuBackend final : public Backend {
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override {
     if (bytes) std::memmove(host(to), host(from), bytes);
   }
+  void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
+                  uint64_t n_values) override;
   Status synchronize() override { return ok_status(); }
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override {
     for (const HostPiece& piece : pieces) {
@@ -152,6 +154,8 @@ class CpuBackend final : public Backend {
     return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
   }
   KvHead kv_head(int32_t sequence, int32_t layer, int32_t head) const;
+  void convert_range(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t first,
+                     uint64_t last) const;
   // The resident part of a head, in a decode step that has such; else null.
   const HeadView* head_view(int32_t layer, int32_t head) const {
     return step_.heads.empty() ? nullptr : &step_.heads[static_cast<size_t>(layer * step_.kv.n_kv_heads + head)];
@@ -351,8 +355,36 @@ void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v
       kernels_.store_kv(format.type, host(k) + at, format.head_dim, token);
       kernels_.store_kv(format.type, host(v) + at, format.head_dim, token + kv.vector_bytes);
       if (const HeadView* view = head_view(layer, head))
-        std::memcpy(reinterpret_cast<std::byte*>(view->append_at), token, 2 * kv.vector_bytes);
+        convert_range(reinterpret_cast<std::byte*>(view->append_at), step_.heads_kv.type, token, format.type, 0,
+                      format.token_values());
     }
+  });
+}
+
+// A stretch of values by way of the stack; whole blocks of every type, if all values are.
+void CpuBackend::convert_range(std::byte* to, KvType to_type, const std::byte* from, KvType from_type,
+                               uint64_t first, uint64_t last) const {
+  const auto offset = [](KvType type, uint64_t n) { return row_bytes(kv_tensor_type(type), n); };
+  if (to_type == from_type) {
+    std::memcpy(to + offset(to_type, first), from + offset(from_type, first), offset(from_type, last - first));
+    return;
+  }
+  constexpr uint64_t kStretch = 256;
+  float values[kStretch];
+  for (uint64_t at = first; at < last; at += kStretch) {
+    const int32_t n = static_cast<int32_t>(std::min(kStretch, last - at));
+    kernels_.load_kv(from_type, from + offset(from_type, at), n, values);
+    kernels_.store_kv(to_type, values, n, to + offset(to_type, at));
+  }
+}
+
+void CpuBackend::convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
+                            uint64_t n_values) {
+  constexpr int64_t kUnit = 1024;   // values
+  const int64_t n = static_cast<int64_t>(n_values);
+  for_ranges(div_up(n, kUnit), kUnit, [&](int64_t first, int64_t last) {
+    convert_range(host(to), to_type, host(from), from_type, static_cast<uint64_t>(first * kUnit),
+                  static_cast<uint64_t>(std::min(n, last * kUnit)));
   });
 }
 
@@ -410,7 +442,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       if (split >= splits.count) return;
       const int64_t start = (splits.first + split) * kSplitTokens;
       const HeadView* view = head_view(layer, head);
-      const KvHead kv = view ? KvHead{step_.kv.type, dim, view->tiles, 0, step_.kv.vector_bytes()}
+      const KvHead kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
                              : kv_head(step_.rows[static_cast<size_t>(wave + row)].sequence, layer, head);
       const DecodeTask task{kv,
                             q + (wave + row) * shape.q_stride + static_cast<int64_t>(head) * group * dim,

@@ -148,8 +148,9 @@ struct Kernels {
   void (*swiglu)(const float* gate, const float* up, float* out, int64_t n);
   void (*add)(float* x, const float* y, int64_t n);
 
-  // One K or V vector in its KV type.
-  void (*store_kv)(KvType type, const float* x, int32_t head_dim, std::byte* out);
+  // K or V in its KV type as floats, and back. n is a multiple of 32 for the quantized types.
+  void (*load_kv)(KvType type, const std::byte* x, int32_t n, float* out);
+  void (*store_kv)(KvType type, const float* x, int32_t n, std::byte* out);
   void (*attend_decode)(const DecodeTask& task);
   // out (head_dim) = the softmax-weighted mean of n partials, merged in order.
   void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,

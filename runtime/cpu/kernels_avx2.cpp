@@ -21,6 +21,7 @@ const Kernels kAvx2Kernels = {
     rope,
     swiglu,
     add,
+    load_kv_vector,
     store_kv_vector,
     attend_decode,
     merge_partials,

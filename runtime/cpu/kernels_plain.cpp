@@ -142,8 +142,12 @@ void add(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
-void store_kv_vector(KvType type, const float* x, int32_t head_dim, std::byte* out) {
-  store_kv(kv_tensor_type(type), x, head_dim, out);
+void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
+  load_kv(kv_tensor_type(type), x, n, out);
+}
+
+void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
+  store_kv(kv_tensor_type(type), x, n, out);
 }
 
 }  // namespace
@@ -160,6 +164,7 @@ const Kernels kPlainKernels = {
     rope,
     swiglu,
     add,
+    load_kv_vector,
     store_kv_vector,
     plain_attend_decode,
     plain_merge_partials,

@@ -50,6 +50,27 @@ V::F load_last(const std::byte* vector, int i, int n) {
   return V::load_half_part(vector + 2 * i * V::kLanes, n);
 }
 
+template <KvType kType>
+void load_kv_chunks(const std::byte* x, int32_t n, float* out) {
+  const int whole = n / V::kLanes, left = n % V::kLanes;
+  for (int i = 0; i < whole; ++i) V::store(out + i * V::kLanes, load_chunk<kType>(x, i));
+  if (left) V::store_part(out + whole * V::kLanes, load_last<kType>(x, whole, left), left);
+}
+
+// With the same bits as the portable reading: a half is exact, a block's value one product.
+void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
+  switch (type) {
+    case KvType::f32:
+      return load_kv_chunks<KvType::f32>(x, n, out);
+    case KvType::f16:
+      return load_kv_chunks<KvType::f16>(x, n, out);
+    case KvType::q8_0:
+      return load_kv_chunks<KvType::q8_0>(x, n, out);
+    case KvType::q4_0:
+      return load_kv_chunks<KvType::q4_0>(x, n, out);
+  }
+}
+
 // ---- Decode ----
 
 struct DecodeScratch {

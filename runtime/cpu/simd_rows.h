@@ -116,16 +116,16 @@ void add(float* x, const float* y, int64_t n) {
 }
 
 // Halves in vectors, with the same bits as the portable conversion; the block formats by the portable code.
-void store_kv_vector(KvType type, const float* x, int32_t head_dim, std::byte* out) {
-  if (type == KvType::f16 && head_dim % V::kLanes == 0) {
-    for (int32_t i = 0; i < head_dim; i += V::kLanes) V::store_half(out + 2 * i, V::load(x + i));
+void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
+  if (type == KvType::f16 && n % V::kLanes == 0) {
+    for (int32_t i = 0; i < n; i += V::kLanes) V::store_half(out + 2 * i, V::load(x + i));
     return;
   }
   store_kv(type == KvType::f32    ? TensorType::f32
            : type == KvType::f16  ? TensorType::f16
            : type == KvType::q8_0 ? TensorType::q8_0
                                   : TensorType::q4_0,
-           x, head_dim, out);
+           x, n, out);
 }
 
 }  // namespace

@@ -86,9 +86,20 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
     return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
   if (chunk_tokens > kMaxChunk)
     return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
-  if ((kv_type == KvType::q8_0 || kv_type == KvType::q4_0) && h.head_dim % 32 != 0)
+  const auto quantized = [](KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; };
+  if ((quantized(kv_type) || quantized(resident_type())) && h.head_dim % 32 != 0)
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
                  h.head_dim);
+  const char* type_name = type_traits(kv_tensor_type(kv_type))->name;
+  const char* device_name = type_traits(kv_tensor_type(resident_type()))->name;
+  if (finer(resident_type(), kv_type))
+    return error(Code::invalid_argument,
+                 "the device's KV type %s is finer than %s, of which its values would be made: expected the same or coarser",
+                 device_name, type_name);
+  if (!compressed() && resident_type() != kv_type)
+    return error(Code::invalid_argument,
+                 "policy full keeps its only copy of the KV on the device: the device's KV type is %s, expected %s",
+                 device_name, type_name);
   if (!(kv_share > 0.0 && kv_share <= 1.0))
     return error(Code::invalid_argument, "the KV budget is a share of %g, expected more than 0, at most 1", kv_share);
   if (!compressed() && (kv_share != 1.0 || kv_budget_bytes != 0))
@@ -134,7 +145,7 @@ uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& o
   if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, options.kv_share);
   // Of the arena's units: the last, broken one would be more than was asked for.
   const uint64_t bytes = options.kv_budget_bytes / kv::kArenaAlignment * kv::kArenaAlignment;
-  return std::min(all, bytes / kv_format(h, options.kv_type).token_bytes());
+  return std::min(all, bytes / kv_format(h, options.resident_type()).token_bytes());
 }
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type) {

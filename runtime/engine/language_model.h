@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "runtime/base/status.h"
@@ -30,16 +31,18 @@ struct SessionOptions {
   uint32_t n_context = 0;      // 0: as trained, or what fits
   std::string policy = "full"; // what of the KV stays on the device: a name of policy::make_policy, or "full"
   policy::Options policy_options;
-  double kv_share = 1.0;       // resident share of full KV, for policies other than full
-  uint64_t kv_budget_bytes = 0;  // or its bytes; 0: by share
+  double kv_share = 1.0;       // resident share of full KV's tokens, for policies other than full
+  uint64_t kv_budget_bytes = 0;  // or bytes, in the device's type; 0: by share
   std::shared_ptr<const policy::HeadProfile> head_profile;   // null: policies calibrate themselves; else of this model
-  KvType kv_type = KvType::f16;
+  KvType kv_type = KvType::f16;   // of the pages: what is kept of every token
+  std::optional<KvType> device_kv_type;   // of the resident part under such policies: none (as kv_type), or a coarser one
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: kDefaultChunk
 
   Status validate(const model::Hyperparameters& h) const;
   uint32_t chunk() const;
   bool compressed() const { return policy != "full"; }
+  KvType resident_type() const { return device_kv_type.value_or(kv_type); }
 };
 
 class LanguageModel {

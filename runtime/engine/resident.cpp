@@ -35,14 +35,15 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 
 Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const SessionOptions& options,
                                        uint32_t n_context) {
-  const KvFormat format = kv_format(h, options.kv_type);
+  const KvFormat format = kv_format(h, options.resident_type());
   const policy::Needs needs = policy::policy_needs(options.policy);
   const uint64_t slots = resident_slots(h, options, n_context);
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   Bytes bytes;
   bytes.full_kv = std::min(kv, full_heads(h, options, n_context) * n_context * format.token_bytes());
   bytes.compressed_kv = kv - bytes.full_kv;
-  if (needs.refills) bytes.staging = kv::Refills::staging_bytes(format, staging_tokens(slots));
+  if (needs.refills)   // as it comes from the reservoir
+    bytes.staging = kv::Refills::staging_bytes(kv_format(h, options.kv_type), staging_tokens(slots));
   bytes.queries = ring_bytes(h, needs.query_rows);
   return bytes;
 }
@@ -69,7 +70,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
   if (needs.refills) {
     ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
-    ORRERY_ASSIGN(r->refills_, kv::Refills::make(io, &runtime.backend(), &runtime.arena(), r->format_, n_slots,
+    ORRERY_ASSIGN(r->refills_, kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots,
                                                  staging_tokens(n_slots)));
   }
   if (needs.query_rows > 0) {
@@ -134,6 +135,7 @@ Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
 Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
   const model::Hyperparameters& h = model_->hyper();
   const KvView pages = pages_->view();
+  const KvFormat& format = settling_ ? pages_->format() : format_;
   jobs_.clear();
   for (const policy::KeyQuery& query : queries) {
     TopKeysJob job;
@@ -142,8 +144,8 @@ Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::Sc
     job.kv_head = static_cast<int32_t>(query.head % n_kv_heads);
     if (settling_) {
       job.tiles = pages.pages;
-      job.offset = static_cast<uint64_t>(job.layer) * format_.layer_bytes() +
-                   static_cast<uint64_t>(job.kv_head) * format_.head_bytes();
+      job.offset = static_cast<uint64_t>(job.layer) * format.layer_bytes() +
+                   static_cast<uint64_t>(job.kv_head) * format.head_bytes();
     } else {
       job.tiles = store_->tiles(query.head);
     }
@@ -156,7 +158,7 @@ Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::Sc
     jobs_.push_back(job);
   }
   TopKeysShape shape;
-  shape.kv = format_;
+  shape.kv = format;
   shape.n_heads = h.n_heads;
   shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
   shape.queries = ring_;
@@ -197,7 +199,7 @@ Status Resident::settle(uint32_t n_tokens) {
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     policy_->select(head, n_tokens, capacity_[head], &selected_);
     store_->fill(&model_->runtime().backend(), *pages_, head, selected_);
-    settled_bytes_ += selected_.size() * format_.token_bytes();
+    settled_bytes_ += selected_.size() * pages_->format().token_bytes();
   }
   settled_ = true;
   settle_us_ += now_us() - start;

@@ -63,6 +63,7 @@ class Resident final : private policy::Heads {
   // The step of the token at position n_tokens: where each head puts it, and what it attends to. Settles if need be.
   Status prepare(uint32_t n_tokens);
   Span<const HeadView> views() const { return views_; }
+  const KvFormat& format() const { return format_; }
   // It has been computed.
   Status commit(uint32_t position);
   // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
@@ -76,7 +77,7 @@ class Resident final : private policy::Heads {
 
  private:
   Resident(const LanguageModel* model, const SessionOptions& options, const kv::PageTable* pages)
-      : model_(model), format_(kv_format(model->hyper(), options.kv_type)), pages_(pages) {}
+      : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
   Status settle(uint32_t n_tokens);
   uint32_t known_queries(uint32_t n_tokens) const;   // of positions n_tokens-1, n_tokens-2, ...
 
@@ -87,7 +88,7 @@ class Resident final : private policy::Heads {
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override;
 
   const LanguageModel* model_;
-  KvFormat format_;
+  KvFormat format_;                                // on the device; pages_ has its own
   const kv::PageTable* pages_;
   std::unique_ptr<policy::Policy> policy_;
   std::unique_ptr<kv::HeadStore> store_;

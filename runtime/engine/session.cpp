@@ -175,6 +175,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     if (phase == Phase::decode) {
       status = resident_->prepare(from);
       step.heads = resident_->views();
+      step.heads_kv = resident_->format();
     } else {
       resident_->invalidate();
     }

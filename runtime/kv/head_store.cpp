@@ -42,15 +42,17 @@ void HeadStore::lay_out(Span<const uint32_t> capacities) {
 void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions) {
   Head& head = heads_[index];
   const KvView pages = reservoir.view();
-  const uint64_t in_page = index / static_cast<uint32_t>(format_.n_kv_heads) * format_.layer_bytes() +
-                           index % static_cast<uint32_t>(format_.n_kv_heads) * format_.head_bytes();
-  const uint64_t token = format_.token_bytes();
+  const KvFormat& source = reservoir.format();
+  const uint64_t in_page = index / static_cast<uint32_t>(source.n_kv_heads) * source.layer_bytes() +
+                           index % static_cast<uint32_t>(source.n_kv_heads) * source.head_bytes();
   for (size_t i = 0; i < positions.size();) {
-    // Neighbours in a page go in one copy.
+    // Neighbours in a page go at once.
     const uint64_t p = positions[i];
     size_t n = 1;
     while (i + n < positions.size() && positions[i + n] == p + n && (p + n) % kTile != 0) ++n;
-    backend->copy({slot_address(head, i)}, {pages.pages[p / kTile] + in_page + p % kTile * token}, n * token);
+    backend->convert_kv({slot_address(head, i)}, format_.type,
+                        {pages.pages[p / kTile] + in_page + p % kTile * source.token_bytes()}, source.type,
+                        n * format_.token_values());
     i += n;
   }
   std::copy(positions.begin(), positions.end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
@@ -70,9 +72,9 @@ void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
 }
 
 void HeadStore::replace(Backend* backend, uint32_t index, uint32_t slot, uint32_t position,
-                        Ptr<const std::byte> from) {
+                        Ptr<const std::byte> from, KvType from_type) {
   const Head& head = heads_[index];
-  backend->copy({slot_address(head, slot)}, from, format_.token_bytes());
+  backend->convert_kv({slot_address(head, slot)}, format_.type, from, from_type, format_.token_values());
   positions_[head.first + slot] = position;
 }
 

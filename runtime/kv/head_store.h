@@ -2,6 +2,9 @@
 // position each slot holds.  Slots are in no order (keys are cached behind RoPE), so that taking a token in, or
 // replacing one, writes one slot.  The reservoir's pages hold everything; the store is filled from them.
 //
+// The store may be of a coarser KV type than the reservoir. What a slot holds derives from the reservoir's bytes and from
+// nothing else, so that a token is the same however it came: filled in, fetched later, or appended by its own step.
+//
 // The memory is one region of the arena, taken when the session opens; lay_out() divides it among the heads as often
 // as the policy likes.  Nothing here allocates after make().
 #pragma once
@@ -20,7 +23,7 @@ namespace orrery::kv {
 
 class HeadStore {
  public:
-  // Room for n_slots tokens of one head each, over all heads together.
+  // Room for n_slots tokens of one head each, over all heads together, in `format`.
   static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots);
   static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
 
@@ -38,7 +41,8 @@ class HeadStore {
   // Addresses of the head's tiles of kPageTokens slots.
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + heads_[head].first_tile; }
 
-  // Slots 0 .. n-1 of the head become `positions` (n <= capacity), copied from the reservoir; the rest is empty.
+  // Slots 0 .. n-1 of the head become `positions` (n <= capacity), from the reservoir's pages, whose type is not coarser;
+  // the rest is empty.
   void fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const uint32_t> positions);
 
   // The slot that the next token of the head goes to, as a view over everything resident with it. `slot` is length()
@@ -46,8 +50,10 @@ class HeadStore {
   HeadView view_with_append(uint32_t head, uint32_t slot) const;
   void commit(uint32_t head, uint32_t slot, uint32_t position);
 
-  // The token in `slot` (< length) is replaced by the one of `position`, whose KV lies at `from` on the device.
-  void replace(Backend* backend, uint32_t head, uint32_t slot, uint32_t position, Ptr<const std::byte> from);
+  // The token in `slot` (< length) is replaced by the one of `position`, whose KV, in the reservoir's type, lies at
+  // `from` on the device.
+  void replace(Backend* backend, uint32_t head, uint32_t slot, uint32_t position, Ptr<const std::byte> from,
+               KvType from_type);
 
   // Takes over layout and content of `other`, of the same format and size.
   void copy_from(Backend* backend, const HeadStore& other);

@@ -159,7 +159,7 @@ Status Refills::place_next(HeadStore* store, Pending* refresh) {
   ORRERY_TRY(std::move(arrived.status));
   Ptr<std::byte> from = c.request.to;
   for (const Replacement& r : what(*refresh).subspan(refresh->n_placed, c.n)) {
-    store->replace(backend_, refresh->head, r.slot, r.position, from);
+    store->replace(backend_, refresh->head, r.slot, r.position, from, format_.type);
     from = from + format_.token_bytes();
   }
   placing_ = true;

@@ -6,8 +6,9 @@
 // writes the slots.  So the store, and every token after it, are the same whatever the timing.
 //
 // The data's way: add() takes the list; its tokens go over the I/O thread, in chunks of at most half the staging
-// ring, as room appears; apply() copies from the ring to the slots, in the order in which refreshes become
-// visible, and lets the next chunks in.  Nothing allocates after make(), except an error's text.
+// ring, as room appears; apply() writes what is in the ring to the slots, in the order in which refreshes become
+// visible, and lets the next chunks in.  Link and ring carry the reservoir's own bytes; where the store's KV type is
+// another, apply() converts.  Nothing allocates after make(), except an error's text.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ class Refills {
     size_t n_started = 0;          // of count: given to the I/O thread
     size_t n_placed = 0;           // of count: in their slots
   };
-  // Of what was written to slots.
+  // Of what was written to slots; bytes as they came over the link.
   struct Stats {
     uint64_t tokens = 0, bytes = 0, requests = 0;
     uint64_t transfer_us = 0;      // on the link
@@ -51,8 +52,8 @@ class Refills {
     double hidden() const;         // 1 - stall / transfer; 1 where nothing was transferred
   };
 
-  // For at most max_tokens pending tokens at once (a store's n_slots() is always enough), through a ring of
-  // staging_tokens (at least 2) taken from the arena. I/O thread, backend and arena outlive it.
+  // For at most max_tokens pending tokens at once (a store's n_slots() is always enough), in the reservoir's format,
+  // through a ring of staging_tokens (at least 2) taken from the arena. I/O thread, backend and arena outlive it.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
                                                uint64_t max_tokens, uint64_t staging_tokens);
   static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens);

@@ -126,7 +126,7 @@ int bench(const Args& args, Output& out) {
                     human_count(info.n_parameters).c_str(), info.quantization));
     out.write(format(
         "%s (%s), %d threads, KV cache %s; %llu runs after one that does not count, median (least - most)\n",
-        runtime.backend, runtime.path, runtime.n_threads, kv_type_name(wishes.kv_type),
+        runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes).c_str(),
         static_cast<unsigned long long>(repeat)));
     out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(weights).c_str(),
                      human_bytes(weights).c_str()));
@@ -165,6 +165,7 @@ int bench(const Args& args, Output& out) {
                        {"cpu_path", runtime.path},
                        {"threads", runtime.n_threads},
                        {"kv_type", kv_type_name(wishes.kv_type)},
+                       {"device_kv_type", device_kv_type_name(wishes)},
                        {"repeat", repeat},
                        {"weights_bytes_per_token", weights},
                        {"results", rows}};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "answer.h"
 #include "progress.h"
@@ -152,6 +153,7 @@ Session EvalRunner::open(const EvalConfig* config, uint32_t n_context) const {
     options.kv_budget_share = config->share;
     options.kv_budget_bytes = config->bytes;
   }
+  if (std::string_view(options.policy) == "full") options.device_kv_type = 0;   // its one copy is on the device
   options.policy_options = parameters.data();
   options.n_policy_options = static_cast<uint32_t>(parameters.size());
   return open_session(model_, options);

@@ -12,7 +12,7 @@ struct Row {
   uint64_t bytes;
 };
 
-void print_table(const orrery_plan_result& plan, uint32_t kv_type, Output& out) {
+void print_table(const orrery_plan_result& plan, const orrery_session_options& session, Output& out) {
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
                        {"KV cache, full heads", plan.full_kv_bytes},
                        {"KV cache, compressed heads", plan.compressed_kv_bytes},
@@ -26,7 +26,7 @@ void print_table(const orrery_plan_result& plan, uint32_t kv_type, Output& out) 
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
   };
   out.write(format("A session of %s tokens, KV cache in %s\n\n", grouped(plan.n_context).c_str(),
-                   kv_type_name(kv_type)));
+                   kv_type_names(session).c_str()));
   out.write(format("%-32s %20s  %12s\n", "In the budget (arena)", "bytes", ""));
   for (const Row& row : arena) {
     if (row.bytes > 0) line(row.name, row.bytes);
@@ -66,6 +66,7 @@ int print_plan(const Args& args, Output& out) {
   if (args.has("--json")) {
     const Json json = {{"n_context", plan.n_context},
                        {"kv_type", kv_type_name(session.kv_type)},
+                       {"device_kv_type", device_kv_type_name(session)},
                        {"weights_mapped_bytes", plan.weights_mapped_bytes},
                        {"weights_bytes", plan.weights_bytes},
                        {"full_kv_bytes", plan.full_kv_bytes},
@@ -81,7 +82,7 @@ int print_plan(const Args& args, Output& out) {
                        {"fits", plan.fits != 0}};
     out.write(dump_json(json, 2) + "\n");
   } else {
-    print_table(plan, session.kv_type, out);
+    print_table(plan, session, out);
   }
   return plan.fits ? kExitOk : kExitDoesNotFit;
 }

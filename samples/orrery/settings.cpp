@@ -97,6 +97,8 @@ OptionGroup session_group() {
   return {"Session",
           {{"--context", "N", "Tokens that the session holds; 0: as trained, or what fits (default 0)."},
            {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
+           {"--device-kv-type", "TYPE",
+            "What a policy keeps on the device, if it is to be coarser than --kv-type, which host memory holds."},
            {"--policy", "NAME",
             "What of the KV cache stays on the device: full, or streaming (the first tokens and the last ones). What "
             "does not is kept in host memory, where prompts still attend to it (default full)."},
@@ -182,6 +184,8 @@ SessionSettings::SessionSettings(const Args& args) {
   orrery_session_options_init(&options);
   options.n_context = static_cast<uint32_t>(args.integer("--context", 0, kMaxTokens, options.n_context));
   options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", kv_type_names(), options.kv_type));
+  if (args.has("--device-kv-type"))
+    options.device_kv_type = 1 + static_cast<uint32_t>(args.choice("--device-kv-type", kv_type_names(), 0));
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
   options.chunk_tokens = static_cast<uint32_t>(args.integer("--chunk", 0, kMaxTokens, options.chunk_tokens));
@@ -215,6 +219,15 @@ orrery_session_options SessionSettings::options() const {
 
 const char* kv_type_name(uint32_t kv_type) {
   return kv_type < kv_type_names().size() ? kv_type_names()[kv_type] : "unknown";
+}
+
+const char* device_kv_type_name(const orrery_session_options& options) {
+  return kv_type_name(options.device_kv_type ? options.device_kv_type - 1 : options.kv_type);
+}
+
+std::string kv_type_names(const orrery_session_options& options) {
+  const std::string kept = kv_type_name(options.kv_type), device = device_kv_type_name(options);
+  return kept == device ? kept : kept + ", on the device in " + device;
 }
 
 orrery_generate_options Sampling::defaults() {

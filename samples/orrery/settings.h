@@ -16,7 +16,7 @@ namespace orrery::tool {
 
 OptionGroup runtime_group();   // --threads --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
-OptionGroup session_group();   // --context --kv-type --policy --kv-budget --head-profile --overflow --chunk
+OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --chunk
 OptionGroup sampling_group();  // --max-tokens --temperature ...
 OptionGroup template_group();  // --template --template-name --tools --var --no-think
 
@@ -24,6 +24,8 @@ OptionGroup template_group();  // --template --template-name --tools --var --no-
 orrery_runtime_options runtime_options(const Args& args);
 orrery_model_options model_options(const Args& args);
 const char* kv_type_name(uint32_t kv_type);
+const char* device_kv_type_name(const orrery_session_options& options);
+std::string kv_type_names(const orrery_session_options& options);   // "f16", or "f16, on the device in q8_0"
 
 // Owns what orrery_session_options points to.
 class SessionSettings {

@@ -618,8 +618,9 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   };
   using O = orrery_session_options;
   EXPECT_EQ(with(&O::kv_type, 4u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::device_kv_type, 5u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::device_kv_type, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::overflow, 2u), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::reserved, 1u), ORRERY_UNSUPPORTED);
   EXPECT_EQ(with(&O::n_context, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::chunk_tokens, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::policy, "no such policy"), ORRERY_INVALID_ARGUMENT);
@@ -656,6 +657,42 @@ TEST_F(Arguments, PoliciesAreOpenedByName) {
   for (const float share : {0.0f, -1.0f, 1.5f, std::numeric_limits<float>::quiet_NaN()})
     EXPECT_EQ(open(nullptr, 0, share, 0), ORRERY_INVALID_ARGUMENT) << share;
   EXPECT_EQ(open(nullptr, 0, 1.0f, 1), ORRERY_INVALID_ARGUMENT);   // less than the sinks take
+}
+
+// Opening and planning agree on what the device may hold, and name the types.
+TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
+  const auto open = [&](const char* policy, uint32_t type, uint32_t device, Error* error) {
+    orrery_session_options o = session_options();
+    o.n_context = 256;
+    o.policy = policy;
+    o.kv_type = type;
+    o.device_kv_type = device;
+    orrery_session* h = nullptr;
+    const orrery_status s = orrery_session_open(model.get(), &o, &h, error);
+    orrery_session_free(h);
+    orrery_plan_result plan = options(&orrery_plan_result_init);
+    EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, nullptr), s) << policy << type << device;
+    return s;
+  };
+  const struct {
+    uint32_t type;
+    const char* name;
+  } types[] = {{ORRERY_KV_F32, "F32"}, {ORRERY_KV_F16, "F16"}, {ORRERY_KV_Q8_0, "Q8_0"}, {ORRERY_KV_Q4_0, "Q4_0"}};
+  for (int kept = 0; kept < 4; ++kept) {
+    for (int device = 0; device < 4; ++device) {
+      Error error;
+      const orrery_status s = open("streaming", types[kept].type, 1 + types[device].type, &error);
+      EXPECT_EQ(s, device < kept ? ORRERY_INVALID_ARGUMENT : ORRERY_OK) << types[kept].name << types[device].name;
+      if (s != ORRERY_OK) {
+        const std::string words = std::string("type ") + types[device].name + " is finer than " + types[kept].name;
+        EXPECT_NE(std::string(error.message).find(words), std::string::npos) << error.message;
+      }
+    }
+  }
+  Error error;
+  EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_F16, &error), ORRERY_OK);
+  EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_Q8_0, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("policy full"), std::string::npos) << error.message;
 }
 
 TEST_F(Arguments, GenerateOptionsOutOfRange) {

@@ -93,6 +93,45 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
   }
 }
 
+// A share is of tokens, whatever their type; a budget in bytes holds the more of them the coarser they are.
+TEST_F(Files, ACoarserTypeOnTheDeviceIsPlannedToTheByte) {
+  for (const char* policy : {"streaming", "heterocache", "synckv"}) {
+    uint64_t same_bytes = 0, reservoir = 0, staging = 0;
+    for (const uint32_t device : {0u, 1u + ORRERY_KV_Q8_0, 1u + ORRERY_KV_Q4_0}) {
+      SCOPED_TRACE(policy + std::to_string(device));
+      orrery_runtime_options r = runtime_options();
+      r.n_threads = 1;
+      r.device_budget_bytes = uint64_t{1} << 30;
+      orrery_session_options s = session_options();
+      s.n_context = 4096;
+      s.policy = policy;
+      s.kv_budget_share = 0.5f;
+      s.device_kv_type = device;
+      const orrery_plan_result plan = plan_of(demo, r, s);
+      const uint64_t kv = plan.full_kv_bytes + plan.compressed_kv_bytes;
+      if (device == 0) {
+        same_bytes = kv;
+        reservoir = plan.reservoir_bytes;
+        staging = plan.staging_bytes;
+      } else {   // blocks of 32 in 34 or 18 bytes, of 64
+        EXPECT_EQ(kv * 64, same_bytes * (device == 1 + ORRERY_KV_Q8_0 ? 34u : 18u));
+      }
+      EXPECT_EQ(plan.reservoir_bytes, reservoir);
+      EXPECT_EQ(plan.staging_bytes, staging);   // what is fetched comes as it is kept
+      r.device_budget_bytes = plan.device_bytes;
+      const Runtime runtime = runtime_of(r);
+      const Model model = open_model(runtime, demo);
+      const Session session = open_session(model, s);
+      EXPECT_EQ(arena_used(runtime), plan.device_bytes);
+      orrery_stats stats = options(&orrery_stats_init);
+      ASSERT_EQ(orrery_session_stats(session.get(), &stats, nullptr), ORRERY_OK);
+      EXPECT_EQ(stats.device_kv_bytes, kv);
+      pull(generate_tokens(session, std::vector<int32_t>(300, 70), generate_options(40)));
+      EXPECT_EQ(arena_used(runtime), plan.device_bytes);
+    }
+  }
+}
+
 TEST_F(Files, LargestContextIsTheLargest) {
   for (const uint64_t budget :
        {uint64_t{1} << 20, uint64_t{3} << 20, (uint64_t{5} << 20) + 12345, uint64_t{1} << 30}) {

@@ -215,6 +215,27 @@ TEST(Plan, APolicyKeepsItsShareOnTheDevice) {
   EXPECT_NE(unknown.err.find("did you mean 'streaming'"), std::string::npos) << unknown.err;
 }
 
+TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
+  const auto plan = [](const Words& more) {
+    Words words = {"plan", demo_model(), "--json", "--context", "4096", "--policy", "streaming", "--kv-budget", "25%"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Json::parse(output(words));
+  };
+  const uint64_t heads = 4 * 8;   // layers x KV heads of 32: blocks of 34 bytes for Q8_0, 18 for Q4_0
+  const Json same = plan({}), q8 = plan({"--device-kv-type", "q8_0"}),
+             q4 = plan({"--kv-type", "q8_0", "--device-kv-type", "q4_0"});
+  EXPECT_EQ(same.at("device_kv_type"), "f16");
+  EXPECT_EQ(q8.at("kv_type"), "f16");
+  EXPECT_EQ(q8.at("device_kv_type"), "q8_0");
+  EXPECT_EQ(q8.at("compressed_kv_bytes"), 1024 * heads * 2 * 34);
+  EXPECT_EQ(q8.at("reservoir_bytes"), same.at("reservoir_bytes"));
+  EXPECT_EQ(q4.at("compressed_kv_bytes"), 1024 * heads * 2 * 18);
+  EXPECT_EQ(q4.at("reservoir_bytes"), 4096 * heads * 2 * 34);
+  const std::string table = output({"plan", demo_model(), "--context", "1024", "--policy", "streaming",
+                                    "--device-kv-type", "q4_0"});
+  EXPECT_NE(table.find("KV cache in f16, on the device in q4_0"), std::string::npos) << table;
+}
+
 TEST(Plan, TheTableSaysWhetherItFits) {
   const std::string fits = output({"plan", demo_model(), "--context", "1024", "--budget", "1GiB"});
   EXPECT_NE(fits.find("A session of 1,024 tokens, KV cache in f16"), std::string::npos) << fits;

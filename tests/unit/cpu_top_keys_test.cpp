@@ -388,7 +388,7 @@ TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
     for (int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, 0});
     const Guarded<float> q(static_cast<size_t>((count - 1) * stride + width)), out(static_cast<size_t>(count * width));
     fill_normal(q, seed);
-    rig->begin_step({phase, rows, {&view, 1}, format, {}, {ring.ptr(), n_ring}});
+    rig->begin_step({phase, rows, {&view, 1}, format, {}, {}, {ring.ptr(), n_ring}});
     rig->attend(layer, q.cptr(), out.ptr(), {n_heads, stride, width, 0.2f, 0});
     rig->end_step();
     EXPECT_TRUE(rig->synchronize().ok());

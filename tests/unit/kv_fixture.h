@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "runtime/backend.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/gguf/quantize.h"
 
 namespace orrery::kv {
 
-// Device memory is this machine's; nothing but copies is asked of it.
+// Device memory is this machine's; nothing but copies, and the formats' own conversions, is asked of it.
 class MemoryBackend final : public Backend {
  public:
   BackendInfo info() const override { return {"memory", "", 1, true}; }
@@ -26,6 +28,13 @@ class MemoryBackend final : public Backend {
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override {
     std::memcpy(at(to), at(from), bytes);
     ++n_copies;
+  }
+  void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
+                  uint64_t n_values) override {
+    if (to_type == from_type) return copy(to, from, row_bytes(kv_tensor_type(to_type), n_values));
+    std::vector<float> values(n_values);
+    gguf::dequantize_row(kv_tensor_type(from_type), at(from), values.data(), n_values);
+    gguf::quantize_row(kv_tensor_type(to_type), values.data(), at(to), n_values);
   }
   void discard(Ptr<std::byte> at_, uint64_t bytes) override { std::memset(at(at_), 0xDD, bytes); }
   Status synchronize() override { return ok_status(); }
