@@ -10,8 +10,7 @@
 #include "runtime/engine/session_file.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
-#include "tests/support/engine_fixture.h"
-#include "tests/support/random_blocks.h"
+#include "tests/support/policy_sessions.h"
 
 namespace orrery {
 namespace {
@@ -26,22 +25,12 @@ constexpr TypePair kPairs[] = {{KvType::f32, KvType::f16},  {KvType::f32, KvType
 
 const char* name_of(KvType type) { return type_traits(kv_tensor_type(type))->name; }
 
-SessionOptions options(const std::string& policy, TypePair types, double share, uint32_t n_context = 320) {
-  SessionOptions o;
-  o.n_context = n_context;
-  o.policy = policy;
-  o.kv_type = types.first;
+SessionOptions options(const PolicyMode& mode, TypePair types, double share, uint32_t n_context = 320) {
+  SessionOptions o = with_mode(mode, share, n_context, types.first);
   if (types.second != types.first) o.device_kv_type = types.second;
-  o.kv_share = share;
   return o;
 }
-
-std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {
-  Random random(seed);
-  std::vector<int32_t> tokens(n);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.hyper().n_vocab)));
-  return tokens;
-}
+const PolicyMode kStreaming{"streaming", "streaming", {}, false};
 
 std::vector<std::byte> saved(Session* session) {
   std::vector<std::byte> bytes;
@@ -82,18 +71,22 @@ void check_slots(Session* session) {
   }
 }
 
-class DeviceType : public ::testing::TestWithParam<std::tuple<const char*, TypePair>> {
+class DeviceType : public ::testing::TestWithParam<std::tuple<PolicyMode, TypePair>> {
  protected:
-  SessionOptions with(double share) const { return options(std::get<0>(GetParam()), std::get<1>(GetParam()), share); }
+  const PolicyMode& mode() const { return std::get<0>(GetParam()); }
+  TypePair types() const { return std::get<1>(GetParam()); }
+  SessionOptions with(double share) const { return options(mode(), types(), share); }
+  // What of the reservoir's own type stands beside it.
+  SessionOptions fine(double share) const { return options(mode(), {types().first, types().first}, share); }
 };
 
 // Settled, appended, replaced and refilled: one rule for all of them.
 TEST_P(DeviceType, WhatIsResidentDerivesFromTheReservoir) {
   uint64_t n_fetched = 0;
-  for (const char* name : {"llama-plain", "qwen3", "phi3-window"}) {
+  for (const std::string name : {"demo", "qwen3", "phi3-window"}) {
     SCOPED_TRACE(name);
-    const auto model = open_spec(name);
-    if (model->hyper().head_dim % 32 != 0) continue;
+    const auto model = name == "demo" ? open_demo() : open_spec(name);
+    ASSERT_EQ(model->hyper().head_dim % 32, 0);
     const auto session = unwrap(Session::open(model, with(0.6)));
     unwrap(session->prefill(random_tokens(*model, 150, 1), nullptr, nullptr));
     for (int i = 0; i < 4; ++i) {
@@ -104,28 +97,27 @@ TEST_P(DeviceType, WhatIsResidentDerivesFromTheReservoir) {
     EXPECT_LE(session->kv_used_bytes(), session->kv_bytes());
     n_fetched += session->resident()->refill_stats().tokens;
   }
-  EXPECT_EQ(n_fetched > 0, std::get<0>(GetParam()) != std::string("streaming"));
+  EXPECT_EQ(n_fetched > 0, mode().refills);
 }
 
 // With everything resident the two sessions differ by the rounding of the device's type alone: the bounds are those of
-// a whole cache of that type (tests/golden/model_goldens_test.cpp).
+// a whole cache of that type (tests/golden/model_goldens_test.cpp), which qwen3-tied comes nearest to.
 TEST_P(DeviceType, AWholeBudgetStaysNearTheFinerTypes) {
-  const TypePair types = std::get<1>(GetParam());
-  const double bound = types.second == KvType::f16 ? 1.7e-3 : types.second == KvType::q8_0 ? 0.045 : 0.6;
-  for (const char* name : {"llama-plain", "qwen3", "phi3-window"}) {
+  const KvType coarser = types().second;
+  const double bound = coarser == KvType::f16 ? 1.7e-3 : coarser == KvType::q8_0 ? 0.045 : 0.6;
+  for (const std::string name : {"qwen3", "qwen3-tied", "phi3-window"}) {
     const auto model = open_spec(name);
-    if (model->hyper().head_dim % 32 != 0) continue;
-    const auto fine = unwrap(Session::open(model, options(std::get<0>(GetParam()), {types.first, types.first}, 1.0)));
+    const auto finer = unwrap(Session::open(model, fine(1.0)));
     const auto coarse = unwrap(Session::open(model, with(1.0)));
     const auto prompt = random_tokens(*model, 150, 2), answer = random_tokens(*model, 60, 3);
-    unwrap(fine->prefill(prompt, nullptr, nullptr));
+    unwrap(finer->prefill(prompt, nullptr, nullptr));
     unwrap(coarse->prefill(prompt, nullptr, nullptr));
-    EXPECT_TRUE(same_bits(as_vector(fine->logits()), as_vector(coarse->logits())));   // prompts attend to the reservoir
+    EXPECT_TRUE(same_bits(as_vector(finer->logits()), as_vector(coarse->logits())));   // prompts attend to the reservoir
     Deviation deviation;
     for (const int32_t token : answer) {
-      feed(fine.get(), token);
+      feed(finer.get(), token);
       feed(coarse.get(), token);
-      deviation.add(coarse->logits().data(), fine->logits().data(), fine->logits().size());
+      deviation.add(coarse->logits().data(), finer->logits().data(), finer->logits().size());
     }
     EXPECT_LE(deviation.rms(), bound) << name;
     EXPECT_GT(deviation.rms(), 0.0) << name;
@@ -167,13 +159,12 @@ TEST_P(DeviceType, AForkGoesOnAlike) {
 // A file holds the reservoir: what the device kept of it is the next session's own affair.
 TEST_P(DeviceType, ASavedSessionGoesOnInAnyDeviceType) {
   const auto model = open_spec("qwen3");
-  const TypePair types = std::get<1>(GetParam());
   const auto session = unwrap(Session::open(model, with(0.6)));
   unwrap(session->prefill(random_tokens(*model, 150, 6), nullptr, nullptr));
   const std::vector<std::byte> file = saved(session.get());
   const auto same = unwrap(Session::open(model, with(0.6)));
-  const auto fine = unwrap(Session::open(model, options(std::get<0>(GetParam()), {types.first, types.first}, 0.6)));
-  for (Session* loaded : {same.get(), fine.get()}) {
+  const auto finer = unwrap(Session::open(model, fine(0.6)));
+  for (Session* loaded : {same.get(), finer.get()}) {
     unwrap(engine::SessionFile::load(loaded, file, "test"));
     unwrap(loaded->refresh_logits());
     EXPECT_TRUE(same_bits(as_vector(loaded->logits()), as_vector(session->logits())));
@@ -182,31 +173,30 @@ TEST_P(DeviceType, ASavedSessionGoesOnInAnyDeviceType) {
   greedy(session.get(), 40, &a);
   greedy(same.get(), 40, &b);
   EXPECT_TRUE(same_bits(a, b));
-  greedy(fine.get(), 40);
-  check_slots(fine.get());
+  greedy(finer.get(), 40);
+  check_slots(finer.get());
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, DeviceType,
-                         ::testing::Combine(::testing::Values("streaming", "heterocache", "synckv"),
-                                            ::testing::ValuesIn(kPairs)),
+                         ::testing::Combine(::testing::ValuesIn(policy_modes()), ::testing::ValuesIn(kPairs)),
                          [](const auto& tested) {
                            const TypePair types = std::get<1>(tested.param);
-                           return std::string(std::get<0>(tested.param)) + "_" + name_of(types.first) + "_" +
+                           return std::string(std::get<0>(tested.param).name) + "_" + name_of(types.first) + "_" +
                                   name_of(types.second);
                          });
 
 // Bytes hold the more tokens the coarser they are; a share is one of tokens. Staging and reservoir stay canonical.
 TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
-  for (const char* policy : {"streaming", "heterocache", "synckv"}) {
+  for (const PolicyMode& mode : policy_modes()) {
     for (const TypePair& types : kPairs) {
-      SCOPED_TRACE(std::string(policy) + ", " + name_of(types.first) + ", " + name_of(types.second));
+      SCOPED_TRACE(std::string(mode.name) + ", " + name_of(types.first) + ", " + name_of(types.second));
       const auto model = open_spec("qwen3");
       const model::Hyperparameters& h = model->hyper();
       const uint64_t device_token = engine::kv_format(h, types.second).token_bytes();
       const uint64_t token = engine::kv_format(h, types.first).token_bytes();
       const uint64_t before = model->runtime().arena().used();
-      SessionOptions o = options(policy, types, 0.5, 2048);
-      SessionOptions fine = options(policy, {types.first, types.first}, 0.5, 2048);
+      SessionOptions o = options(mode, types, 0.5, 2048);
+      SessionOptions fine = options(mode, {types.first, types.first}, 0.5, 2048);
       EXPECT_EQ(engine::resident_slots(h, o, 2048), engine::resident_slots(h, fine, 2048));
       o.kv_share = fine.kv_share = 1.0;
       o.kv_budget_bytes = fine.kv_budget_bytes = 1000 * token;
@@ -234,6 +224,7 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
 
 TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
   const auto model = open_spec("qwen3");
+  const PolicyMode full{"full", "full", {}, false};
   const auto refused = [&](const engine::LanguageModel& of, const SessionOptions& o, Code code, const std::string& words) {
     const Status status = o.validate(of.hyper());
     ASSERT_FALSE(status.ok());
@@ -241,21 +232,21 @@ TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
     EXPECT_NE(std::string(status.message()).find(words), std::string::npos) << status.message();
   };
   for (const TypePair& types : kPairs)
-    refused(*model, options("streaming", {types.second, types.first}, 0.5), Code::invalid_argument,
+    refused(*model, options(kStreaming, {types.second, types.first}, 0.5), Code::invalid_argument,
             std::string("type ") + name_of(types.first) + " is finer than " + name_of(types.second));
-  refused(*model, options("full", {KvType::f16, KvType::q8_0}, 1.0), Code::invalid_argument,
+  refused(*model, options(full, {KvType::f16, KvType::q8_0}, 1.0), Code::invalid_argument,
           "the device's KV type is Q8_0, expected F16");
-  SessionOptions same = options("full", {KvType::f16, KvType::f16}, 1.0);
+  SessionOptions same = options(full, {KvType::f16, KvType::f16}, 1.0);
   same.device_kv_type = KvType::f16;
   EXPECT_TRUE(same.validate(model->hyper()).ok());
   const auto odd = open_spec("llama-hd40");
-  refused(*odd, options("streaming", {KvType::f16, KvType::q8_0}, 0.5), Code::unsupported, "multiple of 32");
+  refused(*odd, options(kStreaming, {KvType::f16, KvType::q8_0}, 0.5), Code::unsupported, "multiple of 32");
 }
 
 // Types without blocks take any head dimension.
 TEST(DeviceTypeRefused, HalvesOfAnyHeadDimensionAreNot) {
   const auto model = open_spec("llama-hd40");
-  const auto session = unwrap(Session::open(model, options("streaming", {KvType::f32, KvType::f16}, 0.6)));
+  const auto session = unwrap(Session::open(model, options(kStreaming, {KvType::f32, KvType::f16}, 0.6)));
   unwrap(session->prefill(random_tokens(*model, 150, 9), nullptr, nullptr));
   greedy(session.get(), 30);
   check_slots(session.get());
