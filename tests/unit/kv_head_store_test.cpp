@@ -83,16 +83,21 @@ class Stores {
   }
   const KvFormat& format() const { return format_; }
 
-  MemoryBackend backend;
-  std::unique_ptr<Arena> device;
-  std::unique_ptr<PageTable> table;
-  std::unique_ptr<HeadStore> store;
-
  private:
   KvFormat format_, device_format_;
+
+ public:   // each outlives what stands below it
+  MemoryBackend backend;
+  std::unique_ptr<Arena> device;
+
+ private:
   std::unique_ptr<Arena> reservoir_;
   std::shared_ptr<PagePool> pool_;
   PageReservation pages_;
+
+ public:
+  std::unique_ptr<PageTable> table;
+  std::unique_ptr<HeadStore> store;
 };
 
 TEST(KvHeadStore, FilledRefilledAppendedAndCopiedTokensDeriveFromTheReservoir) {
