@@ -199,9 +199,9 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
       SessionOptions fine = options(mode, {types.first, types.first}, 0.5, 2048);
       EXPECT_EQ(engine::resident_slots(h, o, 2048), engine::resident_slots(h, fine, 2048));
       o.kv_share = fine.kv_share = 1.0;
-      o.kv_budget_bytes = fine.kv_budget_bytes = 1000 * token;
-      EXPECT_EQ(engine::resident_slots(h, fine, 2048), 1000u);
-      EXPECT_EQ(engine::resident_slots(h, o, 2048), 1000 * token / device_token);
+      o.kv_budget_bytes = fine.kv_budget_bytes = 1024 * token;
+      EXPECT_EQ(engine::resident_slots(h, fine, 2048), 1024u);
+      EXPECT_EQ(engine::resident_slots(h, o, 2048), 1024 * token / device_token);
       const uint64_t slots = uint64_t{1536} * static_cast<uint64_t>(h.n_layers * h.n_kv_heads);
       o.kv_budget_bytes = slots * device_token;
       EXPECT_EQ(engine::resident_slots(h, o, 2048), slots);
