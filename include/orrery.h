@@ -300,6 +300,21 @@ typedef struct orrery_session orrery_session;
 #define ORRERY_OVERFLOW_STOP 0         /* a full context ends the answer; a longer prompt is ORRERY_CONTEXT_FULL */
 #define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context (system messages and the last turn stay) */
 
+/* KV policies: what of the KV stays on the device when a prompt is complete. All but "full" keep all of it in host memory
+   as well: prompts attend to everything, exactly; generated tokens to what is on the device. Options, by name, with
+   their defaults:
+     "streaming"    the first tokens and the last ones (StreamingLLM): sinks 4
+     "heterocache"  volatile and pivot heads whole, the others their best tokens, refreshed when their pivot's attention
+                    drifts (HeteroCache): tau_sim .5, tau_stable .5, tau_drift (as tau_stable), full_share (of heads
+                    that may be whole without a head profile; .2, or half the budget if that is less), surplus demote
+                    (or thresholds: how a self-calibration meets it), block 5, visible 1 (steps from a check to its
+                    refill; at most block), stagger 0, refresh 1, reduce mean (or max), pool 5, calibration 16, top_k
+                    1024, tail 0 (slots for generated tokens until everything is chosen anew; 0: by the prompt's length)
+     "synckv"       representative heads whole, the others what their representative looks at (SyncKV):
+                    representatives (of a layer; 2 of 8 heads and more, else 1), rho .5, steps 5, visible 1, refresh 1,
+                    calibration 16, top_k 1024, tail 0
+   A budget below what a policy needs at least is ORRERY_INVALID_ARGUMENT and names it. */
+
 /* One named value, for what has too many parameters to be fields: ("sinks", "4"). */
 typedef struct orrery_option {
   const char *name;
@@ -313,10 +328,8 @@ struct orrery_session_options {
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
   uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results */
   uint32_t n_policy_options;
-  const char *policy;             /* what of the KV stays on the device: "full" (default: all of it), "streaming" (the
-                                     first tokens and the last ones). Others keep all KV in host memory as well:
-                                     prompts attend to everything, generated tokens to what is on the device */
-  const orrery_option *policy_options;  /* (n_policy_options): "sinks" of streaming */
+  const char *policy;             /* see "KV policies"; default "full" */
+  const orrery_option *policy_options;  /* (n_policy_options) */
   uint64_t kv_budget_bytes;       /* device memory for KV under such a policy; 0: by share */
   float kv_budget_share;          /* of full KV's tokens, more than 0, at most 1 (default): of n_context in the plan, of
                                      the tokens that are there when a prompt is complete. The bytes that it comes to are
