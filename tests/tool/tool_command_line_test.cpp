@@ -95,6 +95,7 @@ TEST(Values, AreStrict) {
   expect_failure({"plan", model, "--device-kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
   expect_failure({"plan", model, "--policy", "streaming", "--device-kv-type", "f32"}, 2, "F32 is finer than F16");
   expect_failure({"plan", model, "--device-kv-type", "q8_0"}, 2, "policy full keeps its only copy");
+  expect_failure({"eval", model, "--kv-type", "q8_0", "--device-kv-type", "f16"}, 2, "F16 is finer than Q8_0");
   expect_failure({"plan", model, "--context"}, 2, "--context needs a value");
   expect_failure({"plan", model, "--context", "--json"}, 2, "--context needs a value");
   expect_failure({"plan", model, "--json=yes"}, 2, "--json takes no value");

@@ -2,6 +2,7 @@
 // answers stay as near to the finer session's as the coarser type's rounding allows, and memory is what the plan says.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -122,6 +123,29 @@ TEST_P(DeviceType, AWholeBudgetStaysNearTheFinerTypes) {
     EXPECT_LE(deviation.rms(), bound) << name;
     EXPECT_GT(deviation.rms(), 0.0) << name;
   }
+}
+
+// What policies score behind settling lies in the device's type: halves are near enough to floats that the same tokens
+// are chosen, but for close calls. Keys that are read in the wrong type would choose others.
+TEST_P(DeviceType, HalvesChooseTheTokensThatFloatsChoose) {
+  if (types() != TypePair{KvType::f32, KvType::f16}) return;
+  const auto model = open_demo();
+  const auto finer = unwrap(Session::open(model, fine(0.5))), coarse = unwrap(Session::open(model, with(0.5)));
+  const auto prompt = random_tokens(*model, 200, 10), answer = random_tokens(*model, 60, 11);
+  for (Session* session : {finer.get(), coarse.get()}) {
+    unwrap(session->prefill(prompt, nullptr, nullptr));
+    for (const int32_t token : answer) feed(session, token);
+  }
+  uint64_t in_both = 0, in_all = 0;
+  for (uint32_t head = 0; head < finer->resident()->store().n_heads(); ++head) {
+    const Span<const uint32_t> a = finer->resident()->store().positions(head);
+    const Span<const uint32_t> b = coarse->resident()->store().positions(head);
+    for (const uint32_t p : a) in_both += static_cast<uint64_t>(std::count(b.begin(), b.end(), p));
+    in_all += std::max(a.size(), b.size());
+  }
+  // .990 and more; with the wrong type .81 and less.
+  EXPECT_GE(static_cast<double>(in_both), 0.97 * static_cast<double>(in_all));
+  EXPECT_EQ(coarse->resident()->refill_stats().tokens > 0, mode().refills);
 }
 
 TEST_P(DeviceType, ThreadsChunksAndTheLinkDoNotShow) {
