@@ -39,68 +39,38 @@ struct Settings {
   bool demote = true;           // surplus full heads: demote volatile ones, else search thresholds
   uint32_t block = 5, visible = 1, tail = 0;
   bool stagger = false, refresh = true;
-  Calibration calibration;
 };
 
-class HeteroCache final : public Policy {
+class HeteroCache final : public TailedPolicy {
  public:
-  HeteroCache(const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
-      : settings_(settings),
-        profile_(std::move(profile)),
-        n_kv_heads_(shape.n_kv_heads),
-        n_layers_(shape.n_layers),
-        n_context_(shape.n_context),
-        rings_(shape),
-        budget_(rings_.n_other_heads(), shape.n_context, budget.share,
-                budget.max_slots - std::min(budget.max_slots, rings_.slots()), settings.tail),
-        window_(shape.window.begin(), shape.window.end()),
+  HeteroCache(const Shape& shape, const Budget& budget, const Settings& settings, const Calibration& calibration,
+              SharedProfile profile)
+      : TailedPolicy(shape, budget, settings.tail, calibration, std::move(profile)),
+        settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     if (settings_.tau_drift < 0) settings_.tau_drift = profile_ ? profile_->tau_drift : settings_.tau.tau_stable;
     // Without a profile, unless so many are asked for, no more heads are full than half of the budget pays for.
     const double n = rings_.n_other_heads();
     double share = settings_.full_share;
-    if (share < 0) {
-      const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings_.slots());
-      share = std::min({kFullShare, budget.share / 2, static_cast<double>(slots) / (n * shape.n_context) / 2});
-    }
+    if (share < 0)
+      share = std::min({kFullShare, budget.share / 2, static_cast<double>(max_slots(budget)) / (n * n_context_) / 2});
     most_full_ = static_cast<uint32_t>(share * n + 1e-6);
     if (profile_) use_profile();
   }
 
-  Status check(const Budget& budget) const {
-    if (rings_.n_other_heads() == 0) return ok_status();
-    const double least = budget_.least_share(n_full_heads());
-    if (budget_.fits(n_full_heads())) return ok_status();
-    return error(Code::invalid_argument,
-                 "policy heterocache: %u of %u heads keep their whole KV, which a KV budget of %g (%llu slots) does not "
-                 "hold; it must be at least %.3f",
-                 n_full_heads(), rings_.n_other_heads(), budget.share,
-                 static_cast<unsigned long long>(budget.max_slots), least);
-  }
-
   const char* name() const override { return "heterocache"; }
   uint32_t n_full_heads() const override { return profile_ ? n_full_ : most_full_; }
-
-  uint32_t queries_wanted() const override { return profile_ ? 1 : settings_.calibration.n_queries; }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override;
   void select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) override {
     if (rings_.has(head)) return rings_.select(head, n_tokens, out);
     out->clear();
     const Head& h = heads_[head];
-    if (h.full) {
-      for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
-    } else {
-      out->insert(out->end(), selected_.begin() + static_cast<ptrdiff_t>(h.first),
-                  selected_.begin() + static_cast<ptrdiff_t>(h.first + h.n_selected));
-    }
-  }
-  uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
-    if (rings_.has(head)) return rings_.slot_for(head, length);
-    return length < capacity ? length : kSettleAgain;
+    if (h.full) return select_all(n_tokens, out);
+    const auto first = selected_.begin() + static_cast<ptrdiff_t>(h.first);
+    out->insert(out->end(), first, first + h.n_selected);
   }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
-  Report report() const override { return report_; }
   std::unique_ptr<Policy> clone() const override {
     auto copy = std::make_unique<HeteroCache>(*this);
     copy->report_ = report_.of_fork();
@@ -121,7 +91,6 @@ class HeteroCache final : public Policy {
   void assign(const std::vector<LayerRoles>& layers);
   Status find_roles(Heads* heads, uint32_t n_tokens);
   Status fit(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics);
-  Status refill(Heads* heads, uint32_t satellite, Span<const uint32_t> wanted, uint64_t visible_at);
   template <class F>
   void for_each_head(const F& f) {   // without window
     for (uint32_t head = 0; head < heads_.size(); ++head)
@@ -129,28 +98,18 @@ class HeteroCache final : public Policy {
   }
 
   Settings settings_;
-  SharedProfile profile_;
-  uint32_t n_kv_heads_, n_layers_, n_context_;
-  WindowRings rings_;
-  TailedBudget budget_;
-  std::vector<int32_t> window_;
   std::vector<Head> heads_;
   uint32_t most_full_ = 0, n_full_ = 0;
-  Report report_;
 
   // Since settling.
-  uint32_t n_tokens_ = 0, l_base_ = 0, most_selected_ = 0;
-  uint64_t n_steps_ = 0;
+  uint32_t l_base_ = 0, most_selected_ = 0;
   std::vector<uint32_t> selected_;   // every compressed head's tokens
   std::vector<uint32_t> pivots_;     // heads
   std::vector<uint32_t> base_;       // (n_pivots, l_base)
   // Of a check.
-  std::vector<KeyQuery> queries_;
   std::vector<uint32_t> sets_;       // (n_pivots, W, l_base)
   std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order
   std::vector<double> overlaps_;     // (W)
-  std::vector<uint8_t> marks_;       // (n_tokens)
-  std::vector<Replacement> misses_;
 };
 
 void HeteroCache::use_profile() {
@@ -220,8 +179,7 @@ Status HeteroCache::fit(std::vector<LayerRoles>* layers, const std::vector<Layer
 }
 
 Status HeteroCache::find_roles(Heads* heads, uint32_t n_tokens) {
-  Shape shape{n_layers_, n_kv_heads_, n_context_, window_};
-  ORRERY_ASSIGN(const auto overlaps, calibrate(heads, rings_, shape, n_tokens, settings_.calibration));
+  ORRERY_ASSIGN(const auto overlaps, calibrate(heads, rings_, shape(), n_tokens, calibration_));
   std::vector<LayerStatistics> statistics(overlaps.size());
   std::vector<LayerRoles> layers(overlaps.size());
   for (size_t i = 0; i < overlaps.size(); ++i) {
@@ -237,20 +195,16 @@ Status HeteroCache::find_roles(Heads* heads, uint32_t n_tokens) {
     if (window_[l] > 0) continue;
     for (uint32_t h = 0; h < n_kv_heads_; ++h)
       heads_[size_t{l} * n_kv_heads_ + h].weight =
-          stability_weight(statistics[at].stability[h], settings_.calibration.top_k);
+          stability_weight(statistics[at].stability[h], calibration_.top_k);
     ++at;
   }
   return ok_status();
 }
 
 Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
-  ++report_.n_settled;
-  rings_.settle();
-  n_tokens_ = n_tokens;
-  n_steps_ = 0;
+  begin_settling(n_tokens, capacity);
   selected_.clear();
   pivots_.clear();
-  for (uint32_t head = 0; head < heads_.size(); ++head) capacity[head] = rings_.capacity(head);
   if (rings_.n_other_heads() == 0) return ok_status();
   if (!profile_) ORRERY_TRY(find_roles(heads, n_tokens));
 
@@ -271,7 +225,6 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
 
   // The last query chooses.
   const uint32_t last = n_tokens - 1;
-  queries_.clear();
   size_t room = 0, at = 0;
   most_selected_ = 0;
   for_each_head([&](uint32_t head, Head& h) {
@@ -292,14 +245,13 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   base_.resize(pivots_.size() * l_base_);
   for (const uint32_t head : pivots_)
     queries_.push_back({head, last, 1, n_tokens, l_base_, false, &base_[heads_[head].base]});
-  ORRERY_TRY(heads->top_keys(queries_, settings_.calibration.rule));
+  ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
 
   queries_.reserve(pivots_.size());
   sets_.resize(pivots_.size() * settings_.block * l_base_);
   best_.resize(most_selected_);
   overlaps_.resize(settings_.block);
-  marks_.assign(n_tokens, 0);
-  misses_.reserve(most_selected_);
+  end_settling(most_selected_);
   return ok_status();
 }
 
@@ -314,7 +266,7 @@ Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
                         &sets_[i * w * l_base_]});
   }
   if (queries_.empty()) return ok_status();
-  ORRERY_TRY(heads->top_keys(queries_, settings_.calibration.rule));
+  ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
   for (const KeyQuery& query : queries_) {
     ++report_.n_checks;
     uint32_t* base = &base_[heads_[query.head].base];
@@ -336,22 +288,13 @@ Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
     for (uint32_t head = first; head < first + n_kv_heads_; ++head)
       if (heads_[head].pivot == query.head) most = std::max(most, heads_[head].n_selected);
     const KeyQuery best{query.head, position, 1, n_tokens_, most, true, best_.data()};
-    ORRERY_TRY(heads->top_keys({&best, 1}, settings_.calibration.rule));
+    ORRERY_TRY(heads->top_keys({&best, 1}, calibration_.rule));
     for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
       if (heads_[head].pivot != query.head) continue;
-      ORRERY_TRY(refill(heads, head, {best_.data(), heads_[head].n_selected}, step + settings_.visible));
+      ORRERY_TRY(refill(heads, head, 0, {best_.data(), heads_[head].n_selected}, step + settings_.visible));
     }
   }
   return ok_status();
-}
-
-// The satellite's prompt slots become `wanted`, by fetching what is missing.
-Status HeteroCache::refill(Heads* heads, uint32_t satellite, Span<const uint32_t> wanted, uint64_t visible_at) {
-  const Span<const uint32_t> held = heads->positions(satellite).first(wanted.size());
-  plan_misses(held, wanted, 0, &marks_, &misses_);
-  report_.wanted_tokens += wanted.size();
-  report_.missed_tokens += misses_.size();
-  return misses_.empty() ? ok_status() : heads->refill(satellite, misses_, visible_at);
 }
 
 }  // namespace
@@ -359,8 +302,9 @@ Status HeteroCache::refill(Heads* heads, uint32_t satellite, Span<const uint32_t
 Result<std::unique_ptr<Policy>> make_heterocache(const Shape& shape, const Budget& budget, const Options& options,
                                                  const SharedProfile& profile) {
   Settings s;
+  Calibration calibration;
   if (profile) s.tau = profile->thresholds;
-  s.calibration.rule = {GroupReduce::mean, Pooling::avg, 5, true};
+  calibration.rule = {GroupReduce::mean, Pooling::avg, 5, true};
   OptionReader reader("heterocache", options);
   static constexpr const char* kReduce[] = {"mean", "max"};
   static constexpr const char* kSurplus[] = {"demote", "thresholds"};
@@ -376,17 +320,17 @@ Result<std::unique_ptr<Policy>> make_heterocache(const Shape& shape, const Budge
   ORRERY_TRY(reader.flag("stagger", &s.stagger));
   ORRERY_TRY(reader.flag("refresh", &s.refresh));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
-  ORRERY_TRY(reader.count("calibration", 1, kMostBlock, &s.calibration.n_queries));
-  ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &s.calibration.top_k));
-  ORRERY_TRY(reader.count("pool", 1, 63, &s.calibration.rule.pool_width));
+  ORRERY_TRY(reader.count("calibration", 1, kMostBlock, &calibration.n_queries));
+  ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &calibration.top_k));
+  ORRERY_TRY(reader.count("pool", 1, 63, &calibration.rule.pool_width));
   ORRERY_TRY(reader.finish());
-  if (s.calibration.rule.pool_width % 2 == 0)
+  if (calibration.rule.pool_width % 2 == 0)
     return error(Code::invalid_argument, "policy option heterocache.pool is %u, expected an odd number",
-                 s.calibration.rule.pool_width);
-  s.calibration.rule.reduce = reduce ? GroupReduce::max : GroupReduce::mean;
+                 calibration.rule.pool_width);
+  calibration.rule.reduce = reduce ? GroupReduce::max : GroupReduce::mean;
   s.demote = surplus == 0;
-  auto policy = std::make_unique<HeteroCache>(shape, budget, s, profile);
-  ORRERY_TRY(policy->check(budget));
+  auto policy = std::make_unique<HeteroCache>(shape, budget, s, calibration, profile);
+  ORRERY_TRY(policy->check_room(budget, "keep their whole KV"));
   return std::unique_ptr<Policy>(std::move(policy));
 }
 

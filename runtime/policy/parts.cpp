@@ -91,6 +91,49 @@ bool TailedBudget::fits(uint32_t n_full) const {
   return divide(std::max(n_context_, 2u) - 1, n_full).selected > 0;
 }
 
+TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, uint32_t tail, const Calibration& calibration,
+                           SharedProfile profile)
+    : profile_(std::move(profile)),
+      calibration_(calibration),
+      n_kv_heads_(shape.n_kv_heads),
+      n_layers_(shape.n_layers),
+      n_context_(shape.n_context),
+      window_(shape.window.begin(), shape.window.end()),
+      rings_(shape),
+      budget_(rings_.n_other_heads(), shape.n_context, budget.share, max_slots(budget), tail) {}
+
+Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
+  const uint32_t n_full = n_full_heads();
+  if (rings_.n_other_heads() == 0 || budget_.fits(n_full)) return ok_status();
+  return error(Code::invalid_argument,
+               "policy %s: %u of %u heads %s, which a KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
+               name(), n_full, rings_.n_other_heads(), what, budget.share,
+               static_cast<unsigned long long>(budget.max_slots), budget_.least_share(n_full));
+}
+
+void TailedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
+  ++report_.n_settled;
+  rings_.settle();
+  n_tokens_ = n_tokens;
+  n_steps_ = 0;
+  queries_.clear();
+  for (uint32_t head = 0; head < capacity.size(); ++head) capacity[head] = rings_.capacity(head);
+}
+
+void TailedPolicy::end_settling(size_t most) {
+  marks_.assign(n_tokens_, 0);
+  misses_.reserve(most);
+}
+
+Status TailedPolicy::refill(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted,
+                            uint64_t visible_at) {
+  const Span<const uint32_t> held = heads->positions(head).subspan(first_slot, wanted.size());
+  plan_misses(held, wanted, first_slot, &marks_, &misses_);
+  report_.wanted_tokens += wanted.size();
+  report_.missed_tokens += misses_.size();
+  return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
+}
+
 Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
                                              uint32_t n_tokens, const Calibration& calibration) {
   const uint32_t n_queries = std::min({calibration.n_queries, heads->n_queries(), n_tokens});

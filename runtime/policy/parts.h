@@ -92,6 +92,53 @@ struct Calibration {
 Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
                                              uint32_t n_tokens, const Calibration& calibration);
 
+using SharedProfile = std::shared_ptr<const HeadProfile>;
+
+// What policies share whose compressed heads hold a selection of the prompt and a tail: windows and the budget, a head
+// profile or the calibration in its stead, refills of selections.
+class TailedPolicy : public Policy {
+ public:
+  uint32_t queries_wanted() const override { return profile_ ? 1 : calibration_.n_queries; }
+  uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
+    if (rings_.has(head)) return rings_.slot_for(head, length);
+    return length < capacity ? length : kSettleAgain;
+  }
+  Report report() const override { return report_; }
+  // Whether the budget holds the full heads, which `what` ("keep their whole KV"), and something of the others.
+  Status check_room(const Budget& budget, const char* what) const;
+
+ protected:
+  TailedPolicy(const Shape& shape, const Budget& budget, uint32_t tail, const Calibration& calibration,
+               SharedProfile profile);
+  Shape shape() const { return {n_layers_, n_kv_heads_, n_context_, window_}; }
+  // Of layers without window.
+  uint64_t max_slots(const Budget& budget) const { return budget.max_slots - std::min(budget.max_slots, rings_.slots()); }
+  // The beginning of settle(): what stood there is forgotten, windows have their capacity.
+  void begin_settling(uint32_t n_tokens, Span<uint32_t> capacity);
+  // Where selections have been made: `most` is the longest that is refilled.
+  void end_settling(size_t most);
+  static void select_all(uint32_t n_tokens, std::vector<uint32_t>* out) {
+    for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
+  }
+  // The slots from first_slot on become `wanted`, by fetching what is missing.
+  Status refill(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted, uint64_t visible_at);
+
+  const SharedProfile profile_;
+  const Calibration calibration_;
+  const uint32_t n_kv_heads_, n_layers_, n_context_;
+  const std::vector<int32_t> window_;
+  WindowRings rings_;
+  const TailedBudget budget_;
+  Report report_;
+  // Since settling.
+  uint32_t n_tokens_ = 0;
+  uint64_t n_steps_ = 0;
+  // Of a look at the last queries.
+  std::vector<KeyQuery> queries_;
+  std::vector<uint8_t> marks_;         // (n_tokens), 0 between uses
+  std::vector<Replacement> misses_;
+};
+
 // Reads a policy's options by name; finish() refuses those that nobody asked for, with the nearest known name.
 class OptionReader {
  public:
@@ -112,7 +159,6 @@ class OptionReader {
 // The known name that `name` was probably meant to be; null when none is near.
 const std::string* nearest_name(const std::string& name, const std::vector<std::string>& known);
 
-using SharedProfile = std::shared_ptr<const HeadProfile>;
 Result<std::unique_ptr<Policy>> make_streaming(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_heterocache(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const Options&, const SharedProfile&);

@@ -30,38 +30,26 @@ struct Settings {
   double rho = .5;
   uint32_t m = 5, visible = 1, tail = 0;
   bool refresh = true;
-  Calibration calibration;
 };
 
-class SyncKv final : public Policy {
+class SyncKv final : public TailedPolicy {
  public:
-  SyncKv(const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
-      : settings_(settings),
-        profile_(std::move(profile)),
-        n_kv_heads_(shape.n_kv_heads),
-        n_layers_(shape.n_layers),
-        n_context_(shape.n_context),
-        rings_(shape),
-        window_(shape.window.begin(), shape.window.end()),
-        heads_(size_t{shape.n_layers} * shape.n_kv_heads),
-        budget_(rings_.n_other_heads(), shape.n_context, budget.share,
-                budget.max_slots - std::min(budget.max_slots, rings_.slots()), settings.tail) {
+  SyncKv(const Shape& shape, const Budget& budget, const Settings& settings, const Calibration& calibration,
+         SharedProfile profile)
+      : TailedPolicy(shape, budget, settings.tail, calibration, std::move(profile)),
+        settings_(settings),
+        heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     if (profile_) use_profile();
     if (profile_ || settings_.representatives > 0 || n_kv_heads_ == 0) return;
     settings_.representatives = n_kv_heads_ >= 8 ? 2 : 1;
-    if (!fits()) settings_.representatives = 1;
+    if (!budget_.fits(n_full_heads())) settings_.representatives = 1;
   }
 
   Status check(const Budget& budget) const {
     if (settings_.representatives > n_kv_heads_ && !profile_)
       return error(Code::invalid_argument, "policy synckv: %u representatives among %u heads of a layer",
                    settings_.representatives, n_kv_heads_);
-    if (rings_.n_other_heads() == 0 || fits()) return ok_status();
-    return error(Code::invalid_argument,
-                 "policy synckv: %u of %u heads represent the others and keep their whole KV, which a KV budget of %g "
-                 "(%llu slots) does not hold; it must be at least %.3f",
-                 n_full_heads(), rings_.n_other_heads(), budget.share,
-                 static_cast<unsigned long long>(budget.max_slots), budget_.least_share(n_full_heads()));
+    return check_room(budget, "represent the others and keep their whole KV");
   }
 
   const char* name() const override { return "synckv"; }
@@ -69,26 +57,16 @@ class SyncKv final : public Policy {
     return profile_ ? n_representatives_ : rings_.n_other_heads() / n_kv_heads_ * settings_.representatives;
   }
 
-  uint32_t queries_wanted() const override { return profile_ ? 1 : settings_.calibration.n_queries; }
-
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override;
   void select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) override {
     if (rings_.has(head)) return rings_.select(head, n_tokens, out);
     out->clear();
     const Head& h = heads_[head];
-    if (h.representative == head || h.k == n_tokens) {
-      for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
-    } else {
-      const uint32_t* set = &sets_[h.set];
-      out->insert(out->end(), set, set + h.k);
-    }
-  }
-  uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
-    if (rings_.has(head)) return rings_.slot_for(head, length);
-    return length < capacity ? length : kSettleAgain;
+    if (h.representative == head || h.k == n_tokens) return select_all(n_tokens, out);
+    const auto set = sets_.begin() + static_cast<ptrdiff_t>(h.set);
+    out->insert(out->end(), set, set + h.k);
   }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
-  Report report() const override { return report_; }
   std::unique_ptr<Policy> clone() const override {
     auto copy = std::make_unique<SyncKv>(*this);
     copy->report_ = report_.of_fork();
@@ -101,31 +79,17 @@ class SyncKv final : public Policy {
     uint32_t k = 0, n_static = 0;  // tokens of the prompt that it holds, of which static
     size_t set = 0;                // of a representative's static and dynamic tokens in sets_, its cluster's
   };
-  bool fits() const { return budget_.fits(n_full_heads()); }
   void use_profile();
   void assign(uint32_t layer, const LayerClusters& clusters);
   Status find_clusters(Heads* heads, uint32_t n_tokens);
-  Status refill(Heads* heads, uint32_t head, Span<const uint32_t> wanted, uint64_t visible_at);
 
   Settings settings_;
-  SharedProfile profile_;
-  uint32_t n_kv_heads_, n_layers_, n_context_;
-  WindowRings rings_;
-  std::vector<int32_t> window_;
   std::vector<Head> heads_;
-  TailedBudget budget_;
   uint32_t n_representatives_ = 0;
-  Report report_;
 
   // Since settling.
-  uint32_t n_tokens_ = 0;
-  uint64_t n_steps_ = 0;
   std::vector<uint32_t> sets_;       // each cluster's: static, then dynamic, as they were chosen
-  // Of an anticipation.
-  std::vector<KeyQuery> queries_;
-  std::vector<uint32_t> best_;       // beside sets_: the representative's best k, in score order
-  std::vector<uint8_t> marks_;       // (n_tokens)
-  std::vector<Replacement> misses_;
+  std::vector<uint32_t> best_;       // of an anticipation, beside sets_: the representative's best k, in score order
 };
 
 void SyncKv::use_profile() {
@@ -142,8 +106,7 @@ void SyncKv::assign(uint32_t layer, const LayerClusters& clusters) {
 }
 
 Status SyncKv::find_clusters(Heads* heads, uint32_t n_tokens) {
-  const Shape shape{n_layers_, n_kv_heads_, n_context_, window_};
-  ORRERY_ASSIGN(const auto overlaps, calibrate(heads, rings_, shape, n_tokens, settings_.calibration));
+  ORRERY_ASSIGN(const auto overlaps, calibrate(heads, rings_, shape(), n_tokens, calibration_));
   n_representatives_ = 0;
   size_t at = 0;
   for (uint32_t l = 0; l < n_layers_; ++l) {
@@ -156,11 +119,7 @@ Status SyncKv::find_clusters(Heads* heads, uint32_t n_tokens) {
 }
 
 Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
-  ++report_.n_settled;
-  rings_.settle();
-  n_tokens_ = n_tokens;
-  n_steps_ = 0;
-  for (uint32_t head = 0; head < heads_.size(); ++head) capacity[head] = rings_.capacity(head);
+  begin_settling(n_tokens, capacity);
   if (rings_.n_other_heads() == 0) return ok_status();
   if (!profile_) ORRERY_TRY(find_clusters(heads, n_tokens));
 
@@ -169,7 +128,6 @@ Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) 
   const TailedBudget::Division division = budget_.divide(n_tokens, n_full_heads());
   const uint64_t horizon = uint64_t{n_tokens} + division.tail, n_full = n_full_heads();
   const uint64_t all = n_full * horizon + (rings_.n_other_heads() - n_full) * division.tail + division.selected;
-  queries_.clear();
   size_t room = 0;
   for (uint32_t l = 0; l < n_layers_; ++l) {
     if (window_[l] > 0) continue;
@@ -201,9 +159,8 @@ Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) 
   best_.resize(room);
   for (Head& h : heads_) h.set = heads_[h.representative].set;
   for (KeyQuery& query : queries_) query.out = &sets_[heads_[query.head].set];
-  ORRERY_TRY(heads->top_keys(queries_, settings_.calibration.rule));
-  marks_.assign(n_tokens, 0);
-  misses_.reserve(n_tokens);
+  ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
+  end_settling(n_tokens);
   return ok_status();
 }
 
@@ -215,7 +172,7 @@ Status SyncKv::after_step(Heads* heads, uint64_t step, uint32_t position) {
     if (rings_.has(head) || h.representative != head || h.k == n_tokens_ || h.n_static == h.k) continue;
     queries_.push_back({head, position, 1, n_tokens_, h.k, true, &best_[h.set]});
   }
-  ORRERY_TRY(heads->top_keys(queries_, settings_.calibration.rule));
+  ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
   for (const KeyQuery& query : queries_) {
     // Of the best k, static tokens included, at least n_dynamic are not static.
     const Head& h = heads_[query.head];
@@ -229,19 +186,10 @@ Status SyncKv::after_step(Heads* heads, uint64_t step, uint32_t position) {
     const uint32_t first = query.head / n_kv_heads_ * n_kv_heads_;
     for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
       if (head == query.head || heads_[head].representative != query.head) continue;
-      ORRERY_TRY(refill(heads, head, {dynamic, n}, step + settings_.visible));
+      ORRERY_TRY(refill(heads, head, h.n_static, {dynamic, n}, step + settings_.visible));
     }
   }
   return ok_status();
-}
-
-Status SyncKv::refill(Heads* heads, uint32_t head, Span<const uint32_t> wanted, uint64_t visible_at) {
-  const uint32_t first = heads_[head].n_static;
-  const Span<const uint32_t> held = heads->positions(head).subspan(first, wanted.size());
-  plan_misses(held, wanted, first, &marks_, &misses_);
-  report_.wanted_tokens += wanted.size();
-  report_.missed_tokens += misses_.size();
-  return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
 }
 
 }  // namespace
@@ -249,7 +197,8 @@ Status SyncKv::refill(Heads* heads, uint32_t head, Span<const uint32_t> wanted, 
 Result<std::unique_ptr<Policy>> make_synckv(const Shape& shape, const Budget& budget, const Options& options,
                                             const SharedProfile& profile) {
   Settings s;
-  s.calibration.rule = {GroupReduce::max, Pooling::none, 1, true};
+  Calibration calibration;
+  calibration.rule = {GroupReduce::max, Pooling::none, 1, true};
   OptionReader reader("synckv", options);
   ORRERY_TRY(reader.count("representatives", 1, kMaxKvHeads, &s.representatives));
   ORRERY_TRY(reader.fraction("rho", &s.rho));
@@ -257,8 +206,8 @@ Result<std::unique_ptr<Policy>> make_synckv(const Shape& shape, const Budget& bu
   ORRERY_TRY(reader.count("visible", 1, s.m, &s.visible));
   ORRERY_TRY(reader.flag("refresh", &s.refresh));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
-  ORRERY_TRY(reader.count("calibration", 1, 64, &s.calibration.n_queries));
-  ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &s.calibration.top_k));
+  ORRERY_TRY(reader.count("calibration", 1, 64, &calibration.n_queries));
+  ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &calibration.top_k));
   ORRERY_TRY(reader.finish());
   if (profile) {
     if (reader.given("representatives"))
@@ -267,7 +216,7 @@ Result<std::unique_ptr<Policy>> make_synckv(const Shape& shape, const Budget& bu
       if (profile->layers[l].clusters.representatives.empty())
         return error(Code::invalid_argument, "policy synckv: the head profile has no clusters for layer %zu", l);
   }
-  auto policy = std::make_unique<SyncKv>(shape, budget, s, profile);
+  auto policy = std::make_unique<SyncKv>(shape, budget, s, calibration, profile);
   ORRERY_TRY(policy->check(budget));
   return std::unique_ptr<Policy>(std::move(policy));
 }
