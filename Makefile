@@ -11,6 +11,8 @@ CMAKE_ARGS ?=
 BENCH_TYPES ?= Q4_K
 # and the contexts that are decoded behind: KV of 32,768 tokens takes 1.1 GB, as often as there are policies
 BENCH_CONTEXTS ?= 32768
+# make sanitize-address: which test programs, all if none is named
+SANITIZE     ?=
 # make fuzz: which targets, and how long each
 FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 FUZZ_SECONDS ?= 60
@@ -31,6 +33,7 @@ sanitizer = -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCMAKE_C
 # Programs with threads or locks are tested for races; the others, of one thread, would take an hour and show nothing.
 threaded = unit_base unit_cpu unit_kv unit_engine abi_contract memory_test system_test
 space := $(subst ,, )
+only = -R '^($(subst $(space),|,$(strip $(1))))$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -81,14 +84,14 @@ sanitize: sanitize-address
 sanitize-address:
 	@.ci/packages test
 	@$(call configure,$(BUILD)-asan,$(sanitizer) -DORRERY_SANITIZE=address)
-	@$(call build,$(BUILD)-asan)
-	@UBSAN_OPTIONS=print_stacktrace=1 tests/run.sh $(BUILD)-asan $(JOBS)
+	@$(call build,$(BUILD)-asan,$(strip $(SANITIZE)))
+	@UBSAN_OPTIONS=print_stacktrace=1 tests/run.sh $(BUILD)-asan $(JOBS) $(if $(strip $(SANITIZE)),$(call only,$(SANITIZE)))
 
 sanitize-thread:
 	@.ci/packages test
 	@$(call configure,$(BUILD)-tsan,$(sanitizer) -DORRERY_SANITIZE=thread)
 	@$(call build,$(BUILD)-tsan,$(threaded))
-	@TSAN_OPTIONS=halt_on_error=1 $(unrandomised) tests/run.sh $(BUILD)-tsan $(JOBS) -R '^($(subst $(space),|,$(threaded)))$$'
+	@TSAN_OPTIONS=halt_on_error=1 $(unrandomised) tests/run.sh $(BUILD)-tsan $(JOBS) $(call only,$(threaded))
 
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
@@ -108,7 +111,7 @@ help:
 	@echo "make test            build and run every test; the last line counts them"
 	@echo "make bench           measure kernels and the whole engine: BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_CONTEXTS=$(BENCH_CONTEXTS)"
 	@echo "make sanitize        every test under address+undefined, then those with threads under thread sanitizer"
-	@echo "                     (sanitize-address, sanitize-thread: one of the two)"
+	@echo "                     (sanitize-address, sanitize-thread: one of the two; SANITIZE=\"unit_kv ...\": only these)"
 	@echo "make fuzz            fuzz what reads files: FUZZ=\"$(FUZZ)\" FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make install         PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall takes it away"
 	@echo "make clean           remove build folders"

@@ -253,6 +253,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
 
 Status Session::decode() {
   const uint32_t from = n_computed();
+  if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
   const int32_t token = tokens_[from];
   ORRERY_TRY(step({&token, 1}, Phase::decode, nullptr, 1, logits_.data()));
   logits_at_ = from + 1;
