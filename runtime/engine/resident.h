@@ -6,7 +6,7 @@
 // step that it names, whatever the I/O thread does meanwhile.
 //
 // Everything here runs under the runtime's step mutex, with the model's scratch set. After make() no device memory is
-// taken, and no host memory but when settling.
+// taken, and no host memory but when settling and for top_page_keys().
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class Resident final : private policy::Heads {
   uint64_t settled_bytes() const { return settled_bytes_; }
   uint64_t settle_us() const { return settle_us_; }
 
-  // Pages of [from, to) are about to be written: a shared one gives way to a copy.
+  // Positions from `from` on are about to be written: their page, if it is shared, gives way to a copy.
   void before_write(uint32_t from);
   // Tokens from n_tokens on are gone.
   void truncate(uint32_t n_tokens);

@@ -5,7 +5,8 @@
 // Under a policy other than full the pages lie in the reservoir (host memory) and hold everything: prompts attend to
 // them, exactly. Generated tokens attend to the resident part, which the policy chooses of them.
 //
-// Each token remembers which phase computed it, so that recomputing it gives the same KV again.
+// Each token remembers which phase computed it, so that recomputing it gives the same KV again: that of prompt tokens, and
+// under policy full of all. A generated token under another policy attended to what was resident then.
 #pragma once
 
 #include <atomic>

@@ -144,21 +144,13 @@ int profile_model(const Args& args, Output& out) {
   note_text = parse_json(note_text, "note").get<std::string>();   // a file's name may be any bytes
   options.note = note_text.c_str();
 
-  struct Watch {
-    const Interrupts& interrupts;
-    ProgressBar bar;
-    static int32_t step(void* user, uint64_t done, uint64_t total) {
-      auto* watch = static_cast<Watch*>(user);
-      watch->bar.update(done, total);
-      return watch->interrupts.pending() ? 1 : 0;
-    }
-  } watch{interrupts, ProgressBar("calibrating", ProgressBar::Unit::tokens)};
-  options.progress = Watch::step;
-  options.progress_user = &watch;
+  InterruptibleProgress progress{interrupts, ProgressBar("calibrating", ProgressBar::Unit::tokens)};
+  options.progress = InterruptibleProgress::step;
+  options.progress_user = &progress;
   const Calibration calibration = make<Calibration>([&](orrery_calibration** handle, orrery_error* error) {
     return orrery_calibrate(loaded.model.get(), tokens.data(), lengths.data(), lengths.size(), &options, handle, error);
   });
-  watch.bar.erase();
+  progress.bar.erase();
   const std::string text = sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
     return orrery_calibration_profile(calibration.get(), json, capacity, n, error);
   });

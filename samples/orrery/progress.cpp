@@ -5,7 +5,6 @@
 #include <string>
 
 #include "output.h"
-#include "terminal.h"
 
 namespace orrery::tool {
 

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "terminal.h"
+
 namespace orrery::tool {
 
 class ProgressBar {
@@ -26,6 +28,18 @@ class ProgressBar {
   uint64_t first_done_ = 0;
   bool started_ = false;
   Clock::time_point start_ = Clock::now(), last_ = start_;
+};
+
+// What the library's long calls report to: step() with this as `user` draws the bar, and says to stop once Ctrl-C was
+// pressed.
+struct InterruptibleProgress {
+  const Interrupts& interrupts;
+  ProgressBar bar;
+  static int32_t step(void* user, uint64_t done, uint64_t total) {
+    auto* progress = static_cast<InterruptibleProgress*>(user);
+    progress->bar.update(done, total);
+    return progress->interrupts.pending() ? 1 : 0;
+  }
 };
 
 }  // namespace orrery::tool

@@ -300,19 +300,11 @@ orrery_template_options TemplateSettings::options() const {
 }
 
 Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts) {
-  struct Watch {
-    const Interrupts& interrupts;
-    ProgressBar bar;
-    static int32_t step(void* user, uint64_t done, uint64_t total) {
-      auto* watch = static_cast<Watch*>(user);
-      watch->bar.update(done, total);
-      return watch->interrupts.pending() ? 1 : 0;
-    }
-  } watch{interrupts, ProgressBar("loading", ProgressBar::Unit::bytes)};
+  InterruptibleProgress progress{interrupts, ProgressBar("loading", ProgressBar::Unit::bytes)};
   const orrery_runtime_options runtime = runtime_options(args);
   orrery_model_options model = model_options(args);
-  model.progress = Watch::step;
-  model.progress_user = &watch;
+  model.progress = InterruptibleProgress::step;
+  model.progress_user = &progress;
   Loaded loaded;
   loaded.runtime = make<Runtime>(
       [&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&runtime, out, error); });

@@ -2,26 +2,8 @@
 // the I/O thread, with refills asked for, under way and placed.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "tests/support/count_allocations.h"
 #include "tests/support/policy_sessions.h"
-
-namespace {
-std::atomic<int64_t> n_allocations{0};
-}
-
-// The whole test program's, on every thread; malloc underneath, so that sanitizers still see each block. Not
-// inlined: GCC would see half of the pair, and warn.
-__attribute__((noinline)) void* operator new(std::size_t n) {
-  ++n_allocations;
-  void* p = std::malloc(n > 0 ? n : 1);
-  if (!p) throw std::bad_alloc();
-  return p;
-}
-__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
-__attribute__((noinline)) void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 namespace orrery {
 namespace {

@@ -324,6 +324,16 @@ TEST(EngineSessionLogits, AreForgottenWithTheTokensTheyCameFrom) {
   EXPECT_TRUE(same_bits(as_vector(s->logits()), as_vector(fresh->logits())));
 }
 
+TEST(EngineSessionLimits, AStepNeedsAToken) {
+  const auto model = open_spec("llama-plain");
+  const auto session = open_session(model, 320, KvType::f16);
+  unwrap(session->prefill(std::vector<int32_t>{1, 2, 3}, nullptr, nullptr));
+  EXPECT_EQ(session->decode().code(), Code::internal);
+  session->push_generated(4);
+  unwrap(session->decode());
+  EXPECT_EQ(session->n_computed(), 4u);
+}
+
 TEST(EngineSessionLimits, TheContextEndsWhereItSays) {
   const auto model = open_spec("llama-plain");
   const auto s = open_session(model, 100);

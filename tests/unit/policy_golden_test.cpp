@@ -5,17 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "runtime/policy/allocate.h"
 #include "runtime/policy/drift.h"
 #include "runtime/policy/kmeans.h"
 #include "runtime/policy/roles.h"
 #include "runtime/policy/score.h"
-#include "tests/support/shared.h"
 #include "tests/unit/policy_fixture.h"
+#include "tests/unit/policy_goldens.h"
 
 namespace orrery::policy {
 namespace {
@@ -24,24 +22,12 @@ using nlohmann::json;
 using Floats = std::vector<float>;
 
 const json& goldens() {
-  static const json all = [] {
-    std::ifstream in(testing::source_path("tests/golden/policies.json"));
-    return json::parse(in);
-  }();
+  static const json all = read_goldens("policies.json");
   return all;
 }
 
-uint64_t mix(uint64_t z) {
-  z += 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
 double uniform(std::initializer_list<uint64_t> parts) {
-  uint64_t h = 0;
-  for (const uint64_t part : parts) h = mix(h ^ part);
-  return static_cast<double>(h >> 40) * 0x1p-24;
+  return static_cast<double>(hash(parts) >> 40) * 0x1p-24;
 }
 
 // A case's attention and shape: the attention is make_policy_goldens.py's logits().

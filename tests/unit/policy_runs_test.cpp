@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
-#include "tests/support/shared.h"
 #include "tests/unit/policy_fake_session.h"
+#include "tests/unit/policy_goldens.h"
 
 namespace orrery::policy {
 namespace {
@@ -17,23 +15,8 @@ namespace {
 using nlohmann::json;
 
 const json& goldens() {
-  static const json all = [] {
-    std::ifstream in(testing::source_path("tests/golden/policy_runs.json"));
-    return json::parse(in);
-  }();
+  static const json all = read_goldens("policy_runs.json");
   return all;
-}
-
-uint64_t mix(uint64_t z) {
-  z += 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-uint64_t hash(std::initializer_list<uint64_t> parts) {
-  uint64_t h = 0;
-  for (const uint64_t part : parts) h = mix(h ^ part);
-  return h;
 }
 
 // make_policy_run_goldens.py's attention.
