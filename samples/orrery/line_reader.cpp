@@ -1,5 +1,6 @@
-// See line_reader.h. libedit's signal handling hands SIGINT on to ours and then returns from readline() with
-// nothing, which is how Ctrl-C at the prompt differs from Ctrl-D.
+// See line_reader.h. libedit's signal handling hands SIGINT on to ours; our reader of characters, which waits for
+// keys and signals at once, then reports the end of input, and readline() returns with nothing. libedit's own
+// reader would sleep through a signal that comes just before its read().
 #include "line_reader.h"
 
 #include <editline/readline.h>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cwchar>
 
 #include "failure.h"
 #include "output.h"
@@ -39,6 +41,28 @@ bool continues(const std::string& line) {
   return n % 2 == 1;
 }
 
+const Interrupts* typing_interrupts = nullptr;  // libedit's reader of characters takes no context
+
+// One character from standard input, -1 at its end or on Ctrl-C. Bytes that are no text in the user's locale are
+// passed over.
+int read_character(FILE*) {
+  std::mbstate_t state{};
+  for (;;) {
+    char byte;
+    if (!typing_interrupts->wait_for_input(STDIN_FILENO)) return -1;
+    const ssize_t n = read(STDIN_FILENO, &byte, 1);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return -1;
+    wchar_t character;
+    const size_t used = std::mbrtowc(&character, &byte, 1, &state);
+    if (used == static_cast<size_t>(-1)) {
+      state = std::mbstate_t{};
+    } else if (used != static_cast<size_t>(-2)) {
+      return used == 0 ? 0 : static_cast<int>(character);
+    }
+  }
+}
+
 }  // namespace
 
 std::string LineReader::default_history_path() {
@@ -53,6 +77,8 @@ LineReader::LineReader(bool interactive, const std::string& history_path, const 
     : interactive_(interactive), history_path_(interactive ? history_path : ""), interrupts_(interrupts) {
   if (!interactive_) return;
   if (!is_terminal(kStdout)) rl_outstream = stderr;  // prompts are not part of the output
+  typing_interrupts = &interrupts;
+  rl_getc_function = read_character;
   using_history();
   stifle_history(kHistoryEntries);
   if (history_path_.empty()) return;

@@ -115,6 +115,16 @@ void Interrupts::clear() {
   }
 }
 
+bool Interrupts::wait_for_input(int fd) const {
+  struct pollfd waiting[] = {{wake_pipe[0], POLLIN, 0}, {fd, POLLIN, 0}};
+  while (!pending()) {
+    if (poll(waiting, 2, -1) < 0 && errno != EINTR) return true;  // the read will say what is wrong
+    if (waiting[0].revents != 0) return false;
+    if (waiting[1].revents != 0) return true;
+  }
+  return false;
+}
+
 CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
   // The thread is made with SIGINT blocked, so that signals go to the main thread, where they end a waiting
   // read.

@@ -34,6 +34,9 @@ class Interrupts {
 
   bool pending() const;  // Ctrl-C was pressed since clear()
   void clear();
+  // Waits until `fd` can be read: true; or until Ctrl-C is pressed, or has been since clear(): false. A signal
+  // that comes between a look at pending() and a blocking read would be missed; here none is.
+  bool wait_for_input(int fd) const;
 };
 
 // While it lives, Ctrl-C calls `cancel`, once, on a thread of its own; at once if one is pending already.
