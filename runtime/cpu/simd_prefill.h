@@ -1,9 +1,5 @@
-// Products with weights in any format, written once over V; include after simd_avx2.h or simd_avx512.h.
-//
-// Decode reads the weights as they lie: 256 of a row are unpacked in registers (simd_blocks.h) and multiplied
-// with the quantized activations of a few rows, four bytes per lane; a lane's integer sum becomes float,
-// times the product of its group's two scales.  One pass over the weights, nothing else moves: bound by
-// memory.
+// Products of many rows of activations with weights in any format, written once over V; include after
+// simd_avx2.h or simd_avx512.h.
 //
 // Prefill turns a tile of weight rows, 256 columns at a time, so that lanes are weight rows:
 //     codes [column / 4][row][4], scales [group][row]
@@ -14,9 +10,8 @@
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
 
-#include "runtime/cpu/kernels.h"
-#include "runtime/cpu/simd_blocks.h"
 #include "runtime/cpu/simd_gemm.h"
+#include "runtime/cpu/simd_weights.h"
 
 namespace orrery::cpu {
 namespace {
@@ -41,150 +36,6 @@ struct MatmulScratch {
   };
   alignas(64) float sums[kTileRows][kTileOut];
 };
-
-// What of a row's 256 columns is left, followed by zero blocks: for formats of 32 whose rows end within 256.
-constexpr int kMostBytes = 8 * 34;
-template <class Format>
-const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buffer) {
-  if (Format::kBlock == 256 || columns_left >= 256) return p;
-  const size_t bytes = static_cast<size_t>(columns_left / 32 * (Format::kBytes / 8));
-  __builtin_memcpy(buffer, p, bytes);
-  __builtin_memset(buffer + bytes, 0, kMostBytes - bytes);
-  return buffer;
-}
-
-inline void store_outputs(const MatmulTask& t, int64_t row, int64_t o, const float* sums, int n) {
-  float* out = t.out + row * t.out_stride + o;
-  for (int i = 0; i < n; ++i) {
-    float sum = sums[i];
-    if (t.bias) sum += t.bias[o + i];
-    out[i] = t.accumulate ? out[i] + sum : sum;
-  }
-}
-
-// ---- Decode, quantized weights ----
-
-template <class Format, int R>
-void dot_row(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, float* out) {
-  V::F sums[R][2];
-  for (auto& s : sums) s[0] = s[1] = V::zero();
-  uint8_t buffer[kMostBytes];
-  for (int64_t c = 0; c < n_columns; c += 256, w += Format::kBytes) {
-    Unpacked u;
-    Format::unpack(whole_block<Format>(w, n_columns - c, buffer), u);
-    V::I codes[V::kChunks];
-    V::codes<Format>(u, codes);
-    for (int r = 0; r < R; ++r) {
-      const int16_t* activation_sums = x[r].sums + c / 16;
-      const __m256 d = _mm256_loadu_ps(x[r].d + c / 32);
-      const V::Scales scales = V::scales<Format::kGroup>(u.scale, d);
-      const V::Corrections corrections = V::corrections<V::kOffset<Format>>(activation_sums);
-      if (Format::kHasMin)
-        sums[r][0] = V::subtract_minima<Format::kGroup>(sums[r][0], V::scales<Format::kGroup>(u.min, d),
-                                                        activation_sums);
-      for (int i = 0; i < V::kChunks; ++i) {
-        const V::I start = V::kOffset<Format> ? V::chunk_correction(corrections, i) : V::zero_i();
-        const V::I dot = V::dot < Format::kSigned ||
-                         Format::kOffset != 0 > (start, codes[i], V::load_i(x[r].q + c + i * 4 * V::kLanes));
-        sums[r][i % 2] = V::fma(V::to_float(dot), V::chunk_scale<Format::kGroup>(scales, i), sums[r][i % 2]);
-      }
-    }
-  }
-  for (int r = 0; r < R; ++r) out[r] = V::sum(V::add(sums[r][0], sums[r][1]));
-}
-
-// ---- Decode, float weights ----
-
-template <TensorType kType>
-V::F load_weights(const std::byte* w, int64_t i) {
-  if (kType == TensorType::f32) return V::load(reinterpret_cast<const float*>(w) + i);
-  return kType == TensorType::f16 ? V::load_half(w + 2 * i) : V::load_bfloat(w + 2 * i);
-}
-template <TensorType kType>
-V::F load_weights_part(const std::byte* w, int64_t i, int n) {
-  if (kType == TensorType::f32) return V::load_part(reinterpret_cast<const float*>(w) + i, n);
-  return kType == TensorType::f16 ? V::load_half_part(w + 2 * i, n) : V::load_bfloat_part(w + 2 * i, n);
-}
-
-template <TensorType kType, int R>
-void dot_float_row(const std::byte* w, const float* const* x, int64_t n_columns, float* out) {
-  constexpr int kSums = 4;
-  V::F sums[R][kSums];
-  for (auto& s : sums)
-    for (auto& v : s) v = V::zero();
-  int64_t c = 0;
-  for (; c + kSums * V::kLanes <= n_columns; c += kSums * V::kLanes)
-    for (int j = 0; j < kSums; ++j) {
-      const V::F weights = load_weights<kType>(w, c + j * V::kLanes);
-      for (int r = 0; r < R; ++r) sums[r][j] = V::fma(weights, V::load(x[r] + c + j * V::kLanes), sums[r][j]);
-    }
-  for (; c + V::kLanes <= n_columns; c += V::kLanes) {
-    const V::F weights = load_weights<kType>(w, c);
-    for (int r = 0; r < R; ++r) sums[r][0] = V::fma(weights, V::load(x[r] + c), sums[r][0]);
-  }
-  if (c < n_columns) {
-    const int left = static_cast<int>(n_columns - c);
-    const V::F weights = load_weights_part<kType>(w, c, left);
-    for (int r = 0; r < R; ++r) sums[r][1] = V::fma(weights, V::load_part(x[r] + c, left), sums[r][1]);
-  }
-  for (int r = 0; r < R; ++r)
-    out[r] = V::sum(V::add(V::add(sums[r][0], sums[r][1]), V::add(sums[r][2], sums[r][3])));
-}
-
-// One weight row against all rows, a few at a time; the weight row stays in the cache.
-template <class F1, class FR>
-void decode_rows(const MatmulTask& t, const F1& one, const FR& several) {
-  float sums[V::kDecodeRows];
-  for (int64_t o = t.first_out; o < t.last_out; ++o) {
-    int64_t r = t.first_row;
-    for (; r + V::kDecodeRows <= t.last_row; r += V::kDecodeRows) {
-      several(o, r, sums);
-      for (int i = 0; i < V::kDecodeRows; ++i) store_outputs(t, r + i, o, sums + i, 1);
-    }
-    for (; r < t.last_row; ++r) {
-      one(o, r, sums);
-      store_outputs(t, r, o, sums, 1);
-    }
-  }
-}
-
-template <class Format>
-void decode_blocks(const MatmulTask& t) {
-  const auto weights = [&](int64_t o) {
-    return reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
-  };
-  const auto row = [&](int64_t r) {
-    return quantized_row(t.quantized + r * t.quantized_stride, t.n_columns);
-  };
-  decode_rows(
-      t,
-      [&](int64_t o, int64_t r, float* sums) {
-        const QuantizedRow x = row(r);
-        dot_row<Format, 1>(weights(o), &x, t.n_columns, sums);
-      },
-      [&](int64_t o, int64_t r, float* sums) {
-        QuantizedRow x[V::kDecodeRows];
-        for (int i = 0; i < V::kDecodeRows; ++i) x[i] = row(r + i);
-        dot_row<Format, V::kDecodeRows>(weights(o), x, t.n_columns, sums);
-      });
-}
-
-template <TensorType kType>
-void decode_floats(const MatmulTask& t) {
-  decode_rows(
-      t,
-      [&](int64_t o, int64_t r, float* sums) {
-        const float* x = t.x + r * t.x_stride;
-        dot_float_row<kType, 1>(t.weight + o * t.row_bytes, &x, t.n_columns, sums);
-      },
-      [&](int64_t o, int64_t r, float* sums) {
-        const float* x[V::kDecodeRows];
-        for (int i = 0; i < V::kDecodeRows; ++i) x[i] = t.x + (r + i) * t.x_stride;
-        dot_float_row<kType, V::kDecodeRows>(t.weight + o * t.row_bytes, x, t.n_columns, sums);
-      });
-}
-
-// ---- Prefill ----
 
 // Transposes kLanes rows of `n` dwords, rows `stride` bytes apart, to `out`: dword c of every row at out + c
 // * kTileOut.
@@ -361,41 +212,6 @@ void prefill_floats(const MatmulTask& t) {
       gemm.run(last - first, 2);
     }
   });
-}
-
-void matmul_decode(const MatmulTask& t) {
-  switch (t.type) {
-    case TensorType::f32:
-      return decode_floats<TensorType::f32>(t);
-    case TensorType::f16:
-      return decode_floats<TensorType::f16>(t);
-    case TensorType::bf16:
-      return decode_floats<TensorType::bf16>(t);
-    case TensorType::q8_0:
-      return decode_blocks<Q8_0>(t);
-    case TensorType::q4_0:
-      return decode_blocks<Q4_0>(t);
-    case TensorType::q4_1:
-      return decode_blocks<Q4_1>(t);
-    case TensorType::q5_0:
-      return decode_blocks<Q5_0>(t);
-    case TensorType::q5_1:
-      return decode_blocks<Q5_1>(t);
-    case TensorType::q2_k:
-      return decode_blocks<Q2K>(t);
-    case TensorType::q3_k:
-      return decode_blocks<Q3K>(t);
-    case TensorType::q4_k:
-      return decode_blocks<Q4K>(t);
-    case TensorType::q5_k:
-      return decode_blocks<Q5K>(t);
-    case TensorType::q6_k:
-      return decode_blocks<Q6K>(t);
-    case TensorType::iq4_nl:
-      return decode_blocks<Iq4Nl>(t);
-    case TensorType::iq4_xs:
-      return decode_blocks<Iq4Xs>(t);
-  }
 }
 
 void matmul_prefill(const MatmulTask& t) {

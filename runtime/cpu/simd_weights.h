@@ -1,0 +1,43 @@
+// What products of both kinds know of weights: blocks that end within 256 columns, floats of three types, and
+// where sums go. Written over V; include after simd_avx2.h or simd_avx512.h.
+#pragma once
+
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/simd_blocks.h"
+
+namespace orrery::cpu {
+namespace {
+
+// What of a row's 256 columns is left, followed by zero blocks: for formats of 32 whose rows end within 256.
+constexpr int kMostBytes = 8 * 34;
+template <class Format>
+const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buffer) {
+  if (Format::kBlock == 256 || columns_left >= 256) return p;
+  const size_t bytes = static_cast<size_t>(columns_left / 32 * (Format::kBytes / 8));
+  __builtin_memcpy(buffer, p, bytes);
+  __builtin_memset(buffer + bytes, 0, kMostBytes - bytes);
+  return buffer;
+}
+
+inline void store_outputs(const MatmulTask& t, int64_t row, int64_t o, const float* sums, int n) {
+  float* out = t.out + row * t.out_stride + o;
+  for (int i = 0; i < n; ++i) {
+    float sum = sums[i];
+    if (t.bias) sum += t.bias[o + i];
+    out[i] = t.accumulate ? out[i] + sum : sum;
+  }
+}
+
+template <TensorType kType>
+V::F load_weights(const std::byte* w, int64_t i) {
+  if (kType == TensorType::f32) return V::load(reinterpret_cast<const float*>(w) + i);
+  return kType == TensorType::f16 ? V::load_half(w + 2 * i) : V::load_bfloat(w + 2 * i);
+}
+template <TensorType kType>
+V::F load_weights_part(const std::byte* w, int64_t i, int n) {
+  if (kType == TensorType::f32) return V::load_part(reinterpret_cast<const float*>(w) + i, n);
+  return kType == TensorType::f16 ? V::load_half_part(w + 2 * i, n) : V::load_bfloat_part(w + 2 * i, n);
+}
+
+}  // namespace
+}  // namespace orrery::cpu
