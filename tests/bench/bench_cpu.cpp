@@ -1,23 +1,26 @@
-// What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads]
-// [cpu-time]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines where
-// others work too.
+// What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
+// [SECTION...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines where
+// others work too. Sections: decode, prefill, attend, top_keys; all of them if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
-// memory, measured in the same run; prefill in GFLOP/s (two per weight and row); top_keys in keys of 32K of eight heads
-// that five queries of four heads are done with, and these keys' bytes.  Each figure is the median
-// of the passes that fit into a fifth of a second or so; matrices are larger than the caches.
+// memory; prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of
+// (peak.h); both measured by the same threads in the same run. top_keys in keys of 32K of eight heads that five
+// queries of four heads are done with, and these keys' bytes.  Each figure is the median of the passes that fit
+// into a fifth of a second or so; matrices are larger than the caches.
 #include <time.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "runtime/base/thread_pool.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/os/os.h"
+#include "tests/bench/peak.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery {
@@ -86,6 +89,21 @@ double read_bandwidth(const Clock& clock) {
   });
   pool.value()->end_burst();
   return static_cast<double>(kBytes) / s * 1e-9;
+}
+
+// Operations per second of instructions over registers, by all threads; 0 where the path has none to measure.
+double peak_rate(const Clock& clock, const std::string& path, peak::Kind kind) {
+  if (!peak::known(path)) return 0;
+  auto pool = ThreadPool::make(clock.n_threads, os::available_processors());
+  if (!pool.ok()) return 0;
+  constexpr int64_t kItems = 64, kTimes = 2000;
+  std::vector<double> done(kItems);
+  pool.value()->begin_burst();
+  const double s = seconds(clock, [&] {
+    pool.value()->run(kItems, [&](int64_t i, int32_t) { done[static_cast<size_t>(i)] = peak::run(path, kind, kTimes); });
+  });
+  pool.value()->end_burst();
+  return kItems * done[0] / s;
 }
 
 struct Bench {
@@ -171,37 +189,50 @@ struct Bench {
   }
 };
 
-int run(const std::string& path, int32_t n_threads, bool cpu_time) {
-  auto made = cpu::make_backend({n_threads, path});
-  if (!made.ok()) {
-    std::fprintf(stderr, "%s\n", made.status().message());
-    return 1;
-  }
-  Backend& backend = *made.value();
-  const int32_t threads = backend.info().n_threads;
-  std::printf("path %s, %d threads of %d processors\n", backend.info().path, threads,
-              os::available_processors());
-  const Clock clock{cpu_time, threads};
-  double bandwidth = read_bandwidth(clock);
-  std::printf("streaming read            %7.1f GB/s\n", bandwidth);
-
-  Bench bench(backend, clock);
-  std::printf("\n%-8s %12s %9s %16s %16s\n", "weights", "decode GB/s", "of read", "prefill 256 rows",
-              "prefill 8 rows");
+void bench_decode(Bench& bench) {
+  const double bandwidth = read_bandwidth(bench.clock);
+  std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
+  std::printf("%-8s %12s %9s\n", "weights", "decode GB/s", "of read");
   for (const TypeTraits& type : kTypeTraits) {
     const int64_t n_in = 4096;
     const uint64_t bytes = row_bytes(type.type, static_cast<uint64_t>(n_in));
     const int64_t n_out = static_cast<int64_t>((uint64_t{128} << 20) / bytes);
     const double decode = static_cast<double>(bytes) * static_cast<double>(n_out) * 1e-9 /
                           bench.matmul(type.type, Phase::decode, n_out, n_in, 1);
-    const double flops = 2.0 * 4096 * 4096 * 1e-9;
-    std::printf("%-8s %12.1f %8.0f%% %8.0f GFLOP/s %8.0f GFLOP/s\n", type.name, decode,
-                100 * decode / bandwidth,
-                flops * 256 / bench.matmul(type.type, Phase::prefill, 4096, n_in, 256),
-                flops * 8 / bench.matmul(type.type, Phase::prefill, 4096, n_in, 8));
+    std::printf("%-8s %12.1f %8.0f%%\n", type.name, decode, 100 * decode / bandwidth);
   }
+}
 
-  bandwidth = read_bandwidth(clock);  // again: the machine is not ours alone
+void bench_prefill(Bench& bench) {
+  const std::string path = bench.backend.info().path;
+  const auto rate = [&](peak::Kind kind) { return peak_rate(bench.clock, path, kind) * 1e-9; };
+  const double floats = rate(peak::Kind::floats), bytes = rate(peak::Kind::bytes),
+               bytes_16_bit = rate(peak::Kind::bytes_16_bit);
+  if (floats > 0)
+    std::printf("\npeak: %.0f GFLOP/s of floats, %.0f of bytes, %.0f of bytes summed in 16 bits\n", floats, bytes,
+                bytes_16_bit);
+  std::printf("%-8s", "prefill");
+  const int32_t counts[] = {512, 256, 8};
+  for (int32_t n : counts) std::printf(" %6d rows GFLOP/s", n);
+  std::printf(" %10s\n", "of peak");
+  for (const TypeTraits& type : kTypeTraits) {
+    std::printf("%-8s", type.name);
+    double first = 0;
+    for (int32_t n : counts) {
+      const double s = bench.matmul(type.type, Phase::prefill, 4096, 4096, n);
+      const double reached = 2.0 * 4096 * 4096 * n * 1e-9 / s;
+      if (n == counts[0]) first = reached;
+      std::printf(" %19.0f", reached);
+    }
+    const bool is_float = type.block_elements == 1;
+    if (floats > 0) std::printf(" %9.0f%%", 100 * first / (is_float ? floats : bytes));
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+void bench_attend(Bench& bench) {
+  const double bandwidth = read_bandwidth(bench.clock);
   std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
   std::printf("%-8s %12s %9s %16s\n", "KV", "decode GB/s", "of read", "prefill 512 rows");
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
@@ -215,8 +246,12 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time) {
     std::printf("%-8s %12.1f %8.0f%% %8.0f GFLOP/s\n", type_traits(kv_tensor_type(type))->name, decode,
                 100 * decode / bandwidth, flops / bench.attend(type, Phase::prefill, 4096, 512));
   }
+}
 
-  std::printf("\n%-8s %12s %12s %9s\n", "top_keys", "Mkeys/s", "keys GB/s", "of read");
+void bench_top_keys(Bench& bench) {
+  const double bandwidth = read_bandwidth(bench.clock);
+  std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
+  std::printf("%-8s %12s %12s %9s\n", "top_keys", "Mkeys/s", "keys GB/s", "of read");
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
     const KvFormat format{type, 1, 8, 64};
     const int32_t n_keys = 32768;
@@ -225,6 +260,32 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time) {
     std::printf("%-8s %12.1f %12.2f %8.0f%%\n", type_traits(kv_tensor_type(type))->name, keys * 1e-6 / s, rate,
                 100 * rate / bandwidth);
   }
+}
+
+constexpr struct {
+  const char* name;
+  void (*run)(Bench&);
+} kSections[] = {
+    {"decode", bench_decode}, {"prefill", bench_prefill}, {"attend", bench_attend}, {"top_keys", bench_top_keys}};
+
+int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& only) {
+  for (const std::string& name : only)
+    if (std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return name == s.name; })) {
+      std::fprintf(stderr, "no section \"%s\": decode, prefill, attend, top_keys\n", name.c_str());
+      return 1;
+    }
+  auto made = cpu::make_backend({n_threads, path});
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", made.status().message());
+    return 1;
+  }
+  Backend& backend = *made.value();
+  const int32_t threads = backend.info().n_threads;
+  std::printf("path %s, %d threads of %d processors\n", backend.info().path, threads,
+              os::available_processors());
+  Bench bench(backend, {cpu_time, threads});
+  for (const auto& section : kSections)
+    if (only.empty() || std::find(only.begin(), only.end(), section.name) != only.end()) section.run(bench);
   return 0;
 }
 
@@ -232,6 +293,9 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time) {
 }  // namespace orrery
 
 int main(int argc, char** argv) {
-  return orrery::run(argc > 1 ? argv[1] : "auto", argc > 2 ? static_cast<int32_t>(std::atoi(argv[2])) : 0,
-                     argc > 3 && std::string(argv[3]) == "cpu-time");
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  const bool cpu_time = args.size() > 2 && args[2] == "cpu-time";
+  const size_t sections = std::min<size_t>(args.size(), cpu_time ? 3 : 2);
+  return orrery::run(args.empty() ? "auto" : args[0], args.size() > 1 ? std::atoi(args[1].c_str()) : 0, cpu_time,
+                     {args.begin() + static_cast<std::ptrdiff_t>(sections), args.end()});
 }

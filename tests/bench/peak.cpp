@@ -1,0 +1,117 @@
+// Enough chains of sums that no instruction waits for the one before. An empty asm tells the compiler that an
+// operand has changed, so that it computes every step, and costs nothing.
+#include "tests/bench/peak.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace orrery::peak {
+namespace {
+
+constexpr int kSteps = 64;   // of each chain, in one of run()'s times
+constexpr int kChains = 10;  // beside operands and a product they fit into sixteen registers
+
+[[gnu::target("avx2,fma")]] double floats_avx2(int64_t times) {
+  __m256 sums[kChains], a = _mm256_set1_ps(1.0f), b = a;
+#pragma GCC unroll 16
+  for (__m256& s : sums) {
+    s = a;
+    asm volatile("" : "+x"(s));
+  }
+  for (int64_t i = 0; i < times * kSteps; ++i)
+#pragma GCC unroll 16
+    for (__m256& s : sums) s = _mm256_fmadd_ps(a, b, s);
+#pragma GCC unroll 16
+  for (__m256& s : sums) asm volatile("" ::"x"(s));
+  return 2.0 * 8 * kChains * kSteps * static_cast<double>(times);
+}
+
+[[gnu::target("avx2")]] double bytes_avx2(int64_t times) {
+  __m256i sums[kChains], codes = _mm256_set1_epi8(3), activations = _mm256_set1_epi8(-5);
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 16
+  for (__m256i& s : sums) s = ones;
+  for (int64_t i = 0; i < times * kSteps; ++i)
+#pragma GCC unroll 16
+    for (__m256i& s : sums) {
+      asm volatile("" : "+x"(activations));
+      s = _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, activations), ones));
+    }
+#pragma GCC unroll 16
+  for (__m256i& s : sums) asm volatile("" ::"x"(s));
+  return 2.0 * 32 * kChains * kSteps * static_cast<double>(times);
+}
+
+[[gnu::target("avx2")]] double bytes_16_bit_avx2(int64_t times) {
+  __m256i sums[kChains], codes = _mm256_set1_epi8(3), activations = _mm256_set1_epi8(-5);
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 16
+  for (__m256i& s : sums) s = ones;
+  for (int64_t i = 0; i < times * kSteps / 8; ++i)
+#pragma GCC unroll 16
+    for (__m256i& s : sums) {
+      asm volatile("" : "+x"(activations));
+      __m256i small = _mm256_maddubs_epi16(codes, activations);
+#pragma GCC unroll 8
+      for (int k = 1; k < 8; ++k) {
+        asm volatile("" : "+x"(activations));
+        small = _mm256_add_epi16(small, _mm256_maddubs_epi16(codes, activations));
+      }
+      s = _mm256_add_epi32(s, _mm256_madd_epi16(small, ones));
+    }
+#pragma GCC unroll 16
+  for (__m256i& s : sums) asm volatile("" ::"x"(s));
+  return 2.0 * 32 * kChains * kSteps * static_cast<double>(times);
+}
+
+[[gnu::target("avx512f")]] double floats_avx512(int64_t times) {
+  __m512 sums[kChains], a = _mm512_set1_ps(1.0f), b = a;
+#pragma GCC unroll 16
+  for (__m512& s : sums) {
+    s = a;
+    asm volatile("" : "+v"(s));
+  }
+  for (int64_t i = 0; i < times * kSteps; ++i)
+#pragma GCC unroll 16
+    for (__m512& s : sums) s = _mm512_fmadd_ps(a, b, s);
+#pragma GCC unroll 16
+  for (__m512& s : sums) asm volatile("" ::"v"(s));
+  return 2.0 * 16 * kChains * kSteps * static_cast<double>(times);
+}
+
+[[gnu::target("avx512f,avx512vnni")]] double bytes_avx512(int64_t times) {
+  __m512i sums[kChains], codes = _mm512_set1_epi32(0x03030303), activations = _mm512_set1_epi32(0x05FA05FA);
+#pragma GCC unroll 16
+  for (__m512i& s : sums) {
+    s = codes;
+    asm volatile("" : "+v"(s));
+  }
+  for (int64_t i = 0; i < times * kSteps; ++i)
+#pragma GCC unroll 16
+    for (__m512i& s : sums) s = _mm512_dpbusd_epi32(s, codes, activations);
+#pragma GCC unroll 16
+  for (__m512i& s : sums) asm volatile("" ::"v"(s));
+  return 2.0 * 64 * kChains * kSteps * static_cast<double>(times);
+}
+
+}  // namespace
+
+bool known(const std::string& path) { return path == "avx2" || path == "avx512"; }
+
+double run(const std::string& path, Kind kind, int64_t times) {
+  if (path == "avx512") return kind == Kind::floats ? floats_avx512(times) : bytes_avx512(times);
+  return kind == Kind::floats  ? floats_avx2(times)
+         : kind == Kind::bytes ? bytes_avx2(times)
+                               : bytes_16_bit_avx2(times);
+}
+
+}  // namespace orrery::peak
+
+#else
+
+namespace orrery::peak {
+bool known(const std::string&) { return false; }
+double run(const std::string&, Kind, int64_t) { return 0; }
+}  // namespace orrery::peak
+
+#endif
