@@ -1,13 +1,14 @@
-// orrery bench: how fast, measured. Each row is a context length: prefill of that many tokens, then decoding
-// behind them; one run that does not count, then the median of --repeat runs with the least and the most. The
-// decode speed is put beside the bytes of weights that every token reads, because memory bandwidth is what
-// bounds it.
+// orrery bench: how fast, measured, beside what the machine gives at best. Each row is a context length: prefill of that
+// many tokens, then decoding behind them; one short run that does not count, since it brings the weights in, then the
+// median of --repeat runs with the least and the most. Memory bandwidth bounds decoding and products bound prefill:
+// both limits (limits.h) are measured between the runs, with as many threads, and each speed is given as a share of its.
 #include <algorithm>
 
 #include "answer.h"
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
+#include "limits.h"
 #include "settings.h"
 
 namespace orrery::tool {
@@ -28,6 +29,7 @@ struct Spread {
 struct Measured {
   uint64_t prompt_tokens;
   Spread prefill, decode, first_token_ms;
+  uint64_t kv_bytes;  // that the last token read
 };
 
 // "512,4096"
@@ -60,40 +62,71 @@ std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
   return tokens;
 }
 
-// Of an embedding that is not also the output matrix, a token reads one row: it does not count.
-uint64_t weights_per_token(const std::string& path) {
-  const Json description = parse_json(inspect(path), path);
-  uint64_t total = 0, embedding = 0;
-  bool has_output = false;
-  for (const Json& tensor : description.at("tensors")) {
-    const std::string name = tensor.at("name");
-    const uint64_t bytes = tensor.at("bytes");
-    total += bytes;
-    if (name == "token_embd.weight") embedding = bytes;
-    if (name == "output.weight") has_output = true;
+// What a token costs, by the file's tensors.
+struct Work {
+  uint64_t weights_bytes = 0;                  // read by each token that is decoded
+  double float_ops = 0, int8_ops = 0;          // of products for each token of a prompt,
+  double last_float_ops = 0, last_int8_ops = 0;  // and more for its last
+
+  // The least time per token of a prompt of n; 0 where a peak is not known. Attention comes on top.
+  double prefill_seconds(uint64_t n, const Limits& limits) const {
+    const double count = static_cast<double>(n), peak = limits.float_ops_per_second();
+    const double of_float = float_ops + last_float_ops / count, of_int8 = int8_ops + last_int8_ops / count;
+    if (peak <= 0 || limits.int8_ops_per_second() <= 0) return 0;
+    return of_float / peak + of_int8 / limits.int8_ops_per_second();
   }
-  return has_output ? total - embedding : total;
+};
+
+// Of an embedding that is not also the output matrix, a token reads one row: it does not count. Only the last token of
+// a prompt meets the output matrix.
+Work work_per_token(const std::string& path) {
+  const Json description = parse_json(inspect(path), path);
+  const Json& tensors = description.at("tensors");
+  const bool has_output = std::any_of(tensors.begin(), tensors.end(),
+                                      [](const Json& tensor) { return tensor.at("name") == "output.weight"; });
+  Work work;
+  for (const Json& tensor : tensors) {
+    const std::string name = tensor.at("name"), type = tensor.at("type");
+    const bool embedding = name == "token_embd.weight";
+    if (embedding && has_output) continue;
+    work.weights_bytes += tensor.at("bytes").get<uint64_t>();
+    const Json& shape = tensor.at("shape");
+    if (shape.size() < 2) continue;
+    double ops = 2;
+    for (const Json& n : shape) ops *= n.get<double>();
+    const bool is_float = type == "F32" || type == "F16" || type == "BF16";
+    if (embedding || name == "output.weight")
+      (is_float ? work.last_float_ops : work.last_int8_ops) += ops;
+    else
+      (is_float ? work.float_ops : work.int8_ops) += ops;
+  }
+  return work;
 }
 
 Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate,
-                 uint64_t repeat) {
+                 uint64_t repeat, Limits* limits) {
   const std::vector<int32_t> prompt = bench_prompt(vocab, n_prompt);
+  const std::vector<int32_t> short_prompt(prompt.begin(), prompt.begin() + static_cast<int64_t>(std::min<uint64_t>(n_prompt, 32)));
   orrery_generate_options options;
   orrery_generate_options_init(&options);
-  options.max_tokens = n_generate;
   options.ignore_end = 1;
   std::vector<double> prefill, decode, first;
   for (uint64_t i = 0; i <= repeat; ++i) {
     call([&](orrery_error* error) { return orrery_session_rewind(session, 0, error); });
-    const Generation generation = begin_continuation(session, prompt, options);
+    options.max_tokens = i == 0 ? 2 : n_generate;
+    const Generation generation = begin_continuation(session, i == 0 ? short_prompt : prompt, options);
     const Answer answer = take_answer(generation.get(), {});
     if (answer.interrupted()) throw Failure(kExitInterrupted, "interrupted");
+    limits->sample();
     if (i == 0) continue;
     prefill.push_back(answer.prefill_rate());
     decode.push_back(answer.decode_rate());
     first.push_back(static_cast<double>(answer.first_token_us) / 1000);
   }
-  return {n_prompt, Spread(prefill), Spread(decode), Spread(first)};
+  orrery_stats stats;
+  orrery_stats_init(&stats);
+  call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
+  return {n_prompt, Spread(prefill), Spread(decode), Spread(first), stats.device_kv_used_bytes};
 }
 
 int bench(const Args& args, Output& out) {
@@ -117,43 +150,60 @@ int bench(const Args& args, Output& out) {
   orrery_runtime_info runtime;
   orrery_runtime_info_init(&runtime);
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &runtime, error); });
-  const uint64_t weights = weights_per_token(path);
-  const auto gigabytes = [&](double rate) { return rate * static_cast<double>(weights) / 1e9; };
+  const Work work = work_per_token(path);
+  Limits limits(runtime.n_threads, runtime.path, work.weights_bytes);
 
   Json rows = Json::array();
   if (!args.has("--json")) {
     out.text(format("%s: %s, %s parameters, %s\n", info.name[0] ? info.name : path.c_str(), info.architecture,
                     human_count(info.n_parameters).c_str(), info.quantization));
     out.write(format(
-        "%s (%s), %d threads, KV cache %s; %llu runs after one that does not count, median (least - most)\n",
+        "%s (%s), %d threads, KV cache %s; %llu runs after a short one that does not count, median (least - most)\n",
         runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes).c_str(),
         static_cast<unsigned long long>(repeat)));
-    out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(weights).c_str(),
-                     human_bytes(weights).c_str()));
-    out.write(format("%8s  %28s  %28s  %9s  %12s\n", "context", "prefill tokens/s", "decode tokens/s",
-                     "weights", "first token"));
+    out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(work.weights_bytes).c_str(),
+                     human_bytes(work.weights_bytes).c_str()));
+    out.write(format("%8s  %28s  %7s  %28s  %9s  %7s  %12s\n", "context", "prefill tokens/s", "of peak",
+                     "decode tokens/s", "bytes", "of read", "first token"));
     out.flush();
   }
   for (const uint64_t length : lengths) {
-    const Measured measured = measure(session.get(), vocab.get(), length, n_generate, repeat);
+    const Measured measured = measure(session.get(), vocab.get(), length, n_generate, repeat, &limits);
+    const double read = limits.read_bytes_per_second();
+    const double rate = measured.decode.median * static_cast<double>(work.weights_bytes + measured.kv_bytes);
+    const double prefill_share = measured.prefill.median * work.prefill_seconds(length, limits);
+    const double decode_share = read > 0 ? rate / read : 0;
     const auto cell = [](const Spread& spread, int digits) {
       return format("%.*f (%.*f - %.*f)", digits, spread.median, digits, spread.least, digits, spread.most);
     };
+    const auto percent = [](double share) { return share > 0 ? format("%.0f%%", 100 * share) : std::string("-"); };
+    const auto known = [](double value) { return value > 0 ? Json(value) : Json(); };
     if (args.has("--json")) {
       rows.push_back({{"prompt_tokens", length},
                       {"generated_tokens", n_generate},
                       {"prefill_tokens_per_second", measured.prefill.json()},
+                      {"prefill_share_of_peak", known(prefill_share)},
                       {"decode_tokens_per_second", measured.decode.json()},
+                      {"decode_share_of_read", known(decode_share)},
                       {"first_token_ms", measured.first_token_ms.json()},
-                      {"weights_gb_per_second", gigabytes(measured.decode.median)}});
+                      {"kv_bytes", measured.kv_bytes},
+                      {"weights_gb_per_second", measured.decode.median * static_cast<double>(work.weights_bytes) / 1e9}});
       continue;
     }
-    out.write(format("%8llu  %28s  %28s  %4.1f GB/s  %9.1f ms\n", static_cast<unsigned long long>(length),
-                     cell(measured.prefill, 0).c_str(), cell(measured.decode, 1).c_str(),
-                     gigabytes(measured.decode.median), measured.first_token_ms.median));
+    out.write(format("%8llu  %28s  %7s  %28s  %4.1f GB/s  %7s  %9.1f ms\n", static_cast<unsigned long long>(length),
+                     cell(measured.prefill, 0).c_str(), percent(prefill_share).c_str(),
+                     cell(measured.decode, 1).c_str(), rate / 1e9, percent(decode_share).c_str(),
+                     measured.first_token_ms.median));
     out.flush();
   }
-  if (args.has("--json")) {
+  const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
+               int8_peak = limits.int8_ops_per_second();
+  if (!args.has("--json")) {
+    out.write(format("\nMeasured between the runs, with as many threads: reading %.1f GB/s", read / 1e9));
+    if (float_peak > 0)
+      out.write(format(", products %.0f GFLOP/s in F32, %.0f GOP/s in int8", float_peak / 1e9, int8_peak / 1e9));
+    out.write("\n");
+  } else {
     const Json json = {{"model",
                         {{"path", path},
                          {"name", info.name},
@@ -167,7 +217,11 @@ int bench(const Args& args, Output& out) {
                        {"kv_type", kv_type_name(wishes.kv_type)},
                        {"device_kv_type", device_kv_type_name(wishes)},
                        {"repeat", repeat},
-                       {"weights_bytes_per_token", weights},
+                       {"weights_bytes_per_token", work.weights_bytes},
+                       {"limits",
+                        {{"read_gb_per_second", read / 1e9},
+                         {"float_gflop_per_second", float_peak / 1e9},
+                         {"int8_gop_per_second", int8_peak / 1e9}}},
                        {"results", rows}};
     out.write(dump_json(json, 2) + "\n");
   }
@@ -183,7 +237,11 @@ const Command& bench_command() {
       "prefill and decode speed, measured",
       "For each context length: reads that many tokens, then writes --gen-tokens behind them. GB/s is the "
       "speed at\n"
-      "which the weights must have been read for the decode speed that was measured.\n",
+      "which weights and KV must have been read for the decode speed that was measured. The limits are measured "
+      "between\n"
+      "the runs with as many threads: reading a buffer as large as the weights, which takes that much memory "
+      "meanwhile\n"
+      "(4 GiB at most), and products in registers (for prefill; attention's are not counted).\n",
       {{"Options",
         {{"--prompt-tokens", "N[,N...]", "Context lengths to measure at (default 512)."},
          {"--gen-tokens", "N", "Tokens written at each, at least 2 (default 64)."},

@@ -20,7 +20,7 @@
 #include "runtime/base/thread_pool.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/os/os.h"
-#include "tests/bench/peak.h"
+#include "samples/orrery/peak.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery {

@@ -183,10 +183,49 @@ TEST(Bench, MeasuresWhatItWasAskedFor) {
         row.at("decode_tokens_per_second").at("median").get<double>() * static_cast<double>(bytes) / 1e9,
         1e-6);
   }
+  // The limits that the speeds are put beside; only the paths that have a peak measure products.
+  const Json& limits = json.at("limits");
+  const double read = limits.at("read_gb_per_second");
+  EXPECT_GT(read, 0);
+  const bool has_peak = json.at("cpu_path") == "avx2" || json.at("cpu_path") == "avx512";
+  double ops = 0, last = 0;  // for each token of a prompt; for its last
+  for (const Json& tensor : file.at("tensors")) {
+    if (tensor.at("shape").size() < 2) continue;
+    ASSERT_EQ(tensor.at("type"), "Q8_0");
+    const double products = 2 * tensor.at("shape")[0].get<double>() * tensor.at("shape")[1].get<double>();
+    (tensor.at("name") == "token_embd.weight" ? last : ops) += products;
+  }
+  const Json& metadata = file.at("metadata");
+  for (const Json& row : json.at("results")) {
+    // KV in pages of 64 tokens: keys and values of two bytes, of every layer and KV head.
+    const uint64_t n = row.at("prompt_tokens").get<uint64_t>() + 8;
+    const uint64_t of_token = 2 * 2 * metadata.at("llama.block_count").get<uint64_t>() *
+                              metadata.at("llama.attention.head_count_kv").get<uint64_t>() *
+                              metadata.at("llama.attention.key_length").get<uint64_t>();
+    EXPECT_EQ(row.at("kv_bytes"), (n + 63) / 64 * 64 * of_token);
+    const double decode = row.at("decode_tokens_per_second").at("median");
+    const double per_token = static_cast<double>(bytes + row.at("kv_bytes").get<uint64_t>());
+    EXPECT_GT(row.at("decode_share_of_read").get<double>(), 0);
+    if (row == json.at("results").back()) {  // by then all limits had been measured
+      EXPECT_NEAR(row.at("decode_share_of_read").get<double>(), decode * per_token / 1e9 / read, 1e-6);
+    }
+    if (!has_peak) {
+      EXPECT_TRUE(row.at("prefill_share_of_peak").is_null());
+      continue;
+    }
+    EXPECT_GT(row.at("prefill_share_of_peak").get<double>(), 0);
+    if (row != json.at("results").back()) continue;
+    const double prefill = row.at("prefill_tokens_per_second").at("median");
+    EXPECT_NEAR(row.at("prefill_share_of_peak").get<double>(),
+                prefill * (ops + last / row.at("prompt_tokens").get<double>()) / 1e9 /
+                    limits.at("int8_gop_per_second").get<double>(),
+                1e-6);
+  }
   const Finished table =
       run({"bench", demo_model(), "--prompt-tokens", "16", "--gen-tokens", "4", "--repeat", "1"});
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("GB/s"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("Measured between the runs"), std::string::npos) << table.out;
 }
 
 TEST(Demo, EveryAnswerIsRight) {

@@ -1,6 +1,6 @@
 // Enough chains of sums that no instruction waits for the one before. An empty asm tells the compiler that an
 // operand has changed, so that it computes every step, and costs nothing.
-#include "tests/bench/peak.h"
+#include "peak.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
