@@ -7,10 +7,15 @@ DESTDIR    ?=
 WERROR     ?= OFF
 JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
-# make bench: the types of weights of the models that it makes, some 600 MB each for Q4_K
-BENCH_TYPES ?= Q4_K
-# and the contexts that are decoded behind: KV of 32,768 tokens takes 1.1 GB, as often as there are policies
-BENCH_CONTEXTS ?= 32768
+# make bench: what runs, and on which types of weights: a model of 1.1 thousand million for each, 0.6 to 2.2 GB in $(BUILD)
+BENCH_PARTS ?= kernels demo decode prefill long start policies
+BENCH_TYPES ?= Q8_0 Q4_0 Q4_K Q6_K F16
+BENCH_ROUNDS ?= 5
+# long: KV that is decoded behind; policies: likewise, of the first type, 1.1 GB for 32,768 tokens, as often as there are policies
+BENCH_CONTEXTS ?= 4096 16384
+BENCH_POLICY_CONTEXTS ?= 32768
+# yes: llama.cpp is fetched and built, unless it has been; otherwise it is measured beside us only where it is there
+BENCH_PEER ?= yes
 # make sanitize-address: which test programs, all if none is named
 SANITIZE     ?=
 # make fuzz: which targets, and how long each
@@ -33,6 +38,7 @@ sanitizer = -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCMAKE_C
 # Programs with threads or locks are tested for races; the others, of one thread, would take an hour and show nothing.
 threaded = unit_base unit_cpu unit_kv unit_engine abi_contract memory_test system_test
 space := $(subst ,, )
+, := ,
 only = -R '^($(subst $(space),|,$(strip $(1))))$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -56,17 +62,28 @@ test:
 	@$(call build,$(BUILD))
 	@tests/run.sh $(BUILD) $(JOBS)
 
-# The kernels; the whole engine on the demo model; and on a model of 1.1 thousand million random weights of each BENCH_TYPES.
+# The kernels; the demo model; then models of random weights beside llama.cpp (compare.py), and what starting takes.
+bench_turns = $(filter decode prefill long,$(BENCH_PARTS))
+bench_model = $(BUILD)/bench-$(firstword $(BENCH_TYPES)).gguf
+bench_part = $(if $(filter $(1),$(BENCH_PARTS)),$(2))
+
 bench:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
-	@$(call build,$(BUILD),orrery_tool bench_cpu bench_kv make_model)
-	@echo "== kernels"; $(BUILD)/tests/bench/bench_cpu
-	@echo; echo "== orrery bench, demo model"; $(BUILD)/orrery bench $(DEMO_MODEL) --prompt-tokens 512,4096
-	@set -e; for type in $(BENCH_TYPES); do model=$(BUILD)/bench-$$type.gguf; \
-		[ -s $$model ] || $(BUILD)/tests/bench/make_model $$type $$model; \
-		echo; echo "== orrery bench, random weights"; $(BUILD)/orrery bench $$model --prompt-tokens 256 --repeat 3; \
-		echo; echo "== long contexts under KV policies"; $(BUILD)/tests/bench/bench_kv $$model contexts=$(BENCH_CONTEXTS); done
+	@$(call build,$(BUILD),orrery_tool bench_cpu bench_kv bench_start make_model)
+	@$(call bench_part,kernels,echo "== kernels"; $(BUILD)/tests/bench/bench_cpu)
+	@$(call bench_part,demo,echo; echo "== orrery bench$(,) demo model"; \
+		$(BUILD)/orrery bench $(DEMO_MODEL) --prompt-tokens 512$(,)4096)
+	@$(if $(bench_turns),$(if $(filter yes,$(BENCH_PEER)),JOBS=$(JOBS) tests/bench/peer.sh $(BUILD)/peer || true))
+	@$(if $(bench_turns),echo; echo "== random weights$(,) beside the machine's limits and llama.cpp"; \
+		python3 tests/bench/compare.py --build $(BUILD) --parts $(bench_turns) --types $(BENCH_TYPES) --rounds $(BENCH_ROUNDS) \
+		--contexts $(BENCH_CONTEXTS))
+	@$(if $(filter start policies,$(BENCH_PARTS)),[ -s $(bench_model) ] || \
+		$(BUILD)/tests/bench/make_model $(firstword $(BENCH_TYPES)) $(bench_model))
+	@$(call bench_part,start,echo; echo "== starting"; \
+		$(BUILD)/tests/bench/bench_start $(bench_model) $(BUILD)/orrery $(DEMO_MODEL))
+	@$(call bench_part,policies,echo; echo "== long contexts under KV policies"; \
+		$(BUILD)/tests/bench/bench_kv $(bench_model) contexts=$(subst $(space),$(,),$(BENCH_POLICY_CONTEXTS)))
 
 fuzz:
 	@.ci/packages fuzz
@@ -109,7 +126,8 @@ help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
-	@echo "make bench           measure kernels and the whole engine: BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_CONTEXTS=$(BENCH_CONTEXTS)"
+	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""
+	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"
 	@echo "make sanitize        every test under address+undefined, then those with threads under thread sanitizer"
 	@echo "                     (sanitize-address, sanitize-thread: one of the two; SANITIZE=\"unit_kv ...\": only these)"
 	@echo "make fuzz            fuzz what reads files: FUZZ=\"$(FUZZ)\" FUZZ_SECONDS=$(FUZZ_SECONDS)"

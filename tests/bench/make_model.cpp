@@ -1,5 +1,6 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
 // that llama.cpp accepts too.  make_model TYPE FILE [small]: 1.1 thousand million parameters, or a tenth of the layers.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -64,7 +65,13 @@ int main(int argc, char** argv) {
   uint64_t seed = 0;
   const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t cols) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(cols));
-    b.tensor(name, traits->type, {cols, rows}, random_blocks(traits->type, rows * cols, ++seed, scale));
+    // Some rows, repeated: what weights are makes no difference to speed, and a thousand million would take minutes.
+    const uint64_t pattern = std::min(rows, (uint64_t{1} << 19) / cols) * cols;
+    orrery::testing::Bytes bytes = random_blocks(traits->type, pattern, ++seed, scale);
+    const size_t period = bytes.size();
+    bytes.resize(row_bytes(traits->type, rows * cols));
+    for (size_t at = period; at < bytes.size(); ++at) bytes[at] = bytes[at - period];
+    b.tensor(name, traits->type, {cols, rows}, std::move(bytes));
   };
   const auto norm = [&](const std::string& name) {
     b.tensor(name, TensorType::f32, {s.n_embd},
