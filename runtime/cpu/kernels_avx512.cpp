@@ -3,6 +3,8 @@
 #include "runtime/cpu/simd_avx512.h"
 // After the vector that they are written over.
 #include "runtime/cpu/simd_attend.h"
+#include "runtime/cpu/simd_dot_avx512.h"
+// After dot_row().
 #include "runtime/cpu/simd_decode.h"
 #include "runtime/cpu/simd_prefill.h"
 #include "runtime/cpu/simd_rows.h"

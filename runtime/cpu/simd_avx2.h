@@ -148,38 +148,6 @@ struct V {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
 
-  // A scale for each group of 256 weights, and its spread over the lanes of chunk i.
-  struct Scales {
-    F v[2];
-  };
-  template <int kGroup>
-  static Scales scales(const __m256* s, __m256 d) {
-    if (kGroup == 32) return {{mul(s[0], d), zero()}};
-    const I low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
-    return {{mul(s[0], _mm256_permutevar8x32_ps(d, low)), mul(s[1], _mm256_permutevar8x32_ps(d, high))}};
-  }
-  template <int kGroup>
-  static F chunk_scale(const Scales& s, int i) {
-    if (kGroup == 32) return _mm256_permutevar8x32_ps(s.v[0], set_i(i));
-    const I index = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    return _mm256_permutevar8x32_ps(s.v[i / 4], _mm256_add_epi32(index, set_i(i % 4 * 2)));
-  }
-  // acc - sum over groups of s * sum of the group's activations.
-  template <int kGroup>
-  static F subtract_minima(F acc, const Scales& s, const int16_t* sums) {
-    const I sixteen = load_i(sums);
-    if (kGroup == 32) return fnma(s.v[0], to_float(_mm256_madd_epi16(sixteen, _mm256_set1_epi16(1))), acc);
-    acc = fnma(s.v[0], to_float(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(sixteen))), acc);
-    return fnma(s.v[1], to_float(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(sixteen, 1))), acc);
-  }
-  // Codes have no offset left here.
-  struct Corrections {};
-  template <int kOffsetValue>
-  static Corrections corrections(const int16_t*) {
-    return {};
-  }
-  static I chunk_correction(const Corrections&, int) { return zero_i(); }
-
   // Eight vectors of eight dwords, transposed.
   static void transpose(F* r) {
     F a[8], b[8];

@@ -148,47 +148,6 @@ struct V {
     return _mm512_dpbusd_epi32(acc, codes, activations);
   }
 
-  // A scale for each group of 256 weights, and its spread over the lanes of chunk i.
-  struct Scales {
-    F v;
-  };
-  template <int kGroup>
-  static Scales scales(const __m256* s, __m256 d) {
-    if (kGroup == 32) return {_mm512_castps256_ps512(_mm256_mul_ps(s[0], d))};
-    const I twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    return {mul(join(s[0], s[1]), _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(d)))};
-  }
-  template <int kGroup>
-  static F chunk_scale(const Scales& s, int i) {
-    const I index = kGroup == 32 ? _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1)
-                                 : _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(index, _mm512_set1_epi32(i * 64 / kGroup)), s.v);
-  }
-  // acc - sum over groups of s * sum of the group's activations.
-  template <int kGroup>
-  static F subtract_minima(F acc, const Scales& s, const int16_t* sums) {
-    const __m256i sixteen = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums));
-    if (kGroup == 32) {
-      const __m256 eight = _mm256_cvtepi32_ps(_mm256_madd_epi16(sixteen, _mm256_set1_epi16(1)));
-      return fnma(_mm512_zextps256_ps512(_mm512_castps512_ps256(s.v)), _mm512_zextps256_ps512(eight), acc);
-    }
-    return fnma(s.v, _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(sixteen)), acc);
-  }
-  // What chunk i's dot starts from so that the codes' offset disappears: minus offset * sum, once per group
-  // of 16.
-  struct Corrections {
-    I v;
-  };
-  template <int kOffsetValue>
-  static Corrections corrections(const int16_t* sums) {
-    const I wide = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)));
-    return {_mm512_mullo_epi32(wide, set_i(-kOffsetValue))};
-  }
-  static I chunk_correction(const Corrections& c, int i) {
-    const I index = _mm512_setr_epi32(0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0);
-    return _mm512_maskz_permutexvar_epi32(0x1111, _mm512_add_epi32(index, set_i(4 * i)), c.v);
-  }
-
   // Sixteen vectors of sixteen dwords, transposed.
   static void transpose(F* r) {
     F a[16], b[16];
@@ -238,7 +197,6 @@ struct V {
   static F across(F x, int step) {
     return _mm512_permutexvar_ps(_mm512_xor_si512(lane_numbers(), _mm512_set1_epi32(step)), x);
   }
-  static F join(__m256 low, __m256 high) { return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1); }
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The quantized formats in registers: 256 weights as bytes in column order, their scales and minima as
-// floats.
+// floats, and where groups are of 16, as the small integers that they are made of, too.
 //
 // Each format says how its codes relate to weights: weight = scale * (code - kOffset) - min, codes unsigned
 // below 64, or signed where kSigned.  Formats with blocks of 32 are read eight blocks at a time.  AVX2 and
@@ -19,6 +19,9 @@ struct Unpacked {
   __m256i q[8];     // 32 codes each
   __m256 scale[2];  // per group of 32: 8 in [0]; of 16: 16
   __m256 min[2];
+  // Groups of 16: scale = d * scale8, min = dmin * min8; signed bytes.
+  __m128i scale8, min8;
+  float d, dmin;
 };
 
 inline __m256i bytes32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
@@ -46,10 +49,12 @@ inline double sum256(__m256d x) {
   return _mm_cvtsd_f64(_mm_add_sd(a, _mm_unpackhi_pd(a, a)));
 }
 
-// The halves at the start of eight blocks.
+// The halves at the start of eight blocks (of at least 16 bytes): whole loads interleaved, since inserting
+// each would take two operations.
 inline __m256 eight_halves(const uint8_t* p, int stride) {
-  const auto h = [&](int i) { return static_cast<short>(word<uint16_t>(p + i * stride)); };
-  return _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)));
+  const auto two = [&](int i) { return _mm_unpacklo_epi16(bytes16(p + i * stride), bytes16(p + (i + 1) * stride)); };
+  const auto four = [&](int i) { return _mm_unpacklo_epi32(two(i), two(i + 2)); };
+  return _mm256_cvtph_ps(_mm_unpacklo_epi64(four(0), four(4)));
 }
 // Eight bytes as floats, times d.
 inline __m256 scaled_bytes(uint64_t bytes, float d) {
@@ -59,13 +64,18 @@ inline __m256 scaled_bytes(uint64_t bytes, float d) {
 inline __m256 scaled_words(__m256i dwords, float d) {
   return _mm256_mul_ps(_mm256_cvtepi32_ps(dwords), _mm256_set1_ps(d));
 }
+// Sixteen signed bytes, times d.
+inline void scaled_signed_bytes(__m128i bytes, float d, __m256* out) {
+  out[0] = scaled_words(_mm256_cvtepi8_epi32(bytes), d);
+  out[1] = scaled_words(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)), d);
+}
 
 inline __m256i low_nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 inline __m256i high_nibbles(__m256i x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
 // 16 bytes: low nibbles, then high nibbles.
 inline __m256i nibbles32(const uint8_t* p) {
-  const __m128i x = bytes16(p);
-  return low_nibbles(_mm256_inserti128_si256(_mm256_castsi128_si256(x), _mm_srli_epi16(x, 4), 1));
+  const __m256i twice = _mm256_broadcastsi128_si256(bytes16(p));
+  return low_nibbles(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)));
 }
 // Bit i of every byte, moved to bit `to`.
 template <int kBit, int kTo>
@@ -154,12 +164,13 @@ struct Q2K : FormatTraits<84, 256, 16, 0, false, true> {
       u.q[4 * half + 2] = _mm256_and_si256(_mm256_srli_epi16(x, 4), three);
       u.q[4 * half + 3] = _mm256_and_si256(_mm256_srli_epi16(x, 6), three);
     }
-    const float d = half_value(p + 80), dmin = half_value(p + 82);
-    for (int half = 0; half < 2; ++half) {
-      const uint64_t s = word<uint64_t>(p + 8 * half);
-      u.scale[half] = scaled_bytes(s & 0x0F0F0F0F0F0F0F0F, d);
-      u.min[half] = scaled_bytes(s >> 4 & 0x0F0F0F0F0F0F0F0F, dmin);
-    }
+    const __m128i s = bytes16(p), nibble = _mm_set1_epi8(15);
+    u.scale8 = _mm_and_si128(s, nibble);
+    u.min8 = _mm_and_si128(_mm_srli_epi16(s, 4), nibble);
+    u.d = half_value(p + 80);
+    u.dmin = half_value(p + 82);
+    scaled_signed_bytes(u.scale8, u.d, u.scale);
+    scaled_signed_bytes(u.min8, u.dmin, u.min);
   }
 };
 
@@ -177,18 +188,13 @@ struct Q3K : FormatTraits<110, 256, 16, 4, false, false> {
     u.q[6] = with(_mm256_and_si256(_mm256_srli_epi16(top, 4), three), bit<6, 2>(high));
     u.q[7] = with(_mm256_and_si256(_mm256_srli_epi16(top, 6), three), bit<7, 2>(high));
     // 6-bit scales: nibbles in 8 bytes, the upper two bits of four in each of 4 bytes.
-    const uint64_t nibbles = word<uint64_t>(p + 96), upper = word<uint32_t>(p + 104);
-    const auto two = [&](int shift) { return upper >> shift & 0x03030303; };
-    const uint64_t s0 = (nibbles & 0x0F0F0F0F0F0F0F0F) | (two(0) | two(2) << 32) << 4;
-    const uint64_t s1 = (nibbles >> 4 & 0x0F0F0F0F0F0F0F0F) | (two(4) | two(6) << 32) << 4;
-    const float d = half_value(p + 108);
-    const auto scales = [&](uint64_t s) {
-      return scaled_words(_mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(s))),
-                                           _mm256_set1_epi32(32)),
-                          d);
-    };
-    u.scale[0] = scales(s0);
-    u.scale[1] = scales(s1);
+    const __m128i nibbles = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 96));
+    const __m128i lower = _mm_and_si128(_mm_unpacklo_epi64(nibbles, _mm_srli_epi16(nibbles, 4)), _mm_set1_epi8(15));
+    const __m128i two = _mm_srlv_epi32(_mm_set1_epi32(word<int32_t>(p + 104)), _mm_setr_epi32(0, 2, 4, 6));
+    const __m128i upper = _mm_slli_epi16(_mm_and_si128(two, _mm_set1_epi8(3)), 4);
+    u.scale8 = _mm_sub_epi8(_mm_or_si128(lower, upper), _mm_set1_epi8(32));
+    u.d = half_value(p + 108);
+    scaled_signed_bytes(u.scale8, u.d, u.scale);
   }
 };
 
@@ -244,10 +250,9 @@ struct Q6K : FormatTraits<210, 256, 16, 32, false, false> {
       u.q[4 * half + 2] = _mm256_or_si256(high_nibbles(a), _mm256_and_si256(h, upper));
       u.q[4 * half + 3] = _mm256_or_si256(high_nibbles(b), _mm256_and_si256(_mm256_srli_epi16(h, 2), upper));
     }
-    const __m128i s = bytes16(p + 192);
-    const float d = half_value(p + 208);
-    u.scale[0] = scaled_words(_mm256_cvtepi8_epi32(s), d);
-    u.scale[1] = scaled_words(_mm256_cvtepi8_epi32(_mm_srli_si128(s, 8)), d);
+    u.scale8 = bytes16(p + 192);
+    u.d = half_value(p + 208);
+    scaled_signed_bytes(u.scale8, u.d, u.scale);
   }
 };
 

@@ -1,10 +1,9 @@
 // Products of a few rows of activations with weights in any format, written once over V; include after
-// simd_avx2.h or simd_avx512.h.
+// simd_dot_avx2.h or simd_dot_avx512.h.
 //
 // Decode reads the weights as they lie: 256 of a row are unpacked in registers (simd_blocks.h) and multiplied
-// with the quantized activations of a few rows, four bytes per lane; a lane's integer sum becomes float,
-// times the product of its group's two scales.  One pass over the weights, nothing else moves: bound by
-// memory.
+// with the quantized activations of a few rows (dot_row(), in a file per width).  One pass over the weights,
+// nothing else moves: bound by memory.
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
@@ -14,51 +13,20 @@
 namespace orrery::cpu {
 namespace {
 
-// ---- Quantized weights ----
-
-template <class Format, int R>
-void dot_row(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, float* out) {
-  V::F sums[R][2];
-  for (auto& s : sums) s[0] = s[1] = V::zero();
-  uint8_t buffer[kMostBytes];
-  for (int64_t c = 0; c < n_columns; c += 256, w += Format::kBytes) {
-    Unpacked u;
-    Format::unpack(whole_block<Format>(w, n_columns - c, buffer), u);
-    V::I codes[V::kChunks];
-    V::codes<Format>(u, codes);
-    for (int r = 0; r < R; ++r) {
-      const int16_t* activation_sums = x[r].sums + c / 16;
-      const __m256 d = _mm256_loadu_ps(x[r].d + c / 32);
-      const V::Scales scales = V::scales<Format::kGroup>(u.scale, d);
-      const V::Corrections corrections = V::corrections<V::kOffset<Format>>(activation_sums);
-      if (Format::kHasMin)
-        sums[r][0] = V::subtract_minima<Format::kGroup>(sums[r][0], V::scales<Format::kGroup>(u.min, d),
-                                                        activation_sums);
-      for (int i = 0; i < V::kChunks; ++i) {
-        const V::I start = V::kOffset<Format> ? V::chunk_correction(corrections, i) : V::zero_i();
-        const V::I dot = V::dot < Format::kSigned ||
-                         Format::kOffset != 0 > (start, codes[i], V::load_i(x[r].q + c + i * 4 * V::kLanes));
-        sums[r][i % 2] = V::fma(V::to_float(dot), V::chunk_scale<Format::kGroup>(scales, i), sums[r][i % 2]);
-      }
-    }
-  }
-  for (int r = 0; r < R; ++r) out[r] = V::sum(V::add(sums[r][0], sums[r][1]));
-}
-
-// ---- Float weights ----
-
 template <TensorType kType, int R>
 void dot_float_row(const std::byte* w, const float* const* x, int64_t n_columns, float* out) {
-  constexpr int kSums = 4;
+  constexpr int kSums = 4, kBytes = kType == TensorType::f32 ? 4 : 2;
   V::F sums[R][kSums];
   for (auto& s : sums)
     for (auto& v : s) v = V::zero();
   int64_t c = 0;
-  for (; c + kSums * V::kLanes <= n_columns; c += kSums * V::kLanes)
+  for (; c + kSums * V::kLanes <= n_columns; c += kSums * V::kLanes) {
+    prefetch_weights<1024>(w + c * kBytes, kSums * V::kLanes * kBytes);
     for (int j = 0; j < kSums; ++j) {
       const V::F weights = load_weights<kType>(w, c + j * V::kLanes);
       for (int r = 0; r < R; ++r) sums[r][j] = V::fma(weights, V::load(x[r] + c + j * V::kLanes), sums[r][j]);
     }
+  }
   for (; c + V::kLanes <= n_columns; c += V::kLanes) {
     const V::F weights = load_weights<kType>(w, c);
     for (int r = 0; r < R; ++r) sums[r][0] = V::fma(weights, V::load(x[r] + c), sums[r][0]);

@@ -19,6 +19,13 @@ const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buff
   return buffer;
 }
 
+// Asks for the weights that will be read kAheadBytes after these `bytes` at p: left to themselves processors stop
+// fetching ahead at every page's end.  Rows follow each other, and beyond the last one a prefetch does nothing.
+template <int kAheadBytes>
+void prefetch_weights(const void* p, int bytes) {
+  for (int i = 0; i < bytes; i += 64) _mm_prefetch(static_cast<const char*>(p) + kAheadBytes + i, _MM_HINT_T0);
+}
+
 inline void store_outputs(const MatmulTask& t, int64_t row, int64_t o, const float* sums, int n) {
   float* out = t.out + row * t.out_stride + o;
   for (int i = 0; i < n; ++i) {

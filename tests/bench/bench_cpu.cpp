@@ -1,9 +1,10 @@
 // What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
-// [SECTION...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines where
-// others work too. Sections: decode, prefill, attend, top_keys; all of them if none is named.
+// [SECTION...] [TYPE...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines
+// where others work too. Sections: decode, prefill, attend, top_keys; types as files name them (Q4_0); all of them
+// if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
-// memory; prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of
+// memory (for weights the very same bytes, before and after); prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of
 // (peak.h); both measured by the same threads in the same run. top_keys in keys of 32K of eight heads that five
 // queries of four heads are done with, and these keys' bytes.  Each figure is the median of the passes that fit
 // into a fifth of a second or so; matrices are larger than the caches.
@@ -69,13 +70,11 @@ os::Region region(uint64_t bytes) {
 }
 
 // Every cache line, by all threads, in stretches as the backend's.
-double read_bandwidth(const Clock& clock) {
-  constexpr uint64_t kBytes = uint64_t{256} << 20, kStretch = uint64_t{256} << 10;
-  const os::Region memory = region(kBytes);
-  std::memset(memory.data(), 1, kBytes);
+double read_bandwidth(const Clock& clock, const os::Region& memory) {
+  constexpr uint64_t kStretch = uint64_t{256} << 10;
   auto pool = ThreadPool::make(clock.n_threads, os::available_processors());
   if (!pool.ok()) return 0;
-  std::vector<uint64_t> sums(kBytes / kStretch);
+  std::vector<uint64_t> sums(memory.size() / kStretch);
   pool.value()->begin_burst();
   const double s = seconds(clock, [&] {
     pool.value()->run(static_cast<int64_t>(sums.size()), [&](int64_t i, int32_t) {
@@ -88,7 +87,12 @@ double read_bandwidth(const Clock& clock) {
     });
   });
   pool.value()->end_burst();
-  return static_cast<double>(kBytes) / s * 1e-9;
+  return static_cast<double>(sums.size() * kStretch) / s * 1e-9;
+}
+double read_bandwidth(const Clock& clock) {
+  const os::Region memory = region(uint64_t{256} << 20);
+  std::memset(memory.data(), 1, memory.size());
+  return read_bandwidth(clock, memory);
 }
 
 // Operations per second of instructions over registers, by all threads; 0 where the path has none to measure.
@@ -109,14 +113,21 @@ double peak_rate(const Clock& clock, const std::string& path, peak::Kind kind) {
 struct Bench {
   Backend& backend;
   Clock clock;
+  std::vector<std::string> types;  // that are measured; empty: all
   StepLimits limits{512, 40000, 32, 8, 128, 4096, 32768};
   os::Region scratch;
 
-  Bench(Backend& b, const Clock& c) : backend(b), clock(c), scratch(region(b.scratch_bytes(limits))) {
+  Bench(Backend& b, const Clock& c, std::vector<std::string> t)
+      : backend(b), clock(c), types(std::move(t)), scratch(region(b.scratch_bytes(limits))) {
     backend.set_scratch(pointer(scratch.data()), limits);
   }
+  bool wants(const char* type) const {
+    return types.empty() || std::find(types.begin(), types.end(), type) != types.end();
+  }
 
-  double matmul(TensorType type, Phase phase, int64_t n_out, int64_t n_in, int32_t n_rows) {
+  // `bandwidth`, where given: at which the same weights can be read.
+  double matmul(TensorType type, Phase phase, int64_t n_out, int64_t n_in, int32_t n_rows,
+                double* bandwidth = nullptr) {
     const os::Region weights = region(row_bytes(type, static_cast<uint64_t>(n_out * n_in)));
     // A few rows of random blocks, repeated.
     const uint64_t pattern = row_bytes(type, static_cast<uint64_t>(16 * n_in));
@@ -129,11 +140,13 @@ struct Bench {
     const Weight weight{type, n_out, n_in, {reinterpret_cast<uintptr_t>(weights.data())}};
     const Product product{&weight, {}, pointer(out.data()), n_out, false};
     const std::vector<Row> rows(static_cast<size_t>(n_rows));
+    const double before = bandwidth ? read_bandwidth(clock, weights) : 0;
     backend.begin_step({phase, rows, {}, {}});
     const double s = seconds(clock, [&] {
       backend.matmul({&product, 1}, {reinterpret_cast<uintptr_t>(x.data())}, n_in, n_rows);
     });
     backend.end_step();
+    if (bandwidth) *bandwidth = (before + read_bandwidth(clock, weights)) / 2;
     return s;
   }
 
@@ -190,16 +203,16 @@ struct Bench {
 };
 
 void bench_decode(Bench& bench) {
-  const double bandwidth = read_bandwidth(bench.clock);
-  std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
-  std::printf("%-8s %12s %9s\n", "weights", "decode GB/s", "of read");
+  std::printf("\n%-8s %12s %12s %9s\n", "weights", "decode GB/s", "read GB/s", "of read");
   for (const TypeTraits& type : kTypeTraits) {
+    if (!bench.wants(type.name)) continue;
     const int64_t n_in = 4096;
     const uint64_t bytes = row_bytes(type.type, static_cast<uint64_t>(n_in));
     const int64_t n_out = static_cast<int64_t>((uint64_t{128} << 20) / bytes);
-    const double decode = static_cast<double>(bytes) * static_cast<double>(n_out) * 1e-9 /
-                          bench.matmul(type.type, Phase::decode, n_out, n_in, 1);
-    std::printf("%-8s %12.1f %8.0f%%\n", type.name, decode, 100 * decode / bandwidth);
+    double bandwidth = 0;
+    const double s = bench.matmul(type.type, Phase::decode, n_out, n_in, 1, &bandwidth);
+    const double decode = static_cast<double>(bytes) * static_cast<double>(n_out) * 1e-9 / s;
+    std::printf("%-8s %12.1f %12.1f %8.0f%%\n", type.name, decode, bandwidth, 100 * decode / bandwidth);
   }
 }
 
@@ -216,6 +229,7 @@ void bench_prefill(Bench& bench) {
   for (int32_t n : counts) std::printf(" %6d rows GFLOP/s", n);
   std::printf(" %10s\n", "of peak");
   for (const TypeTraits& type : kTypeTraits) {
+    if (!bench.wants(type.name)) continue;
     std::printf("%-8s", type.name);
     double first = 0;
     for (int32_t n : counts) {
@@ -236,6 +250,7 @@ void bench_attend(Bench& bench) {
   std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
   std::printf("%-8s %12s %9s %16s\n", "KV", "decode GB/s", "of read", "prefill 512 rows");
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
     const KvFormat format{type, 1, 8, 128};
     const int32_t context = 32768;
     const double bytes =
@@ -253,6 +268,7 @@ void bench_top_keys(Bench& bench) {
   std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
   std::printf("%-8s %12s %12s %9s\n", "top_keys", "Mkeys/s", "keys GB/s", "of read");
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
     const KvFormat format{type, 1, 8, 64};
     const int32_t n_keys = 32768;
     const double keys = 8.0 * n_keys, s = bench.top_keys(format, n_keys);
@@ -268,12 +284,17 @@ constexpr struct {
 } kSections[] = {
     {"decode", bench_decode}, {"prefill", bench_prefill}, {"attend", bench_attend}, {"top_keys", bench_top_keys}};
 
-int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& only) {
-  for (const std::string& name : only)
-    if (std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return name == s.name; })) {
-      std::fprintf(stderr, "no section \"%s\": decode, prefill, attend, top_keys\n", name.c_str());
+int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& words) {
+  std::vector<std::string> only, types;
+  for (const std::string& word : words) {
+    const bool is_type = type_traits_by_name(word) != nullptr;
+    if (!is_type &&
+        std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
+      std::fprintf(stderr, "no section or type \"%s\": decode, prefill, attend, top_keys\n", word.c_str());
       return 1;
     }
+    (is_type ? types : only).push_back(word);
+  }
   auto made = cpu::make_backend({n_threads, path});
   if (!made.ok()) {
     std::fprintf(stderr, "%s\n", made.status().message());
@@ -283,7 +304,7 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::ve
   const int32_t threads = backend.info().n_threads;
   std::printf("path %s, %d threads of %d processors\n", backend.info().path, threads,
               os::available_processors());
-  Bench bench(backend, {cpu_time, threads});
+  Bench bench(backend, {cpu_time, threads}, std::move(types));
   for (const auto& section : kSections)
     if (only.empty() || std::find(only.begin(), only.end(), section.name) != only.end()) section.run(bench);
   return 0;
