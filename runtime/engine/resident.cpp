@@ -234,7 +234,8 @@ Status Resident::commit(uint32_t position) {
   ++step_;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) store_->commit(head, slots_[head], position);
   note_queries(position, position + 1);
-  Status status = policy_->after_step(this, step_, position);
+  Status status = step_fault_ ? step_fault_(step_) : ok_status();
+  if (status.ok()) status = policy_->after_step(this, step_, position);
   if (!status.ok()) invalidate();
   return status;
 }

@@ -10,7 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/span.h"
@@ -71,6 +73,8 @@ class Resident final : private policy::Heads {
   Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
   // What is resident does not count any more.
   void invalidate();
+  // For tests: asked behind each step, before the policy is; its error is the policy's.
+  void set_step_fault(std::function<Status(uint64_t step)> fault) { step_fault_ = std::move(fault); }
 
   // Goes on exactly like `other`, of a session that has just shared its pages.
   Status copy_from(const Resident& other);
@@ -104,6 +108,7 @@ class Resident final : private policy::Heads {
   std::vector<uint32_t> selected_;                 // room for n_context
   std::vector<TopKeysJob> jobs_;
   std::vector<kv::Replacement> misses_;            // room for a head's
+  std::function<Status(uint64_t)> step_fault_;
 };
 
 }  // namespace orrery::engine

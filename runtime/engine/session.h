@@ -61,6 +61,7 @@ class Session {
   uint64_t kv_used_bytes() const;          // of those, what holds tokens
   uint64_t kv_shared_bytes() const;        // of pages shared with forks
   const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
+  Resident* resident() { return resident_.get(); }
   uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }

@@ -179,12 +179,12 @@ Status HeteroCache::fit(std::vector<LayerRoles>* layers, const std::vector<Layer
 }
 
 Status HeteroCache::find_roles(Heads* heads, uint32_t n_tokens) {
-  ORRERY_ASSIGN(const auto overlaps, calibrate(heads, rings_, shape(), n_tokens, calibration_));
-  std::vector<LayerStatistics> statistics(overlaps.size());
-  std::vector<LayerRoles> layers(overlaps.size());
-  for (size_t i = 0; i < overlaps.size(); ++i) {
-    ORRERY_ASSIGN(statistics[i].stability, overlaps[i].stability());
-    ORRERY_ASSIGN(statistics[i].similarity, overlaps[i].similarity());
+  ORRERY_ASSIGN(const Calibrated found, calibrate(heads, rings_, shape(), n_tokens, calibration_));
+  std::vector<LayerStatistics> statistics(found.layers.size());
+  std::vector<LayerRoles> layers(found.layers.size());
+  for (size_t i = 0; i < found.layers.size(); ++i) {
+    ORRERY_ASSIGN(statistics[i].stability, found.layers[i].stability());
+    ORRERY_ASSIGN(statistics[i].similarity, found.layers[i].similarity());
     ORRERY_ASSIGN(layers[i], classify(statistics[i], settings_.tau));
   }
   report_.n_demoted = 0;
@@ -195,7 +195,7 @@ Status HeteroCache::find_roles(Heads* heads, uint32_t n_tokens) {
     if (window_[l] > 0) continue;
     for (uint32_t h = 0; h < n_kv_heads_; ++h)
       heads_[size_t{l} * n_kv_heads_ + h].weight =
-          stability_weight(statistics[at].stability[h], calibration_.top_k);
+          stability_weight(statistics[at].stability[h], found.top_k);
     ++at;
   }
   return ok_status();

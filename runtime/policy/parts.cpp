@@ -21,8 +21,8 @@ UniformAllocation::UniformAllocation(const Shape& shape, const Budget& budget)
 
 void UniformAllocation::allocate(uint32_t n_tokens, Span<uint32_t> capacity) const {
   // A full share is the whole context, and not merely all that is there: nothing is ever replaced.
-  const double wanted = share_ >= 1.0 ? n_context_ : std::ceil(share_ * n_tokens);
-  const uint64_t slots = std::max<uint64_t>(static_cast<uint64_t>(wanted), kLeastSlots);
+  const uint64_t wanted = share_ >= 1.0 ? n_context_ : tokens_of_share(share_, n_tokens);
+  const uint64_t slots = std::max<uint64_t>(wanted, kLeastSlots);
   const uint32_t each = static_cast<uint32_t>(std::min({slots, most_, uint64_t{n_context_}}));
   for (size_t head = 0; head < capacity.size(); ++head) {
     const uint32_t window = window_[head / n_kv_heads_];
@@ -134,13 +134,14 @@ Status TailedPolicy::refill(Heads* heads, uint32_t head, uint32_t first_slot, Sp
   return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
 }
 
-Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
-                                             uint32_t n_tokens, const Calibration& calibration) {
+Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape, uint32_t n_tokens,
+                             const Calibration& calibration) {
   const uint32_t n_queries = std::min({calibration.n_queries, heads->n_queries(), n_tokens});
   const uint32_t oldest = n_tokens - n_queries, n_keys = oldest + 1;
   const uint32_t k = std::min(calibration.top_k, std::max(1u, n_keys / 4));
   const uint32_t n_steps = std::max(n_queries, 2u) - 1;
-  std::vector<LayerOverlaps> layers;
+  Calibrated found;
+  found.top_k = k;
   std::vector<uint32_t> best(size_t{shape.n_kv_heads} * n_queries * k);
   std::vector<KeyQuery> queries(shape.n_kv_heads);
   std::vector<Tokens> sets(shape.n_kv_heads);
@@ -158,9 +159,9 @@ Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& ri
       }
       ORRERY_TRY(overlaps.add(step, sets));
     }
-    layers.push_back(std::move(overlaps));
+    found.layers.push_back(std::move(overlaps));
   }
-  return layers;
+  return found;
 }
 
 const std::string* nearest_name(const std::string& name, const std::vector<std::string>& known) {

@@ -88,9 +88,13 @@ struct Calibration {
   uint32_t n_queries = 16, top_k = 1024;   // top_k: at most a quarter of those keys
   ScoreRule rule;
 };
-// (n_layers) of the layers without window, in order; with a single known query, that one as its own second step.
-Result<std::vector<LayerOverlaps>> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
-                                             uint32_t n_tokens, const Calibration& calibration);
+struct Calibrated {
+  std::vector<LayerOverlaps> layers;   // those without window, in order
+  uint32_t top_k = 0;                  // keys in each set
+};
+// With a single known query, that one is its own second step.
+Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
+                             uint32_t n_tokens, const Calibration& calibration);
 
 using SharedProfile = std::shared_ptr<const HeadProfile>;
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "runtime/base/checked.h"
 #include "runtime/policy/parts.h"
 
 namespace orrery::policy {
@@ -25,13 +26,16 @@ constexpr Entry kPolicies[] = {
 
 }  // namespace
 
+uint64_t tokens_of_share(double share, uint32_t n) {
+  return div_up(static_cast<uint64_t>(std::round(share * 1e6)) * n, uint64_t{1'000'000});
+}
+
 uint64_t slots_for_share(const Shape& shape, double share) {
   uint64_t slots = 0;
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
     const uint64_t window = static_cast<uint64_t>(shape.window[l]);
     const uint64_t wanted = window > 0 ? window
-                                       : std::max<uint64_t>(static_cast<uint64_t>(std::ceil(share * shape.n_context)),
-                                                            kLeastSlots);
+                                       : std::max<uint64_t>(tokens_of_share(share, shape.n_context), kLeastSlots);
     slots += std::min<uint64_t>(wanted, shape.n_context) * shape.n_kv_heads;
   }
   return slots;
@@ -39,9 +43,10 @@ uint64_t slots_for_share(const Shape& shape, double share) {
 
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,
                                             const Options& options, const SharedProfile& profile) {
+  const Budget exact{std::round(budget.share * 1e6) / 1e6, budget.max_slots};
   std::vector<std::string> known = {"full"};
   for (const Entry& entry : kPolicies) {
-    if (name == entry.name) return entry.make(shape, budget, options, profile);
+    if (name == entry.name) return entry.make(shape, exact, options, profile);
     known.emplace_back(entry.name);
   }
   std::string list;

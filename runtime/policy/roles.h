@@ -32,7 +32,8 @@ class LayerOverlaps {
  public:
   static Result<LayerOverlaps> make(uint32_t n_heads, uint32_t n_steps);
 
-  // sets: (n_heads) at `step`. A text's steps come in order, 0 to n_steps; the next text starts with 0 again.
+  // sets: (n_heads) of token positions, each at most once, at `step`. A text's steps come in order, 0 to n_steps; the
+  // next text starts with 0 again.
   Status add(uint32_t step, Span<const Tokens> sets);
 
   // What follows needs at least one whole text (invalid_argument else). Overlaps are averaged over texts step
@@ -56,6 +57,7 @@ class LayerOverlaps {
   uint32_t n_heads_, n_steps_;
   uint32_t next_step_ = 0, n_texts_ = 0;
   std::vector<Tokens> prompt_sets_;  // (n_heads) of the text at hand
+  std::vector<uint8_t> marks_;       // (tokens) 1 for those of the set that others are compared with; 0 between uses
   std::vector<double> with_prompt_;  // (n_steps, n_heads) sums over texts
   std::vector<double> with_other_;   // (n_steps, n_heads * (n_heads - 1) / 2)
 };

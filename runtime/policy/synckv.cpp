@@ -106,12 +106,12 @@ void SyncKv::assign(uint32_t layer, const LayerClusters& clusters) {
 }
 
 Status SyncKv::find_clusters(Heads* heads, uint32_t n_tokens) {
-  ORRERY_ASSIGN(const auto overlaps, calibrate(heads, rings_, shape(), n_tokens, calibration_));
+  ORRERY_ASSIGN(const Calibrated found, calibrate(heads, rings_, shape(), n_tokens, calibration_));
   n_representatives_ = 0;
   size_t at = 0;
   for (uint32_t l = 0; l < n_layers_; ++l) {
     if (window_[l] > 0) continue;
-    ORRERY_ASSIGN(const std::vector<double> similarity, overlaps[at++].mean_similarity());
+    ORRERY_ASSIGN(const std::vector<double> similarity, found.layers[at++].mean_similarity());
     ORRERY_ASSIGN(const LayerClusters clusters, cluster_heads(similarity, n_kv_heads_, settings_.representatives));
     assign(l, clusters);
   }

@@ -384,6 +384,34 @@ TEST_P(Refilled, AGenerationEndsWithItsTransfer) {
   }
 }
 
+// An error behind a step: the token has been computed, but its logits were told to nobody.
+TEST_P(EveryMode, AFailedLookBehindAStepEndsOneDecode) {
+  std::vector<float> first;
+  for (int again = 0; again < 2; ++again) {   // what comes after is no accident
+    const auto model = open_demo();
+    const auto session = unwrap(Session::open(model, options()));
+    unwrap(session->prefill(random_tokens(*model, 200, 25), nullptr, nullptr));
+    session->resident()->set_step_fault(
+        [](uint64_t step) { return step == 12 ? error(Code::io, "nobody looks") : ok_status(); });
+    Status failed;
+    while (failed.ok() && session->n_computed() < 260) failed = next_token(session.get());
+    ASSERT_EQ(failed.code(), Code::io);
+    EXPECT_EQ(session->n_computed(), 212u);
+    EXPECT_EQ(session->tokens().size(), 212u);
+    EXPECT_FALSE(session->has_logits());
+    EXPECT_FALSE(session->resident()->settled());   // what would have been asked for is unknown
+    const uint64_t settled = session->resident()->report().n_settled;
+    unwrap(session->refresh_logits());
+    EXPECT_EQ(session->n_computed(), 212u);
+    EXPECT_EQ(session->resident()->report().n_settled, settled + 1);
+    std::vector<float> trace;
+    greedy(session.get(), 30, &trace);
+    EXPECT_EQ(session->n_computed(), 242u);
+    if (again == 0) first = trace;
+    EXPECT_TRUE(same_bits(trace, first));
+  }
+}
+
 // With a wait limit of half a minute, everything that does not need the tokens is at once.
 TEST_P(Refilled, WhatNeverArrivesHoldsUpNothingElse) {
   Faults faults;

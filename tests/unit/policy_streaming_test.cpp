@@ -42,6 +42,18 @@ TEST(Streaming, KeepsSinksAndTheLastTokensOfAnyLength) {
   }
 }
 
+// Shares come as floats over the C ABI: .55f is a little more than .55, .7f a little less.
+TEST(Streaming, ARoundingOfTheShareIsNoToken) {
+  const Shape s = shape();
+  for (const auto& [share, tokens] : {std::pair{.55f, 550u}, {.7f, 700u}, {.29f, 290u}, {.5501f, 551u}}) {
+    EXPECT_EQ(slots_for_share(s, static_cast<double>(share)), 6u * tokens) << share;
+    std::vector<uint32_t> capacity(6);
+    ASSERT_TRUE(streaming(s, static_cast<double>(share))->settle(nullptr, 1000, capacity).ok());
+    EXPECT_EQ(capacity[0], tokens) << share;
+  }
+  EXPECT_EQ(tokens_of_share(.5, UINT32_MAX), 2147483648u);
+}
+
 TEST(Streaming, FillsItsSlotsBeforeItReplacesAny) {
   const auto policy = streaming(shape(), 0.3);
   std::vector<uint32_t> capacity(6);
