@@ -5,7 +5,6 @@
 #include <cmath>
 #include <iterator>
 
-#include "runtime/base/checked.h"
 #include "runtime/policy/parts.h"
 
 namespace orrery::policy {
@@ -27,7 +26,7 @@ constexpr Entry kPolicies[] = {
 }  // namespace
 
 uint64_t tokens_of_share(double share, uint32_t n) {
-  return div_up(static_cast<uint64_t>(std::round(share * 1e6)) * n, uint64_t{1'000'000});
+  return static_cast<uint64_t>(std::ceil(share * n * (1 - 1e-7)));
 }
 
 uint64_t slots_for_share(const Shape& shape, double share) {
@@ -43,10 +42,9 @@ uint64_t slots_for_share(const Shape& shape, double share) {
 
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,
                                             const Options& options, const SharedProfile& profile) {
-  const Budget exact{std::round(budget.share * 1e6) / 1e6, budget.max_slots};
   std::vector<std::string> known = {"full"};
   for (const Entry& entry : kPolicies) {
-    if (name == entry.name) return entry.make(shape, exact, options, profile);
+    if (name == entry.name) return entry.make(shape, budget, options, profile);
     known.emplace_back(entry.name);
   }
   std::string list;

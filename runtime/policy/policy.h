@@ -113,8 +113,8 @@ inline constexpr uint32_t kLeastSlots = 64;
 // Options by name: ("sinks", "4").
 using Options = std::vector<std::pair<std::string, std::string>>;
 
-// Tokens that `share` of n comes to, rounded up. Shares count to the nearest millionth everywhere: .55 as a float is a
-// little more, .7 a little less, and neither is worth a token.
+// Tokens that `share` of n comes to, rounded up but for a rounding of the share itself: .55 as a float is a little more,
+// which must not cost a token.
 uint64_t tokens_of_share(double share, uint32_t n);
 
 // Slots that `share` of a context of shape.n_context comes to, windowed layers at their window.

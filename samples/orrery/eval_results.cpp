@@ -88,6 +88,7 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
   const auto ratio = [](uint64_t part, uint64_t of) { return static_cast<double>(part) / static_cast<double>(of); };
   if (wanted > 0) row.hits = 1 - ratio(missed, wanted);
   if (row.transfer_us > 0) row.hidden = 1 - ratio(row.stall_us, row.transfer_us);
+  if (row.transfer_us > 0 && row.generated_tokens > 0) row.exposed_us = ratio(row.stall_us, row.generated_tokens);
   if (n_checks > 0 && row.generated_tokens > 0) row.triggers = 100 * ratio(n_triggers, row.generated_tokens);
   row.decode_tokens_per_second = per_second(row.generated_tokens, decode_us);
   row.prefill_tokens_per_second = per_second(prompt_tokens, prefill_us);
@@ -122,19 +123,20 @@ std::vector<EvalPoint> EvalResults::points() const {
 }
 
 std::string table_head() {
-  return format("%8s  %-28s %6s %6s %8s %9s %6s %9s %11s %12s %6s %7s %8s\n", "length", "policy, budget", "score",
-                "kept", "answers", "KL", "top-1", "tokens/s", "device KV", "moved/token", "hits", "hidden", "triggers");
+  return format("%8s  %-28s %6s %6s %8s %9s %6s %9s %11s %12s %6s %7s %8s %8s\n", "length", "policy, budget", "score",
+                "kept", "answers", "KL", "top-1", "tokens/s", "device KV", "moved/token", "hits", "hidden", "exposed", "triggers");
 }
 
 std::string table_line(const EvalResults& results, const EvalRow& row) {
   std::string line = format("%8llu  %-28s ", static_cast<unsigned long long>(row.length),
                             title(results.configs[row.config]).c_str());
   if (row.answers == 0) return line + row.error + "\n";
-  line += format("%6.3f %6s %8zu %9s %6s %9.1f %11s %12s %6s %7s %8s\n", row.score, shown(row.kept, 3).c_str(),
+  line += format("%6.3f %6s %8zu %9s %6s %9.1f %11s %12s %6s %7s %8s %8s\n", row.score, shown(row.kept, 3).c_str(),
                  row.answers, shown(row.kl, 5).c_str(), shown(row.top1, 3).c_str(),
                  row.decode_tokens_per_second, human_bytes(row.device_kv_bytes).c_str(),
                  human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str(),
-                 shown(row.hits, 3).c_str(), shown(row.hidden, 3).c_str(), shown(row.triggers, 1).c_str());
+                 shown(row.hits, 3).c_str(), shown(row.hidden, 3).c_str(),
+                 row.exposed_us ? format("%.1f us", *row.exposed_us).c_str() : "-", shown(row.triggers, 1).c_str());
   if (!row.error.empty()) line += format("%8s  some samples ", "") + row.error + "\n";
   return line;
 }
@@ -183,6 +185,7 @@ Json results_json(const EvalResults& results) {
       entry["stall_us"] = row.stall_us;
       entry["hits"] = optional_json(row.hits);
       entry["hidden"] = optional_json(row.hidden);
+      entry["exposed_us_per_token"] = optional_json(row.exposed_us);
       entry["triggers_per_100_tokens"] = optional_json(row.triggers);
     }
     rows.push_back(entry);

@@ -32,9 +32,9 @@ struct EvalRow {
   uint64_t generated_tokens = 0;
   uint64_t host_to_device_bytes = 0;       // over all samples
   uint64_t transfer_us = 0, stall_us = 0;  // of refills, over all samples
-  // Of refills: tokens that were to be resident and were, transfers that no step waited for (1 - stall / transfer),
-  // and HeteroCache's triggers for 100 generated tokens.
-  std::optional<double> hits, hidden, triggers;
+  // Of refills: tokens that were to be resident and were, transfers that no step waited for (1 - stall / transfer), what
+  // was waited for by each generated token, in microseconds, and HeteroCache's triggers for 100 of them.
+  std::optional<double> hits, hidden, exposed_us, triggers;
 };
 
 struct EvalResults {

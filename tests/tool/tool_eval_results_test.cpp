@@ -107,15 +107,16 @@ TEST(EvalResults, RefillsAreSummedBeforeTheyAreDivided) {
   EXPECT_EQ(row.transfer_us, 400u);
   EXPECT_EQ(row.stall_us, 80u);
   EXPECT_DOUBLE_EQ(row.hidden.value(), .8);
+  EXPECT_DOUBLE_EQ(row.exposed_us.value(), 2);   // 80 in 40 tokens
   EXPECT_DOUBLE_EQ(row.hits.value(), .6);
   EXPECT_DOUBLE_EQ(row.triggers.value(), 10);   // 4 in 40 tokens
   const std::string line = table_line(results, row);
-  EXPECT_NE(line.find(" 0.600   0.800     10.0\n"), std::string::npos) << line;
+  EXPECT_NE(line.find(" 0.600   0.800   2.0 us     10.0\n"), std::string::npos) << line;
   EXPECT_EQ(table_head().size(), line.size());
   // Where nothing was asked for there is nothing to divide.
   const EvalRow none = results.row(2, 1000, "");
-  EXPECT_FALSE(none.hits || none.hidden || none.triggers);
-  EXPECT_NE(table_line(results, none).find("      -       -        -\n"), std::string::npos);
+  EXPECT_FALSE(none.hits || none.hidden || none.exposed_us || none.triggers);
+  EXPECT_NE(table_line(results, none).find("      -       -        -        -\n"), std::string::npos);
   const Json rows = results_json(results).at("rows");
   const auto found = std::find_if(rows.begin(), rows.end(), [](const Json& r) {
     return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null();
@@ -123,6 +124,7 @@ TEST(EvalResults, RefillsAreSummedBeforeTheyAreDivided) {
   ASSERT_NE(found, rows.end());
   EXPECT_DOUBLE_EQ(found->at("hits").get<double>(), .6);
   EXPECT_DOUBLE_EQ(found->at("hidden").get<double>(), .8);
+  EXPECT_DOUBLE_EQ(found->at("exposed_us_per_token").get<double>(), 2);
   EXPECT_DOUBLE_EQ(found->at("triggers_per_100_tokens").get<double>(), 10);
   EXPECT_EQ(found->at("stall_us"), 80u);
 }
