@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 // The staging ring: a thirty-second of the slots, so that a block of steps' refills find room, and at least this many.
-constexpr uint64_t kLeastStaging = 1024;
+constexpr uint64_t kLeastStaging = 4096;
 
 uint64_t staging_tokens(uint64_t n_slots) { return std::max(kLeastStaging, n_slots / 32); }
 
