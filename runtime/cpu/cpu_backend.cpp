@@ -435,22 +435,38 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     int64_t most = 0;
     for (int64_t r = 0; r < rows; ++r)
       for (int32_t head = 0; head < n_kv; ++head) most = std::max(most, splits_of(wave + r, head).count);
-    pool_->run(rows * n_kv * most, [&](int64_t item, int32_t thread) {
-      const int64_t split = item % most, row = item / most / n_kv;
-      const int32_t head = static_cast<int32_t>(item / most % n_kv);
-      const Splits splits = splits_of(wave + row, head);
-      if (split >= splits.count) return;
-      const int64_t start = (splits.first + split) * kSplitTokens;
+    struct Item {
+      KvHead kv;
+      int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
+    };
+    const auto item_of = [&](int64_t item) {
+      Item i{{}, item / most / n_kv, item / most % n_kv, item % most, 0, 0};
+      const int32_t head = static_cast<int32_t>(i.head);
+      const Splits splits = splits_of(wave + i.row, head);
+      if (i.split >= splits.count) return i;
+      const int64_t start = (splits.first + i.split) * kSplitTokens;
+      i.first_key = std::max(start, splits.first_key);
+      i.last_key = std::min(start + kSplitTokens, splits.last_key);
       const HeadView* view = head_view(layer, head);
-      const KvHead kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
-                             : kv_head(step_.rows[static_cast<size_t>(wave + row)].sequence, layer, head);
-      const DecodeTask task{kv,
-                            q + (wave + row) * shape.q_stride + static_cast<int64_t>(head) * group * dim,
+      i.kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
+                  : kv_head(step_.rows[static_cast<size_t>(wave + i.row)].sequence, layer, head);
+      return i;
+    };
+    const int64_t n_items = rows * n_kv * most;
+    pool_->run(n_items, [&](int64_t item, int32_t thread) {
+      const Item i = item_of(item);
+      if (i.first_key == i.last_key) return;
+      // Items are dealt in order, so that about this one is the thread's next.
+      const int64_t ahead = item + pool_->n_threads();
+      const Item then = ahead < n_items ? item_of(ahead) : Item{};
+      const DecodeTask task{i.kv,
+                            q + (wave + i.row) * shape.q_stride + i.head * group * dim,
                             group,
-                            std::max(start, splits.first_key),
-                            std::min(start + kSplitTokens, splits.last_key),
+                            i.first_key,
+                            i.last_key,
+                            then.first_key < then.last_key ? kv_tile(then.kv, then.first_key / kPageTokens) : nullptr,
                             shape.scale,
-                            partial(row, int64_t{head} * group, split),
+                            partial(i.row, i.head * group, i.split),
                             plan_.max_splits * floats,
                             thread_scratch(thread)};
       kernels_.attend_decode(task);

@@ -82,6 +82,7 @@ struct DecodeTask {
   const float* q;     // (n_queries, head_dim)
   int32_t n_queries;  // of the KV head's group
   int64_t first_key, last_key;
+  const std::byte* next;  // the tile that this thread probably needs after these, or null: a hint to the caches
   float scale;
   float* partials;  // (n_queries) partials, partial_stride floats apart
   int64_t partial_stride;

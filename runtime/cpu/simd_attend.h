@@ -19,6 +19,7 @@
 namespace orrery::cpu {
 namespace {
 
+#define ORRERY_UNROLL _Pragma("GCC unroll 16")
 constexpr int kTile = kPageTokens;
 // Keys ahead whose K and V are asked for while the scores are computed: the pages' strides defeat the
 // hardware's own prefetching.  Into the second-level cache: measured on Zen 4 with 32768 keys of F16 and
@@ -73,18 +74,45 @@ void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
 
 // ---- Decode ----
 
+// Block formats keep 32 values and their scale together.  Decode takes the integers as they come most cheaply,
+// Q4_0's in an order and in units of V's own; q and o lie in that order.
+constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
+constexpr int kBlockChunks = 32 / V::kLanes;
+constexpr uint64_t block_bytes(KvType type) { return type == KvType::q8_0 ? 34 : 18; }
+
+template <KvType kType>
+const uint8_t* block_of(const std::byte* vector, int block) {
+  return reinterpret_cast<const uint8_t*>(vector) + static_cast<uint64_t>(block) * block_bytes(kType);
+}
+// Chunk `i` of a block without its scale.
+template <KvType kType>
+V::F block_chunk(const uint8_t* block, int i) {
+  return kType == KvType::q8_0 ? V::integers_q8(block, i) : V::integers_q4(block, i);
+}
+// Which dimension lies at `i` of q and o, and in what units its integers come.
+template <KvType kType>
+int32_t dim_at(int32_t i) {
+  return kType == KvType::q4_0 ? i / 32 * 32 + V::q4_dim(i % 32) : i;
+}
+template <KvType kType>
+float unit_at(int32_t i) {
+  return kType == KvType::q4_0 ? V::q4_unit(i % 32 / V::kLanes) : 1.0f;
+}
+
 struct DecodeScratch {
-  float* q;       // (8, padded_dim), scaled
-  float* o;       // (8, padded_dim)
-  float* scores;  // (kTile, queries)
+  float* q;        // (padded_dim / kLanes, queries, kLanes), scaled
+  float* o;        // (8, padded_dim)
+  float* scores;   // (kTile, queries)
+  float* weights;  // (blocks, kTile, queries): of block formats, the softmax's times the scales of V
 };
 
-// scores[t][query] for G queries and the keys [first, last) of a tile.
-template <KvType kType, int G>
+// scores[t][query] for G queries and the keys [first, last) of a tile.  kPart: the last dimensions are no whole
+// vector.  What stands in registers is named by constants only: loops over it are unrolled.
+template <KvType kType, int G, bool kPart>
 void decode_scores(const KvHead& kv, const std::byte* tile, const std::byte* next, int first, int last,
                    const DecodeScratch& s) {
   constexpr int kKeys = 8 / G;
-  const int32_t dim = padded_dim(kv.head_dim);
+  constexpr int kUnit = in_blocks(kType) ? kBlockChunks : 1;  // chunks at a time
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
   const uint64_t token_bytes = 2 * kv.vector_bytes;
   for (int t = first; t < last; t += kKeys) {
@@ -92,66 +120,127 @@ void decode_scores(const KvHead& kv, const std::byte* tile, const std::byte* nex
     for (int k = 0; k < kKeys; ++k) {
       const int at = t + k < last ? t + k : last - 1;  // beyond the end: computed again, not stored
       keys[k] = tile + static_cast<uint64_t>(at) * token_bytes;
-      const int ahead = at + kAhead;
-      const std::byte* soon = ahead < kTile ? tile + static_cast<uint64_t>(ahead) * token_bytes
-                                            : next + static_cast<uint64_t>(ahead - kTile) * token_bytes;
-      for (uint64_t b = 0; b < token_bytes; b += 64) __builtin_prefetch(soon + b, 0, 2);
     }
+    // The next tile's first half.
+    const std::byte* soon = next + static_cast<uint64_t>(t) * kv.vector_bytes;
+    for (uint64_t b = 0; b < kKeys * kv.vector_bytes; b += 64) __builtin_prefetch(soon + b, 0, 2);
     V::F sums[8];
-    for (auto& v : sums) v = V::zero();
-    for (int i = 0; i < whole; ++i)
-      for (int k = 0; k < kKeys; ++k) {
-        const V::F x = load_chunk<kType>(keys[k], i);
-        for (int g = 0; g < G; ++g)
-          sums[k * G + g] = V::fma(x, V::load(s.q + g * dim + i * V::kLanes), sums[k * G + g]);
+    ORRERY_UNROLL for (int i = 0; i < 8; ++i) sums[i] = V::zero();
+    const auto add = [&](const V::F* x, int i) {
+      ORRERY_UNROLL for (int g = 0; g < G; ++g) {
+        V::F q = V::load(s.q + (i * G + g) * V::kLanes);
+        // Once for all keys: compilers would rather load it again with every product, and loads are the limit.
+        if (kKeys > 1) asm("" : "+x"(q));
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
       }
-    if (left)
-      for (int k = 0; k < kKeys; ++k) {
-        const V::F x = load_last<kType>(keys[k], whole, left);
-        for (int g = 0; g < G; ++g)
-          sums[k * G + g] = V::fma(x, V::load(s.q + g * dim + whole * V::kLanes), sums[k * G + g]);
+    };
+    V::F x[kKeys], d[kKeys];
+    for (int i = 0; i + kUnit <= whole; i += kUnit) {
+      if (in_blocks(kType))
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) d[k] = V::set_half(block_of<kType>(keys[k], i / kUnit));
+      ORRERY_UNROLL for (int u = 0; u < kUnit; ++u) {
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k)
+          x[k] = in_blocks(kType) ? V::mul(block_chunk<kType>(block_of<kType>(keys[k], i / kUnit), u), d[k])
+                                  : load_chunk<kType>(keys[k], i);
+        add(x, i + u);
       }
+    }
+    if (kPart) {
+      ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) x[k] = load_last<kType>(keys[k], whole, left);
+      add(x, whole);
+    }
     // Beyond the last key this writes up to 7 more scores, which the caller overwrites or leaves unread.
     _mm256_storeu_ps(s.scores + t * G, V::sum_eight(sums));
   }
 }
 
-// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t]: C chunks of G queries at a time.
-template <KvType kType, int G, int C>
-void decode_values_block(const KvHead& kv, const std::byte* tile, int first, int last, const float* decay,
-                         int chunk, int part, const DecodeScratch& s) {
-  const int32_t dim = padded_dim(kv.head_dim);
-  const uint64_t token_bytes = 2 * kv.vector_bytes;
-  V::F o[G][C];
-  for (int g = 0; g < G; ++g)
-    for (int c = 0; c < C; ++c)
-      o[g][c] = V::mul(V::load(s.o + g * dim + (chunk + c) * V::kLanes), V::set(decay[g]));
-  const std::byte* value = tile + static_cast<uint64_t>(first) * token_bytes + kv.vector_bytes;
-  for (int t = first; t < last; ++t, value += token_bytes) {
-    V::F x[C];
-    for (int c = 0; c < C; ++c)
-      x[c] = part ? load_last<kType>(value, chunk + c, part) : load_chunk<kType>(value, chunk + c);
-    for (int g = 0; g < G; ++g) {
-      const V::F p = V::set(s.scores[t * G + g]);
-      for (int c = 0; c < C; ++c) o[g][c] = V::fma(p, x[c], o[g][c]);
+// weights[block][t][query] = scores[t][query] * the scale of V[t]'s block, so that the sums take V's integers.
+template <KvType kType, int G>
+void scale_weights(const KvHead& kv, const std::byte* tile, int first, int last, const DecodeScratch& s) {
+  for (int b = 0; b < kv.head_dim / 32; ++b) {
+    float* out = s.weights + b * kTile * G;
+    for (int t = first; t < last; ++t) {
+      const float d = half_value(block_of<kType>(tile + static_cast<uint64_t>(2 * t + 1) * kv.vector_bytes, b));
+      for (int g = 0; g < G; ++g) out[t * G + g] = s.scores[t * G + g] * d;
     }
   }
-  for (int g = 0; g < G; ++g)
-    for (int c = 0; c < C; ++c) V::store(s.o + g * dim + (chunk + c) * V::kLanes, o[g][c]);
+}
+
+// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t]: C chunks of G queries at a time.
+template <KvType kType, int G, int C>
+void decode_values_block(const KvHead& kv, const std::byte* tile, const std::byte* next, int first, int last,
+                         const float* decay, int chunk, int part, const DecodeScratch& s) {
+  constexpr int kShared = in_blocks(kType) && C > kBlockChunks ? kBlockChunks : C;  // chunks of the same weights
+  const int32_t dim = padded_dim(kv.head_dim);
+  const uint64_t token_bytes = 2 * kv.vector_bytes;
+  float* out = s.o + chunk * V::kLanes;
+  V::F o[G * C];
+  ORRERY_UNROLL for (int i = 0; i < G * C; ++i)
+    o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
+  const std::byte* value = tile + static_cast<uint64_t>(first) * token_bytes + kv.vector_bytes;
+  const float* weights = (in_blocks(kType) ? s.weights + chunk / kBlockChunks * kTile * G : s.scores) + first * G;
+  // This pass's share of the next tile's second half; some lines are asked for twice.
+  constexpr int kLines = (C * V::kLanes * (kType == KvType::f32 ? 4 : kType == KvType::f16 ? 2 : 1) + 63) / 64;
+  const uint64_t chunks = static_cast<uint64_t>(kv.head_dim / V::kLanes + (part != 0));
+  const uint64_t step = kv.vector_bytes * C / chunks;
+  const std::byte* soon = next + kTile * kv.vector_bytes * (chunks + static_cast<uint64_t>(chunk)) / chunks +
+                          static_cast<uint64_t>(first) * step;
+  for (int t = first; t < last; ++t, value += token_bytes, weights += G, soon += step) {
+    ORRERY_UNROLL for (int l = 0; l < kLines; ++l) __builtin_prefetch(soon + 64 * l, 0, 2);
+    ORRERY_UNROLL for (int c0 = 0; c0 < C; c0 += kShared) {
+      V::F x[kShared];
+      const uint8_t* block = block_of<kType>(value, (chunk + c0) / kBlockChunks);
+      ORRERY_UNROLL for (int c = 0; c < kShared; ++c)
+        x[c] = in_blocks(kType) ? block_chunk<kType>(block, (chunk + c0 + c) % kBlockChunks)
+               : part           ? load_last<kType>(value, chunk + c0 + c, part)
+                                : load_chunk<kType>(value, chunk + c0 + c);
+      ORRERY_UNROLL for (int j = 0; j < G * kShared; ++j) {
+        const int g = j / kShared, c = j % kShared;
+        const V::F p = V::set(weights[c0 / kBlockChunks * kTile * G + g]);
+        o[g * C + c0 + c] = V::fma(p, x[c], o[g * C + c0 + c]);
+      }
+    }
+  }
+  ORRERY_UNROLL for (int i = 0; i < G * C; ++i) V::store(out + i / C * dim + i % C * V::kLanes, o[i]);
 }
 
 template <KvType kType, int G>
-void decode_values(const KvHead& kv, const std::byte* tile, int first, int last, const float* decay,
-                   const DecodeScratch& s) {
+void decode_values(const KvHead& kv, const std::byte* tile, const std::byte* next, int first, int last,
+                   const float* decay, const DecodeScratch& s) {
   constexpr int kChunks = V::kAccumulators / G;
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
+  if (in_blocks(kType)) scale_weights<kType, G>(kv, tile, first, last, s);
   int c = 0;
   for (; c + kChunks <= whole; c += kChunks)
-    decode_values_block<kType, G, kChunks>(kv, tile, first, last, decay, c, 0, s);
+    decode_values_block<kType, G, kChunks>(kv, tile, next, first, last, decay, c, 0, s);
   if (kChunks > 2)
-    for (; c + 2 <= whole; c += 2) decode_values_block<kType, G, 2>(kv, tile, first, last, decay, c, 0, s);
-  for (; c < whole; ++c) decode_values_block<kType, G, 1>(kv, tile, first, last, decay, c, 0, s);
-  if (left) decode_values_block<kType, G, 1>(kv, tile, first, last, decay, whole, left, s);
+    for (; c + 2 <= whole; c += 2) decode_values_block<kType, G, 2>(kv, tile, next, first, last, decay, c, 0, s);
+  for (; c < whole; ++c) decode_values_block<kType, G, 1>(kv, tile, next, first, last, decay, c, 0, s);
+  if (left) decode_values_block<kType, G, 1>(kv, tile, next, first, last, decay, whole, left, s);
+}
+
+// scores[t][query] become weights.  Lane i of m, l and decay belongs to query i % G: m is the same in all of a
+// query's lanes, l has its parts.
+template <int G>
+void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float* decays) {
+  constexpr int kVectors = kTile * G / V::kLanes;
+  for (int i = 0; i < first * G; ++i) scores[i] = -kInfinity;
+  for (int i = last * G; i < kTile * G; ++i) scores[i] = -kInfinity;
+  V::F largest = *m;
+  for (int i = 0; i < kVectors; ++i) largest = V::max(V::load(scores + i * V::kLanes), largest);
+  largest = V::fold_max(largest, G);
+  // Scores of -infinity weigh nothing, also where there is nothing else.
+  const V::F base = V::equal_select(largest, -kInfinity, V::zero(), largest);
+  const V::F decay = exponential(V::sub(*m, base));
+  V::F sum = V::mul(*l, decay);
+  for (int i = 0; i < kVectors; ++i) {
+    const V::F p = exponential(V::sub(V::load(scores + i * V::kLanes), base));
+    V::store(scores + i * V::kLanes, p);
+    sum = V::add(sum, p);
+  }
+  *m = largest;
+  *l = sum;
+  V::store(decays, decay);
 }
 
 // `n` <= G queries from task.q + first_query * head_dim on.
@@ -160,39 +249,25 @@ void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScr
   const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
   for (int g = 0; g < G; ++g)
     for (int32_t i = 0; i < dim; ++i) {
-      s.q[g * dim + i] =
-          g < n && i < head_dim ? t.q[static_cast<int64_t>(first_query + g) * head_dim + i] * t.scale : 0.0f;
+      const int64_t at = static_cast<int64_t>(first_query + g) * head_dim + dim_at<kType>(i);
+      s.q[(i / V::kLanes * G + g) * V::kLanes + i % V::kLanes] =
+          g < n && i < head_dim ? t.q[at] * t.scale * unit_at<kType>(i) : 0.0f;
       s.o[g * dim + i] = 0;
     }
-  constexpr int kVectors = kTile * G / V::kLanes;
-  V::F m = V::set(-kInfinity),
-       l = V::zero();  // lane i: query i % G; m the same in all of a query's lanes, l its parts
+  V::F m = V::set(-kInfinity), l = V::zero();
   for (int64_t key = t.first_key; key < t.last_key;) {
     const int64_t start = key / kTile * kTile;
     const int first = static_cast<int>(key - start);
     const int last = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
     const std::byte* tile = kv_tile(t.kv, start / kTile);
-    const std::byte* next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : tile;
-    decode_scores<kType, G>(t.kv, tile, next, first, last, s);
-    for (int i = 0; i < first * G; ++i) s.scores[i] = -kInfinity;
-    for (int i = last * G; i < kTile * G; ++i) s.scores[i] = -kInfinity;
-
-    V::F largest = m;
-    for (int i = 0; i < kVectors; ++i) largest = V::max(V::load(s.scores + i * V::kLanes), largest);
-    largest = V::fold_max(largest, G);
-    // Scores of -infinity weigh nothing, also where there is nothing else.
-    const V::F base = V::equal_select(largest, -kInfinity, V::zero(), largest);
-    const V::F decay = exponential(V::sub(m, base));
-    m = largest;
-    l = V::mul(l, decay);
-    for (int i = 0; i < kVectors; ++i) {
-      const V::F p = exponential(V::sub(V::load(s.scores + i * V::kLanes), base));
-      V::store(s.scores + i * V::kLanes, p);
-      l = V::add(l, p);
-    }
+    const std::byte* next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : t.next ? t.next : tile;
+    if (!in_blocks(kType) && head_dim % V::kLanes != 0)
+      decode_scores<kType, G, !in_blocks(kType)>(t.kv, tile, next, first, last, s);
+    else
+      decode_scores<kType, G, false>(t.kv, tile, next, first, last, s);
     alignas(64) float decays[V::kLanes];
-    V::store(decays, decay);
-    decode_values<kType, G>(t.kv, tile, first, last, decays, s);
+    decode_softmax<G>(s.scores, first, last, &m, &l, decays);
+    decode_values<kType, G>(t.kv, tile, next, first, last, decays, s);
     key = start + last;
   }
   alignas(64) float ms[V::kLanes], ls[V::kLanes];
@@ -202,7 +277,7 @@ void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScr
     float* partial = t.partials + (first_query + g) * t.partial_stride;
     partial[0] = ms[g];
     partial[1] = ls[g];
-    for (int32_t i = 0; i < dim; i += V::kLanes) V::store(partial + 16 + i, V::load(s.o + g * dim + i));
+    for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<kType>(i)] = s.o[g * dim + i] * unit_at<kType>(i);
   }
 }
 
@@ -210,7 +285,7 @@ template <KvType kType>
 void decode_group(const DecodeTask& t) {
   const int32_t dim = padded_dim(t.kv.head_dim);
   float* at = reinterpret_cast<float*>(t.scratch);
-  const DecodeScratch s{at, at + kQueryLanes * dim, at + 2 * kQueryLanes * dim};
+  const DecodeScratch s{at, at + kQueryLanes * dim, at + 2 * kQueryLanes * dim, at + 2 * kQueryLanes * dim + (kTile + 1) * kQueryLanes};
   for (int first = 0; first < t.n_queries; first += kQueryLanes) {
     const int n = t.n_queries - first < kQueryLanes ? t.n_queries - first : kQueryLanes;
     switch (n) {

@@ -106,6 +106,19 @@ struct V {
     q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(8));
     return mul(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), set(half_value(block)));
   }
+  // Of a block's 32 values, chunk `i`, without the scale.  Q4_0: dword j holds the nibbles of dimensions 2 j,
+  // 2 j + 16, 2 j + 1 and 2 j + 17, and a chunk is one of these where it lies, in units of q4_unit(i).
+  static F integers_q8(const uint8_t* block, int i) {
+    const __m128i q = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block + 2 + i * 8));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
+  }
+  static F integers_q4(const uint8_t* block, int i) {
+    const I nibbles = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2)));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(nibbles, set_i(15 << 4 * i)), set_i(8 << 4 * i)));
+  }
+  static constexpr float q4_unit(int i) { return 1.0f / static_cast<float>(1 << 4 * i); }
+  static constexpr int q4_dim(int i) { return i % 8 * 2 + i / 8 % 2 * 16 + i / 16; }  // at place i of the block
+  static F set_half(const uint8_t* p) { return _mm256_cvtph_ps(_mm_set1_epi16(word<int16_t>(p))); }
 
   static double sum_squares(const float* x, int64_t n) {
     __m256d a = _mm256_setzero_pd(), b = a;

@@ -109,6 +109,18 @@ struct V {
     q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(8));
     return mul(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), set(half_value(block)));
   }
+  // Of a block's 32 values, chunk `i`, without the scale; of Q4_0 in units of q4_unit(i).
+  static F integers_q8(const uint8_t* block, int i) {
+    const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2 + i * 16));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
+  }
+  static F integers_q4(const uint8_t* block, int i) {
+    const I nibbles = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2)));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(nibbles, set_i(15 << 4 * i)), set_i(8 << 4 * i)));
+  }
+  static constexpr float q4_unit(int i) { return 1.0f / static_cast<float>(1 << 4 * i); }
+  static constexpr int q4_dim(int i) { return i; }  // at place i of the block
+  static F set_half(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_set1_epi16(word<int16_t>(p))); }
 
   static double sum_squares(const float* x, int64_t n) {
     __m512d a = _mm512_setzero_pd(), b = a;
