@@ -104,12 +104,17 @@ struct PrefillTask {
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
-// The scaled products of some queries with the keys [first_key, last_key).
-struct LogitsTask {
+// Softmax weights of some queries over the keys [first_key, last_key), each tile's in units of its own power of two: with
+// y = scale * log2(e) * q k, out = 2^(y - unit), unit = the largest y of the tile's, rounded (0 if all are -infinity).
+// So K is read once, no pass over the logits follows, and equal logits come to equal bits in the end, wherever they lie:
+// what one tile's unit takes away its share gives back exactly. A NaN weighs nothing.
+struct KeyWeightsTask {
   KvHead kv;
-  const float* q[kQueryTile];  // (head_dim) each
-  float* out[kQueryTile];      // (last_key - first_key) each
-  int32_t n_queries;           // at most kQueryTile
+  const float* q[kQueryTile];   // (head_dim) each
+  float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0
+  float* units[kQueryTile];     // (tiles) each
+  float* sums[kQueryTile];      // (tiles) each: of out
+  int32_t n_queries;            // at most kQueryTile
   int64_t first_key, last_key;  // first_key at the start of a tile
   float scale;
   std::byte* scratch;  // Kernels::attend_scratch_bytes
@@ -118,10 +123,12 @@ struct LogitsTask {
 // Rows of scores have this many floats of room on both sides, so that pooling reads beyond the ends.
 constexpr int64_t kScorePad = 64;
 
-// Logits of the query heads of one group become one score per key (KeyScoring).
+// Such weights of the query heads of one group become one score per key (KeyScoring).
 struct ScoresTask {
   float* rows;  // (n_rows, n) `stride` apart, with room on both sides; overwritten
   int64_t stride;
+  float *units, *sums;  // (n_rows, tiles) `tile_stride` apart; units are overwritten
+  int64_t tile_stride;
   int32_t n_rows;
   int64_t n;
   KeyScoring scoring;  // pool_width at most 2 * kScorePad - 1
@@ -158,7 +165,7 @@ struct Kernels {
                          float* out);
   void (*attend_prefill)(const PrefillTask& task);
   int64_t (*attend_scratch_bytes)(int32_t head_dim);  // a multiple of 64
-  void (*key_logits)(const LogitsTask& task);
+  void (*key_weights)(const KeyWeightsTask& task);
   // Where the scores are: one of the task's rows, or its spare one.
   float* (*key_scores)(const ScoresTask& task);
 };

@@ -30,7 +30,7 @@ const Kernels kAvx2Kernels = {
     merge_partials,
     attend_prefill,
     attend_scratch_bytes,
-    key_logits,
+    key_weights,
     key_scores,
 };
 

@@ -1,4 +1,4 @@
-// Logits and key scores of the plain path, as their definitions read.
+// Weights and scores of keys on the plain path, as their definitions read.
 #include <algorithm>
 #include <cmath>
 
@@ -9,18 +9,24 @@ namespace orrery::cpu {
 
 namespace {
 
-void softmax_row(float* x, int64_t n) {
-  float largest = -INFINITY;
-  for (int64_t i = 0; i < n; ++i) largest = std::fmax(largest, x[i]);
-  const float base = largest == -INFINITY ? 0.0f : largest;
-  float sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const float p = std::exp(x[i] - base);
-    x[i] = p > 0 ? p : 0.0f;  // NaN weighs nothing
-    sum += x[i];
-  }
-  const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-  for (int64_t i = 0; i < n; ++i) x[i] *= inverse;
+constexpr float kLog2E = 1.44269504088896f;
+
+// 2^(y - unit), the rounded part of y apart, so that a unit only changes the exponent; 0 for NaN.
+float weight(float y, float unit) {
+  const float whole = std::nearbyint(y), exponent = std::fmax(whole - unit, -1000.0f);
+  const float w = std::ldexp(std::exp2(y - whole), static_cast<int>(exponent));
+  return w > 0 ? w : 0.0f;
+}
+
+// What each tile's weights are worth in a row's softmax, in place of their units.
+void units_to_shares(float* units, const float* sums, int64_t n_tiles) {
+  float most = -INFINITY, total = 0;
+  for (int64_t i = 0; i < n_tiles; ++i)
+    if (sums[i] > 0) most = std::fmax(most, units[i]);
+  const auto power = [&](int64_t i) { return sums[i] > 0 ? std::ldexp(1.0f, static_cast<int>(std::fmax(units[i] - most, -1000.0f))) : 0.0f; };
+  for (int64_t i = 0; i < n_tiles; ++i) total += sums[i] * power(i);
+  const float inverse = total > 0 ? 1.0f / total : 0.0f;
+  for (int64_t i = 0; i < n_tiles; ++i) units[i] = power(i) * inverse;
 }
 
 void pool_row(const float* in, float* out, int64_t n, const KeyScoring& scoring) {
@@ -36,16 +42,29 @@ void pool_row(const float* in, float* out, int64_t n, const KeyScoring& scoring)
 
 }  // namespace
 
-void plain_key_logits(const LogitsTask& t) {
+void plain_key_weights(const KeyWeightsTask& t) {
   float* key = reinterpret_cast<float*>(t.scratch);
-  for (int64_t k = t.first_key; k < t.last_key; ++k) {
-    load_kv(kv_tensor_type(t.kv.type),
-            kv_tile(t.kv, k / kPageTokens) + static_cast<uint64_t>(k % kPageTokens) * 2 * t.kv.vector_bytes,
-            t.kv.head_dim, key);
+  for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
+    const int64_t n = std::min<int64_t>(kPageTokens, t.last_key - start), at = start - t.first_key;
+    const int64_t tile = at / kPageTokens;
+    for (int64_t k = 0; k < n; ++k) {
+      load_kv(kv_tensor_type(t.kv.type),
+              kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * 2 * t.kv.vector_bytes, t.kv.head_dim, key);
+      for (int32_t i = 0; i < t.n_queries; ++i) {
+        float dot = 0;
+        for (int32_t j = 0; j < t.kv.head_dim; ++j) dot += t.q[i][j] * key[j];
+        t.out[i][at + k] = dot * t.scale * kLog2E;
+      }
+    }
     for (int32_t i = 0; i < t.n_queries; ++i) {
-      float dot = 0;
-      for (int32_t j = 0; j < t.kv.head_dim; ++j) dot += t.q[i][j] * key[j];
-      t.out[i][k - t.first_key] = dot * t.scale;
+      float* out = t.out[i] + at;
+      float largest = -INFINITY, sum = 0;
+      for (int64_t k = 0; k < n; ++k) largest = std::fmax(largest, out[k]);
+      const float unit = largest == -INFINITY ? 0.0f : std::nearbyint(largest);
+      for (int64_t k = 0; k < n; ++k) sum += out[k] = weight(out[k], unit);
+      for (int64_t k = n; k < kPageTokens; ++k) out[k] = 0;
+      t.units[i][tile] = unit;
+      t.sums[i][tile] = sum;
     }
   }
 }
@@ -54,7 +73,9 @@ float* plain_key_scores(const ScoresTask& t) {
   const bool pools = t.scoring.pooling != KeyScoring::Pooling::none;
   for (int32_t r = 0; r < t.n_rows; ++r) {
     float* row = t.rows + r * t.stride;
-    softmax_row(row, t.n);
+    float* shares = t.units + r * t.tile_stride;
+    units_to_shares(shares, t.sums + r * t.tile_stride, (t.n + kPageTokens - 1) / kPageTokens);
+    for (int64_t i = 0; i < t.n; ++i) row[i] *= shares[i / kPageTokens];
     if (!pools) continue;
     pool_row(row, t.spare, t.n, t.scoring);
     std::copy_n(t.spare, t.n, row);

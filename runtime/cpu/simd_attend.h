@@ -28,6 +28,27 @@ constexpr int kTile = kPageTokens;
 constexpr int kAhead = 16;
 constexpr int kQueryLanes = 8;  // queries of one pass over the keys
 constexpr float kInfinity = __builtin_inff();
+// Softmax works with powers of two: queries are scaled by this as well.
+constexpr float kLog2E = 1.44269504088896f;
+
+// 2^r for |r| <= 1/2, to 1.2e-7 of itself: the polynomial of degree 6 with the least such error.
+inline V::F power_of_fraction(V::F r) {
+  const V::F r2 = V::mul(r, r);
+  const V::F high = V::fma(V::set(1.53533619e-4f), r2, V::fma(V::set(1.33988744e-3f), r, V::set(9.61843736e-3f)));
+  const V::F middle = V::fma(V::set(5.55033247e-2f), r, V::set(2.40226479e-1f));
+  const V::F low = V::fma(V::set(6.93147203e-1f), r, V::set(1.0f));
+  return V::fma(V::fma(high, r2, middle), r2, low);
+}
+
+// x + kWhole has the rounded x in its last bits, with an exponent's bias.
+constexpr float kWhole = 12582912.0f + 127.0f;
+
+// 2^x for x <= 0, a few units in the last place; 0 below -126, NaN for NaN.
+inline V::F power_of_two(V::F x) {
+  const V::F shifted = V::add(x, V::set(kWhole));
+  const V::F r = V::sub(x, V::sub(shifted, V::set(kWhole)));
+  return V::zero_below(V::mul(power_of_fraction(r), V::exponent(shifted)), x, -126.0f);
+}
 
 inline int32_t padded_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
@@ -231,10 +252,10 @@ void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float*
   largest = V::fold_max(largest, G);
   // Scores of -infinity weigh nothing, also where there is nothing else.
   const V::F base = V::equal_select(largest, -kInfinity, V::zero(), largest);
-  const V::F decay = exponential(V::sub(*m, base));
+  const V::F decay = power_of_two(V::sub(*m, base));
   V::F sum = V::mul(*l, decay);
   for (int i = 0; i < kVectors; ++i) {
-    const V::F p = exponential(V::sub(V::load(scores + i * V::kLanes), base));
+    const V::F p = power_of_two(V::sub(V::load(scores + i * V::kLanes), base));
     V::store(scores + i * V::kLanes, p);
     sum = V::add(sum, p);
   }
@@ -251,7 +272,7 @@ void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScr
     for (int32_t i = 0; i < dim; ++i) {
       const int64_t at = static_cast<int64_t>(first_query + g) * head_dim + dim_at<kType>(i);
       s.q[(i / V::kLanes * G + g) * V::kLanes + i % V::kLanes] =
-          g < n && i < head_dim ? t.q[at] * t.scale * unit_at<kType>(i) : 0.0f;
+          g < n && i < head_dim ? t.q[at] * (t.scale * kLog2E) * unit_at<kType>(i) : 0.0f;
       s.o[g * dim + i] = 0;
     }
   V::F m = V::set(-kInfinity), l = V::zero();
@@ -319,9 +340,9 @@ void attend_decode(const DecodeTask& t) {
   }
 }
 
-inline float exponential_of(float x) {
+inline float power_of_two(float x) {
   alignas(64) float lanes[V::kLanes];
-  V::store(lanes, exponential(V::set(x)));
+  V::store(lanes, power_of_two(V::set(x)));
   return lanes[0];
 }
 
@@ -334,7 +355,7 @@ void merge_partials(const float* partials, int64_t n, int64_t partial_stride, in
   for (int64_t i = 0; i < n; ++i) {
     const float* partial = partials + i * partial_stride;
     if (partial[1] == 0) continue;
-    const float weight = m == -kInfinity ? 1.0f : exponential_of(partial[0] - m);
+    const float weight = m == -kInfinity ? 1.0f : power_of_two(partial[0] - m);
     l += weight * partial[1];
     for (int32_t j = 0; j < whole; j += V::kLanes)
       V::store(out + j, V::fma(V::set(weight), V::load(partial + 16 + j), V::load(out + j)));
@@ -423,11 +444,11 @@ void soften(float* scores, int from, int to, float* m, float* l, float* decay) {
   const float base = new_m == -kInfinity ? 0.0f : new_m;
   V::F sum = V::zero();
   for (int i = 0; i < kVectors; ++i) {
-    const V::F p = exponential(V::sub(x[i], V::set(base)));
+    const V::F p = power_of_two(V::sub(x[i], V::set(base)));
     V::store(scores + i * V::kLanes, p);
     sum = V::add(sum, p);
   }
-  *decay = exponential_of(*m - base);
+  *decay = power_of_two(*m - base);
   *l = *l * *decay + V::sum(sum);
   *m = new_m;
 }
@@ -440,7 +461,7 @@ void prefill_group(const PrefillTask& t) {
   for (int i = 0; i < n_queries; ++i) {
     const float* q = t.q + i / t.n_heads * t.q_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
     for (int32_t j = 0; j < dim; ++j) {
-      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? q[j] * t.scale : 0.0f;
+      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? q[j] * (t.scale * kLog2E) : 0.0f;
       s.o[static_cast<int64_t>(i) * dim + j] = 0;
     }
     s.m[i] = -kInfinity;

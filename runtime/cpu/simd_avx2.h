@@ -44,6 +44,14 @@ struct V {
     const I whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     return mul(mul(x, power(half)), power(_mm256_sub_epi32(whole, half)));
   }
+  // The last bits of x become an exponent: 2^(bits - 127).
+  static F exponent(F x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
+  }
+  // x, but 0 where `at` is below `least`.
+  static F zero_below(F x, F at, float least) {
+    return _mm256_and_ps(x, _mm256_cmp_ps(at, set(least), _CMP_NLT_UQ));
+  }
   // Lanes [from, to) of x, -infinity elsewhere.
   static F keep(F x, int from, int to) {
     const I in = _mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane_numbers()),

@@ -38,6 +38,14 @@ struct V {
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F nearest(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F scale_by_power(F x, F n) { return _mm512_scalef_ps(x, n); }  // x * 2^n, n integral
+  // The last bits of x become an exponent: 2^(bits - 127).
+  static F exponent(F x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
+  }
+  // x, but 0 where `at` is below `least`.
+  static F zero_below(F x, F at, float least) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, set(least), _CMP_NLT_UQ), x);
+  }
   // Lanes [from, to) of x, -infinity elsewhere.
   static F keep(F x, int from, int to) {
     const uint32_t low = (1u << to) - 1, under = (1u << from) - 1;

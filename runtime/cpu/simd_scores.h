@@ -1,6 +1,6 @@
-// Logits of queries against keys, and what a group's logits come to for each key; written over V, after
+// Softmax weights of queries over keys, and what a group's weights come to for each key; written over V, after
 // simd_attend.h.  A tile of keys is converted and transposed once for all queries of a task, as prefill's attention
-// does it; the softmax is three passes over a row, which is bound by the exponential.
+// does it, and its scores become weights before they leave the cache; rows are then read once more.
 #pragma once
 
 #include "runtime/cpu/simd_attend.h"
@@ -30,53 +30,79 @@ void convert_keys(const KvHead& kv, const std::byte* tile, int n, float* keys) {
     }
 }
 
+// A tile's scores y of one query, `n` of them keys, become weights (KeyWeightsTask).
+void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum) {
+  constexpr int kVectors = kTile / V::kLanes;
+  V::F y[kVectors], largest = V::set(-kInfinity), total = V::zero();
+  for (int i = 0; i < kVectors; ++i) {
+    const int left = n - i * V::kLanes;
+    y[i] = V::load(scores + i * V::kLanes);
+    if (left < V::kLanes) y[i] = V::keep(y[i], 0, left < 0 ? 0 : left);
+    largest = V::max(y[i], largest);  // in this order NaN never wins
+  }
+  const float most = V::largest(largest);
+  const V::F base = V::nearest(V::set(most == -kInfinity ? 0.0f : most));
+  for (int i = 0; i < kVectors; ++i) {
+    const V::F whole = V::nearest(y[i]), z = V::sub(whole, base);
+    const V::F w = V::mul(power_of_fraction(V::sub(y[i], whole)), V::exponent(V::add(z, V::set(kWhole))));
+    const V::F x = V::max(V::zero_below(w, z, -126.0f), V::zero());  // NaN weighs nothing
+    V::store(out + i * V::kLanes, x);
+    total = V::add(total, x);
+  }
+  alignas(64) float lanes[V::kLanes];
+  V::store(lanes, base);
+  *unit = lanes[0];
+  *sum = V::sum(total);
+}
+
 template <KvType kType>
-void logits_of(const LogitsTask& t) {
+void weights_of(const KeyWeightsTask& t) {
   const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
   const PrefillScratch s = prefill_scratch(t.scratch, dim);
   for (int i = 0; i < t.n_queries; ++i)
     for (int32_t j = 0; j < dim; ++j)
-      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? t.q[i][j] * t.scale : 0.0f;
+      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? t.q[i][j] * (t.scale * kLog2E) : 0.0f;
+  // Rows in parts of nearly one size: few rows at a time do not fill the multipliers.
+  const int n_parts = (t.n_queries + 5) / 6;
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
     const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
+    const int64_t at = start - t.first_key;
     convert_keys<kType>(t.kv, kv_tile(t.kv, start / kTile), n, s.keys);
-    const Gemm<Start::zero> product{s.q, dim, s.keys, kTile, s.scores, kTile, 0, dim, nullptr};
-    product.run(t.n_queries, kTile / V::kLanes);
+    for (int part = 0; part < n_parts; ++part) {
+      const int first = t.n_queries * part / n_parts, last = t.n_queries * (part + 1) / n_parts;
+      const Gemm<Start::zero> product{s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile,
+                                      s.scores + first * kTile, kTile, 0, dim, nullptr};
+      product.run(last - first, kTile / V::kLanes);
+    }
     for (int i = 0; i < t.n_queries; ++i)
-      __builtin_memcpy(t.out[i] + (start - t.first_key), s.scores + i * kTile,
-                       static_cast<size_t>(n) * sizeof(float));
+      weigh_tile(s.scores + i * kTile, n, t.out[i] + at, t.units[i] + at / kTile, t.sums[i] + at / kTile);
   }
 }
 
-void key_logits(const LogitsTask& t) {
+void key_weights(const KeyWeightsTask& t) {
   switch (t.kv.type) {
     case KvType::f32:
-      return logits_of<KvType::f32>(t);
+      return weights_of<KvType::f32>(t);
     case KvType::f16:
-      return logits_of<KvType::f16>(t);
+      return weights_of<KvType::f16>(t);
     case KvType::q8_0:
-      return logits_of<KvType::q8_0>(t);
+      return weights_of<KvType::q8_0>(t);
     case KvType::q4_0:
-      return logits_of<KvType::q4_0>(t);
+      return weights_of<KvType::q4_0>(t);
   }
 }
 
-// Vectors over a row run up to kLanes - 1 floats beyond its end, into its room.
-void softmax_row(float* x, int64_t n) {
-  for (int64_t i = n; i % V::kLanes != 0; ++i) x[i] = -kInfinity;
-  V::F most = V::set(-kInfinity);
-  for (int64_t i = 0; i < n; i += V::kLanes) most = V::max(V::load(x + i), most);  // in this order NaN never wins
-  const float largest = V::largest(most);
-  const V::F base = V::set(largest == -kInfinity ? 0.0f : largest);
-  V::F sum = V::zero();
-  for (int64_t i = 0; i < n; i += V::kLanes) {
-    const V::F p = V::max(exponential(V::sub(V::load(x + i), base)), V::zero());  // NaN weighs nothing
-    V::store(x + i, p);
-    sum = V::add(sum, p);
+// What each tile's weights are worth in the softmax of a row, times `factor`, in place of their units.
+void units_to_shares(float* units, const float* sums, int64_t n_tiles, float factor) {
+  float most = -kInfinity, total = 0;
+  for (int64_t i = 0; i < n_tiles; ++i)
+    if (sums[i] > 0 && units[i] > most) most = units[i];
+  for (int64_t i = 0; i < n_tiles; ++i) {
+    units[i] = sums[i] > 0 ? power_of_two(units[i] - most) : 0.0f;
+    total += sums[i] * units[i];
   }
-  const float total = V::sum(sum);
-  const V::F inverse = V::set(total > 0 ? 1.0f / total : 0.0f);
-  for (int64_t i = 0; i < n; i += V::kLanes) V::store(x + i, V::mul(V::load(x + i), inverse));
+  const float inverse = total > 0 ? factor / total : 0.0f;
+  for (int64_t i = 0; i < n_tiles; ++i) units[i] *= inverse;
 }
 
 void pool_row(float* in, float* out, int64_t n, const KeyScoring& scoring) {
@@ -96,33 +122,44 @@ void pool_row(float* in, float* out, int64_t n, const KeyScoring& scoring) {
   }
 }
 
-// rows[0] becomes the mean or the maximum of all rows.
+// rows[0] becomes the sum or the maximum of all rows, each tile times its share.
+template <bool kMax>
 void reduce_rows(const ScoresTask& t) {
-  const V::F share = V::set(1.0f / static_cast<float>(t.n_rows));
-  for (int64_t i = 0; i < t.n; i += V::kLanes) {
-    V::F x = V::load(t.rows + i);
-    for (int32_t r = 1; r < t.n_rows; ++r) {
-      const V::F y = V::load(t.rows + r * t.stride + i);
-      x = t.scoring.max_of_group ? V::max(y, x) : V::add(x, y);
+  for (int64_t tile = 0; tile * kTile < t.n; ++tile) {
+    const int64_t first = tile * kTile, last = t.n - first < kTile ? t.n : first + kTile;
+    for (int64_t i = first; i < last; i += V::kLanes) {
+      V::F x = V::mul(V::load(t.rows + i), V::set(t.units[tile]));
+      for (int32_t r = 1; r < t.n_rows; ++r) {
+        const V::F w = V::load(t.rows + r * t.stride + i), share = V::set(t.units[r * t.tile_stride + tile]);
+        x = kMax ? V::max(V::mul(w, share), x) : V::fma(w, share, x);
+      }
+      V::store(t.rows + i, x);
     }
-    V::store(t.rows + i, t.scoring.max_of_group ? x : V::mul(x, share));
   }
 }
 
 float* key_scores(const ScoresTask& t) {
   using Pooling = KeyScoring::Pooling;
-  for (int32_t r = 0; r < t.n_rows; ++r) softmax_row(t.rows + r * t.stride, t.n);
   const bool pools = t.scoring.pooling != Pooling::none;
+  const int64_t n_tiles = (t.n + kTile - 1) / kTile;
   // Mean and average commute, and so do the two maxima: one row is pooled instead of all.
   const bool commute = t.scoring.max_of_group == (t.scoring.pooling == Pooling::max);
-  if (pools && !commute) {
-    for (int32_t r = 0; r < t.n_rows; ++r) {
-      float* row = t.rows + r * t.stride;
-      pool_row(row, t.spare, t.n, t.scoring);
-      __builtin_memcpy(row, t.spare, static_cast<size_t>(t.n) * sizeof(float));
-    }
+  for (int32_t r = 0; r < t.n_rows; ++r) {
+    float* shares = t.units + r * t.tile_stride;
+    units_to_shares(shares, t.sums + r * t.tile_stride, n_tiles,
+                    t.scoring.max_of_group ? 1.0f : 1.0f / static_cast<float>(t.n_rows));
+    if (!pools || commute) continue;
+    ScoresTask row = t;
+    row.rows += r * t.stride, row.units = shares, row.n_rows = 1;
+    reduce_rows<false>(row);
+    pool_row(row.rows, t.spare, t.n, t.scoring);
+    __builtin_memcpy(row.rows, t.spare, static_cast<size_t>(t.n) * sizeof(float));
+    for (int64_t i = 0; i < n_tiles; ++i) shares[i] = 1.0f;
   }
-  reduce_rows(t);
+  if (t.scoring.max_of_group)
+    reduce_rows<true>(t);
+  else
+    reduce_rows<false>(t);
   if (!pools || !commute) return t.rows;
   pool_row(t.rows, t.spare, t.n, t.scoring);
   return t.spare;

@@ -11,17 +11,45 @@ namespace {
 
 constexpr int64_t kKeysPerItem = 16 * kPageTokens;
 
-// Ascending for descending scores, then ascending indices. Floats that are not negative order like their bits.
-uint64_t pack(float score, uint32_t index) {
-  uint32_t bits = 0;
-  if (score > 0) std::memcpy(&bits, &score, sizeof bits);
-  return uint64_t{~bits} << 32 | index;
+// Floats that are not negative order like their bits.
+uint32_t bits_of(float score) {
+  uint32_t bits;
+  std::memcpy(&bits, &score, sizeof bits);
+  return score > 0 ? bits : 0;
 }
 
-uint32_t bin_of(float score) {
-  uint32_t bits = 0;
-  if (score > 0) std::memcpy(&bits, &score, sizeof bits);
-  return bits >> 20;
+// The k-th largest of `bits` (n), k > 0, and how many of its equals are among the k: digit by digit from the top, with
+// those left that agree so far.
+struct Threshold {
+  uint32_t bits;
+  int64_t n_equal;
+};
+Threshold find_threshold(const uint32_t* bits, int64_t n, int64_t k, uint32_t* left) {
+  Threshold found{0, k};
+  for (const int shift : {20, 10, 0}) {   // the sign is 0: 11 bits, then twice 10
+    constexpr uint32_t kDigits = 2048;
+    const uint32_t mask = shift == 20 ? kDigits - 1 : kDigits / 2 - 1;
+    uint32_t counts[2][kDigits] = {};     // in turn, so that equal neighbours do not wait for each other
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2) ++counts[0][bits[i] >> shift & mask], ++counts[1][bits[i + 1] >> shift & mask];
+    if (i < n) ++counts[0][bits[i] >> shift & mask];
+    uint32_t digit = mask;
+    for (;; --digit) {
+      const int64_t count = int64_t{counts[0][digit]} + counts[1][digit];
+      if (count >= found.n_equal) break;
+      found.n_equal -= count;
+    }
+    found.bits |= digit << shift;
+    if (shift == 0) break;
+    int64_t n_left = 0;
+    for (i = 0; i < n; ++i) {             // without branches: they would be guesses
+      const uint32_t x = bits[i];
+      left[n_left] = x;
+      n_left += (x >> shift & mask) == digit;
+    }
+    bits = left, n = n_left;
+  }
+  return found;
 }
 
 // Queries of one job within a batch.
@@ -36,42 +64,28 @@ struct Part {
 TopKeysScratch::TopKeysScratch(int32_t max_keys, int32_t group) : group_(group) {
   if (max_keys <= 0) return;
   stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(max_keys), 16)) + 2 * kScorePad;
-  const int64_t floats = (group_ + 1) * stride_ + 2 * stride_;
+  tile_stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(div_up(max_keys, kPageTokens)), 16));
+  const int64_t floats = (group_ + 1) * stride_ + 2 * stride_ + 2 * group_ * tile_stride_;
   entry_bytes_ = static_cast<uint64_t>(floats) * sizeof(float);
 }
 
-void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint64_t* candidates, uint32_t* out) {
+void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out) {
   if (k <= 0) return;
   if (k >= n && !by_score) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(i);
     return;
   }
-  // The bin (exponent and three bits more) in which the k-th best lies: all above it are in, of its own the best.
-  uint32_t histogram[2048] = {};
-  for (int64_t i = 0; i < n; ++i) ++histogram[bin_of(scores[i])];
-  int64_t above = 0;
-  uint32_t bin = 2047;
-  while (above + histogram[bin] < k) above += histogram[bin--];
-
-  uint64_t* edge = candidates;  // of the bin
-  int64_t n_edge = 0;
-  for (int64_t i = 0; i < n; ++i)
-    if (bin_of(scores[i]) == bin) edge[n_edge++] = pack(scores[i], static_cast<uint32_t>(i));
-  const int64_t wanted = k - above;
-  if (wanted < n_edge) std::nth_element(edge, edge + (wanted - 1), edge + n_edge);
-  if (by_score) {
-    int64_t at = wanted;
-    for (int64_t i = 0; i < n; ++i)
-      if (bin_of(scores[i]) > bin) edge[at++] = pack(scores[i], static_cast<uint32_t>(i));
-    std::sort(edge, edge + k);
-    for (int64_t i = 0; i < k; ++i) out[i] = static_cast<uint32_t>(edge[i]);
-    return;
+  uint32_t* bits = candidates;
+  for (int64_t i = 0; i < n; ++i) bits[i] = bits_of(scores[i]);
+  Threshold last = find_threshold(bits, n, k, bits + n);
+  for (int64_t i = 0, at = 0; at < k; ++i) {
+    const bool equal = bits[i] == last.bits && last.n_equal > 0;
+    out[at] = static_cast<uint32_t>(i);
+    at += bits[i] > last.bits || equal;
+    last.n_equal -= equal;
   }
-  const uint64_t last = wanted < n_edge ? edge[wanted - 1] : UINT64_MAX;  // else all of the bin, which is in no order
-  for (int64_t i = 0, at = 0; i < n && at < k; ++i) {
-    const uint32_t b = bin_of(scores[i]);
-    if (b > bin || (b == bin && pack(scores[i], static_cast<uint32_t>(i)) <= last)) out[at++] = static_cast<uint32_t>(i);
-  }
+  if (by_score)
+    std::sort(out, out + k, [&](uint32_t x, uint32_t y) { return bits[x] != bits[y] ? bits[x] > bits[y] : x < y; });
 }
 
 void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Kernels& kernels, ThreadPool* pool,
@@ -93,6 +107,8 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Kern
     int64_t most_keys = 0;
     while (next_job < jobs.size() && n_entries < TopKeysScratch::kBatch) {
       const TopKeysJob& job = jobs[next_job];
+      // Whole, if it can be: its keys are read once for all of its queries.
+      if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysScratch::kBatch - n_entries) break;
       const int32_t count = std::min(job.n_positions - next_position, TopKeysScratch::kBatch - n_entries);
       if (count > 0) {
         parts[n_parts++] = {&job, next_position, count, n_entries};
@@ -108,7 +124,7 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Kern
       const int64_t first = item % stretches * kKeysPerItem;
       const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
       if (first >= last) return;
-      LogitsTask task;
+      KeyWeightsTask task;
       task.kv = {shape.kv.type, dim, part.job->tiles, part.job->offset, shape.kv.vector_bytes()};
       task.first_key = first;
       task.last_key = last;
@@ -118,17 +134,21 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Kern
       for (int32_t i = 0; i < part.count; ++i)
         for (int32_t g = 0; g < group; ++g) {
           task.q[task.n_queries] = query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
-          task.out[task.n_queries] = scratch.rows(base, part.entry + i) + g * scratch.stride() + first;
-          if (++task.n_queries == kQueryTile) kernels.key_logits(task), task.n_queries = 0;
+          const int64_t entry = part.entry + i, tile = g * scratch.tile_stride() + first / kPageTokens;
+          task.out[task.n_queries] = scratch.rows(base, entry) + g * scratch.stride() + first;
+          task.units[task.n_queries] = scratch.units(base, entry) + tile;
+          task.sums[task.n_queries] = scratch.sums(base, entry) + tile;
+          if (++task.n_queries == kQueryTile) kernels.key_weights(task), task.n_queries = 0;
         }
-      if (task.n_queries > 0) kernels.key_logits(task);
+      if (task.n_queries > 0) kernels.key_weights(task);
     });
     pool->run(n_entries, [&](int64_t entry, int32_t) {
       const Part* part = parts;
       while (entry >= part->entry + part->count) ++part;
       const TopKeysJob& job = *part->job;
       const int64_t i = part->first + (entry - part->entry);
-      const float* scores = kernels.key_scores({scratch.rows(base, entry), scratch.stride(), group, job.n_keys,
+      const float* scores = kernels.key_scores({scratch.rows(base, entry), scratch.stride(), scratch.units(base, entry),
+                                                scratch.sums(base, entry), scratch.tile_stride(), group, job.n_keys,
                                                 shape.scoring, scratch.spare(base, entry)});
       select_top(scores, job.n_keys, job.k, job.by_score, scratch.candidates(base, entry), job.out + i * job.k);
     });

@@ -1,9 +1,9 @@
-// The best keys of KV heads by some queries (Backend::top_keys): logits, scores, and a selection by the bits of the
-// scores.
+// The best keys of KV heads by some queries (Backend::top_keys): softmax weights, scores, and a selection by the bits of
+// the scores.
 //
-// Queries go through in batches.  Within one, tiles of keys are dealt to the threads and serve all the batch's queries
-// of their head, so that K is read once a batch; then the queries are dealt, each to one thread, which makes scores of
-// its logits and selects.
+// Queries go through in batches, those of a job together if they fit.  Within a batch, tiles of keys are dealt to the
+// threads and serve all queries of their head, so that K is read and converted once; a tile's weights are of its own
+// unit (KeyWeightsTask).  Then the queries are dealt, each to one thread, which makes scores of its weights and selects.
 #pragma once
 
 #include <cstddef>
@@ -16,33 +16,37 @@
 
 namespace orrery::cpu {
 
-// Scratch for jobs of at most max_keys keys: a batch's logits, scores and packed candidates.
+// Scratch for jobs of at most max_keys keys: a batch's weights with what goes with each tile, scores and candidates.
 class TopKeysScratch {
  public:
-  static constexpr int32_t kBatch = 8;  // queries
+  static constexpr int32_t kBatch = 10;  // queries: two jobs of five, which is what HeteroCache asks with
   TopKeysScratch() = default;
   TopKeysScratch(int32_t max_keys, int32_t group);
   uint64_t bytes() const { return kBatch * entry_bytes_; }
   int64_t stride() const { return stride_; }
+  int64_t tile_stride() const { return tile_stride_; }
 
-  // Of the batch's query `i`: (group) rows of logits, stride() apart; one spare row; candidates.
+  // Of the batch's query `i`: (group) rows of weights, stride() apart; one spare row; candidates; (group) rows of units
+  // and of sums, tile_stride() apart.
   float* rows(std::byte* base, int64_t i) const { return entry(base, i) + kScorePad; }
   float* spare(std::byte* base, int64_t i) const { return rows(base, i) + group_ * stride_; }
-  uint64_t* candidates(std::byte* base, int64_t i) const {
-    return reinterpret_cast<uint64_t*>(entry(base, i) + (group_ + 1) * stride_);
+  uint32_t* candidates(std::byte* base, int64_t i) const {
+    return reinterpret_cast<uint32_t*>(entry(base, i) + (group_ + 1) * stride_);
   }
+  float* units(std::byte* base, int64_t i) const { return entry(base, i) + (group_ + 3) * stride_; }
+  float* sums(std::byte* base, int64_t i) const { return units(base, i) + group_ * tile_stride_; }
 
  private:
   float* entry(std::byte* base, int64_t i) const {
     return reinterpret_cast<float*>(base + static_cast<uint64_t>(i) * entry_bytes_);
   }
-  int64_t stride_ = 0, group_ = 0;
+  int64_t stride_ = 0, tile_stride_ = 0, group_ = 0;
   uint64_t entry_bytes_ = 0;
 };
 
 // The k best of scores (n), k <= n, scores not negative (NaN and less count as 0): by score descending, ties by
-// index; written in that order, or in ascending order of index. candidates: room for n.
-void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint64_t* candidates, uint32_t* out);
+// index; written in that order, or in ascending order of index. candidates: room for 2 n.
+void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out);
 
 void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Kernels& kernels, ThreadPool* pool,
               const TopKeysScratch& scratch, std::byte* base, std::byte* thread_scratch, uint64_t thread_bytes);

@@ -40,7 +40,7 @@ Keys sorted_out(const std::vector<float>& scores, size_t k, bool by_score) {
 Keys selected(const std::vector<float>& scores, size_t k, bool by_score) {
   const Guarded<float> in(scores.size());
   std::copy(scores.begin(), scores.end(), in.data());
-  const Guarded<uint64_t> candidates(scores.size());
+  const Guarded<uint32_t> candidates(2 * scores.size());
   const Guarded<uint32_t> out(k);
   cpu::select_top(in.data(), static_cast<int64_t>(scores.size()), static_cast<int64_t>(k), by_score, candidates.data(),
                   out.data());
