@@ -72,7 +72,7 @@ static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // til
   return reinterpret_cast<const std::byte*>(kv.pages[tile] + kv.offset);
 }
 
-// Partial attention results of one query over some keys: o = sum of exp(s - m) v, l = sum of exp(s - m).
+// Partial attention results of one query over some keys: o = sum of exp(s - m) v, l = sum of exp(s - m), or so with 2^.
 // As floats: m, l, 14 unused, o[head_dim], padded to whole 64 bytes.
 static inline int64_t partial_floats(int64_t head_dim) { return 16 + (head_dim + 15) / 16 * 16; }
 

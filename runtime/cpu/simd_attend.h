@@ -6,7 +6,10 @@
 // Decode is bound by reading K and V once.  Both are converted in registers as they lie: eight dot products
 // at a time (8 keys x 1 query ... 1 key x 8 queries) are summed across lanes together; a group of up to 8
 // query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
-// the softmax needs no transposition.
+// the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
+// one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
+// nearly as long (AMD EPYC with AVX2, F16, 4 queries, heads of 64: 16 GB/s of a core's tile from the cache, 14
+// from memory).  Block formats are bound by arithmetic: four products for every value.
 //
 // Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
 // products of small float matrices (simd_gemm.h).
@@ -19,13 +22,9 @@
 namespace orrery::cpu {
 namespace {
 
+// Before loops over arrays that should live in registers: unrolled, every index is a constant.
 #define ORRERY_UNROLL _Pragma("GCC unroll 16")
 constexpr int kTile = kPageTokens;
-// Keys ahead whose K and V are asked for while the scores are computed: the pages' strides defeat the
-// hardware's own prefetching.  Into the second-level cache: measured on Zen 4 with 32768 keys of F16 and
-// head_dim 128, one core reads 8 GB/s without, 15.6 with (of 20 from the cache); to the first level it gains
-// nothing.
-constexpr int kAhead = 16;
 constexpr int kQueryLanes = 8;  // queries of one pass over the keys
 constexpr float kInfinity = __builtin_inff();
 // Softmax works with powers of two: queries are scaled by this as well.
@@ -128,7 +127,7 @@ struct DecodeScratch {
 };
 
 // scores[t][query] for G queries and the keys [first, last) of a tile.  kPart: the last dimensions are no whole
-// vector.  What stands in registers is named by constants only: loops over it are unrolled.
+// vector.
 template <KvType kType, int G, bool kPart>
 void decode_scores(const KvHead& kv, const std::byte* tile, const std::byte* next, int first, int last,
                    const DecodeScratch& s) {
@@ -142,8 +141,7 @@ void decode_scores(const KvHead& kv, const std::byte* tile, const std::byte* nex
       const int at = t + k < last ? t + k : last - 1;  // beyond the end: computed again, not stored
       keys[k] = tile + static_cast<uint64_t>(at) * token_bytes;
     }
-    // The next tile's first half.
-    const std::byte* soon = next + static_cast<uint64_t>(t) * kv.vector_bytes;
+    const std::byte* soon = next + static_cast<uint64_t>(t) * kv.vector_bytes;  // of its first half
     for (uint64_t b = 0; b < kKeys * kv.vector_bytes; b += 64) __builtin_prefetch(soon + b, 0, 2);
     V::F sums[8];
     ORRERY_UNROLL for (int i = 0; i < 8; ++i) sums[i] = V::zero();

@@ -150,12 +150,13 @@ struct Bench {
     return s;
   }
 
-  // Attention of n rows at the end of `context` tokens.
-  double attend(KvType type, Phase phase, int32_t context, int32_t n_rows) {
-    const KvFormat format{type, 1, limits.n_kv_heads, limits.head_dim};
+  // Attention of n rows at the end of `context` tokens, of 32 heads over 8; resident: each KV head's tiles together, as
+  // in a session under a policy.
+  double attend(KvType type, int32_t head_dim, Phase phase, int32_t context, int32_t n_rows, bool resident) {
+    const KvFormat format{type, 1, limits.n_kv_heads, head_dim};
     const int32_t n_pages = context / kPageTokens;
     const os::Region pages = region(static_cast<uint64_t>(n_pages) * format.page_bytes());
-    std::vector<uint64_t> addresses;
+    std::vector<uint64_t> addresses, tiles;
     const uint64_t values = format.page_bytes() / row_bytes(kv_tensor_type(type), 32) * 32;
     fill_random_blocks(kv_tensor_type(type), pages.data(), values, 1, 1.0f);
     for (int32_t i = 0; i < n_pages; ++i) {
@@ -163,14 +164,18 @@ struct Bench {
       if (i) std::memcpy(page, pages.data(), format.page_bytes());
       addresses.push_back(reinterpret_cast<uintptr_t>(page));
     }
+    for (uint64_t at = 0; at < pages.size(); at += format.head_bytes())
+      tiles.push_back(reinterpret_cast<uintptr_t>(pages.data() + at));
+    std::vector<HeadView> heads;
+    for (int32_t h = 0; resident && h < format.n_kv_heads; ++h) heads.push_back({&tiles[static_cast<size_t>(h * n_pages)], context, 0});
     std::vector<Row> rows;
     for (int32_t i = 0; i < n_rows; ++i) rows.push_back({0, context - n_rows + i, 0});
-    const int64_t width = int64_t{limits.n_heads} * limits.head_dim;
+    const int64_t width = int64_t{limits.n_heads} * head_dim;
     std::vector<float> q(static_cast<size_t>(n_rows * width)), out(q.size());
     Random random(2);
     for (float& v : q) v = random.normal();
     const KvView view{addresses.data(), n_pages};
-    backend.begin_step({phase, rows, {&view, 1}, format});
+    backend.begin_step({phase, rows, {&view, 1}, format, heads, format});
     const double s = seconds(clock, [&] {
       backend.attend(0, {reinterpret_cast<uintptr_t>(q.data())}, pointer(out.data()),
                      {limits.n_heads, width, width, 0.09f, 0});
@@ -246,21 +251,27 @@ void bench_prefill(Bench& bench) {
 }
 
 void bench_attend(Bench& bench) {
-  const double bandwidth = read_bandwidth(bench.clock);
-  std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
-  std::printf("%-8s %12s %9s %16s\n", "KV", "decode GB/s", "of read", "prefill 512 rows");
-  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
-    if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
-    const KvFormat format{type, 1, 8, 128};
-    const int32_t context = 32768;
-    const double bytes =
-        static_cast<double>(context / kPageTokens) * static_cast<double>(format.page_bytes());
-    const double decode = bytes * 1e-9 / bench.attend(type, Phase::decode, context, 1);
-    // Two products of head_dim per visible key and query head.
-    const double flops = 4.0 * 128 * 32 * 512 * (4096 - 256) * 1e-9;
-    std::printf("%-8s %12.1f %8.0f%% %8.0f GFLOP/s\n", type_traits(kv_tensor_type(type))->name, decode,
-                100 * decode / bandwidth, flops / bench.attend(type, Phase::prefill, 4096, 512));
-  }
+  const double floats = peak_rate(bench.clock, bench.backend.info().path, peak::Kind::floats) * 1e-9;
+  std::printf("\n%-8s %8s %12s %9s %14s %9s %16s %10s\n", "KV", "head_dim", "decode GB/s", "of read", "resident GB/s", "of read",
+              "prefill GFLOP/s", "of peak");
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0})
+    for (int32_t head_dim : {64, 128}) {
+      if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
+      const int32_t context = 32768, rows = 256;
+      const double bytes = static_cast<double>(context / kPageTokens) *
+                           static_cast<double>(KvFormat{type, 1, 8, head_dim}.page_bytes()) * 1e-9;
+      const double bandwidth = read_bandwidth(bench.clock);  // for each line: the machine is not ours alone
+      const double pages = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, false);
+      const double resident = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, true);
+      // Two products of head_dim per visible key and query head.
+      const double flops = 4.0 * head_dim * 32 * rows * (8192 - rows / 2) * 1e-9;
+      const double prefill = flops / bench.attend(type, head_dim, Phase::prefill, 8192, rows, false);
+      std::printf("%-8s %8d %12.1f %8.0f%% %14.1f %8.0f%% %16.0f", type_traits(kv_tensor_type(type))->name, head_dim, pages,
+                  100 * pages / bandwidth, resident, 100 * resident / bandwidth, prefill);
+      if (floats > 0) std::printf(" %9.0f%%", 100 * prefill / floats);
+      std::printf("\n");
+      std::fflush(stdout);
+    }
 }
 
 void bench_top_keys(Bench& bench) {

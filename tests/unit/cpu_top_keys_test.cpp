@@ -346,6 +346,30 @@ TEST_P(CpuTopKeys, TiesGoToTheLowerKey) {
   }
 }
 
+// Also where the tiles' best keys differ by orders of magnitude.
+TEST_P(CpuTopKeys, TiesInDifferentTiles) {
+  const KvFormat format{KvType::f32, 1, 1, 64};
+  Store store(format, 3, 192, 2, 17);
+  Rig rig(GetParam(), 2, store.limits(192));
+  for (int32_t t = 0; t < 60; ++t)
+    for (const int32_t tile : {1, 2}) store.put(0, 0, tile * 64 + t, store.key(0, 0, t));
+  for (int32_t t = 60; t < 64; ++t)
+    for (const int32_t tile : {0, 1, 2}) {
+      std::vector<float> key = store.key(0, 0, t);
+      for (float& x : key) x *= static_cast<float>(1 + 6 * tile);
+      store.put(0, 0, tile * 64 + t, key);
+    }
+  for (const bool max : {false, true}) {
+    const Keys found = run(rig, store, {store.job(0, 0, 192, 0, 1, 192, true)}, {max, Pooling::none, 1})[0];
+    std::vector<size_t> rank(192);
+    for (size_t i = 0; i < found.size(); ++i) rank[found[i]] = i;
+    for (size_t t = 0; t < 60; ++t) {
+      ASSERT_EQ(rank[t + 64], rank[t] + 1) << t;
+      ASSERT_EQ(rank[t + 128], rank[t] + 2) << t;
+    }
+  }
+}
+
 TEST_P(CpuTopKeys, NanRanksLowest) {
   const KvFormat format{KvType::f32, 1, 1, 64};
   Store store(format, 2, 100, 2, 15);
