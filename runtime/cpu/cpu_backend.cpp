@@ -261,10 +261,15 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
     });
 
   // Decode: a few contiguous stretches of weight rows for each thread, so that one that is held up can be
-  // helped. Prefill: the kernel's tiles, those of the same weights one after another.
+  // helped. Prefill: the kernel's tiles, those of the same weights one after another; parts of them where a
+  // product has too few for the threads.
   const bool decode = step_.phase == Phase::decode;
   const auto out_step = [&](const Product& p) -> int64_t {
-    if (!decode) return kernels_.tile_out;
+    if (!decode) {
+      int64_t step = kernels_.tile_out;
+      while (step > 32 && matmul_items(p, rows, step, kernels_.tile_rows) < 4 * pool_->n_threads()) step /= 2;
+      return step;
+    }
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
     const int64_t bytes = static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in)));
     const int64_t share = std::clamp(p.weight->n_rows * bytes / (8 * pool_->n_threads()), kLeast, kMost);

@@ -16,8 +16,7 @@ struct V {
   using F = __m256;
   using I = __m256i;
   static constexpr int kLanes = 8;
-  static constexpr int kIntRows = 4;      // activation rows in registers: integer tiles,
-  static constexpr int kDecodeRows = 2;   // rows over weights as they lie,
+  static constexpr int kDecodeRows = 2;   // activation rows in registers: over weights as they lie,
   static constexpr int kGemmVectors = 2;  // vectors of a float tile's width
   static constexpr int kAccumulators = 8;
 
@@ -148,25 +147,27 @@ struct V {
   static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 
   // vpmaddubsw adds two products of unsigned and signed bytes in 16 bits and saturates: with codes below 64,
-  // or magnitudes up to 128, times activations up to 127 it cannot (2 * 128 * 127 = 32512).  So offsets are
-  // taken off and signs moved over to the activations.
+  // or magnitudes up to 128, times activations up to 127 it cannot (2 * 128 * 127 = 32512).  So prefill's codes
+  // below 2^bits keep their offset, and signed ones (8 bits) give their signs to the activations.
   template <class Format>
-  static constexpr int kOffset = 0;
-  static constexpr int kChunks = 8;  // vectors of codes in 256 weights
-  template <class Format>
-  static void codes(const Unpacked& u, I* out) {
-    for (int i = 0; i < 8; ++i)
-      out[i] = Format::kSigned || Format::kOffset == 0
-                   ? u.q[i]
-                   : _mm256_sub_epi8(u.q[i], _mm256_set1_epi8(Format::kOffset));
-  }
-  // acc + sums of four products.
+  static constexpr int kPanelOffset = Format::kOffset;
+  // How many pairs of products with activations up to 127 fit into 16 bits one upon another.
+  static constexpr int run(int bits) { return bits == 8 ? 1 : 32767 / (2 * 127 * ((1 << bits) - 1)); }
+  // Activation rows in registers: signs take room, and so do dots beside sums of few products.
+  static constexpr int rows(int bits) { return run(bits) == 8 ? 6 : 4; }
+  // sums + products, in 16 bits by pairs; and dots + such sums, in 32 by fours.
   template <bool kSigned>
-  static I dot(I acc, I codes, I activations) {
+  static I products(I sums, I codes, I activations) {
     const I pairs = kSigned
                         ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes))
                         : _mm256_maddubs_epi16(codes, activations);
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return in_order(_mm256_add_epi16(sums, pairs));
+  }
+  static I widened(I dots, I sums) {
+    return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1))));
+  }
+  static I repeated(const int8_t* four) {  // as a float: such a load needs none of the arithmetic ports
+    return _mm256_castps_si256(set(word<float>(reinterpret_cast<const uint8_t*>(four))));
   }
 
   // Eight vectors of eight dwords, transposed.
@@ -215,6 +216,11 @@ struct V {
   }
 
  private:
+  // GCC would take sums of many products apart, do the multiplications first and run out of registers.
+  static I in_order(I x) {
+    asm("" : "+x"(x));
+    return x;
+  }
   static I lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
   static F across(F x, int step) {
     return _mm256_permutevar8x32_ps(x, _mm256_xor_si256(lane_numbers(), _mm256_set1_epi32(step)));

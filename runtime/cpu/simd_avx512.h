@@ -16,8 +16,7 @@ struct V {
   using F = __m512;
   using I = __m512i;
   static constexpr int kLanes = 16;
-  static constexpr int kIntRows = 6;      // activation rows in registers: integer tiles,
-  static constexpr int kDecodeRows = 4;   // rows over weights as they lie,
+  static constexpr int kDecodeRows = 4;   // activation rows in registers: over weights as they lie,
   static constexpr int kGemmVectors = 4;  // vectors of a float tile's width
   static constexpr int kAccumulators = 16;
 
@@ -167,6 +166,18 @@ struct V {
   static I dot(I acc, I codes, I activations) {
     return _mm512_dpbusd_epi32(acc, codes, activations);
   }
+
+  // Prefill's products: all codes are unsigned, and sums have 32 bits from the start.
+  template <class Format>
+  static constexpr int kPanelOffset = kOffset<Format>;
+  static constexpr int run(int) { return 8; }
+  static constexpr int rows(int) { return 6; }  // activation rows in registers
+  template <bool kSigned>
+  static I products(I sums, I codes, I activations) {
+    return _mm512_dpbusd_epi32(sums, codes, activations);
+  }
+  static I widened(I dots, I sums) { return _mm512_add_epi32(dots, sums); }
+  static I repeated(const int8_t* four) { return set_i(word<int32_t>(reinterpret_cast<const uint8_t*>(four))); }
 
   // Sixteen vectors of sixteen dwords, transposed.
   static void transpose(F* r) {

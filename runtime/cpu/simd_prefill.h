@@ -1,11 +1,15 @@
 // Products of many rows of activations with weights in any format, written once over V; include after
 // simd_avx2.h or simd_avx512.h.
 //
-// Prefill turns a tile of weight rows, 256 columns at a time, so that lanes are weight rows:
+// Prefill turns a strip of weight rows, 256 columns at a time, into a panel whose lanes are weight rows:
 //     codes [column / 4][row][4], scales [group][row]
 // Then four activations broadcast to all lanes meet four columns of every row in one instruction, and scales
-// are applied once per group of a whole tile.  The unpacking is paid once for up to kTileRows rows of
-// activations, and the kernel over the tile knows nothing of formats.
+// are applied once per group of a whole strip.  The unpacking is paid once for up to kTileRows rows of
+// activations, and what these rows bring along is prepared once for all strips of a tile.  Products of small
+// codes are added in 16 bits first, as many as fit (V::run): the multiplier's ports are what is scarce.
+//
+// Measured on one core of an AMD EPYC with AVX2: Q8_0 at 61% of the peak of bytes, Q4_0 at 66% of the peak of
+// bytes summed in 16 bits, F32 at 70% of the peak of floats (bench_cpu prefill).
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
@@ -16,40 +20,55 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kTileOut = 2 * V::kLanes;
+constexpr int kStrip = 2 * V::kLanes;  // weight rows of a panel
+constexpr int kTileOut = 64;
+constexpr int kStrips = kTileOut / kStrip;
 constexpr int kTileRows = 256;
 constexpr int kPanel = 256;       // columns of an integer tile's panel
 constexpr int kFloatPanel = 128;  // and of a float one
 
 struct Panel {
-  alignas(64) uint8_t codes[kPanel / 4][kTileOut][4];
-  alignas(64) float scale[16][kTileOut];
-  alignas(64) float min[16][kTileOut];
+  alignas(64) uint8_t codes[kPanel / 4][kStrip][4];
+  alignas(64) float scale[16][kStrip];
+  alignas(64) float min[16][kStrip];
 };
-struct FloatPanel {
-  alignas(64) float values[kFloatPanel][kTileOut];
+// What groups of a row of activations take off: from dots, for the codes' offset, or from sums, for minima.
+// No format has both.
+union RowParts {
+  int32_t offset[16];
+  float min[16];
+};
+struct IntegerTile {
+  Panel panels[kStrips];  // all in the first cache, where a few rows of activations meet them all
+  alignas(64) RowParts parts[kTileRows];
+};
+// Rows lie side by side here: in the activations themselves they are often a power of two apart, and would
+// take each other's places in the caches.
+struct FloatTile {
+  alignas(64) float values[kFloatPanel][kStrip];
+  alignas(64) float x[kTileRows][kFloatPanel];
 };
 struct MatmulScratch {
   union {
-    Panel panel;
-    FloatPanel floats;
+    IntegerTile integers;
+    FloatTile floats;
   };
-  alignas(64) float sums[kTileRows][kTileOut];
+  alignas(64) float sums[kStrips][kTileRows][kStrip];
 };
 
 // Transposes kLanes rows of `n` dwords, rows `stride` bytes apart, to `out`: dword c of every row at out + c
-// * kTileOut.
+// * kStrip.
 inline void transpose_rows(const void* rows, int64_t stride, int n, float* out) {
   for (int c = 0; c < n; c += V::kLanes) {
     V::F r[V::kLanes];
     for (int i = 0; i < V::kLanes; ++i)
       r[i] = V::load(reinterpret_cast<const float*>(static_cast<const std::byte*>(rows) + i * stride) + c);
     V::transpose(r);
-    for (int i = 0; i < V::kLanes && c + i < n; ++i) V::store(out + (c + i) * kTileOut, r[i]);
+    for (int i = 0; i < V::kLanes && c + i < n; ++i) V::store(out + (c + i) * kStrip, r[i]);
   }
 }
 
-// Columns [c, c + 256) of the weight rows [o, o + n), n <= kTileOut; rows beyond are zeros.
+// Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; rows beyond are zeros.
 template <class Format>
 void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
   struct Row {
@@ -70,9 +89,9 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
           reinterpret_cast<const uint8_t*>(t.weight + (o + out) * t.row_bytes) + c / 256 * Format::kBytes;
       Unpacked u;
       Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
-      V::I codes[V::kChunks];
-      V::codes<Format>(u, codes);
-      for (int j = 0; j < V::kChunks; ++j) V::store_i(row.codes + j * 4 * V::kLanes, codes[j]);
+      const __m256i flip = _mm256_set1_epi8(Format::kSigned && V::kPanelOffset<Format> ? -128 : 0);
+      for (int j = 0; j < 8; ++j)
+        _mm256_store_si256(reinterpret_cast<__m256i*>(row.codes) + j, _mm256_xor_si256(u.q[j], flip));
       for (int j = 0; j < (Format::kGroup == 16 ? 2 : 1); ++j) {
         _mm256_storeu_ps(row.scale + 8 * j, u.scale[j]);
         if (Format::kHasMin) _mm256_storeu_ps(row.min + 8 * j, u.min[j]);
@@ -85,84 +104,121 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
   }
 }
 
-// sums (R, kTileOut) += the panel times columns [c, c + 256) of R rows of activations.
-template <int kGroup, bool kSigned, bool kHasMin, int R>
-void multiply_panel(const Panel& panel, int32_t offset, const QuantizedRow* x, int64_t c,
-                    float (*sums)[kTileOut]) {
+template <class Format>
+constexpr int kCodeBits = Format::kSigned ? 8 : 4;  // or less
+template <>
+constexpr int kCodeBits<Q5_0> = 5;
+template <>
+constexpr int kCodeBits<Q5_1> = 5;
+template <>
+constexpr int kCodeBits<Q5K> = 5;
+template <>
+constexpr int kCodeBits<Q6K> = 6;
+
+// sums (R, kStrip) += the panel times columns [c, c + 256) of R rows of activations.
+template <class Format, int R>
+void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* parts, int64_t c,
+                    float (*sums)[kStrip]) {
+  constexpr int kGroup = Format::kGroup, kQuads = kGroup / 4;
+  constexpr int kRun = V::run(kCodeBits<Format>) < kQuads ? V::run(kCodeBits<Format>) : kQuads;
+  static_assert(kRun > 1 || V::kPanelOffset<Format> == 0, "single products start from zero");
+  const int8_t* q[R];
+  for (int r = 0; r < R; ++r) q[r] = x[r].q + c;
   for (int g = 0; g < 256 / kGroup; ++g) {
-    const int64_t at = c + g * kGroup;
-    V::I dots[R][2];
-    float activation_sum[R];
-    for (int r = 0; r < R; ++r) {
-      const int16_t* s = x[r].sums + at / 16;
-      const int32_t sum = kGroup == 32 ? s[0] + s[1] : s[0];
-      activation_sum[r] = static_cast<float>(sum);
-      dots[r][0] = dots[r][1] = V::set_i(-offset * sum);
-    }
-    for (int k = 0; k < kGroup / 4; ++k) {
-      const uint8_t(*codes)[4] = panel.codes[g * kGroup / 4 + k];
+    V::I dots[R][2], products[R][2];
+#pragma GCC unroll 8
+    for (int k = 0; k < kQuads; ++k) {
+      const uint8_t(*codes)[4] = panel.codes[g * kQuads + k];
       const V::I low = V::load_i(codes), high = V::load_i(codes + V::kLanes);
       for (int r = 0; r < R; ++r) {
-        const V::I a = V::set_i(word<int32_t>(reinterpret_cast<const uint8_t*>(x[r].q + at + 4 * k)));
-        dots[r][0] = V::dot<kSigned>(dots[r][0], low, a);
-        dots[r][1] = V::dot<kSigned>(dots[r][1], high, a);
+        const V::I a = V::repeated(q[r] + g * kGroup + 4 * k);
+        for (int j = 0; j < 2; ++j) {
+          V::I& sum = products[r][j];
+          sum = V::products<Format::kSigned>(k % kRun == 0 ? V::zero_i() : sum, j ? high : low, a);
+          if (kRun == 1) dots[r][j] = V::widened(k == 0 ? V::zero_i() : dots[r][j], sum);
+        }
       }
+      if (kRun > 1 && k % kRun == kRun - 1)
+        for (int r = 0; r < R; ++r) {
+          const V::I start = V::kPanelOffset<Format> ? V::set_i(parts[r].offset[g]) : V::zero_i();
+          for (int j = 0; j < 2; ++j) dots[r][j] = V::widened(k < kRun ? start : dots[r][j], products[r][j]);
+        }
     }
     for (int r = 0; r < R; ++r) {
-      const V::F d = V::set(x[r].d[at / 32]), minus = V::set(x[r].d[at / 32] * activation_sum[r]);
+      const V::F d = V::set(x[r].d[(c + g * kGroup) / 32]);
       for (int j = 0; j < 2; ++j) {
         float* sum = sums[r] + j * V::kLanes;
         V::F s =
             V::fma(V::to_float(dots[r][j]), V::mul(V::load(panel.scale[g] + j * V::kLanes), d), V::load(sum));
-        if (kHasMin) s = V::fnma(V::load(panel.min[g] + j * V::kLanes), minus, s);
+        if (Format::kHasMin) s = V::fnma(V::load(panel.min[g] + j * V::kLanes), V::set(parts[r].min[g]), s);
         V::store(sum, s);
       }
     }
+    // Sums stay in memory from group to group: kept in registers they would drive the dots out.
+    asm("" ::: "memory");
   }
 }
 
-template <int kGroup, bool kSigned, bool kHasMin>
-void multiply_panel_rows(const Panel& panel, int32_t offset, const MatmulTask& t, int64_t first, int64_t last,
-                         int64_t c, float (*sums)[kTileOut]) {
-  QuantizedRow x[V::kIntRows];
-  for (int64_t r = first; r < last; r += V::kIntRows, sums += V::kIntRows) {
-    const int n = static_cast<int>(last - r < V::kIntRows ? last - r : V::kIntRows);
+// The same for n <= kMost rows.
+template <class Format, int kMost>
+void multiply_rows(int n, const Panel& panel, const QuantizedRow* x, const RowParts* parts, int64_t c,
+                   float (*sums)[kStrip]) {
+  if constexpr (kMost > 1)
+    if (n < kMost) return multiply_rows<Format, kMost - 1>(n, panel, x, parts, c, sums);
+  multiply_panel<Format, kMost>(panel, x, parts, c, sums);
+}
+
+// sums (n_panels, kTileRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last).
+template <class Format>
+void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t, int64_t first, int64_t last,
+                     int64_t c, float (*sums)[kTileRows][kStrip]) {
+  constexpr int kRows = V::rows(kCodeBits<Format>);
+  for (int64_t r = first; r < last; r += kRows) {
+    const int n = static_cast<int>(last - r < kRows ? last - r : kRows);
+    QuantizedRow x[kRows];
     for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
-    if (n == V::kIntRows) {
-      multiply_panel<kGroup, kSigned, kHasMin, V::kIntRows>(panel, offset, x, c, sums);
-    } else {
-      switch (n) {
-        case 5:
-          multiply_panel<kGroup, kSigned, kHasMin, 5>(panel, offset, x, c, sums);
-          break;
-        case 4:
-          multiply_panel<kGroup, kSigned, kHasMin, 4>(panel, offset, x, c, sums);
-          break;
-        case 3:
-          multiply_panel<kGroup, kSigned, kHasMin, 3>(panel, offset, x, c, sums);
-          break;
-        case 2:
-          multiply_panel<kGroup, kSigned, kHasMin, 2>(panel, offset, x, c, sums);
-          break;
-        default:
-          multiply_panel<kGroup, kSigned, kHasMin, 1>(panel, offset, x, c, sums);
-          break;
-      }
+    // The next rows, whose columns lie too far apart for the processor to foresee them.
+    for (int64_t i = r + kRows; i < r + 2 * kRows && i < last; ++i)
+      for (int line = 0; line < kPanel; line += 64)
+        _mm_prefetch(t.quantized + i * t.quantized_stride + c + line, _MM_HINT_T0);
+    for (int p = 0; p < n_panels; ++p)
+      multiply_rows<Format, kRows>(n, tile.panels[p], x, tile.parts + (r - first), c, sums[p] + (r - first));
+  }
+}
+
+// Columns [c, c + 256) of the rows [first, last): what they take off.
+template <class Format>
+void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, RowParts* parts) {
+  constexpr int kOffset = V::kPanelOffset<Format>;
+  if (!kOffset && !Format::kHasMin) return;
+  for (int64_t r = first; r < last; ++r, ++parts) {
+    const QuantizedRow x = quantized_row(t.quantized + r * t.quantized_stride, t.n_columns);
+    for (int g = 0; g < 256 / Format::kGroup; ++g) {
+      const int64_t at = c + g * Format::kGroup;
+      const int32_t sum = Format::kGroup == 32 ? x.sums[at / 16] + x.sums[at / 16 + 1] : x.sums[at / 16];
+      if (kOffset)
+        parts->offset[g] = -kOffset * sum;
+      else
+        parts->min[g] = x.d[at / 32] * static_cast<float>(sum);
     }
   }
 }
 
-// Calls panels(first_out, n_out, first_row, last_row) for every tile, then stores its sums.
+// For every tile: panels(first_out, n_out, first_row, last_row) adds to its sums, which are then stored.
 template <class F>
 void for_tiles(const MatmulTask& t, MatmulScratch* scratch, const F& panels) {
   for (int64_t o = t.first_out; o < t.last_out; o += kTileOut) {
     const int64_t n = t.last_out - o < kTileOut ? t.last_out - o : kTileOut;
     for (int64_t first = t.first_row; first < t.last_row; first += kTileRows) {
       const int64_t last = t.last_row - first < kTileRows ? t.last_row : first + kTileRows;
-      __builtin_memset(scratch->sums, 0, static_cast<size_t>(last - first) * sizeof scratch->sums[0]);
+      for (int64_t strip = 0; strip * kStrip < n; ++strip)
+        __builtin_memset(scratch->sums[strip], 0,
+                         static_cast<size_t>(last - first) * sizeof scratch->sums[0][0]);
       panels(o, n, first, last);
       for (int64_t r = first; r < last; ++r)
-        store_outputs(t, r, o, scratch->sums[r - first], static_cast<int>(n));
+        for (int64_t at = 0; at < n; at += kStrip)
+          store_outputs(t, r, o + at, scratch->sums[at / kStrip][r - first],
+                        static_cast<int>(n - at < kStrip ? n - at : kStrip));
     }
   }
 }
@@ -170,46 +226,54 @@ void for_tiles(const MatmulTask& t, MatmulScratch* scratch, const F& panels) {
 template <class Format>
 void prefill_blocks(const MatmulTask& t) {
   MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);
+  IntegerTile& tile = scratch->integers;
   for_tiles(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
     for (int64_t c = 0; c < t.n_columns; c += kPanel) {
-      fill_panel<Format>(t, o, n, c, &scratch->panel);
-      multiply_panel_rows<Format::kGroup, Format::kSigned || Format::kOffset != 0, Format::kHasMin>(
-          scratch->panel, V::kOffset<Format>, t, first, last, c, scratch->sums);
+      fill_parts<Format>(t, first, last, c, tile.parts);
+      int n_panels = 0;
+      for (int64_t at = 0; at < n; at += kStrip, ++n_panels)
+        fill_panel<Format>(t, o + at, n - at < kStrip ? n - at : kStrip, c, &tile.panels[n_panels]);
+      multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->sums);
     }
   });
+}
+
+// Columns [c, c + width) of the weight rows [o, o + n), n <= kStrip, as floats; rows beyond are zeros.
+template <TensorType kType>
+void fill_values(const MatmulTask& t, int64_t o, int64_t n, int64_t c, int width, float (*values)[kStrip]) {
+  for (int half = 0; half < 2; ++half)
+    for (int k = 0; k < width; k += V::kLanes) {
+      V::F r[V::kLanes];
+      const int left = width - k < V::kLanes ? width - k : V::kLanes;
+      for (int i = 0; i < V::kLanes; ++i) {
+        const int64_t out = half * V::kLanes + i;
+        const std::byte* w = t.weight + (o + out) * t.row_bytes;
+        r[i] = out >= n            ? V::zero()
+               : left == V::kLanes ? load_weights<kType>(w, c + k)
+                                   : load_weights_part<kType>(w, c + k, left);
+      }
+      V::transpose(r);
+      for (int i = 0; i < left; ++i) V::store(values[k + i] + half * V::kLanes, r[i]);
+    }
 }
 
 template <TensorType kType>
 void prefill_floats(const MatmulTask& t) {
   MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);
-  float(*values)[kTileOut] = scratch->floats.values;
+  FloatTile& tile = scratch->floats;
   for_tiles(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
     for (int64_t c = 0; c < t.n_columns; c += kFloatPanel) {
       const int width = static_cast<int>(t.n_columns - c < kFloatPanel ? t.n_columns - c : kFloatPanel);
-      for (int half = 0; half < 2; ++half)
-        for (int k = 0; k < width; k += V::kLanes) {
-          V::F r[V::kLanes];
-          const int left = width - k < V::kLanes ? width - k : V::kLanes;
-          for (int i = 0; i < V::kLanes; ++i) {
-            const int64_t out = half * V::kLanes + i;
-            const std::byte* w = t.weight + (o + out) * t.row_bytes;
-            r[i] = out >= n            ? V::zero()
-                   : left == V::kLanes ? load_weights<kType>(w, c + k)
-                                       : load_weights_part<kType>(w, c + k, left);
-          }
-          V::transpose(r);
-          for (int i = 0; i < left; ++i) V::store(values[k + i] + half * V::kLanes, r[i]);
-        }
-      const Gemm<Start::keep> gemm{t.x + first * t.x_stride + c,
-                                   t.x_stride,
-                                   values[0],
-                                   kTileOut,
-                                   scratch->sums[0],
-                                   kTileOut,
-                                   0,
-                                   width,
-                                   nullptr};
-      gemm.run(last - first, 2);
+      for (int64_t r = first; r < last; ++r)
+        __builtin_memcpy(tile.x[r - first], t.x + r * t.x_stride + c,
+                         static_cast<size_t>(width) * sizeof(float));
+      for (int64_t at = 0; at < n; at += kStrip) {
+        fill_values<kType>(t, o + at, n - at < kStrip ? n - at : kStrip, c, width, tile.values);
+        const Gemm<Start::keep> gemm{
+            tile.x[0], kFloatPanel, tile.values[0], kStrip, scratch->sums[at / kStrip][0],
+            kStrip,    0,           width,          nullptr};
+        gemm.run(last - first, 2);
+      }
     }
   });
 }

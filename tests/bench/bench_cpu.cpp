@@ -232,7 +232,7 @@ void bench_prefill(Bench& bench) {
   std::printf("%-8s", "prefill");
   const int32_t counts[] = {512, 256, 8};
   for (int32_t n : counts) std::printf(" %6d rows GFLOP/s", n);
-  std::printf(" %10s\n", "of peak");
+  std::printf(" %10s %12s\n", "of peak", "(in 16 bits)");
   for (const TypeTraits& type : kTypeTraits) {
     if (!bench.wants(type.name)) continue;
     std::printf("%-8s", type.name);
@@ -245,6 +245,7 @@ void bench_prefill(Bench& bench) {
     }
     const bool is_float = type.block_elements == 1;
     if (floats > 0) std::printf(" %9.0f%%", 100 * first / (is_float ? floats : bytes));
+    if (floats > 0 && !is_float) std::printf(" %11.0f%%", 100 * first / bytes_16_bit);
     std::printf("\n");
     std::fflush(stdout);
   }

@@ -89,8 +89,8 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
     int32_t n_rows;
   };
   const Shape shapes[] = {{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {64, 256, 7},  {17, 1280, 33}, {95, 512, 5},
-                          {7, 32, 1},  {31, 96, 2}, {40, 288, 9}, {2, 4096, 70}, {130, 1024, 4}};
-  Rig rig(GetParam(), 2, {70, 64, 1, 1, 32, 4096});
+                          {7, 32, 1},  {31, 96, 2}, {40, 288, 9}, {2, 4096, 70}, {130, 1024, 4}, {70, 512, 263}};  // the last: beyond a tile both ways
+  Rig rig(GetParam(), 2, {263, 64, 1, 1, 32, 4096});
   for (const TypeTraits& type : kTypeTraits)
     for (const Shape& s : shapes) {
       if (s.n_in % type.block_elements != 0) continue;
@@ -223,7 +223,7 @@ TEST_P(CpuMatmul, ExtremeCodesDoNotOverflow) {
 
 // A row's bits do not depend on the rows beside it, on its place among them, nor on the number of threads.
 TEST_P(CpuMatmul, BitsDoNotDependOnRowsOrThreads) {
-  const int64_t n_in = 768, n_out = 83;
+  const int64_t n_in = 768, n_out = 83;  // more weight rows than a tile has
   const int32_t n = 70;
   Guarded<float> x(static_cast<size_t>(n * n_in));
   fill_normal(x, 23);
