@@ -8,8 +8,9 @@
 // activations, and what these rows bring along is prepared once for all strips of a tile.  Products of small
 // codes are added in 16 bits first, as many as fit (V::run): the multiplier's ports are what is scarce.
 //
-// Measured on one core of an AMD EPYC with AVX2: Q8_0 at 61% of the peak of bytes, Q4_0 at 66% of the peak of
-// bytes summed in 16 bits, F32 at 70% of the peak of floats (bench_cpu prefill).
+// Measured on one core of an AMD EPYC with AVX2, other work beside it (bench_cpu avx2 1 prefill, 512 rows): F32 and F16
+// at 67% of the peak of floats; Q8_0 at 49%, Q4_0 and Q4_K at 74% of the peak of bytes, 50% of what sums in 16 bits
+// would allow.
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
