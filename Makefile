@@ -43,7 +43,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-arm64 bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -110,6 +110,13 @@ sanitize-thread:
 	@$(call build,$(BUILD)-tsan,$(threaded))
 	@TSAN_OPTIONS=halt_on_error=1 $(unrandomised) tests/run.sh $(BUILD)-tsan $(JOBS) $(call only,$(threaded))
 
+# The kernels of 64-bit ARM, cross-compiled and run in user-mode emulation.
+test-arm64:
+	@.ci/packages arm64
+	@$(call configure,$(BUILD)-arm64,-DCMAKE_TOOLCHAIN_FILE=tests/arm64/toolchain.cmake -DCMAKE_BUILD_TYPE=Release -DORRERY_TOOL=OFF)
+	@$(call build,$(BUILD)-arm64,unit_base unit_cpu)
+	@tests/run.sh $(BUILD)-arm64 $(JOBS) $(call only,unit_base unit_cpu)
+
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
@@ -120,12 +127,13 @@ uninstall:
 	@while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$(BUILD)/install_manifest.txt
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-arm64
 
 help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
+	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""
 	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"
 	@echo "make sanitize        every test under address+undefined, then those with threads under thread sanitizer"

@@ -49,6 +49,8 @@ const char* orrery_build_info(void) {
 #endif
 #if defined(__x86_64__)
   return ORRERY_COMPILER "; cpu: plain, avx2, avx512";
+#elif defined(__aarch64__)
+  return ORRERY_COMPILER "; cpu: plain, neon";
 #else
   return ORRERY_COMPILER "; cpu: plain";
 #endif

@@ -6,6 +6,10 @@
 #ifdef ORRERY_CPU_X86
 #include <cpuid.h>
 #endif
+#ifdef ORRERY_CPU_ARM64
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 #include "runtime/cpu/cpu_backend.h"
 
@@ -37,6 +41,9 @@ constexpr Path kPaths[] = {
      }},
     {&kAvx2Kernels,
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }},
+#endif
+#ifdef ORRERY_CPU_ARM64
+    {&kNeonKernels, [] { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }},
 #endif
     {&kPlainKernels, [] { return true; }},
 };

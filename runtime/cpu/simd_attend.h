@@ -1,4 +1,4 @@
-// Attention, written once over V; include after simd_avx2.h or simd_avx512.h and simd_rows.h.  Online softmax
+// Attention, written once over V; include after a path's vector and simd_rows.h.  Online softmax
 // over tiles of one page of keys, in ascending order, always from the page's first slot, so that where a
 // chunk or a split begins changes no bit.  A key that a query may not see is left out of every sum, whatever
 // its bytes.
@@ -149,7 +149,7 @@ void decode_scores(const KvHead& kv, const std::byte* tile, const std::byte* nex
       ORRERY_UNROLL for (int g = 0; g < G; ++g) {
         V::F q = V::load(s.q + (i * G + g) * V::kLanes);
         // Once for all keys: compilers would rather load it again with every product, and loads are the limit.
-        if (kKeys > 1) asm("" : "+x"(q));
+        if (kKeys > 1) V::hold(q);
         ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
       }
     };
@@ -169,7 +169,7 @@ void decode_scores(const KvHead& kv, const std::byte* tile, const std::byte* nex
       add(x, whole);
     }
     // Beyond the last key this writes up to 7 more scores, which the caller overwrites or leaves unread.
-    _mm256_storeu_ps(s.scores + t * G, V::sum_eight(sums));
+    V::store_eight(s.scores + t * G, V::sum_eight(sums));
   }
 }
 

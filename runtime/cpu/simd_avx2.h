@@ -23,6 +23,7 @@ struct V {
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float x) { return _mm256_set1_ps(x); }
   static F load(const float* p) { return _mm256_loadu_ps(p); }
+  static void hold(F& x) { asm("" : "+x"(x)); }  // in a register: not loaded again where it is used
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   static I first(int n) {  // n < 8
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane_numbers());
@@ -77,6 +78,7 @@ struct V {
   static F equal_select(F a, float b, F if_equal, F otherwise) {
     return _mm256_blendv_ps(otherwise, if_equal, _mm256_cmp_ps(a, set(b), _CMP_EQ_OQ));
   }
+  static void store_eight(float* p, __m256 x) { _mm256_storeu_ps(p, x); }
   // The sums of eight vectors.
   static __m256 sum_eight(const F* a) {
     F b[4], c[2];

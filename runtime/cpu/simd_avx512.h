@@ -23,6 +23,7 @@ struct V {
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static void hold(F& x) { asm("" : "+v"(x)); }  // in a register: not loaded again where it is used
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }  // n < 16
   static F load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
@@ -75,6 +76,7 @@ struct V {
   static F equal_select(F a, float b, F if_equal, F otherwise) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, set(b), _CMP_EQ_OQ), otherwise, if_equal);
   }
+  static void store_eight(float* p, __m256 x) { _mm256_storeu_ps(p, x); }
   // The sums of eight vectors.
   static __m256 sum_eight(const F* a) {
     F b[4], c[2];

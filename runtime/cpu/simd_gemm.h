@@ -1,7 +1,7 @@
 // The float tile product that attention and float weights share: c (rows, width) from a (rows, k) and b (k,
 // width), a few rows by a few vectors in registers.  Each element is one chain of fused multiply-adds in
 // ascending k, so its bits depend neither on the rows beside it nor on where k is cut.  Written over V;
-// include after simd_avx2.h or simd_avx512.h.
+// include after a path's vector.
 #pragma once
 
 #include "runtime/cpu/kernels.h"

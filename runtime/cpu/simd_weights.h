@@ -1,9 +1,8 @@
 // What products of both kinds know of weights: blocks that end within 256 columns, floats of three types, and
-// where sums go. Written over V; include after simd_avx2.h or simd_avx512.h.
+// where sums go. Written over V; include after a path's vector and its blocks.
 #pragma once
 
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/simd_blocks.h"
 
 namespace orrery::cpu {
 namespace {
@@ -23,7 +22,7 @@ const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buff
 // fetching ahead at every page's end.  Rows follow each other, and beyond the last one a prefetch does nothing.
 template <int kAheadBytes>
 void prefetch_weights(const void* p, int bytes) {
-  for (int i = 0; i < bytes; i += 64) _mm_prefetch(static_cast<const char*>(p) + kAheadBytes + i, _MM_HINT_T0);
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + kAheadBytes + i);
 }
 
 inline void store_outputs(const MatmulTask& t, int64_t row, int64_t o, const float* sums, int n) {
