@@ -113,7 +113,7 @@ sanitize-thread:
 # The kernels of 64-bit ARM, cross-compiled and run in user-mode emulation.
 test-arm64:
 	@.ci/packages arm64
-	@$(call configure,$(BUILD)-arm64,-DCMAKE_TOOLCHAIN_FILE=tests/arm64/toolchain.cmake -DCMAKE_BUILD_TYPE=Release -DORRERY_TOOL=OFF)
+	@$(call configure,$(BUILD)-arm64,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/arm64.cmake -DCMAKE_BUILD_TYPE=Release -DORRERY_TOOL=OFF)
 	@$(call build,$(BUILD)-arm64,unit_base unit_cpu)
 	@tests/run.sh $(BUILD)-arm64 $(JOBS) $(call only,unit_base unit_cpu)
 

@@ -23,7 +23,13 @@ struct V {
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
-  static void hold(F& x) { asm("" : "+v"(x)); }  // in a register: not loaded again where it is used
+  static void hold(F& x) {  // in a register: not loaded again where it is used
+#ifdef __AVX512F__          // not where it is emulated
+    asm("" : "+v"(x));
+#else
+    (void)x;
+#endif
+  }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }  // n < 16
   static F load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
