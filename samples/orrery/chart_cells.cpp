@@ -78,7 +78,7 @@ void draw_cell_names(Canvas* canvas, const CellArea& cells, const std::vector<st
   // Every first, second, fifth, tenth ... one: strides that are easy to count.
   const auto stride_for = [](double needed) {
     for (size_t power = 1;; power *= 10) {
-      for (size_t factor : {1, 2, 5}) {
+      for (const size_t factor : {size_t{1}, size_t{2}, size_t{5}}) {
         if (double(factor * power) >= needed || power > 100000000) return factor * power;
       }
     }

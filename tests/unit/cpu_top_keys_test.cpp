@@ -50,7 +50,8 @@ Keys selected(const std::vector<float>& scores, size_t k, bool by_score) {
 TEST(CpuSelectTop, IsTheHeadOfTheSortedList) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const char* kinds[] = {"spread", "ties", "zeros", "equal", "denormal", "anything", "one bin", "neighbours"};
-  for (const size_t n : {1, 2, 15, 64, 1000, 70000}) {
+  for (const int length : {1, 2, 15, 64, 1000, 70000}) {
+    const size_t n = static_cast<size_t>(length);
     for (int kind = 0; kind < 8; ++kind) {
       Random random(static_cast<uint64_t>(kind) * 100 + n);
       std::vector<float> scores(n);
