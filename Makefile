@@ -68,7 +68,7 @@ bench_model = $(BUILD)/bench-$(firstword $(BENCH_TYPES)).gguf
 bench_part = $(if $(filter $(1),$(BENCH_PARTS)),$(2))
 
 bench:
-	@.ci/packages test
+	@.ci/packages bench
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@$(call build,$(BUILD),orrery_tool bench_cpu bench_kv bench_start make_model)
 	@$(call bench_part,kernels,echo "== kernels"; $(BUILD)/tests/bench/bench_cpu)

@@ -9,29 +9,10 @@
 #include "runtime/cpu/simd_prefill_neon.h"
 #include "runtime/cpu/simd_rows.h"
 #include "runtime/cpu/simd_scores.h"
+#include "runtime/cpu/simd_table.h"
 
 namespace orrery::cpu {
 
-const Kernels kNeonKernels = {
-    "neon",
-    quantize_row,
-    matmul_decode,
-    matmul_prefill,
-    kTileOut,
-    kTileRows,
-    sizeof(MatmulScratch),
-    rms_norm,
-    rope,
-    swiglu,
-    add,
-    load_kv_vector,
-    store_kv_vector,
-    attend_decode,
-    merge_partials,
-    attend_prefill,
-    attend_scratch_bytes,
-    key_weights,
-    key_scores,
-};
+const Kernels kNeonKernels = table("neon");
 
 }  // namespace orrery::cpu

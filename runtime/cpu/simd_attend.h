@@ -8,8 +8,7 @@
 // query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
 // the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
 // one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
-// nearly as long (AMD EPYC with AVX2, F16, 4 queries, heads of 64: 16 GB/s of a core's tile from the cache, 14
-// from memory).  Block formats are bound by arithmetic: four products for every value.
+// nearly as long.  Block formats are bound by arithmetic: four products for every value.
 //
 // Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
 // products of small float matrices (simd_gemm.h).

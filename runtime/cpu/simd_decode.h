@@ -94,38 +94,9 @@ void decode_floats(const MatmulTask& t) {
 }
 
 void matmul_decode(const MatmulTask& t) {
-  switch (t.type) {
-    case TensorType::f32:
-      return decode_floats<TensorType::f32>(t);
-    case TensorType::f16:
-      return decode_floats<TensorType::f16>(t);
-    case TensorType::bf16:
-      return decode_floats<TensorType::bf16>(t);
-    case TensorType::q8_0:
-      return decode_blocks<Q8_0>(t);
-    case TensorType::q4_0:
-      return decode_blocks<Q4_0>(t);
-    case TensorType::q4_1:
-      return decode_blocks<Q4_1>(t);
-    case TensorType::q5_0:
-      return decode_blocks<Q5_0>(t);
-    case TensorType::q5_1:
-      return decode_blocks<Q5_1>(t);
-    case TensorType::q2_k:
-      return decode_blocks<Q2K>(t);
-    case TensorType::q3_k:
-      return decode_blocks<Q3K>(t);
-    case TensorType::q4_k:
-      return decode_blocks<Q4K>(t);
-    case TensorType::q5_k:
-      return decode_blocks<Q5K>(t);
-    case TensorType::q6_k:
-      return decode_blocks<Q6K>(t);
-    case TensorType::iq4_nl:
-      return decode_blocks<Iq4Nl>(t);
-    case TensorType::iq4_xs:
-      return decode_blocks<Iq4Xs>(t);
-  }
+  by_type(
+      t.type, [&](auto format) { decode_blocks<decltype(format)>(t); },
+      [&](auto type) { decode_floats<decltype(type)::value>(t); });
 }
 
 }  // namespace

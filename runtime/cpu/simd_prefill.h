@@ -280,38 +280,9 @@ void prefill_floats(const MatmulTask& t) {
 }
 
 void matmul_prefill(const MatmulTask& t) {
-  switch (t.type) {
-    case TensorType::f32:
-      return prefill_floats<TensorType::f32>(t);
-    case TensorType::f16:
-      return prefill_floats<TensorType::f16>(t);
-    case TensorType::bf16:
-      return prefill_floats<TensorType::bf16>(t);
-    case TensorType::q8_0:
-      return prefill_blocks<Q8_0>(t);
-    case TensorType::q4_0:
-      return prefill_blocks<Q4_0>(t);
-    case TensorType::q4_1:
-      return prefill_blocks<Q4_1>(t);
-    case TensorType::q5_0:
-      return prefill_blocks<Q5_0>(t);
-    case TensorType::q5_1:
-      return prefill_blocks<Q5_1>(t);
-    case TensorType::q2_k:
-      return prefill_blocks<Q2K>(t);
-    case TensorType::q3_k:
-      return prefill_blocks<Q3K>(t);
-    case TensorType::q4_k:
-      return prefill_blocks<Q4K>(t);
-    case TensorType::q5_k:
-      return prefill_blocks<Q5K>(t);
-    case TensorType::q6_k:
-      return prefill_blocks<Q6K>(t);
-    case TensorType::iq4_nl:
-      return prefill_blocks<Iq4Nl>(t);
-    case TensorType::iq4_xs:
-      return prefill_blocks<Iq4Xs>(t);
-  }
+  by_type(
+      t.type, [&](auto format) { prefill_blocks<decltype(format)>(t); },
+      [&](auto type) { prefill_floats<decltype(type)::value>(t); });
 }
 
 }  // namespace

@@ -7,8 +7,6 @@
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
 
-#include <type_traits>
-
 #include "runtime/cpu/simd_dot_neon.h"
 #include "runtime/cpu/simd_gemm.h"
 
@@ -155,43 +153,6 @@ void prefill_floats(const MatmulTask& t) {
       gemm.run(last - first, 1);
     }
   });
-}
-
-// Calls `blocks` with a quantized format's traits, `floats` with a float type's tag.
-template <class Blocks, class Floats>
-void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
-  switch (type) {
-    case TensorType::f32:
-      return floats(std::integral_constant<TensorType, TensorType::f32>());
-    case TensorType::f16:
-      return floats(std::integral_constant<TensorType, TensorType::f16>());
-    case TensorType::bf16:
-      return floats(std::integral_constant<TensorType, TensorType::bf16>());
-    case TensorType::q8_0:
-      return blocks(Q8_0());
-    case TensorType::q4_0:
-      return blocks(Q4_0());
-    case TensorType::q4_1:
-      return blocks(Q4_1());
-    case TensorType::q5_0:
-      return blocks(Q5_0());
-    case TensorType::q5_1:
-      return blocks(Q5_1());
-    case TensorType::q2_k:
-      return blocks(Q2K());
-    case TensorType::q3_k:
-      return blocks(Q3K());
-    case TensorType::q4_k:
-      return blocks(Q4K());
-    case TensorType::q5_k:
-      return blocks(Q5K());
-    case TensorType::q6_k:
-      return blocks(Q6K());
-    case TensorType::iq4_nl:
-      return blocks(Iq4Nl());
-    case TensorType::iq4_xs:
-      return blocks(Iq4Xs());
-  }
 }
 
 void matmul_prefill(const MatmulTask& t) {

@@ -1,11 +1,50 @@
-// What products of both kinds know of weights: blocks that end within 256 columns, floats of three types, and
-// where sums go. Written over V; include after a path's vector and its blocks.
+// What products of both kinds know of weights: their formats, blocks that end within 256 columns, floats of three
+// types, and where sums go. Written over V; include after a path's vector and its blocks.
 #pragma once
+
+#include <type_traits>
 
 #include "runtime/cpu/kernels.h"
 
 namespace orrery::cpu {
 namespace {
+
+// Calls `blocks` with a quantized format's traits, `floats` with a float type's tag.
+template <class Blocks, class Floats>
+void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
+  switch (type) {
+    case TensorType::f32:
+      return floats(std::integral_constant<TensorType, TensorType::f32>());
+    case TensorType::f16:
+      return floats(std::integral_constant<TensorType, TensorType::f16>());
+    case TensorType::bf16:
+      return floats(std::integral_constant<TensorType, TensorType::bf16>());
+    case TensorType::q8_0:
+      return blocks(Q8_0());
+    case TensorType::q4_0:
+      return blocks(Q4_0());
+    case TensorType::q4_1:
+      return blocks(Q4_1());
+    case TensorType::q5_0:
+      return blocks(Q5_0());
+    case TensorType::q5_1:
+      return blocks(Q5_1());
+    case TensorType::q2_k:
+      return blocks(Q2K());
+    case TensorType::q3_k:
+      return blocks(Q3K());
+    case TensorType::q4_k:
+      return blocks(Q4K());
+    case TensorType::q5_k:
+      return blocks(Q5K());
+    case TensorType::q6_k:
+      return blocks(Q6K());
+    case TensorType::iq4_nl:
+      return blocks(Iq4Nl());
+    case TensorType::iq4_xs:
+      return blocks(Iq4Xs());
+  }
+}
 
 // What of a row's 256 columns is left, followed by zero blocks: for formats of 32 whose rows end within 256.
 constexpr int kMostBytes = 8 * 34;

@@ -1,0 +1,34 @@
+// A path's table: the kernels that stand before this header, in the order of Kernels. Include last.
+#pragma once
+
+#include "runtime/cpu/kernels.h"
+
+namespace orrery::cpu {
+namespace {
+
+constexpr Kernels table(const char* name) {
+  return {
+      name,
+      quantize_row,
+      matmul_decode,
+      matmul_prefill,
+      kTileOut,
+      kTileRows,
+      sizeof(MatmulScratch),
+      rms_norm,
+      rope,
+      swiglu,
+      add,
+      load_kv_vector,
+      store_kv_vector,
+      attend_decode,
+      merge_partials,
+      attend_prefill,
+      attend_scratch_bytes,
+      key_weights,
+      key_scores,
+  };
+}
+
+}  // namespace
+}  // namespace orrery::cpu
