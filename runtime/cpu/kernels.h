@@ -171,8 +171,9 @@ struct Kernels {
 };
 
 extern const Kernels kPlainKernels;
-extern const Kernels kAvx2Kernels;    // AVX2, FMA, F16C
-extern const Kernels kAvx512Kernels;  // AVX-512 F, BW, VL, DQ, VNNI
-extern const Kernels kNeonKernels;    // 64-bit ARM's vectors and dot products
+extern const Kernels kAvx2Kernels;      // AVX2, FMA, F16C
+extern const Kernels kAvx2VnniKernels;  // and AVX-VNNI
+extern const Kernels kAvx512Kernels;    // AVX-512 F, BW, VL, DQ, VNNI
+extern const Kernels kNeonKernels;      // 64-bit ARM's vectors and dot products
 
 }  // namespace orrery::cpu

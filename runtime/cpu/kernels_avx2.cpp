@@ -1,5 +1,7 @@
 // The AVX2 path: the shared kernels over simd_avx2.h's vector.  Compiled for instructions that the machine
 // may lack, so everything but the table has internal linkage.
+#include "runtime/cpu/simd_bytes_avx2.h"
+// After what multiplies its bytes.
 #include "runtime/cpu/simd_avx2.h"
 // After the vector that they are written over.
 #include "runtime/cpu/simd_attend.h"

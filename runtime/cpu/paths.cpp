@@ -3,15 +3,8 @@
 
 #include <string>
 
-#ifdef ORRERY_CPU_X86
-#include <cpuid.h>
-#endif
-#ifdef ORRERY_CPU_ARM64
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
-
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/cpu/processor.h"
 
 namespace orrery::cpu {
 
@@ -22,28 +15,15 @@ struct Path {
   bool (*available)();
 };
 
-#ifdef ORRERY_CPU_X86
-// Not every compiler's __builtin_cpu_supports knows F16C: leaf 1, ECX bit 29.
-bool has_f16c() {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
-}
-#endif
-
-// __builtin_cpu_supports asks CPUID, and XGETBV whether the system saves the wide registers.
+// "auto" takes the first that is available.
 constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_X86
-    {&kAvx512Kernels,
-     [] {
-       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512vnni");
-     }},
-    {&kAvx2Kernels,
-     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }},
+    {&kAvx512Kernels, has_avx512},
+    {&kAvx2VnniKernels, has_avx2vnni},
+    {&kAvx2Kernels, has_avx2},
 #endif
 #ifdef ORRERY_CPU_ARM64
-    {&kNeonKernels, [] { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }},
+    {&kNeonKernels, has_neon_dot},
 #endif
     {&kPlainKernels, [] { return true; }},
 };

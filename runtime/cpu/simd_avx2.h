@@ -1,5 +1,5 @@
 // The vector that the shared simd_*.h files are written over, 256 bits wide.  AVX2, FMA and F16C; only for
-// files compiled for them.
+// files compiled for them.  Include after simd_bytes_avx2.h or simd_bytes_avx2vnni.h, which multiply bytes.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@
 namespace orrery::cpu {
 namespace {
 
-struct V {
+struct V : ByteProducts {
   using F = __m256;
   using I = __m256i;
   static constexpr int kLanes = 8;
@@ -148,26 +148,7 @@ struct V {
   static void store_i(void* p, I x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
   static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 
-  // vpmaddubsw adds two products of unsigned and signed bytes in 16 bits and saturates: with codes below 64,
-  // or magnitudes up to 128, times activations up to 127 it cannot (2 * 128 * 127 = 32512).  So prefill's codes
-  // below 2^bits keep their offset, and signed ones (8 bits) give their signs to the activations.
-  template <class Format>
-  static constexpr int kPanelOffset = Format::kOffset;
-  // How many pairs of products with activations up to 127 fit into 16 bits one upon another.
-  static constexpr int run(int bits) { return bits == 8 ? 1 : 32767 / (2 * 127 * ((1 << bits) - 1)); }
-  // Activation rows in registers: signs take room, and so do dots beside sums of few products.
-  static constexpr int rows(int bits) { return run(bits) == 8 ? 6 : 4; }
-  // sums + products, in 16 bits by pairs; and dots + such sums, in 32 by fours.
-  template <bool kSigned>
-  static I products(I sums, I codes, I activations) {
-    const I pairs = kSigned
-                        ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes))
-                        : _mm256_maddubs_epi16(codes, activations);
-    return in_order(_mm256_add_epi16(sums, pairs));
-  }
-  static I widened(I dots, I sums) {
-    return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1))));
-  }
+  // Prefill's products of bytes, and decode's: ByteProducts.
   static I repeated(const int8_t* four) {  // as a float: such a load needs none of the arithmetic ports
     return _mm256_castps_si256(set(word<float>(reinterpret_cast<const uint8_t*>(four))));
   }
@@ -218,11 +199,6 @@ struct V {
   }
 
  private:
-  // GCC would take sums of many products apart, do the multiplications first and run out of registers.
-  static I in_order(I x) {
-    asm("" : "+x"(x));
-    return x;
-  }
   static I lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
   static F across(F x, int step) {
     return _mm256_permutevar8x32_ps(x, _mm256_xor_si256(lane_numbers(), _mm256_set1_epi32(step)));

@@ -21,12 +21,10 @@ constexpr bool kNarrow = !Format::kSigned;
 template <class Format>
 constexpr bool kCentred = Format::kOffset == 32;
 
-// Sums of two neighbouring products of codes and activations, in 16 bits.
+// Sums of four neighbouring products of codes and activations, in 32 bits.
 template <bool kSigned>
-__m256i pairs(__m256i codes, const int8_t* x) {
-  const __m256i activations = V::load_i(x);
-  if (!kSigned) return _mm256_maddubs_epi16(codes, activations);
-  return _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes));
+__m256i fours(__m256i codes, const int8_t* x) {
+  return V::dot<kSigned>(V::zero_i(), codes, V::load_i(x));
 }
 inline __m256i sum_pairs(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
 
@@ -34,8 +32,8 @@ inline __m256i sum_pairs(__m256i words) { return _mm256_madd_epi16(words, _mm256
 template <bool kSigned>
 [[gnu::always_inline]] inline __m256i sixteens(const __m256i* codes, const int8_t* x) {
   const auto eights = [&](int i) {
-    return sum_pairs(_mm256_packs_epi32(sum_pairs(pairs<kSigned>(codes[i], x + 32 * i)),
-                                        sum_pairs(pairs<kSigned>(codes[i + 1], x + 32 * (i + 1)))));
+    return sum_pairs(
+        _mm256_packs_epi32(fours<kSigned>(codes[i], x + 32 * i), fours<kSigned>(codes[i + 1], x + 32 * (i + 1))));
   };
   return sum_pairs(_mm256_packs_epi32(eights(0), eights(2)));
 }
@@ -86,7 +84,7 @@ template <class Format>
   alignas(32) float scale[8];  // through memory: a broadcast from there costs no more than a load
   _mm256_store_ps(scale, V::mul(u.scale[0], d));
   for (int i = 0; i < 8; ++i)
-    sum[i % 2] = V::fma(V::to_float(sum_pairs(pairs<true>(u.q[i], q + 32 * i))), _mm256_broadcast_ss(scale + i), sum[i % 2]);
+    sum[i % 2] = V::fma(V::to_float(fours<true>(u.q[i], q + 32 * i)), _mm256_broadcast_ss(scale + i), sum[i % 2]);
 }
 
 template <class Format, int R>

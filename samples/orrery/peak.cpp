@@ -5,6 +5,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace orrery::peak {
 namespace {
 
@@ -64,6 +67,21 @@ constexpr int kChains = 10;  // beside operands and a product they fit into sixt
   return 2.0 * 32 * kChains * kSteps * static_cast<double>(times);
 }
 
+[[gnu::target("avx2,avxvnni")]] double bytes_avx2vnni(int64_t times) {
+  __m256i sums[kChains], codes = _mm256_set1_epi8(3), activations = _mm256_set1_epi8(-5);
+#pragma GCC unroll 16
+  for (__m256i& s : sums) {
+    s = codes;
+    asm volatile("" : "+x"(s));
+  }
+  for (int64_t i = 0; i < times * kSteps; ++i)
+#pragma GCC unroll 16
+    for (__m256i& s : sums) s = _mm256_dpbusd_avx_epi32(s, codes, activations);
+#pragma GCC unroll 16
+  for (__m256i& s : sums) asm volatile("" ::"x"(s));
+  return 2.0 * 32 * kChains * kSteps * static_cast<double>(times);
+}
+
 [[gnu::target("avx512f")]] double floats_avx512(int64_t times) {
   __m512 sums[kChains], a = _mm512_set1_ps(1.0f), b = a;
 #pragma GCC unroll 16
@@ -94,15 +112,27 @@ constexpr int kChains = 10;  // beside operands and a product they fit into sixt
   return 2.0 * 64 * kChains * kSteps * static_cast<double>(times);
 }
 
+using Kernel = double (*)(int64_t times);
+constexpr struct {
+  const char* path;
+  Kernel floats, bytes, bytes_16_bit;
+} kPaths[] = {
+    {"avx2", floats_avx2, bytes_avx2, bytes_16_bit_avx2},
+    {"avx2vnni", floats_avx2, bytes_avx2vnni, bytes_avx2vnni},
+    {"avx512", floats_avx512, bytes_avx512, bytes_avx512},
+};
+
 }  // namespace
 
-bool known(const std::string& path) { return path == "avx2" || path == "avx512"; }
+bool known(const std::string& path) {
+  return std::any_of(std::begin(kPaths), std::end(kPaths), [&](const auto& p) { return path == p.path; });
+}
 
 double run(const std::string& path, Kind kind, int64_t times) {
-  if (path == "avx512") return kind == Kind::floats ? floats_avx512(times) : bytes_avx512(times);
-  return kind == Kind::floats  ? floats_avx2(times)
-         : kind == Kind::bytes ? bytes_avx2(times)
-                               : bytes_16_bit_avx2(times);
+  for (const auto& p : kPaths)
+    if (path == p.path)
+      return (kind == Kind::floats ? p.floats : kind == Kind::bytes ? p.bytes : p.bytes_16_bit)(times);
+  return 0;
 }
 
 }  // namespace orrery::peak

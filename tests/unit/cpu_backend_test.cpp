@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
 
 #include "runtime/gguf/dequantize.h"
 #include "tests/unit/cpu_fixture.h"
@@ -201,6 +205,29 @@ TEST(CpuBackend, ChoosesPathsByName) {
   ASSERT_TRUE(automatic.ok());
   EXPECT_EQ(automatic.value()->info().n_threads, os::available_processors());
 }
+
+#if defined(__x86_64__) && defined(__linux__)
+// The system reads the processor's words too.
+TEST(CpuBackend, PathsAreThoseThatTheSystemNames) {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::set<std::string> flags;
+  for (std::string line; flags.empty() && std::getline(cpuinfo, line);) {
+    if (line.compare(0, 5, "flags") != 0) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) flags.insert(word);
+  }
+  if (flags.empty()) GTEST_SKIP() << "/proc/cpuinfo says nothing";
+  const std::map<std::string, std::vector<std::string>> needs = {
+      {"avx2", {"avx2", "fma", "f16c"}},
+      {"avx2vnni", {"avx2", "fma", "f16c", "avx_vnni"}},
+      {"avx512", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}}};
+  const std::vector<std::string> available = paths();
+  for (const auto& [path, words] : needs)
+    EXPECT_EQ(std::count(available.begin(), available.end(), path) == 1,
+              std::all_of(words.begin(), words.end(), [&](const std::string& w) { return flags.count(w) > 0; }))
+        << path;
+}
+#endif
 
 TEST(CpuBackend, ArenaAndCopies) {
   auto made = cpu::make_backend({1, "plain"});

@@ -1,0 +1,20 @@
+// The AVX2 path of processors with AVX-VNNI: as kernels_avx2.cpp, but bytes are multiplied and summed by one
+// instruction.  Everything but the table has internal linkage.
+#include "runtime/cpu/simd_bytes_avx2vnni.h"
+// After what multiplies its bytes.
+#include "runtime/cpu/simd_avx2.h"
+// After the vector that they are written over.
+#include "runtime/cpu/simd_attend.h"
+#include "runtime/cpu/simd_dot_avx2.h"
+// After dot_row().
+#include "runtime/cpu/simd_decode.h"
+#include "runtime/cpu/simd_prefill.h"
+#include "runtime/cpu/simd_rows.h"
+#include "runtime/cpu/simd_scores.h"
+#include "runtime/cpu/simd_table.h"
+
+namespace orrery::cpu {
+
+const Kernels kAvx2VnniKernels = table("avx2vnni");
+
+}  // namespace orrery::cpu

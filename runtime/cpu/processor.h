@@ -1,0 +1,12 @@
+// What this machine can run, each by its own word: the processor's (CPUID, the auxiliary vector), and that the
+// system saves the registers.  Nothing is remembered.
+#pragma once
+
+namespace orrery::cpu {
+
+bool has_avx2();      // with FMA and F16C
+bool has_avx2vnni();  // has_avx2(), and AVX-VNNI
+bool has_avx512();    // F, BW, VL, DQ and VNNI
+bool has_neon_dot();  // 64-bit ARM's dot products
+
+}  // namespace orrery::cpu

@@ -1,0 +1,54 @@
+// Products of bytes with AVX2 alone: what simd_avx2.h's V takes from here, for decode and prefill.
+//
+// vpmaddubsw adds two products of unsigned and signed bytes in 16 bits and saturates: with codes below 64, or
+// magnitudes up to 128, times activations up to 127 it cannot (2 * 128 * 127 = 32512).  So codes below 2^bits
+// keep their offset, and signed ones (8 bits) give their signs to the activations.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace orrery::cpu {
+namespace {
+
+struct ByteProducts {
+  using I = __m256i;
+
+  // acc + sums of four products.
+  template <bool kSigned>
+  static I dot(I acc, I codes, I activations) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs<kSigned>(codes, activations), _mm256_set1_epi16(1)));
+  }
+
+  // The offset with which codes lie in prefill's panels.
+  template <class Format>
+  static constexpr int kPanelOffset = Format::kOffset;
+  // How many pairs of products with activations up to 127 fit into 16 bits one upon another.
+  static constexpr int run(int bits) { return bits == 8 ? 1 : 32767 / (2 * 127 * ((1 << bits) - 1)); }
+  // Activation rows in registers: signs take room, and so do dots beside sums of few products.
+  static constexpr int rows(int bits) { return run(bits) == 8 ? 6 : 4; }
+  // sums + products, in 16 bits by pairs; and dots + such sums, in 32 by fours.
+  template <bool kSigned>
+  static I products(I sums, I codes, I activations) {
+    return in_order(_mm256_add_epi16(sums, pairs<kSigned>(codes, activations)));
+  }
+  static I widened(I dots, I sums) {
+    return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1))));
+  }
+
+ private:
+  template <bool kSigned>
+  static I pairs(I codes, I activations) {
+    return kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes))
+                   : _mm256_maddubs_epi16(codes, activations);
+  }
+  // GCC would take sums of many products apart, do the multiplications first and run out of registers.
+  static I in_order(I x) {
+    asm("" : "+x"(x));
+    return x;
+  }
+};
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,11 @@
+// Stands in for runtime/cpu/processor.cpp where paths are emulated: every one can be run.
+#include "runtime/cpu/processor.h"
+
+namespace orrery::cpu {
+
+bool has_avx2() { return true; }
+bool has_avx2vnni() { return true; }
+bool has_avx512() { return true; }
+bool has_neon_dot() { return false; }
+
+}  // namespace orrery::cpu
