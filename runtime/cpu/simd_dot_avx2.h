@@ -2,10 +2,10 @@
 //
 // Memory gives a core some 18 bytes of weights (32 of Q4_0) in four cycles, so what counts is the number of
 // instructions for 32 weights.  vpmaddubsw adds two products of unsigned and signed bytes in 16 bits.  Where
-// codes are narrow, sums stay in 16 bits until sixteen products of each of eight groups of 16 stand in the eight
-// lanes of one vector: one conversion and one multiplication by scales for 128 weights.  What codes are offset
-// by is taken off as minima are, with the sums of the activations.  Full bytes become 32-bit sums at once, and
-// floats for every 32.
+// codes are unsigned, sums stay in 16 bits as long as they fit, until sixteen products of each of eight groups of 16
+// stand in the eight lanes of one vector: one conversion and one multiplication by scales for 128 weights.  What
+// codes are offset by is taken off as minima are, with the sums of the activations.  Signed bytes become 32-bit sums
+// at once, and floats for every 32.
 #pragma once
 
 #include "runtime/cpu/simd_avx2.h"
@@ -14,12 +14,12 @@
 namespace orrery::cpu {
 namespace {
 
-// Codes of magnitude m: pairs of products within 16 bits for m <= 128, eights of them for m <= 32.
 template <class Format>
-constexpr bool kNarrow = !Format::kSigned;
-// Codes below 64 become signed, so that m <= 32; below 32 they stay as they are.
+constexpr bool kUnsigned = !Format::kSigned;
+// Of products with codes below 64, the sums of four fit into 16 bits (63 * 127 * 4 = 32004); with codes below 32 those
+// of eight.
 template <class Format>
-constexpr bool kCentred = Format::kOffset == 32;
+constexpr bool kWide = Format::kOffset == 32;
 
 // Sums of four neighbouring products of codes and activations, in 32 bits.
 template <bool kSigned>
@@ -28,14 +28,22 @@ __m256i fours(__m256i codes, const int8_t* x) {
 }
 inline __m256i sum_pairs(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
 
+// Sums of neighbouring dwords of a, and of b, in each half; by way of 16 bits where they fit, which is an instruction less.
+template <bool kFit>
+__m256i sum_neighbours(__m256i a, __m256i b) {
+  if (kFit) return sum_pairs(_mm256_packs_epi32(a, b));
+  const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
+  return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
+                          _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xDD)));
+}
+
 // Sums over groups of 16 of four chunks' products: lane c that of chunk c's first half, 4 + c its second.
-template <bool kSigned>
+template <class Format>
 [[gnu::always_inline]] inline __m256i sixteens(const __m256i* codes, const int8_t* x) {
   const auto eights = [&](int i) {
-    return sum_pairs(
-        _mm256_packs_epi32(fours<kSigned>(codes[i], x + 32 * i), fours<kSigned>(codes[i + 1], x + 32 * (i + 1))));
+    return sum_neighbours<true>(fours<false>(codes[i], x + 32 * i), fours<false>(codes[i + 1], x + 32 * (i + 1)));
   };
-  return sum_pairs(_mm256_packs_epi32(eights(0), eights(2)));
+  return sum_neighbours<!kWide<Format>>(eights(0), eights(2));
 }
 
 // For the lanes of sixteens() of the chunks 4 half .. 4 half + 3: a value per chunk,
@@ -59,23 +67,22 @@ inline __m256 sums32(const int16_t* sums, __m128i factors) {
 
 // sum[0] + sum[1] grows by 256 products. Inlined by force, or the codes would go through memory.
 template <class Format>
-[[gnu::always_inline]] inline void dot_narrow(const Unpacked& u, const int8_t* q, __m256 d, const int16_t* sums,
+[[gnu::always_inline]] inline void dot_unsigned(const Unpacked& u, const int8_t* q, __m256 d, const int16_t* sums,
                                               V::F* sum) {
-  constexpr bool kSigned = kCentred<Format>;
-  const V::F low = V::to_float(sixteens<kSigned>(u.q, q)), high = V::to_float(sixteens<kSigned>(u.q + 4, q + 128));
+  const V::F low = V::to_float(sixteens<Format>(u.q, q)), high = V::to_float(sixteens<Format>(u.q + 4, q + 128));
   const V::F offset = V::set(Format::kOffset);
   if constexpr (Format::kGroup == 32) {
     const __m256 scale = V::mul(u.scale[0], d);
     sum[0] = V::fma(low, per_chunk<0>(scale), sum[0]);
     sum[1] = V::fma(high, per_chunk<1>(scale), sum[1]);
     if (Format::kHasMin) sum[0] = V::fnma(V::mul(u.min[0], d), sums32(sums), sum[0]);
-    if (Format::kOffset && !kSigned) sum[0] = V::fnma(V::mul(scale, offset), sums32(sums), sum[0]);
+    if (Format::kOffset) sum[0] = V::fnma(V::mul(scale, offset), sums32(sums), sum[0]);
   } else {
     const __m256 scale = V::mul(V::set(u.d), d);
     sum[0] = V::fma(low, V::mul(per_sixteen<0>(u.scale8), per_chunk<0>(scale)), sum[0]);
     sum[1] = V::fma(high, V::mul(per_sixteen<1>(u.scale8), per_chunk<1>(scale)), sum[1]);
     if (Format::kHasMin) sum[0] = V::fnma(V::mul(V::set(u.dmin), d), sums32(sums, u.min8), sum[0]);
-    if (Format::kOffset && !kSigned) sum[0] = V::fnma(V::mul(scale, offset), sums32(sums, u.scale8), sum[0]);
+    if (Format::kOffset) sum[0] = V::fnma(V::mul(scale, offset), sums32(sums, u.scale8), sum[0]);
   }
 }
 
@@ -96,12 +103,10 @@ void dot_row(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, float* 
     prefetch_weights<2048>(w, Format::kBytes);
     Unpacked u;
     Format::unpack(whole_block<Format>(w, n_columns - c, buffer), u);
-    if (kCentred<Format>)
-      for (__m256i& q : u.q) q = _mm256_sub_epi8(q, _mm256_set1_epi8(Format::kOffset));
     for (int r = 0; r < R; ++r) {
       const __m256 d = _mm256_loadu_ps(x[r].d + c / 32);
-      if constexpr (kNarrow<Format>)
-        dot_narrow<Format>(u, x[r].q + c, d, x[r].sums + c / 16, sums[r]);
+      if constexpr (kUnsigned<Format>)
+        dot_unsigned<Format>(u, x[r].q + c, d, x[r].sums + c / 16, sums[r]);
       else
         dot_bytes<Format>(u, x[r].q + c, d, sums[r]);
     }

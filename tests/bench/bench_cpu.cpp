@@ -1,6 +1,6 @@
 // What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
 // [SECTION...] [TYPE...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines
-// where others work too. Sections: decode, prefill, attend, top_keys; types as files name them (Q4_0); all of them
+// where others work too. Sections: pool, decode, prefill, attend, top_keys; types as files name them (Q4_0); all of them
 // if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
@@ -11,11 +11,13 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/thread_pool.h"
@@ -290,11 +292,48 @@ void bench_top_keys(Bench& bench) {
   }
 }
 
+// What a parallel operation costs beside its work: every thread takes one item and waits there for the others, so that
+// it lasts until the last one has come; inside a burst, where threads wait awake, and behind a pause in which they went
+// to sleep. The wall clock's time.
+void bench_pool(Bench& bench) {
+  auto made = ThreadPool::make(bench.clock.n_threads, os::available_processors());
+  if (!made.ok()) return;
+  ThreadPool& pool = *made.value();
+  const Clock wall;
+  const auto meet = [&] {
+    std::atomic<int> missing{pool.n_threads()};
+    pool.run(pool.n_threads(), [&](int64_t, int32_t) {
+      --missing;
+      for (int i = 1; missing > 0; ++i)
+        if (i % 1024 == 0) std::this_thread::yield();
+    });
+  };
+  constexpr int kRegions = 1000, kPauses = 200;
+  pool.begin_burst();
+  const double awake = seconds(wall, [&] {
+    for (int i = 0; i < kRegions; ++i) meet();
+  });
+  pool.end_burst();
+  std::vector<double> woken;
+  for (int i = 0; i < kPauses; ++i) {
+    const timespec pause = {0, 1000000};
+    nanosleep(&pause, nullptr);
+    const double start = wall.now();
+    pool.begin_burst();
+    meet();
+    woken.push_back(wall.now() - start);
+    pool.end_burst();
+  }
+  std::sort(woken.begin(), woken.end());
+  std::printf("\npool: all threads at work and done in %.2f us, after a pause in %.1f us\n", awake / kRegions * 1e6,
+              woken[woken.size() / 2] * 1e6);
+}
+
 constexpr struct {
   const char* name;
   void (*run)(Bench&);
 } kSections[] = {
-    {"decode", bench_decode}, {"prefill", bench_prefill}, {"attend", bench_attend}, {"top_keys", bench_top_keys}};
+    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"attend", bench_attend}, {"top_keys", bench_top_keys}};
 
 int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& words) {
   std::vector<std::string> only, types;
@@ -302,7 +341,7 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::ve
     const bool is_type = type_traits_by_name(word) != nullptr;
     if (!is_type &&
         std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
-      std::fprintf(stderr, "no section or type \"%s\": decode, prefill, attend, top_keys\n", word.c_str());
+      std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, attend, top_keys\n", word.c_str());
       return 1;
     }
     (is_type ? types : only).push_back(word);
