@@ -48,7 +48,7 @@ const char* orrery_build_info(void) {
 #define ORRERY_COMPILER "unknown compiler"
 #endif
 #if defined(__x86_64__)
-  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512";
+  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, amx";
 #elif defined(__aarch64__)
   return ORRERY_COMPILER "; cpu: plain, neon";
 #else

@@ -118,7 +118,7 @@ typedef struct orrery_runtime_options {
   uint32_t struct_size;
   int32_t n_threads;            /* 0: one per processor available to the process */
   const char *backend;          /* "auto" (default) or "cpu" */
-  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx512", "neon": instruction path of the CPU backend */
+  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "amx", "neon": instruction path of the CPU backend */
   uint64_t device_budget_bytes; /* size of the device arena; 0: half of the physical memory on the CPU backend, where
                                    it is committed lazily */
   orrery_log_fn log;            /* NULL: silent */

@@ -174,6 +174,7 @@ extern const Kernels kPlainKernels;
 extern const Kernels kAvx2Kernels;      // AVX2, FMA, F16C
 extern const Kernels kAvx2VnniKernels;  // and AVX-VNNI
 extern const Kernels kAvx512Kernels;    // AVX-512 F, BW, VL, DQ, VNNI
+extern const Kernels kAmxKernels;       // and AMX: tiles of int8 and bf16
 extern const Kernels kNeonKernels;      // 64-bit ARM's vectors and dot products
 
 }  // namespace orrery::cpu

@@ -1,5 +1,6 @@
-// The AVX-512 path: the shared kernels over simd_avx512.h's vector.  Compiled for instructions that the
+// The AVX-512 path, and what AMX's does without tiles: the shared kernels over simd_avx512.h's vector.  Compiled for instructions that the
 // machine may lack, so everything but the table has internal linkage.
+#include "runtime/cpu/kernels_amx.h"
 #include "runtime/cpu/simd_avx512.h"
 // After the vector that they are written over.
 #include "runtime/cpu/simd_attend.h"
@@ -14,5 +15,6 @@
 namespace orrery::cpu {
 
 const Kernels kAvx512Kernels = table("avx512");
+const Kernels kAmxKernels = table("amx", matmul_prefill_amx);
 
 }  // namespace orrery::cpu

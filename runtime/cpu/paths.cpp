@@ -18,6 +18,7 @@ struct Path {
 // "auto" takes the first that is available.
 constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_X86
+    {&kAmxKernels, has_amx},
     {&kAvx512Kernels, has_avx512},
     {&kAvx2VnniKernels, has_avx2vnni},
     {&kAvx2Kernels, has_avx2},

@@ -2,6 +2,8 @@
 // but not every compiler's knows all that is asked here.
 #include "runtime/cpu/processor.h"
 
+#include "runtime/os/os.h"
+
 #ifdef ORRERY_CPU_X86
 #include <cpuid.h>
 #endif
@@ -30,6 +32,14 @@ Registers features(unsigned subleaf) {
 }
 bool bit(unsigned word, int i) { return (word >> i & 1) != 0; }
 
+// XCR0: the parts of a thread's state that the system saves. Only where it says that it does so at all (OSXSAVE).
+uint64_t saved_state() {
+  if (!bit(cpuid(1, 0).c, 27)) return 0;
+  uint32_t low, high;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t{high} << 32 | low;
+}
+
 }  // namespace
 
 bool has_avx2() {
@@ -42,10 +52,19 @@ bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
+
+bool has_amx() {
+  const unsigned d = features(0).d;
+  const bool bf16 = bit(d, 22), tile = bit(d, 24), int8 = bit(d, 25);
+  constexpr uint64_t kTileState = uint64_t{3} << 17;  // their shapes, their data
+  return has_avx512() && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState &&
+         os::request_tile_registers();
+}
 #else
 bool has_avx2() { return false; }
 bool has_avx2vnni() { return false; }
 bool has_avx512() { return false; }
+bool has_amx() { return false; }
 #endif
 
 #ifdef ORRERY_CPU_ARM64

@@ -69,8 +69,9 @@ inline void transpose_rows(const void* rows, int64_t stride, int n, float* out) 
   }
 }
 
-// Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; rows beyond are zeros.
-template <class Format>
+// Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; rows beyond are zeros.  kOffset: with which the
+// codes shall lie there.
+template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
   struct Row {
     alignas(64) uint8_t codes[kPanel];
@@ -90,9 +91,9 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
           reinterpret_cast<const uint8_t*>(t.weight + (o + out) * t.row_bytes) + c / 256 * Format::kBytes;
       Unpacked u;
       Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
-      const __m256i flip = _mm256_set1_epi8(Format::kSigned && V::kPanelOffset<Format> ? -128 : 0);
+      const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));
       for (int j = 0; j < 8; ++j)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(row.codes) + j, _mm256_xor_si256(u.q[j], flip));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(row.codes) + j, _mm256_add_epi8(u.q[j], shift));
       for (int j = 0; j < (Format::kGroup == 16 ? 2 : 1); ++j) {
         _mm256_storeu_ps(row.scale + 8 * j, u.scale[j]);
         if (Format::kHasMin) _mm256_storeu_ps(row.min + 8 * j, u.min[j]);
@@ -188,9 +189,8 @@ void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t,
 }
 
 // Columns [c, c + 256) of the rows [first, last): what they take off.
-template <class Format>
+template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, RowParts* parts) {
-  constexpr int kOffset = V::kPanelOffset<Format>;
   if (!kOffset && !Format::kHasMin) return;
   for (int64_t r = first; r < last; ++r, ++parts) {
     const QuantizedRow x = quantized_row(t.quantized + r * t.quantized_stride, t.n_columns);
@@ -279,7 +279,7 @@ void prefill_floats(const MatmulTask& t) {
   });
 }
 
-void matmul_prefill(const MatmulTask& t) {
+inline void matmul_prefill(const MatmulTask& t) {
   by_type(
       t.type, [&](auto format) { prefill_blocks<decltype(format)>(t); },
       [&](auto type) { prefill_floats<decltype(type)::value>(t); });

@@ -6,12 +6,12 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr Kernels table(const char* name) {
+constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = matmul_prefill) {
   return {
       name,
       quantize_row,
       matmul_decode,
-      matmul_prefill,
+      prefill,
       kTileOut,
       kTileRows,
       sizeof(MatmulScratch),

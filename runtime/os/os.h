@@ -106,5 +106,8 @@ uint64_t page_bytes();
 uint64_t physical_memory_bytes();
 // Processors that this process may run on (its affinity mask, then what is online); at least 1.
 int available_processors();
+// Asks that this process's threads may use the tile registers of AMX, once for all of them, now and later ones;
+// whether they may. Costs memory only where threads use them. Asking twice does no harm.
+bool request_tile_registers();
 
 }  // namespace orrery::os

@@ -65,15 +65,19 @@ std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
 // What a token costs, by the file's tensors.
 struct Work {
   uint64_t weights_bytes = 0;                  // read by each token that is decoded
-  double float_ops = 0, int8_ops = 0;          // of products for each token of a prompt,
-  double last_float_ops = 0, last_int8_ops = 0;  // and more for its last
+  // Of products: of F32, of F16 and BF16, and of quantized weights.
+  struct Ops {
+    double floats = 0, halves = 0, int8 = 0;
+  };
+  Ops ops, last_ops;  // for each token of a prompt; and more for its last
 
   // The least time per token of a prompt of n; 0 where a peak is not known. Attention comes on top.
   double prefill_seconds(uint64_t n, const Limits& limits) const {
-    const double count = static_cast<double>(n), peak = limits.float_ops_per_second();
-    const double of_float = float_ops + last_float_ops / count, of_int8 = int8_ops + last_int8_ops / count;
-    if (peak <= 0 || limits.int8_ops_per_second() <= 0) return 0;
-    return of_float / peak + of_int8 / limits.int8_ops_per_second();
+    const double count = static_cast<double>(n), floats = limits.float_ops_per_second(),
+                 halves = limits.half_ops_per_second(), int8 = limits.int8_ops_per_second();
+    if (floats <= 0 || halves <= 0 || int8 <= 0) return 0;
+    return (ops.floats + last_ops.floats / count) / floats + (ops.halves + last_ops.halves / count) / halves +
+           (ops.int8 + last_ops.int8 / count) / int8;
   }
 };
 
@@ -94,11 +98,8 @@ Work work_per_token(const std::string& path) {
     if (shape.size() < 2) continue;
     double ops = 2;
     for (const Json& n : shape) ops *= n.get<double>();
-    const bool is_float = type == "F32" || type == "F16" || type == "BF16";
-    if (embedding || name == "output.weight")
-      (is_float ? work.last_float_ops : work.last_int8_ops) += ops;
-    else
-      (is_float ? work.float_ops : work.int8_ops) += ops;
+    Work::Ops& sum = embedding || name == "output.weight" ? work.last_ops : work.ops;
+    (type == "F32" ? sum.floats : type == "F16" || type == "BF16" ? sum.halves : sum.int8) += ops;
   }
   return work;
 }
@@ -197,11 +198,12 @@ int bench(const Args& args, Output& out) {
     out.flush();
   }
   const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
-               int8_peak = limits.int8_ops_per_second();
+               half_peak = limits.half_ops_per_second(), int8_peak = limits.int8_ops_per_second();
   if (!args.has("--json")) {
     out.write(format("\nMeasured between the runs, with as many threads: reading %.1f GB/s", read / 1e9));
     if (float_peak > 0)
-      out.write(format(", products %.0f GFLOP/s in F32, %.0f GOP/s in int8", float_peak / 1e9, int8_peak / 1e9));
+      out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s in int8", float_peak / 1e9,
+                       half_peak / 1e9, int8_peak / 1e9));
     out.write("\n");
   } else {
     const Json json = {{"model",
@@ -221,6 +223,7 @@ int bench(const Args& args, Output& out) {
                        {"limits",
                         {{"read_gb_per_second", read / 1e9},
                          {"float_gflop_per_second", float_peak / 1e9},
+                         {"half_gflop_per_second", half_peak / 1e9},
                          {"int8_gop_per_second", int8_peak / 1e9}}},
                        {"results", rows}};
     out.write(dump_json(json, 2) + "\n");

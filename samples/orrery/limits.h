@@ -23,6 +23,7 @@ class Limits {
   // Medians of the samples; 0 where there are none, as peaks of a path that peak.h does not know. A product and its sum count as two operations.
   double read_bytes_per_second() const;
   double float_ops_per_second() const;   // F32, fused
+  double half_ops_per_second() const;    // what F16 and BF16 are held against: bf16 where the path has it, else F32
   double int8_ops_per_second() const;    // bytes, summed in 32 bits
 
  private:
@@ -33,7 +34,7 @@ class Limits {
   int n_threads_;
   std::string path_;
   std::unique_ptr<uint64_t, Unmap> buffer_;
-  std::vector<double> read_, float_, int8_;
+  std::vector<double> read_, float_, half_, int8_;
 };
 
 }  // namespace orrery::tool

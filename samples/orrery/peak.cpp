@@ -5,9 +5,6 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <algorithm>
-#include <iterator>
-
 namespace orrery::peak {
 namespace {
 
@@ -112,27 +109,71 @@ constexpr int kChains = 10;  // beside operands and a product they fit into sixt
   return 2.0 * 64 * kChains * kSteps * static_cast<double>(times);
 }
 
+// A product of whole tiles into each of six tiles of sums in turn: it takes 16 cycles, its sums are ready after 52.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr TileConfig kTileConfig;
+constexpr double kTileProducts = 16 * 16 * 64;  // of bytes; half as many of bf16
+
+[[gnu::target("amx-tile,amx-int8")]] double bytes_amx(int64_t times) {
+  _tile_loadconfig(&kTileConfig);
+  for (int64_t i = 0; i < times * kSteps / 8; ++i) {
+    _tile_dpbssd(0, 6, 7);
+    _tile_dpbssd(1, 6, 7);
+    _tile_dpbssd(2, 6, 7);
+    _tile_dpbssd(3, 6, 7);
+    _tile_dpbssd(4, 6, 7);
+    _tile_dpbssd(5, 6, 7);
+  }
+  _tile_release();
+  return 2.0 * kTileProducts * 6 * kSteps / 8 * static_cast<double>(times);
+}
+
+[[gnu::target("amx-tile,amx-bf16")]] double bf16_amx(int64_t times) {
+  _tile_loadconfig(&kTileConfig);
+  for (int64_t i = 0; i < times * kSteps / 8; ++i) {
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_dpbf16ps(1, 6, 7);
+    _tile_dpbf16ps(2, 6, 7);
+    _tile_dpbf16ps(3, 6, 7);
+    _tile_dpbf16ps(4, 6, 7);
+    _tile_dpbf16ps(5, 6, 7);
+  }
+  _tile_release();
+  return 2.0 * kTileProducts / 2 * 6 * kSteps / 8 * static_cast<double>(times);
+}
+
 using Kernel = double (*)(int64_t times);
 constexpr struct {
   const char* path;
-  Kernel floats, bytes, bytes_16_bit;
-} kPaths[] = {
-    {"avx2", floats_avx2, bytes_avx2, bytes_16_bit_avx2},
-    {"avx2vnni", floats_avx2, bytes_avx2vnni, bytes_avx2vnni},
-    {"avx512", floats_avx512, bytes_avx512, bytes_avx512},
+  Kind kind;
+  Kernel run;
+} kKernels[] = {
+    {"avx2", Kind::floats, floats_avx2},         {"avx2", Kind::bytes, bytes_avx2},
+    {"avx2", Kind::bytes_16_bit, bytes_16_bit_avx2},
+    {"avx2vnni", Kind::floats, floats_avx2},     {"avx2vnni", Kind::bytes, bytes_avx2vnni},
+    {"avx2vnni", Kind::bytes_16_bit, bytes_avx2vnni},
+    {"avx512", Kind::floats, floats_avx512},     {"avx512", Kind::bytes, bytes_avx512},
+    {"avx512", Kind::bytes_16_bit, bytes_avx512},
+    {"amx", Kind::floats, floats_avx512},        {"amx", Kind::bytes, bytes_amx},
+    {"amx", Kind::bf16, bf16_amx},
 };
+Kernel find(const std::string& path, Kind kind) {
+  for (const auto& kernel : kKernels)
+    if (path == kernel.path && kind == kernel.kind) return kernel.run;
+  return nullptr;
+}
 
 }  // namespace
 
-bool known(const std::string& path) {
-  return std::any_of(std::begin(kPaths), std::end(kPaths), [&](const auto& p) { return path == p.path; });
-}
+bool known(const std::string& path, Kind kind) { return find(path, kind) != nullptr; }
 
 double run(const std::string& path, Kind kind, int64_t times) {
-  for (const auto& p : kPaths)
-    if (path == p.path)
-      return (kind == Kind::floats ? p.floats : kind == Kind::bytes ? p.bytes : p.bytes_16_bit)(times);
-  return 0;
+  const Kernel kernel = find(path, kind);
+  return kernel ? kernel(times) : 0;
 }
 
 }  // namespace orrery::peak
@@ -140,7 +181,7 @@ double run(const std::string& path, Kind kind, int64_t times) {
 #else
 
 namespace orrery::peak {
-bool known(const std::string&) { return false; }
+bool known(const std::string&, Kind) { return false; }
 double run(const std::string&, Kind, int64_t) { return 0; }
 }  // namespace orrery::peak
 

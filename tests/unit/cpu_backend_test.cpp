@@ -220,7 +220,8 @@ TEST(CpuBackend, PathsAreThoseThatTheSystemNames) {
   const std::map<std::string, std::vector<std::string>> needs = {
       {"avx2", {"avx2", "fma", "f16c"}},
       {"avx2vnni", {"avx2", "fma", "f16c", "avx_vnni"}},
-      {"avx512", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}}};
+      {"avx512", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}},
+      {"amx", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"}}};
   const std::vector<std::string> available = paths();
   for (const auto& [path, words] : needs)
     EXPECT_EQ(std::count(available.begin(), available.end(), path) == 1,
