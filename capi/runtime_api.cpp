@@ -9,7 +9,8 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   ORRERY_TRY(read_options(given, &orrery_runtime_options_init, "orrery_runtime_options", &o));
   if (o.log_level < 0 || o.log_level > ORRERY_LOG_DEBUG)
     return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_DEBUG);
-  if (o.reserved != 0) return error(Code::unsupported, "orrery_runtime_options.reserved is not zero");
+  if (o.reservoir_mode > ORRERY_RESERVOIR_PINNED)
+    return error(Code::invalid_argument, "reservoir_mode is %u, expected ORRERY_RESERVOIR_PAGEABLE or _PINNED", o.reservoir_mode);
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
   if (o.backend) out.backend = o.backend;
@@ -17,6 +18,7 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   out.device_budget_bytes = o.device_budget_bytes;
   out.max_sessions = o.max_sessions;
   out.reservoir_bytes = o.reservoir_bytes;
+  out.pinned_reservoir = o.reservoir_mode == ORRERY_RESERVOIR_PINNED;
   out.link = {o.link_bytes_per_second, o.link_latency_us};
   out.log = o.log;
   out.log_user = o.log_user;

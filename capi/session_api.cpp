@@ -334,6 +334,8 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.device_kv_used_bytes = s->kv_used_bytes();
     out.shared_kv_bytes = s->kv_shared_bytes();
     out.reservoir_bytes = s->reservoir_bytes();
+    out.reservoir_mode = out.reservoir_bytes > 0 && s->model().runtime().reservoir().pinned() ? ORRERY_RESERVOIR_PINNED
+                                                                                               : ORRERY_RESERVOIR_PAGEABLE;
     out.workspace_bytes = s->model().workspace().bytes;
     out.host_to_device_bytes = from.host_to_device_bytes;
     out.device_to_host_bytes = from.device_to_host_bytes;

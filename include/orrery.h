@@ -73,7 +73,8 @@ typedef int32_t orrery_status;
 #define ORRERY_OK 0
 #define ORRERY_INVALID_ARGUMENT 1          /* a NULL that may not be, a value out of range, an unknown name */
 #define ORRERY_OUT_OF_DEVICE_MEMORY 2      /* does not fit the arena: bytes_requested, bytes_available */
-#define ORRERY_OUT_OF_PINNED_MEMORY 3
+#define ORRERY_OUT_OF_PINNED_MEMORY 3      /* the system does not lock so much: bytes_requested; bytes_available: what a
+                                              process may lock in all */
 #define ORRERY_OUT_OF_HOST_MEMORY 4
 #define ORRERY_CONTEXT_FULL 5              /* the prompt is longer than the session's context */
 #define ORRERY_CANCELLED 6                 /* by orrery_cancel() or a callback; the handle stays usable */
@@ -114,6 +115,12 @@ typedef struct orrery_runtime orrery_runtime;
 /* May be called from any thread that calls the library. `message` lives during the call. */
 typedef void (*orrery_log_fn)(void *user, int32_t level, const char *message);
 
+#define ORRERY_RESERVOIR_PAGEABLE 0
+#define ORRERY_RESERVOIR_PINNED 1  /* what a session takes of the reservoir is locked in memory when it is opened: it is
+                                      there then, is never swapped out, and a device copies from it fastest. Opening takes
+                                      the time of clearing it. ORRERY_OUT_OF_PINNED_MEMORY where the system does not lock
+                                      so much (the message says how that is raised) */
+
 typedef struct orrery_runtime_options {
   uint32_t struct_size;
   int32_t n_threads;            /* 0: one per processor available to the process */
@@ -131,7 +138,7 @@ typedef struct orrery_runtime_options {
      Does not change results. */
   uint64_t link_bytes_per_second; /* 0: as fast as it goes */
   uint32_t link_latency_us;     /* of each request, beside its bytes' time */
-  uint32_t reserved;
+  uint32_t reservoir_mode;      /* ORRERY_RESERVOIR_; default PAGEABLE. Does not change results */
 } orrery_runtime_options;
 ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options);
 
@@ -425,7 +432,7 @@ typedef struct orrery_stats {
   uint64_t missed_tokens;            /* did not: the others were hits */
   uint32_t n_anchor_heads, n_volatile_heads, n_pivot_heads, n_satellite_heads;   /* HeteroCache's roles */
   uint32_t n_demoted_heads;          /* volatile heads that the budget made anchors */
-  uint32_t reserved;
+  uint32_t reservoir_mode;           /* ORRERY_RESERVOIR_: of reservoir_bytes */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats);
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);

@@ -50,13 +50,25 @@ struct Planner {
     return {bytes.full_kv, bytes.compressed_kv, bytes.staging + bytes.queries};
   }
 
+  // KV bytes that hold a policy's full heads up to some context do not hold them beyond. Where not even a token would
+  // do, `most`, so that what is wrong is said when the policy is made.
+  uint32_t accepted_context(uint32_t most) const {
+    if (options.kv_budget_bytes == 0 || make_policy(hyper, options, most).ok()) return most;
+    uint32_t low = 0, high = most;
+    while (low + 1 < high) {
+      const uint32_t middle = low + (high - low) / 2;
+      (make_policy(hyper, options, middle).ok() ? low : high) = middle;
+    }
+    return low > 0 ? low : most;
+  }
+
   kv::Plan plan(uint64_t weights_bytes, uint64_t mapped_bytes, uint64_t budget) const {
     kv::PlanInput input;
     input.weights_bytes = weights_bytes;
     input.weights_mapped_bytes = mapped_bytes;
     input.kv = kv_format(hyper, options.kv_type);
     input.spare_pages = spare_pages;
-    input.max_context = options.n_context ? kMaxContext : static_cast<uint32_t>(hyper.trained_context);
+    input.max_context = accepted_context(options.n_context ? kMaxContext : static_cast<uint32_t>(hyper.trained_context));
     input.budget_bytes = budget;
     input.workspace_bytes = &Planner::workspace_bytes;
     input.host_bytes = &Planner::host_bytes;
@@ -129,14 +141,10 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   policy::Budget budget;
   budget.share = options.kv_budget_bytes ? 1.0 : options.kv_share;
   budget.max_slots = resident_slots(h, options, n_context);
+  if (options.kv_budget_bytes) budget.slot_bytes = kv_format(h, options.resident_type()).token_bytes();
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
   return policy::make_policy(options.policy, policy_shape(h, n_context), budget, options.policy_options,
                              options.head_profile);
-}
-
-uint64_t full_heads(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
-  const auto policy = make_policy(h, options, n_context);
-  return policy.ok() ? policy.value()->n_full_heads() : 0;
 }
 
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {

@@ -87,8 +87,6 @@ KvFormat kv_format(const model::Hyperparameters& h, KvType type);
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
                                                     uint32_t n_context);
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
-// Heads that hold the whole context; 0 where the options make no policy.
-uint64_t full_heads(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
 
 // The whole plan from a file's header: model, one session, and the budget.
 Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,

@@ -11,10 +11,12 @@ namespace orrery::engine {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-// The staging ring: a thirty-second of the slots, so that a block of steps' refills find room, and at least this many.
+// Tokens of the staging ring: as the policy says, and at least so many; 0 where it asks for no refills.
 constexpr uint64_t kLeastStaging = 4096;
-
-uint64_t staging_tokens(uint64_t n_slots) { return std::max(kLeastStaging, n_slots / 32); }
+uint64_t staging_tokens(const policy::Policy& policy, uint64_t n_slots) {
+  const double share = policy.refill_share();
+  return share > 0 ? std::max(kLeastStaging, static_cast<uint64_t>(share * static_cast<double>(n_slots))) : 0;
+}
 
 uint64_t ring_bytes(const model::Hyperparameters& h, uint32_t n_rows) {
   return align_up(uint64_t{n_rows} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.q_dim()) * sizeof(float),
@@ -36,27 +38,29 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const SessionOptions& options,
                                        uint32_t n_context) {
   const KvFormat format = kv_format(h, options.resident_type());
-  const policy::Needs needs = policy::policy_needs(options.policy);
   const uint64_t slots = resident_slots(h, options, n_context);
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   Bytes bytes;
-  bytes.full_kv = std::min(kv, full_heads(h, options, n_context) * n_context * format.token_bytes());
+  if (const auto policy = make_policy(h, options, n_context); policy.ok()) {
+    bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
+    // As it comes from the reservoir.
+    bytes.staging = kv::Refills::staging_bytes(kv_format(h, options.kv_type), staging_tokens(*policy.value(), slots));
+  }
   bytes.compressed_kv = kv - bytes.full_kv;
-  if (needs.refills)   // as it comes from the reservoir
-    bytes.staging = kv::Refills::staging_bytes(kv_format(h, options.kv_type), staging_tokens(slots));
-  bytes.queries = ring_bytes(h, needs.query_rows);
+  bytes.queries = ring_bytes(h, policy::policy_needs(options.policy).query_rows);
   return bytes;
 }
 
 uint64_t Resident::host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
   const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
   const uint64_t slots = resident_slots(h, options, n_context);
-  const policy::Needs needs = policy::policy_needs(options.policy);
   const uint64_t store = slots * sizeof(uint32_t) + (slots / kPageTokens + heads) * sizeof(uint64_t);
   const uint64_t step = heads * (sizeof(HeadView) + 2 * sizeof(uint32_t)) + n_context * sizeof(uint32_t);
+  const auto policy = make_policy(h, options, n_context);
+  const uint64_t staging = policy.ok() ? staging_tokens(*policy.value(), slots) : 0;
   // A policy's own sets are about one index for each slot, thrice.
-  const uint64_t refills = needs.refills ? slots * (sizeof(kv::Replacement) + 3 * sizeof(uint32_t)) : 0;
-  return store + step + refills;
+  const uint64_t refills = staging > 0 ? slots * (sizeof(kv::Replacement) + 3 * sizeof(uint32_t)) : 0;
+  return store + step + refills + staging * sizeof(HostPiece);
 }
 
 Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
@@ -68,10 +72,11 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   const uint64_t n_slots = resident_slots(h, options, n_context);
   ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
-  if (needs.refills) {
+  if (const uint64_t staging = staging_tokens(*r->policy_, n_slots)) {
     ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
-    ORRERY_ASSIGN(r->refills_, kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots,
-                                                 staging_tokens(n_slots)));
+    ORRERY_ASSIGN(r->refills_,
+                  kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging));
+    r->misses_.reserve(n_context);
   }
   if (needs.query_rows > 0) {
     ORRERY_ASSIGN(r->ring_region_,
@@ -85,7 +90,6 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->views_.resize(n_heads);
   r->selected_.reserve(n_context);
   r->jobs_.reserve(n_heads);
-  if (needs.refills) r->misses_.reserve(n_context);
   return r;
 }
 

@@ -33,7 +33,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   runtime->arena_ = std::make_unique<kv::Arena>(runtime->backend_.get(), bytes);
   const uint64_t host = options.reservoir_bytes ? options.reservoir_bytes : os::physical_memory_bytes() / 2;
   ORRERY_ASSIGN(os::Region reservoir, os::Region::allocate(host / kv::kArenaAlignment * kv::kArenaAlignment));
-  runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir));
+  runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir), options.pinned_reservoir);
   const BackendInfo info = runtime->backend_->info();
   runtime->log(LogLevel::info, "backend %s, %s, %d threads, arena of %llu bytes", info.name, info.path, info.n_threads,
                static_cast<unsigned long long>(bytes));

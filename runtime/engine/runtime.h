@@ -25,6 +25,7 @@ struct RuntimeOptions {
   std::string cpu_path = "auto";
   uint64_t device_budget_bytes = 0;   // 0: half of the physical memory
   uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: half of the physical memory
+  bool pinned_reservoir = false;      // what sessions take of it is locked in memory
   uint32_t max_sessions = 16;
   kv::Link link;                      // between reservoir and device: simulated, for measurement
   // For tests: what happens to transfers over it (asked on the I/O thread), and for how long one is waited for.

@@ -37,9 +37,18 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
   });
   if (best == UINT64_MAX)
     return memory_error(full_, bytes, largest,
-                        "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short)", what, static_cast<unsigned long long>(bytes), backend_ ? "device" : "host",
-                        static_cast<unsigned long long>(bytes_),
-                        static_cast<unsigned long long>(largest), static_cast<unsigned long long>(bytes - largest));
+                        "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short)",
+                        what, static_cast<unsigned long long>(bytes), backend_ ? "device" : "host",
+                        static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(largest),
+                        static_cast<unsigned long long>(bytes - largest));
+  if (pinned_) {
+    const Status locked = memory_.lock(at, bytes);
+    if (!locked.ok()) {
+      Status s = memory_error(locked.code(), bytes, locked.detail().bytes_available, "%s: %s", what, locked.message());
+      s.detail().native_code = locked.detail().native_code;
+      return s;
+    }
+  }
   taken_.emplace(at, bytes);
   used_ += bytes;
   return at;
@@ -49,6 +58,7 @@ void Arena::give(uint64_t offset) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = taken_.find(offset);
   used_ -= it->second;
+  if (pinned_) memory_.unlock(it->first, it->second);
   if (backend_)
     backend_->discard(base_ + it->first, it->second);
   else
@@ -60,7 +70,7 @@ Result<ArenaRegion> ArenaRegion::take(Arena* arena, uint64_t bytes, const char* 
   ArenaRegion region;
   uint64_t rounded = 0;
   if (bytes == 0) return region;
-  if (!checked_align(bytes, kArenaAlignment, &rounded)) rounded = UINT64_MAX;
+  if (!checked_align(bytes, arena->unit(), &rounded)) rounded = UINT64_MAX;
   ORRERY_ASSIGN(region.offset_, arena->take(rounded, what));
   region.arena_ = arena;
   region.bytes_ = rounded;

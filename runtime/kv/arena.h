@@ -1,9 +1,11 @@
 // An arena: one piece of memory, made once, from which models take a region for their weights, and sessions take
-// theirs. The device arena is the backend's; the reservoir's is host memory.  Only the bookkeeping lives here, on the host: the regions that are taken; a new one goes
+// theirs. The device arena is the backend's; the reservoir's is host memory, pageable or pinned: then a region is locked in
+// memory while it is taken.  Only the bookkeeping lives here, on the host: the regions that are taken; a new one goes
 // into the smallest gap that holds it.  Giving a region back allocates nothing, so it cannot fail.
 // Thread-safe: models and sessions open and close on any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -23,13 +25,15 @@ class Arena {
   Arena(Backend* backend, uint64_t bytes)
       : backend_(backend), base_(backend->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
   // Over host memory.
-  explicit Arena(os::Region memory)
-      : memory_(std::move(memory)),
+  explicit Arena(os::Region memory, bool pinned = false)
+      : pinned_(pinned),
+        memory_(std::move(memory)),
         base_{reinterpret_cast<uintptr_t>(memory_.data())},
         bytes_(memory_.size()),
         full_(Code::out_of_host_memory) {}
 
   uint64_t bytes() const { return bytes_; }
+  bool pinned() const { return pinned_; }
   uint64_t used() const;
   uint64_t largest_free() const;   // the biggest region that can be taken now
 
@@ -41,7 +45,11 @@ class Arena {
   template <class F>
   void for_each_gap(F f) const;
 
+  // Locked regions share no page of the system's.
+  uint64_t unit() const { return pinned_ ? std::max(kArenaAlignment, os::page_bytes()) : kArenaAlignment; }
+
   Backend* backend_ = nullptr;
+  bool pinned_ = false;
   os::Region memory_;          // where there is no backend
   Ptr<std::byte> base_;
   uint64_t bytes_;
@@ -55,7 +63,8 @@ class Arena {
 class ArenaRegion {
  public:
   ArenaRegion() = default;
-  // `what` names the region in the error: out_of_device_memory, with what was asked and the largest free region.
+  // `what` names the region in the error: out_of_device_memory (of a reservoir: out_of_host_memory), with what was asked and
+  // the largest free region; out_of_pinned_memory where the system does not lock so much.
   static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* what);
   ArenaRegion(ArenaRegion&& other) noexcept
       : arena_(std::exchange(other.arena_, nullptr)), offset_(other.offset_), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -45,6 +45,11 @@ class Region {
   uint64_t size() const { return size_; }
   // Gives the physical pages of [offset, offset + bytes) back; they read as zero again. Rounds inward to pages.
   void discard(uint64_t offset, uint64_t bytes) const;
+  // Takes the physical pages of [offset, offset + bytes), which begins at a page, and keeps them until unlock(): they are
+  // never swapped out, and a device may copy from them beside the processor. out_of_pinned_memory where the system refuses:
+  // what was asked for, what a process may lock in all, and how that is raised.
+  Status lock(uint64_t offset, uint64_t bytes) const;
+  void unlock(uint64_t offset, uint64_t bytes) const;   // exactly what lock() took; before discard()
 
  private:
   std::byte* data_ = nullptr;

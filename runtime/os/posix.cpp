@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -143,6 +144,24 @@ void Region::discard(uint64_t offset, uint64_t bytes) const {
   const uint64_t to = std::min(offset + bytes, size_) & ~(page - 1);
   if (from < to) ::madvise(data_ + from, to - from, MADV_DONTNEED);
 }
+
+Status Region::lock(uint64_t offset, uint64_t bytes) const {
+  if (::mlock(data_ + offset, bytes) == 0) return ok_status();
+  const int number = errno;
+  struct rlimit limit = {};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  const uint64_t most = std::min<uint64_t>(limit.rlim_cur, physical_memory_bytes());   // RLIM_INFINITY is the largest number
+  Status s = memory_error(Code::out_of_pinned_memory, bytes, most,
+                          "the system does not lock %llu bytes in memory: this process may lock %llu in all "
+                          "(RLIMIT_MEMLOCK, of %llu there are; raise it with `ulimit -l`, LimitMEMLOCK= of a service, or "
+                          "memlock in limits.conf)",
+                          static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(most),
+                          static_cast<unsigned long long>(physical_memory_bytes()));
+  s.detail().native_code = number;
+  return s;
+}
+
+void Region::unlock(uint64_t offset, uint64_t bytes) const { ::munlock(data_ + offset, bytes); }
 
 // InputFile ----------------------------------------------------------------------------------------------
 

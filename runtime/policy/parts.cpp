@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/base/checked.h"
+#include "runtime/kv/arena.h"
 
 namespace orrery::policy {
 
@@ -78,11 +79,13 @@ TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) 
   return division;
 }
 
+uint64_t TailedBudget::least_slots(uint32_t n_full) const {
+  // At the context's end: full heads hold all of it, the others a prompt token and a generated one.
+  return uint64_t{n_full} * n_context_ + 2 * uint64_t{n_heads_ - n_full};
+}
+
 double TailedBudget::least_share(uint32_t n_full) const {
-  // At the context's end: full heads hold all of it, the others a prompt token and a generated one. slots_for_share gives
-  // whole slots of a head, rounded up.
-  const uint64_t all = uint64_t{n_full} * n_context_ + 2 * uint64_t{n_heads_ - n_full};
-  const uint64_t each = div_up(all, uint64_t{n_heads_});
+  const uint64_t each = div_up(least_slots(n_full), uint64_t{n_heads_});   // slots_for_share rounds up to whole slots of a head
   return static_cast<double>((each - 1) * 1000 / n_context_ + 1) / 1000;
 }
 
@@ -105,6 +108,15 @@ TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, uint32_t ta
 Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
   const uint32_t n_full = n_full_heads();
   if (rings_.n_other_heads() == 0 || budget_.fits(n_full)) return ok_status();
+  if (budget.slot_bytes > 0) {
+    const uint64_t least = (rings_.slots() + budget_.least_slots(n_full)) * budget.slot_bytes;
+    return error(Code::invalid_argument,
+                 "policy %s: %u of %u heads %s, which a KV budget of %llu bytes does not hold at a context of %u; it must be "
+                 "at least %llu bytes",
+                 name(), n_full, rings_.n_other_heads(), what,
+                 static_cast<unsigned long long>(budget.max_slots * budget.slot_bytes), n_context_,
+                 static_cast<unsigned long long>(align_up(least, kv::kArenaAlignment)));
+  }
   return error(Code::invalid_argument,
                "policy %s: %u of %u heads %s, which a KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
                name(), n_full, rings_.n_other_heads(), what, budget.share,

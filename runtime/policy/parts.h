@@ -69,6 +69,7 @@ class TailedBudget {
   Division divide(uint32_t n_tokens, uint32_t n_full) const;
   // The least share of full KV that fits, in whole thousandths: as it is printed it is enough.
   double least_share(uint32_t n_full) const;
+  uint64_t least_slots(uint32_t n_full) const;
   // Whether there is room however long the context gets; where all heads are full, for all of it.
   bool fits(uint32_t n_full) const;
   bool everything() const { return max_slots_ >= uint64_t{n_heads_} * n_context_ && share_ >= 1.0; }
@@ -97,6 +98,10 @@ Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape
                              uint32_t n_tokens, const Calibration& calibration);
 
 using SharedProfile = std::shared_ptr<const HeadProfile>;
+
+// Policy::refill_share() where refills are visible in the next step: that step waits for them anyhow, and half of the ring
+// is filled while the other half is read.
+inline constexpr double kNextStepShare = 1. / 32;
 
 // What policies share whose compressed heads hold a selection of the prompt and a tail: windows and the budget, a head
 // profile or the calibration in its stead, refills of selections.

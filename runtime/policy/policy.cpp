@@ -18,9 +18,9 @@ struct Entry {
 };
 
 constexpr Entry kPolicies[] = {
-    {"heterocache", {64, true}, &make_heterocache},
-    {"streaming", {0, false}, &make_streaming},
-    {"synckv", {64, true}, &make_synckv},
+    {"heterocache", {64}, &make_heterocache},
+    {"streaming", {0}, &make_streaming},
+    {"synckv", {64}, &make_synckv},
 };
 
 }  // namespace

@@ -31,6 +31,7 @@ struct Shape {
 struct Budget {
   double share = 1.0;           // of the tokens present when settling, in each head of a layer without window
   uint64_t max_slots = 0;       // over all heads, whatever the share: what the plan has reserved
+  uint64_t slot_bytes = 0;      // where it was given in bytes, for errors; 0: it is a share
 };
 
 inline constexpr uint32_t kSettleAgain = UINT32_MAX;
@@ -62,7 +63,6 @@ class Heads {
 // What a policy asks of the engine, whatever its options.
 struct Needs {
   uint32_t query_rows = 0;      // queries of so many last positions are kept
-  bool refills = false;
 };
 
 // What has happened, for statistics.
@@ -87,6 +87,9 @@ class Policy {
   virtual const char* name() const = 0;
   // Heads that the plan counts as full: they hold the whole context.
   virtual uint32_t n_full_heads() const { return 0; }
+  // The share of its slots that it may have asked for and that are not visible yet: so many tokens the staging ring holds,
+  // and all of them can be on their way at once. More come late, not wrong. 0: it asks for no refills.
+  virtual double refill_share() const { return 0; }
   // Queries of the last positions that settle() asks for, if there are so many.
   virtual uint32_t queries_wanted() const { return 0; }
   // n_tokens are there, the last one at position n_tokens - 1: how many slots each head gets, (n_layers * n_kv_heads),

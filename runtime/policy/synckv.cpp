@@ -13,7 +13,8 @@
 //     share holds no 2.
 //   - Candidates are prompt tokens, the softmax runs over these; generated tokens go to every head, and count: the tail
 //     that they go to is inside the budget, and a full one settles everything anew.
-// An anticipation in step t_A serves the steps t_A + visible to t_A + visible + m - 1; the paper's `visible` is 1.
+// An anticipation in step t_A serves the steps t_A + visible to t_A + visible + m - 1; the paper's `visible` is 1. A later
+// one takes a staging ring for all that is asked for at once.
 #include <algorithm>
 
 #include "runtime/policy/kmeans.h"
@@ -55,6 +56,12 @@ class SyncKv final : public TailedPolicy {
   const char* name() const override { return "synckv"; }
   uint32_t n_full_heads() const override {
     return profile_ ? n_representatives_ : rings_.n_other_heads() / n_kv_heads_ * settings_.representatives;
+  }
+
+  // All dynamic tokens of half a budget, with 2 representatives of 8; more were never missed at other budgets.
+  double refill_share() const override {
+    if (!settings_.refresh) return 0;
+    return settings_.visible > 1 ? std::max((1 - settings_.rho) / 2, kNextStepShare) : kNextStepShare;
   }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override;

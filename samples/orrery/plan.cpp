@@ -12,7 +12,7 @@ struct Row {
   uint64_t bytes;
 };
 
-void print_table(const orrery_plan_result& plan, const orrery_session_options& session, Output& out) {
+void print_table(const orrery_plan_result& plan, const orrery_session_options& session, bool pinned, Output& out) {
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
                        {"KV cache, full heads", plan.full_kv_bytes},
                        {"KV cache, compressed heads", plan.compressed_kv_bytes},
@@ -20,7 +20,7 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
                        {"staging ring", plan.staging_bytes},
                        {"workspace", plan.workspace_bytes}};
   const Row outside[] = {{"weights, mapped or read", plan.weights_mapped_bytes},
-                         {"KV reservoir", plan.reservoir_bytes},
+                         {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes},
                          {"tables and buffers", plan.host_bytes}};
   const auto line = [&](const char* name, uint64_t bytes) {
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
@@ -60,6 +60,7 @@ int print_plan(const Args& args, Output& out) {
   const orrery_session_options session = session_settings.options();
   orrery_plan_result plan;
   orrery_plan_result_init(&plan);
+  const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
   call([&](orrery_error* error) {
     return orrery_plan(args.words()[0].c_str(), &runtime, &model, &session, &plan, error);
   });
@@ -76,13 +77,14 @@ int print_plan(const Args& args, Output& out) {
                        {"workspace_bytes", plan.workspace_bytes},
                        {"device_bytes", plan.device_bytes},
                        {"reservoir_bytes", plan.reservoir_bytes},
+                       {"reservoir_mode", pinned ? "pinned" : "pageable"},
                        {"host_bytes", plan.host_bytes},
                        {"budget_bytes", plan.budget_bytes},
                        {"largest_context", plan.largest_context},
                        {"fits", plan.fits != 0}};
     out.write(dump_json(json, 2) + "\n");
   } else {
-    print_table(plan, session, out);
+    print_table(plan, session, pinned, out);
   }
   return plan.fits ? kExitOk : kExitDoesNotFit;
 }

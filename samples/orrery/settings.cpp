@@ -78,6 +78,9 @@ OptionGroup runtime_group() {
            {"--cpu-path", "NAME", "Instruction path: auto, plain, avx2, avx2vnni, avx512, amx or neon (default auto)."},
            {"--budget", "SIZE",
             "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
+           {"--reservoir", "HOW",
+            "What a KV policy keeps in host memory is pageable, or pinned: locked in memory when the session opens, as far "
+            "as the system allows (default pageable)."},
            {"--link", "RATE[,LATENCY]",
             "For measurement: what is fetched from host memory while an answer is generated comes no faster than over "
             "such a link, as in 12GB/s or 12GB/s,10us (default: as fast as it goes)."},
@@ -151,6 +154,8 @@ orrery_runtime_options runtime_options(const Args& args) {
   }
   options.device_budget_bytes = args.bytes("--budget", 0);
   options.max_sessions = 1;
+  options.reservoir_mode = args.choice("--reservoir", {"pageable", "pinned"}, 0) == 0 ? ORRERY_RESERVOIR_PAGEABLE
+                                                                                      : ORRERY_RESERVOIR_PINNED;
   if (const std::string* link = args.find("--link")) parse_link(*link, &options);
   if (args.has("--verbose")) {
     options.log = log_to_stderr;

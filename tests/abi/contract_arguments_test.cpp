@@ -577,7 +577,8 @@ TEST(Names, RuntimeOptionsOutOfRange) {
   EXPECT_EQ(with(&O::device_budget_bytes, UINT64_MAX), ORRERY_OUT_OF_HOST_MEMORY);
   EXPECT_EQ(with(&O::link_bytes_per_second, uint64_t{1}), ORRERY_OK);
   EXPECT_EQ(with(&O::link_latency_us, UINT32_MAX), ORRERY_OK);
-  EXPECT_EQ(with(&O::reserved, 1u), ORRERY_UNSUPPORTED);
+  EXPECT_EQ(with(&O::reservoir_mode, uint32_t{ORRERY_RESERVOIR_PINNED}), ORRERY_OK);   // nothing is locked yet
+  EXPECT_EQ(with(&O::reservoir_mode, 2u), ORRERY_INVALID_ARGUMENT);
 }
 
 TEST_F(Arguments, ModelOptionsOutOfRange) {

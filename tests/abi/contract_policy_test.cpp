@@ -144,6 +144,30 @@ TEST_F(Policies, ABudgetInBytesBinds) {
   }
 }
 
+// What is locked is said, and does not show in the answer. The demo's 192 tokens are 768 KiB, which any system locks.
+TEST_F(Policies, APinnedReservoirChangesNothing) {
+  for (const Policy& policy : policies()) {
+    std::vector<int32_t> expected;
+    for (const uint32_t mode : {ORRERY_RESERVOIR_PAGEABLE, ORRERY_RESERVOIR_PINNED}) {
+      SCOPED_TRACE(policy.name + std::string(", ") + std::to_string(mode));
+      orrery_runtime_options r = runtime_with(uint64_t{1} << 30);
+      r.reservoir_mode = mode;
+      const orrery_session_options s = options_of(policy, .6f, 192);
+      const orrery_plan_result p = plan(r, s);
+      const Runtime runtime = make(r);
+      const Model model = open_model(runtime, demo);
+      const Session session = open_session(model, s);
+      EXPECT_EQ(stats_of(session).reservoir_mode, mode);
+      EXPECT_EQ(stats_of(session).reservoir_bytes, p.reservoir_bytes);
+      EXPECT_EQ(arena_used(runtime), p.device_bytes);
+      pull(generate_tokens(session, prompt(120), exactly(40)));
+      if (mode == ORRERY_RESERVOIR_PAGEABLE) expected = tokens_of(session);
+      EXPECT_EQ(tokens_of(session), expected);
+      EXPECT_EQ(stats_of(open_session(model, 64)).reservoir_mode, uint32_t{ORRERY_RESERVOIR_PAGEABLE});   // full has none
+    }
+  }
+}
+
 // 14 steps (the last token is not computed) are less than the shortest tail: it settles once.
 TEST_F(Policies, StatisticsAddUp) {
   const Runtime runtime = make_runtime();

@@ -92,6 +92,7 @@ TEST(Values, AreStrict) {
   for (const char* good : {"12GB/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
     EXPECT_EQ(run({"plan", model, "--link", good}).code, 0) << good;
   expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
+  expect_failure({"plan", model, "--reservoir", "locked"}, 2, "pageable or pinned");
   expect_failure({"plan", model, "--device-kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
   expect_failure({"plan", model, "--policy", "streaming", "--device-kv-type", "f32"}, 2, "F32 is finer than F16");
   expect_failure({"plan", model, "--device-kv-type", "q8_0"}, 2, "policy full keeps its only copy");

@@ -215,6 +215,37 @@ TEST(Plan, APolicyKeepsItsShareOnTheDevice) {
   EXPECT_NE(unknown.err.find("did you mean 'streaming'"), std::string::npos) << unknown.err;
 }
 
+TEST(Plan, SaysWhetherTheReservoirIsPinned) {
+  const Words words = {"plan", demo_model(), "--context", "1024", "--policy", "synckv", "--kv-budget", "50%"};
+  const auto with = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return output(all);
+  };
+  EXPECT_NE(with({}).find("KV reservoir, pageable"), std::string::npos);
+  EXPECT_NE(with({"--reservoir", "pinned"}).find("KV reservoir, pinned"), std::string::npos);
+  const Json pageable = Json::parse(with({"--json", "--reservoir", "pageable"})),
+             pinned = Json::parse(with({"--json", "--reservoir", "pinned"}));
+  EXPECT_EQ(pageable.at("reservoir_mode"), "pageable");
+  EXPECT_EQ(pinned.at("reservoir_mode"), "pinned");
+  EXPECT_EQ(pinned.at("reservoir_bytes"), pageable.at("reservoir_bytes"));
+}
+
+// KV bytes hold a policy's full heads up to some context: without --context it is that one.
+TEST(Plan, KvBytesBoundTheContext) {
+  const Words words = {"plan", demo_model(), "--json", "--policy", "synckv", "--kv-budget", "1MiB"};
+  const Json largest = Json::parse(output(words));
+  const uint64_t n = largest.at("n_context");
+  EXPECT_EQ(largest.at("largest_context"), n);
+  EXPECT_LE(largest.at("full_kv_bytes").get<uint64_t>() + largest.at("compressed_kv_bytes").get<uint64_t>(), 1u << 20);
+  Words more = words;
+  more.insert(more.end(), {"--context", std::to_string(n + 1)});
+  const Finished refused = run(more);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("at a context of " + std::to_string(n + 1) + "; it must be at least "), std::string::npos)
+      << refused.err;
+}
+
 TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
   const auto plan = [](const Words& more) {
     Words words = {"plan", demo_model(), "--json", "--context", "4096", "--policy", "streaming", "--kv-budget", "25%"};

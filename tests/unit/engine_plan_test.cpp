@@ -141,6 +141,44 @@ TEST(EnginePlan, ASecondSessionTakesItsKvAlone) {
   EXPECT_EQ(Session::open(model, session_options(1)).status().code(), Code::out_of_device_memory);
 }
 
+// A budget in bytes holds a policy's full heads up to some context: that is the largest one, and what would hold one more
+// token is named.
+TEST(EnginePlan, KvBytesBoundTheContext) {
+  const auto model = open_spec("llama-256");
+  const uint32_t trained = static_cast<uint32_t>(model->hyper().trained_context);
+  int bound = 0;
+  for (const char* policy : {"streaming", "heterocache", "synckv"}) {
+    for (const uint64_t bytes : {uint64_t{20'000}, uint64_t{50'000}, uint64_t{120'000}}) {
+      SCOPED_TRACE(policy + std::string(", ") + std::to_string(bytes));
+      engine::SessionOptions options;
+      options.policy = policy;
+      options.kv_budget_bytes = bytes;
+      const kv::Plan plan = model->plan_session(options);
+      ASSERT_TRUE(plan.fits);
+      {
+        const auto session = unwrap(Session::open(model, options));
+        EXPECT_EQ(session->n_context(), plan.largest_context);
+        EXPECT_LE(session->kv_bytes(), bytes);
+      }
+      if (plan.largest_context == trained) continue;
+      ++bound;
+      options.n_context = plan.largest_context + 1;
+      const auto refused = Session::open(model, options);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.status().code(), Code::invalid_argument);
+      const std::string message = refused.status().message();
+      const size_t at = message.find("it must be at least ");
+      ASSERT_NE(at, std::string::npos) << message;
+      options.kv_budget_bytes = std::stoull(message.substr(at + 20));
+      EXPECT_GT(options.kv_budget_bytes, bytes);
+      EXPECT_TRUE(Session::open(model, options).ok()) << message;
+      --options.kv_budget_bytes;
+      EXPECT_FALSE(Session::open(model, options).ok()) << message;
+    }
+  }
+  EXPECT_GT(bound, 0);
+}
+
 TEST(EnginePlan, OptionsOutOfRangeAreRefused) {
   const auto model = open_spec("llama-plain");
   for (const auto& [options, words] :

@@ -255,6 +255,40 @@ TEST_P(Refilled, NothingIsTakenOfTheDeviceOnceItIsOpen) {
   EXPECT_EQ(arena.used(), used);
 }
 
+// All that is visible a block later: the ring has room for it at contexts that are beyond its least size. What is never
+// asked for takes no ring.
+TEST(Refilling, WhatABlockAsksForIsOnItsWayAtOnce) {
+  std::atomic<uint64_t> bytes{0};
+  engine::RuntimeOptions o = runtime_options(2);
+  o.io_fault = [&](const kv::IoRequest& request) {
+    bytes += request.bytes();
+    return Fault{};
+  };
+  const auto model = open_demo(o);
+  const uint64_t token_bytes = engine::kv_format(model->hyper(), KvType::f16).token_bytes();
+  engine::SessionOptions options;
+  options.n_context = 2560;
+  options.policy = "synckv";
+  options.policy_options = {{"visible", "5"}};
+  options.kv_share = .5;
+  const auto session = unwrap(Session::open(model, options));
+  unwrap(session->prefill(random_tokens(*model, 2500, 24), nullptr, nullptr));
+  ASSERT_GT(until_asked(session.get()), 0u);
+  EXPECT_GT(pending_tokens(*session), 4096u);
+  const auto begin = std::chrono::steady_clock::now();
+  while (bytes < pending_tokens(*session) * token_bytes &&
+         std::chrono::steady_clock::now() - begin < std::chrono::seconds(10))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(bytes, pending_tokens(*session) * token_bytes);   // while not a step was made
+  const uint64_t with_ring = model->plan_session(options).staging_bytes;
+  options.policy_options = {{"visible", "1"}};
+  const uint64_t next_step = model->plan_session(options).staging_bytes;
+  options.policy_options = {{"refresh", "0"}};
+  const uint64_t frozen = model->plan_session(options).staging_bytes;
+  EXPECT_GT(with_ring, next_step);
+  EXPECT_GE(next_step - frozen, 4096 * token_bytes);
+}
+
 // Faults ---------------------------------------------------------------------------------------------------------
 
 TEST_P(Refilled, LateTransfersStallAndChangeNothing) {
