@@ -99,6 +99,8 @@ class HeteroCache final : public TailedPolicy {
   void assign(const std::vector<LayerRoles>& layers);
   Status find_roles(Heads* heads, uint32_t n_tokens);
   Status fit(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics);
+  Status look(Heads* heads, uint32_t position, Span<const uint32_t> pivots, uint32_t first, uint32_t last);
+  bool drifted(uint32_t pivot, uint32_t n_newest) const;
   template <class F>
   void for_each_head(const F& f) {   // without window
     for (uint32_t head = 0; head < heads_.size(); ++head)
@@ -115,9 +117,11 @@ class HeteroCache final : public TailedPolicy {
   std::vector<uint32_t> pivots_;     // heads
   std::vector<uint32_t> base_;       // (n_pivots, l_base)
   // Of a check.
+  std::vector<uint32_t> due_;        // pivots, as indices of pivots_
+  std::vector<uint32_t> unclear_;    // of these, where the first look did not decide
   std::vector<uint32_t> sets_;       // (n_pivots, W, l_base)
+  std::vector<double> overlaps_;     // (n_pivots, W)
   std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order
-  std::vector<double> overlaps_;     // (W)
 };
 
 void HeteroCache::use_profile() {
@@ -258,47 +262,83 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   queries_.reserve(pivots_.size());
   sets_.resize(pivots_.size() * settings_.block * l_base_);
   best_.resize(most_selected_);
-  overlaps_.resize(settings_.block);
+  overlaps_.resize(pivots_.size() * settings_.block);
+  due_.reserve(pivots_.size());
+  unclear_.reserve(pivots_.size());
   end_settling(most_selected_);
   return ok_status();
 }
 
-Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
-  const uint64_t t = ++n_steps_, w = settings_.block;
-  if (!settings_.refresh) return ok_status();
+// The best keys of some pivots' queries of the last block, [first, last) of it, and what of them K_base has.
+Status HeteroCache::look(Heads* heads, uint32_t position, Span<const uint32_t> pivots, uint32_t first, uint32_t last) {
+  const uint32_t w = settings_.block;
   queries_.clear();
-  for (size_t i = 0; i < pivots_.size(); ++i) {
-    const uint64_t offset = settings_.stagger ? i % w : 0;
-    if (t <= offset || (t - offset) % w != 0) continue;
-    queries_.push_back({pivots_[i], position + 1 - settings_.block, settings_.block, n_tokens_, l_base_, false,
-                        &sets_[i * w * l_base_]});
-  }
-  if (queries_.empty()) return ok_status();
+  for (const uint32_t p : pivots)
+    queries_.push_back({pivots_[p], position + 1 - w + first, last - first, n_tokens_, l_base_, false,
+                        &sets_[(size_t{p} * w + first) * l_base_]});
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
-  for (const KeyQuery& query : queries_) {
-    ++report_.n_checks;
-    uint32_t* base = &base_[heads_[query.head].base];
+  for (const uint32_t p : pivots) {
+    const uint32_t* base = &base_[heads_[pivots_[p]].base];
     for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 1;
-    for (size_t q = 0; q < w; ++q) {
+    for (size_t q = size_t{p} * w + first; q < size_t{p} * w + last; ++q) {
       uint32_t common = 0;
-      for (uint32_t i = 0; i < l_base_; ++i) common += marks_[query.out[q * l_base_ + i]];
+      for (uint32_t i = 0; i < l_base_; ++i) common += marks_[sets_[q * l_base_ + i]];
       overlaps_[q] = static_cast<double>(common) / l_base_;
     }
     for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 0;
-    std::sort(overlaps_.begin(), overlaps_.end());
-    const double median = w % 2 ? overlaps_[w / 2] : (overlaps_[w / 2 - 1] + overlaps_[w / 2]) / 2;
-    if (reaches(median, settings_.tau_drift)) continue;
+  }
+  return ok_status();
+}
+
+// Whether the median overlap of a pivot's newest queries is below tau_drift.
+bool HeteroCache::drifted(uint32_t pivot, uint32_t n_newest) const {
+  double sorted[kMostBlock];
+  std::copy_n(&overlaps_[size_t{pivot} * settings_.block + settings_.block - n_newest], n_newest, sorted);
+  std::sort(sorted, sorted + n_newest);
+  const uint32_t half = n_newest / 2;
+  return !reaches(n_newest % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2, settings_.tau_drift);
+}
+
+Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
+  const uint64_t t = ++n_steps_;
+  const uint32_t w = settings_.block;
+  if (!settings_.refresh) return ok_status();
+  due_.clear();
+  for (uint32_t p = 0; p < pivots_.size(); ++p) {
+    const uint64_t offset = settings_.stagger ? p % w : 0;
+    if (t > offset && (t - offset) % w == 0) due_.push_back(p);
+  }
+  if (due_.empty()) return ok_status();
+
+  // On which side of tau_drift the median lies a majority knows, if it agrees: the block's other queries are looked at only
+  // where it does not.
+  const uint32_t majority = w / 2 + 1;
+  ORRERY_TRY(look(heads, position, due_, w - majority, w));
+  const auto agree = [&](uint32_t p) {
+    const double* newest = &overlaps_[size_t{p} * w + w - majority];
+    const auto n = std::count_if(newest, newest + majority, [&](double x) { return reaches(x, settings_.tau_drift); });
+    return n == 0 || n == majority;
+  };
+  unclear_.clear();
+  for (const uint32_t p : due_)
+    if (!agree(p)) unclear_.push_back(p);
+  if (!unclear_.empty() && majority < w) ORRERY_TRY(look(heads, position, unclear_, 0, w - majority));
+
+  report_.n_checks += due_.size();
+  for (const uint32_t p : due_) {
+    if (!drifted(p, agree(p) ? majority : w)) continue;
     ++report_.n_triggers;
-    std::copy_n(query.out + (w - 1) * l_base_, l_base_, base);
+    const uint32_t pivot = pivots_[p];
+    std::copy_n(&sets_[(size_t{p} * w + w - 1) * l_base_], l_base_, &base_[heads_[pivot].base]);
 
     uint32_t most = 0;
-    const uint32_t first = query.head / n_kv_heads_ * n_kv_heads_;
+    const uint32_t first = pivot / n_kv_heads_ * n_kv_heads_;
     for (uint32_t head = first; head < first + n_kv_heads_; ++head)
-      if (heads_[head].pivot == query.head) most = std::max(most, heads_[head].n_selected);
-    const KeyQuery best{query.head, position, 1, n_tokens_, most, true, best_.data()};
+      if (heads_[head].pivot == pivot) most = std::max(most, heads_[head].n_selected);
+    const KeyQuery best{pivot, position, 1, n_tokens_, most, true, best_.data()};
     ORRERY_TRY(heads->top_keys({&best, 1}, calibration_.rule));
     for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
-      if (heads_[head].pivot != query.head) continue;
+      if (heads_[head].pivot != pivot) continue;
       ORRERY_TRY(refill(heads, head, 0, {best_.data(), heads_[head].n_selected}, step + settings_.visible));
     }
   }

@@ -47,6 +47,7 @@ class FakeSession final : public Heads {
     KeyQuery query;
     Tokens best;                       // (n_positions, k)
     std::vector<uint32_t> refilled;    // heads that got refills before the next question
+    ScoreRule rule;
     Tokens at(uint32_t i) const { return Tokens(best.begin() + i * query.k, best.begin() + (i + 1) * query.k); }
   };
   const std::vector<Asked>& asked() const { return asked_; }
@@ -134,7 +135,7 @@ class FakeSession final : public Heads {
       EXPECT_LE(query.k, query.n_keys);
       for (uint32_t i = 0; !settling_ && i < query.n_keys; ++i)
         if (held_[query.head].at(i) != i) throw std::runtime_error("the head does not hold these keys in order");
-      Asked asked{query, {}, {}};
+      Asked asked{query, {}, {}, rule};
       std::vector<float> scores(query.n_keys);
       ScoreScratch scratch;
       for (uint32_t i = 0; i < query.n_positions; ++i) {

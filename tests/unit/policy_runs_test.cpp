@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "tests/unit/policy_fake_session.h"
 #include "tests/unit/policy_goldens.h"
@@ -195,21 +196,44 @@ void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, cons
   EXPECT_EQ(followed, satellites);
 }
 
-// The golden's checks of step t, against what has been asked; what triggers moves sets on.
-void expect_checks(const FakeSession& session, const Synthetic& a, const json& checks, uint32_t t, double tau, uint32_t block,
+// The golden's checks of step t, against what has been asked; what triggers moves sets on. A majority of the block's queries
+// is asked about first, the newest, and the others where these do not agree.
+void expect_checks(FakeSession* session, const Synthetic& a, const json& checks, uint32_t t, double tau, uint32_t block,
                    Watched* w, int* n_triggered) {
-  std::vector<const FakeSession::Asked*> asked;
-  for (const FakeSession::Asked& x : session.asked())
-    if (x.query.n_positions == block && !x.query.by_score) asked.push_back(&x);
+  const uint32_t position = session->n_tokens() - 1, majority = block / 2 + 1;
+  std::vector<FakeSession::Asked> asked;
+  std::set<uint32_t> again;   // pivots whose other queries were asked about
+  for (const FakeSession::Asked& x : session->asked()) {
+    if (x.query.by_score) continue;
+    ASSERT_EQ(x.query.n_positions, x.query.first_position + x.query.n_positions == position + 1 ? majority : block - majority);
+    if (x.query.first_position + x.query.n_positions == position + 1)
+      asked.push_back(x);
+    else
+      again.insert(x.query.head);
+  }
   size_t at = 0;
   for (const json& check : checks) {
     if (check[0] != t) continue;
     ASSERT_LT(at, asked.size()) << "step " << t;
-    const FakeSession::Asked& x = *asked[at++];
+    const FakeSession::Asked& x = asked[at++];
     const uint32_t pivot = check[1].get<uint32_t>() * a.n_kv_heads + check[2].get<uint32_t>();
     ASSERT_EQ(x.query.head, pivot);
+    // All of the block's queries, whatever the policy looked at.
+    Tokens best(size_t{block} * x.query.k);
+    KeyQuery whole = x.query;
+    whole.first_position = position + 1 - block, whole.n_positions = block, whole.out = best.data();
+    ASSERT_TRUE(session->top_keys({&whole, 1}, x.rule).ok());
     std::vector<Tokens> sets;
-    for (uint32_t i = 0; i < block; ++i) sets.push_back(x.at(i));
+    for (uint32_t i = 0; i < block; ++i) {
+      sets.emplace_back(best.begin() + i * x.query.k, best.begin() + (i + 1) * x.query.k);
+      if (i >= block - majority) {
+        ASSERT_EQ(sets.back(), x.at(i - (block - majority)));
+      }
+    }
+    uint32_t n_stable = 0;
+    for (uint32_t i = block - majority; i < block; ++i)
+      n_stable += !must(check_drift({&sets[i], 1}, w->base[pivot], {1, tau})).triggered;
+    EXPECT_EQ(again.count(pivot), n_stable > 0 && n_stable < majority && majority < block ? 1u : 0u);
     const DriftVerdict verdict = must(check_drift(sets, w->base[pivot], {block, tau}));
     EXPECT_NEAR(verdict.median, check[3].get<double>(), 1e-9) << "step " << t << " head " << pivot;
     EXPECT_EQ(verdict.triggered, check.size() > 4);
@@ -251,7 +275,7 @@ TEST(PolicyRuns, HeteroCache) {
       if (i == a.n_decode) break;
       session.forget();
       session.commit();
-      expect_checks(session, a, run["settles"][settled]["checks"], ++t, tau, block, &w, &n_triggered);
+      expect_checks(&session, a, run["settles"][settled]["checks"], ++t, tau, block, &w, &n_triggered);
       if (::testing::Test::HasFatalFailure()) return;
     }
     EXPECT_EQ(settled + 1, run["settles"].size());
