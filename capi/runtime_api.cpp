@@ -10,7 +10,8 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   if (o.log_level < 0 || o.log_level > ORRERY_LOG_DEBUG)
     return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_DEBUG);
   if (o.reservoir_mode > ORRERY_RESERVOIR_PINNED)
-    return error(Code::invalid_argument, "reservoir_mode is %u, expected ORRERY_RESERVOIR_PAGEABLE or _PINNED", o.reservoir_mode);
+    return error(Code::invalid_argument, "reservoir_mode is %u, expected 0 (pageable) or 1 (pinned)",
+                 o.reservoir_mode);
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
   if (o.backend) out.backend = o.backend;

@@ -85,7 +85,8 @@ uint64_t TailedBudget::least_slots(uint32_t n_full) const {
 }
 
 double TailedBudget::least_share(uint32_t n_full) const {
-  const uint64_t each = div_up(least_slots(n_full), uint64_t{n_heads_});   // slots_for_share rounds up to whole slots of a head
+  // slots_for_share gives whole slots of a head, rounded up.
+  const uint64_t each = div_up(least_slots(n_full), uint64_t{n_heads_});
   return static_cast<double>((each - 1) * 1000 / n_context_ + 1) / 1000;
 }
 

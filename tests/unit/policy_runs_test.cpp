@@ -205,8 +205,9 @@ void expect_checks(FakeSession* session, const Synthetic& a, const json& checks,
   std::set<uint32_t> again;   // pivots whose other queries were asked about
   for (const FakeSession::Asked& x : session->asked()) {
     if (x.query.by_score) continue;
-    ASSERT_EQ(x.query.n_positions, x.query.first_position + x.query.n_positions == position + 1 ? majority : block - majority);
-    if (x.query.first_position + x.query.n_positions == position + 1)
+    const bool newest = x.query.first_position + x.query.n_positions == position + 1;
+    ASSERT_EQ(x.query.n_positions, newest ? majority : block - majority);
+    if (newest)
       asked.push_back(x);
     else
       again.insert(x.query.head);
