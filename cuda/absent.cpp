@@ -1,0 +1,12 @@
+// In place of all the rest, in a build without the CUDA toolkit.
+#include "cuda/cuda_backend.h"
+
+namespace orrery::cuda {
+
+std::vector<DeviceDescription> devices() { return {}; }
+
+Result<std::unique_ptr<Backend>> make_backend(const Options&) {
+  return error(Code::unsupported, "this build of the library has no CUDA backend");
+}
+
+}  // namespace orrery::cuda

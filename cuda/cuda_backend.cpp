@@ -1,0 +1,530 @@
+// The arena, the way of bytes to and from it, and the steps. An operation is noted down (operations.h); a step's list is sent
+// when its result is asked for or the step ends: as a graph when it decodes, in stretches when it prefills.
+#include "cuda/cuda_backend.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "cuda/formats.h"
+#include "cuda/kernels.h"
+#include "cuda/operations.h"
+#include "cuda/queue.h"
+#include "runtime/base/checked.h"
+
+namespace orrery::cuda {
+
+namespace {
+
+constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // pinned; two of them take turns
+constexpr size_t kPrefillStretch = 64;                 // operations that are sent together
+constexpr size_t kMostOperations = 8192;
+constexpr int32_t kMostSequences = 8;                  // of one step
+constexpr int32_t kLeastArchitecture = 80;
+
+template <class T>
+T* device(Ptr<T> p) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
+}
+template <class T>
+uint64_t address(T* p) {
+  return reinterpret_cast<uintptr_t>(p);
+}
+
+// Host memory that the device copies from and to by itself, and when it is free again.
+class Pinned {
+ public:
+  Status allocate(uint64_t bytes) {
+    release();
+    void* at = nullptr;
+    if (const cudaError_t e = cudaHostAlloc(&at, bytes, cudaHostAllocDefault); e != cudaSuccess) {
+      cudaGetLastError();
+      return memory_error(Code::out_of_pinned_memory, bytes, 0, "no %llu bytes of pinned host memory: %s",
+                          static_cast<unsigned long long>(bytes), cudaGetErrorString(e));
+    }
+    data_ = static_cast<std::byte*>(at);
+    if (const cudaError_t e = cudaEventCreateWithFlags(&used_, cudaEventDisableTiming); e != cudaSuccess)
+      return error(Code::device_lost, "no CUDA event: %s", cudaGetErrorString(e));
+    return ok_status();
+  }
+  Pinned() = default;
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  ~Pinned() { release(); }
+  std::byte* data() const { return data_; }
+  // What was copied from it is there.
+  void wait(Queue& queue) const { queue.check(cudaEventSynchronize(used_), "waiting for a copy"); }
+  void mark(Queue& queue) const { queue.check(cudaEventRecord(used_, queue.stream()), "marking a copy"); }
+
+ private:
+  void release() {
+    if (used_) cudaEventDestroy(used_);
+    if (data_) cudaFreeHost(data_);
+    used_ = nullptr, data_ = nullptr;
+  }
+
+  std::byte* data_ = nullptr;
+  cudaEvent_t used_ = nullptr;
+};
+
+class StreamOwner {
+ public:
+  Status create() {
+    if (const cudaError_t e = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); e != cudaSuccess)
+      return error(Code::device_lost, "no CUDA stream: %s", cudaGetErrorString(e));
+    return ok_status();
+  }
+  StreamOwner() = default;
+  StreamOwner(const StreamOwner&) = delete;
+  StreamOwner& operator=(const StreamOwner&) = delete;
+  ~StreamOwner() {
+    if (stream_) cudaStreamDestroy(stream_);
+  }
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// Where things lie in the scratch memory, in bytes from its start; what a step uploads is one stretch.
+struct ScratchPlan {
+  uint64_t rows = 0, pages = 0, frequencies = 0;   // uploaded
+  uint64_t upload_bytes = 0;
+  uint64_t rope = 0, quantized = 0, attend = 0, total = 0;
+  int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
+
+  ScratchPlan() = default;
+  ScratchPlan(const StepLimits& l, const DeviceShape& shape) {
+    const uint64_t n_rows = static_cast<uint64_t>(std::max(l.max_rows, 1));
+    const auto take = [this](uint64_t bytes) {
+      const uint64_t at = total;
+      total += align_up(bytes, 256);
+      return at;
+    };
+    max_pages = div_up(std::max(l.max_context, 1), kPageTokens);
+    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(l.head_dim), 2));
+    rows = take(n_rows * sizeof(Row));
+    n_sequences = std::min(std::max(l.max_rows, 1), kMostSequences);
+    pages = take(static_cast<uint64_t>(n_sequences) * static_cast<uint64_t>(max_pages) * sizeof(uint64_t));
+    frequencies = take(static_cast<uint64_t>(rope_floats) * sizeof(float));
+    upload_bytes = total;
+    rope = take(n_rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
+    quantized = take(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in));
+    attend = take(attend_scratch_bytes(shape, l));
+  }
+};
+
+// Field by field: lists of operations are compared as bytes, and padding must stay zero.
+void set_weight(Weight* to, const Weight& from) {
+  to->type = from.type;
+  to->n_rows = from.n_rows;
+  to->n_cols = from.n_cols;
+  to->data = from.data;
+}
+void set_format(KvFormat* to, const KvFormat& from) {
+  to->type = from.type;
+  to->n_layers = from.n_layers;
+  to->n_kv_heads = from.n_kv_heads;
+  to->head_dim = from.head_dim;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  static Result<std::unique_ptr<Backend>> make(const Options& options);
+  ~CudaBackend() override;
+
+  BackendInfo info() const override { return {"cuda", path_.c_str(), 1, false}; }
+
+  Status reserve_arena(uint64_t bytes) override;
+  Ptr<std::byte> arena() const override { return {address(arena_)}; }
+  void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override;
+  void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override;
+  void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override;
+  void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
+                  uint64_t n_values) override;
+  Status synchronize() override;
+  Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
+
+  uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
+  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
+                      Weight* weight) override;
+
+  uint64_t scratch_bytes(const StepLimits& limits) const override { return ScratchPlan(limits, shape_).total; }
+  void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
+
+  void begin_step(const Step& step) override;
+  void end_step() override { send(); }
+
+  void embed(const Weight& table, Ptr<float> out) override;
+  void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
+                int32_t n_vectors, int64_t dim, float eps) override;
+  void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
+  void prepare_rope(const RopeSpec& spec) override;
+  void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
+  void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
+  void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
+  void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+              int64_t n) override;
+  void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+
+ private:
+  CudaBackend() = default;
+  int32_t n_rows() const { return static_cast<int32_t>(step_.rows.size()); }
+  Operation& note(Operation::Kind kind, int32_t rows);
+  void send();   // what has been noted
+
+  ErrorLatch latch_;
+  DeviceShape shape_;
+  std::string path_;
+  StreamOwner main_stream_, io_stream_;
+  Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
+  Pinned bounce_[2], io_bounce_[2], step_bounce_[2];
+  uint64_t step_bounce_bytes_ = 0;
+  int turn_ = 0, step_turn_ = 0;
+  std::mutex io_mutex_;
+  void* arena_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  ScratchPlan plan_;
+  Step step_;
+  bool step_waits_ = false;   // it has not been sent yet
+  StepContext context_;
+  int32_t n_rot_ = 0;
+  bool interleaved_ = false;
+  std::vector<Operation> operations_;
+  Graphs graphs_;
+};
+
+Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
+  int n = 0;
+  if (const cudaError_t e = cudaGetDeviceCount(&n); e != cudaSuccess) {
+    cudaGetLastError();
+    return error(Code::unsupported, "no CUDA device can be used: %s", cudaGetErrorString(e));
+  }
+  if (options.device < 0 || options.device >= n)
+    return error(Code::unsupported, "CUDA device %d: there are %d", options.device, n);
+  cudaDeviceProp properties;
+  if (const cudaError_t e = cudaGetDeviceProperties(&properties, options.device); e != cudaSuccess)
+    return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(e));
+  std::unique_ptr<CudaBackend> made(new CudaBackend);
+  DeviceShape& shape = made->shape_;
+  shape.n_processors = properties.multiProcessorCount;
+  shape.architecture = 10 * properties.major + properties.minor;
+  shape.shared_bytes = properties.sharedMemPerBlockOptin;
+  shape.cache_bytes = static_cast<uint64_t>(properties.l2CacheSize);
+  if (shape.architecture < kLeastArchitecture)
+    return error(Code::unsupported, "CUDA device %d, %s, has compute capability %d.%d; the kernels need %d.%d", options.device,
+                 properties.name, properties.major, properties.minor, kLeastArchitecture / 10, kLeastArchitecture % 10);
+  made->path_ = "sm_" + std::to_string(shape.architecture);
+  if (const cudaError_t e = cudaSetDevice(options.device); e != cudaSuccess)
+    return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(e));
+  ORRERY_TRY(made->main_stream_.create());
+  ORRERY_TRY(made->io_stream_.create());
+  made->queue_ = Queue(made->main_stream_.get(), &made->latch_);
+  made->io_queue_ = Queue(made->io_stream_.get(), &made->latch_);
+  for (int i = 0; i < 2; ++i) {
+    ORRERY_TRY(made->bounce_[i].allocate(kBounceBytes));
+    ORRERY_TRY(made->io_bounce_[i].allocate(kBounceBytes));
+  }
+  made->operations_.reserve(kMostOperations);
+  return std::unique_ptr<Backend>(std::move(made));
+}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(main_stream_.get());
+  graphs_.clear();
+  if (arena_) cudaFree(arena_);
+}
+
+Status CudaBackend::reserve_arena(uint64_t bytes) {
+  if (const cudaError_t e = cudaMalloc(&arena_, bytes); e != cudaSuccess) {
+    arena_ = nullptr;
+    cudaGetLastError();
+    size_t free_bytes = 0, total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    return memory_error(Code::out_of_device_memory, bytes, free_bytes, "no %llu bytes of device memory: %llu of %llu are free (%s)",
+                        static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(free_bytes),
+                        static_cast<unsigned long long>(total_bytes), cudaGetErrorString(e));
+  }
+  return ok_status();
+}
+
+void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
+  const std::byte* source = static_cast<const std::byte*>(from);
+  while (bytes > 0 && !queue_.failed()) {
+    const uint64_t n = std::min(bytes, kBounceBytes);
+    const Pinned& bounce = bounce_[turn_ ^= 1];
+    bounce.wait(queue_);
+    std::memcpy(bounce.data(), source, n);
+    queue_.check(cudaMemcpyAsync(device(to), bounce.data(), n, cudaMemcpyHostToDevice, queue_.stream()), "copying to the device");
+    bounce.mark(queue_);
+    to = to + n, source += n, bytes -= n;
+  }
+}
+
+void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) {
+  send();
+  std::byte* target = static_cast<std::byte*>(to);
+  while (bytes > 0 && !queue_.failed()) {
+    const uint64_t n = std::min(bytes, kBounceBytes);
+    const Pinned& bounce = bounce_[turn_ ^= 1];
+    bounce.wait(queue_);
+    queue_.check(cudaMemcpyAsync(bounce.data(), device(from), n, cudaMemcpyDeviceToHost, queue_.stream()), "copying from the device");
+    if (!queue_.check(cudaStreamSynchronize(queue_.stream()), "copying from the device")) break;
+    std::memcpy(target, bounce.data(), n);
+    target += n, from = from + n, bytes -= n;
+  }
+  if (bytes > 0) std::memset(target, 0, bytes);   // of a lost device nothing is read that nobody wrote
+}
+
+void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) {
+  if (bytes == 0 || queue_.failed()) return;
+  queue_.check(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDeviceToDevice, queue_.stream()), "copying on the device");
+}
+
+void CudaBackend::convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type, uint64_t n_values) {
+  if (to_type == from_type)
+    copy(to, from, row_bytes(kv_tensor_type(to_type), n_values));
+  else
+    cuda::convert_kv(queue_, device(to), to_type, device(from), from_type, n_values);
+}
+
+Status CudaBackend::synchronize() {
+  send();
+  if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
+  return latch_.status();
+}
+
+// The caller's thread gathers into one half of the pinned memory while the other half's copy is under way.
+Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
+  const std::lock_guard<std::mutex> lock(io_mutex_);
+  int turn = 0;
+  uint64_t filled = 0;
+  const auto flush = [&] {
+    if (filled == 0) return;
+    io_queue_.check(cudaMemcpyAsync(device(to), io_bounce_[turn].data(), filled, cudaMemcpyHostToDevice, io_queue_.stream()),
+                    "moving KV to the device");
+    io_bounce_[turn].mark(io_queue_);
+    to = to + filled;
+    filled = 0;
+    io_bounce_[turn ^= 1].wait(io_queue_);
+  };
+  for (HostPiece piece : pieces)
+    while (piece.bytes > 0 && !io_queue_.failed()) {
+      const uint64_t n = std::min(piece.bytes, kBounceBytes - filled);
+      std::memcpy(io_bounce_[turn].data() + filled, piece.data, n);
+      filled += n, piece.data += n, piece.bytes -= n;
+      if (filled == kBounceBytes) flush();
+    }
+  flush();
+  if (!io_queue_.failed()) io_queue_.check(cudaStreamSynchronize(io_queue_.stream()), "moving KV to the device");
+  return latch_.status();
+}
+
+uint64_t CudaBackend::weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const {
+  if (!supported(type) || n_rows <= 0 || n_cols <= 0) return 0;
+  return static_cast<uint64_t>(n_rows) * device_row_bytes(type, n_cols);
+}
+
+Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
+                                 Weight* weight) {
+  const TypeTraits* traits = type_traits(type);
+  if (!traits || !supported(type))
+    return error(Code::unsupported_quantization, "tensor type %u is not one that the CUDA backend reads", static_cast<unsigned>(type));
+  if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
+    return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
+                 static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
+  *weight = {type, n_rows, n_cols, {at.address}};
+  const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(n_cols)), to_bytes = device_row_bytes(type, n_cols);
+  if (to_bytes > kBounceBytes)
+    return error(Code::unsupported, "a %s row of %lld columns is longer than the CUDA backend reads", traits->name,
+                 static_cast<long long>(n_cols));
+  const int64_t fitting = static_cast<int64_t>(kBounceBytes / to_bytes);
+  for (int64_t row = 0; row < n_rows && !queue_.failed(); row += fitting) {
+    const int64_t n = std::min(fitting, n_rows - row);
+    const Pinned& bounce = bounce_[turn_ ^= 1];
+    bounce.wait(queue_);
+    for (int64_t i = 0; i < n; ++i)
+      repack_row(type, n_cols, source + static_cast<uint64_t>(row + i) * from_bytes, bounce.data() + static_cast<uint64_t>(i) * to_bytes);
+    queue_.check(cudaMemcpyAsync(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes,
+                                 cudaMemcpyHostToDevice, queue_.stream()),
+                 "uploading weights");
+    bounce.mark(queue_);
+  }
+  return latch_.status();
+}
+
+void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
+  scratch_ = device(scratch);
+  plan_ = ScratchPlan(limits, shape_);
+  StepContext context;
+  context.device = shape_;
+  context.step.rows = reinterpret_cast<const Row*>(scratch_ + plan_.rows);
+  context.step.pages = reinterpret_cast<const uint64_t*>(scratch_ + plan_.pages);
+  context.step.inverse_frequency = reinterpret_cast<const float*>(scratch_ + plan_.frequencies);
+  context.step.rope = reinterpret_cast<float*>(scratch_ + plan_.rope);
+  context.step.max_pages = plan_.max_pages;
+  context.step.rope_floats = plan_.rope_floats;
+  context.max_context = limits.max_context;
+  context.quantized_at = scratch_ + plan_.quantized;
+  context.attend_scratch = scratch_ + plan_.attend;
+  context_ = context;
+  if (plan_.upload_bytes > step_bounce_bytes_) {   // the largest so far: once a model
+    send();
+    if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
+    for (Pinned& bounce : step_bounce_)
+      if (!bounce.allocate(plan_.upload_bytes).ok()) latch_.set(cudaErrorMemoryAllocation, "taking pinned memory for a step");
+    step_bounce_bytes_ = plan_.upload_bytes;
+  }
+}
+
+// ---- a step
+
+void CudaBackend::begin_step(const Step& step) {
+  step_ = step;
+  context_.phase = step.phase;
+  context_.query_ring = device(step.queries.data);
+  context_.n_ring = step.queries.n_rows;
+  if (queue_.failed()) return;
+  const Pinned& bounce = step_bounce_[step_turn_ ^= 1];
+  bounce.wait(queue_);
+  std::memcpy(bounce.data() + plan_.rows, step.rows.data(), step.rows.size() * sizeof(Row));
+  for (size_t i = 0; i < step.sequences.size(); ++i)
+    std::memcpy(bounce.data() + plan_.pages + i * static_cast<size_t>(plan_.max_pages) * sizeof(uint64_t), step.sequences[i].pages,
+                static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
+  step_waits_ = true;
+}
+
+Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
+  const size_t most = step_.phase == Phase::decode ? kMostOperations : kPrefillStretch;
+  if (operations_.size() >= most) send();
+  operations_.emplace_back(kind, rows);
+  return operations_.back();
+}
+
+void CudaBackend::send() {
+  if (step_waits_ && !queue_.failed()) {
+    const Pinned& bounce = step_bounce_[step_turn_];
+    queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), plan_.upload_bytes, cudaMemcpyHostToDevice, queue_.stream()),
+                 "copying a step to the device");
+    bounce.mark(queue_);
+  }
+  step_waits_ = false;
+  if (step_.phase == Phase::decode)
+    graphs_.run(queue_, context_, operations_);
+  else
+    run(queue_, context_, operations_);
+  operations_.clear();
+}
+
+void CudaBackend::embed(const Weight& table, Ptr<float> out) {
+  Operation& op = note(Operation::Kind::embed, n_rows());
+  set_weight(&op.products.list[0].weight, table);
+  op.out = {device(out), table.n_cols};
+}
+
+void CudaBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
+                           int32_t n_vectors, int64_t dim, float eps) {
+  Operation& op = note(Operation::Kind::rms_norm, n_rows());
+  op.in = {device(x), x_stride};
+  op.weight = device(weight);
+  op.out = {device(out), out_stride};
+  op.n_vectors = n_vectors;
+  op.dim = dim;
+  op.eps = eps;
+}
+
+void CudaBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t rows) {
+  if (products.empty() || rows <= 0) return;
+  Operation& op = note(Operation::Kind::matmul, rows);
+  op.in = {device(x), x_stride};
+  op.products.n = static_cast<int32_t>(products.size());
+  for (size_t i = 0; i < products.size(); ++i) {
+    DeviceProduct& p = op.products.list[i];
+    set_weight(&p.weight, *products[i].weight);
+    p.bias = device(products[i].bias);
+    p.out = device(products[i].out);
+    p.out_stride = products[i].out_stride;
+    p.accumulate = products[i].accumulate;
+  }
+}
+
+void CudaBackend::prepare_rope(const RopeSpec& spec) {
+  n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
+  interleaved_ = spec.interleaved;
+  if (!queue_.failed())   // goes with the step's rows: behind begin_step() nothing has been sent yet
+    std::memcpy(step_bounce_[step_turn_].data() + plan_.frequencies, spec.inverse_frequency,
+                static_cast<size_t>(n_rot_ / 2) * sizeof(float));
+  Operation& op = note(Operation::Kind::prepare_rope, n_rows());
+  op.n_rot = n_rot_;
+  op.eps = spec.magnitude;
+}
+
+void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {
+  Operation& op = note(Operation::Kind::rope, n_rows());
+  op.out = {device(x), stride};
+  op.n_vectors = n_heads;
+  op.dim = head_dim;
+  op.n_rot = n_rot_;
+  op.flag = interleaved_;
+}
+
+void CudaBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
+  Operation& op = note(Operation::Kind::append_kv, n_rows());
+  op.in = {device(k), stride};
+  op.in2 = {device(v), stride};
+  op.attention.layer = layer;
+  set_format(&op.attention.kv, step_.kv);
+}
+
+void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
+  Operation& op = note(Operation::Kind::attend, n_rows());
+  op.in = {device(q), shape.q_stride};
+  op.out = {device(out), shape.out_stride};
+  op.attention.layer = layer;
+  op.attention.n_heads = shape.n_heads;
+  op.attention.scale = shape.scale;
+  op.attention.window = shape.window;
+  set_format(&op.attention.kv, step_.kv);
+}
+
+void CudaBackend::top_keys(Span<const TopKeysJob>, const TopKeysShape&) {}
+
+void CudaBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {
+  Operation& op = note(Operation::Kind::swiglu, n_rows());
+  op.in = {device(gate), stride};
+  op.in2 = {device(up), stride};
+  op.out = {device(out), out_stride};
+  op.dim = n;
+}
+
+void CudaBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
+  Operation& op = note(Operation::Kind::add, n_rows());
+  op.out = {device(x), n};
+  op.in = {device(y), n};
+  op.dim = n;
+}
+
+}  // namespace
+
+std::vector<DeviceDescription> devices() {
+  std::vector<DeviceDescription> found;
+  int n = 0;
+  if (cudaGetDeviceCount(&n) != cudaSuccess) {
+    cudaGetLastError();
+    return found;
+  }
+  for (int i = 0; i < n; ++i) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    const int32_t architecture = 10 * properties.major + properties.minor;
+    if (architecture >= kLeastArchitecture) found.push_back({properties.name, architecture, properties.totalGlobalMem});
+  }
+  return found;
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const Options& options) { return CudaBackend::make(options); }
+
+}  // namespace orrery::cuda

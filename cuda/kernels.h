@@ -1,0 +1,102 @@
+// The seam between the backend and its kernels: one function for each, on device pointers. Defined in the .cu files, each with
+// the reason of its shape; called by operations.cpp, which decides what is fused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/queue.h"
+#include "cuda/step.h"
+#include "runtime/backend.h"
+
+namespace orrery::cuda {
+
+// What kernels are sized by.
+struct DeviceShape {
+  int32_t n_processors = 1;       // streaming multiprocessors
+  int32_t architecture = 80;      // 86: compute capability 8.6
+  uint64_t shared_bytes = 48 << 10;   // that a block may have
+  uint64_t cache_bytes = 0;       // second level
+};
+
+// Vectors that lie `stride` floats apart from row to row.
+struct Rows {
+  float* data;
+  int64_t stride;
+};
+struct ConstRows {
+  const float* data;
+  int64_t stride;
+};
+
+// ---- rows.cu
+// out = x / sqrt(mean(x^2) + eps) * weight, for n_vectors vectors of `dim` in each row.
+void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps);
+// The step's cosines and sines.
+void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, float magnitude);
+void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
+          bool interleaved);
+void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
+void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
+
+// ---- matmul_decode.cu, matmul_prefill.cu, embed.cu: of weights as formats.h lays them out.
+// A row of activations, quantized as the CPU backend does it (runtime/cpu/kernels.h): per 32 values d = max|x| / 127 and
+// int8 q, and sums of 16 q's.
+struct QuantizedRows {
+  int8_t* q;        // (n_rows, n_padded)
+  float* d;         // (n_rows, n_padded / 32)
+  int16_t* sums;    // (n_rows, n_padded / 16)
+  int64_t n_padded; // columns, a multiple of 256, padded with zeros
+};
+inline int64_t padded_columns(int64_t n) { return (n + 255) / 256 * 256; }
+inline uint64_t quantized_bytes(int64_t n_rows, int64_t n_columns) {
+  const int64_t p = padded_columns(n_columns);
+  return static_cast<uint64_t>(n_rows * (p + p / 32 * 4 + p / 16 * 2));
+}
+inline QuantizedRows quantized_rows(std::byte* at, int64_t n_rows, int64_t n_columns) {   // a multiple of 64 bytes
+  const int64_t p = padded_columns(n_columns);
+  return {reinterpret_cast<int8_t*>(at), reinterpret_cast<float*>(at + n_rows * p),
+          reinterpret_cast<int16_t*>(at + n_rows * (p + p / 32 * 4)), p};
+}
+void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out);
+
+// One product (runtime/backend.h: Product). Several of the same input go to one launch.
+struct DeviceProduct {
+  Weight weight;
+  const float* bias;
+  float* out;
+  int64_t out_stride;
+  bool accumulate;
+};
+inline constexpr int32_t kMostProducts = 3;
+struct Products {
+  DeviceProduct list[kMostProducts];
+  int32_t n;
+};
+void matmul_decode(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
+                   int32_t n_rows);
+void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
+                    int32_t n_rows);
+void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows);
+
+// ---- kv.cu: rows to pages and slots, and between KV types.
+void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
+               ConstRows v, int32_t n_rows);
+void convert_kv(Queue& queue, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n_values);
+void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
+
+// ---- attend_decode.cu, attend_prefill.cu
+struct Attention {
+  KvFormat kv;               // of the pages; of the slots where `resident`
+  bool resident;             // over StepView::heads instead of the pages
+  int32_t layer, n_heads;
+  float scale;
+  int32_t window;            // 0: all
+};
+uint64_t attend_scratch_bytes(const DeviceShape& device, const StepLimits& limits);
+void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
+                   int32_t n_rows, int32_t max_context, std::byte* scratch);
+void attend_prefill(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
+                    int32_t n_rows, std::byte* scratch);
+
+}  // namespace orrery::cuda

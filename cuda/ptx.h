@@ -1,0 +1,122 @@
+// The instructions that CUDA C++ has no function for, one function each. The emulated build computes them by their definition
+// (tests/emulation/cuda/ptx_reference.h).
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#ifndef __CUDACC__
+#include "tests/emulation/cuda/ptx_reference.h"
+#endif
+
+namespace orrery::cuda {
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// c (16, 8) += a (16, 16) b (16, 8), float sums of half or bfloat16 products. Fragments as mma.sync lays them out.
+__device__ __forceinline__ void mma_f16(float* c, const uint32_t* a, const uint32_t* b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// c (16, 8) += a (16, 32) b (32, 8) of int8.
+__device__ __forceinline__ void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// Four (or two) matrices of 8 rows of 16 bytes from shared memory; lane 8 m + r names row r of matrix m.
+__device__ __forceinline__ void load_matrices_4(uint32_t* out, const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(shared_address(row)));
+}
+__device__ __forceinline__ void load_matrices_4_transposed(uint32_t* out, const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(shared_address(row)));
+}
+__device__ __forceinline__ void load_matrices_2(uint32_t* out, const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];\n"
+               : "=r"(out[0]), "=r"(out[1])
+               : "r"(shared_address(row)));
+}
+// 16 bytes from global to shared memory, past the registers; zeros where not `valid`. Committed in groups, waited for by
+// how many may still be under way.
+__device__ __forceinline__ void copy_async_16(void* to, const void* from, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0));
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;\n"); }
+template <int kUnderWay>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kUnderWay));
+}
+// Streamed once: past the first-level cache.
+__device__ __forceinline__ uint4 load_once(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+  extern __shared__ uint4 orrery_dynamic_shared[];
+  return reinterpret_cast<T*>(orrery_dynamic_shared);
+}
+
+#else
+
+inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_f16(c, a, b); }
+inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_bf16(c, a, b); }
+inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { emulated::mma_s8(c, a, b); }
+inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, false); }
+inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
+inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
+inline void copy_async_16(void* to, const void* from, bool valid = true) {
+  if (valid) std::memcpy(to, from, 16);
+  else std::memset(to, 0, 16);
+}
+inline void copy_async_commit() {}
+template <int kUnderWay>
+void copy_async_wait() {}
+inline uint4 load_once(const void* p) {
+  uint4 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline float exp2_approx(float x) { return std::exp2(x); }
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(emulated::dynamic_shared());
+}
+
+#endif
+
+// The lanes' sum and maximum, the same bits in each: pairs are added in a fixed order.
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, i);
+  return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+  for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, i));
+  return x;
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,21 @@
+// Half-precision numbers as cuda/ uses them: storage and conversions. IEEE binary16, rounded to nearest even.
+#pragma once
+
+#include "cuda_runtime.h"
+#include "runtime/base/half.h"
+
+struct __half {
+  uint16_t bits;
+};
+struct __align__(4) __half2 {
+  __half x, y;
+};
+using half = __half;
+using half2 = __half2;
+
+inline float __half2float(__half h) { return orrery::half_to_float(h.bits); }
+inline __half __float2half_rn(float x) { return {orrery::float_to_half(x)}; }
+inline float2 __half22float2(__half2 h) { return {__half2float(h.x), __half2float(h.y)}; }
+inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
+inline unsigned short __half_as_ushort(__half h) { return h.bits; }

@@ -1,0 +1,161 @@
+// The CUDA runtime's functions for the emulated build.
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+namespace orrery::emulated {
+
+std::function<cudaError_t()> fault;
+
+struct Graph {
+  std::vector<std::function<void()>> nodes;
+};
+struct Stream {
+  std::unique_ptr<Graph> capture;
+};
+
+void enqueue(Stream* stream, std::function<void()> work) {
+  if (stream && stream->capture)
+    stream->capture->nodes.push_back(std::move(work));
+  else
+    work();
+}
+
+namespace {
+
+constexpr size_t kPage = 4096;
+std::mutex allocations_mutex;
+std::map<void*, std::pair<void*, size_t>> allocations;   // what was handed out -> its mapping
+
+cudaError_t faulty() { return fault ? fault() : cudaSuccess; }
+
+cudaError_t allocate(void** at, size_t bytes) {
+  if (const cudaError_t e = faulty()) return e;
+  const size_t padded = (bytes + kPage - 1) / kPage * kPage, mapped = padded + kPage;
+  void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return cudaErrorMemoryAllocation;
+  char* end = static_cast<char*>(base) + padded;
+  mprotect(end, kPage, PROT_NONE);
+  // Up to the inaccessible page, as far as 256-byte alignment allows; a large arena is not touched before its use.
+  if (bytes <= size_t{1} << 20) std::memset(base, 0xFF, padded);
+  *at = end - (bytes + 255) / 256 * 256;
+  const std::lock_guard<std::mutex> lock(allocations_mutex);
+  allocations[*at] = {base, mapped};
+  return cudaSuccess;
+}
+
+cudaError_t release(void* at) {
+  if (at == nullptr) return cudaSuccess;
+  const std::lock_guard<std::mutex> lock(allocations_mutex);
+  const auto found = allocations.find(at);
+  if (found == allocations.end()) return cudaErrorInvalidValue;
+  munmap(found->second.first, found->second.second);
+  allocations.erase(found);
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace orrery::emulated
+
+using namespace orrery::emulated;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return faulty();
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  if (device != 0) return cudaErrorInvalidValue;
+  *p = {};
+  std::snprintf(p->name, sizeof p->name, "emulated device");
+  p->totalGlobalMem = size_t{8} << 30;
+  p->sharedMemPerBlockOptin = 99 << 10;
+  p->major = 8, p->minor = 6;
+  p->multiProcessorCount = 4;
+  p->l2CacheSize = 4 << 20;
+  p->canMapHostMemory = 1;
+  return faulty();
+}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? faulty() : cudaErrorInvalidValue; }
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = *total_bytes = size_t{8} << 30;
+  return faulty();
+}
+cudaError_t cudaMalloc(void** at, size_t bytes) { return allocate(at, bytes); }
+cudaError_t cudaFree(void* at) { return release(at); }
+cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) { return allocate(at, bytes); }
+cudaError_t cudaFreeHost(void* at) { return release(at); }
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return faulty(); }
+cudaError_t cudaHostUnregister(void*) { return faulty(); }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  if (const cudaError_t e = faulty()) return e;
+  enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t e = faulty()) return e;
+  enqueue(stream, [=] { std::memset(at, value, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (const cudaError_t e = faulty()) return e;
+  *stream = new Stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return faulty(); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return faulty(); }
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (const cudaError_t e = faulty()) return e;
+  stream->capture = std::make_unique<Graph>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = stream->capture.release();
+  if (const cudaError_t e = faulty()) return e;
+  return *graph ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  if (const cudaError_t e = faulty()) return e;
+  *exec = new Graph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  if (const cudaError_t e = faulty()) return e;
+  for (const auto& node : exec->nodes) enqueue(stream, node);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void*, size_t* n_nodes) {
+  *n_nodes = graph->nodes.size();
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  if (const cudaError_t e = faulty()) return e;
+  *event = new Event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return faulty(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return faulty(); }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? "cudaSuccess" : "cudaErrorEmulated"; }
+const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "an injected fault"; }

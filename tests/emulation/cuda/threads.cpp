@@ -1,0 +1,202 @@
+#include "tests/emulation/cuda/threads.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace orrery::emulated {
+
+namespace {
+
+thread_local std::byte* block_shared = nullptr;
+
+constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr unsigned kMostThreads = 1024;
+thread_local bool reversed_order = false;
+
+// Where threads meet. Those that have ended count as arrived.
+struct Barrier {
+  unsigned arrived = 0, members = 0;
+  uint64_t generation = 0;
+  bool open_if_complete() {
+    if (arrived < members || members == 0) return false;
+    arrived = 0;
+    ++generation;
+    return true;
+  }
+};
+
+struct Coroutine {
+  jmp_buf at;
+  bool started = false, ended = false;
+  Barrier* waits_for = nullptr;
+  uint64_t generation = 0;    // that it waits to be over
+};
+
+struct Warp {
+  Barrier barrier;
+  unsigned parity = 0;        // of the lane that arrives: two exchanges may overlap
+  alignas(64) std::byte values[2][kWarp][kMostExchanged];
+};
+
+// The coroutines of one thread of the processor; their stacks are made once.
+class Scheduler {
+ public:
+  Scheduler() : coroutines_(kMostThreads), parities_(kMostThreads), warps_(kMostThreads / kWarp) {
+    stacks_ = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks_ == MAP_FAILED) fail("no memory for the threads' stacks");
+    for (unsigned i = 0; i < kMostThreads; ++i)   // an overflowing stack ends here, not in its neighbour's
+      mprotect(static_cast<char*>(stacks_) + i * kStackBytes, 4096, PROT_NONE);
+  }
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+  ~Scheduler() { munmap(stacks_, kMostThreads * kStackBytes); }
+
+  void run_block(void (*body)(void*), void* context);
+  void wait_for_block() { wait(&block_barrier_); }
+  const std::byte* exchange(const void* value, size_t bytes);
+
+  [[noreturn]] static void fail(const char* what) {
+    std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread (%u, %u, %u): %s\n", blockIdx.x, blockIdx.y,
+                 blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, what);
+    std::abort();
+  }
+
+ private:
+  static void enter();
+  void wait(Barrier* barrier);
+  // Goes on with a thread that can run. There is one, or nobody ever will.
+  [[noreturn]] void resume_another();
+  void resume(unsigned thread);
+
+  void* stacks_ = nullptr;
+  std::vector<Coroutine> coroutines_;
+  std::vector<unsigned char> parities_;
+  std::vector<Warp> warps_;
+  Barrier block_barrier_;
+  unsigned n_threads_ = 0, n_live_ = 0, running_ = 0;
+  jmp_buf caller_;
+  void (*body_)(void*) = nullptr;
+  void* context_ = nullptr;
+};
+
+Scheduler& scheduler() {
+  thread_local Scheduler s;
+  return s;
+}
+
+dim3 thread_index(unsigned i, dim3 block) { return {i % block.x, i / block.x % block.y, i / (block.x * block.y)}; }
+
+void Scheduler::enter() {
+  Scheduler& s = scheduler();
+  s.body_(s.context_);
+  s.coroutines_[s.running_].ended = true;
+  --s.n_live_;
+  --s.block_barrier_.members;
+  s.block_barrier_.open_if_complete();
+  Barrier& warp = s.warps_[s.running_ / kWarp].barrier;
+  --warp.members;
+  if (warp.arrived > 0) fail("ends while other lanes of its warp wait for it");
+  if (s.n_live_ == 0) _longjmp(s.caller_, 1);
+  s.resume_another();
+}
+
+void Scheduler::resume(unsigned thread) {
+  running_ = thread;
+  threadIdx = thread_index(thread, blockDim);
+  Coroutine& c = coroutines_[thread];
+  c.waits_for = nullptr;
+  if (c.started) _longjmp(c.at, 1);
+  c.started = true;
+  // Only to get onto another stack: from then on jumps do it, which cost no system call.
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = static_cast<char*>(stacks_) + thread * kStackBytes;
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, enter, 0);
+  setcontext(&context);
+  fail("cannot start");
+}
+
+void Scheduler::resume_another() {
+  for (unsigned k = 1; k <= n_threads_; ++k) {
+    const unsigned i = (reversed_order ? running_ + n_threads_ - k : running_ + k) % n_threads_;
+    const Coroutine& c = coroutines_[i];
+    if (!c.ended && (c.waits_for == nullptr || c.waits_for->generation != c.generation)) resume(i);
+  }
+  fail("waits at a barrier that some threads never reach");
+}
+
+void Scheduler::wait(Barrier* barrier) {
+  Coroutine& c = coroutines_[running_];
+  ++barrier->arrived;
+  if (barrier->open_if_complete()) return;
+  c.waits_for = barrier;
+  c.generation = barrier->generation;
+  if (_setjmp(c.at) == 0) resume_another();
+}
+
+const std::byte* Scheduler::exchange(const void* value, size_t bytes) {
+  Warp& warp = warps_[running_ / kWarp];
+  const unsigned parity = parities_[running_] ^= 1;
+  if (bytes > kMostExchanged) fail("exchanges too much");
+  if (bytes) std::memcpy(warp.values[parity][running_ % kWarp], value, bytes);
+  if (warp.barrier.members != kWarp) fail("exchanges with lanes that have ended");
+  wait(&warp.barrier);
+  return warp.values[parity][0];
+}
+
+void Scheduler::run_block(void (*body)(void*), void* context) {
+  const dim3 block = blockDim;
+  n_threads_ = n_live_ = block.x * block.y * block.z;
+  if (n_threads_ == 0 || n_threads_ > kMostThreads || n_threads_ % kWarp != 0) fail("the block is no multiple of a warp up to 1024");
+  body_ = body;
+  context_ = context;
+  for (unsigned i = 0; i < n_threads_; ++i) {
+    coroutines_[i].started = coroutines_[i].ended = false;
+    coroutines_[i].waits_for = nullptr;
+    parities_[i] = 0;
+  }
+  block_barrier_ = {};
+  block_barrier_.members = n_threads_;
+  for (unsigned w = 0; w < n_threads_ / kWarp; ++w) {
+    warps_[w].barrier = {};
+    warps_[w].barrier.members = kWarp;
+  }
+  if (_setjmp(caller_) == 0) resume(reversed_order ? n_threads_ - 1 : 0);
+}
+
+}  // namespace
+
+void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(void*), void* context) {
+  // What a block has not written it does not know: as floats, NaN.
+  auto shared = std::make_unique<std::byte[]>(dynamic_shared_bytes + 128);
+  const uintptr_t at = (reinterpret_cast<uintptr_t>(shared.get()) + 127) / 128 * 128;
+  gridDim = grid;
+  blockDim = block;
+  block_shared = reinterpret_cast<std::byte*>(at);
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) {
+        blockIdx = {x, y, z};
+        std::memset(block_shared, 0xFF, dynamic_shared_bytes);
+        scheduler().run_block(body, context);
+      }
+}
+
+void wait_for_block() { scheduler().wait_for_block(); }
+const std::byte* exchange(const void* value, size_t bytes) { return scheduler().exchange(value, bytes); }
+unsigned lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % kWarp; }
+std::byte* dynamic_shared() { return block_shared; }
+void set_reversed(bool reversed) { reversed_order = reversed; }
+
+}  // namespace orrery::emulated

@@ -1,0 +1,150 @@
+// What the tests of cuda/ share: a device, buffers on it, and the plain CPU backend beside it, which is the oracle.
+//
+// The same tests run on a GPU and, compiled for the CPU, in emulation (ORRERY_EMULATED). There a buffer ends where an
+// inaccessible page begins; on a GPU it has margins that are looked at afterwards. Both are NaN until they are written.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "cuda/cuda_backend.h"
+#include "tests/unit/cpu_fixture.h"
+
+namespace orrery::testing {
+
+// One of the two backends, with scratch for `limits`, and memory for buffers.
+class Machine {
+ public:
+  Machine(bool cuda, const StepLimits& limits) : cuda_(cuda) {
+    auto made = cuda ? orrery::cuda::make_backend({}) : cpu::make_backend({2, "plain"});
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    backend_ = std::move(made).value();
+    const uint64_t scratch = backend_->scratch_bytes(limits);
+    constexpr uint64_t kMemory = uint64_t{256} << 20;
+    const Status reserved = backend_->reserve_arena(scratch + kMemory);
+    if (!reserved.ok()) throw std::runtime_error(reserved.message());
+    next_ = backend_->arena().address;
+    end_ = next_ + scratch + kMemory;
+    backend_->set_scratch(take(scratch), limits);
+  }
+  Backend* operator->() const { return backend_.get(); }
+  Backend& backend() const { return *backend_; }
+  bool cuda() const { return cuda_; }
+
+  Ptr<std::byte> take(uint64_t bytes) {
+    const uint64_t at = (next_ + 255) / 256 * 256;
+    next_ = at + bytes;
+    if (next_ > end_) throw std::runtime_error("the tests' device memory is used up");
+    return {at};
+  }
+  // A step of `n` rows of one sequence from `position` on; KV, if any, in `step`.
+  void begin(Phase phase, int32_t n, int32_t position = 0, Step step = {}) {
+    rows_.clear();
+    for (int32_t i = 0; i < n; ++i) rows_.push_back({i, position + i, 0});
+    step.phase = phase;
+    step.rows = rows_;
+    backend_->begin_step(step);
+  }
+  void end() {
+    backend_->end_step();
+    const Status s = backend_->synchronize();
+    ASSERT_TRUE(s.ok()) << s.message();
+  }
+
+ private:
+  bool cuda_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<Row> rows_;
+  uint64_t next_ = 0, end_ = 0;
+};
+
+// n values of T in a machine's memory.
+template <class T>
+class Buffer {
+ public:
+  Buffer(Machine* machine, size_t n) : machine_(*machine), n_(n) {
+#ifdef ORRERY_EMULATED
+    memory_ = std::make_unique<Guarded<T>>(n);
+#else
+    at_ = machine->take(n * sizeof(T) + 2 * kMargin) + kMargin;
+    const std::vector<std::byte> poison(n * sizeof(T) + 2 * kMargin, std::byte{0xFF});
+    machine_->upload({at_.address - kMargin}, poison.data(), poison.size());
+#endif
+  }
+  Buffer(Machine* machine, const std::vector<T>& values) : Buffer(machine, values.size()) { set(values); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+#ifndef ORRERY_EMULATED
+  ~Buffer() {
+    std::vector<std::byte> all(n_ * sizeof(T) + 2 * kMargin);
+    machine_->download(all.data(), Ptr<const std::byte>{at_.address - kMargin}, all.size());
+    for (size_t i = 0; i < kMargin; ++i) {
+      EXPECT_EQ(all[i], std::byte{0xFF}) << "written before";
+      EXPECT_EQ(all[all.size() - 1 - i], std::byte{0xFF}) << "written behind";
+    }
+  }
+#endif
+
+  Ptr<T> ptr() const {
+#ifdef ORRERY_EMULATED
+    return memory_->ptr();
+#else
+    return {at_.address};
+#endif
+  }
+  Ptr<const T> cptr() const { return {ptr().address}; }
+  uint64_t address() const { return ptr().address; }
+  void set(const std::vector<T>& values) {
+    machine_->upload({ptr().address}, values.data(), values.size() * sizeof(T));
+    EXPECT_TRUE(machine_->synchronize().ok());
+  }
+  std::vector<T> get() const {
+    std::vector<T> out(n_);
+    machine_->download(out.data(), Ptr<const std::byte>{ptr().address}, n_ * sizeof(T));
+    return out;
+  }
+
+ private:
+  Machine& machine_;
+  size_t n_;
+#ifdef ORRERY_EMULATED
+  std::unique_ptr<Guarded<T>> memory_;
+#else
+  static constexpr size_t kMargin = 256;
+  Ptr<std::byte> at_;
+#endif
+};
+
+inline std::vector<float> normal_values(size_t n, uint64_t seed, float scale = 1.0f) {
+  Random random(seed);
+  std::vector<float> x(n);
+  for (float& v : x) v = scale * random.normal();
+  return x;
+}
+
+// max |a - b| <= relative * max |b| + absolute; NaN never is.
+inline void expect_near(const std::vector<float>& a, const std::vector<float>& b, double relative, double absolute = 0) {
+  ASSERT_EQ(a.size(), b.size());
+  double most = 0, largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(std::isnan(a[i]), std::isnan(b[i])) << "at " << i << ": " << a[i] << ", expected " << b[i];
+    if (std::isnan(b[i])) continue;
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
+  }
+  EXPECT_LE(most, relative * largest + absolute) << "of at most " << largest;
+}
+
+// Runs `body` on the plain CPU backend and on the device; returns what each gave.
+template <class F>
+auto on_both(const StepLimits& limits, const F& body) {
+  Machine plain(false, limits), cuda(true, limits);
+  return std::make_pair(body(&plain), body(&cuda));
+}
+
+}  // namespace orrery::testing

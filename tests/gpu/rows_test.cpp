@@ -1,0 +1,65 @@
+// Norms, rope, the gate: cuda/rows.cu.
+#include "tests/gpu/device_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+
+StepLimits limits(int32_t rows, int32_t head_dim = 128) {
+  StepLimits l;
+  l.max_rows = rows;
+  l.max_context = 256;
+  l.n_heads = 8, l.n_kv_heads = 2, l.head_dim = head_dim;
+  l.max_in = 1024;
+  return l;
+}
+
+TEST(GpuRows, NormIsThePlainOne) {
+  struct Case { int32_t rows, vectors; int64_t dim; };
+  for (const Case c : {Case{1, 1, 2048}, Case{3, 1, 96}, Case{2, 5, 64}, Case{1, 1, 33}, Case{4, 2, 1000}}) {
+    const auto [expected, got] = on_both(limits(8), [&](Machine* m) {
+      const size_t width = static_cast<size_t>(c.vectors) * static_cast<size_t>(c.dim), stride = width + 7;
+      Buffer<float> x(m, normal_values(static_cast<size_t>(c.rows - 1) * stride + width, 1)), w(m, normal_values(static_cast<size_t>(c.dim), 2)),
+          out(m, static_cast<size_t>(c.rows) * width);
+      m->begin(Phase::decode, c.rows);
+      (*m)->rms_norm(x.cptr(), static_cast<int64_t>(stride), w.cptr(), out.ptr(), static_cast<int64_t>(width), c.vectors, c.dim, 1e-5f);
+      m->end();
+      return out.get();
+    });
+    SCOPED_TRACE(c.dim);
+    expect_near(got, expected, 1e-6);
+  }
+}
+
+TEST(GpuRows, RopeIsThePlainOneAtAnyPosition) {
+  for (const bool interleaved : {false, true})
+    for (const int32_t n_rot : {64, 48, 2}) {
+      std::vector<float> frequencies;
+      for (int32_t i = 0; i < n_rot / 2; ++i) frequencies.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(n_rot)));
+      const auto [expected, got] = on_both(limits(4, 64), [&](Machine* m) {
+        Buffer<float> x(m, normal_values(4 * 3 * 64, 3));
+        m->begin(Phase::prefill, 4, 100000);
+        (*m)->prepare_rope({interleaved, n_rot, frequencies.data(), 1.25f});
+        (*m)->rope(x.ptr(), 3 * 64, 3, 64);
+        m->end();
+        return x.get();
+      });
+      expect_near(got, expected, 1e-6);
+    }
+}
+
+TEST(GpuRows, GateAndSum) {
+  const auto [expected, got] = on_both(limits(3), [&](Machine* m) {
+    Buffer<float> x(m, normal_values(3 * 2 * 300, 4, 4.0f)), out(m, 3 * 300);
+    m->begin(Phase::decode, 3);
+    (*m)->swiglu(x.cptr(), x.cptr() + 300, 600, out.ptr(), 300, 300);
+    (*m)->add(out.ptr(), x.cptr(), 300);
+    m->end();
+    return out.get();
+  });
+  expect_near(got, expected, 1e-6);
+}
+
+}  // namespace
+}  // namespace orrery
