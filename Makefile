@@ -16,6 +16,8 @@ BENCH_CONTEXTS ?= 4096 16384
 BENCH_POLICY_CONTEXTS ?= 32768
 # yes: llama.cpp is fetched and built, unless it has been; otherwise it is measured beside us only where it is there
 BENCH_PEER ?= yes
+# make gpu-all, gpu-test: GPUs that machine code is made for
+GPU_ARCHITECTURES ?= 80 86 89 90 120
 # make sanitize-address: which test programs, all if none is named
 SANITIZE     ?=
 # make fuzz: which targets, and how long each
@@ -43,7 +45,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-arm64 bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-arm64 gpu-all gpu-build gpu-test bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -117,6 +119,25 @@ test-arm64:
 	@$(call build,$(BUILD)-arm64,unit_base unit_cpu)
 	@tests/run.sh $(BUILD)-arm64 $(JOBS) $(call only,unit_base unit_cpu)
 
+# Every kernel for every GPU: what each takes; one that spills registers fails.
+gpu-all:
+	@tests/gpu/resources.sh $(GPU_ARCHITECTURES)
+
+# The CUDA backend's tests on this machine's GPU, then under compute-sanitizer. Without CMake, what was built before is run:
+# a bare machine needs no more than $(BUILD)-gpu/tests/gpu/gpu_test and the toolkit's compute-sanitizer.
+gpu_test = $(BUILD)-gpu/tests/gpu/gpu_test
+gpu-build:
+	@.ci/packages test
+	@$(call configure,$(BUILD)-gpu,-DCMAKE_BUILD_TYPE=Release -DORRERY_CUDA=ON \
+		-DORRERY_CUDA_ARCHITECTURES="$(subst $(space),;,$(GPU_ARCHITECTURES:=-real))")
+	@$(call build,$(BUILD)-gpu,gpu_test)
+
+gpu-test:
+	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_test) ]
+	@$(gpu_test)
+	@set -e; for tool in memcheck racecheck initcheck synccheck; do echo "== compute-sanitizer, $$tool"; \
+		compute-sanitizer --tool $$tool --error-exitcode 1 $(gpu_test) --gtest_brief=1; done
+
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
@@ -127,13 +148,15 @@ uninstall:
 	@while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$(BUILD)/install_manifest.txt
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-arm64
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-arm64 $(BUILD)-gpu
 
 help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
+	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
+	@echo "make gpu-all         compile every kernel for GPU_ARCHITECTURES=\"$(GPU_ARCHITECTURES)\"; print what each takes"
 	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""
 	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"
 	@echo "make sanitize        every test under address+undefined, then those with threads under thread sanitizer"

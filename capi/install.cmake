@@ -11,6 +11,12 @@ install(FILES ${PROJECT_SOURCE_DIR}/include/orrery.h DESTINATION ${CMAKE_INSTALL
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
+# Who links the static library links the CUDA runtime's static library, if ours was made with it.
+if(TARGET CUDA::cudart_static)
+  set(find_cuda "find_dependency(CUDAToolkit)")
+  set(private_libraries " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+endif()
+
 # find_package(orrery) gives orrery::orrery (shared) and orrery::static.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/orrery)
 install(EXPORT orreryTargets NAMESPACE orrery:: DESTINATION ${package})

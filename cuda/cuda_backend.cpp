@@ -135,7 +135,7 @@ class CudaBackend final : public Backend {
   static Result<std::unique_ptr<Backend>> make(const Options& options);
   ~CudaBackend() override;
 
-  BackendInfo info() const override { return {"cuda", path_.c_str(), 1, false}; }
+  BackendInfo info() const override;
 
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
@@ -178,7 +178,6 @@ class CudaBackend final : public Backend {
 
   ErrorLatch latch_;
   DeviceShape shape_;
-  std::string path_;
   StreamOwner main_stream_, io_stream_;
   Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
   Pinned bounce_[2], io_bounce_[2], step_bounce_[2];
@@ -217,7 +216,6 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   if (shape.architecture < kLeastArchitecture)
     return error(Code::unsupported, "CUDA device %d, %s, has compute capability %d.%d; the kernels need %d.%d", options.device,
                  properties.name, properties.major, properties.minor, kLeastArchitecture / 10, kLeastArchitecture % 10);
-  made->path_ = "sm_" + std::to_string(shape.architecture);
   if (const cudaError_t e = cudaSetDevice(options.device); e != cudaSuccess)
     return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(e));
   ORRERY_TRY(made->main_stream_.create());
@@ -236,6 +234,25 @@ CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(main_stream_.get());
   graphs_.clear();
   if (arena_) cudaFree(arena_);
+}
+
+// What the device has free before the arena is taken.
+BackendInfo CudaBackend::info() const {
+  const auto path = [](int32_t architecture) {
+    switch (architecture) {
+      case 80: return "sm_80";
+      case 86: return "sm_86";
+      case 87: return "sm_87";
+      case 89: return "sm_89";
+      case 90: return "sm_90";
+      case 100: return "sm_100";
+      case 120: return "sm_120";
+      default: return "sm_80, compiled when loaded";
+    }
+  };
+  size_t free_bytes = 0, total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) cudaGetLastError();
+  return {"cuda", path(shape_.architecture), 1, false, std::max<uint64_t>(free_bytes, 1)};
 }
 
 Status CudaBackend::reserve_arena(uint64_t bytes) {

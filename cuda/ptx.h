@@ -1,5 +1,5 @@
 // The instructions that CUDA C++ has no function for, one function each. The emulated build computes them by their definition
-// (tests/emulation/cuda/ptx_reference.h).
+// (ptx_reference.h of tests/emulation/cuda).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #ifndef __CUDACC__
-#include "tests/emulation/cuda/ptx_reference.h"
+#include "ptx_reference.h"
 #endif
 
 namespace orrery::cuda {

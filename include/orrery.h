@@ -124,10 +124,10 @@ typedef void (*orrery_log_fn)(void *user, int32_t level, const char *message);
 typedef struct orrery_runtime_options {
   uint32_t struct_size;
   int32_t n_threads;            /* 0: one per processor available to the process */
-  const char *backend;          /* "auto" (default) or "cpu" */
+  const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path names a path; "cpu"; "cuda" */
   const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "amx", "neon": instruction path of the CPU backend */
-  uint64_t device_budget_bytes; /* size of the device arena; 0: half of the physical memory on the CPU backend, where
-                                   it is committed lazily */
+  uint64_t device_budget_bytes; /* size of the device arena; 0: what the GPU has free, but for half a gigabyte; on the CPU
+                                   backend half of the physical memory, committed lazily */
   orrery_log_fn log;            /* NULL: silent */
   void *log_user;
   int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
@@ -149,8 +149,8 @@ ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);
 typedef struct orrery_runtime_info {
   uint32_t struct_size;
   int32_t n_threads;
-  const char *backend;          /* "cpu"; static */
-  const char *path;             /* "avx512"; static */
+  const char *backend;          /* "cpu", "cuda"; static */
+  const char *path;             /* "avx512", "sm_89"; static */
   uint64_t arena_bytes;
   uint64_t arena_used_bytes;    /* what models' and sessions' regions take now */
 } orrery_runtime_info;

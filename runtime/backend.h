@@ -182,6 +182,7 @@ struct BackendInfo {
   const char* path = "";                  // instruction path or architecture: "avx512-vnni", "sm_89"
   int32_t n_threads = 0;                  // host threads that take part
   bool unified_memory = false;            // device addresses are host addresses
+  uint64_t device_bytes = 0;              // that an arena may take now; 0: the device's memory is the host's
 };
 
 class Backend {

@@ -237,7 +237,7 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
     if (backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
       mapped += t.bytes;
   const Planner planner{hyper, *backend, session};
-  const uint64_t budget = budget_bytes(runtime) / kv::kArenaAlignment * kv::kArenaAlignment;
+  const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   const kv::Plan plan = planner.plan(weights, mapped, budget);
   if (session.compressed()) {   // what opening would refuse, the plan refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));

@@ -3,24 +3,33 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "cuda/cuda_backend.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/os/os.h"
 
 namespace orrery::engine {
 
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
-  if (options.backend != "auto" && options.backend != "cpu")
-    return error(Code::invalid_argument, "backend is '%s', expected auto or cpu", options.backend.c_str());
+  const bool automatic = options.backend == "auto";
+  if (!automatic && options.backend != "cpu" && options.backend != "cuda")
+    return error(Code::invalid_argument, "backend is '%s', expected auto, cpu or cuda", options.backend.c_str());
   if (options.n_threads < 0 || options.n_threads > 1024)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to 1024", options.n_threads);
+  // Who names an instruction path of the processor wants the processor.
+  if (options.backend == "cuda" || (automatic && options.cpu_path == "auto" && !cuda::devices().empty()))
+    return cuda::make_backend({});
   cpu::Options cpu;
   cpu.n_threads = options.n_threads;
   cpu.path = options.cpu_path;
   return cpu::make_backend(cpu);
 }
 
-uint64_t budget_bytes(const RuntimeOptions& options) {
-  return options.device_budget_bytes ? options.device_budget_bytes : os::physical_memory_bytes() / 2;
+uint64_t budget_bytes(const RuntimeOptions& options, const Backend& backend) {
+  if (options.device_budget_bytes) return options.device_budget_bytes;
+  // What a GPU's other users, the screen among them, will want next.
+  constexpr uint64_t kLeft = uint64_t{512} << 20;
+  const uint64_t device = backend.info().device_bytes;
+  return device > 2 * kLeft ? device - kLeft : device ? device / 2 : os::physical_memory_bytes() / 2;
 }
 
 Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
@@ -28,7 +37,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
     return error(Code::invalid_argument, "max_sessions is %u, expected 1 to 65536", options.max_sessions);
   std::shared_ptr<Runtime> runtime(new Runtime(options));
   ORRERY_ASSIGN(runtime->backend_, make_backend(options));
-  const uint64_t bytes = budget_bytes(options) / kv::kArenaAlignment * kv::kArenaAlignment;
+  const uint64_t bytes = budget_bytes(options, *runtime->backend_) / kv::kArenaAlignment * kv::kArenaAlignment;
   ORRERY_TRY(runtime->backend_->reserve_arena(bytes));
   runtime->arena_ = std::make_unique<kv::Arena>(runtime->backend_.get(), bytes);
   const uint64_t host = options.reservoir_bytes ? options.reservoir_bytes : os::physical_memory_bytes() / 2;

@@ -21,9 +21,9 @@ using LogSink = void (*)(void* user, int32_t level, const char* message);
 
 struct RuntimeOptions {
   int32_t n_threads = 0;
-  std::string backend = "auto";
+  std::string backend = "auto";       // a GPU where there is one, else the processor
   std::string cpu_path = "auto";
-  uint64_t device_budget_bytes = 0;   // 0: half of the physical memory
+  uint64_t device_budget_bytes = 0;   // 0: what a GPU has free, but for a little; half of the physical memory
   uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: half of the physical memory
   bool pinned_reservoir = false;      // what sessions take of it is locked in memory
   uint32_t max_sessions = 16;
@@ -38,7 +38,8 @@ struct RuntimeOptions {
 
 // The backend that the options name, without an arena: enough to plan with.
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
-uint64_t budget_bytes(const RuntimeOptions& options);
+// The size of its arena.
+uint64_t budget_bytes(const RuntimeOptions& options, const Backend& backend);
 
 class Runtime {
  public:

@@ -1,0 +1,109 @@
+// Whole models on the CUDA backend, beside the CPU backend's plain path.
+//
+// What the two compute differs by the order of float sums, and by activations that are rounded to int8 alike but from values
+// that differ in their last bits: hence the bounds. Where the first of two tokens is ahead by more than they allow, it must
+// be the same one.
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::Session;
+
+engine::RuntimeOptions on_cuda(uint64_t budget_bytes = 64u << 20) {
+  engine::RuntimeOptions options = runtime_options(1, "auto", budget_bytes);
+  options.backend = "cuda";
+  return options;
+}
+engine::RuntimeOptions on_cpu() { return runtime_options(2, "plain"); }
+
+std::vector<int32_t> prompt_of(const engine::LanguageModel& model, size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.hyper().n_vocab)));
+  return tokens;
+}
+
+// Logits behind a prompt and after each of `forced`, or of the session's own greedy tokens.
+std::vector<float> trace_of(Session* session, const std::vector<int32_t>& prompt, size_t n, std::vector<int32_t>* tokens) {
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  std::vector<float> trace = as_vector(session->logits());
+  const bool forced = !tokens->empty();
+  for (size_t i = 0; i < n; ++i) {
+    if (!forced) tokens->push_back(argmax(session->logits()));
+    feed(session, (*tokens)[i]);
+    trace.insert(trace.end(), session->logits().begin(), session->logits().end());
+  }
+  return trace;
+}
+
+void expect_alike(const std::vector<float>& got, const std::vector<float>& expected, size_t n_vocab, double bound) {
+  ASSERT_EQ(got.size(), expected.size());
+  Deviation deviation;
+  deviation.add(got.data(), expected.data(), got.size());
+  EXPECT_LE(deviation.relative(), bound);
+  for (size_t at = 0; at < got.size(); at += n_vocab) {
+    std::vector<float> sorted(expected.begin() + static_cast<ptrdiff_t>(at), expected.begin() + static_cast<ptrdiff_t>(at + n_vocab));
+    std::partial_sort(sorted.begin(), sorted.begin() + 2, sorted.end(), std::greater<>());
+    if (static_cast<double>(sorted[0] - sorted[1]) <= 2 * bound * deviation.most_expected) continue;
+    EXPECT_EQ(argmax({got.data() + at, n_vocab}), argmax({expected.data() + at, n_vocab})) << "row " << at / n_vocab;
+  }
+}
+
+class GpuModel : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GpuModel, GivesTheCpuBackendsLogits) {
+  const auto reference = open_spec(GetParam(), on_cpu()), model = open_spec(GetParam(), on_cuda());
+  const std::vector<int32_t> prompt = prompt_of(*reference, 70, 1);
+  std::vector<int32_t> tokens;
+  const auto a = open_session(reference, 96, KvType::f16), b = open_session(model, 96, KvType::f16);
+  const std::vector<float> expected = trace_of(a.get(), prompt, 8, &tokens), got = trace_of(b.get(), prompt, 8, &tokens);
+  expect_alike(got, expected, static_cast<size_t>(reference->hyper().n_vocab), 4e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, GpuModel, ::testing::ValuesIn(model_spec_names()), [](const auto& tested) {
+  std::string name = tested.param;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+TEST(GpuModel, EveryTypeOfWeights) {
+  for (const TypeTraits& type : kTypeTraits) {
+    SCOPED_TRACE(type.name);
+    MatrixStorage storage;
+    storage.type = type.type;
+    const auto reference = open_spec("llama-256", on_cpu(), storage), model = open_spec("llama-256", on_cuda(), storage);
+    const std::vector<int32_t> prompt = prompt_of(*reference, 20, 2);
+    std::vector<int32_t> tokens;
+    const auto a = open_session(reference, 64, KvType::f16), b = open_session(model, 64, KvType::f16);
+    const std::vector<float> expected = trace_of(a.get(), prompt, 3, &tokens), got = trace_of(b.get(), prompt, 3, &tokens);
+    expect_alike(got, expected, static_cast<size_t>(reference->hyper().n_vocab), 2e-2);
+  }
+}
+
+TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const std::vector<int32_t> prompt = prompt_of(*model, 100, 3);
+  std::vector<int32_t> tokens;
+  const auto whole = open_session(model, 160, KvType::f16);
+  const std::vector<float> expected = trace_of(whole.get(), prompt, 6, &tokens);
+  for (const uint32_t chunk : {1u, 7u, 64u}) {
+    const auto cut = open_session(model, 160, KvType::f16, chunk);
+    EXPECT_TRUE(same_bits(trace_of(cut.get(), prompt, 6, &tokens), expected)) << "chunks of " << chunk;
+  }
+  const auto again = open_session(model, 160, KvType::f16);   // launches graphs that others made
+  EXPECT_TRUE(same_bits(trace_of(again.get(), prompt, 6, &tokens), expected));
+
+  const auto fork = unwrap(whole->fork());
+  std::vector<float> a, b;
+  greedy(whole.get(), 5, &a);
+  greedy(fork.get(), 5, &b);
+  EXPECT_TRUE(same_bits(a, b));
+}
+
+}  // namespace
+}  // namespace orrery
