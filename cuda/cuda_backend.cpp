@@ -90,7 +90,8 @@ class StreamOwner {
 
 // Where things lie in the scratch memory, in bytes from its start; what a step uploads is one stretch.
 struct ScratchPlan {
-  uint64_t rows = 0, pages = 0, frequencies = 0;   // uploaded
+  uint64_t rows = 0, pages = 0, frequencies = 0, heads = 0;   // uploaded
+  uint64_t tiles = 0;                                         // of the heads, as many as a step has
   uint64_t upload_bytes = 0;
   uint64_t rope = 0, quantized = 0, attend = 0, total = 0;
   int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
@@ -109,6 +110,9 @@ struct ScratchPlan {
     n_sequences = std::min(std::max(l.max_rows, 1), kMostSequences);
     pages = take(static_cast<uint64_t>(n_sequences) * static_cast<uint64_t>(max_pages) * sizeof(uint64_t));
     frequencies = take(static_cast<uint64_t>(rope_floats) * sizeof(float));
+    const uint64_t n_heads = static_cast<uint64_t>(std::max(l.n_layers, 0)) * static_cast<uint64_t>(std::max(l.n_kv_heads, 0));
+    heads = take(n_heads * sizeof(DeviceHead));
+    tiles = take(n_heads * static_cast<uint64_t>(max_pages) * sizeof(uint64_t));
     upload_bytes = total;
     rope = take(n_rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
     quantized = take(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in));
@@ -189,6 +193,7 @@ class CudaBackend final : public Backend {
   ScratchPlan plan_;
   Step step_;
   bool step_waits_ = false;   // it has not been sent yet
+  uint64_t step_bytes_ = 0;   // of it in step_bounce_
   StepContext context_;
   int32_t n_rot_ = 0;
   bool interleaved_ = false;
@@ -380,6 +385,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.device = shape_;
   context.step.rows = reinterpret_cast<const Row*>(scratch_ + plan_.rows);
   context.step.pages = reinterpret_cast<const uint64_t*>(scratch_ + plan_.pages);
+  context.step.heads = reinterpret_cast<const DeviceHead*>(scratch_ + plan_.heads);
   context.step.inverse_frequency = reinterpret_cast<const float*>(scratch_ + plan_.frequencies);
   context.step.rope = reinterpret_cast<float*>(scratch_ + plan_.rope);
   context.step.max_pages = plan_.max_pages;
@@ -411,6 +417,15 @@ void CudaBackend::begin_step(const Step& step) {
   for (size_t i = 0; i < step.sequences.size(); ++i)
     std::memcpy(bounce.data() + plan_.pages + i * static_cast<size_t>(plan_.max_pages) * sizeof(uint64_t), step.sequences[i].pages,
                 static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
+  step_bytes_ = plan_.tiles;
+  for (size_t i = 0; i < step.heads.size(); ++i) {   // tiles of all heads, one behind the other
+    const HeadView& head = step.heads[i];
+    const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
+    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, head.n_keys, 0};
+    std::memcpy(bounce.data() + plan_.heads + i * sizeof there, &there, sizeof there);
+    if (bytes > 0) std::memcpy(bounce.data() + step_bytes_, head.tiles, bytes);
+    step_bytes_ += bytes;
+  }
   step_waits_ = true;
 }
 
@@ -424,7 +439,7 @@ Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
 void CudaBackend::send() {
   if (step_waits_ && !queue_.failed()) {
     const Pinned& bounce = step_bounce_[step_turn_];
-    queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), plan_.upload_bytes, cudaMemcpyHostToDevice, queue_.stream()),
+    queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), step_bytes_, cudaMemcpyHostToDevice, queue_.stream()),
                  "copying a step to the device");
     bounce.mark(queue_);
   }
@@ -494,6 +509,8 @@ void CudaBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> 
   op.in2 = {device(v), stride};
   op.attention.layer = layer;
   set_format(&op.attention.kv, step_.kv);
+  op.flag = !step_.heads.empty();
+  op.heads_type = step_.heads_kv.type;
 }
 
 void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
@@ -504,7 +521,8 @@ void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, cons
   op.attention.n_heads = shape.n_heads;
   op.attention.scale = shape.scale;
   op.attention.window = shape.window;
-  set_format(&op.attention.kv, step_.kv);
+  op.attention.resident = !step_.heads.empty();
+  set_format(&op.attention.kv, op.attention.resident ? step_.heads_kv : step_.kv);
 }
 
 void CudaBackend::top_keys(Span<const TopKeysJob>, const TopKeysShape&) {}

@@ -57,7 +57,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         rope(queue, c.step, op.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.n_rot, op.flag != 0);
         break;
       case Operation::Kind::append_kv:
-        append_kv(queue, c.step, op.attention.kv, op.attention.kv.type, op.flag != 0, op.attention.layer, op.in, op.in2, op.n_rows);
+        append_kv(queue, c.step, op.attention.kv, op.heads_type, op.flag != 0, op.attention.layer, op.in, op.in2, op.n_rows);
         break;
       case Operation::Kind::attend: run_attend(queue, c, op); break;
       case Operation::Kind::swiglu: swiglu(queue, op.in, op.in2, op.out, op.n_rows, op.dim); break;

@@ -27,6 +27,7 @@ struct Operation {
   int32_t n_rot;
   float eps;              // or rope's magnitude
   uint32_t flag;          // rope: pairs are interleaved; append_kv: to StepView::heads too
+  KvType heads_type;      // of append_kv, there
 
   Operation() = default;
   explicit Operation(Kind k, int32_t rows);   // all else zero, padding too: lists are compared as bytes

@@ -55,12 +55,12 @@ __device__ __forceinline__ void load_matrices_2(uint32_t* out, const void* row) 
 // 16 bytes from global to shared memory, past the registers; zeros where not `valid`. Committed in groups, waited for by
 // how many may still be under way.
 __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;\n"); }
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 template <int kUnderWay>
 __device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kUnderWay));
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kUnderWay) : "memory");
 }
 // Streamed once: past the first-level cache.
 __device__ __forceinline__ uint4 load_once(const void* p) {

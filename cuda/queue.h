@@ -50,10 +50,14 @@ struct Geometry {
   size_t shared_bytes = 0;   // dynamic
 };
 
-// Only in .cu files. Kernels that take more than 48 KiB of dynamic shared memory are told so once (allow_shared).
+// Only in .cu files. A kernel that takes more than 48 KiB of dynamic shared memory has to be told so.
 template <class... P, class... A>
 void launch(Queue& queue, const Geometry& geometry, void (*kernel)(P...), A&&... args) {
   if (queue.failed() || geometry.grid.x == 0 || geometry.grid.y == 0 || geometry.grid.z == 0) return;
+  if (geometry.shared_bytes > (size_t{48} << 10) &&
+      !queue.check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(geometry.shared_bytes)),
+                   "asking for shared memory"))
+    return;
   cudaLaunchConfig_t config = {};
   config.gridDim = geometry.grid;
   config.blockDim = geometry.block;

@@ -169,6 +169,7 @@ struct StepLimits {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   int64_t max_in = 0;                     // widest matmul input
   int32_t max_top_keys = 0;               // keys of a job of top_keys; 0: there will be none
+  int32_t n_layers = 0;                   // of Step::heads; 0: there will be none
 };
 
 // A stretch of host memory.

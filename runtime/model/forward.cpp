@@ -135,6 +135,7 @@ StepLimits step_limits(const Hyperparameters& h, int32_t max_rows, int32_t max_c
   limits.n_kv_heads = h.n_kv_heads;
   limits.head_dim = h.head_dim;
   limits.max_in = std::max({h.n_embd, h.q_dim(), h.max_ff()});
+  limits.n_layers = h.n_layers;
   return limits;
 }
 

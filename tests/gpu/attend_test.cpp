@@ -1,0 +1,202 @@
+// Attention of generated tokens and of prompts: cuda/attend_decode.cu, cuda/attend_prefill.cu, against the plain CPU path
+// on the same bytes of K and V.
+#include "tests/gpu/kv_pages.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/threads.h"
+#endif
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+
+// Of the largest output. Decode: queries and weights have 22 bits, K and V are as stored; the rest is floats' rounding.
+// Prefill: queries, weights and what F32, Q8_0 and Q4_0 hold are rounded to halves, 2^-12 of each.
+constexpr double kDecodeError = 1e-5, kPrefillError = 2e-3;
+
+struct Case {
+  KvType type;
+  int32_t dim, n_kv_heads, group;
+  std::vector<int32_t> lengths;          // of the sequences, with the step's rows
+  std::vector<int32_t> rows;             // of each in the step, its last ones
+  int32_t window = 0;
+};
+
+StepLimits limits(const Case& c, int32_t max_context = 2048) {
+  StepLimits l;
+  l.max_rows = 256;
+  l.max_context = max_context;
+  l.n_heads = c.n_kv_heads * c.group, l.n_kv_heads = c.n_kv_heads, l.head_dim = c.dim;
+  l.max_in = 256;
+  l.n_layers = 2;
+  return l;
+}
+
+// Outputs with the stride's gaps, which stay NaN.
+std::vector<float> attend(Machine* m, Phase phase, const Case& c) {
+  const KvFormat kv = kv_format(c.type, 2, c.n_kv_heads, c.dim);
+  std::vector<std::unique_ptr<Pages>> pages;
+  std::vector<KvView> views;
+  std::vector<Row> rows;
+  for (size_t s = 0; s < c.lengths.size(); ++s) {
+    pages.push_back(std::make_unique<Pages>(m, kv, c.lengths[s], 20 + s));
+    views.push_back(pages.back()->view());
+    for (int32_t p = c.lengths[s] - c.rows[s]; p < c.lengths[s]; ++p) rows.push_back({0, p, static_cast<int32_t>(s)});
+  }
+  const size_t width = static_cast<size_t>(c.n_kv_heads * c.group * c.dim), q_stride = width + 16, out_stride = width + 3;
+  Buffer<float> q(m, normal_values((rows.size() - 1) * q_stride + width, 3, 2.0f)), out(m, (rows.size() - 1) * out_stride + width);
+  Step step;
+  step.phase = phase;
+  step.kv = kv;
+  step.rows = rows;
+  step.sequences = views;
+  AttendShape shape;
+  shape.n_heads = c.n_kv_heads * c.group;
+  shape.q_stride = static_cast<int64_t>(q_stride), shape.out_stride = static_cast<int64_t>(out_stride);
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
+  shape.window = c.window;
+  (*m)->begin_step(step);
+  (*m)->attend(1, q.cptr(), out.ptr(), shape);
+  m->end();
+  return out.get();
+}
+
+void expect_as_plain(Phase phase, const Case& c) {
+  SCOPED_TRACE(std::string(name_of(c.type)) + " of " + std::to_string(c.dim) + ", group " + std::to_string(c.group) + ", length " +
+               std::to_string(c.lengths[0]) + ", window " + std::to_string(c.window));
+  const auto [expected, got] = on_both(limits(c), [&](Machine* m) { return attend(m, phase, c); });
+  expect_near(got, expected, phase == Phase::decode ? kDecodeError : kPrefillError);
+}
+
+constexpr int32_t kDims[] = {32, 64, 80, 96, 128, 256};
+
+TEST(GpuAttendDecode, EveryTypeAndHeadSize) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : kDims)
+      if (stores(type, dim)) expect_as_plain(Phase::decode, {type, dim, 2, 3, {77}, {1}});
+}
+
+TEST(GpuAttendDecode, EveryGroup) {
+  for (const int32_t group : {1, 2, 7, 8, 9, 17}) expect_as_plain(Phase::decode, {KvType::f16, 64, 2, group, {130}, {1}});
+}
+
+TEST(GpuAttendDecode, EveryLength) {
+  for (const KvType type : {KvType::f16, KvType::q4_0})
+    for (const int32_t length : {1, 15, 16, 17, 63, 64, 65, 128, 129, 300}) expect_as_plain(Phase::decode, {type, 32, 1, 2, {length}, {1}});
+}
+
+TEST(GpuAttendDecode, LongerSplits) {
+  expect_as_plain(Phase::decode, {KvType::f16, 32, 1, 2, {2047}, {1}});
+  for (const int32_t length : {2049, 2300}) {
+    const Case c{KvType::f16, 32, 1, 2, {length}, {1}};
+    const auto [expected, got] = on_both(limits(c, 2300), [&](Machine* m) { return attend(m, Phase::decode, c); });
+    expect_near(got, expected, kDecodeError);
+  }
+}
+
+TEST(GpuAttendDecode, Windows) {
+  for (const KvType type : {KvType::f16, KvType::q8_0})
+    for (const int32_t window : {1, 16, 50, 64, 200}) expect_as_plain(Phase::decode, {type, 64, 2, 2, {170}, {1}, window});
+}
+
+TEST(GpuAttendDecode, RowsOfSeveralSequences) {
+  expect_as_plain(Phase::decode, {KvType::f16, 64, 2, 4, {70, 3, 129}, {3, 1, 2}});
+}
+
+// The same bits, whoever stands beside.
+TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
+  const Case all{KvType::f16, 64, 2, 4, {150}, {5}};
+  Machine m(true, limits(all));
+  const std::vector<float> together = attend(&m, Phase::decode, all);
+  Case first = all;
+  first.lengths = {146}, first.rows = {1};
+  const std::vector<float> alone = attend(&m, Phase::decode, first);
+  EXPECT_TRUE(same_bits(together.data(), alone.data(), alone.size()));
+}
+
+#ifdef ORRERY_EMULATED
+// What a forgotten barrier would change.
+TEST(GpuAttendDecode, ThreadsRunInAnyOrder) {
+  for (const KvType type : kKvTypes) {
+    const Case c{type, 64, 2, 9, {200, 90}, {1, 2}};
+    Machine m(true, limits(c));
+    const std::vector<float> forwards = attend(&m, Phase::decode, c);
+    emulated::set_reversed(true);
+    const std::vector<float> backwards = attend(&m, Phase::decode, c);
+    emulated::set_reversed(false);
+    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << name_of(type);
+  }
+}
+#endif
+
+// Scores of -infinity weigh nothing; NaN stays to be seen.
+TEST(GpuAttendDecode, WhatIsNotFinite) {
+  const KvFormat kv = kv_format(KvType::f16, 1, 1, 32);
+  const auto [expected, got] = on_both(limits({KvType::f16, 32, 1, 2, {}, {}}), [&](Machine* m) {
+    const Pages pages(m, kv, 20, 4);
+    const KvView view = pages.view();
+    std::vector<float> queries = normal_values(4 * 32, 5);
+    for (size_t i = 0; i < 32; ++i) queries[32 + i] = 0.0f;
+    queries[64] = NAN;
+    Buffer<float> q(m, queries), out(m, 4 * 32);
+    Step step;
+    step.kv = kv;
+    step.sequences = {&view, 1};
+    AttendShape shape;
+    shape.n_heads = 2;
+    shape.q_stride = shape.out_stride = 64;
+    shape.scale = 1.0f;
+    m->begin(Phase::decode, 2, 18, step);
+    (*m)->attend(0, q.cptr(), out.ptr(), shape);
+    m->end();
+    return out.get();
+  });
+  expect_near(got, expected, kDecodeError);
+  EXPECT_TRUE(std::isnan(got[64])) << "the test asks nothing";
+}
+
+// Slots in any order and of any number, in the coarser type, over one graph that is replayed.
+TEST(GpuAttendDecode, ResidentHeads) {
+  constexpr int32_t kLayers = 2, kKvHeads = 3, kGroup = 2, kDim = 64;
+  const Case c{KvType::f16, kDim, kKvHeads, kGroup, {}, {}};
+  for (const KvType slots : {KvType::f16, KvType::q4_0}) {
+    const KvFormat kv = kv_format(KvType::f16, kLayers, kKvHeads, kDim), heads_kv = kv_format(slots, kLayers, kKvHeads, kDim);
+    const auto [expected, got] = on_both(limits(c), [&](Machine* m) {
+      std::vector<float> all;
+      const Pages pages(m, kv, 100, 4), store(m, heads_kv, 320, 5);   // tiles of its pages are dealt out to the heads
+      const KvView view = pages.view();
+      const size_t width = kKvHeads * kGroup * kDim;
+      Buffer<float> q(m, normal_values(width, 6)), out(m, width);
+      for (const int32_t at : {1, 2}) {
+        std::vector<std::vector<uint64_t>> tiles(kLayers * kKvHeads);
+        std::vector<HeadView> heads;
+        for (size_t h = 0; h < tiles.size(); ++h) {
+          const int32_t n_keys = at * 1 + static_cast<int32_t>(h) * 31;
+          for (int32_t t = 0; t * kPageTokens < n_keys; ++t)
+            tiles[h].push_back(store.addresses()[(h + static_cast<size_t>(3 * t)) % 5] + h * heads_kv.head_bytes());
+          heads.push_back({tiles[h].data(), n_keys, tiles[h][0]});
+        }
+        Step step;
+        step.kv = kv, step.heads_kv = heads_kv;
+        step.sequences = {&view, 1};
+        step.heads = heads;
+        AttendShape shape;
+        shape.n_heads = kKvHeads * kGroup;
+        shape.q_stride = shape.out_stride = static_cast<int64_t>(width);
+        shape.scale = 0.125f;
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          m->begin(Phase::decode, 1, 90 + at, step);
+          (*m)->attend(layer, q.cptr(), out.ptr(), shape);
+          m->end();
+          const std::vector<float> one = out.get();
+          all.insert(all.end(), one.begin(), one.end());
+        }
+      }
+      return all;
+    });
+    expect_near(got, expected, kDecodeError);
+  }
+}
+
+}  // namespace
+}  // namespace orrery

@@ -1,0 +1,65 @@
+// Sequences' keys and values in pages on a machine, made from a seed as floats and stored as the CPU backend stores them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/cpu/blocks.h"
+#include "tests/gpu/device_fixture.h"
+
+namespace orrery::testing {
+
+inline KvFormat kv_format(KvType type, int32_t n_layers, int32_t n_kv_heads, int32_t head_dim) {
+  KvFormat kv;
+  kv.type = type;
+  kv.n_layers = n_layers, kv.n_kv_heads = n_kv_heads, kv.head_dim = head_dim;
+  return kv;
+}
+
+// Writes a token of every layer and head to its page. K and V of all layers and heads: the same order as in a page.
+inline void store_token(const KvFormat& kv, int32_t slot, Random* random, std::byte* page) {
+  std::vector<float> x(static_cast<size_t>(kv.head_dim));
+  for (int32_t head = 0; head < kv.n_layers * kv.n_kv_heads; ++head)
+    for (int32_t i = 0; i < 2; ++i) {
+      for (float& v : x) v = random->normal();
+      cpu::store_kv(kv_tensor_type(kv.type), x.data(), kv.head_dim,
+                    page + static_cast<uint64_t>(head) * kv.head_bytes() + static_cast<uint64_t>(slot) * kv.token_bytes() +
+                        static_cast<uint64_t>(i) * kv.vector_bytes());
+    }
+}
+
+// One sequence of n tokens; slots behind them are NaN.
+class Pages {
+ public:
+  Pages(Machine* machine, const KvFormat& kv, int32_t n_tokens, uint64_t seed) {
+    Random random(seed);
+    for (int32_t first = 0; first < n_tokens; first += kPageTokens) {
+      std::vector<std::byte> page(kv.page_bytes(), std::byte{0xFF});
+      for (int32_t t = 0; t < std::min(kPageTokens, n_tokens - first); ++t) store_token(kv, t, &random, page.data());
+      pages_.push_back(std::make_unique<Buffer<std::byte>>(machine, page));
+      addresses_.push_back(pages_.back()->address());
+    }
+  }
+  KvView view() const { return {addresses_.data(), static_cast<int32_t>(addresses_.size())}; }
+  const uint64_t* addresses() const { return addresses_.data(); }
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> all;
+    for (const auto& page : pages_) {
+      const std::vector<std::byte> one = page->get();
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Buffer<std::byte>>> pages_;
+  std::vector<uint64_t> addresses_;
+};
+
+inline const char* name_of(KvType type) {
+  return type == KvType::f32 ? "f32" : type == KvType::f16 ? "f16" : type == KvType::q8_0 ? "q8_0" : "q4_0";
+}
+constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
+inline bool stores(KvType type, int32_t head_dim) { return type == KvType::f32 || type == KvType::f16 || head_dim % 32 == 0; }
+
+}  // namespace orrery::testing

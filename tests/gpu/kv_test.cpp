@@ -1,0 +1,140 @@
+// Keys and values to pages and slots, and between types: cuda/kv.cu. All to the bit.
+#include "tests/gpu/kv_pages.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+
+constexpr int32_t kHeads = 3, kLayers = 2;
+
+StepLimits limits(int32_t head_dim) {
+  StepLimits l;
+  l.max_rows = 8;
+  l.max_context = 256;
+  l.n_heads = l.n_kv_heads = kHeads, l.head_dim = head_dim;
+  l.max_in = 256;
+  l.n_layers = kLayers;
+  return l;
+}
+
+// Values as they are hard to store: zeros of both signs, ties, blocks of equals, tiny and huge ones, and, in types that
+// replace them, what is not finite.
+std::vector<float> awkward_values(size_t n, bool not_finite) {
+  std::vector<float> x = normal_values(n, 7, 3.0f);
+  for (size_t i = 0; i + 32 <= n; i += 32) {
+    const size_t kind = i / 32 % 8;
+    for (size_t j = i; j < i + 32; ++j) {
+      if (kind == 1) x[j] = 0.0f;
+      if (kind == 2) x[j] = j % 2 ? 0.0f : -0.0f;
+      if (kind == 3) x[j] = j % 3 ? 5.0f : -5.0f;
+      if (kind == 4) x[j] *= 1e-7f;
+      if (kind == 5) x[j] = static_cast<float>(static_cast<int>(j % 32) - 16) * 0.5f;
+      if (kind == 6 && not_finite && j % 7 == 0) x[j] = j % 2 ? NAN : INFINITY;
+      if (kind == 7) x[j] *= 1e4f;
+    }
+  }
+  return x;
+}
+
+TEST(GpuKv, AppendsAsTheCpuDoes) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : {32, 80, 128}) {
+      if (!stores(type, dim)) continue;
+      SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+      const KvFormat kv = kv_format(type, kLayers, kHeads, dim);
+      const auto [expected, got] = on_both(limits(dim), [&](Machine* m) {
+        constexpr int32_t kRows = 5;
+        const size_t width = static_cast<size_t>(kHeads * dim), stride = width + 4, n = 4 * stride + width;
+        Buffer<float> k(m, awkward_values(n, type == KvType::q8_0 || type == KvType::q4_0)), v(m, normal_values(n, 8));
+        const Pages pages(m, kv, 70, 9);
+        const KvView view = pages.view();
+        Step step;
+        step.kv = kv;
+        step.sequences = {&view, 1};
+        m->begin(Phase::prefill, kRows, 62, step);   // over the end of a page
+        (*m)->append_kv(1, k.cptr(), v.cptr(), static_cast<int64_t>(stride));
+        m->end();
+        return pages.bytes();
+      });
+      EXPECT_TRUE(got == expected);
+    }
+}
+
+TEST(GpuKv, AppendsToResidentSlots) {
+  const int32_t dim = 64;
+  for (const KvType type : kKvTypes)
+    for (const KvType slots : kKvTypes) {
+      if (finer(slots, type)) continue;
+      SCOPED_TRACE(std::string(name_of(type)) + " to " + name_of(slots));
+      const KvFormat kv = kv_format(type, kLayers, kHeads, dim), heads_kv = kv_format(slots, kLayers, kHeads, dim);
+      const auto [expected, got] = on_both(limits(dim), [&](Machine* m) {
+        Buffer<float> x(m, awkward_values(2 * kHeads * dim, false));
+        const Pages pages(m, kv, 10, 9);
+        const KvView view = pages.view();
+        Buffer<std::byte> tile(m, heads_kv.page_bytes());
+        std::vector<uint64_t> tiles;
+        std::vector<HeadView> heads;
+        tiles.reserve(kLayers * kHeads);
+        for (uint64_t h = 0; h < kLayers * kHeads; ++h) {
+          tiles.push_back(tile.address() + h * heads_kv.head_bytes());
+          heads.push_back({&tiles.back(), static_cast<int32_t>(h + 1), tiles.back() + h * heads_kv.token_bytes()});
+        }
+        Step step;
+        step.kv = kv, step.heads_kv = heads_kv;
+        step.sequences = {&view, 1};
+        step.heads = heads;
+        m->begin(Phase::decode, 1, 9, step);
+        for (int32_t layer = 0; layer < kLayers; ++layer) (*m)->append_kv(layer, x.cptr(), x.cptr() + kHeads * dim, kHeads * dim);
+        m->end();
+        return tile.get();
+      });
+      EXPECT_TRUE(got == expected);
+    }
+}
+
+TEST(GpuKv, ConvertsAsTheCpuDoes) {
+  for (const KvType from : kKvTypes)
+    for (const KvType to : kKvTypes) {
+      const bool blocks = from >= KvType::q8_0 || to >= KvType::q8_0;
+      const uint64_t n = blocks ? 32 * 37 : 32 * 37 + 16;
+      SCOPED_TRACE(std::string(name_of(from)) + " to " + name_of(to));
+      const std::vector<float> values = awkward_values(n, false);
+      std::vector<std::byte> source(row_bytes(kv_tensor_type(from), n));
+      cpu::store_kv(kv_tensor_type(from), values.data(), static_cast<int32_t>(n), source.data());
+      const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
+        Buffer<std::byte> in(m, source), out(m, row_bytes(kv_tensor_type(to), n));
+        (*m)->convert_kv(out.ptr(), to, in.cptr(), from, n);
+        EXPECT_TRUE((*m)->synchronize().ok());
+        return out.get();
+      });
+      EXPECT_TRUE(got == expected);
+    }
+}
+
+TEST(GpuKv, KeepsTheLastQueries) {
+  const KvFormat kv = kv_format(KvType::f16, kLayers, kHeads, 32);
+  const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
+    const size_t width = kHeads * 32;
+    const Pages pages(m, kv, 64, 1);
+    const KvView view = pages.view();
+    Buffer<float> q(m, normal_values(7 * width, 2)), out(m, 7 * width), ring(m, kLayers * 4 * width);
+    Step step;
+    step.kv = kv;
+    step.sequences = {&view, 1};
+    step.queries = {ring.ptr(), 4};
+    AttendShape shape;
+    shape.n_heads = kHeads;
+    shape.q_stride = shape.out_stride = static_cast<int64_t>(width);
+    for (const int32_t n : {2, 7, 1}) {
+      m->begin(Phase::prefill, n, 11 + n, step);
+      (*m)->attend(1, q.cptr(), out.ptr(), shape);
+      m->end();
+    }
+    return ring.get();
+  });
+  EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace orrery
