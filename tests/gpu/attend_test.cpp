@@ -198,5 +198,58 @@ TEST(GpuAttendDecode, ResidentHeads) {
   }
 }
 
+TEST(GpuAttendPrefill, EveryTypeAndHeadSize) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : kDims)
+      if (stores(type, dim)) expect_as_plain(Phase::prefill, {type, dim, 1, 3, {83}, {11}});
+}
+
+TEST(GpuAttendPrefill, EveryGroup) {
+  for (const int32_t group : {1, 2, 7, 130}) expect_as_plain(Phase::prefill, {KvType::f16, 32, 1, group, {90}, {group > 100 ? 3 : 90}});
+}
+
+TEST(GpuAttendPrefill, EveryLength) {
+  for (const int32_t length : {1, 2, 63, 64, 65, 129}) expect_as_plain(Phase::prefill, {KvType::f16, 32, 1, 2, {length}, {length}});
+  expect_as_plain(Phase::prefill, {KvType::q8_0, 32, 2, 4, {300}, {1}});
+}
+
+TEST(GpuAttendPrefill, Windows) {
+  for (const KvType type : {KvType::f16, KvType::f32})
+    for (const int32_t window : {1, 20, 64, 100}) expect_as_plain(Phase::prefill, {type, 32, 1, 2, {200}, {90}, window});
+}
+
+TEST(GpuAttendPrefill, RowsOfSeveralSequences) {
+  for (const KvType type : {KvType::f16, KvType::q4_0}) expect_as_plain(Phase::prefill, {type, 32, 2, 2, {70, 3, 200}, {10, 3, 100}});
+}
+
+// The same bits, however the prompt is cut and whoever stands beside.
+TEST(GpuAttendPrefill, ChunksChangeNothing) {
+  for (const int32_t window : {0, 40}) {
+    Case whole{KvType::f16, 64, 1, 4, {100}, {50}, window};
+    Machine m(true, limits(whole));
+    const std::vector<float> together = attend(&m, Phase::prefill, whole);
+    Case part = whole;
+    for (const int32_t n : {1, 7, 33, 49}) {   // the same queries: the first of the step
+      part.lengths = {50 + n}, part.rows = {n};
+      const std::vector<float> alone = attend(&m, Phase::prefill, part);
+      EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0) << n;
+    }
+  }
+}
+
+#ifdef ORRERY_EMULATED
+TEST(GpuAttendPrefill, ThreadsRunInAnyOrder) {
+  for (const KvType type : {KvType::f16, KvType::q4_0}) {
+    const Case c{type, 32, 1, 2, {200, 30}, {70, 20}};
+    Machine m(true, limits(c));
+    const std::vector<float> forwards = attend(&m, Phase::prefill, c);
+    emulated::set_reversed(true);
+    const std::vector<float> backwards = attend(&m, Phase::prefill, c);
+    emulated::set_reversed(false);
+    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << name_of(type);
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace orrery
