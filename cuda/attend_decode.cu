@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   __shared__ float sums[kMergeWarps][256], totals[kMergeWarps];
   float4 o[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};   // dimensions 4 lane .., 128 + 4 lane ..
   float l = 0.0f;
-  for (int i = warp; i < n; i += kMergeWarps) {
+  ORRERY_UNROLL_TWICE for (int i = warp; i < n; i += kMergeWarps) {
     const float2 part = ml[i];
     if (part.y == 0.0f) continue;
     const float weight = exp2_approx(part.x - m);

@@ -89,7 +89,7 @@ __device__ __forceinline__ uint4 unpack_eight(const std::byte* vector, int at) {
 template <KvType kType, int kDim>
 __device__ __forceinline__ void unpack_step(std::byte* to, const std::byte* raw, int first, int last) {
   using P = Prefill<kType, kDim>;
-  for (int i = static_cast<int>(threadIdx.x); i < P::kKeys * 2 * (kDim / 8); i += P::kThreads) {
+  ORRERY_UNROLL_TWICE for (int i = static_cast<int>(threadIdx.x); i < P::kKeys * 2 * (kDim / 8); i += P::kThreads) {
     const int token = i / (2 * (kDim / 8)), is_value = i / (kDim / 8) % 2, at = i % (kDim / 8) * 8;
     uint4 halves = make_uint4(0, 0, 0, 0);
     if (token >= first && token < last) halves = unpack_eight<kType>(raw + token * P::kTokenBytes + is_value * P::kVectorBytes, at);

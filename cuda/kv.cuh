@@ -54,10 +54,13 @@ void with_kv_type(KvType type, int head_dim, const F& body) {
   }
 }
 
+// Before loops: unrolled whole, or twice alone, where more would spill.
+#ifdef __CUDACC__
 #define ORRERY_UNROLL _Pragma("unroll")
-#ifndef __CUDACC__
-#undef ORRERY_UNROLL
+#define ORRERY_UNROLL_TWICE _Pragma("unroll 2")
+#else
 #define ORRERY_UNROLL
+#define ORRERY_UNROLL_TWICE
 #endif
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
