@@ -110,19 +110,23 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr int kSteps = kDim / 16;
   static constexpr int kParts = kType == KvType::f32 ? 2 : 1;   // halves that make a value
   static constexpr int kPitch = L::kTokenBytes + (kBlocks ? 0 : 16);   // rows 16 bytes off: no two of eight in the same banks
-  static constexpr int kBytes = G::kStrip * kPitch;
+  static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
 
-  // Tokens [first, last) of the strip at `from`; zeros for the others, whose V is multiplied by 0. Codes are never NaN.
-  static __device__ __forceinline__ void copy(std::byte* strip, const std::byte* from, int first, int last, int lane) {
-    constexpr int kChunks = L::kTokenBytes;   // 16 tokens, 16 bytes each
-    for (int i = lane; i < kChunks; i += 32) {
-      if constexpr (kBlocks) {
-        copy_async_16(strip + i * 16, from + i * 16);
-      } else {
-        constexpr int kPerToken = L::kTokenBytes / 16;
+  // Tokens [first, last) of the strip at `from`; zeros for the others, whose V is multiplied by 0. Returns where the strip begins:
+  // a resident head's slots of block types lie anywhere, and the 16 bytes around their ends come with them.
+  static __device__ __forceinline__ const std::byte* copy(std::byte* to, const std::byte* from, int first, int last, int lane) {
+    if constexpr (kBlocks) {
+      const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+      const int begin = before + max(first, 0) * L::kTokenBytes, end = before + min(last, G::kStrip) * L::kTokenBytes;
+      for (int i = begin / 16 + lane; i * 16 < end; i += 32) copy_async_16(to + i * 16, from - before + i * 16);
+      return to + before;
+    } else {
+      constexpr int kChunks = L::kTokenBytes, kPerToken = L::kTokenBytes / 16;   // chunks of 16 tokens, of 16 bytes each
+      for (int i = lane; i < kChunks; i += 32) {
         const int token = i / kPerToken;
-        copy_async_16(strip + token * kPitch + i % kPerToken * 16, from + i * 16, token >= first && token < last);
+        copy_async_16(to + token * kPitch + i % kPerToken * 16, from + i * 16, token >= first && token < last);
       }
+      return to;
     }
   }
 
@@ -130,11 +134,11 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr int kPairStep = kType == KvType::f16 ? 8 : 2;
   static __device__ __forceinline__ int query_dim(int k, int t) { return 16 * k + (kType == KvType::f16 ? 2 : 4) * t; }
 
-  // b[n]: 16 dimensions of keys 8 n .. 8 n + 7.
-  static __device__ __forceinline__ void keys(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[2][2]) {
+  // b[2 n] and the next: 16 dimensions of keys 8 n .. 8 n + 7.
+  static __device__ __forceinline__ void keys(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
     const int t = lane % 4;
     if constexpr (kType == KvType::f16) {
-      load_matrices_4(b[0], strip + (lane % 8 + lane / 16 * 8) * kPitch + (2 * k + lane / 8 % 2) * 16);
+      load_matrices_4(b, strip + (lane % 8 + lane / 16 * 8) * kPitch + (2 * k + lane / 8 % 2) * 16);
     } else {
       ORRERY_UNROLL for (int n = 0; n < 2; ++n) {
         const std::byte* key = strip + (8 * n + lane / 4) * kPitch;
@@ -143,24 +147,24 @@ struct Strip : KvLayout<kType, kDim> {
           uint32_t low[2], high[2];
           split_halves(x.x, x.y, &high[0], &low[0]);
           split_halves(x.z, x.w, &high[1], &low[1]);
-          b[n][0] = part ? low[0] : high[0], b[n][1] = part ? low[1] : high[1];
+          b[2 * n] = part ? low[0] : high[0], b[2 * n + 1] = part ? low[1] : high[1];
         } else {
           const std::byte* block = key + k / 2 * L::kBlockBytes + 2;
           uint32_t codes;
           if constexpr (kType == KvType::q8_0) codes = load_2x16(block + k % 2 * 16 + 4 * t) ^ 0x80808080u;
           else codes = load_2x16(block + 4 * t) >> k % 2 * 4 & 0x0F0F0F0Fu;
-          b[n][0] = codes_to_halves<kType>(codes, 0x4140), b[n][1] = codes_to_halves<kType>(codes, 0x4342);
+          b[2 * n] = codes_to_halves<kType>(codes, 0x4140), b[2 * n + 1] = codes_to_halves<kType>(codes, 0x4342);
         }
       }
     }
   }
 
-  // b[n]: two columns of 8 dimensions, of all 16 keys. value_dim() says which dimension column c of n is.
+  // b[2 n] and the next: 8 dimensions of all 16 keys. value_dim() says which dimension column c of n is.
   static __device__ __forceinline__ int value_dim(int k, int n, int c) { return 16 * k + (kType == KvType::f16 ? 8 * n + c : 2 * c + n); }
-  static __device__ __forceinline__ void values(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[2][2]) {
+  static __device__ __forceinline__ void values(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
     const int t = lane % 4, c = lane / 4;
     if constexpr (kType == KvType::f16) {
-      load_matrices_4_transposed(b[0], strip + (lane % 16) * kPitch + L::kVectorBytes + (2 * k + lane / 16) * 16);
+      load_matrices_4_transposed(b, strip + (lane % 16) * kPitch + L::kVectorBytes + (2 * k + lane / 16) * 16);
     } else {
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
         const std::byte* value = strip + (8 * half + 2 * t) * kPitch + L::kVectorBytes;   // and the next key's
@@ -170,12 +174,12 @@ struct Strip : KvLayout<kType, kDim> {
           uint32_t low[2], high[2];
           split_halves(x.x, y.x, &high[0], &low[0]);
           split_halves(x.y, y.y, &high[1], &low[1]);
-          b[0][half] = part ? low[0] : high[0], b[1][half] = part ? low[1] : high[1];
+          b[half] = part ? low[0] : high[0], b[2 + half] = part ? low[1] : high[1];
         } else {
           const std::byte* block = value + k / 2 * L::kBlockBytes + 2 + 2 * c + (kType == KvType::q8_0 ? k % 2 * 16 : 0);
           const uint32_t pair = load_16(block) | load_16(block + kPitch) << 16;
           const uint32_t codes = kType == KvType::q8_0 ? pair ^ 0x80808080u : pair >> k % 2 * 4 & 0x0F0F0F0Fu;
-          b[0][half] = codes_to_halves<kType>(codes, 0x4240), b[1][half] = codes_to_halves<kType>(codes, 0x4341);
+          b[half] = codes_to_halves<kType>(codes, 0x4240), b[2 + half] = codes_to_halves<kType>(codes, 0x4341);
         }
       }
     }
@@ -209,10 +213,10 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
     const uint4 query = queries[k * 32 + lane];
     const uint32_t a[4] = {query.x, query.y, query.z, query.w};
     ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
-      uint32_t b[2][2];
+      uint32_t b[4];
       S::keys(strip, k, part, lane, b);
-      mma_f16(c[0], a, b[0]);
-      mma_f16(c[1], a, b[1]);
+      mma_f16(c[0], a, b);
+      mma_f16(c[1], a, b + 2);
     }
     if (S::kBlocks && k % 2 == 0) continue;
     if (!S::kBlocks && k + 1 < S::kSteps) continue;
@@ -262,10 +266,10 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
       split_halves(weight[2], weight[3], &a[2], &a[3]);
     }
     ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
-      uint32_t b[2][2];
+      uint32_t b[4];
       S::values(strip, k, part, lane, b);
-      mma_f16(to->o[2 * k], a, b[0]);
-      mma_f16(to->o[2 * k + 1], a, b[1]);
+      mma_f16(to->o[2 * k], a, b);
+      mma_f16(to->o[2 * k + 1], a, b + 2);
     }
   }
 }
@@ -314,11 +318,11 @@ __global__ void __launch_bounds__(G::kThreads) attend_decode_kernel(DecodeWork w
       const int at = page * kPageTokens + warp * G::kStrip;
       if (at >= last || at + G::kStrip <= first) continue;
       const std::byte* from = reinterpret_cast<const std::byte*>(span.tiles[page] + span.offset) + warp * G::kStrip * S::kTokenBytes;
-      S::copy(strip, from, first - at, last - at, lane);
+      const std::byte* tokens = S::copy(strip, from, first - at, last - at, lane);
       copy_async_commit();
       copy_async_wait<0>();
       __syncwarp();
-      attend_strip<kType, kDim>(strip, queries, first - at, last - at, lane, &part);
+      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part);
       __syncwarp();   // before the next strip comes
     }
     part.l += __shfl_xor_sync(kAllLanes, part.l, 1);
@@ -413,6 +417,7 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   const int32_t wave = wave_rows(n_rows, row_partial_bytes(shape.n_heads, w.max_splits, dim));
   w.partial_o = reinterpret_cast<float*>(scratch);
   w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * dim);
+  if (!attends(shape.kv.type, dim)) return void(queue.check(cudaErrorInvalidValue, kNoSuchHead));
   for (; w.first_row < n_rows; w.first_row += wave) {
     w.n_rows = std::min(wave, n_rows - w.first_row);
     const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;

@@ -255,6 +255,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads) attend_prefill
 
 void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, const Attention& shape, ConstRows q, Rows out, int32_t n_rows,
                     std::byte*) {
+  if (!attends(shape.kv.type, shape.kv.head_dim)) return void(queue.check(cudaErrorInvalidValue, kNoSuchHead));
   with_kv_type(shape.kv.type, shape.kv.head_dim, [&](auto type, auto head_dim) {
     constexpr KvType kType = decltype(type)::value;
     constexpr int kDim = decltype(head_dim)::value;

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <mutex>
 
@@ -93,7 +94,8 @@ struct ScratchPlan {
   uint64_t rows = 0, pages = 0, frequencies = 0, heads = 0;   // uploaded
   uint64_t tiles = 0;                                         // of the heads, as many as a step has
   uint64_t upload_bytes = 0;
-  uint64_t rope = 0, quantized = 0, attend = 0, total = 0;
+  uint64_t rope = 0, quantized = 0, attend = 0, top_keys = 0, total = 0;
+  TopKeysPlan top_keys_plan;
   int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
 
   ScratchPlan() = default;
@@ -117,6 +119,8 @@ struct ScratchPlan {
     rope = take(n_rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
     quantized = take(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in));
     attend = take(attend_scratch_bytes(shape, l));
+    top_keys_plan = TopKeysPlan(l);
+    top_keys = take(top_keys_plan.bytes);
   }
 };
 
@@ -423,6 +427,7 @@ void CudaBackend::begin_step(const Step& step) {
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
     const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, head.n_keys, 0};
     std::memcpy(bounce.data() + plan_.heads + i * sizeof there, &there, sizeof there);
+    assert(step_bytes_ + bytes <= plan_.upload_bytes);   // StepLimits::n_layers and max_context say how much there can be
     if (bytes > 0) std::memcpy(bounce.data() + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;
   }
@@ -525,7 +530,47 @@ void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, cons
   set_format(&op.attention.kv, op.attention.resident ? step_.heads_kv : step_.kv);
 }
 
-void CudaBackend::top_keys(Span<const TopKeysJob>, const TopKeysShape&) {}
+// In batches of queries, those of a job together if they fit: its keys are read once for all of them.
+void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  const Ptr<std::byte> at{address(scratch)};
+  const int64_t group_floats = int64_t{plan.group} * shape.kv.head_dim;
+  size_t next_job = 0;
+  int32_t next_position = 0;
+  while (next_job < jobs.size() && !queue_.failed()) {
+    TopKeysPart parts[TopKeysPlan::kBatch];
+    const TopKeysJob* owners[TopKeysPlan::kBatch];
+    int32_t n_parts = 0, n_entries = 0, most_keys = 0;
+    while (next_job < jobs.size() && n_entries < TopKeysPlan::kBatch) {
+      const TopKeysJob& job = jobs[next_job];
+      if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysPlan::kBatch - n_entries) break;
+      const int32_t count = std::min(job.n_positions - next_position, TopKeysPlan::kBatch - n_entries);
+      if (count > 0 && job.k > 0) {
+        const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
+        const int64_t row = int64_t{job.layer} * shape.queries.n_rows * shape.n_heads * shape.kv.head_dim;
+        owners[n_parts] = &job;
+        parts[n_parts++] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset,
+                            device(shape.queries.data) + row + job.kv_head * group_floats, job.n_keys, job.k,
+                            job.first_position + next_position, count, n_entries, job.by_score};
+        upload(at + tiles, job.tiles, static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t));
+        n_entries += count;
+        most_keys = std::max(most_keys, job.n_keys);
+      }
+      next_position += std::max(count, 0);
+      if (next_position >= job.n_positions) ++next_job, next_position = 0;
+    }
+    if (n_parts == 0) continue;
+    upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(TopKeysPart));
+    cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
+    for (int32_t i = 0; i < n_parts; ++i) {
+      const TopKeysPart& part = parts[i];
+      const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - owners[i]->first_position);
+      download(owners[i]->out + first * k, at + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t),
+               static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t));
+    }
+  }
+}
 
 void CudaBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {
   Operation& op = note(Operation::Kind::swiglu, n_rows());

@@ -86,6 +86,11 @@ void convert_kv(Queue& queue, std::byte* to, KvType to_type, const std::byte* fr
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
 
 // ---- attend_decode.cu, attend_prefill.cu
+// Whether they have kernels for such heads: of 32, 64, 96, 128, 256, and 80 where it is not in blocks.
+constexpr bool attends(KvType type, int32_t head_dim) {
+  return head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256 ||
+         (head_dim == 80 && (type == KvType::f32 || type == KvType::f16));
+}
 struct Attention {
   KvFormat kv;               // of the pages; of the slots where `resident`
   bool resident;             // over StepView::heads instead of the pages
@@ -98,5 +103,30 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
                    int32_t n_rows, int32_t max_context, std::byte* scratch);
 void attend_prefill(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
                     int32_t n_rows, std::byte* scratch);
+
+// ---- top_keys.cu
+// Some of a job's queries within a batch. They lie at the start of the scratch memory, in order.
+struct TopKeysPart {
+  const uint64_t* tiles;   // on the device
+  uint64_t offset;
+  const float* queries;    // the ring's first position of this layer and KV head's group
+  int32_t n_keys, k;
+  int32_t first_position, n_positions;
+  int32_t first_entry;     // of the batch's queries
+  uint32_t by_score;
+};
+// Where a batch's things lie in the scratch memory, in bytes: parts, tiles (kBatch, tile_stride), keys that were found
+// (kBatch, stride; of a part one behind the other, k each), entries. Strides count keys and tiles.
+struct TopKeysPlan {
+  static constexpr int32_t kBatch = 10;   // queries
+  uint64_t tiles = 0, out = 0, entries = 0, entry_bytes = 0, bytes = 0;
+  int64_t stride = 0, tile_stride = 0;
+  int32_t group = 0;
+  TopKeysPlan() = default;
+  explicit TopKeysPlan(const StepLimits& limits);
+};
+// The batch's parts and tiles are there.
+void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
+              int32_t most_keys);
 
 }  // namespace orrery::cuda

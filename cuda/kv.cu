@@ -16,23 +16,6 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 __device__ __forceinline__ float finite_or_zero(float x) { return fabsf(x) < INFINITY ? x : 0.0f; }
 
-// The lane's value of the 32 that begin at `block` times 32.
-__device__ float load_value(KvType type, const std::byte* values, int64_t block, int lane) {
-  switch (type) {
-    case KvType::f32: return reinterpret_cast<const float*>(values)[block * 32 + lane];
-    case KvType::f16: return half_at(values + (block * 32 + lane) * 2);
-    case KvType::q8_0: {
-      const std::byte* b = values + block * 34;
-      return __fmul_rn(half_at(b), static_cast<float>(static_cast<int8_t>(b[2 + lane])));
-    }
-    default: {
-      const std::byte* b = values + block * 18;
-      const int pair = static_cast<int>(static_cast<uint8_t>(b[2 + lane % 16]));
-      return __fmul_rn(half_at(b), static_cast<float>((pair >> (lane / 16 * 4) & 15) - 8));
-    }
-  }
-}
-
 __device__ void store_half(std::byte* to, uint32_t bits) { *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(bits); }
 
 // Stores the lanes' values; returns the lane's as it will be read. In the quantized types all lanes have one.

@@ -9,6 +9,8 @@
 
 namespace orrery::cuda {
 
+inline constexpr char kNoSuchHead[] = "attending with heads of a size that no kernel is made for";
+
 constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
 
 // Of one K or V of `n` values.
@@ -41,7 +43,7 @@ void with_head_dim(int head_dim, const F& body) {
     case 96: return body(KvTypeIs<kType>{}, DimIs<96>{});
     case 128: return body(KvTypeIs<kType>{}, DimIs<128>{});
     case 256: return body(KvTypeIs<kType>{}, DimIs<256>{});
-    default: return;   // refused when the model is loaded: attends()
+    default: return;   // attends() says no
   }
 }
 template <class F>
@@ -70,6 +72,23 @@ __device__ __forceinline__ uint32_t load_16(const std::byte* p) { return *reinte
 __device__ __forceinline__ uint32_t load_2x16(const std::byte* p) { return load_16(p) | load_16(p + 2) << 16; }
 __device__ __forceinline__ float half_at(const std::byte* p) {
   return __half2float(__ushort_as_half(*reinterpret_cast<const unsigned short*>(p)));
+}
+
+// The lane's value of the 32 that begin at `block` times 32.
+__device__ __forceinline__ float load_value(KvType type, const std::byte* values, int64_t block, int lane) {
+  switch (type) {
+    case KvType::f32: return reinterpret_cast<const float*>(values)[block * 32 + lane];
+    case KvType::f16: return half_at(values + (block * 32 + lane) * 2);
+    case KvType::q8_0: {
+      const std::byte* b = values + block * 34;
+      return __fmul_rn(half_at(b), static_cast<float>(static_cast<int8_t>(b[2 + lane])));
+    }
+    default: {
+      const std::byte* b = values + block * 18;
+      const int pair = static_cast<int>(static_cast<uint8_t>(b[2 + lane % 16]));
+      return __fmul_rn(half_at(b), static_cast<float>((pair >> (lane / 16 * 4) & 15) - 8));
+    }
+  }
 }
 
 __device__ __forceinline__ uint32_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }

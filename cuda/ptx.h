@@ -90,6 +90,7 @@ inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_mat
 inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
 inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
 inline void copy_async_16(void* to, const void* from, bool valid = true) {
+  emulated::aligned_16(from), emulated::aligned_16(to);
   if (valid) std::memcpy(to, from, 16);
   else std::memset(to, 0, 16);
 }

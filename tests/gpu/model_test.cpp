@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_fixture.h"
+#include "tests/support/random_blocks.h"
 
 namespace orrery {
 namespace {

@@ -2,10 +2,21 @@
 // computes its own part of the result. Included by ptx.h in the emulated build alone.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "cuda_fp16.h"
 #include "cuda_runtime.h"
 
 namespace orrery::emulated {
+
+// What a device would refuse to load.
+inline const void* aligned_16(const void* p) {
+  if (reinterpret_cast<uintptr_t>(p) % 16 == 0) return p;
+  std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: 16 bytes that are not aligned\n", blockIdx.x, blockIdx.y, blockIdx.z,
+               threadIdx.x);
+  std::abort();
+}
 
 template <size_t N>
 struct Registers {
@@ -77,7 +88,7 @@ void load_matrices(uint32_t* out, const void* row, bool transposed) {
   };
   for (size_t m = 0; m < N; ++m) {
     if (!transposed) {
-      std::memcpy(&out[m], row_of(m, l / 4) + 4 * (l % 4), 4);
+      std::memcpy(&out[m], static_cast<const std::byte*>(aligned_16(row_of(m, l / 4))) + 4 * (l % 4), 4);
     } else {
       uint16_t low, high;
       std::memcpy(&low, row_of(m, 2 * (l % 4)) + 2 * (l / 4), 2);

@@ -1,0 +1,115 @@
+// The best keys by the last queries: cuda/top_keys.cu, against the plain CPU path.
+#include "tests/gpu/kv_pages.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/threads.h"
+#endif
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using Pooling = KeyScoring::Pooling;
+
+constexpr int32_t kKvHeads = 2, kGroup = 3, kLayers = 2, kRing = 12;
+
+struct Job {
+  int32_t layer, head, n_keys, first, n, k;
+  bool by_score;
+};
+
+// What each job found.
+std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring,
+                                         bool equal_keys = false) {
+  const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
+  const Pages pages(m, kv, 1200, 11);
+  const Pages one(m, kv, kPageTokens, 12);
+  const std::vector<uint64_t> same(20, one.addresses()[0]);
+  Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
+  std::vector<std::vector<uint32_t>> out;
+  std::vector<TopKeysJob> asked;
+  for (const Job& j : jobs) {
+    out.emplace_back(static_cast<size_t>(j.n * j.k) + 1, 12345u);
+    TopKeysJob job;
+    job.layer = j.layer, job.kv_head = j.head;
+    job.tiles = equal_keys ? same.data() : pages.addresses();
+    job.offset = static_cast<uint64_t>(j.layer) * kv.layer_bytes() + static_cast<uint64_t>(j.head) * kv.head_bytes();
+    job.n_keys = j.n_keys, job.first_position = j.first, job.n_positions = j.n, job.k = j.k, job.by_score = j.by_score;
+    asked.push_back(job);
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) asked[i].out = out[i].data();
+  TopKeysShape shape;
+  shape.kv = kv;
+  shape.n_heads = kKvHeads * kGroup;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  shape.queries = {ring.ptr(), kRing};
+  shape.scoring = scoring;
+  (*m)->top_keys(asked, shape);
+  EXPECT_TRUE((*m)->synchronize().ok());
+  for (std::vector<uint32_t>& o : out) {
+    EXPECT_EQ(o.back(), 12345u) << "written behind";
+    o.pop_back();
+  }
+  return out;
+}
+
+StepLimits limits(int32_t dim) {
+  StepLimits l;
+  l.max_rows = 1;
+  l.max_context = 1280;
+  l.n_heads = kKvHeads * kGroup, l.n_kv_heads = kKvHeads, l.head_dim = dim;
+  l.max_in = 256;
+  l.max_top_keys = 1200;
+  return l;
+}
+
+void expect_as_plain(KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring, bool equal_keys = false) {
+  SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+  const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return found(m, type, dim, jobs, scoring, equal_keys); });
+  for (size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(got[i], expected[i]) << "job " << i;
+}
+
+const std::vector<Job> kJobs = {{0, 1, 300, 5, 2, 40, false}, {1, 0, 65, 11, 3, 65, true}, {1, 1, 64, 20, 1, 1, true}, {0, 0, 1, 3, 1, 1, false},
+                                {1, 1, 1200, 6, 1, 100, true}};
+
+TEST(GpuTopKeys, EveryTypeAndHeadSize) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : {32, 80, 256})
+      if (stores(type, dim)) expect_as_plain(type, dim, {{1, 1, 200, 8, 1, 20, true}, {0, 0, 70, 9, 1, 11, false}}, {});
+}
+
+TEST(GpuTopKeys, SeveralJobs) { expect_as_plain(KvType::f16, 64, kJobs, {}); }
+
+TEST(GpuTopKeys, MoreQueriesThanABatch) { expect_as_plain(KvType::q8_0, 32, {{0, 0, 100, 0, 3, 7, false}, {1, 1, 130, 0, 12, 9, true}}, {}); }
+
+TEST(GpuTopKeys, EveryScoring) {
+  for (const bool max_of_group : {false, true})
+    for (const Pooling pooling : {Pooling::avg, Pooling::max})
+      for (const int32_t width : {1, 5, 63}) {
+        SCOPED_TRACE(width);
+        // Pooled maxima are equal for neighbours: in ascending order alone do roundings not decide.
+        expect_as_plain(KvType::f16, 32, {{0, 1, 250, 4, 2, 30, false}}, {max_of_group, pooling, width});
+      }
+}
+
+// Of equal scores, wherever they lie, the lower keys.
+TEST(GpuTopKeys, TiesGoToTheLowerKeys) {
+  const std::vector<Job> jobs = {{0, 0, 1200, 2, 1, 30, true}, {0, 0, 1200, 2, 1, 30, false}};
+  expect_as_plain(KvType::f16, 64, jobs, {}, true);
+  Machine m(true, limits(64));
+  const std::vector<uint32_t> keys = found(&m, KvType::f16, 64, jobs, {}, true)[0];
+  for (size_t i = 0; i + 1 < 18; ++i) EXPECT_EQ(keys[i + 1], keys[i] + kPageTokens);   // 19 tiles of the same keys
+}
+
+#ifdef ORRERY_EMULATED
+TEST(GpuTopKeys, ThreadsRunInAnyOrder) {
+  Machine m(true, limits(64));
+  const auto forwards = found(&m, KvType::f16, 64, kJobs, {});
+  emulated::set_reversed(true);
+  const auto backwards = found(&m, KvType::f16, 64, kJobs, {});
+  emulated::set_reversed(false);
+  EXPECT_EQ(forwards, backwards);
+}
+#endif
+
+}  // namespace
+}  // namespace orrery
