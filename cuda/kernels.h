@@ -86,10 +86,10 @@ void convert_kv(Queue& queue, std::byte* to, KvType to_type, const std::byte* fr
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
 
 // ---- attend_decode.cu, attend_prefill.cu
-// Whether they have kernels for such heads: of 32, 64, 96, 128, 256, and 80 where it is not in blocks.
+// Whether they have kernels for such heads: of 32, 64, 96, 128, 256, and 16 and 80 where they are not in blocks.
 constexpr bool attends(KvType type, int32_t head_dim) {
   return head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256 ||
-         (head_dim == 80 && (type == KvType::f32 || type == KvType::f16));
+         ((head_dim == 16 || head_dim == 80) && (type == KvType::f32 || type == KvType::f16));
 }
 struct Attention {
   KvFormat kv;               // of the pages; of the slots where `resident`

@@ -35,6 +35,9 @@ using DimIs = std::integral_constant<int, kDim>;
 template <KvType kType, class F>
 void with_head_dim(int head_dim, const F& body) {
   switch (head_dim) {
+    case 16:   // of the tests' models
+      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<16>{});
+      return;
     case 32: return body(KvTypeIs<kType>{}, DimIs<32>{});
     case 64: return body(KvTypeIs<kType>{}, DimIs<64>{});
     case 80:

@@ -68,7 +68,7 @@ void expect_as_plain(Phase phase, const Case& c) {
   expect_near(got, expected, phase == Phase::decode ? kDecodeError : kPrefillError);
 }
 
-constexpr int32_t kDims[] = {32, 64, 80, 96, 128, 256};
+constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256};
 
 TEST(GpuAttendDecode, EveryTypeAndHeadSize) {
   for (const KvType type : kKvTypes)
