@@ -12,10 +12,12 @@
 // multiplied into the scores (K) and into the weights (V); F32 as two halves (22 bits; magnitudes up to 65504).
 //
 // Bytes: those of K and V, plus the queries, plus (head_dim + 2) * 4 per query head and split, written and read in the
-// second-level cache: 1.6% of K and V at 256 tokens, F16, and a group of 4. Products: about 160 instructions for a strip of
-// 8 KiB (F16, 128), 350 for 4.3 KiB (Q8_0), a quarter of what 28 processors at 1.8 GHz issue while 360 GB/s arrive.
-// Occupancy: F16 of 128: 38 KiB of shared memory, so 2 blocks of a processor of sm_86 with 64 KiB under way; 5 KiB would hide
-// the latency at a 4090's rate, 8 KiB at a 3060's. Expected: 90% of read bandwidth from 8K tokens on, on both.
+// second-level cache: 1.6% of K and V at 256 tokens, F16, and a group of 4. A strip of heads of 128 is 32 products of matrices (256
+// cycles of a processor of sm_86 or sm_89) and about 260 instructions a warp for F16, 650 for Q8_0 and Q4_0 (the PTX of the loop, without
+// copies). At 28 processors of 1.8 GHz (a 3060) that would take in 1.6 TB/s of F16, 850 GB/s of Q8_0, 450 of Q4_0, and 360 GB/s arrive; a
+// 4090 has five times as many and more, and 1 TB/s. So only Q4_0 on a 3060 comes near the products' rate.
+// Occupancy: F16 of 128: 38 KiB of shared memory and 128 registers, so 2 blocks of a processor of sm_86 with 64 KiB under way; 5 KiB would
+// hide the latency at a 4090's rate, 8 KiB at a 3060's. Expected: 90% of read bandwidth from 8K tokens on, on both; 75% of Q4_0 on a 3060.
 #include <algorithm>
 
 #include "cuda/kv.cuh"
@@ -354,8 +356,7 @@ __global__ void __launch_bounds__(G::kThreads) attend_decode_kernel(DecodeWork w
       const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head + g) * w.max_splits + item.split;
       *reinterpret_cast<float4*>(w.partial_o + to * kDim + dim) = o;
       if (dim == 0) w.partial_ml[to] = make_float2(m, l);
-    }
-    __syncthreads();   // before the next item's queries come
+    }   // the next item's queries lie elsewhere, and its strips come behind a barrier
   }
 }
 
