@@ -51,19 +51,19 @@ struct PrefillWork {
   float scale;   // to powers of two
 };
 
-// A step's keys and values on their way to shared memory; zeros for those outside of [begin, end).
+// A step's keys and values on their way to shared memory; of halves, zeros for those outside of the span.
 template <KvType kType, int kDim>
 __device__ __forceinline__ void fetch_step(std::byte* to, const KeySpan& span, int first) {
   using P = Prefill<kType, kDim>;
   const std::byte* from = reinterpret_cast<const std::byte*>(span.tiles[first / kPageTokens] + span.offset) + first % kPageTokens * P::kTokenBytes;
-  for (int i = static_cast<int>(threadIdx.x); i < P::kKeys * P::kTokenBytes / 16; i += P::kThreads) {
-    if constexpr (P::kRaw) {
-      copy_async_16(to + i * 16, from + i * 16);
-    } else {
-      constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / 2;
+  const int thread = static_cast<int>(threadIdx.x), begin = max(span.first - first, 0), end = min(span.last - first, P::kKeys);
+  if constexpr (P::kRaw) {
+    for (int i = begin * P::kTokenBytes / 16 + thread; i * 16 < end * P::kTokenBytes; i += P::kThreads) copy_async_16(to + i * 16, from + i * 16);
+  } else {
+    constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / 2;
+    for (int i = thread; i < P::kKeys * kPerToken; i += P::kThreads) {
       const int token = i / kPerToken, at = i % kPerToken, is_value = at / kPerVector;
-      copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16,
-                    first + token >= span.first && first + token < span.last);
+      copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16, token >= begin && token < end);
     }
   }
   copy_async_commit();
