@@ -29,19 +29,9 @@ struct ConstRows {
   int64_t stride;
 };
 
-// ---- rows.cu
-// out = x / sqrt(mean(x^2) + eps) * weight, for n_vectors vectors of `dim` in each row.
-void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps);
-// The step's cosines and sines.
-void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, float magnitude);
-void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
-          bool interleaved);
-void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
-void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
-
-// ---- matmul_decode.cu, matmul_prefill.cu, embed.cu: of weights as formats.h lays them out.
 // A row of activations, quantized as the CPU backend does it (runtime/cpu/kernels.h): per 32 values d = max|x| / 127 and
 // int8 q, and sums of 16 q's.
+inline constexpr float kSmallestBlockMax = 1e-35f;   // as there: smaller blocks count as zero
 struct QuantizedRows {
   int8_t* q;        // (n_rows, n_padded)
   float* d;         // (n_rows, n_padded / 32)
@@ -58,6 +48,21 @@ inline QuantizedRows quantized_rows(std::byte* at, int64_t n_rows, int64_t n_col
   return {reinterpret_cast<int8_t*>(at), reinterpret_cast<float*>(at + n_rows * p),
           reinterpret_cast<int16_t*>(at + n_rows * (p + p / 32 * 4)), p};
 }
+
+// ---- rows.cu
+// out = x / sqrt(mean(x^2) + eps) * weight, for n_vectors vectors of `dim` in each row.
+void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps);
+// The same of one vector a row, and what quantize_rows() makes of it.
+void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
+                        int64_t dim, float eps);
+// The step's cosines and sines.
+void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, float magnitude);
+void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
+          bool interleaved);
+void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
+void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
+
+// ---- matmul_decode.cu, matmul_prefill.cu, embed.cu: of weights as formats.h lays them out.
 void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out);
 
 // One product (runtime/backend.h: Product). Several of the same input go to one launch.
@@ -77,6 +82,9 @@ void matmul_decode(Queue& queue, const DeviceShape& device, const Products& prod
                    int32_t n_rows);
 void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
                     int32_t n_rows);
+// out = silu(gate) * up of the two products, as swiglu() computes it; both of one type and shape, `accumulate` not set.
+void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x, const QuantizedRows& quantized, Rows out,
+                  int32_t n_rows);
 void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows);
 
 // ---- kv.cu: rows to pages and slots, and between KV types.

@@ -36,6 +36,12 @@ __device__ __forceinline__ void mma_s8(int32_t* c, const uint32_t* a, const uint
                : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+// c (16, 8) += a (16, 16) b (16, 8) of int8: a's and b's fragments are halves of those above.
+__device__ __forceinline__ void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b));
+}
 // Four (or two) matrices of 8 rows of 16 bytes from shared memory; lane 8 m + r names row r of matrix m.
 __device__ __forceinline__ void load_matrices_4(uint32_t* out, const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -70,6 +76,11 @@ __device__ __forceinline__ uint4 load_once(const void* p) {
                : "l"(p));
   return v;
 }
+__device__ __forceinline__ uint2 load_once_8(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -86,6 +97,7 @@ __device__ __forceinline__ T* dynamic_shared() {
 inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_f16(c, a, b); }
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_bf16(c, a, b); }
 inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { emulated::mma_s8(c, a, b); }
+inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { emulated::mma_s8_k16(c, a, b); }
 inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, false); }
 inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
 inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
@@ -99,6 +111,11 @@ template <int kUnderWay>
 void copy_async_wait() {}
 inline uint4 load_once(const void* p) {
   uint4 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline uint2 load_once_8(const void* p) {
+  uint2 v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }

@@ -2,6 +2,7 @@
 // they cost is their launch.
 #include "cuda/kernels.h"
 #include "cuda/ptx.h"
+#include "cuda/quantize.cuh"
 
 namespace orrery::cuda {
 
@@ -9,9 +10,11 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block a vector. Sums of a fixed shape: thread t adds x[t], x[t + 256], ..., then lanes, then warps.
+// One block a vector. Sums of a fixed shape: thread t adds x[t], x[t + 256], ..., then lanes, then warps. A warp writes 32
+// columns at a time, a group of the quantized row, if there is to be one.
+template <bool kQuantize>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_kernel(ConstRows x, const float* weight, Rows out, int n_vectors, int dim, float eps) {
+    rms_norm_kernel(ConstRows x, const float* weight, Rows out, QuantizedRows quantized, int n_vectors, int dim, float eps) {
   const int row = static_cast<int>(blockIdx.x) / n_vectors, vector = static_cast<int>(blockIdx.x) % n_vectors;
   const float* in = x.data + row * x.stride + static_cast<int64_t>(vector) * dim;
   float* to = out.data + row * out.stride + static_cast<int64_t>(vector) * dim;
@@ -25,7 +28,12 @@ __global__ void __launch_bounds__(kThreads)
   sum = 0.0f;
   for (int i = 0; i < kThreads / 32; ++i) sum += sums[i];
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
-  for (int i = thread; i < dim; i += kThreads) to[i] = in[i] * scale * weight[i];
+  const int n = kQuantize ? static_cast<int>(quantized.n_padded) : dim;
+  for (int i = thread; i < n; i += kThreads) {
+    const float value = i < dim ? in[i] * scale * weight[i] : 0.0f;
+    if (i < dim) to[i] = value;
+    if constexpr (kQuantize) quantize_group(value, quantized, row, i / 32);
+  }
 }
 
 // Angles in double: position * frequency reaches 1e5 radians, where a float's last bit is a hundredth of a turn.
@@ -73,7 +81,13 @@ unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / k
 }  // namespace
 
 void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps) {
-  launch(queue, {dim3(static_cast<unsigned>(n_rows * n_vectors)), dim3(kThreads)}, rms_norm_kernel, x, weight, out, n_vectors,
+  launch(queue, {dim3(static_cast<unsigned>(n_rows * n_vectors)), dim3(kThreads)}, rms_norm_kernel<false>, x, weight, out,
+         QuantizedRows{}, n_vectors, static_cast<int>(dim), eps);
+}
+
+void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
+                        int64_t dim, float eps) {
+  launch(queue, {dim3(static_cast<unsigned>(n_rows)), dim3(kThreads)}, rms_norm_kernel<true>, x, weight, out, quantized, 1,
          static_cast<int>(dim), eps);
 }
 

@@ -18,6 +18,7 @@
 #define __global__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __shared__ static thread_local
 #define __constant__ static const
 #define __align__(n) __attribute__((aligned(n)))

@@ -58,15 +58,16 @@ void mma_16816(float* c, const uint32_t* a, const uint32_t* b, At at) {
 inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, half_at); }
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, bfloat_at); }
 
-// m16n8k32 of int8: as above, four bytes where there are two halves.
-inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) {
-  const WarpRegisters<4> A(a);
-  const WarpRegisters<2> B(b);
+// m16n8k32 of int8, and m16n8k16, which is its first half: as above, four bytes where there are two halves.
+template <size_t K>
+void mma_bytes(int32_t* c, const uint32_t* a, const uint32_t* b) {
+  const WarpRegisters<K / 8> A(a);
+  const WarpRegisters<K / 16> B(b);
   const unsigned l = lane();
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = l / 4 + 8 * (i / 2), column = 2 * (l % 4) + i % 2;
     int32_t sum = 0;
-    for (unsigned k = 0; k < 32; ++k) {
+    for (unsigned k = 0; k < K; ++k) {
       const unsigned lane_a = row % 8 * 4 + k % 16 / 4, register_a = row / 8 + 2 * (k / 16);
       const unsigned lane_b = column * 4 + k % 16 / 4;
       sum += static_cast<int8_t>(A.r[lane_a][register_a] >> 8 * (k % 4)) * static_cast<int8_t>(B.r[lane_b][k / 16] >> 8 * (k % 4));
@@ -74,6 +75,8 @@ inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) {
     c[i] += sum;
   }
 }
+inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { mma_bytes<32>(c, a, b); }
+inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { mma_bytes<16>(c, a, &b); }
 
 // ldmatrix: n matrices of 8 rows of 16 bytes; lane 8 m + r gives the address of row r of matrix m; lane l receives, of
 // each matrix, the four bytes 4 (l%4) of row l/4; transposed: the halves (2 (l%4), l/4) and (2 (l%4) + 1, l/4).

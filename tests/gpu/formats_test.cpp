@@ -1,0 +1,73 @@
+// Weights on the device: cuda/formats.h, cuda/blocks.cuh and cuda/embed.cu together give back exactly the file's values.
+#include "runtime/gguf/dequantize.h"
+#include "tests/gpu/device_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+
+std::vector<float> embedded(TensorType type, int64_t n_cols, int32_t n_rows, const std::byte* table) {
+  StepLimits limits;
+  limits.max_rows = n_rows, limits.max_context = 64, limits.n_heads = limits.n_kv_heads = 1, limits.head_dim = 32, limits.max_in = 32;
+  Machine m(true, limits);
+  Buffer<std::byte> at(&m, m->weight_bytes(type, n_rows, n_cols));
+  Weight weight;
+  EXPECT_TRUE(m->place_weight(type, n_rows, n_cols, table, at.ptr(), &weight).ok());
+  Buffer<float> out(&m, static_cast<size_t>(n_rows * n_cols));
+  m.begin(Phase::prefill, n_rows);   // row i is token i
+  m->embed(weight, out.ptr());
+  m.end();
+  return out.get();
+}
+
+TEST(GpuFormats, EmbeddingsAreTheFilesValues) {
+  const int32_t n_rows = 5;
+  for (const TypeTraits& type : kTypeTraits)
+    for (const int64_t n_cols : {32, 96, 288, 256, 768, 33, 7}) {
+      if (n_cols % type.block_elements != 0) continue;
+      const uint64_t n = static_cast<uint64_t>(n_rows * n_cols);
+      std::vector<std::byte> table = random_blocks(type.type, n, 3, 1.0f);
+      std::vector<float> expected(n);
+      gguf::dequantize_row(type.type, table.data(), expected.data(), n);
+      const std::vector<float> got = embedded(type.type, n_cols, n_rows, table.data());
+      for (size_t i = 0; i < n; ++i)
+        ASSERT_EQ(bits_of(got[i]), bits_of(expected[i])) << type.name << ", " << n_cols << " columns, value " << i << ": " << got[i];
+    }
+}
+
+// Every bit of a block, alone: none is lost, none is two.
+TEST(GpuFormats, EveryBitOfABlockCounts) {
+  for (const TypeTraits& type : kTypeTraits) {
+    if (type.block_elements == 1) continue;
+    const int32_t n_rows = static_cast<int32_t>(type.block_bytes) * 8;
+    std::vector<std::byte> table(static_cast<size_t>(n_rows) * type.block_bytes);
+    const std::vector<std::byte> base = random_blocks(type.type, type.block_elements, 9, 1.0f);
+    for (size_t bit = 0; bit < static_cast<size_t>(n_rows); ++bit) {
+      std::byte* block = table.data() + bit * type.block_bytes;
+      std::memcpy(block, base.data(), base.size());
+      block[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    }
+    std::vector<float> expected(static_cast<size_t>(n_rows) * type.block_elements);
+    gguf::dequantize_row(type.type, table.data(), expected.data(), expected.size());
+    const std::vector<float> got = embedded(type.type, type.block_elements, n_rows, table.data());
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_TRUE(bits_of(got[i]) == bits_of(expected[i]) || (std::isnan(got[i]) && std::isnan(expected[i])))
+          << type.name << ", bit " << i / type.block_elements << ", value " << i % type.block_elements << ": " << got[i];
+  }
+}
+
+// A matrix takes what it takes in the file, and at most 2% more.
+TEST(GpuFormats, TakesNoMoreThanTheFile) {
+  StepLimits limits;
+  limits.max_rows = 1, limits.max_context = 64, limits.n_heads = limits.n_kv_heads = 1, limits.head_dim = 32, limits.max_in = 32;
+  Machine m(true, limits);
+  for (const TypeTraits& type : kTypeTraits)
+    for (const int64_t n_cols : {2048, 4096, 14336}) {
+      const double device = static_cast<double>(m->weight_bytes(type.type, 1, n_cols));
+      EXPECT_LE(device, 1.02 * static_cast<double>(row_bytes(type.type, static_cast<uint64_t>(n_cols)))) << type.name << ", " << n_cols;
+    }
+}
+
+}  // namespace
+}  // namespace orrery

@@ -1,0 +1,293 @@
+// Products with every weight type, in both phases: cuda/matmul_decode.cu, cuda/matmul_prefill.cu, and what quantizes their input.
+//
+// As in tests/unit/cpu_matmul_test.cpp the oracle is a double-precision product of dequantized weights with activations
+// that the test quantizes itself: the integers must be exactly right, and only float rounding remains.
+#include "runtime/gguf/dequantize.h"
+#include "tests/gpu/device_fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+
+constexpr Phase kPhases[] = {Phase::decode, Phase::prefill};
+const char* name(Phase phase) { return phase == Phase::decode ? "decode" : "prefill"; }
+bool float_type(TensorType type) { return type_traits(type)->block_elements == 1; }
+
+StepLimits limits(int32_t rows, int64_t max_in) {
+  StepLimits l;
+  l.max_rows = rows;
+  l.max_context = 64;
+  l.n_heads = l.n_kv_heads = 1, l.head_dim = 32;
+  l.max_in = max_in;
+  return l;
+}
+
+struct Matrix {
+  Matrix(Machine* m, TensorType type, int64_t n_rows, int64_t n_cols, const std::vector<std::byte>& file)
+      : device(m, (*m)->weight_bytes(type, n_rows, n_cols)), values(static_cast<size_t>(n_rows * n_cols)) {
+    gguf::dequantize_row(type, file.data(), values.data(), values.size());
+    EXPECT_TRUE((*m)->place_weight(type, n_rows, n_cols, file.data(), device.ptr(), &weight).ok());
+  }
+  Matrix(Machine* m, TensorType type, int64_t n_rows, int64_t n_cols, uint64_t seed)
+      : Matrix(m, type, n_rows, n_cols, random_blocks(type, static_cast<uint64_t>(n_rows * n_cols), seed, 1.0f)) {}
+  const float* row(int64_t o) const { return values.data() + o * weight.n_cols; }
+
+  Buffer<std::byte> device;
+  std::vector<float> values;   // (n_rows, n_cols)
+  Weight weight;
+};
+
+// What products with quantized weights see of x.
+std::vector<double> quantized(const float* x, int64_t n) {
+  std::vector<double> out(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; i += 32) {
+    float largest = 0;
+    for (int64_t j = i; j < i + 32; ++j) largest = std::max(largest, std::fabs(x[j]));
+    for (int64_t j = i; j < i + 32; ++j)
+      out[static_cast<size_t>(j)] =
+          largest == 0 ? 0.0 : std::nearbyint(x[j] * (127.0f / largest)) * static_cast<double>(largest / 127.0f);
+  }
+  return out;
+}
+
+// The share of |w x| by which a product with float weights may differ: prefill splits x in two halves of 11 (bfloat16: 8) bits.
+double share(TensorType type, Phase phase) { return type == TensorType::bf16 && phase == Phase::prefill ? 0x1p-16 : 0x1p-21; }
+
+// out (n_rows, n_out) of one product; poison before.
+std::vector<float> multiply(Machine* m, Phase phase, const Matrix& matrix, const Buffer<float>& x, int64_t x_stride, int32_t n_rows) {
+  Buffer<float> out(m, static_cast<size_t>(n_rows * matrix.weight.n_rows));
+  const Product product{&matrix.weight, {}, out.ptr(), matrix.weight.n_rows, false};
+  m->begin(phase, n_rows);
+  (*m)->matmul({&product, 1}, x.cptr(), x_stride, n_rows);
+  m->end();
+  return out.get();
+}
+
+void expect_double_product(Machine* m, TensorType type, int64_t n_out, int64_t n_in, int32_t n_rows, int64_t stride) {
+  const Matrix matrix(m, type, n_out, n_in, 7);
+  const std::vector<float> values = normal_values(static_cast<size_t>(stride * (n_rows - 1) + n_in), 11);
+  const Buffer<float> x(m, values);
+  for (const Phase phase : kPhases) {
+    const std::vector<float> out = multiply(m, phase, matrix, x, stride, n_rows);
+    for (int32_t r = 0; r < n_rows; ++r) {
+      const float* row = values.data() + r * stride;
+      const std::vector<double> seen = float_type(type) ? std::vector<double>(row, row + n_in) : quantized(row, n_in);
+      for (int64_t o = 0; o < n_out; ++o) {
+        const float* w = matrix.row(o);
+        double expected = 0, magnitude = 0, largest = 0;
+        for (int64_t c = 0; c < n_in; ++c) largest = std::max(largest, std::fabs(static_cast<double>(w[c])));
+        for (int64_t c = 0; c < n_in; ++c) {
+          expected += w[c] * seen[static_cast<size_t>(c)];
+          magnitude += largest * std::fabs(seen[static_cast<size_t>(c)]);
+        }
+        const double bound = float_type(type) ? share(type, phase) : 4e-7;
+        ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, bound * magnitude)
+            << type_traits(type)->name << " " << n_out << "x" << n_in << ", " << name(phase) << ", row " << r << " of " << n_rows
+            << ", out " << o;
+      }
+    }
+  }
+}
+
+class GpuMatmul : public ::testing::TestWithParam<TensorType> {};
+
+TEST_P(GpuMatmul, MatchesTheDoubleProduct) {
+  struct Shape {
+    int64_t n_out, n_in;
+    int32_t n_rows;
+  };
+  Machine m(true, limits(150, 4096));
+  for (const Shape s : {Shape{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {65, 256, 7}, {17, 1280, 33}, {7, 32, 1}, {31, 96, 2}, {40, 288, 9},
+                        {2, 4096, 5}, {130, 512, 4}, {140, 256, 150}})
+    if (s.n_in % type_traits(GetParam())->block_elements == 0)
+      for (const int64_t pad : {0, 3}) expect_double_product(&m, GetParam(), s.n_out, s.n_in, s.n_rows, s.n_in + pad);
+}
+
+// Every weight position: row i of the input picks column i.
+TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
+  const int32_t n = 512;
+  Machine m(true, limits(n, n));
+  const Matrix matrix(&m, GetParam(), 19, n, 1);
+  std::vector<float> diagonal(static_cast<size_t>(n) * n);
+  for (size_t i = 0; i < n; ++i) diagonal[i * n + i] = -3.0f;
+  const Buffer<float> x(&m, diagonal);
+  for (const Phase phase : kPhases) {
+    const std::vector<float> out = multiply(&m, phase, matrix, x, n, n);
+    for (int64_t c = 0; c < n; ++c)
+      for (int64_t o = 0; o < 19; ++o)
+        ASSERT_NEAR(out[static_cast<size_t>(c * 19 + o)], -3.0f * matrix.row(o)[c], 1e-5f) << name(phase) << " weight " << o << ", " << c;
+  }
+}
+
+// A row's bits depend neither on the rows beside it nor on its place among them.
+TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
+  const int64_t n_in = 768, n_out = 35;
+  const int32_t n = 70;
+  Machine m(true, limits(n, n_in));
+  const Matrix matrix(&m, GetParam(), n_out, n_in, 9);
+  const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 23);
+  const Buffer<float> x(&m, values);
+  for (const Phase phase : kPhases) {
+    const std::vector<float> all = multiply(&m, phase, matrix, x, n_in, n);
+    for (const int32_t first : {0, 1, 61})
+      for (const int32_t count : {1, 2, 3, 5, 8, 9}) {
+        const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.begin() + (first + count) * n_in));
+        const std::vector<float> some = multiply(&m, phase, matrix, part, n_in, count);
+        ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size()))
+            << name(phase) << ", rows " << first << " + " << count;
+      }
+  }
+}
+
+// All codes and sub-scales at the ends of their range, and activations at theirs: no integer sum saturates or wraps.
+TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
+  const TypeTraits& type = *type_traits(GetParam());
+  if (float_type(type.type)) return;
+  const int64_t n_in = 512, n_out = 9;
+  Machine m(true, limits(3, n_in));
+  std::vector<float> values(static_cast<size_t>(3 * n_in));
+  for (size_t i = 0; i < n_in; ++i) values[i] = 2.0f, values[n_in + i] = -2.0f, values[2 * n_in + i] = i % 2 ? 2.0f : -2.0f;
+  const Buffer<float> x(&m, values);
+  const std::vector<std::byte> before = random_blocks(type.type, static_cast<uint64_t>(n_out * n_in), 3, 1.0f);
+  // Where the halves are, which stay: up to two.
+  const auto halves = [&]() -> std::vector<size_t> {
+    switch (type.type) {
+      case TensorType::q2_k: return {80, 82};
+      case TensorType::q3_k: return {108};
+      case TensorType::q6_k: return {208};
+      case TensorType::q4_1:
+      case TensorType::q5_1:
+      case TensorType::q4_k:
+      case TensorType::q5_k: return {0, 2};
+      default: return {0};
+    }
+  }();
+  for (const int fill : {0x00, 0xFF, 0x7F, 0x80, 0x0F, 0xF0}) {
+    std::vector<std::byte> file(before.size(), static_cast<std::byte>(fill));
+    for (size_t b = 0; b < file.size(); b += type.block_bytes)
+      for (const size_t at : halves) std::memcpy(file.data() + b + at, before.data() + b + at, 2);
+    const Matrix matrix(&m, type.type, n_out, n_in, file);
+    for (const Phase phase : kPhases) {
+      const std::vector<float> out = multiply(&m, phase, matrix, x, n_in, 3);
+      for (int64_t r = 0; r < 3; ++r)
+        for (int64_t o = 0; o < n_out; ++o) {
+          double expected = 0, magnitude = 0;
+          for (int64_t c = 0; c < n_in; ++c) {
+            const double term = static_cast<double>(matrix.row(o)[c]) * values[static_cast<size_t>(r * n_in + c)];
+            expected += term;
+            magnitude += std::fabs(term);
+          }
+          // Minima are as large as the scaled codes: room for both.
+          ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-6 * magnitude + 4e-4) << name(phase) << " " << fill;
+        }
+    }
+  }
+}
+
+// What cannot be quantized: zeros stay zeros, the smallest numbers vanish, infinities and NaNs come out as NaN.
+TEST_P(GpuMatmul, StrangeActivations) {
+  const size_t n_in = 512, n_out = 9;
+  Machine m(true, limits(5, n_in));
+  const Matrix matrix(&m, GetParam(), n_out, n_in, 1);
+  std::vector<float> values(5 * n_in);
+  values[n_in + 40] = 1e-42f;
+  values[2 * n_in + 300] = std::numeric_limits<float>::infinity();
+  values[3 * n_in + 511] = std::numeric_limits<float>::quiet_NaN();
+  values[4 * n_in + 7] = 1e30f;
+  const Buffer<float> x(&m, values);
+  for (const Phase phase : kPhases) {
+    const std::vector<float> out = multiply(&m, phase, matrix, x, n_in, 5);
+    for (size_t o = 0; o < n_out; ++o) {
+      EXPECT_EQ(out[o], 0.0f);
+      EXPECT_NEAR(out[n_out + o], 0.0f, 1e-40f);
+      EXPECT_FALSE(std::isfinite(out[2 * n_out + o]));
+      EXPECT_TRUE(std::isnan(out[3 * n_out + o]));
+      const float w = matrix.row(static_cast<int64_t>(o))[7];
+      EXPECT_NEAR(out[4 * n_out + o] / 1e30f, w, 1e-5f) << name(phase);
+    }
+  }
+}
+
+std::vector<TensorType> all_types() {
+  std::vector<TensorType> types;
+  for (const TypeTraits& traits : kTypeTraits) types.push_back(traits.type);
+  return types;
+}
+struct TypeName {
+  std::string operator()(const ::testing::TestParamInfo<TensorType>& tested) const { return type_traits(tested.param)->name; }
+};
+INSTANTIATE_TEST_SUITE_P(Types, GpuMatmul, ::testing::ValuesIn(all_types()), TypeName());
+
+TEST(GpuMatmulFloats, AnyNumberOfColumns) {
+  for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16})
+    for (const int64_t n_in : {1, 3, 8, 15, 17, 31, 33, 64, 65, 127, 257}) {
+      Machine m(true, limits(5, n_in));
+      expect_double_product(&m, type, 35, n_in, 5, n_in);
+    }
+}
+
+// Values that half precision cannot hold, beside ones that are as small as theirs.
+TEST(GpuMatmulFloats, LargeAndSmallActivations) {
+  const size_t n_in = 96;
+  Machine m(true, limits(3, n_in));
+  for (const TensorType type : {TensorType::f16, TensorType::bf16}) {
+    const Matrix matrix(&m, type, 20, n_in, 3);
+    std::vector<float> values = normal_values(3 * n_in, 5);
+    for (size_t i = 0; i < n_in; ++i) values[i] *= 1e9f, values[n_in + i] *= 1e-12f;
+    const Buffer<float> x(&m, values);
+    for (const Phase phase : kPhases) {
+      const std::vector<float> out = multiply(&m, phase, matrix, x, n_in, 3);
+      for (size_t r = 0; r < 3; ++r)
+        for (size_t o = 0; o < 20; ++o) {
+          double expected = 0, magnitude = 0;
+          for (size_t c = 0; c < n_in; ++c) {
+            const double term = static_cast<double>(matrix.row(static_cast<int64_t>(o))[c]) * values[r * n_in + c];
+            expected += term, magnitude += std::fabs(term);
+          }
+          ASSERT_NEAR(out[r * 20 + o], expected, 2 * share(type, phase) * magnitude) << type_traits(type)->name << " " << name(phase);
+        }
+    }
+  }
+}
+
+// Several products of one input, of different types, with bias, with accumulation, into rows that lie apart; what lies
+// between stays.
+TEST(GpuMatmulProducts, BiasAccumulationAndOtherTypes) {
+  const int64_t n_in = 512, stride = 100;
+  const int32_t n_rows = 3;
+  Machine m(true, limits(n_rows, n_in));
+  for (const TensorType second : {TensorType::f16, TensorType::q4_k}) {
+    const Matrix a(&m, TensorType::q4_k, 45, n_in, 1), b(&m, second, 20, n_in, 2), c(&m, TensorType::q6_k, 45, n_in, 3);
+    const Buffer<float> x(&m, normal_values(n_rows * n_in, 3));
+    const std::vector<float> biases = normal_values(45, 4);
+    const Buffer<float> bias(&m, biases);
+    for (const Phase phase : kPhases) {
+      const std::vector<float> alone_a = multiply(&m, phase, a, x, n_in, n_rows), alone_b = multiply(&m, phase, b, x, n_in, n_rows),
+                               alone_c = multiply(&m, phase, c, x, n_in, n_rows);
+      const Buffer<float> out(&m, std::vector<float>(stride * n_rows, 77.0f)), more(&m, std::vector<float>(45 * n_rows, 0.5f));
+      const Product products[] = {{&a.weight, bias.cptr(), out.ptr(), stride, false},
+                                  {&b.weight, {}, out.ptr() + 50, stride, false},
+                                  {&c.weight, {}, more.ptr(), 45, true}};
+      m.begin(phase, n_rows);
+      m->matmul({products, 3}, x.cptr(), n_in, n_rows);
+      m.end();
+      const std::vector<float> got = out.get(), got_more = more.get();
+      for (size_t r = 0; r < n_rows; ++r)
+        for (size_t i = 0; i < stride; ++i) {
+          const float value = got[r * stride + i];
+          if (i < 45) {
+            ASSERT_EQ(value, alone_a[r * 45 + i] + biases[i]) << name(phase);
+            ASSERT_EQ(got_more[r * 45 + i], alone_c[r * 45 + i] + 0.5f) << name(phase);
+          } else if (i >= 50 && i < 70) {
+            ASSERT_EQ(value, alone_b[r * 20 + i - 50]) << name(phase);
+          } else {
+            ASSERT_EQ(value, 77.0f) << name(phase);
+          }
+        }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery
