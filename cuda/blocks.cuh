@@ -5,6 +5,8 @@
 // The same code for all twelve formats: what one does not have, its instance does not contain.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/formats.h"
 #include "cuda/ptx.h"
 

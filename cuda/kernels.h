@@ -36,17 +36,19 @@ struct QuantizedRows {
   int8_t* q;        // (n_rows, n_padded)
   float* d;         // (n_rows, n_padded / 32)
   int16_t* sums;    // (n_rows, n_padded / 16)
+  float* scales;    // (n_rows): room for what prefill with F16 weights needs to know of a row
   int64_t n_padded; // columns, a multiple of 256, padded with zeros
 };
 inline int64_t padded_columns(int64_t n) { return (n + 255) / 256 * 256; }
 inline uint64_t quantized_bytes(int64_t n_rows, int64_t n_columns) {
   const int64_t p = padded_columns(n_columns);
-  return static_cast<uint64_t>(n_rows * (p + p / 32 * 4 + p / 16 * 2));
+  return static_cast<uint64_t>(n_rows * (p + p / 32 * 4 + p / 16 * 2 + 4));
 }
-inline QuantizedRows quantized_rows(std::byte* at, int64_t n_rows, int64_t n_columns) {   // a multiple of 64 bytes
+inline QuantizedRows quantized_rows(std::byte* at, int64_t n_rows, int64_t n_columns) {
   const int64_t p = padded_columns(n_columns);
-  return {reinterpret_cast<int8_t*>(at), reinterpret_cast<float*>(at + n_rows * p),
-          reinterpret_cast<int16_t*>(at + n_rows * (p + p / 32 * 4)), p};
+  std::byte *d = at + n_rows * p, *sums = d + n_rows * (p / 32 * 4), *scales = sums + n_rows * (p / 16 * 2);
+  return {reinterpret_cast<int8_t*>(at), reinterpret_cast<float*>(d), reinterpret_cast<int16_t*>(sums),
+          reinterpret_cast<float*>(scales), p};
 }
 
 // ---- rows.cu

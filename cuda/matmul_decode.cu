@@ -5,16 +5,17 @@
 // rounded up to a power of two, and the warp has several rows. A lane's load of codes is 16 bytes, a warp's 512 consecutive
 // ones; four (two of two rows) groups are loaded before the first is used. Four warps a block, blocks in the order of rows.
 // Bytes: those of the weights, within 2% of the file's; activations come from the caches (5 KB a row of 4096 columns).
-// In flight: 48 warps x 4 x 32 x 18 bytes = 110 KB a processor, and its share of the memory needs latency x bandwidth =
+// In flight: 28 warps x 4 x 32 x 18 bytes = 64 KB a processor, and its share of the memory needs latency x bandwidth =
 // 700 ns x 1008 GB/s / 128 = 5.5 KB on a 4090, 600 ns x 360 GB/s / 28 = 8 KB on a 3060: occupancy is not the limit.
 // Instructions: some 45 for 576 bytes of Q4_K and one row; a 4090 has 740 issue slots in the time that its memory takes for
 // them, a 3060 310. Expected: 90% of read bandwidth and more for long matrices on both, less where a matrix is not
-// several rows for every warp (1024 x 4096: a third of a 4090's warps). Eight rows: about 160 instructions and 150 cycles of the
+// several rows for every warp (1024 x 4096: a quarter of a 4090's warps). Eight rows: about 160 instructions and 150 cycles of the
 // first-level cache halved by two outs: still below the memory's time on both.
 // Sums: a lane's groups in order, then lanes by halves: fixed by the number of columns alone. All float operations are
 // spelled out, so that no instance fuses what another does not: a row's bits are the same beside any others.
 #include "cuda/blocks.cuh"
 #include "cuda/kernels.h"
+#include "cuda/products.cuh"
 #include "cuda/quantize.cuh"
 
 namespace orrery::cuda {
@@ -24,12 +25,12 @@ namespace {
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kMostRows = 8;   // of activations, in one pass over the weights
+  // Blocks of a processor: 72 registers a thread for one row, 80, 128, 255 for more.
+  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 7 : n_rows == 2 ? 6 : n_rows <= 4 ? 4 : 2; }
 };
 
 struct DecodeArgs {
-  DeviceProduct list[kMostProducts];   // of one type; where gated: gate and up, and out is the first one's
-  int32_t first_block[kMostProducts];
-  int32_t n_products;
+  Batch products;                      // where gated: gate and up, and out is the first one's
   int32_t lanes_log2;                  // lanes that share a row of weights
   int32_t n_units;                     // of a row: groups, or runs of 16 bytes of floats
   int32_t n_cols;
@@ -126,26 +127,21 @@ struct FloatUnit {
   }
 };
 
-__device__ __forceinline__ float with_bias(const DeviceProduct& p, int64_t o, float sum) {
-  return p.bias ? __fadd_rn(sum, p.bias[o]) : sum;
-}
-
 template <class Unit, int kRows, bool kGated>
-__global__ void __launch_bounds__(DecodeGeometry::kThreads) matmul_decode_kernel(const __grid_constant__ DecodeArgs a) {
+__global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::blocks(kRows))
+    matmul_decode_kernel(const __grid_constant__ DecodeArgs a) {
   constexpr int kOuts = kGated || kRows >= 4 ? 2 : 1, kUnroll = kOuts == 1 ? 4 : 2;
-  int p = 0;
-  if constexpr (!kGated)
-    while (p + 1 < a.n_products && static_cast<int>(blockIdx.x) >= a.first_block[p + 1]) ++p;
+  const int p = kGated ? 0 : a.products.product_of(static_cast<int>(blockIdx.x));
   const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int64_t block = static_cast<int>(blockIdx.x) - a.first_block[p];
+  const int64_t block = static_cast<int>(blockIdx.x) - a.products.first_block[p];
   const int64_t team = block * (DecodeGeometry::kThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2);
-  const int64_t n_out = a.list[p].weight.n_rows, first_out = team * (kGated ? 1 : kOuts);
+  const int64_t n_out = a.products.list[p].weight.n_rows, first_out = team * (kGated ? 1 : kOuts);
 
   const std::byte* weights[kOuts];
 #pragma unroll
   for (int o = 0; o < kOuts; ++o) {
     const int64_t out = min(kGated ? first_out : first_out + o, n_out - 1);
-    weights[o] = reinterpret_cast<const std::byte*>(a.list[kGated ? o : p].weight.data.address) + out * a.planes.bytes;
+    weights[o] = weights_of(a.products.list[kGated ? o : p]) + out * a.planes.bytes;
   }
   float sums[kOuts][kRows] = {};
   for (int first = lane; first < a.n_units; first += lanes * kUnroll) {
@@ -181,16 +177,13 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads) matmul_decode_kernel
     if (r >= a.n_rows) break;
     if constexpr (kGated) {
       if (first_out >= n_out) break;
-      const float gate = with_bias(a.list[0], first_out, sums[0][r]), up = with_bias(a.list[1], first_out, sums[1][r]);
-      a.list[0].out[r * a.list[0].out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // as swiglu() has it
+      const DeviceProduct &gated = a.products.list[0], &other = a.products.list[1];
+      const float gate = with_bias(gated, first_out, sums[0][r]), up = with_bias(other, first_out, sums[1][r]);
+      gated.out[r * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // as swiglu() has it
     } else {
 #pragma unroll
-      for (int o = 0; o < kOuts; ++o) {
-        if (first_out + o >= n_out) break;
-        float* out = a.list[p].out + r * a.list[p].out_stride + first_out + o;
-        const float sum = with_bias(a.list[p], first_out + o, sums[o][r]);
-        *out = a.list[p].accumulate ? __fadd_rn(*out, sum) : sum;
-      }
+      for (int o = 0; o < kOuts; ++o)
+        if (first_out + o < n_out) store(a.products.list[p], r, first_out + o, sums[o][r]);
     }
   }
 }
@@ -199,11 +192,8 @@ template <class Unit, int kRows, bool kGated>
 void launch_rows(Queue& queue, DecodeArgs* a) {
   constexpr int kOuts = kGated ? 1 : kRows >= 4 ? 2 : 1;
   const int64_t outs = int64_t{DecodeGeometry::kThreads >> a->lanes_log2} * kOuts;
-  int32_t blocks = 0;
-  for (int i = 0; i < (kGated ? 1 : a->n_products); ++i) {
-    a->first_block[i] = blocks;
-    blocks += static_cast<int32_t>((a->list[i].weight.n_rows + outs - 1) / outs);
-  }
+  int32_t blocks = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
+  if (kGated) blocks = a->products.first_block[1];
   launch(queue, {dim3(static_cast<unsigned>(blocks)), dim3(DecodeGeometry::kThreads)}, matmul_decode_kernel<Unit, kRows, kGated>, *a);
 }
 
@@ -222,13 +212,13 @@ void launch_passes(Queue& queue, DecodeArgs a, int32_t n_rows) {
     a.quantized.d += kMost * (a.quantized.n_padded / 32);
     a.quantized.sums += kMost * (a.quantized.n_padded / 16);
     a.x.data += kMost * a.x.stride;
-    for (DeviceProduct& p : a.list) p.out += kMost * p.out_stride;
+    for (DeviceProduct& p : a.products.list) p.out += kMost * p.out_stride;
   }
 }
 
 template <bool kGated>
 void launch_products(Queue& queue, DecodeArgs a, int32_t n_rows) {
-  const Weight& weight = a.list[0].weight;
+  const Weight& weight = a.products.list[0].weight;
   a.planes = row_planes(weight.type, weight.n_cols);
   a.n_cols = static_cast<int32_t>(weight.n_cols);
   a.aligned = reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && a.x.stride % 4 == 0;
@@ -256,34 +246,27 @@ void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows,
          static_cast<int>(n_columns), out);
 }
 
-// Products of one type go to one launch.
 void matmul_decode(Queue& queue, const DeviceShape&, const Products& products, ConstRows x, const QuantizedRows& quantized,
                    int32_t n_rows) {
-  bool done[kMostProducts] = {};
-  for (int i = 0; i < products.n; ++i) {
-    if (done[i]) continue;
+  for_each_type(products, [&](const Batch& batch) {
     DecodeArgs args = {};
+    args.products = batch;
     args.x = x;
     args.quantized = quantized;
-    for (int j = i; j < products.n; ++j) {
-      if (products.list[j].weight.type != products.list[i].weight.type) continue;
-      args.list[args.n_products++] = products.list[j];
-      done[j] = true;
-    }
     launch_products<false>(queue, args, n_rows);
-  }
+  });
 }
 
 void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x, const QuantizedRows& quantized, Rows out,
                   int32_t n_rows) {
   DecodeArgs args = {};
+  args.products.list[0] = gate;
+  args.products.list[1] = up;
+  args.products.list[0].out = out.data;
+  args.products.list[0].out_stride = out.stride;
+  args.products.n = 2;
   args.x = x;
   args.quantized = quantized;
-  args.list[0] = gate;
-  args.list[1] = up;
-  args.list[0].out = out.data;
-  args.list[0].out_stride = out.stride;
-  args.n_products = 2;
   launch_products<true>(queue, args, n_rows);
 }
 

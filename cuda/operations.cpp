@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cuda/formats.h"
+
 namespace orrery::cuda {
 
 static_assert(std::is_trivially_copyable_v<Operation> && std::is_trivially_copyable_v<StepContext>, "compared as bytes");
@@ -15,15 +17,54 @@ Operation::Operation(Kind k, int32_t rows) {
 
 namespace {
 
-bool quantized(TensorType type) { return type != TensorType::f32 && type != TensorType::f16 && type != TensorType::bf16; }
-
-void run_matmul(Queue& queue, const StepContext& c, const Operation& op) {
-  const int64_t n_in = op.products.list[0].weight.n_cols;
-  const QuantizedRows rows = quantized_rows(c.quantized_at, op.n_rows, n_in);
+bool takes_quantized(const Operation& op) {
   const DeviceProduct* list = op.products.list;
-  if (std::any_of(list, list + op.products.n, [](const DeviceProduct& p) { return quantized(p.weight.type); }))
-    quantize_rows(queue, op.in, n_in, op.n_rows, rows);
-  (c.phase == Phase::decode ? matmul_decode : matmul_prefill)(queue, c.device, op.products, op.in, rows, op.n_rows);
+  return std::any_of(list, list + op.products.n, [](const DeviceProduct& p) { return !is_float(p.weight.type); });
+}
+int64_t n_in(const Operation& op) { return op.products.list[0].weight.n_cols; }
+
+// Whether the norm's rows are what the product takes, quantized: one kernel does both. The floats are written too.
+bool norm_feeds(const Operation& norm, const Operation* next) {
+  return next && next->kind == Operation::Kind::matmul && takes_quantized(*next) && norm.n_vectors == 1 && norm.dim == n_in(*next) &&
+         norm.n_rows == next->n_rows && norm.out.data == next->in.data && norm.out.stride == next->in.stride;
+}
+
+// Whether the products, of two matrices or of one that holds both, are swiglu's gate and up: then one kernel writes what
+// swiglu would, and gate and up are written nowhere; who calls swiglu() has no other use for its inputs.
+bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, DeviceProduct* up) {
+  if (!next || next->kind != Operation::Kind::swiglu || next->n_rows != op.n_rows) return false;
+  *gate = op.products.list[0];
+  if (op.products.n == 2) {
+    *up = op.products.list[1];
+  } else if (op.products.n == 1 && gate->weight.n_rows == 2 * next->dim) {
+    gate->weight.n_rows = next->dim;
+    *up = *gate;
+    up->out += next->dim;
+    if (up->bias) up->bias += next->dim;
+    up->weight.data = up->weight.data + static_cast<uint64_t>(next->dim) * device_row_bytes(up->weight.type, up->weight.n_cols);
+  } else {
+    return false;
+  }
+  return gate->weight.type == up->weight.type && gate->weight.n_rows == next->dim && up->weight.n_rows == next->dim &&
+         !gate->accumulate && !up->accumulate && gate->out == next->in.data && up->out == next->in2.data &&
+         gate->out_stride == next->in.stride && up->out_stride == next->in2.stride;
+}
+
+// Returns how many operations it did: two, where the next one is a gate. `quantized`: the input lies there already.
+size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const Operation* next, bool quantized) {
+  const QuantizedRows rows = quantized_rows(c.quantized_at, op.n_rows, n_in(op));
+  if (!quantized && takes_quantized(op)) quantize_rows(queue, op.in, n_in(op), op.n_rows, rows);
+  if (c.phase == Phase::prefill) {
+    matmul_prefill(queue, c.device, op.products, op.in, rows, op.n_rows);
+    return 1;
+  }
+  DeviceProduct gate, up;
+  if (gates(op, next, &gate, &up)) {
+    matmul_gated(queue, gate, up, op.in, rows, next->out, op.n_rows);
+    return 2;
+  }
+  matmul_decode(queue, c.device, op.products, op.in, rows, op.n_rows);
+  return 1;
 }
 
 void run_attend(Queue& queue, const StepContext& c, const Operation& op) {
@@ -41,7 +82,14 @@ void run_attend(Queue& queue, const StepContext& c, const Operation& op) {
 }  // namespace
 
 void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
-  for (const Operation& op : operations) {
+  size_t n_done = 1;
+  bool quantized = false;   // the input of the operation at hand, by the one before
+  for (size_t i = 0; i < operations.size(); i += n_done) {
+    const Operation& op = operations[i];
+    const Operation* next = i + 1 < operations.size() ? &operations[i + 1] : nullptr;
+    const bool input_quantized = quantized;
+    n_done = 1;
+    quantized = false;
     switch (op.kind) {
       case Operation::Kind::embed:
         embed(queue, c.step, op.products.list[0].weight, op.out.data, op.n_rows);
@@ -50,9 +98,13 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         prepare_rope(queue, c.step, op.n_rows, op.n_rot, op.eps);
         break;
       case Operation::Kind::rms_norm:
-        rms_norm(queue, op.in, op.weight, op.out, op.n_rows, op.n_vectors, op.dim, op.eps);
+        quantized = norm_feeds(op, next);
+        if (quantized)
+          rms_norm_quantized(queue, op.in, op.weight, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows, op.dim, op.eps);
+        else
+          rms_norm(queue, op.in, op.weight, op.out, op.n_rows, op.n_vectors, op.dim, op.eps);
         break;
-      case Operation::Kind::matmul: run_matmul(queue, c, op); break;
+      case Operation::Kind::matmul: n_done = run_matmul(queue, c, op, next, input_quantized); break;
       case Operation::Kind::rope:
         rope(queue, c.step, op.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.n_rot, op.flag != 0);
         break;
