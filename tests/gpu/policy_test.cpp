@@ -1,0 +1,82 @@
+// Compressed sessions on the CUDA backend: resident heads, their refills and the best keys, beside the CPU backend's plain path
+// with the same tokens. Policies choose by scores, which differ in their last bits; chosen alike, logits are as near as a
+// whole cache's (model_test.cpp). Not with Q4_0: a value's last bit may move its code by an eighth, and then a choice.
+#include <gtest/gtest.h>
+
+#include "tests/support/policy_sessions.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::Session;
+
+engine::RuntimeOptions on_cuda() {
+  engine::RuntimeOptions options = runtime_options(1);
+  options.backend = "cuda";
+  return options;
+}
+
+struct Answer {
+  std::vector<float> logits;
+  uint64_t refilled = 0;
+};
+// Of the tokens given, or its own greedy ones.
+Answer answer_of(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, std::vector<int32_t>* tokens) {
+  const auto session = unwrap(Session::open(model, options));
+  unwrap(session->prefill(random_tokens(*model, 72, 1), nullptr, nullptr));
+  Answer answer;
+  if (tokens->empty()) {
+    *tokens = greedy(session.get(), 8, &answer.logits);
+  } else {
+    for (const int32_t token : *tokens) {
+      feed(session.get(), token);
+      answer.logits.insert(answer.logits.end(), session->logits().begin(), session->logits().end());
+    }
+  }
+  if (session->resident()) answer.refilled = session->resident()->refill_stats().tokens;
+  return answer;
+}
+
+const PolicyMode& mode_of(const std::string& name) {
+  for (const PolicyMode& mode : policy_modes())
+    if (name == mode.name) return mode;
+  throw std::runtime_error(name);
+}
+
+using Case = std::pair<const char*, KvType>;   // a mode, the type of what is resident
+class GpuPolicy : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
+  const PolicyMode& mode = mode_of(GetParam().first);
+  engine::SessionOptions options = with_mode(mode, 0.6, 128);
+  options.device_kv_type = GetParam().second;
+  std::vector<int32_t> tokens;
+  const Answer expected = answer_of(open_spec("qwen3", runtime_options(2, "plain")), options, &tokens);
+  const Answer got = answer_of(open_spec("qwen3", on_cuda()), options, &tokens);
+  Deviation deviation;
+  ASSERT_EQ(got.logits.size(), expected.logits.size());
+  deviation.add(got.logits.data(), expected.logits.data(), got.logits.size());
+  EXPECT_LE(deviation.relative(), GetParam().second == KvType::f16 ? 4e-3 : 2e-2);
+  EXPECT_EQ(got.refilled, expected.refilled);
+  EXPECT_EQ(got.refilled > 0, std::string("synckv") == mode.policy);   // the others' refills come later
+}
+
+// Slots in the order of positions, tiles at the same places: to the bit.
+TEST_P(GpuPolicy, AWholeBudgetIsFullAttention) {
+  const auto model = open_spec("qwen3", on_cuda());
+  engine::SessionOptions full;
+  full.n_context = 128;
+  full.kv_type = GetParam().second;
+  std::vector<int32_t> tokens;
+  const Answer expected = answer_of(model, full, &tokens);
+  const engine::SessionOptions whole = with_mode(mode_of(GetParam().first), 1.0, 128, GetParam().second);
+  EXPECT_TRUE(same_bits(answer_of(model, whole, &tokens).logits, expected.logits));
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
+                         ::testing::Values(Case{"streaming", KvType::q8_0}, Case{"heterocache", KvType::f16},
+                                           Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));
+
+}  // namespace
+}  // namespace orrery
