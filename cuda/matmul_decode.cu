@@ -5,7 +5,7 @@
 // rounded up to a power of two, and the warp has several rows. A lane's load of codes is 16 bytes, a warp's 512 consecutive
 // ones; four (two of two rows) groups are loaded before the first is used. Four warps a block, blocks in the order of rows.
 // Bytes: those of the weights, within 2% of the file's; activations come from the caches (5 KB a row of 4096 columns).
-// In flight: 28 warps x 4 x 32 x 18 bytes = 64 KB a processor, and its share of the memory needs latency x bandwidth =
+// In flight: 24 warps x 4 x 32 x 18 bytes = 55 KB a processor, and its share of the memory needs latency x bandwidth =
 // 700 ns x 1008 GB/s / 128 = 5.5 KB on a 4090, 600 ns x 360 GB/s / 28 = 8 KB on a 3060: occupancy is not the limit.
 // Instructions: some 45 for 576 bytes of Q4_K and one row; a 4090 has 740 issue slots in the time that its memory takes for
 // them, a 3060 310. Expected: 90% of read bandwidth and more for long matrices on both, less where a matrix is not
@@ -25,8 +25,8 @@ namespace {
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kMostRows = 8;   // of activations, in one pass over the weights
-  // Blocks of a processor: 72 registers a thread for one row, 80, 128, 255 for more.
-  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 7 : n_rows == 2 ? 6 : n_rows <= 4 ? 4 : 2; }
+  // Blocks of a processor: 80 registers a thread for one row, 128, 168, 255 for more.
+  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 6 : n_rows == 2 ? 4 : n_rows <= 4 ? 3 : 2; }
 };
 
 struct DecodeArgs {

@@ -10,7 +10,7 @@
 // units: both are near their limit at once, as are its issue slots. The same in F16 with float sums: 16 tensor cycles.
 // Bytes: a step takes 9 KB (Q4_K) from the second-level cache for 512 K products, 512 tensor cycles: 17 bytes a cycle at the
 // limit, where a 4090's cache gives a processor 16. Registers 128, shared memory 30 KB: two blocks, 16 warps. (Halves: tiles of
-// 64 x 64, 180 registers, 8 warps.)
+// 64 x 64, 168 registers, 12 warps.)
 // Expected: 40% of the int8 limit, 660 TOP/s on a 4090 and 100 on a 3060, which is 1.6 times the limit of cuBLAS in F16.
 // Few rows, or too few tiles for all processors: tiles of 32 rows x 64 outs, where reading weights is the limit.
 // Shared memory: 64 bytes a row, in 16-byte pieces that are swapped by row, so that eight rows of ldmatrix meet all banks.
@@ -63,10 +63,9 @@ struct Tile {
 };
 using SmallTile = Tile<32, 64, 16, 3>;
 using HalfTile = Tile<64, 64, 32, 3>;
-// Two scales for 32 columns take 180 registers, which 16 warps of a processor do not have; Q5_K, with the most to unpack, one
-// more than there are.
+// Two scales for 32 columns take up to 168 registers, which 16 warps of a processor do not have, but 12.
 template <TensorType kType>
-using LargeTile = std::conditional_t<Format<kType>::kHalves || kType == TensorType::q5_k, Tile<64, 64, 32, 2>, Tile<64, 128, 32, 2>>;
+using LargeTile = std::conditional_t<Format<kType>::kHalves, Tile<64, 64, 32, 3>, Tile<64, 128, 32, 2>>;
 
 // Where a thread's sums lie: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, out 8 n + 2 (lane % 4) + j % 2 of the warp's part.
 template <class T>
@@ -123,21 +122,18 @@ struct BlockStage {
   float w_min[kStepGroups][kMins][Format<kType>::kMin ? T::kOuts : 1];
 };
 
-// What a thread brings from memory for a step in each of kFetches parts: a group of an out, and the scale and sums of a
-// row's group. A part at a time is on its way.
+// What a thread brings from memory for a step: a group of an out, and the scale and sums of a row's group.
 struct Fetched {
   LoadedGroup group;
   float d;
   uint32_t sums;
 };
-template <class T>
-constexpr int kFetches = T::kOuts * kStepGroups / T::kThreads;
 
 template <class T, TensorType kType>
-__device__ __forceinline__ void fetch(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, int part, Fetched* out) {
-  static_assert(T::kOuts * kStepGroups % T::kThreads == 0 && kFetches<T> <= kStepGroups && T::kRows <= T::kOuts, "");
+__device__ __forceinline__ void fetch(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, Fetched* out) {
+  static_assert(T::kOuts * kStepGroups == T::kThreads && T::kRows <= T::kOuts, "a group for each thread");
   const int thread = static_cast<int>(threadIdx.x), group = kStepGroups * step + thread % kStepGroups;
-  const int i = (thread + part * T::kThreads) / kStepGroups, o = at.first_out + i, r = at.first_row + i;
+  const int i = thread / kStepGroups, o = at.first_out + i, r = at.first_row + i;
   if (o < p.weight.n_rows && group < a.n_cols / 32) out->group = load_group<kType>(weights_of(p) + o * a.planes.bytes, a.planes, group);
   if (i < T::kRows && r < a.n_rows) {   // rows are padded beyond their last group
     out->d = __ldg(a.quantized.d + r * (a.quantized.n_padded / 32) + group);
@@ -158,12 +154,12 @@ __device__ __forceinline__ void fetch_rows(const PrefillArgs& a, const Place<T>&
 }
 
 template <class T, TensorType kType>
-__device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, int part,
-                                       const Fetched& in, BlockStage<T, kType>* stage) {
+__device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, const Fetched& in,
+                                       BlockStage<T, kType>* stage) {
   using F = Format<kType>;
   constexpr int kHalves = BlockStage<T, kType>::kHalves;
-  const int thread = static_cast<int>(threadIdx.x), g = thread % kStepGroups, group = kStepGroups * step + g;
-  const int i = (thread + part * T::kThreads) / kStepGroups;
+  const int thread = static_cast<int>(threadIdx.x), i = thread / kStepGroups, g = thread % kStepGroups;
+  const int group = kStepGroups * step + g;
   const bool valid = at.first_out + i < p.weight.n_rows && group < a.n_cols / 32;
   const UnpackedGroup w = unpack_group<kType>(in.group, group);
 #pragma unroll
@@ -197,6 +193,7 @@ __device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, cons
   using F = Format<kType>;
   constexpr int kHalves = BlockStage<T, kType>::kHalves, kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();   // at a matrix's end lanes may have parted
   uint32_t x[kM][4];
   float d[kM][2], x_sum[kM][kHalves][2];
 #pragma unroll
@@ -257,22 +254,20 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(
   Fetched fetched = {};
   const int n_steps = (a.n_cols / 32 + kStepGroups - 1) / kStepGroups;
   fetch_rows(a, at, 0, &stages[0]);
-  for (int part = 0; part < kFetches<T>; ++part) {
-    fetch<T, kType>(a, at, product, 0, part, &fetched);
-    unpack(a, at, product, 0, part, fetched, &stages[0]);
-  }
+  fetch<T, kType>(a, at, product, 0, &fetched);
+  unpack(a, at, product, 0, fetched, &stages[0]);
   copy_async_wait<0>();
   __syncthreads();
   for (int step = 0; step < n_steps; ++step) {
     BlockStage<T, kType>* next = &stages[(step + 1) % 2];   // all have left it behind: they met since
     const bool more = step + 1 < n_steps;
-    if (more) fetch_rows(a, at, step + 1, next);
-#pragma unroll 1
-    for (int g = 0; g < kStepGroups; ++g) {
-      if (more && g < kFetches<T>) fetch<T, kType>(a, at, product, step + 1, g, &fetched);
-      multiply(stages[step % 2], at, g, acc);
-      if (more && g < kFetches<T>) unpack(a, at, product, step + 1, g, fetched, next);
+    if (more) {
+      fetch_rows(a, at, step + 1, next);
+      fetch<T, kType>(a, at, product, step + 1, &fetched);
     }
+#pragma unroll 1
+    for (int g = 0; g < kStepGroups; ++g) multiply(stages[step % 2], at, g, acc);
+    if (more) unpack(a, at, product, step + 1, fetched, next);
     copy_async_wait<0>();
     __syncthreads();
   }
