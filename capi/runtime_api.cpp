@@ -50,12 +50,17 @@ const char* orrery_build_info(void) {
 #else
 #define ORRERY_COMPILER "unknown compiler"
 #endif
-#if defined(__x86_64__)
-  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, amx";
-#elif defined(__aarch64__)
-  return ORRERY_COMPILER "; cpu: plain, neon";
+#if defined(ORRERY_WITH_CUDA)
+#define ORRERY_GPU "; cuda"
 #else
-  return ORRERY_COMPILER "; cpu: plain";
+#define ORRERY_GPU ""
+#endif
+#if defined(__x86_64__)
+  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, amx" ORRERY_GPU;
+#elif defined(__aarch64__)
+  return ORRERY_COMPILER "; cpu: plain, neon" ORRERY_GPU;
+#else
+  return ORRERY_COMPILER "; cpu: plain" ORRERY_GPU;
 #endif
 }
 

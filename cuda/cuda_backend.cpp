@@ -155,6 +155,10 @@ class CudaBackend final : public Backend {
   Status synchronize() override;
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
 
+  Status share_host(std::byte* at, uint64_t bytes) override;
+  void unshare_host(std::byte* at) override;
+  Status check_heads(int32_t head_dim) const override;
+
   uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
   Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
                       Weight* weight) override;
@@ -284,7 +288,7 @@ void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
     const Pinned& bounce = bounce_[turn_ ^= 1];
     bounce.wait(queue_);
     std::memcpy(bounce.data(), source, n);
-    queue_.check(cudaMemcpyAsync(device(to), bounce.data(), n, cudaMemcpyHostToDevice, queue_.stream()), "copying to the device");
+    queue_.check(cudaMemcpyAsync(device(to), bounce.data(), n, cudaMemcpyDefault, queue_.stream()), "copying to the device");
     bounce.mark(queue_);
     to = to + n, source += n, bytes -= n;
   }
@@ -297,7 +301,7 @@ void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) 
     const uint64_t n = std::min(bytes, kBounceBytes);
     const Pinned& bounce = bounce_[turn_ ^= 1];
     bounce.wait(queue_);
-    queue_.check(cudaMemcpyAsync(bounce.data(), device(from), n, cudaMemcpyDeviceToHost, queue_.stream()), "copying from the device");
+    queue_.check(cudaMemcpyAsync(bounce.data(), device(from), n, cudaMemcpyDefault, queue_.stream()), "copying from the device");
     if (!queue_.check(cudaStreamSynchronize(queue_.stream()), "copying from the device")) break;
     std::memcpy(target, bounce.data(), n);
     target += n, from = from + n, bytes -= n;
@@ -307,7 +311,7 @@ void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) 
 
 void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) {
   if (bytes == 0 || queue_.failed()) return;
-  queue_.check(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDeviceToDevice, queue_.stream()), "copying on the device");
+  queue_.check(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDefault, queue_.stream()), "copying on the device");
 }
 
 void CudaBackend::convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type, uint64_t n_values) {
@@ -330,7 +334,7 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
   uint64_t filled = 0;
   const auto flush = [&] {
     if (filled == 0) return;
-    io_queue_.check(cudaMemcpyAsync(device(to), io_bounce_[turn].data(), filled, cudaMemcpyHostToDevice, io_queue_.stream()),
+    io_queue_.check(cudaMemcpyAsync(device(to), io_bounce_[turn].data(), filled, cudaMemcpyDefault, io_queue_.stream()),
                     "moving KV to the device");
     io_bounce_[turn].mark(io_queue_);
     to = to + filled;
@@ -347,6 +351,27 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
   flush();
   if (!io_queue_.failed()) io_queue_.check(cudaStreamSynchronize(io_queue_.stream()), "moving KV to the device");
   return latch_.status();
+}
+
+// With unified addressing, which every 64-bit system has, the device reaches registered memory by the host's addresses.
+Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
+  const cudaError_t e = cudaHostRegister(at, bytes, cudaHostRegisterDefault);
+  if (e == cudaSuccess) return ok_status();
+  cudaGetLastError();
+  Status s = memory_error(Code::out_of_pinned_memory, bytes, 0, "%llu bytes of host memory could not be shared with the CUDA device: %s",
+                          static_cast<unsigned long long>(bytes), cudaGetErrorString(e));
+  s.detail().native_code = static_cast<int64_t>(e);
+  return s;
+}
+
+void CudaBackend::unshare_host(std::byte* at) {
+  cudaStreamSynchronize(queue_.stream());
+  if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
+}
+
+Status CudaBackend::check_heads(int32_t head_dim) const {
+  if (attends(KvType::f16, head_dim)) return ok_status();
+  return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128 or 256", head_dim);
 }
 
 uint64_t CudaBackend::weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const {
@@ -375,7 +400,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
     for (int64_t i = 0; i < n; ++i)
       repack_row(type, n_cols, source + static_cast<uint64_t>(row + i) * from_bytes, bounce.data() + static_cast<uint64_t>(i) * to_bytes);
     queue_.check(cudaMemcpyAsync(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes,
-                                 cudaMemcpyHostToDevice, queue_.stream()),
+                                 cudaMemcpyDefault, queue_.stream()),
                  "uploading weights");
     bounce.mark(queue_);
   }
@@ -444,7 +469,7 @@ Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
 void CudaBackend::send() {
   if (step_waits_ && !queue_.failed()) {
     const Pinned& bounce = step_bounce_[step_turn_];
-    queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), step_bytes_, cudaMemcpyHostToDevice, queue_.stream()),
+    queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), step_bytes_, cudaMemcpyDefault, queue_.stream()),
                  "copying a step to the device");
     bounce.mark(queue_);
   }

@@ -208,6 +208,20 @@ class Backend {
   // The content of [at, at + bytes) is not needed any more: where device memory is the system's, it may go back to it.
   virtual void discard(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
 
+  // Host memory, page-aligned, whose addresses operations may then be given like the arena's, as those of the reservoir's pages;
+  // locked until unshare_host(). out_of_pinned_memory where that is refused. With unified memory all of it is shared.
+  virtual Status share_host(std::byte* at, uint64_t bytes) {
+    (void)at, (void)bytes;
+    return ok_status();
+  }
+  virtual void unshare_host(std::byte* at) { (void)at; }
+
+  // Whether there is attention for heads of this size: unsupported, or ok. Asked when a model is planned or loaded.
+  virtual Status check_heads(int32_t head_dim) const {
+    (void)head_dim;
+    return ok_status();
+  }
+
   // Weights.  weight_bytes: what place_weight will take of the arena for this matrix (0: used where the file lies).
   // place_weight(source, at): makes `weight` ready for matmul and embed; `at` is weight_bytes() long, 64-byte aligned.
   virtual uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const = 0;

@@ -37,13 +37,14 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
     return error(Code::invalid_argument, "max_sessions is %u, expected 1 to 65536", options.max_sessions);
   std::shared_ptr<Runtime> runtime(new Runtime(options));
   ORRERY_ASSIGN(runtime->backend_, make_backend(options));
+  const BackendInfo info = runtime->backend_->info();
   const uint64_t bytes = budget_bytes(options, *runtime->backend_) / kv::kArenaAlignment * kv::kArenaAlignment;
   ORRERY_TRY(runtime->backend_->reserve_arena(bytes));
   runtime->arena_ = std::make_unique<kv::Arena>(runtime->backend_.get(), bytes);
   const uint64_t host = options.reservoir_bytes ? options.reservoir_bytes : os::physical_memory_bytes() / 2;
   ORRERY_ASSIGN(os::Region reservoir, os::Region::allocate(host / kv::kArenaAlignment * kv::kArenaAlignment));
-  runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir), options.pinned_reservoir);
-  const BackendInfo info = runtime->backend_->info();
+  runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir), options.pinned_reservoir,
+                                                     info.unified_memory ? nullptr : runtime->backend_.get());
   runtime->log(LogLevel::info, "backend %s, %s, %d threads, arena of %llu bytes", info.name, info.path, info.n_threads,
                static_cast<unsigned long long>(bytes));
   return runtime;

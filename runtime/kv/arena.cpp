@@ -42,7 +42,7 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
                         static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(largest),
                         static_cast<unsigned long long>(bytes - largest));
   if (pinned_) {
-    const Status locked = memory_.lock(at, bytes);
+    const Status locked = sharer_ ? sharer_->share_host(memory_.data() + at, bytes) : memory_.lock(at, bytes);
     if (!locked.ok()) {
       Status s = memory_error(locked.code(), bytes, locked.detail().bytes_available, "%s: %s", what, locked.message());
       s.detail().native_code = locked.detail().native_code;
@@ -58,7 +58,10 @@ void Arena::give(uint64_t offset) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = taken_.find(offset);
   used_ -= it->second;
-  if (pinned_) memory_.unlock(it->first, it->second);
+  if (sharer_)
+    sharer_->unshare_host(memory_.data() + it->first);
+  else if (pinned_)
+    memory_.unlock(it->first, it->second);
   if (backend_)
     backend_->discard(base_ + it->first, it->second);
   else

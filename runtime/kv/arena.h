@@ -24,9 +24,10 @@ class Arena {
   // Over the whole arena that `backend` has reserved, `bytes` long.
   Arena(Backend* backend, uint64_t bytes)
       : backend_(backend), base_(backend->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
-  // Over host memory.
-  explicit Arena(os::Region memory, bool pinned = false)
-      : pinned_(pinned),
+  // Over host memory. Where `sharer` is given, regions are shared with that backend, which locks them too.
+  explicit Arena(os::Region memory, bool pinned = false, Backend* sharer = nullptr)
+      : sharer_(sharer),
+        pinned_(pinned || sharer != nullptr),
         memory_(std::move(memory)),
         base_{reinterpret_cast<uintptr_t>(memory_.data())},
         bytes_(memory_.size()),
@@ -49,6 +50,7 @@ class Arena {
   uint64_t unit() const { return pinned_ ? std::max(kArenaAlignment, os::page_bytes()) : kArenaAlignment; }
 
   Backend* backend_ = nullptr;
+  Backend* sharer_ = nullptr;
   bool pinned_ = false;
   os::Region memory_;          // where there is no backend
   Ptr<std::byte> base_;

@@ -220,6 +220,8 @@ Status read_rope_factors(const gguf::File& file, const char* name, int32_t n_rot
 }  // namespace
 
 Result<uint64_t> weights_arena_bytes(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend) {
+  if (const Status heads = backend.check_heads(hyper.head_dim); !heads.ok())
+    return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(backend);
   Weights scratch;
   ORRERY_TRY(visit(file, hyper, &counter, &scratch));

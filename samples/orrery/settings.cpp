@@ -75,6 +75,7 @@ void add_variable(Json& variables, const std::string& text) {
 OptionGroup runtime_group() {
   return {"Running",
           {{"--threads", "N", "Threads; 0: one per processor (default 0)."},
+           {"--backend", "NAME", "auto: a GPU where there is one, else the processor; cpu; or cuda (default auto)."},
            {"--cpu-path", "NAME", "Instruction path: auto, plain, avx2, avx2vnni, avx512, amx or neon (default auto)."},
            {"--budget", "SIZE",
             "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
@@ -148,6 +149,10 @@ orrery_runtime_options runtime_options(const Args& args) {
   orrery_runtime_options options;
   orrery_runtime_options_init(&options);
   options.n_threads = static_cast<int32_t>(args.integer("--threads", 0, 1024, 0));
+  if (const std::string* backend = args.find("--backend")) {
+    args.choice("--backend", {"auto", "cpu", "cuda"}, 0);
+    options.backend = backend->c_str();
+  }
   if (const std::string* path = args.find("--cpu-path")) {
     args.choice("--cpu-path", {"auto", "plain", "avx2", "avx2vnni", "avx512", "amx", "neon"}, 0);
     options.cpu_path = path->c_str();

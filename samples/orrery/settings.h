@@ -14,7 +14,7 @@
 
 namespace orrery::tool {
 
-OptionGroup runtime_group();   // --threads --cpu-path --budget --link --verbose
+OptionGroup runtime_group();   // --threads --backend --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
 OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --chunk
 OptionGroup sampling_group();  // --max-tokens --temperature ...

@@ -57,7 +57,8 @@ void expect_alike(const std::vector<float>& got, const std::vector<float>& expec
 class GpuModel : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GpuModel, GivesTheCpuBackendsLogits) {
-  const auto reference = open_spec(GetParam(), on_cpu()), model = open_spec(GetParam(), on_cuda());
+  const auto reference = open_spec(GetParam(), on_cpu());
+  const auto model = open_spec(GetParam(), on_cuda());
   const std::vector<int32_t> prompt = prompt_of(*reference, 70, 1);
   std::vector<int32_t> tokens;
   const auto a = open_session(reference, 96, KvType::f16), b = open_session(model, 96, KvType::f16);
@@ -65,12 +66,30 @@ TEST_P(GpuModel, GivesTheCpuBackendsLogits) {
   expect_alike(got, expected, static_cast<size_t>(reference->hyper().n_vocab), 4e-3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, GpuModel, ::testing::ValuesIn(model_spec_names()), [](const auto& tested) {
+// Those that both backends open: KV heads that differ between layers no backend has, heads of 40 not this one.
+std::vector<std::string> specs() {
+  std::vector<std::string> names = model_spec_names();
+  names.erase(std::remove_if(names.begin(), names.end(), [](const std::string& n) { return n == "llama-layers-differ" || n == "llama-hd40"; }),
+              names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, GpuModel, ::testing::ValuesIn(specs()), [](const auto& tested) {
   std::string name = tested.param;
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
   return name;
 });
+
+TEST(GpuModel, HeadsWithoutAKernelAreRefusedWhenLoading) {
+  const TempDir dir;
+  const std::string path = dir.write("model.gguf", build_model_gguf(load_model_spec("llama-hd40"), {}));
+  const auto opened = engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), path, {});
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.status().code(), Code::unsupported);
+  EXPECT_NE(std::string(opened.status().message()).find("heads of 40"), std::string::npos) << opened.status().message();
+  EXPECT_EQ(engine::plan_file(path, on_cuda(), {}, {}).status().code(), Code::unsupported);
+}
 
 TEST(GpuModel, EveryTypeOfWeights) {
   for (const TypeTraits& type : kTypeTraits) {
@@ -104,6 +123,63 @@ TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
   greedy(whole.get(), 5, &a);
   greedy(fork.get(), 5, &b);
   EXPECT_TRUE(same_bits(a, b));
+}
+
+// Under a KV policy: heads on the device, all of the KV in host memory that the device reaches.
+TEST(GpuModel, PoliciesKeepTheirInvariants) {
+  const auto model = open_spec("qwen3", on_cuda());
+  const std::vector<int32_t> prompt = prompt_of(*model, 150, 4);
+  const auto open = [&](const char* policy, double share, uint32_t chunk) {
+    engine::SessionOptions o;
+    o.n_context = 224;
+    o.kv_type = KvType::f16;
+    o.policy = policy;
+    o.kv_share = share;
+    o.chunk_tokens = chunk;
+    return unwrap(Session::open(model, o));
+  };
+  const auto full = open_session(model, 224, KvType::f16);
+  unwrap(full->prefill(prompt, nullptr, nullptr));
+  const std::vector<int32_t> expected = greedy(full.get(), 12);
+  for (const char* policy : {"streaming", "heterocache", "synckv"}) {
+    SCOPED_TRACE(policy);
+    const auto whole = open(policy, 1.0, 0);
+    unwrap(whole->prefill(prompt, nullptr, nullptr));
+    EXPECT_EQ(greedy(whole.get(), 12), expected) << "a budget of 1 gives full attention's tokens";
+
+    std::vector<float> first, again;
+    const auto one = open(policy, 0.7, 0), two = open(policy, 0.7, 17);
+    unwrap(one->prefill(prompt, nullptr, nullptr));
+    unwrap(two->prefill(prompt, nullptr, nullptr));
+    greedy(one.get(), 12, &first);
+    greedy(two.get(), 12, &again);
+    EXPECT_TRUE(same_bits(first, again)) << "chunks";
+
+    // The next prompt attends to everything, whatever is resident.
+    const std::vector<int32_t> next = prompt_of(*model, 20, 5);
+    const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+    std::vector<float> a(next.size() * n_vocab), b(a.size());
+    unwrap(one->rewind(150));
+    unwrap(one->prefill(next, nullptr, a.data()));
+    unwrap(full->rewind(150));
+    unwrap(full->prefill(next, nullptr, b.data()));
+    EXPECT_TRUE(same_bits(a, b)) << "prefill";
+  }
+}
+
+// The trained model: the CPU backend's greedy tokens.
+TEST(GpuModel, TheDemoModelSaysTheSame) {
+  const std::string path = std::string(ORRERY_SOURCE_DIR) + "/samples/models/demo-q8_0.gguf";
+  const auto open = [&](engine::RuntimeOptions options) {
+    options.device_budget_bytes = uint64_t{256} << 20;
+    return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), path, {}));
+  };
+  const auto reference = open(on_cpu()), model = open(on_cuda());
+  const std::vector<int32_t> prompt = prompt_of(*reference, 48, 6);
+  std::vector<int32_t> tokens;
+  const auto a = open_session(reference, 128, KvType::f16), b = open_session(model, 128, KvType::f16);
+  const std::vector<float> expected = trace_of(a.get(), prompt, 10, &tokens), got = trace_of(b.get(), prompt, 10, &tokens);
+  expect_alike(got, expected, static_cast<size_t>(reference->hyper().n_vocab), 2e-2);
 }
 
 }  // namespace
