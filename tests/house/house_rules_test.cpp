@@ -51,7 +51,8 @@ const std::vector<std::pair<std::string, std::set<std::string>>> kRooms = {
     {"runtime/gguf/", {"runtime/base/", "runtime/os/"}},
     {"runtime/text/", {"runtime/base/", "runtime/gguf/"}},
     {"runtime/cpu/", {"runtime/base/", "runtime/os/", "runtime/backend.h"}},
-    {"cuda/", {"runtime/base/", "runtime/os/", "runtime/backend.h"}},
+    // By that name the emulated build finds what its instructions mean.
+    {"cuda/", {"runtime/base/", "runtime/os/", "runtime/backend.h", "ptx_reference.h"}},
     {"runtime/kv/", {"runtime/base/", "runtime/os/", "runtime/backend.h"}},
     {"runtime/model/", {"runtime/base/", "runtime/gguf/", "runtime/kv/", "runtime/backend.h"}},
     {"runtime/policy/", {"runtime/base/", "runtime/text/", "runtime/kv/", "runtime/backend.h"}},
@@ -117,7 +118,10 @@ TEST(HouseRules, WrongIncludesAreSeen) {
 
 // ---- What the library never does ----
 
-std::vector<std::string> forbidden_words(const Source& source) {
+std::vector<std::string> forbidden_words(Source source) {
+  // An instruction that must stay where it stands is no variable.
+  for (std::string& line : source.lines)
+    if (const size_t at = line.find("asm volatile("); at != std::string::npos) line.replace(at, 12, "asm");
   return find_words(
       source,
       {// ends the process
@@ -144,10 +148,12 @@ TEST(HouseRules, ForbiddenWordsAreSeen) {
                   "const char* s = \"exit \\\" \"; /* printf */ int n = 1'000; std::cout << 'c';\n"
                   "auto raw = R\"x(getenv \" puts)x\"; my_exit(); exit_code();\n"
                   "#include \"iostream\"\nformat(printf, 1, 2);"
-                  "char c = '\"'; getenv(\"A\");\n");
+                  "char c = '\"'; getenv(\"A\");\n"
+                  "asm volatile(\"nop\"); volatile int v;\n");
   EXPECT_EQ(forbidden_words(source),
             (std::vector<std::string>{"runtime/a.cpp:1: abort(", "runtime/a.cpp:2: cout",
-                                      "runtime/a.cpp:4: iostream", "runtime/a.cpp:5: getenv("}));
+                                      "runtime/a.cpp:4: iostream", "runtime/a.cpp:5: getenv(",
+                                      "runtime/a.cpp:6: volatile"}));
 }
 
 // ---- How a file looks ----
