@@ -33,6 +33,7 @@ struct Prefill : KvLayout<kType, kDim> {
   static constexpr int kKeys = kDim <= 128 ? kPageTokens : kType == KvType::f32 ? 16 : 32;   // of a step
   static constexpr bool kRaw = kType != KvType::f16;          // unpacked in shared memory
   static constexpr bool kQueriesInRegisters = kDim <= 128;
+  static constexpr int kBlocks = kDim <= 32 ? 2 : 1;          // of a processor at least, as registers go
   static constexpr int kSteps = kDim / 16;
   static constexpr int kPitch = 2 * kDim + 16;                // of a K or V: no two of eight rows in the same banks
   static constexpr int kStageBytes = 2 * kKeys * kPitch;      // K, then V
@@ -172,7 +173,7 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
 }
 
 template <KvType kType, int kDim>
-__global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads) attend_prefill_kernel(PrefillWork w) {
+__global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType, kDim>::kBlocks) attend_prefill_kernel(PrefillWork w) {
   using P = Prefill<kType, kDim>;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, t = lane % 4;
   const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * w.tile_rows, end_row = min(first_row + w.tile_rows, w.n_rows);
