@@ -356,7 +356,7 @@ struct Parser {
       return bad(4, format("version is %u%s, expected 2 or 3", header.version,
                            swapped ? " (a big-endian file)" : ""));
     }
-    uint64_t n_tensors, n_keys;
+    uint64_t n_tensors = 0, n_keys = 0;
     ORRERY_TRY(read("the tensor count", &n_tensors));
     ORRERY_TRY(read("the key count", &n_keys));
     if (n_tensors > remaining() / kMinTensorInfoBytes)
