@@ -33,9 +33,10 @@ void read_pairs_256(const uint8_t* p, uint8_t* code) {
   for (int i = 0; i < 256; ++i) code[i] = byte(p[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3u);
 }
 void read_k4_scales(const uint8_t* p, Block* b) {
+  const auto at = [p](int i) -> unsigned { return p[i]; };
   for (int g = 0; g < 8; ++g) {
-    b->six[g][0] = byte(g < 4 ? p[g] & 63u : (p[g + 4] & 15u) | p[g - 4] >> 6 << 4);
-    b->six[g][1] = byte(g < 4 ? p[g + 4] & 63u : p[g + 4] >> 4 | p[g] >> 6 << 4);
+    b->six[g][0] = byte(g < 4 ? at(g) & 63u : (at(g + 4) & 15u) | at(g - 4) >> 6 << 4);
+    b->six[g][1] = byte(g < 4 ? at(g + 4) & 63u : at(g + 4) >> 4 | at(g) >> 6 << 4);
   }
 }
 
@@ -101,7 +102,7 @@ void read_block(Type type, const uint8_t* p, Block* b) {
     case Type::iq4_xs:
       std::memcpy(b->shared, p, 2);
       for (int g = 0; g < 8; ++g) {
-        const unsigned scale = (p[4 + g / 2] >> (g % 2 * 4) & 15u) | ((p[2] | p[3] << 8) >> (g * 2) & 3u) << 4;
+        const unsigned scale = (p[4 + g / 2] >> (g % 2 * 4) & 15u) | ((p[2] | unsigned{p[3]} << 8) >> (g * 2) & 3u) << 4;
         b->group[g][0] = byte(scale - 32u);
         read_nibbles_32(p + 8 + 16 * g, b->code + 32 * g);
       }
