@@ -148,7 +148,7 @@ TEST_F(Policies, ABudgetInBytesBinds) {
 TEST_F(Policies, APinnedReservoirChangesNothing) {
   for (const Policy& policy : policies()) {
     std::vector<int32_t> expected;
-    for (const uint32_t mode : {ORRERY_RESERVOIR_PAGEABLE, ORRERY_RESERVOIR_PINNED}) {
+    for (const uint32_t mode : {uint32_t{ORRERY_RESERVOIR_PAGEABLE}, uint32_t{ORRERY_RESERVOIR_PINNED}}) {
       SCOPED_TRACE(policy.name + std::string(", ") + std::to_string(mode));
       orrery_runtime_options r = runtime_with(uint64_t{1} << 30);
       r.reservoir_mode = mode;
