@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 #include <mutex>
 
@@ -185,6 +184,7 @@ class CudaBackend final : public Backend {
  private:
   CudaBackend() = default;
   int32_t n_rows() const { return static_cast<int32_t>(step_.rows.size()); }
+  bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
   void send();   // what has been noted
 
@@ -434,12 +434,23 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
 
 // ---- a step
 
+// Whether the scratch has room for what the step uploads: its StepLimits were true.
+bool CudaBackend::within(const Step& step) const {
+  uint64_t tiles = 0;
+  for (const HeadView& head : step.heads) tiles += static_cast<uint64_t>(div_up(head.n_keys, kPageTokens));
+  return step.rows.size() * sizeof(Row) <= plan_.pages - plan_.rows &&
+         step.sequences.size() <= static_cast<size_t>(plan_.n_sequences) &&
+         std::all_of(step.sequences.begin(), step.sequences.end(), [&](const KvView& s) { return s.n_pages <= plan_.max_pages; }) &&
+         step.heads.size() * sizeof(DeviceHead) <= plan_.tiles - plan_.heads &&
+         tiles * sizeof(uint64_t) <= plan_.upload_bytes - plan_.tiles;
+}
+
 void CudaBackend::begin_step(const Step& step) {
   step_ = step;
   context_.phase = step.phase;
   context_.query_ring = device(step.queries.data);
   context_.n_ring = step.queries.n_rows;
-  if (queue_.failed()) return;
+  if (queue_.failed() || !queue_.check(within(step) ? cudaSuccess : cudaErrorInvalidValue, "taking a step beyond its limits")) return;
   const Pinned& bounce = step_bounce_[step_turn_ ^= 1];
   bounce.wait(queue_);
   std::memcpy(bounce.data() + plan_.rows, step.rows.data(), step.rows.size() * sizeof(Row));
@@ -452,7 +463,6 @@ void CudaBackend::begin_step(const Step& step) {
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
     const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, head.n_keys, 0};
     std::memcpy(bounce.data() + plan_.heads + i * sizeof there, &there, sizeof there);
-    assert(step_bytes_ + bytes <= plan_.upload_bytes);   // StepLimits::n_layers and max_context say how much there can be
     if (bytes > 0) std::memcpy(bounce.data() + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;
   }

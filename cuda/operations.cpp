@@ -15,6 +15,8 @@ Operation::Operation(Kind k, int32_t rows) {
   n_rows = rows;
 }
 
+StepContext::StepContext() { std::memset(static_cast<void*>(this), 0, sizeof *this); }
+
 namespace {
 
 bool takes_quantized(const Operation& op) {

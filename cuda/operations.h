@@ -37,13 +37,14 @@ struct Operation {
 struct StepContext {
   DeviceShape device;
   StepView step;
-  Phase phase = Phase::decode;
-  int32_t max_context = 0;
-  float* query_ring = nullptr;   // null: not kept
-  int32_t n_ring = 0;
-  QuantizedRows quantized = {};  // room for it; its width is each product's
-  std::byte* quantized_at = nullptr;
-  std::byte* attend_scratch = nullptr;
+  Phase phase;
+  int32_t max_context;
+  float* query_ring;   // null: not kept
+  int32_t n_ring;
+  std::byte* quantized_at;   // room for quantized rows, of each product's width
+  std::byte* attend_scratch;
+
+  StepContext();   // zero, padding too: it is compared as bytes
 };
 
 // Sends operations to the queue, fused where they can be.

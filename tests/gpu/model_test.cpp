@@ -7,6 +7,9 @@
 
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/threads.h"
+#endif
 
 namespace orrery {
 namespace {
@@ -124,6 +127,21 @@ TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
   greedy(fork.get(), 5, &b);
   EXPECT_TRUE(same_bits(a, b));
 }
+
+#ifdef ORRERY_EMULATED
+// Every token after the first launches the graph that the first one made.
+TEST(GpuModel, TokensShareOneGraph) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const auto session = open_session(model, 160, KvType::f16);
+  unwrap(session->prefill(prompt_of(*model, 60, 8), nullptr, nullptr));
+  const size_t before = emulated::graphs_made();
+  greedy(session.get(), 1);
+  const size_t first = emulated::graphs_made();
+  EXPECT_GT(first, before);
+  greedy(session.get(), 12);   // across the end of a page
+  EXPECT_EQ(emulated::graphs_made(), first);
+}
+#endif
 
 // Under a KV policy: heads on the device, all of the KV in host memory that the device reaches.
 TEST(GpuModel, PoliciesKeepTheirInvariants) {

@@ -1,6 +1,7 @@
 // The CUDA runtime's functions for the emulated build.
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -30,6 +31,7 @@ void enqueue(Stream* stream, std::function<void()> work) {
 namespace {
 
 constexpr size_t kPage = 4096;
+std::atomic<size_t> n_graphs_made{0};
 std::mutex allocations_mutex;
 std::map<void*, std::pair<void*, size_t>> allocations;   // what was handed out -> its mapping
 
@@ -61,6 +63,9 @@ cudaError_t release(void* at) {
 }
 
 }  // namespace
+
+size_t graphs_made() { return n_graphs_made; }
+
 }  // namespace orrery::emulated
 
 using namespace orrery::emulated;
@@ -126,6 +131,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (const cudaError_t e = faulty()) return e;
   *exec = new Graph(*graph);
+  ++n_graphs_made;
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {

@@ -35,6 +35,9 @@ inline constexpr size_t kMostExchanged = 64;
 const std::byte* exchange(const void* value, size_t bytes);
 unsigned lane();
 
+// Graphs that have been made so far, by the whole process.
+size_t graphs_made();
+
 // In what order the threads of a block run.
 void set_reversed(bool reversed);
 
