@@ -8,13 +8,17 @@
 namespace orrery::cpu {
 namespace {
 
-// (padded_dim, kTile): the tile's keys, transposed; slots from `n` on become zeros.
+// (padded_dim, kTile): the tile's keys, transposed; slots from `n` on become zeros. Those of the `next` tile, if there is one,
+// are asked for meanwhile: they come while this one is multiplied, where reading them at once would wait for memory (half of the time).
 template <KvType kType>
-void convert_keys(const KvHead& kv, const std::byte* tile, int n, float* keys) {
+void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next, int n, float* keys) {
   const int32_t dim = padded_dim(kv.head_dim);
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
   const uint64_t token_bytes = 2 * kv.vector_bytes;
-  for (int t = 0; t < kTile; t += V::kLanes)
+  for (int t = 0; t < kTile; t += V::kLanes) {
+    for (int j = 0; next != nullptr && j < V::kLanes; ++j)
+      for (uint64_t b = 0; b < kv.vector_bytes; b += 64)
+        __builtin_prefetch(next + static_cast<uint64_t>(t + j) * token_bytes + b, 0, 2);
     for (int i = 0; i < dim / V::kLanes; ++i) {
       V::F rows[V::kLanes];
       for (int j = 0; j < V::kLanes; ++j) {
@@ -28,6 +32,7 @@ void convert_keys(const KvHead& kv, const std::byte* tile, int n, float* keys) {
       for (int j = 0; j < V::kLanes; ++j)
         V::store(keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
     }
+  }
 }
 
 // A tile's scores y of one query, `n` of them keys, become weights (KeyWeightsTask).
@@ -67,7 +72,8 @@ void weights_of(const KeyWeightsTask& t) {
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
     const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
     const int64_t at = start - t.first_key;
-    convert_keys<kType>(t.kv, kv_tile(t.kv, start / kTile), n, s.keys);
+    const std::byte* next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : nullptr;
+    convert_keys<kType>(t.kv, kv_tile(t.kv, start / kTile), next, n, s.keys);
     for (int part = 0; part < n_parts; ++part) {
       const int first = t.n_queries * part / n_parts, last = t.n_queries * (part + 1) / n_parts;
       const Gemm<Start::zero> product{s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile,
