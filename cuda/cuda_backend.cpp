@@ -177,6 +177,7 @@ class CudaBackend final : public Backend {
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
+  void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -187,6 +188,8 @@ class CudaBackend final : public Backend {
   bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
   void send();   // what has been noted
+  template <class Job, class Fill, class Use>
+  void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
 
   ErrorLatch latch_;
   DeviceShape shape_;
@@ -565,8 +568,10 @@ void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, cons
   set_format(&op.attention.kv, op.attention.resident ? step_.heads_kv : step_.kv);
 }
 
-// In batches of queries, those of a job together if they fit: its keys are read once for all of them.
-void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
+// In batches of queries, those of a job together if they fit: its keys are read once for all of them. Parts and tiles of a batch
+// are on the device when use(parts, jobs, n_parts, n_entries, most_keys) is called. `fill` writes what else a part has.
+template <class Job, class Fill, class Use>
+void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
   const Ptr<std::byte> at{address(scratch)};
@@ -574,21 +579,27 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
   size_t next_job = 0;
   int32_t next_position = 0;
   while (next_job < jobs.size() && !queue_.failed()) {
-    TopKeysPart parts[TopKeysPlan::kBatch];
-    const TopKeysJob* owners[TopKeysPlan::kBatch];
+    TopKeysPart parts[TopKeysPlan::kBatch] = {};
+    const Job* owners[TopKeysPlan::kBatch];
     int32_t n_parts = 0, n_entries = 0, most_keys = 0;
     while (next_job < jobs.size() && n_entries < TopKeysPlan::kBatch) {
-      const TopKeysJob& job = jobs[next_job];
+      const Job& job = jobs[next_job];
       if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysPlan::kBatch - n_entries) break;
       const int32_t count = std::min(job.n_positions - next_position, TopKeysPlan::kBatch - n_entries);
-      if (count > 0 && job.k > 0) {
+      if (count > 0) {
         const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
         const int64_t row = int64_t{job.layer} * shape.queries.n_rows * shape.n_heads * shape.kv.head_dim;
-        owners[n_parts] = &job;
-        parts[n_parts++] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset,
-                            device(shape.queries.data) + row + job.kv_head * group_floats, job.n_keys, job.k,
-                            job.first_position + next_position, count, n_entries, job.by_score};
+        TopKeysPart& part = parts[n_parts];
+        part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
+        part.offset = job.offset;
+        part.queries = device(shape.queries.data) + row + job.kv_head * group_floats;
+        part.n_keys = job.n_keys;
+        part.first_position = job.first_position + next_position;
+        part.n_positions = count;
+        part.first_entry = n_entries;
+        fill(job, next_position, &part);
         upload(at + tiles, job.tiles, static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t));
+        owners[n_parts++] = &job;
         n_entries += count;
         most_keys = std::max(most_keys, job.n_keys);
       }
@@ -597,14 +608,48 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
     }
     if (n_parts == 0) continue;
     upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(TopKeysPart));
+    use(parts, owners, n_parts, n_entries, most_keys);
+  }
+}
+
+void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  const auto fill = [](const TopKeysJob& job, int32_t, TopKeysPart* part) { part->k = job.k, part->by_score = job.by_score; };
+  for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const TopKeysJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
     cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
     for (int32_t i = 0; i < n_parts; ++i) {
       const TopKeysPart& part = parts[i];
       const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - owners[i]->first_position);
-      download(owners[i]->out + first * k, at + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t),
-               static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t));
+      if (k == 0) continue;
+      const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t);
+      download(owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t));
     }
-  }
+  });
+}
+
+void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  int32_t slot = 0;   // of the last part: a job that goes on in the next batch keeps it, the others take those behind it
+  const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
+    if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
+    part->mean = job.mean, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
+  };
+  for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const KeyWeightsJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+    cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
+    for (int32_t i = 0; i < n_parts; ++i) {
+      const TopKeysPart& part = parts[i];
+      const uint64_t bytes = static_cast<uint64_t>(part.n_keys) * sizeof(float);
+      if (part.mean && part.n_before + part.n_positions == part.n_all)
+        download(owners[i]->out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes);
+      for (int32_t row = 0; !part.mean && row < part.n_positions * plan.group; ++row) {
+        const uint64_t entry = plan.entries + static_cast<uint64_t>(part.first_entry + row / plan.group) * plan.entry_bytes;
+        const uint64_t weights = entry + static_cast<uint64_t>(row % plan.group * plan.stride) * sizeof(float);
+        download(owners[i]->out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes);
+      }
+    }
+  });
 }
 
 void CudaBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {

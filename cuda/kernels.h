@@ -124,9 +124,13 @@ struct TopKeysPart {
   int32_t first_position, n_positions;
   int32_t first_entry;     // of the batch's queries
   uint32_t by_score;
+  // Of weights: whether their mean is asked for, the row of the results that it is summed in, how many of the job's positions
+  // have been, and how many there are.
+  uint32_t mean;
+  int32_t slot, n_before, n_all;
 };
-// Where a batch's things lie in the scratch memory, in bytes: parts, tiles (kBatch, tile_stride), keys that were found
-// (kBatch, stride; of a part one behind the other, k each), entries. Strides count keys and tiles.
+// Where a batch's things lie in the scratch memory, in bytes: parts, tiles (kBatch, tile_stride), results (kBatch, stride; keys
+// that were found, of a part one behind the other, k each; or a mean of weights a row), entries. Strides count keys and tiles.
 struct TopKeysPlan {
   static constexpr int32_t kBatch = 10;   // queries
   uint64_t tiles = 0, out = 0, entries = 0, entry_bytes = 0, bytes = 0;
@@ -138,5 +142,8 @@ struct TopKeysPlan {
 // The batch's parts and tiles are there.
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys);
+// Rows of weights to where entries have them, (group, stride) from the start of each.
+void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+                 int32_t most_keys);
 
 }  // namespace orrery::cuda

@@ -1,4 +1,6 @@
-// The best keys of KV heads by some queries (Backend::top_keys), between steps: a batch of up to ten queries at a time.
+// The best keys of KV heads by some queries (Backend::top_keys), and the queries' weights themselves (Backend::key_weights), between
+// steps: a batch of up to ten queries at a time. For weights 3 and 4 give way to: a thread takes one key and sums its weights, queries
+// and heads in order, or writes them where they are.
 //
 // 1. Weights. A block has a tile of keys, as floats in shared memory; each warp takes one query head of one query after another, two
 //    keys a lane. Weights are 2^(y - unit), y the scaled product and unit the tile's largest y rounded, so that K is read once, for
@@ -29,6 +31,7 @@ struct TopKeysWork {
   int32_t head_dim, n_parts, ring_rows;
   int64_t ring_stride;   // floats from position to position
   float scale;
+  uint32_t causal;       // queries see no keys behind their position
   KeyScoring scoring;
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
@@ -73,6 +76,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   const int group = w.plan.group;
   for (int i = warp; i < part.n_positions * group; i += kWeightThreads / 32) {
     const int g = i % group, position = part.first_position + i / group;
+    const int seen = w.causal ? min(n, position + 1 - tile * kPageTokens) : n;
     const float* q = part.queries + position % w.ring_rows * w.ring_stride + g * w.head_dim;
     float y[2] = {0.0f, 0.0f};
     for (int at = 0; at < w.head_dim; at += 4) {
@@ -86,14 +90,14 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
     float largest = -INFINITY;
     ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
       y[j] = __fmul_rn(__fmul_rn(y[j], w.scale), kLog2E);
-      if (lane + 32 * j < n) largest = fmaxf(largest, y[j]);
+      if (lane + 32 * j < seen) largest = fmaxf(largest, y[j]);
     }
     largest = warp_max(largest);
     const float unit = largest == -INFINITY ? 0.0f : rintf(largest);
     float* entry = entry_of(w, part.first_entry + i / group);
     float weights[2];
     ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
-      weights[j] = lane + 32 * j < n ? weight_of(y[j], unit) : 0.0f;
+      weights[j] = lane + 32 * j < seen ? weight_of(y[j], unit) : 0.0f;
       entry[g * w.plan.stride + tile * kPageTokens + lane + 32 * j] = weights[j];
     }
     const float sum = warp_sum(weights[0] + weights[1]);
@@ -153,6 +157,25 @@ __global__ void __launch_bounds__(kScoreThreads) key_scores_kernel(TopKeysWork w
   }
   if (!w.scoring.max_of_group) score /= static_cast<float>(w.plan.group);
   bits_of(w, entry)[i] = score > 0 ? __float_as_uint(score) : 0;   // floats that are not negative order like their bits
+}
+
+__global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWork w) {
+  const TopKeysPart part = parts_of(w)[blockIdx.y];
+  const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
+  if (i >= part.n_keys) return;
+  float* mean = reinterpret_cast<float*>(w.scratch + w.plan.out) + part.slot * w.plan.stride + i;
+  float sum = part.mean && part.n_before > 0 ? *mean : 0.0f;
+  for (int entry = part.first_entry; entry < part.first_entry + part.n_positions; ++entry)
+    for (int g = 0; g < w.plan.group; ++g) {
+      float* weight = entry_of(w, entry) + g * w.plan.stride + i;
+      const float x = __fmul_rn(*weight, units_of(w, entry_of(w, entry))[g * w.plan.tile_stride + i / kPageTokens]);
+      if (part.mean)
+        sum += x;
+      else
+        *weight = x;
+    }
+  const bool last = part.n_before + part.n_positions == part.n_all;
+  if (part.mean) *mean = last ? sum / static_cast<float>(part.n_all * w.plan.group) : sum;
 }
 
 // The k-th largest of bits (n), and how many of its equals are among the k.
@@ -267,21 +290,40 @@ TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
   bytes = entries + kBatch * entry_bytes;
 }
 
-void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
-              int32_t most_keys) {
+namespace {
+
+unsigned blocks(int32_t n_keys, int32_t per_block) { return static_cast<unsigned>((n_keys + per_block - 1) / per_block); }
+
+// 1 and 2.
+TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, bool causal, int32_t n_parts,
+                  int32_t n_entries, int32_t most_keys) {
   TopKeysWork w = {};
   w.plan = plan, w.scratch = scratch;
   w.type = shape.kv.type, w.head_dim = shape.kv.head_dim;
   w.n_parts = n_parts, w.ring_rows = shape.queries.n_rows;
   w.ring_stride = int64_t{shape.n_heads} * shape.kv.head_dim;
-  w.scale = shape.scale, w.scoring = shape.scoring;
-  const auto blocks = [&](int32_t per_block) { return static_cast<unsigned>((most_keys + per_block - 1) / per_block); };
-  const unsigned entries = static_cast<unsigned>(n_entries), parts = static_cast<unsigned>(n_parts), group = static_cast<unsigned>(plan.group);
+  w.scale = shape.scale, w.causal = causal;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
-  launch(queue, {dim3(blocks(kPageTokens), parts), dim3(kWeightThreads), shared}, key_weights_kernel, w);
-  launch(queue, {dim3(group, entries), dim3(256)}, tile_shares_kernel, w);
-  launch(queue, {dim3(blocks(kScoreThreads), entries), dim3(kScoreThreads)}, key_scores_kernel, w);
+  launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel, w);
+  launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);
+  return w;
+}
+
+}  // namespace
+
+void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
+              int32_t most_keys) {
+  TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
+  w.scoring = shape.scoring;
+  const unsigned entries = static_cast<unsigned>(n_entries);
+  launch(queue, {dim3(blocks(most_keys, kScoreThreads), entries), dim3(kScoreThreads)}, key_scores_kernel, w);
   launch(queue, {dim3(entries), dim3(kSelectThreads)}, select_keys_kernel, w);
+}
+
+void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+                 int32_t most_keys) {
+  const TopKeysWork w = begin(queue, plan, scratch, shape, true, n_parts, n_entries, most_keys);
+  launch(queue, {dim3(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_parts)), dim3(kScoreThreads)}, write_weights_kernel, w);
 }
 
 }  // namespace orrery::cuda

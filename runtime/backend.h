@@ -143,24 +143,36 @@ struct KeyScoring {
   int32_t pool_width = 1;            // odd
 };
 
-// Asks for the k best of a KV head's keys, by each of the queries of some positions.
-struct TopKeysJob {
+// A KV head's keys, and the queries of some positions.
+struct KeysJob {
   int32_t layer = 0, kv_head = 0;
   const uint64_t* tiles = nullptr;   // key s lies in the tile at tiles[s / kPageTokens] + offset
   uint64_t offset = 0;
   int32_t n_keys = 0;
   int32_t first_position = 0, n_positions = 0;   // in the ring
-  int32_t k = 0;                     // at most n_keys
-  bool by_score = false;             // in the order of scores (ties: lower key first), else ascending keys
-  uint32_t* out = nullptr;           // (n_positions, k) keys, host memory
 };
-
-struct TopKeysShape {
+struct KeysShape {
   KvFormat kv;
   int32_t n_heads = 0;               // query heads
   float scale = 0.0f;
   QueryRing queries;
+};
+
+// Asks for the k best of the keys, by each of the queries.
+struct TopKeysJob : KeysJob {
+  int32_t k = 0;                     // at most n_keys
+  bool by_score = false;             // in the order of scores (ties: lower key first), else ascending keys
+  uint32_t* out = nullptr;           // (n_positions, k) keys, host memory
+};
+struct TopKeysShape : KeysShape {
   KeyScoring scoring;
+};
+
+// Asks for attention itself: each query head's softmax over those of the keys that stand no later than its position (0 for
+// the others).
+struct KeyWeightsJob : KeysJob {
+  bool mean = false;                 // of all rows, in place of the rows
+  float* out = nullptr;              // (n_positions, n_heads / n_kv_heads, n_keys), or (n_keys): host memory
 };
 
 // The most that any step will ask for: sizes the scratch memory once.
@@ -262,6 +274,8 @@ class Backend {
 
   // Between steps: the best keys of each job. A NaN ranks lowest. The work is as if each job stood alone.
   virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
+  // Between steps: the weights of each job's queries. The work is as if each job stood alone.
+  virtual void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) = 0;
 
   // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
   virtual void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,

@@ -141,11 +141,15 @@ class CpuBackend final : public Backend {
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
+  void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
 
  private:
+  cpu::KeysWork keys_work() {
+    return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
+  }
   int64_t n_rows() const { return static_cast<int64_t>(step_.rows.size()); }
   std::byte* thread_scratch(int32_t thread) const {
     return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes;
@@ -403,8 +407,13 @@ void CpuBackend::keep_queries(int32_t layer, const float* q, const AttendShape& 
 
 void CpuBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
   pool_->begin_burst();
-  cpu::top_keys(jobs, shape, kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys,
-                scratch_ + plan_.threads, plan_.thread_bytes);
+  cpu::top_keys(jobs, shape, keys_work());
+  pool_->end_burst();
+}
+
+void CpuBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
+  pool_->begin_burst();
+  cpu::key_weights(jobs, shape, keys_work());
   pool_->end_burst();
 }
 

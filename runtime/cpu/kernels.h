@@ -114,6 +114,7 @@ struct KeyWeightsTask {
   float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0
   float* units[kQueryTile];     // (tiles) each
   float* sums[kQueryTile];      // (tiles) each: of out
+  int64_t ends[kQueryTile];     // keys from here on weigh nothing for the query
   int32_t n_queries;            // at most kQueryTile
   int64_t first_key, last_key;  // first_key at the start of a tile
   float scale;

@@ -59,10 +59,11 @@ void plain_key_weights(const KeyWeightsTask& t) {
     for (int32_t i = 0; i < t.n_queries; ++i) {
       float* out = t.out[i] + at;
       float largest = -INFINITY, sum = 0;
-      for (int64_t k = 0; k < n; ++k) largest = std::fmax(largest, out[k]);
+      const int64_t seen = std::clamp<int64_t>(t.ends[i] - start, 0, n);
+      for (int64_t k = 0; k < seen; ++k) largest = std::fmax(largest, out[k]);
       const float unit = largest == -INFINITY ? 0.0f : std::nearbyint(largest);
-      for (int64_t k = 0; k < n; ++k) sum += out[k] = weight(out[k], unit);
-      for (int64_t k = n; k < kPageTokens; ++k) out[k] = 0;
+      for (int64_t k = 0; k < seen; ++k) sum += out[k] = weight(out[k], unit);
+      for (int64_t k = seen; k < kPageTokens; ++k) out[k] = 0;
       t.units[i][tile] = unit;
       t.sums[i][tile] = sum;
     }

@@ -35,7 +35,7 @@ void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next
   }
 }
 
-// A tile's scores y of one query, `n` of them keys, become weights (KeyWeightsTask).
+// A tile's scores y of one query, `n` of them of keys that it sees (none if less than 0), become weights (KeyWeightsTask).
 void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum) {
   constexpr int kVectors = kTile / V::kLanes;
   V::F y[kVectors], largest = V::set(-kInfinity), total = V::zero();
@@ -80,8 +80,11 @@ void weights_of(const KeyWeightsTask& t) {
                                       s.scores + first * kTile, kTile, 0, dim, nullptr};
       product.run(last - first, kTile / V::kLanes);
     }
-    for (int i = 0; i < t.n_queries; ++i)
-      weigh_tile(s.scores + i * kTile, n, t.out[i] + at, t.units[i] + at / kTile, t.sums[i] + at / kTile);
+    for (int i = 0; i < t.n_queries; ++i) {
+      const int64_t seen = t.ends[i] - start;
+      weigh_tile(s.scores + i * kTile, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile,
+                 t.sums[i] + at / kTile);
+    }
   }
 }
 

@@ -53,11 +53,81 @@ Threshold find_threshold(const uint32_t* bits, int64_t n, int64_t k, uint32_t* l
 }
 
 // Queries of one job within a batch.
+template <class Job>
 struct Part {
-  const TopKeysJob* job;
+  const Job* job;
   int32_t first, count;  // of the job's positions
   int32_t entry;         // its first in the batch
 };
+
+// Batch by batch: its queries' weights are computed, and use(parts, n_entries) goes on with them. A causal query sees no key
+// behind its own position.
+template <class Job, class Use>
+void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, const KeysWork& work, const Use& use) {
+  const TopKeysScratch& scratch = work.scratch;
+  const int32_t group = shape.n_heads / shape.kv.n_kv_heads, dim = shape.kv.head_dim;
+  const uint64_t q_floats = static_cast<uint64_t>(shape.n_heads) * static_cast<uint64_t>(dim);
+  const auto query = [&](const Job& job, int32_t i) {
+    const uint64_t row = static_cast<uint64_t>(job.layer) * static_cast<uint64_t>(shape.queries.n_rows) +
+                         static_cast<uint64_t>((job.first_position + i) % shape.queries.n_rows);
+    return reinterpret_cast<const float*>(shape.queries.data.address) + row * q_floats +
+           static_cast<uint64_t>(job.kv_head) * static_cast<uint64_t>(group) * static_cast<uint64_t>(dim);
+  };
+  size_t next_job = 0;
+  int32_t next_position = 0;
+  while (next_job < jobs.size()) {
+    // The next batch.
+    Part<Job> parts[TopKeysScratch::kBatch];
+    int32_t n_parts = 0, n_entries = 0;
+    int64_t most_keys = 0;
+    while (next_job < jobs.size() && n_entries < TopKeysScratch::kBatch) {
+      const Job& job = jobs[next_job];
+      // Whole, if it can be: its keys are read once for all of its queries.
+      if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysScratch::kBatch - n_entries) break;
+      const int32_t count = std::min(job.n_positions - next_position, TopKeysScratch::kBatch - n_entries);
+      if (count > 0) {
+        parts[n_parts++] = {&job, next_position, count, n_entries};
+        n_entries += count;
+        next_position += count;
+        most_keys = std::max<int64_t>(most_keys, job.n_keys);
+      }
+      if (next_position >= job.n_positions) ++next_job, next_position = 0;
+    }
+    const int64_t stretches = div_up(most_keys, kKeysPerItem);
+    work.pool->run(n_parts * stretches, [&](int64_t item, int32_t thread) {
+      const Part<Job>& part = parts[item / stretches];
+      const int64_t first = item % stretches * kKeysPerItem;
+      const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
+      if (first >= last) return;
+      KeyWeightsTask task;
+      task.kv = {shape.kv.type, dim, part.job->tiles, part.job->offset, shape.kv.vector_bytes()};
+      task.first_key = first;
+      task.last_key = last;
+      task.scale = shape.scale;
+      task.scratch = work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes;
+      task.n_queries = 0;
+      for (int32_t i = 0; i < part.count; ++i)
+        for (int32_t g = 0; g < group; ++g) {
+          task.q[task.n_queries] = query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
+          const int64_t entry = part.entry + i, tile = g * scratch.tile_stride() + first / kPageTokens;
+          task.out[task.n_queries] = scratch.rows(work.base, entry) + g * scratch.stride() + first;
+          task.units[task.n_queries] = scratch.units(work.base, entry) + tile;
+          task.sums[task.n_queries] = scratch.sums(work.base, entry) + tile;
+          task.ends[task.n_queries] = causal ? int64_t{part.job->first_position} + part.first + i + 1 : last;
+          if (++task.n_queries == kQueryTile) work.kernels.key_weights(task), task.n_queries = 0;
+        }
+      if (task.n_queries > 0) work.kernels.key_weights(task);
+    });
+    use(Span<const Part<Job>>(parts, static_cast<size_t>(n_parts)), n_entries);
+  }
+}
+
+template <class Job>
+const Part<Job>& part_of(Span<const Part<Job>> parts, int64_t entry) {
+  const Part<Job>* part = parts.begin();
+  while (entry >= part->entry + part->count) ++part;
+  return *part;
+}
 
 }  // namespace
 
@@ -88,71 +158,57 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
     std::sort(out, out + k, [&](uint32_t x, uint32_t y) { return bits[x] != bits[y] ? bits[x] > bits[y] : x < y; });
 }
 
-void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Kernels& kernels, ThreadPool* pool,
-              const TopKeysScratch& scratch, std::byte* base, std::byte* thread_scratch, uint64_t thread_bytes) {
-  const int32_t group = shape.n_heads / shape.kv.n_kv_heads, dim = shape.kv.head_dim;
-  const uint64_t q_floats = static_cast<uint64_t>(shape.n_heads) * static_cast<uint64_t>(dim);
-  const auto query = [&](const TopKeysJob& job, int32_t i) {
-    const uint64_t row = static_cast<uint64_t>(job.layer) * static_cast<uint64_t>(shape.queries.n_rows) +
-                         static_cast<uint64_t>((job.first_position + i) % shape.queries.n_rows);
-    return reinterpret_cast<const float*>(shape.queries.data.address) + row * q_floats +
-           static_cast<uint64_t>(job.kv_head) * static_cast<uint64_t>(group) * static_cast<uint64_t>(dim);
-  };
-  size_t next_job = 0;
-  int32_t next_position = 0;
-  while (next_job < jobs.size()) {
-    // The next batch.
-    Part parts[TopKeysScratch::kBatch];
-    int32_t n_parts = 0, n_entries = 0;
-    int64_t most_keys = 0;
-    while (next_job < jobs.size() && n_entries < TopKeysScratch::kBatch) {
-      const TopKeysJob& job = jobs[next_job];
-      // Whole, if it can be: its keys are read once for all of its queries.
-      if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysScratch::kBatch - n_entries) break;
-      const int32_t count = std::min(job.n_positions - next_position, TopKeysScratch::kBatch - n_entries);
-      if (count > 0) {
-        parts[n_parts++] = {&job, next_position, count, n_entries};
-        n_entries += count;
-        next_position += count;
-        most_keys = std::max<int64_t>(most_keys, job.n_keys);
+void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const KeysWork& work) {
+  const TopKeysScratch& s = work.scratch;
+  const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
+  for_each_batch(jobs, shape, false, work, [&](Span<const Part<TopKeysJob>> parts, int32_t n_entries) {
+    work.pool->run(n_entries, [&](int64_t entry, int32_t) {
+      const Part<TopKeysJob>& part = part_of(parts, entry);
+      const TopKeysJob& job = *part.job;
+      const int64_t i = part.first + (entry - part.entry);
+      const float* scores =
+          work.kernels.key_scores({s.rows(work.base, entry), s.stride(), s.units(work.base, entry), s.sums(work.base, entry),
+                                   s.tile_stride(), group, job.n_keys, shape.scoring, s.spare(work.base, entry)});
+      select_top(scores, job.n_keys, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k);
+    });
+  });
+}
+
+void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const KeysWork& work) {
+  const TopKeysScratch& s = work.scratch;
+  const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
+  for_each_batch(jobs, shape, true, work, [&](Span<const Part<KeyWeightsJob>> parts, int32_t n_entries) {
+    int64_t most_keys = 0;   // of means
+    for (const Part<KeyWeightsJob>& part : parts)
+      if (part.job->mean) most_keys = std::max<int64_t>(most_keys, part.job->n_keys);
+    work.pool->run(n_entries, [&](int64_t entry, int32_t) {
+      const Part<KeyWeightsJob>& part = part_of(parts, entry);
+      const KeyWeightsJob& job = *part.job;
+      const int32_t n_rows = job.mean ? group : 1;   // that become one
+      for (int32_t g = 0; g < group; g += n_rows) {
+        const int64_t row = (part.first + (entry - part.entry)) * group + g, tiles = g * s.tile_stride();
+        const float* weights = work.kernels.key_scores({s.rows(work.base, entry) + g * s.stride(), s.stride(),
+                                                        s.units(work.base, entry) + tiles, s.sums(work.base, entry) + tiles,
+                                                        s.tile_stride(), n_rows, job.n_keys, {}, s.spare(work.base, entry)});
+        if (!job.mean) std::copy_n(weights, job.n_keys, job.out + row * job.n_keys);
       }
-      if (next_position >= job.n_positions) ++next_job, next_position = 0;
-    }
-    const int64_t stretches = div_up(most_keys, kKeysPerItem);
-    pool->run(n_parts * stretches, [&](int64_t item, int32_t thread) {
-      const Part& part = parts[item / stretches];
-      const int64_t first = item % stretches * kKeysPerItem;
-      const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
-      if (first >= last) return;
-      KeyWeightsTask task;
-      task.kv = {shape.kv.type, dim, part.job->tiles, part.job->offset, shape.kv.vector_bytes()};
-      task.first_key = first;
-      task.last_key = last;
-      task.scale = shape.scale;
-      task.scratch = thread_scratch + static_cast<uint64_t>(thread) * thread_bytes;
-      task.n_queries = 0;
-      for (int32_t i = 0; i < part.count; ++i)
-        for (int32_t g = 0; g < group; ++g) {
-          task.q[task.n_queries] = query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
-          const int64_t entry = part.entry + i, tile = g * scratch.tile_stride() + first / kPageTokens;
-          task.out[task.n_queries] = scratch.rows(base, entry) + g * scratch.stride() + first;
-          task.units[task.n_queries] = scratch.units(base, entry) + tile;
-          task.sums[task.n_queries] = scratch.sums(base, entry) + tile;
-          if (++task.n_queries == kQueryTile) kernels.key_weights(task), task.n_queries = 0;
-        }
-      if (task.n_queries > 0) kernels.key_weights(task);
     });
-    pool->run(n_entries, [&](int64_t entry, int32_t) {
-      const Part* part = parts;
-      while (entry >= part->entry + part->count) ++part;
-      const TopKeysJob& job = *part->job;
-      const int64_t i = part->first + (entry - part->entry);
-      const float* scores = kernels.key_scores({scratch.rows(base, entry), scratch.stride(), scratch.units(base, entry),
-                                                scratch.sums(base, entry), scratch.tile_stride(), group, job.n_keys,
-                                                shape.scoring, scratch.spare(base, entry)});
-      select_top(scores, job.n_keys, job.k, job.by_score, scratch.candidates(base, entry), job.out + i * job.k);
+    const int64_t stretches = div_up(most_keys, kKeysPerItem), n_parts = static_cast<int64_t>(parts.size());
+    work.pool->run(n_parts * stretches, [&](int64_t item, int32_t) {
+      const Part<KeyWeightsJob>& part = parts[static_cast<size_t>(item / stretches)];
+      const KeyWeightsJob& job = *part.job;
+      const int64_t first = item % stretches * kKeysPerItem, last = std::min<int64_t>(first + kKeysPerItem, job.n_keys);
+      if (!job.mean || first >= last) return;
+      float* out = job.out;
+      if (part.first == 0) std::fill(out + first, out + last, 0.0f);
+      for (int32_t i = 0; i < part.count; ++i) {
+        const float* row = s.rows(work.base, part.entry + i);   // a group's mean, where key_scores left it
+        for (int64_t j = first; j < last; ++j) out[j] += row[j];
+      }
+      if (part.first + part.count < job.n_positions) return;
+      for (int64_t j = first; j < last; ++j) out[j] /= static_cast<float>(job.n_positions);
     });
-  }
+  });
 }
 
 }  // namespace orrery::cpu

@@ -1,9 +1,10 @@
-// The best keys of KV heads by some queries (Backend::top_keys): softmax weights, scores, and a selection by the bits of
-// the scores.
+// Attention between steps: the best keys of KV heads by some queries (Backend::top_keys: softmax weights, scores, and a
+// selection by the bits of the scores), and the weights themselves (Backend::key_weights).
 //
 // Queries go through in batches, those of a job together if they fit.  Within a batch, tiles of keys are dealt to the
 // threads and serve all queries of their head, so that K is read and converted once; a tile's weights are of its own
-// unit (KeyWeightsTask).  Then the queries are dealt, each to one thread, which makes scores of its weights and selects.
+// unit (KeyWeightsTask).  Then the queries are dealt, each to one thread, which makes scores of its weights and selects, or
+// writes them down. A mean over queries is summed key by key, queries in order, over all batches of its job.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +49,15 @@ class TopKeysScratch {
 // index; written in that order, or in ascending order of index. candidates: room for 2 n.
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out);
 
-void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Kernels& kernels, ThreadPool* pool,
-              const TopKeysScratch& scratch, std::byte* base, std::byte* thread_scratch, uint64_t thread_bytes);
+// What the work is done with.
+struct KeysWork {
+  const Kernels& kernels;
+  ThreadPool* pool;
+  const TopKeysScratch& scratch;
+  std::byte *base, *thread_scratch;
+  uint64_t thread_bytes;
+};
+void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const KeysWork& work);
+void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const KeysWork& work);
 
 }  // namespace orrery::cpu

@@ -90,6 +90,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->views_.resize(n_heads);
   r->selected_.reserve(n_context);
   r->jobs_.reserve(n_heads);
+  r->weights_jobs_.reserve(n_heads);
   return r;
 }
 
@@ -136,40 +137,68 @@ Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
 }
 
 // While settling the keys are the reservoir's; afterwards those of heads that hold all of them, slot by position.
-Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+template <class Query>
+void Resident::set_keys(const Query& query, KeysJob* job) const {
+  const uint32_t n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
+  job->layer = static_cast<int32_t>(query.head / n_kv_heads);
+  job->kv_head = static_cast<int32_t>(query.head % n_kv_heads);
+  if (settling_) {
+    const KvFormat& format = pages_->format();
+    job->tiles = pages_->view().pages;
+    job->offset = static_cast<uint64_t>(job->layer) * format.layer_bytes() +
+                  static_cast<uint64_t>(job->kv_head) * format.head_bytes();
+  } else {
+    job->tiles = store_->tiles(query.head);
+  }
+  job->n_keys = static_cast<int32_t>(query.n_keys);
+  job->first_position = static_cast<int32_t>(query.first_position);
+  job->n_positions = static_cast<int32_t>(query.n_positions);
+}
+
+KeysShape Resident::keys_shape() const {
   const model::Hyperparameters& h = model_->hyper();
-  const KvView pages = pages_->view();
-  const KvFormat& format = settling_ ? pages_->format() : format_;
+  KeysShape shape;
+  shape.kv = settling_ ? pages_->format() : format_;
+  shape.n_heads = h.n_heads;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
+  shape.queries = ring_;
+  return shape;
+}
+
+Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
   jobs_.clear();
   for (const policy::KeyQuery& query : queries) {
     TopKeysJob job;
-    const uint32_t n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);
-    job.layer = static_cast<int32_t>(query.head / n_kv_heads);
-    job.kv_head = static_cast<int32_t>(query.head % n_kv_heads);
-    if (settling_) {
-      job.tiles = pages.pages;
-      job.offset = static_cast<uint64_t>(job.layer) * format.layer_bytes() +
-                   static_cast<uint64_t>(job.kv_head) * format.head_bytes();
-    } else {
-      job.tiles = store_->tiles(query.head);
-    }
-    job.n_keys = static_cast<int32_t>(query.n_keys);
-    job.first_position = static_cast<int32_t>(query.first_position);
-    job.n_positions = static_cast<int32_t>(query.n_positions);
+    set_keys(query, &job);
     job.k = static_cast<int32_t>(query.k);
     job.by_score = query.by_score;
     job.out = query.out;
     jobs_.push_back(job);
   }
   TopKeysShape shape;
-  shape.kv = format;
-  shape.n_heads = h.n_heads;
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
-  shape.queries = ring_;
+  static_cast<KeysShape&>(shape) = keys_shape();
   shape.scoring = key_scoring(rule);
   Backend& backend = model_->runtime().backend();
   backend.top_keys(jobs_, shape);
   return backend.synchronize();
+}
+
+Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
+  weights_jobs_.clear();
+  for (const policy::WeightsQuery& query : queries) {
+    KeyWeightsJob job;
+    set_keys(query, &job);
+    job.mean = query.mean;
+    job.out = query.out;
+    weights_jobs_.push_back(job);
+  }
+  Backend& backend = model_->runtime().backend();
+  backend.key_weights(weights_jobs_, keys_shape());
+  return backend.synchronize();
+}
+
+uint32_t Resident::group() const {
+  return static_cast<uint32_t>(model_->hyper().n_heads / model_->hyper().n_kv_heads);
 }
 
 Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule,

@@ -89,10 +89,15 @@ class Resident final : private policy::Heads {
       : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
   Status settle(uint32_t n_tokens);
   uint32_t known_queries(uint32_t n_tokens) const;   // of positions n_tokens-1, n_tokens-2, ...
+  template <class Query>
+  void set_keys(const Query& query, KeysJob* job) const;
+  KeysShape keys_shape() const;
 
   // policy::Heads
   uint32_t n_queries() const override { return known_queries(n_tokens_); }
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
+  Status key_weights(Span<const policy::WeightsQuery> queries) override;
+  uint32_t group() const override;
   Span<const uint32_t> positions(uint32_t head) const override { return store_->positions(head); }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override;
 
@@ -112,6 +117,7 @@ class Resident final : private policy::Heads {
   std::vector<HeadView> views_;                    // (n_heads)
   std::vector<uint32_t> selected_;                 // room for n_context
   std::vector<TopKeysJob> jobs_;
+  std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<kv::Replacement> misses_;            // room for a head's
   std::function<Status(uint64_t)> step_fault_;
 };

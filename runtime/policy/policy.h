@@ -45,14 +45,26 @@ struct KeyQuery {
   uint32_t* out = nullptr;      // (n_positions, k)
 };
 
+// Asks how much the queries of some positions attend to a head's keys at positions 0 .. n_keys-1: softmax weights of every query
+// head over those of them that it sees, its own position's the last.
+struct WeightsQuery {
+  uint32_t head = 0;
+  uint32_t first_position = 0, n_positions = 0;   // at least one
+  uint32_t n_keys = 0;
+  bool mean = false;            // of all positions and query heads
+  float* out = nullptr;         // (n_positions, query heads of the KV head, n_keys); mean: (n_keys)
+};
+
 // The heads of a session, as its policy sees them between steps.
 class Heads {
  public:
   virtual ~Heads() = default;
   // Positions, counting back from the last computed one, whose queries are known: at least 1.
   virtual uint32_t n_queries() const = 0;
-  // After settle() only heads that hold all of those keys, in order, may be asked about. rule.pool_first is always so.
+  // After settle() only heads that hold all of the keys, in order, may be asked about. rule.pool_first is always so.
   virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;
+  virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
+  virtual uint32_t group() const = 0;   // query heads of a KV head
   // The position that each slot of a head holds.
   virtual Span<const uint32_t> positions(uint32_t head) const = 0;
   // Slots of a head that are to hold other tokens from step `visible_at` on; until then they are as they were. One

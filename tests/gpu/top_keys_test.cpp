@@ -1,4 +1,4 @@
-// The best keys by the last queries: cuda/top_keys.cu, against the plain CPU path.
+// The best keys by the last queries, and their weights: cuda/top_keys.cu, against the plain CPU path.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/threads.h"
@@ -100,12 +100,68 @@ TEST(GpuTopKeys, TiesGoToTheLowerKeys) {
   for (size_t i = 0; i + 1 < 18; ++i) EXPECT_EQ(keys[i + 1], keys[i] + kPageTokens);   // 19 tiles of the same keys
 }
 
+// ---- key_weights ----
+
+constexpr Job kWeightsJobs[] = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false}, {1, 1, 64, 63, 1, 0, false}, {0, 0, 1, 0, 1, 0, false},
+                                {1, 1, 1200, 1188, 12, 0, false}, {0, 0, 70, 100, 12, 0, false}};
+
+// Of each job, rows or their mean.
+std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, bool mean) {
+  const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
+  const Pages pages(m, kv, 1200, 11);
+  Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
+  std::vector<std::vector<float>> out;
+  std::vector<KeyWeightsJob> asked;
+  for (const Job& j : kWeightsJobs) {
+    KeyWeightsJob job;
+    job.layer = j.layer, job.kv_head = j.head, job.tiles = pages.addresses();
+    job.offset = static_cast<uint64_t>(j.layer) * kv.layer_bytes() + static_cast<uint64_t>(j.head) * kv.head_bytes();
+    job.n_keys = j.n_keys, job.first_position = j.first, job.n_positions = j.n, job.mean = mean;
+    out.emplace_back(static_cast<size_t>(j.n_keys * (mean ? 1 : j.n * kGroup)) + 1, 12345.0f);
+    asked.push_back(job);
+  }
+  for (size_t i = 0; i < asked.size(); ++i) asked[i].out = out[i].data();
+  KeysShape shape;
+  shape.kv = kv;
+  shape.n_heads = kKvHeads * kGroup;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  shape.queries = {ring.ptr(), kRing};
+  (*m)->key_weights(asked, shape);
+  EXPECT_TRUE((*m)->synchronize().ok());
+  for (std::vector<float>& o : out) {
+    EXPECT_EQ(o.back(), 12345.0f) << "written behind";
+    o.pop_back();
+  }
+  return out;
+}
+
+TEST(GpuTopKeys, WeightsAndTheirMeans) {
+  for (const KvType type : {KvType::f16, KvType::q8_0})
+    for (const int32_t dim : {32, 128})
+      for (const bool mean : {false, true}) {
+        SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + (mean ? ", means" : ", rows"));
+        const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return weights(m, type, dim, mean); });
+        for (size_t j = 0; j < expected.size(); ++j)
+          for (size_t i = 0; i < expected[j].size(); ++i)   // 0: behind the position, the same places
+            ASSERT_NEAR(got[j][i], expected[j][i], 1e-4 * static_cast<double>(expected[j][i])) << "job " << j << " at " << i;
+      }
+}
+
 #ifdef ORRERY_EMULATED
 TEST(GpuTopKeys, ThreadsRunInAnyOrder) {
   Machine m(true, limits(64));
   const auto forwards = found(&m, KvType::f16, 64, kJobs, {});
   emulated::set_reversed(true);
   const auto backwards = found(&m, KvType::f16, 64, kJobs, {});
+  emulated::set_reversed(false);
+  EXPECT_EQ(forwards, backwards);
+}
+
+TEST(GpuTopKeys, WeightsOfThreadsInAnyOrder) {
+  Machine m(true, limits(64));
+  const auto forwards = weights(&m, KvType::f16, 64, true);
+  emulated::set_reversed(true);
+  const auto backwards = weights(&m, KvType::f16, 64, true);
   emulated::set_reversed(false);
   EXPECT_EQ(forwards, backwards);
 }

@@ -1,4 +1,4 @@
-// top_keys and the ring of queries, on every path and of every KV type.
+// top_keys, key_weights and the ring of queries, on every path and of every KV type.
 //
 // The oracle reads the stored keys back with gguf's own dequantization and scores them in double precision, row by row,
 // pooling first. Scores are floats in the kernels, so a choice may differ where two scores agree to 1e-5; select_top
@@ -129,32 +129,26 @@ class Store {
     return j;
   }
   TopKeysShape shape(const KeyScoring& scoring) const {
-    return {format_, n_heads_, scale(), {ring_.ptr(), n_ring_}, scoring};
+    return {{format_, n_heads_, scale(), {ring_.ptr(), n_ring_}}, scoring};
   }
   StepLimits limits(int32_t max_top_keys) const {
     return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys};
   }
   float scale() const { return 1.7f / std::sqrt(static_cast<float>(format_.head_dim)); }
 
+  // (n_keys) of one query head at a position.
+  std::vector<double> row(int32_t layer, int32_t kv_head, int32_t n_keys, int32_t position, int32_t head) const {
+    return softmax(layer, position, head, keys_of(layer, kv_head, n_keys));
+  }
+
   // (n_keys) of one query.
   std::vector<double> scores(const TopKeysJob& job, int32_t position, const KeyScoring& scoring) const {
-    const int32_t group = n_heads_ / format_.n_kv_heads, dim = format_.head_dim, half = scoring.pool_width / 2;
+    const int32_t group = n_heads_ / format_.n_kv_heads, half = scoring.pool_width / 2;
     const size_t n = static_cast<size_t>(job.n_keys);
-    std::vector<std::vector<float>> keys;
-    for (int32_t t = 0; t < job.n_keys; ++t) keys.push_back(key(job.layer, job.kv_head, t));
+    const std::vector<std::vector<float>> keys = keys_of(job.layer, job.kv_head, job.n_keys);
     std::vector<double> out(n, scoring.max_of_group ? -INFINITY : 0.0);
     for (int32_t g = 0; g < group; ++g) {
-      const float* q = query(job.layer, position) + (job.kv_head * group + g) * dim;
-      std::vector<double> row;
-      for (const std::vector<float>& k : keys) {
-        double dot = 0;
-        for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[i]) * k[static_cast<size_t>(i)];
-        row.push_back(dot * scale());
-      }
-      const double most = *std::max_element(row.begin(), row.end());
-      double sum = 0;
-      for (double& x : row) sum += x = std::exp(x - most);
-      for (double& x : row) x /= sum;
+      const std::vector<double> row = softmax(job.layer, position, job.kv_head * group + g, keys);
       for (int32_t i = 0; i < job.n_keys; ++i) {
         double x = scoring.pooling == Pooling::max ? -INFINITY : 0.0;
         const int32_t reach = scoring.pooling == Pooling::none ? 0 : half;
@@ -173,6 +167,25 @@ class Store {
     return pages_[static_cast<size_t>(token / kPageTokens)]->data() +
            static_cast<size_t>(layer) * format_.layer_bytes() + static_cast<size_t>(head) * format_.head_bytes() +
            static_cast<size_t>(token % kPageTokens) * format_.token_bytes();
+  }
+  std::vector<std::vector<float>> keys_of(int32_t layer, int32_t kv_head, int32_t n_keys) const {
+    std::vector<std::vector<float>> keys;
+    for (int32_t t = 0; t < n_keys; ++t) keys.push_back(key(layer, kv_head, t));
+    return keys;
+  }
+  std::vector<double> softmax(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
+    const float* q = query(layer, position) + head * format_.head_dim;
+    std::vector<double> row;
+    for (const std::vector<float>& k : keys) {
+      double dot = 0;
+      for (size_t i = 0; i < k.size(); ++i) dot += static_cast<double>(q[i]) * k[i];
+      row.push_back(dot * scale());
+    }
+    const double most = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (double& x : row) sum += x = std::exp(x - most);
+    for (double& x : row) x /= sum;
+    return row;
   }
   KvFormat format_;
   int32_t n_heads_, n_ring_;
@@ -434,6 +447,96 @@ TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
   rig->attend(0, q.cptr(), out.ptr(), {n_heads, width, width, 0.2f, 0});
   rig->end_step();
   EXPECT_TRUE(same_bits(ring.data(), wanted.data(), wanted.size()));
+}
+
+// ---- Backend::key_weights ----
+
+// (n_positions, group, n_keys), the softmax over the keys that the position sees.
+std::vector<double> weights_of(const Store& store, int32_t group, const KeyWeightsJob& job) {
+  std::vector<double> out;
+  for (int32_t i = 0; i < job.n_positions; ++i)
+    for (int32_t g = 0; g < group; ++g) {
+      const int32_t n = std::min(job.n_keys, job.first_position + i + 1);
+      std::vector<double> row = store.row(job.layer, job.kv_head, n, job.first_position + i, job.kv_head * group + g);
+      row.resize(static_cast<size_t>(job.n_keys));
+      out.insert(out.end(), row.begin(), row.end());
+    }
+  return out;
+}
+
+std::vector<std::vector<float>> run_weights(Rig& rig, const Store& store, std::vector<KeyWeightsJob> jobs, int32_t group) {
+  std::vector<std::unique_ptr<Guarded<float>>> out;
+  for (KeyWeightsJob& job : jobs) {
+    out.push_back(std::make_unique<Guarded<float>>(static_cast<size_t>(job.n_keys * (job.mean ? 1 : job.n_positions * group))));
+    job.out = out.back()->data();
+  }
+  rig->key_weights(jobs, store.shape({}));
+  EXPECT_TRUE(rig->synchronize().ok());
+  std::vector<std::vector<float>> found;
+  for (const auto& o : out) found.emplace_back(o->data(), o->data() + o->size());
+  return found;
+}
+
+KeyWeightsJob weights_job(const Store& store, int32_t layer, int32_t head, int32_t n_keys, int32_t first, int32_t n, bool mean) {
+  KeyWeightsJob job;
+  static_cast<KeysJob&>(job) = store.job(layer, head, n_keys, first, n, 0, false);
+  job.mean = mean;
+  return job;
+}
+
+// The window's queries see ever more keys: at a tile's edges, within a tile, across two; rows and means, batches of several jobs.
+TEST_P(CpuTopKeys, WeightsAreCausalSoftmax) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t group : {1, 4, 70}) {
+      const KvFormat format{type, 2, group == 70 ? 1 : 2, 64};
+      const int32_t last = format.n_kv_heads - 1;
+      const Store store(format, format.n_kv_heads * group, 1300, 32, static_cast<uint64_t>(group));
+      std::vector<KeyWeightsJob> jobs;
+      for (const bool mean : {false, true}) {
+        jobs.push_back(weights_job(store, 0, 0, 1, 0, 1, mean));
+        jobs.push_back(weights_job(store, 1, last, 140, 108, 32, mean));
+        jobs.push_back(weights_job(store, 0, last, 65, 63, 2, mean));
+        jobs.push_back(weights_job(store, 1, 0, 64, 61, 3, mean));
+        jobs.push_back(weights_job(store, 1, 0, 30, 300, 12, mean));   // all in sight of all
+        if (group == 4) jobs.push_back(weights_job(store, 0, last, 1300, 1283, 17, mean));
+      }
+      Rig rig(GetParam(), 2, store.limits(1300));
+      const auto found = run_weights(rig, store, jobs, group);
+      for (size_t j = 0; j < jobs.size(); ++j) {
+        std::vector<double> expected = weights_of(store, group, jobs[j]);
+        const size_t n = static_cast<size_t>(jobs[j].n_keys), n_rows = expected.size() / n;
+        if (jobs[j].mean) {
+          for (size_t i = n; i < expected.size(); ++i) expected[i % n] += expected[i];
+          expected.resize(n);
+          for (double& x : expected) x /= static_cast<double>(n_rows);
+        }
+        ASSERT_EQ(found[j].size(), expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) {
+          if (expected[i] == 0)
+            ASSERT_EQ(found[j][i], 0.0f) << "job " << j << " at " << i << ": behind the position";
+          else
+            ASSERT_NEAR(found[j][i], expected[i], 2 * kClose * expected[i] + 1e-30) << "job " << j << " at " << i;
+        }
+      }
+    }
+}
+
+TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNoWeights) {
+  const KvFormat format{KvType::f16, 1, 2, 64};
+  const Store store(format, 6, 2100, 32, 5);
+  const std::vector<KeyWeightsJob> jobs = {weights_job(store, 0, 1, 2100, 2068, 32, true), weights_job(store, 0, 0, 100, 90, 3, false),
+                                           weights_job(store, 0, 0, 2100, 2080, 20, true), weights_job(store, 0, 1, 70, 65, 5, true)};
+  std::vector<std::vector<float>> first;
+  for (const int32_t n_threads : {1, 2, 3}) {
+    Rig rig(GetParam(), n_threads, store.limits(2100));
+    auto found = run_weights(rig, store, jobs, 3);
+    if (first.empty()) first = found;
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      ASSERT_EQ(std::memcmp(found[j].data(), first[j].data(), found[j].size() * sizeof(float)), 0) << n_threads << " threads, job " << j;
+      const auto alone = run_weights(rig, store, {jobs[j]}, 3)[0];
+      ASSERT_EQ(std::memcmp(alone.data(), first[j].data(), alone.size() * sizeof(float)), 0) << "job " << j << " alone";
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, CpuTopKeys, ::testing::ValuesIn(paths()), PathName());

@@ -152,6 +152,30 @@ class FakeSession final : public Heads {
     return ok_status();
   }
 
+  Status key_weights(Span<const WeightsQuery> queries) override {
+    for (const WeightsQuery& query : queries) {
+      EXPECT_LE(query.first_position + query.n_positions, n_tokens_) << "queries that there are not yet";
+      EXPECT_GE(query.first_position + n_queries(), n_tokens_) << "queries that are gone";
+      EXPECT_TRUE(settling_ && query.n_positions > 0 && query.n_keys <= n_tokens_);
+      std::vector<double> mean(query.n_keys);
+      for (uint32_t i = 0; i < query.n_positions; ++i) {
+        const uint32_t position = query.first_position + i, n_seen = std::min(query.n_keys, position + 1);
+        const std::vector<float> logits = attention_(query.head, position, n_seen);
+        for (uint32_t g = 0; g < group_; ++g) {
+          std::vector<float> row(query.n_keys);
+          softmax(Span<const float>(logits).subspan(size_t{g} * n_seen, n_seen), Span<float>(row).first(n_seen));
+          if (!query.mean) std::copy(row.begin(), row.end(), query.out + (size_t{i} * group_ + g) * query.n_keys);
+          for (uint32_t key = 0; key < query.n_keys; ++key) mean[key] += static_cast<double>(row[key]);
+        }
+      }
+      for (uint32_t key = 0; query.mean && key < query.n_keys; ++key)
+        query.out[key] = static_cast<float>(mean[key] / (query.n_positions * group_));
+    }
+    return ok_status();
+  }
+
+  uint32_t group() const override { return group_; }
+
   Span<const uint32_t> positions(uint32_t head) const override { return held_[head]; }
 
   Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) override {
