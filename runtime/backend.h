@@ -66,12 +66,20 @@ struct KvView {
   int32_t n_pages = 0;
 };
 
+// What a step's queries make of a KV head's keys, as attention leaves it: log2(e) * scale * q k of the head's slots in
+// order, for each query head of the group a row of floats.
+struct ScoreRows {
+  Ptr<float> data;                   // (group, stride)
+  int64_t stride = 0;                // whole tiles of kPageTokens: up to the last one's end anything may be written
+};
+
 // The device-resident keys and values of one KV head where they are not all of the sequence's: slots in any order,
 // since keys are cached behind RoPE.  Slot s lies in tiles[s / kPageTokens], each kPageTokens tokens long.
 struct HeadView {
   const uint64_t* tiles = nullptr;   // device addresses, host memory; valid during the step
   int32_t n_keys = 0;                // slots attended to, the appended one included
   uint64_t append_at = 0;            // device address of the slot that the step's token is written to
+  ScoreRows scores = {};             // where given: attend() leaves them there (BackendInfo::leaves_scores)
 };
 
 // One token to compute.
@@ -150,6 +158,7 @@ struct KeysJob {
   uint64_t offset = 0;
   int32_t n_keys = 0;
   int32_t first_position = 0, n_positions = 0;   // in the ring
+  ScoreRows scores = {};             // of a single position, as attention has left them: its query is not looked at then
 };
 struct KeysShape {
   KvFormat kv;
@@ -196,6 +205,7 @@ struct BackendInfo {
   int32_t n_threads = 0;                  // host threads that take part
   bool unified_memory = false;            // device addresses are host addresses
   uint64_t device_bytes = 0;              // that an arena may take now; 0: the device's memory is the host's
+  bool leaves_scores = false;             // HeadView::scores and KeysJob::scores are used; else they are passed over
 };
 
 class Backend {

@@ -89,7 +89,7 @@ class CpuBackend final : public Backend {
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool)
       : kernels_(kernels), pool_(std::move(pool)) {}
 
-  BackendInfo info() const override { return {"cpu", kernels_.name, pool_->n_threads(), true}; }
+  BackendInfo info() const override { return {"cpu", kernels_.name, pool_->n_threads(), true, 0, true}; }
 
   Status reserve_arena(uint64_t bytes) override {
     ORRERY_ASSIGN(arena_, os::Region::allocate(bytes));
@@ -452,9 +452,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     struct Item {
       KvHead kv;
       int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
+      ScoreRows scores;
     };
     const auto item_of = [&](int64_t item) {
-      Item i{{}, item / most / n_kv, item / most % n_kv, item % most, 0, 0};
+      Item i{{}, item / most / n_kv, item / most % n_kv, item % most, 0, 0, {}};
       const int32_t head = static_cast<int32_t>(i.head);
       const Splits splits = splits_of(wave + i.row, head);
       if (i.split >= splits.count) return i;
@@ -464,6 +465,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const HeadView* view = head_view(layer, head);
       i.kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
                   : kv_head(step_.rows[static_cast<size_t>(wave + i.row)].sequence, layer, head);
+      if (view) i.scores = view->scores;
       return i;
     };
     const int64_t n_items = rows * n_kv * most;
@@ -482,6 +484,8 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
                             shape.scale,
                             partial(i.row, i.head * group, i.split),
                             plan_.max_splits * floats,
+                            host(i.scores.data),
+                            i.scores.stride,
                             thread_scratch(thread)};
       kernels_.attend_decode(task);
     });

@@ -86,6 +86,8 @@ struct DecodeTask {
   float scale;
   float* partials;  // (n_queries) partials, partial_stride floats apart
   int64_t partial_stride;
+  float* scores;  // where not null, (n_queries) rows: the keys' scores, scale * log2(e) * q k, key k at [k]
+  int64_t score_stride;
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
@@ -110,7 +112,9 @@ struct PrefillTask {
 // what one tile's unit takes away its share gives back exactly. A NaN weighs nothing.
 struct KeyWeightsTask {
   KvHead kv;
-  const float* q[kQueryTile];   // (head_dim) each
+  // (head_dim) each; or where `scored`, y of the keys from first_key on, whole tiles: then kv and scale are not used.
+  const float* q[kQueryTile];
+  bool scored;
   float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0
   float* units[kQueryTile];     // (tiles) each
   float* sums[kQueryTile];      // (tiles) each: of out

@@ -14,6 +14,14 @@ namespace orrery::cpu {
 
 namespace {
 
+constexpr float kLog2E = 1.44269504088896f;
+
+float dot(const float* q, const float* key, int32_t dim) {
+  float sum = 0;
+  for (int32_t i = 0; i < dim; ++i) sum += q[i] * key[i];
+  return sum;
+}
+
 // Keys and values of the positions [first, last) of one tile: (kPageTokens, head_dim) each.
 void load_tile(const KvHead& kv, int64_t first, int64_t last, float* keys, float* values) {
   const int64_t tile = first / kPageTokens, start = tile * kPageTokens;
@@ -31,9 +39,7 @@ void add_keys(const float* q, float scale, const float* keys, const float* value
   float scores[kPageTokens];
   float largest = -INFINITY;
   for (int64_t t = first; t < last; ++t) {
-    float dot = 0;
-    for (int32_t i = 0; i < dim; ++i) dot += q[i] * keys[t * dim + i];
-    scores[t] = dot * scale;
+    scores[t] = dot(q, keys + t * dim, dim) * scale;
     largest = std::fmax(largest, scores[t]);
   }
   // Scores of -infinity weigh nothing, also where there is nothing else; a NaN stays visible.
@@ -75,8 +81,11 @@ void plain_attend_decode(const DecodeTask& t) {
     load_tile(t.kv, first, last, keys, values);
     for (int32_t h = 0; h < t.n_queries; ++h) {
       float* partial = t.partials + h * t.partial_stride;
-      add_keys(t.q + static_cast<int64_t>(h) * t.kv.head_dim, t.scale, keys, values, first - start,
-               last - start, t.kv.head_dim, &partial[0], &partial[1], partial + 16);
+      const float* q = t.q + static_cast<int64_t>(h) * t.kv.head_dim;
+      add_keys(q, t.scale, keys, values, first - start, last - start, t.kv.head_dim, &partial[0], &partial[1],
+               partial + 16);
+      for (int64_t k = first; t.scores != nullptr && k < last; ++k)
+        t.scores[h * t.score_stride + k] = dot(q, keys + (k - start) * t.kv.head_dim, t.kv.head_dim) * t.scale * kLog2E;
     }
     first = last;
   }

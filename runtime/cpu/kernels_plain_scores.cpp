@@ -47,7 +47,8 @@ void plain_key_weights(const KeyWeightsTask& t) {
   for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
     const int64_t n = std::min<int64_t>(kPageTokens, t.last_key - start), at = start - t.first_key;
     const int64_t tile = at / kPageTokens;
-    for (int64_t k = 0; k < n; ++k) {
+    for (int32_t i = 0; t.scored && i < t.n_queries; ++i) std::copy_n(t.q[i] + at, n, t.out[i] + at);
+    for (int64_t k = 0; !t.scored && k < n; ++k) {
       load_kv(kv_tensor_type(t.kv.type),
               kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * 2 * t.kv.vector_bytes, t.kv.head_dim, key);
       for (int32_t i = 0; i < t.n_queries; ++i) {

@@ -283,6 +283,10 @@ void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScr
       decode_scores<kType, G, !in_blocks(kType)>(t.kv, tile, next, first, last, s);
     else
       decode_scores<kType, G, false>(t.kv, tile, next, first, last, s);
+    for (int g = 0; t.scores != nullptr && g < n; ++g) {
+      float* row = t.scores + (first_query + g) * t.score_stride + start;
+      for (int i = first; i < last; ++i) row[i] = s.scores[i * G + g];
+    }
     alignas(64) float decays[V::kLanes];
     decode_softmax<G>(s.scores, first, last, &m, &l, decays);
     decode_values<kType, G>(t.kv, tile, next, first, last, decays, s);

@@ -60,6 +60,18 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum)
   *sum = V::sum(total);
 }
 
+void weigh_scores(const KeyWeightsTask& t) {
+  for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
+    const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
+    const int64_t at = start - t.first_key;
+    for (int i = 0; i < t.n_queries; ++i) {
+      const int64_t seen = t.ends[i] - start;
+      weigh_tile(t.q[i] + at, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile,
+                 t.sums[i] + at / kTile);
+    }
+  }
+}
+
 template <KvType kType>
 void weights_of(const KeyWeightsTask& t) {
   const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
@@ -89,6 +101,7 @@ void weights_of(const KeyWeightsTask& t) {
 }
 
 void key_weights(const KeyWeightsTask& t) {
+  if (t.scored) return weigh_scores(t);
   switch (t.kv.type) {
     case KvType::f32:
       return weights_of<KvType::f32>(t);

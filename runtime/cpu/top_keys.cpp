@@ -105,10 +105,14 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       task.last_key = last;
       task.scale = shape.scale;
       task.scratch = work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes;
+      const ScoreRows& left = part.job->scores;
+      task.scored = static_cast<bool>(left.data);
       task.n_queries = 0;
       for (int32_t i = 0; i < part.count; ++i)
         for (int32_t g = 0; g < group; ++g) {
-          task.q[task.n_queries] = query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
+          task.q[task.n_queries] = task.scored
+                                       ? reinterpret_cast<const float*>(left.data.address) + g * left.stride + first
+                                       : query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
           const int64_t entry = part.entry + i, tile = g * scratch.tile_stride() + first / kPageTokens;
           task.out[task.n_queries] = scratch.rows(work.base, entry) + g * scratch.stride() + first;
           task.units[task.n_queries] = scratch.units(work.base, entry) + tile;

@@ -46,7 +46,7 @@ struct Planner {
 
   static kv::ResidentBytes resident_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.options, n_context);
+    const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.backend, p.options, n_context);
     return {bytes.full_kv, bytes.compressed_kv, bytes.staging + bytes.queries};
   }
 

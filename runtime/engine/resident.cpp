@@ -23,6 +23,13 @@ uint64_t ring_bytes(const model::Hyperparameters& h, uint32_t n_rows) {
                   kv::kArenaAlignment);
 }
 
+int64_t score_stride(uint32_t n_context) { return static_cast<int64_t>(align_up(n_context, kPageTokens)); }
+uint64_t scores_bytes(const model::Hyperparameters& h, const Backend& backend, uint32_t n_watched, uint32_t n_context) {
+  if (!backend.info().leaves_scores) return 0;
+  const auto group = static_cast<uint64_t>(h.n_heads / h.n_kv_heads);
+  return n_watched * group * static_cast<uint64_t>(score_stride(n_context)) * sizeof(float);
+}
+
 KeyScoring key_scoring(const policy::ScoreRule& rule) {
   KeyScoring scoring;
   scoring.max_of_group = rule.reduce == policy::GroupReduce::max;
@@ -35,19 +42,20 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 
 }  // namespace
 
-Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const SessionOptions& options,
-                                       uint32_t n_context) {
+Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Backend& backend,
+                                       const SessionOptions& options, uint32_t n_context) {
   const KvFormat format = kv_format(h, options.resident_type());
   const uint64_t slots = resident_slots(h, options, n_context);
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   Bytes bytes;
+  bytes.queries = ring_bytes(h, policy::policy_needs(options.policy).query_rows);
   if (const auto policy = make_policy(h, options, n_context); policy.ok()) {
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
     // As it comes from the reservoir.
     bytes.staging = kv::Refills::staging_bytes(kv_format(h, options.kv_type), staging_tokens(*policy.value(), slots));
+    bytes.queries += scores_bytes(h, backend, policy.value()->n_watched(), n_context);
   }
   bytes.compressed_kv = kv - bytes.full_kv;
-  bytes.queries = ring_bytes(h, policy::policy_needs(options.policy).query_rows);
   return bytes;
 }
 
@@ -84,6 +92,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     r->ring_ = {{r->ring_region_.data().address}, static_cast<int32_t>(needs.query_rows)};
     r->ring_positions_.assign(needs.query_rows, kNone);
   }
+  r->watched_.reserve(r->policy_->n_watched());
+  if (const uint64_t bytes = scores_bytes(h, runtime.backend(), r->policy_->n_watched(), n_context)) {
+    ORRERY_ASSIGN(r->scores_region_, kv::ArenaRegion::take(&runtime.arena(), bytes, "the scores of watched heads"));
+  }
   const uint32_t n_heads = r->store_->n_heads();
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);
@@ -104,6 +116,7 @@ kv::Refills::Stats Resident::refill_stats() const { return refills_ ? refills_->
 
 void Resident::invalidate() {
   settled_ = false;
+  scored_position_ = kNone;
   if (refills_) refills_->drop();
 }
 
@@ -149,6 +162,7 @@ void Resident::set_keys(const Query& query, KeysJob* job) const {
                   static_cast<uint64_t>(job->kv_head) * format.head_bytes();
   } else {
     job->tiles = store_->tiles(query.head);
+    if (query.n_positions == 1 && query.first_position == scored_position_) job->scores = views_[query.head].scores;
   }
   job->n_keys = static_cast<int32_t>(query.n_keys);
   job->first_position = static_cast<int32_t>(query.first_position);
@@ -260,15 +274,31 @@ Status Resident::prepare(uint32_t n_tokens) {
     views_[head] = store_->view_with_append(head, slot);
     ++head;
   }
+  watch();
   return ok_status();
+}
+
+// The step leaves the scores of heads whose best keys will be asked for.
+void Resident::watch() {
+  scored_position_ = kNone;
+  if (scores_region_.bytes() == 0) return;
+  policy_->watch(&watched_);
+  const model::Hyperparameters& h = model_->hyper();
+  const uint64_t n_blocks = policy_->n_watched(), block = scores_region_.bytes() / n_blocks;
+  const auto group = static_cast<int64_t>(h.n_heads / h.n_kv_heads);
+  for (size_t i = 0; i < watched_.size() && i < n_blocks; ++i)
+    views_[watched_[i]].scores = {{scores_region_.data().address + i * block},
+                                  static_cast<int64_t>(block / sizeof(float)) / group};
 }
 
 Status Resident::commit(uint32_t position) {
   ++step_;
+  scored_position_ = position;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) store_->commit(head, slots_[head], position);
   note_queries(position, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
   if (status.ok()) status = policy_->after_step(this, step_, position);
+  scored_position_ = kNone;
   if (!status.ok()) invalidate();
   return status;
 }

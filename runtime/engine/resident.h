@@ -35,12 +35,13 @@ class Resident final : private policy::Heads {
   // Takes its regions of the arena. `pages` is the session's, and outlives this.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
                                                 uint32_t n_context, const kv::PageTable* pages);
-  // Device memory, and the two parts of the KV among it.
+  // Device memory, and the two parts of the KV among it. queries: the last ones, and the scores of watched heads.
   struct Bytes {
     uint64_t full_kv = 0, compressed_kv = 0, staging = 0, queries = 0;
     uint64_t all() const { return full_kv + compressed_kv + staging + queries; }
   };
-  static Bytes device_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+  static Bytes device_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options,
+                            uint32_t n_context);
   static uint64_t host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
 
   const kv::HeadStore& store() const { return *store_; }
@@ -88,6 +89,7 @@ class Resident final : private policy::Heads {
   Resident(const LanguageModel* model, const SessionOptions& options, const kv::PageTable* pages)
       : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
   Status settle(uint32_t n_tokens);
+  void watch();
   uint32_t known_queries(uint32_t n_tokens) const;   // of positions n_tokens-1, n_tokens-2, ...
   template <class Query>
   void set_keys(const Query& query, KeysJob* job) const;
@@ -110,6 +112,9 @@ class Resident final : private policy::Heads {
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
+  kv::ArenaRegion scores_region_;                  // of watched heads: (policy's n_watched) blocks of a group's rows
+  std::vector<uint32_t> watched_;
+  uint32_t scored_position_ = UINT32_MAX;          // whose query the views' scores are of; kNone
   bool settled_ = false, settling_ = false;
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0;
   uint32_t n_tokens_ = 0;                          // when settling

@@ -29,6 +29,7 @@ namespace orrery::policy {
 
 namespace {
 
+constexpr uint32_t kNotYet = UINT32_MAX;
 constexpr uint32_t kMostBlock = 64;   // queries that the engine keeps for us
 constexpr double kFullShare = .2;
 // Measured on the demo model at 30 to 80% (tests/bench/RESULTS.md): the refills of a block are seldom more than .07 of
@@ -78,6 +79,8 @@ class HeteroCache final : public TailedPolicy {
     const auto first = selected_.begin() + static_cast<ptrdiff_t>(h.first);
     out->insert(out->end(), first, first + h.n_selected);
   }
+  uint32_t n_watched() const override { return settings_.refresh ? n_full_heads() : 0; }
+  void watch(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   std::unique_ptr<Policy> clone() const override {
     auto copy = std::make_unique<HeteroCache>(*this);
@@ -99,8 +102,15 @@ class HeteroCache final : public TailedPolicy {
   void assign(const std::vector<LayerRoles>& layers);
   Status find_roles(Heads* heads, uint32_t n_tokens);
   Status fit(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics);
-  Status look(Heads* heads, uint32_t position, Span<const uint32_t> pivots, uint32_t first, uint32_t last);
-  bool drifted(uint32_t pivot, uint32_t n_newest) const;
+  // A pivot's queries since its last check. On which side of tau_drift the block's median lies a majority knows: what
+  // comes behind it need not be looked at.
+  struct Block {
+    uint32_t n_looked = 0, n_below = 0;
+  };
+  uint32_t place(uint32_t pivot, uint64_t t) const;
+  bool looks(uint32_t pivot, uint64_t t) const;
+  Status look(Heads* heads, uint32_t position);
+  bool drifted(uint32_t pivot);
   template <class F>
   void for_each_head(const F& f) {   // without window
     for (uint32_t head = 0; head < heads_.size(); ++head)
@@ -116,11 +126,11 @@ class HeteroCache final : public TailedPolicy {
   std::vector<uint32_t> selected_;   // every compressed head's tokens
   std::vector<uint32_t> pivots_;     // heads
   std::vector<uint32_t> base_;       // (n_pivots, l_base)
-  // Of a check.
-  std::vector<uint32_t> due_;        // pivots, as indices of pivots_
-  std::vector<uint32_t> unclear_;    // of these, where the first look did not decide
-  std::vector<uint32_t> sets_;       // (n_pivots, W, l_base)
+  // Of the blocks' checks; pivots are indices of pivots_.
+  std::vector<Block> blocks_;        // (n_pivots)
   std::vector<double> overlaps_;     // (n_pivots, W)
+  std::vector<uint32_t> newest_;     // (n_pivots, l_base) the last query's that was looked at
+  std::vector<uint32_t> looking_;    // in this step
   std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order
 };
 
@@ -260,76 +270,83 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
 
   queries_.reserve(pivots_.size());
-  sets_.resize(pivots_.size() * settings_.block * l_base_);
+  newest_.resize(pivots_.size() * l_base_);
   best_.resize(most_selected_);
   overlaps_.resize(pivots_.size() * settings_.block);
-  due_.reserve(pivots_.size());
-  unclear_.reserve(pivots_.size());
+  blocks_.assign(pivots_.size(), {});
+  looking_.reserve(pivots_.size());
   end_settling(most_selected_);
   return ok_status();
 }
 
-// The best keys of some pivots' queries of the last block, [first, last) of it, and what of them K_base has.
-Status HeteroCache::look(Heads* heads, uint32_t position, Span<const uint32_t> pivots, uint32_t first, uint32_t last) {
-  const uint32_t w = settings_.block;
+// Which of its block's queries, 0 to W - 1, a pivot's is in step `t` since settling; kNotYet: before its first block.
+uint32_t HeteroCache::place(uint32_t pivot, uint64_t t) const {
+  const uint32_t offset = settings_.stagger ? pivot % settings_.block : 0;
+  return t > offset ? static_cast<uint32_t>((t - offset - 1) % settings_.block) : kNotYet;
+}
+
+// Whether a pivot's query of step `t` is looked at: while its block's median is open, and the last one where K_base moves.
+bool HeteroCache::looks(uint32_t pivot, uint64_t t) const {
+  const uint32_t at = place(pivot, t), majority = settings_.block / 2 + 1;
+  if (at == kNotYet || !settings_.refresh) return false;
+  const Block& block = blocks_[pivot];
+  const bool drifts = block.n_below >= majority, open = !drifts && block.n_looked - block.n_below < majority;
+  return open || (drifts && at == settings_.block - 1);
+}
+
+void HeteroCache::watch(std::vector<uint32_t>* heads) const {
+  heads->clear();
+  for (uint32_t p = 0; p < pivots_.size(); ++p)
+    if (looks(p, n_steps_ + 1)) heads->push_back(pivots_[p]);
+}
+
+// The best keys of the looking pivots' newest queries, and how many of them K_base has.
+Status HeteroCache::look(Heads* heads, uint32_t position) {
   queries_.clear();
-  for (const uint32_t p : pivots)
-    queries_.push_back({pivots_[p], position + 1 - w + first, last - first, n_tokens_, l_base_, false,
-                        &sets_[(size_t{p} * w + first) * l_base_]});
-  ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
-  for (const uint32_t p : pivots) {
+  for (const uint32_t p : looking_)
+    queries_.push_back({pivots_[p], position, 1, n_tokens_, l_base_, false, &newest_[size_t{p} * l_base_]});
+  if (!queries_.empty()) ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
+  for (const uint32_t p : looking_) {
     const uint32_t* base = &base_[heads_[pivots_[p]].base];
+    const uint32_t* newest = &newest_[size_t{p} * l_base_];
     for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 1;
-    for (size_t q = size_t{p} * w + first; q < size_t{p} * w + last; ++q) {
-      uint32_t common = 0;
-      for (uint32_t i = 0; i < l_base_; ++i) common += marks_[sets_[q * l_base_ + i]];
-      overlaps_[q] = static_cast<double>(common) / l_base_;
-    }
+    uint32_t common = 0;
+    for (uint32_t i = 0; i < l_base_; ++i) common += marks_[newest[i]];
     for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 0;
+    Block& block = blocks_[p];
+    const double overlap = static_cast<double>(common) / l_base_;
+    overlaps_[size_t{p} * settings_.block + block.n_looked++] = overlap;
+    block.n_below += !reaches(overlap, settings_.tau_drift);
   }
   return ok_status();
 }
 
-// Whether the median overlap of a pivot's newest queries is below tau_drift.
-bool HeteroCache::drifted(uint32_t pivot, uint32_t n_newest) const {
-  double sorted[kMostBlock];
-  std::copy_n(&overlaps_[size_t{pivot} * settings_.block + settings_.block - n_newest], n_newest, sorted);
-  std::sort(sorted, sorted + n_newest);
-  const uint32_t half = n_newest / 2;
-  return !reaches(n_newest % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2, settings_.tau_drift);
+// Whether the median overlap of a pivot's block is below tau_drift.
+bool HeteroCache::drifted(uint32_t pivot) {
+  const uint32_t w = settings_.block, half = w / 2;
+  const Block& block = blocks_[pivot];
+  if (block.n_below > half || block.n_looked - block.n_below > half) return block.n_below > half;
+  double* overlaps = &overlaps_[size_t{pivot} * w];   // W is even, and its halves disagree
+  std::sort(overlaps, overlaps + w);
+  return !reaches((overlaps[half - 1] + overlaps[half]) / 2, settings_.tau_drift);
 }
 
 Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
   const uint64_t t = ++n_steps_;
-  const uint32_t w = settings_.block;
-  if (!settings_.refresh) return ok_status();
-  due_.clear();
-  for (uint32_t p = 0; p < pivots_.size(); ++p) {
-    const uint64_t offset = settings_.stagger ? p % w : 0;
-    if (t > offset && (t - offset) % w == 0) due_.push_back(p);
-  }
-  if (due_.empty()) return ok_status();
+  looking_.clear();
+  for (uint32_t p = 0; p < pivots_.size(); ++p)
+    if (looks(p, t)) looking_.push_back(p);
+  ORRERY_TRY(look(heads, position));
 
-  // On which side of tau_drift the median lies a majority knows, if it agrees: the block's other queries are looked at only
-  // where it does not.
-  const uint32_t majority = w / 2 + 1;
-  ORRERY_TRY(look(heads, position, due_, w - majority, w));
-  const auto agree = [&](uint32_t p) {
-    const double* newest = &overlaps_[size_t{p} * w + w - majority];
-    const auto n = std::count_if(newest, newest + majority, [&](double x) { return reaches(x, settings_.tau_drift); });
-    return n == 0 || n == majority;
-  };
-  unclear_.clear();
-  for (const uint32_t p : due_)
-    if (!agree(p)) unclear_.push_back(p);
-  if (!unclear_.empty() && majority < w) ORRERY_TRY(look(heads, position, unclear_, 0, w - majority));
-
-  report_.n_checks += due_.size();
-  for (const uint32_t p : due_) {
-    if (!drifted(p, agree(p) ? majority : w)) continue;
+  for (uint32_t p = 0; p < pivots_.size() && settings_.refresh; ++p) {
+    if (place(p, t) != settings_.block - 1) continue;
+    ++report_.n_checks;
+    const bool moves = drifted(p);
+    blocks_[p] = {};
+    if (!moves) continue;
     ++report_.n_triggers;
     const uint32_t pivot = pivots_[p];
-    std::copy_n(&sets_[(size_t{p} * w + w - 1) * l_base_], l_base_, &base_[heads_[pivot].base]);
+    std::copy_n(&newest_[size_t{p} * l_base_], l_base_, &base_[heads_[pivot].base]);
 
     uint32_t most = 0;
     const uint32_t first = pivot / n_kv_heads_ * n_kv_heads_;

@@ -112,6 +112,11 @@ class Policy {
   virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) = 0;
   // The slot for the next token of head (layer * n_kv_heads + head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
+  // Heads that hold all of their keys and whose best ones after_step() will ask for by the query of the step that is
+  // about to be computed: attention leaves its scores of them, and the keys need not be read again. A hint; at most
+  // n_watched() of them.
+  virtual void watch(std::vector<uint32_t>* heads) const { heads->clear(); }
+  virtual uint32_t n_watched() const { return 0; }
   // A generated token has been computed in step `step` (counted over the session's life), at `position`.
   virtual Status after_step(Heads* heads, uint64_t step, uint32_t position) {
     (void)heads, (void)step, (void)position;

@@ -73,6 +73,8 @@ class SyncKv final : public TailedPolicy {
     const auto set = sets_.begin() + static_cast<ptrdiff_t>(h.set);
     out->insert(out->end(), set, set + h.k);
   }
+  uint32_t n_watched() const override { return settings_.refresh ? n_full_heads() : 0; }
+  void watch(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   std::unique_ptr<Policy> clone() const override {
     auto copy = std::make_unique<SyncKv>(*this);
@@ -86,6 +88,11 @@ class SyncKv final : public TailedPolicy {
     uint32_t k = 0, n_static = 0;  // tokens of the prompt that it holds, of which static
     size_t set = 0;                // of a representative's static and dynamic tokens in sets_, its cluster's
   };
+  // Whether a head is asked at an anticipation: representatives of which a part is dynamic.
+  bool asked(uint32_t head) const {
+    const Head& h = heads_[head];
+    return !rings_.has(head) && h.representative == head && h.k != n_tokens_ && h.n_static != h.k;
+  }
   void use_profile();
   void assign(uint32_t layer, const LayerClusters& clusters);
   Status find_clusters(Heads* heads, uint32_t n_tokens);
@@ -171,14 +178,18 @@ Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) 
   return ok_status();
 }
 
+void SyncKv::watch(std::vector<uint32_t>* heads) const {
+  heads->clear();
+  if (!settings_.refresh || !is_anticipation(n_steps_ + 1, settings_.m)) return;
+  for (uint32_t head = 0; head < heads_.size(); ++head)
+    if (asked(head)) heads->push_back(head);
+}
+
 Status SyncKv::after_step(Heads* heads, uint64_t step, uint32_t position) {
   if (!is_anticipation(++n_steps_, settings_.m) || !settings_.refresh) return ok_status();
   queries_.clear();
-  for (uint32_t head = 0; head < heads_.size(); ++head) {
-    const Head& h = heads_[head];
-    if (rings_.has(head) || h.representative != head || h.k == n_tokens_ || h.n_static == h.k) continue;
-    queries_.push_back({head, position, 1, n_tokens_, h.k, true, &best_[h.set]});
-  }
+  for (uint32_t head = 0; head < heads_.size(); ++head)
+    if (asked(head)) queries_.push_back({head, position, 1, n_tokens_, heads_[head].k, true, &best_[heads_[head].set]});
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
   for (const KeyQuery& query : queries_) {
     // Of the best k, static tokens included, at least n_dynamic are not static.

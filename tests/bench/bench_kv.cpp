@@ -5,9 +5,9 @@
 //   link=0       bytes per second of a simulated link, 0: none
 //   latency=0    its microseconds for each request
 //
-// KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Each figure is the
-// median of `repeat` blocks of steps; the floor is what a step cannot do without, weights and resident KV, over the
-// rate at which the same threads merely read memory, measured in the same run, between the blocks.
+// KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Policies take turns,
+// a block of steps each, and each figure is the median of `repeat` blocks; the floor is what a step cannot do without,
+// weights and resident KV, over the rate at which the same threads merely read memory, measured behind each block.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -100,13 +100,19 @@ struct Settings {
   double number(const char* name) const { return std::atof(values.at(name).c_str()); }
 };
 
+struct Contender {
+  std::string policy;
+  std::unique_ptr<engine::Session> session;
+  std::vector<double> times, shares;   // of each block: seconds a step, and of the floor
+};
+
 void run(const std::string& path, const Settings& settings) {
   engine::RuntimeOptions options;
   options.n_threads = static_cast<int32_t>(settings.number("threads"));
   options.link.bytes_per_second = static_cast<uint64_t>(settings.number("link"));
   options.link.latency_us = static_cast<uint32_t>(settings.number("latency"));
-  options.device_budget_bytes = uint64_t{9} << 30;
-  options.reservoir_bytes = uint64_t{9} << 30;
+  const uint64_t n_sessions = split(settings.values.at("policies"), ',').size();
+  options.device_budget_bytes = options.reservoir_bytes = (4 + n_sessions * 5) << 30;
   const auto runtime = unwrap(engine::Runtime::create(options));
   const auto model = unwrap(engine::LanguageModel::open(runtime, path, {}));
   const BackendInfo info = runtime->backend_info();
@@ -124,10 +130,11 @@ void run(const std::string& path, const Settings& settings) {
       (tied ? 0 : static_cast<uint64_t>(table.n_rows) * row_bytes(table.type, static_cast<uint64_t>(table.n_cols)));
   std::printf("%s, %s (%s), %d threads; weights read by a step: %.0f MB; link %.1f GB/s\n", path.c_str(), info.name,
               info.path, info.n_threads, static_cast<double>(weights) / 1e6, settings.number("link") / 1e9);
-  std::printf("%8s  %-34s %8s %8s %9s %9s %7s %7s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB",
-              "floor GB/s", "read", "share", "checks", "triggers", "hidden");
+  std::printf("%8s  %-48s %8s %8s %9s %9s %7s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB",
+              "floor GB/s", "of read", "checks", "triggers", "hidden");
   for (const std::string& length : split(settings.values.at("contexts"), ',')) {
     const uint32_t n = static_cast<uint32_t>(std::atoi(length.c_str()));
+    std::vector<Contender> contenders;
     for (const std::string& policy : split(settings.values.at("policies"), ',')) {
       engine::SessionOptions wishes;
       const std::vector<std::string> parts = split(policy, ':');
@@ -141,30 +148,34 @@ void run(const std::string& path, const Settings& settings) {
         wishes.kv_share = settings.number("budget");
         wishes.head_profile = profile;
       }
-      const auto session = unwrap(engine::Session::open(model, wishes));
+      contenders.push_back({policy, unwrap(engine::Session::open(model, wishes)), {}, {}});
       std::vector<int32_t> prompt(n);
       for (uint32_t i = 0; i < n; ++i) prompt[i] = static_cast<int32_t>(300 + i * 7919 % 30000);
-      unwrap(session->assume_prompt(prompt, fill_page));
-      std::vector<double> times, rates;
-      uint64_t kv = 0;
-      for (int block = 0; block <= repeat; ++block) {   // the first does not count: it settles
+      unwrap(contenders.back().session->assume_prompt(prompt, fill_page));
+    }
+    for (int block = 0; block <= repeat; ++block)   // the first does not count: it settles
+      for (Contender& c : contenders) {
         const uint64_t start = now_us();
         for (int i = 0; i < steps; ++i) {
-          session->push_generated(static_cast<int32_t>(300 + i));
-          unwrap(session->decode());
+          c.session->push_generated(static_cast<int32_t>(300 + i));
+          unwrap(c.session->decode());
         }
-        if (block > 0) times.push_back(static_cast<double>(now_us() - start) * 1e-6 / steps);
-        rates.push_back(rate.measure());
-        kv = session->kv_used_bytes();
+        const double step = static_cast<double>(now_us() - start) * 1e-6 / steps;
+        const double read = rate.measure();
+        if (block == 0) continue;
+        c.times.push_back(step);
+        c.shares.push_back(static_cast<double>(weights + c.session->kv_used_bytes()) / step / read);
       }
-      const double step = median(times), read = median(rates);
-      const double floor = static_cast<double>(weights + kv) / step;
+    for (const Contender& c : contenders) {
+      const double step = median(c.times);
+      const uint64_t kv = c.session->kv_used_bytes();
       policy::Report report;
       kv::Refills::Stats refills;
-      if (session->resident()) report = session->resident()->report(), refills = session->resident()->refill_stats();
-      std::printf("%8u  %-34s %8.2f %8.2f %9.1f %9.2f %7.2f %6.1f%% %9llu %9llu %6.1f%%  (%.1f MB refilled, %.1f ms on the link, %.1f ms stalled)\n",
-                  n, policy.c_str(), step * 1e3, 1 / step, static_cast<double>(kv) / 1e6, floor / 1e9, read / 1e9,
-                  100 * floor / read, static_cast<unsigned long long>(report.n_checks),
+      if (c.session->resident()) report = c.session->resident()->report(), refills = c.session->resident()->refill_stats();
+      std::printf("%8u  %-48s %8.2f %8.2f %9.1f %9.2f %6.1f%% %9llu %9llu %6.1f%%  (%.1f MB refilled, %.1f ms on the link, %.1f ms stalled)\n",
+                  n, c.policy.c_str(), step * 1e3, 1 / step, static_cast<double>(kv) / 1e6,
+                  static_cast<double>(weights + kv) / step / 1e9, 100 * median(c.shares),
+                  static_cast<unsigned long long>(report.n_checks),
                   static_cast<unsigned long long>(report.n_triggers), 100 * refills.hidden(),
                   static_cast<double>(refills.bytes) / 1e6, static_cast<double>(refills.transfer_us) / 1e3,
                   static_cast<double>(refills.stall_us) / 1e3);

@@ -134,6 +134,8 @@ class Store {
   StepLimits limits(int32_t max_top_keys) const {
     return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys};
   }
+  const uint64_t* pages() const { return addresses_.data(); }
+  int32_t n_pages() const { return static_cast<int32_t>(addresses_.size()); }
   float scale() const { return 1.7f / std::sqrt(static_cast<float>(format_.head_dim)); }
 
   // (n_keys) of one query head at a position.
@@ -337,6 +339,63 @@ TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
       }
     }
   }
+}
+
+// A decode step leaves the scores of the heads that ask for them, and nothing beside them; they do in place of the query.
+TEST_P(CpuTopKeys, ScoresThatAttentionHasLeft) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t group : {1, 3, 4, 8, 18})
+      for (const int32_t n : {1, 64, 130, 700}) {
+        const KvFormat format{type, 1, 3, 64};
+        const int32_t n_heads = 3 * group, tile_end = div_up(n, kPageTokens) * kPageTokens, stride = tile_end + kPageTokens;
+        const Store store(format, n_heads, n, 1, static_cast<uint64_t>(n + group));
+        Rig rig(GetParam(), 2, {1, 1024, n_heads, 3, 64, 64, n});
+        // Slots of a head lie in tiles of its own; the middle head's scores are not wanted.
+        std::vector<std::vector<uint64_t>> tiles(3);
+        std::vector<std::unique_ptr<Guarded<float>>> rows;
+        std::vector<HeadView> views;
+        for (uint32_t h = 0; h < 3; ++h) {
+          for (int32_t i = 0; i < store.n_pages(); ++i) tiles[h].push_back(store.pages()[i] + h * format.head_bytes());
+          rows.push_back(std::make_unique<Guarded<float>>(static_cast<size_t>(group * stride)));
+          views.push_back({tiles[h].data(), n, 0});
+          if (h != 1) views[h].scores = {rows[h]->ptr(), stride};
+        }
+        const std::vector<float> untouched(rows[1]->data(), rows[1]->data() + rows[1]->size());
+        Guarded<float> out(static_cast<size_t>(n_heads * 64));
+        const Row row{0, n - 1, 0};
+        const KvView view{store.pages(), store.n_pages()};
+        Step step;
+        step.phase = Phase::decode;
+        step.rows = {&row, 1};
+        step.sequences = {&view, 1};
+        step.kv = step.heads_kv = format;
+        step.heads = views;
+        rig->begin_step(step);
+        rig->attend(0, {reinterpret_cast<uintptr_t>(store.query(0, 0))}, out.ptr(),
+                    {n_heads, n_heads * 64, n_heads * 64, store.scale(), 0});
+        rig->end_step();
+        EXPECT_EQ(std::memcmp(rows[1]->data(), untouched.data(), untouched.size() * sizeof(float)), 0);
+        for (const int32_t h : {0, 2}) {
+          for (int32_t g = 0; g < group; ++g) {
+            const float* q = store.query(0, 0) + (h * group + g) * 64;
+            const float* got = rows[static_cast<size_t>(h)]->data() + g * stride;
+            for (int32_t t = 0; t < n; ++t) {
+              const std::vector<float> key = store.key(0, h, t);
+              double dot = 0;
+              for (size_t i = 0; i < 64; ++i) dot += static_cast<double>(q[i]) * key[i];
+              ASSERT_NEAR(got[t], dot * store.scale() * 1.4426950408889634, 1e-4) << "type " << static_cast<int>(type);
+            }
+            // A tile's end is theirs, what is behind it is not.
+            ASSERT_EQ(std::memcmp(got + tile_end, untouched.data(), kPageTokens * sizeof(float)), 0);
+          }
+          TopKeysJob job = store.job(0, h, n, 12345, 1, (n + 2) / 3, n % 4 == 0);   // of that position nothing is known
+          job.scores = views[static_cast<size_t>(h)].scores;
+          const KeyScoring scoring{group == 3, Pooling::avg, 5};
+          check(run(rig, store, {job}, scoring)[0].data(), job, store.scores(job, 0, scoring),
+                describe(format, group, scoring, job));
+          if (HasFatalFailure()) return;
+        }
+      }
 }
 
 // Equal keys have equal scores, wherever they lie: the lower one wins.

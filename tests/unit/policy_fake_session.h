@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -56,6 +57,7 @@ class FakeSession final : public Heads {
   Policy& policy() { return *policy_; }
   uint32_t n_heads() const { return static_cast<uint32_t>(held_.size()); }
   uint32_t n_tokens() const { return n_tokens_; }
+  uint32_t n_prompt() const { return n_prompt_; }   // when it was settled last
   uint32_t capacity(uint32_t head) const { return capacity_[head]; }
   uint32_t n_selected(uint32_t head) const { return selected_[head]; }   // prompt tokens of a head, in its first slots
   const std::vector<Tokens>& held() const { return held_; }
@@ -114,9 +116,18 @@ class FakeSession final : public Heads {
       else
         held_[head].at(slots_[head]) = n_tokens_;
     }
+    // Heads that were watched are asked about by the step's query, and no others.
+    std::vector<uint32_t> watched;
+    policy_->watch(&watched);
+    EXPECT_LE(watched.size(), policy_->n_watched());
     ++n_tokens_;
+    const size_t before = asked_.size();
     const Status status = policy_->after_step(this, step_, n_tokens_ - 1);
     if (!status.ok()) throw std::runtime_error(status.message());
+    std::set<uint32_t> asked;
+    for (size_t i = before; i < asked_.size(); ++i)
+      if (asked_[i].query.first_position + asked_[i].query.n_positions == n_tokens_) asked.insert(asked_[i].query.head);
+    EXPECT_EQ(asked, std::set<uint32_t>(watched.begin(), watched.end()));
   }
   bool step() {
     const bool again = prepare();

@@ -133,11 +133,14 @@ TEST(PolicyRuns, TheAttentionIsTheSame) {
 struct Watched {
   std::map<uint32_t, Tokens> sets;   // of compressed heads
   std::map<uint32_t, Tokens> base;   // of pivots
+  std::map<uint32_t, std::vector<uint32_t>> looks;   // positions that were asked about since the last check
+  ScoreRule rule;                    // that they were asked with
 };
 
 // What a settled session shows of its roles, lengths and sets.
 void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, const json& options, Watched* w) {
   const uint32_t n = e["at"];
+  w->looks.clear();
   ASSERT_EQ(session.n_tokens(), n);
   *w = {};
   std::vector<uint32_t> pivots;
@@ -196,55 +199,54 @@ void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, cons
   EXPECT_EQ(followed, satellites);
 }
 
-// The golden's checks of step t, against what has been asked; what triggers moves sets on. A majority of the block's queries
-// is asked about first, the newest, and the others where these do not agree.
+// The golden's checks of step t, against what has been asked; what triggers moves sets on. A block's queries are asked about
+// each in its own step, until a majority knows the median's side, and the last one where there is a trigger.
 void expect_checks(FakeSession* session, const Synthetic& a, const json& checks, uint32_t t, double tau, uint32_t block,
                    Watched* w, int* n_triggered) {
   const uint32_t position = session->n_tokens() - 1, majority = block / 2 + 1;
-  std::vector<FakeSession::Asked> asked;
-  std::set<uint32_t> again;   // pivots whose other queries were asked about
+  std::map<uint32_t, FakeSession::Asked> asked;
   for (const FakeSession::Asked& x : session->asked()) {
     if (x.query.by_score) continue;
-    const bool newest = x.query.first_position + x.query.n_positions == position + 1;
-    ASSERT_EQ(x.query.n_positions, newest ? majority : block - majority);
-    if (newest)
-      asked.push_back(x);
-    else
-      again.insert(x.query.head);
+    ASSERT_EQ(x.query.first_position, position);
+    ASSERT_EQ(x.query.n_positions, 1u);
+    asked.emplace(x.query.head, x);
+    w->looks[x.query.head].push_back(position);
+    w->rule = x.rule;
   }
-  size_t at = 0;
   for (const json& check : checks) {
     if (check[0] != t) continue;
-    ASSERT_LT(at, asked.size()) << "step " << t;
-    const FakeSession::Asked& x = asked[at++];
     const uint32_t pivot = check[1].get<uint32_t>() * a.n_kv_heads + check[2].get<uint32_t>();
-    ASSERT_EQ(x.query.head, pivot);
     // All of the block's queries, whatever the policy looked at.
-    Tokens best(size_t{block} * x.query.k);
-    KeyQuery whole = x.query;
-    whole.first_position = position + 1 - block, whole.n_positions = block, whole.out = best.data();
-    ASSERT_TRUE(session->top_keys({&whole, 1}, x.rule).ok());
+    const auto n = static_cast<uint32_t>(w->base[pivot].size());
+    Tokens best(size_t{block} * n);
+    const KeyQuery whole{pivot, position + 1 - block, block, session->n_prompt(), n, false, best.data()};
+    ASSERT_TRUE(session->top_keys({&whole, 1}, w->rule).ok());
     std::vector<Tokens> sets;
+    std::vector<uint32_t> looks;   // that are needed
+    uint32_t n_stable = 0;
     for (uint32_t i = 0; i < block; ++i) {
-      sets.emplace_back(best.begin() + i * x.query.k, best.begin() + (i + 1) * x.query.k);
-      if (i >= block - majority) {
-        ASSERT_EQ(sets.back(), x.at(i - (block - majority)));
+      sets.emplace_back(best.begin() + i * n, best.begin() + (i + 1) * n);
+      if (n_stable < majority && looks.size() - n_stable < majority) {
+        looks.push_back(position + 1 - block + i);
+        n_stable += !must(check_drift({&sets[i], 1}, w->base[pivot], {1, tau})).triggered;
       }
     }
-    uint32_t n_stable = 0;
-    for (uint32_t i = block - majority; i < block; ++i)
-      n_stable += !must(check_drift({&sets[i], 1}, w->base[pivot], {1, tau})).triggered;
-    EXPECT_EQ(again.count(pivot), n_stable > 0 && n_stable < majority && majority < block ? 1u : 0u);
+    if (looks.size() - n_stable >= majority && looks.back() != position) looks.push_back(position);
+    EXPECT_EQ(w->looks[pivot], looks) << "step " << t << " head " << pivot;
+    w->looks.erase(pivot);
     const DriftVerdict verdict = must(check_drift(sets, w->base[pivot], {block, tau}));
     EXPECT_NEAR(verdict.median, check[3].get<double>(), 1e-9) << "step " << t << " head " << pivot;
     EXPECT_EQ(verdict.triggered, check.size() > 4);
     if (check.size() <= 4) continue;
     ++*n_triggered;
+    ASSERT_EQ(asked.count(pivot), 1u);
+    EXPECT_EQ(asked.at(pivot).best, sets.back());
     w->base[pivot] = sets.back();
     for (const auto& [h, set] : check[4].items())
       w->sets[check[1].get<uint32_t>() * a.n_kv_heads + static_cast<uint32_t>(std::stoul(h))] = set.get<Tokens>();
   }
-  EXPECT_EQ(at, asked.size()) << "step " << t;
+  // None is forgotten: a block has no more than its queries.
+  for (const auto& [head, looks] : w->looks) EXPECT_GT(looks.front() + block, position + 1) << "step " << t << " head " << head;
 }
 
 TEST(PolicyRuns, HeteroCache) {
