@@ -1,5 +1,5 @@
-// The CPU backend: device memory is host memory, weights are used where the file is mapped, operations run at
-// once.
+// The CPU backend: device memory is host memory, weights are used where the file is mapped or lie in bands in the
+// arena, operations run at once.
 //
 // Every operation is cut into items at places that do not depend on the number of threads, or where a cut
 // cannot change a sum, and the pool deals them out; kernels.h computes one item.  Nothing here allocates:
@@ -13,6 +13,7 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/base/thread_pool.h"
+#include "runtime/cpu/bands.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/paths.h"
@@ -117,9 +118,13 @@ class CpuBackend final : public Backend {
   }
   void discard(Ptr<std::byte> at, uint64_t bytes) override { arena_.discard(at.address - arena().address, bytes); }
 
-  uint64_t weight_bytes(TensorType, int64_t, int64_t) const override { return 0; }
+  uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override {
+    return n_rows > 0 && n_rows % kBandRows == 0 && kernels_.in_bands(type)
+               ? row_bytes(type, static_cast<uint64_t>(n_rows * n_cols))
+               : 0;
+  }
   Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
-                      Ptr<std::byte>, Weight* weight) override;
+                      Ptr<std::byte> at, Weight* weight) override;
 
   uint64_t scratch_bytes(const StepLimits& limits) const override {
     return ScratchPlan(limits, kernels_, pool_->n_threads()).total;
@@ -165,6 +170,12 @@ class CpuBackend final : public Backend {
     return step_.heads.empty() ? nullptr : &step_.heads[static_cast<size_t>(layer * step_.kv.n_kv_heads + head)];
   }
 
+  // place_weight() makes bands of what it places in the arena.
+  bool in_bands(const Weight& w) const {
+    const uint64_t at = w.data.address - arena().address;
+    return at < arena_.size();
+  }
+
   // fn(first, last) over [0, n) in ranges, by all threads if n * work_per_unit is worth it.
   template <class F>
   void for_ranges(int64_t n, int64_t work_per_unit, const F& fn);
@@ -198,7 +209,7 @@ void CpuBackend::for_ranges(int64_t n, int64_t work_per_unit, const F& fn) {
 }
 
 Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
-                                Ptr<std::byte>, Weight* weight) {
+                                Ptr<std::byte> at, Weight* weight) {
   const TypeTraits* traits = type_traits(type);
   if (!traits)
     return error(Code::unsupported_quantization, "tensor type %u is not one that the CPU backend reads",
@@ -208,6 +219,14 @@ Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols,
                  traits->name, static_cast<long long>(n_rows), static_cast<long long>(n_cols),
                  traits->block_elements);
   *weight = {type, n_rows, n_cols, {reinterpret_cast<uintptr_t>(source)}};
+  if (!at || weight_bytes(type, n_rows, n_cols) == 0) return ok_status();
+  weight->data = at;
+  const uint64_t band_bytes = row_bytes(type, static_cast<uint64_t>(kBandRows * n_cols));
+  for_ranges(n_rows / kBandRows, kBandRows * n_cols, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i)
+      make_band(type, source + static_cast<uint64_t>(i) * band_bytes, n_cols,
+                host(at) + static_cast<uint64_t>(i) * band_bytes);
+  });
   return ok_status();
 }
 
@@ -229,11 +248,15 @@ void CpuBackend::begin_step(const Step& step) {
 void CpuBackend::embed(const Weight& table, Ptr<float> out) {
   const uint64_t row_size = row_bytes(table.type, static_cast<uint64_t>(table.n_cols));
   for_ranges(n_rows(), table.n_cols, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r)
-      dequantize(
-          table.type,
-          host(table.data) + static_cast<uint64_t>(step_.rows[static_cast<size_t>(r)].token) * row_size,
-          table.n_cols, host(out) + r * table.n_cols);
+    for (int64_t r = first; r < last; ++r) {
+      const int32_t token = step_.rows[static_cast<size_t>(r)].token, in_band = in_bands(table) ? token % kBandRows : 0;
+      const std::byte* at = host(table.data) + static_cast<uint64_t>(token - in_band) * row_size;
+      float* row = host(out) + r * table.n_cols;
+      if (in_bands(table))
+        dequantize_band_row(table.type, at, in_band, table.n_cols, row);
+      else
+        dequantize(table.type, at, table.n_cols, row);
+    }
   });
 }
 
@@ -277,7 +300,8 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
     const int64_t bytes = static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in)));
     const int64_t share = std::clamp(p.weight->n_rows * bytes / (8 * pool_->n_threads()), kLeast, kMost);
-    return div_up(share, bytes);
+    const int64_t step = div_up(share, bytes);
+    return in_bands(*p.weight) ? div_up<int64_t>(step, kBandRows) * kBandRows : step;
   };
   const int64_t row_step = decode ? rows : kernels_.tile_rows;
 
@@ -294,6 +318,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
       const int64_t first_out = item / row_tiles * step, first_row = item % row_tiles * row_step;
       const MatmulTask task{p.weight->type,
                             host(p.weight->data),
+                            in_bands(*p.weight),
                             static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in))),
                             n_in,
                             first_out,

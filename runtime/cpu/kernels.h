@@ -46,6 +46,7 @@ static inline QuantizedRow quantized_row(const std::byte* row, int64_t n) {
 struct MatmulTask {
   TensorType type;
   const std::byte* weight;  // (n_out, n_columns) in `type`, rows row_bytes apart
+  bool in_bands;            // of which each kBandRows are a band (bands.h): outputs are then cut between bands
   int64_t row_bytes, n_columns;
   int64_t first_out, last_out;
   const float* x;  // (n_rows, n_columns): for float weights
@@ -153,6 +154,8 @@ struct Kernels {
   void (*matmul_prefill)(const MatmulTask& task);
   int32_t tile_out, tile_rows;
   int64_t matmul_scratch_bytes;
+  // Whether both want weights of this type in bands. They take them either way.
+  bool (*in_bands)(TensorType type);
 
   void (*rms_norm)(const float* x, const float* weight, float* out, int64_t dim, float eps);
   // Turns n_heads vectors; cosines and sines (n_rot / 2).

@@ -5,6 +5,7 @@
 #include "runtime/cpu/simd_avx2.h"
 // After the vector that they are written over.
 #include "runtime/cpu/simd_attend.h"
+#include "runtime/cpu/simd_bands_avx2.h"
 #include "runtime/cpu/simd_dot_avx2.h"
 // After dot_row().
 #include "runtime/cpu/simd_decode.h"

@@ -160,6 +160,7 @@ const Kernels kPlainKernels = {
     16,
     64,
     0,
+    [](TensorType) { return false; },
     rms_norm,
     rope,
     swiglu,

@@ -36,6 +36,8 @@ struct ByteProducts {
   static I widened(I dots, I sums) {
     return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1))));
   }
+  // Such sums by fours, each lane's times a small number that it holds twice, in both of its words.
+  static I scaled(I sums, I twice) { return _mm256_madd_epi16(sums, twice); }
 
  private:
   template <bool kSigned>

@@ -37,6 +37,8 @@ struct ByteProducts {
     return _mm256_dpbusd_avx_epi32(sums, codes, activations);
   }
   static I widened(I dots, I sums) { return _mm256_add_epi32(dots, sums); }
+  // Sums times a small number that each lane holds twice, in both of its words.
+  static I scaled(I sums, I twice) { return _mm256_mullo_epi32(sums, _mm256_srli_epi32(twice, 16)); }
 };
 
 }  // namespace

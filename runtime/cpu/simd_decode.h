@@ -3,7 +3,7 @@
 //
 // Decode reads the weights as they lie: 256 of a row are unpacked in registers (simd_blocks.h) and multiplied
 // with the quantized activations of a few rows (dot_row(), in a file per width).  One pass over the weights,
-// nothing else moves: bound by memory.
+// nothing else moves: bound by memory.  Formats that take longer than memory are placed in bands (simd_bands_*.h).
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
@@ -57,8 +57,32 @@ void decode_rows(const MatmulTask& t, const F1& one, const FR& several) {
   }
 }
 
+template <class Format, int R>
+void decode_band(const MatmulTask& t, int64_t o, int64_t r) {
+  QuantizedRow x[R];
+  for (int i = 0; i < R; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
+  V::F sums[R];
+  Bands<Format>::template dot<R>(reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes), x, t.n_columns, sums);
+  for (int i = 0; i < R; ++i) {
+    float values[kBandRows];
+    V::store(values, sums[i]);
+    store_outputs(t, r + i, o, values, kBandRows);
+  }
+}
+
+template <class Format>
+void decode_bands(const MatmulTask& t) {
+  for (int64_t o = t.first_out; o < t.last_out; o += kBandRows) {
+    int64_t r = t.first_row;
+    for (; r + V::kDecodeRows <= t.last_row; r += V::kDecodeRows) decode_band<Format, V::kDecodeRows>(t, o, r);
+    for (; r < t.last_row; ++r) decode_band<Format, 1>(t, o, r);
+  }
+}
+
 template <class Format>
 void decode_blocks(const MatmulTask& t) {
+  if constexpr (Bands<Format>::kHas)
+    if (t.in_bands) return decode_bands<Format>(t);
   const auto weights = [&](int64_t o) {
     return reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
   };

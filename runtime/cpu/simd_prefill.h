@@ -106,6 +106,23 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
   }
 }
 
+// The same from bands: their lanes are rows already.
+template <class Format>
+void fill_panel_from_bands(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
+  static_assert(V::kLanes == kBandRows && V::kPanelOffset<Format> == Format::kOffset && Format::kGroup == 32);
+  const int n_columns = static_cast<int>(t.n_columns - c < kPanel ? t.n_columns - c : kPanel);
+  if (n < kStrip || n_columns < kPanel) __builtin_memset(panel, 0, sizeof *panel);
+  for (int64_t at = 0; at < n; at += kBandRows) {
+    const uint8_t* band = reinterpret_cast<const uint8_t*>(t.weight + (o + at) * t.row_bytes) + c * kBandRows / 256 * Format::kBytes;
+    Bands<Format>::unpack(
+        band, n_columns, [&](int quad, V::I codes) { V::store_i(panel->codes[quad][at], codes); },
+        [&](int g, V::F scale, V::F min) {
+          V::store(&panel->scale[g][at], scale);
+          if (Format::kHasMin) V::store(&panel->min[g][at], min);
+        });
+  }
+}
+
 template <class Format>
 constexpr int kCodeBits = Format::kSigned ? 8 : 4;  // or less
 template <>
@@ -232,8 +249,15 @@ void prefill_blocks(const MatmulTask& t) {
     for (int64_t c = 0; c < t.n_columns; c += kPanel) {
       fill_parts<Format>(t, first, last, c, tile.parts);
       int n_panels = 0;
-      for (int64_t at = 0; at < n; at += kStrip, ++n_panels)
-        fill_panel<Format>(t, o + at, n - at < kStrip ? n - at : kStrip, c, &tile.panels[n_panels]);
+      for (int64_t at = 0; at < n; at += kStrip, ++n_panels) {
+        const int64_t rows = n - at < kStrip ? n - at : kStrip;
+        if constexpr (Bands<Format>::kHas)
+          if (t.in_bands) {
+            fill_panel_from_bands<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
+            continue;
+          }
+        fill_panel<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
+      }
       multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->sums);
     }
   });

@@ -15,6 +15,7 @@ constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = m
       kTileOut,
       kTileRows,
       sizeof(MatmulScratch),
+      in_bands,
       rms_norm,
       rope,
       swiglu,

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "runtime/cpu/bands.h"
 #include "runtime/cpu/kernels.h"
 
 namespace orrery::cpu {
@@ -44,6 +45,18 @@ void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
     case TensorType::iq4_xs:
       return blocks(Iq4Xs());
   }
+}
+
+// What a path does with bands (bands.h) of a format, if anything: specialized in simd_bands_*.h.
+template <class Format>
+struct Bands {
+  static constexpr bool kHas = false;
+};
+inline bool in_bands(TensorType type) {
+  bool has = false;
+  by_type(
+      type, [&](auto format) { has = Bands<decltype(format)>::kHas; }, [](auto) {});
+  return has;
 }
 
 // What of a row's 256 columns is left, followed by zero blocks: for formats of 32 whose rows end within 256.

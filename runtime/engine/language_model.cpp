@@ -181,6 +181,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   // What has been read needs no second count: placing it only asks whether to go on.
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
+  load.turn = &runtime->step_mutex();
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->backend(), &runtime->arena(), load));
   if (vocabulary->tokenizer().n_vocab() > weights->hyper.n_vocab)
     return error(Code::bad_model, "%s: the tokenizer has %d tokens, tensor 'token_embd.weight' only %d rows",
@@ -231,14 +232,15 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
   ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(file, model.weights.rope));
   ORRERY_TRY(session.validate(hyper));
   ORRERY_ASSIGN(const auto backend, make_backend(runtime));
-  ORRERY_ASSIGN(const uint64_t weights, model::weights_arena_bytes(file, hyper, *backend));
+  const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
+  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, hyper, *backend, budget));
   uint64_t mapped = 0;
   for (const gguf::Tensor& t : file.tensors())
-    if (backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
+    if (!weights.repacks ||
+        backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
       mapped += t.bytes;
   const Planner planner{hyper, *backend, session};
-  const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
-  const kv::Plan plan = planner.plan(weights, mapped, budget);
+  const kv::Plan plan = planner.plan(weights.arena_bytes, mapped, budget);
   if (session.compressed()) {   // what opening would refuse, the plan refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
     (void)policy;

@@ -243,6 +243,15 @@ std::string_view File::key(uint64_t i) const { return impl_->parts[0].header.key
 Value File::value(uint64_t i) const { return impl_->parts[0].header.values[i]; }
 const Value* File::find(std::string_view key) const { return impl_->parts[0].header.find(key); }
 
+void File::let_go(const Tensor& tensor) const {
+  for (const Part& part : impl_->parts) {
+    const std::byte* begin = part.input.bytes.data();
+    if (tensor.data < begin || tensor.data >= begin + part.input.bytes.size()) continue;
+    part.mapped.let_go(static_cast<uint64_t>(tensor.data - begin), tensor.bytes);
+    part.region.discard(static_cast<uint64_t>(tensor.data - begin), tensor.bytes);
+  }
+}
+
 Span<const Tensor> File::tensors() const { return impl_->tensors; }
 const Tensor* File::find_tensor(std::string_view name) const {
   const std::vector<uint64_t>& order = impl_->tensor_order;

@@ -45,6 +45,11 @@ bool in_place(const gguf::Tensor& t, const Backend& backend) {
   return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && backend.info().unified_memory;
 }
 
+// What a matrix takes of the arena if it is repacked.
+uint64_t repacked_bytes(const gguf::Tensor& t, const Backend& backend) {
+  return backend.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
+}
+
 // What visit() calls for each tensor of a model.
 class Visitor {
  public:
@@ -133,31 +138,43 @@ class Counter final : public Visitor {
   explicit Counter(const Backend& backend) : backend_(backend) {}
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     out->data.address = 1;   // present
-    add(backend_.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])));
+    matrices_ += align_up(repacked_bytes(t, backend_), kWeightAlignment);
     return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>*) override {
-    if (!in_place(t, backend_)) add(t.n_elements * sizeof(float));
+    if (!in_place(t, backend_)) vectors_ += align_up(t.n_elements * sizeof(float), kWeightAlignment);
     return ok_status();
   }
-  uint64_t bytes() const { return bytes_; }
+  // By the size of the arena, not by what is free there: the same file is placed in the same way every time.
+  Placement placement(uint64_t arena_bytes) const {
+    const bool repacks = !backend_.info().unified_memory || matrices_ <= arena_bytes / 2;
+    return {vectors_ + (repacks ? matrices_ : 0), repacks};
+  }
 
  private:
-  void add(uint64_t bytes) { bytes_ += align_up(bytes, kWeightAlignment); }
   const Backend& backend_;
-  uint64_t bytes_ = 0;
+  uint64_t matrices_ = 0, vectors_ = 0;
 };
 
 // Places each tensor, in the region or where the file lies, and keeps the accounts.
 class Placer final : public Visitor {
  public:
-  Placer(Backend* backend, Model* model, uint64_t total_bytes, const LoadOptions& options)
-      : backend_(*backend), model_(*model), options_(options), next_(model->region.data()), total_(total_bytes) {}
+  Placer(Backend* backend, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
+      : backend_(*backend),
+        model_(*model),
+        options_(options),
+        repacks_(repacks),
+        next_(model->region.data()),
+        total_(total_bytes) {}
 
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     ORRERY_TRY(account(t));
     const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
-    return backend_.place_weight(t.type, rows, cols, t.data, take(backend_.weight_bytes(t.type, rows, cols)), out);
+    const uint64_t bytes = repacks_ ? repacked_bytes(t, backend_) : 0;
+    if (bytes) repacked_.push_back(&t);
+    std::unique_lock<std::mutex> turn;
+    if (options_.turn) turn = std::unique_lock<std::mutex>(*options_.turn);
+    return backend_.place_weight(t.type, rows, cols, t.data, bytes ? take(bytes) : Ptr<std::byte>{}, out);
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>* out) override {
     ORRERY_TRY(account(t));
@@ -172,6 +189,8 @@ class Placer final : public Visitor {
     *out = {at.address};
     return backend_.synchronize();
   }
+  // Matrices that lie in the arena now.
+  const std::vector<const gguf::Tensor*>& repacked() const { return repacked_; }
   TensorType main_type() const {
     TensorType most = TensorType::f32;
     uint64_t elements = 0;
@@ -199,6 +218,8 @@ class Placer final : public Visitor {
   Backend& backend_;
   Model& model_;
   const LoadOptions& options_;
+  const bool repacks_;
+  std::vector<const gguf::Tensor*> repacked_;
   Ptr<std::byte> next_;
   uint64_t done_ = 0, total_;
   std::map<TensorType, uint64_t> elements_by_type_;
@@ -219,13 +240,14 @@ Status read_rope_factors(const gguf::File& file, const char* name, int32_t n_rot
 
 }  // namespace
 
-Result<uint64_t> weights_arena_bytes(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend) {
+Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend,
+                                uint64_t arena_bytes) {
   if (const Status heads = backend.check_heads(hyper.head_dim); !heads.ok())
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(backend);
   Weights scratch;
   ORRERY_TRY(visit(file, hyper, &counter, &scratch));
-  return counter.bytes();
+  return counter.placement(arena_bytes);
 }
 
 Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv::Arena* arena,
@@ -242,9 +264,9 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv
     return error(Code::bad_model, "%s: tensor 'rope_factors_%s.weight' is missing", file.path().c_str(),
                  m->rope_factors.short_context.empty() ? "short" : "long");
 
-  ORRERY_ASSIGN(const uint64_t bytes, weights_arena_bytes(file, m->hyper, *backend));
-  ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, bytes, "the model"));
-  Placer placer(backend, m.get(), file.file_bytes(), options);
+  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->hyper, *backend, arena->bytes()));
+  ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
+  Placer placer(backend, m.get(), placement.repacks, file.file_bytes(), options);
   ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights));
   ORRERY_TRY(backend->synchronize());
   if (options.progress && !options.progress(file.file_bytes(), file.file_bytes()))
@@ -254,6 +276,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv
     ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
   else
     file.fingerprint(false, m->fingerprint);
+  for (const gguf::Tensor* t : placer.repacked()) file.let_go(*t);   // nothing is held twice
   return m;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct LoadOptions {
   bool full_fingerprint = false;
   // Called with bytes done of total, between tensors; false cancels.
   std::function<bool(uint64_t, uint64_t)> progress;
+  std::mutex* turn = nullptr;                  // held where the backend places a matrix, if it may be at work for others
 };
 
 struct Weights {
@@ -64,9 +66,14 @@ struct Model {
   kv::ArenaRegion region;                      // weights that do not
 };
 
-// Bytes of the arena that load_model() will take, from the header alone: vectors that need converting and matrices
-// that the backend repacks.
-Result<uint64_t> weights_arena_bytes(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend);
+// Where load_model() will place weights, from the header alone: in the arena vectors that need converting, and matrices
+// that the backend repacks. One that reads them as they lie too repacks none if they took more than half of the arena.
+struct Placement {
+  uint64_t arena_bytes = 0;
+  bool repacks = false;                        // those for which Backend::weight_bytes() is not 0
+};
+Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend,
+                                uint64_t arena_bytes);
 
 // Takes the file over. Errors: bad_model (tensor, found, expected), unsupported_architecture, out_of_device_memory,
 // cancelled.

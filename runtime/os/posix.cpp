@@ -60,6 +60,15 @@ Result<int> open_regular(const std::string& path, uint64_t* size) {
   return fd;
 }
 
+// Takes the whole pages of [offset, offset + bytes) of `size` bytes out of memory.
+void discard_pages(std::byte* data, uint64_t size, uint64_t offset, uint64_t bytes) {
+  if (offset >= size) return;
+  const uint64_t page = page_bytes();
+  const uint64_t from = align_up(offset, page);
+  const uint64_t to = std::min(offset + bytes, size) & ~(page - 1);
+  if (from < to) ::madvise(data + from, to - from, MADV_DONTNEED);
+}
+
 }  // namespace
 
 // MappedFile ---------------------------------------------------------------------------------------------
@@ -100,6 +109,10 @@ void MappedFile::prefetch(uint64_t offset, uint64_t bytes) const {
   ::madvise(const_cast<std::byte*>(data_) + from, bytes, MADV_WILLNEED);
 }
 
+void MappedFile::let_go(uint64_t offset, uint64_t bytes) const {
+  discard_pages(const_cast<std::byte*>(data_), size_, offset, bytes);
+}
+
 // Region -------------------------------------------------------------------------------------------------
 
 Result<Region> Region::allocate(uint64_t bytes) {
@@ -137,13 +150,7 @@ Region::~Region() {
   if (data_) ::munmap(data_, size_);
 }
 
-void Region::discard(uint64_t offset, uint64_t bytes) const {
-  if (offset >= size_) return;
-  const uint64_t page = page_bytes();
-  const uint64_t from = align_up(offset, page);
-  const uint64_t to = std::min(offset + bytes, size_) & ~(page - 1);
-  if (from < to) ::madvise(data_ + from, to - from, MADV_DONTNEED);
-}
+void Region::discard(uint64_t offset, uint64_t bytes) const { discard_pages(data_, size_, offset, bytes); }
 
 Status Region::lock(uint64_t offset, uint64_t bytes) const {
   if (::mlock(data_ + offset, bytes) == 0) return ok_status();

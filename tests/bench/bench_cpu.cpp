@@ -4,7 +4,8 @@
 // if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
-// memory (for weights the very same bytes, before and after); prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of
+// memory (for weights the very same bytes, before and after), and beside what the same kernel does to a matrix of 4 MB; prefill in
+// GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of
 // (peak.h); both measured by the same threads in the same run. top_keys in keys of 32K of eight heads that five
 // queries of four heads are done with, and these keys' bytes.  Each figure is the median of the passes that fit
 // into a fifth of a second or so; matrices are larger than the caches.
@@ -139,7 +140,11 @@ struct Bench {
     std::vector<float> x(static_cast<size_t>(n_rows * n_in)), out(static_cast<size_t>(n_rows * n_out));
     Random random(1);
     for (float& v : x) v = random.normal();
-    const Weight weight{type, n_out, n_in, {reinterpret_cast<uintptr_t>(weights.data())}};
+    const uint64_t placed = backend.weight_bytes(type, n_out, n_in);
+    Weight weight;
+    if (!backend.reserve_arena(placed).ok() ||
+        !backend.place_weight(type, n_out, n_in, weights.data(), placed ? backend.arena() : Ptr<std::byte>{}, &weight).ok())
+      std::exit(1);
     const Product product{&weight, {}, pointer(out.data()), n_out, false};
     const std::vector<Row> rows(static_cast<size_t>(n_rows));
     const double before = bandwidth ? read_bandwidth(clock, weights) : 0;
@@ -210,16 +215,19 @@ struct Bench {
 };
 
 void bench_decode(Bench& bench) {
-  std::printf("\n%-8s %12s %12s %9s\n", "weights", "decode GB/s", "read GB/s", "of read");
+  std::printf("\n%-8s %12s %12s %9s %16s\n", "weights", "decode GB/s", "read GB/s", "of read", "from caches GB/s");
   for (const TypeTraits& type : kTypeTraits) {
     if (!bench.wants(type.name)) continue;
     const int64_t n_in = 4096;
     const uint64_t bytes = row_bytes(type.type, static_cast<uint64_t>(n_in));
     const int64_t n_out = static_cast<int64_t>((uint64_t{128} << 20) / bytes);
     double bandwidth = 0;
-    const double s = bench.matmul(type.type, Phase::decode, n_out, n_in, 1, &bandwidth);
-    const double decode = static_cast<double>(bytes) * static_cast<double>(n_out) * 1e-9 / s;
-    std::printf("%-8s %12.1f %12.1f %8.0f%%\n", type.name, decode, bandwidth, 100 * decode / bandwidth);
+    const auto rate = [&](int64_t rows, double* read) {
+      return static_cast<double>(bytes) * static_cast<double>(rows) * 1e-9 /
+             bench.matmul(type.type, Phase::decode, rows, n_in, 1, read);
+    };
+    const double decode = rate(n_out, &bandwidth), cached = rate(n_out / 32, nullptr);
+    std::printf("%-8s %12.1f %12.1f %8.0f%% %16.1f\n", type.name, decode, bandwidth, 100 * decode / bandwidth, cached);
   }
 }
 

@@ -20,22 +20,24 @@ class CpuOps : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(CpuOps, EmbedGivesTheTokensRows) {
   Rig rig(GetParam(), 2, {9, 64, 1, 1, 32, 512});
-  for (const TypeTraits& type : kTypeTraits) {
-    Guarded<std::byte> bytes(row_bytes(type.type, 50 * 512));
-    fill_random_blocks(type.type, bytes.data(), 50 * 512, 3, 1.0f);
-    std::vector<float> values(50 * 512);
-    gguf::dequantize_row(type.type, bytes.data(), values.data(), values.size());
-    const Weight table{type.type, 50, 512, bytes.cptr()};
-    const std::vector<Row> rows = {{0, 0, 0}, {49, 1, 0}, {7, 2, 0}, {7, 3, 0}};
-    Guarded<float> out(4 * 512);
-    rig->begin_step({Phase::prefill, rows, {}, {}});
-    rig->embed(table, out.ptr());
-    rig->end_step();
-    for (size_t r = 0; r < 4; ++r)
-      EXPECT_TRUE(
-          same_bits(out.data() + r * 512, values.data() + static_cast<size_t>(rows[r].token) * 512, 512))
-          << type.name;
-  }
+  for (const TypeTraits& type : kTypeTraits)
+    for (const int32_t n_tokens : {50, 56}) {
+      const uint64_t n_values = static_cast<uint64_t>(n_tokens) * 512;
+      Guarded<std::byte> bytes(row_bytes(type.type, n_values));
+      fill_random_blocks(type.type, bytes.data(), n_values, 3, 1.0f);
+      std::vector<float> values(n_values);
+      gguf::dequantize_row(type.type, bytes.data(), values.data(), values.size());
+      const Weight table = rig.place({type.type, n_tokens, 512, bytes.cptr()});
+      const std::vector<Row> rows = {{0, 0, 0}, {n_tokens - 1, 1, 0}, {7, 2, 0}, {7, 3, 0}};
+      Guarded<float> out(4 * 512);
+      rig->begin_step({Phase::prefill, rows, {}, {}});
+      rig->embed(table, out.ptr());
+      rig->end_step();
+      for (size_t r = 0; r < 4; ++r)
+        EXPECT_TRUE(
+            same_bits(out.data() + r * 512, values.data() + static_cast<size_t>(rows[r].token) * 512, 512))
+            << type.name;
+    }
 }
 
 TEST_P(CpuOps, RmsNorm) {

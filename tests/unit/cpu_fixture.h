@@ -77,6 +77,18 @@ class Rig {
   }
   Backend* operator->() const { return backend_.get(); }
 
+  // A matrix where the backend wants it: in the arena, which holds the last one alone, or where it lies.
+  Weight place(const Weight& w) {
+    const uint64_t bytes = backend_->weight_bytes(w.type, w.n_rows, w.n_cols);
+    Weight placed;
+    Status status = backend_->reserve_arena(bytes);
+    if (status.ok())
+      status = backend_->place_weight(w.type, w.n_rows, w.n_cols, reinterpret_cast<const std::byte*>(w.data.address),
+                                      bytes ? backend_->arena() : Ptr<std::byte>{}, &placed);
+    if (!status.ok()) throw std::runtime_error(status.message());
+    return placed;
+  }
+
   // A step of `n` rows of one sequence from `position` on, without KV.
   void begin(Phase phase, int32_t n, int32_t position = 0) {
     rows_.clear();

@@ -178,6 +178,27 @@ TEST(GgufOpen, MapReadAndMemoryAgree) {
   }
 }
 
+// What is let go of a mapped file comes back when it is touched; of one that was read it is gone, whole pages of it, and
+// nothing else is.
+TEST(GgufOpen, TensorsAreLetGo) {
+  const testing::TempDir dir;
+  const std::vector<float> values(40000, 1.5f), beside(8, 2.5f);
+  GgufBuilder b;
+  b.tensor("before", TensorType::f32, {8}, as_bytes(beside)).tensor("big", TensorType::f32, {40000}, as_bytes(values));
+  b.tensor("behind", TensorType::f32, {8}, as_bytes(beside));
+  const std::string path = dir.write("big.gguf", b.build());
+  for (const Load load : {Load::map, Load::read}) {
+    Result<File> f = File::open(path, {load, false});
+    ASSERT_TRUE(f.ok()) << f.status().message();
+    f->let_go(*f->find_tensor("big"));
+    for (const char* name : {"before", "behind"})
+      EXPECT_EQ(std::memcmp(f->find_tensor(name)->data, beside.data(), 32), 0) << name;
+    float middle;
+    std::memcpy(&middle, f->find_tensor("big")->data + 80000, 4);
+    EXPECT_EQ(middle, load == Load::map ? 1.5f : 0.0f);
+  }
+}
+
 TEST(GgufOpen, HeaderOnlyHasNoData) {
   const testing::TempDir dir;
   const std::string path = dir.write("rich.gguf", rich(3).build());
