@@ -4,6 +4,10 @@
 // vector instructions, most of which sum across lanes and gather scales; in a band 35, and Q4_K 37: 12 for the
 // nibbles, 8 products that meet four activations in all lanes, 7 sums in 16 bits (15 * 127 * 2 * 8 = 30480 fits).
 // What codes are offset by, and minima, are products with the sums of activations.
+//
+// Measured on an AMD EPYC with AVX2: a core computes 31 GB/s of either from its caches, where the file's layout gives 16.
+// Steps of the 1.1B model in turns with that layout, one thread: 1.39 times as fast (Q4_0) and 1.16 (Q4_K); two threads,
+// which memory holds up: 1.2 and 1.0, or where both threads had to share a core 1.3 and 1.0.
 #pragma once
 
 #include "runtime/cpu/simd_avx2.h"
@@ -30,7 +34,8 @@ struct Bands<Q4_0> {
       for (int r = 0; r < R; ++r) products[r] = V::zero_i();
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
-        const V::I codes = bytes32(w + 16 + 32 * k), low = low_nibbles(codes), high = high_nibbles(codes);
+        const V::I codes = bytes32(w + 16 + 32 * k);
+        const V::Codes low = V::prepared<false>(low_nibbles(codes)), high = V::prepared<false>(high_nibbles(codes));
         for (int r = 0; r < R; ++r) {
           products[r] = V::products<false>(products[r], low, V::repeated(x[r].q + c + 4 * k));
           products[r] = V::products<false>(products[r], high, V::repeated(x[r].q + c + 16 + 4 * k));
@@ -112,7 +117,8 @@ struct Bands<Q4K> {
 #pragma GCC unroll 8
         for (int k = 0; k < 8; ++k) {
           if (k % 2 == 0) prefetch_weights<2048>(at + 32 * k, 64);
-          const V::I codes = bytes32(at + 32 * k), low = low_nibbles(codes), high = high_nibbles(codes);
+          const V::I codes = bytes32(at + 32 * k);
+          const V::Codes low = V::prepared<false>(low_nibbles(codes)), high = V::prepared<false>(high_nibbles(codes));
           for (int r = 0; r < R; ++r) {
             const int8_t* q = x[r].q + c + 64 * i + 4 * k;
             products[r][0] = V::products<false>(products[r][0], low, V::repeated(q));

@@ -3,6 +3,10 @@
 // vpmaddubsw adds two products of unsigned and signed bytes in 16 bits and saturates: with codes below 64, or
 // magnitudes up to 128, times activations up to 127 it cannot (2 * 128 * 127 = 32512).  So codes below 2^bits
 // keep their offset, and signed ones (8 bits) give their signs to the activations.
+//
+// Prefill's do so by complements: vpsignb takes the multiplier's ports, of which there are two, an exclusive or any of
+// four.  ~a is -a - 1, so every negative code's magnitude is missing in the sum, whatever the activations: a sum of
+// the panel's own (kComplements).  Nothing saturates: 2 * 128 * -128 still fits.
 #pragma once
 
 #include <immintrin.h>
@@ -28,10 +32,25 @@ struct ByteProducts {
   static constexpr int run(int bits) { return bits == 8 ? 1 : 32767 / (2 * 127 * ((1 << bits) - 1)); }
   // Activation rows in registers: signs take room, and so do dots beside sums of few products.
   static constexpr int rows(int bits) { return run(bits) == 8 ? 6 : 4; }
+  // Codes as products take them: of signed ones their magnitudes, and which are negative.
+  static constexpr bool kComplements = true;
+  struct Codes {
+    I magnitudes, negative;
+  };
+  template <bool kSigned>
+  static Codes prepared(I codes) {
+    if (!kSigned) return {codes, codes};
+    return {_mm256_abs_epi8(codes), _mm256_cmpgt_epi8(_mm256_setzero_si256(), codes)};
+  }
+  // For each weight row the sums of its four codes' negative magnitudes, which products of signed codes lack.
+  static I lacking(I sums, I codes) {
+    return dot<false>(sums, _mm256_and_si256(_mm256_abs_epi8(codes), prepared<true>(codes).negative), _mm256_set1_epi8(1));
+  }
   // sums + products, in 16 bits by pairs; and dots + such sums, in 32 by fours.
   template <bool kSigned>
-  static I products(I sums, I codes, I activations) {
-    return in_order(_mm256_add_epi16(sums, pairs<kSigned>(codes, activations)));
+  static I products(I sums, const Codes& codes, I activations) {
+    const I signs_given = kSigned ? _mm256_xor_si256(activations, codes.negative) : activations;
+    return in_order(_mm256_add_epi16(sums, _mm256_maddubs_epi16(codes.magnitudes, signs_given)));
   }
   static I widened(I dots, I sums) {
     return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1))));

@@ -8,9 +8,9 @@
 // activations, and what these rows bring along is prepared once for all strips of a tile.  Products of small
 // codes are added in 16 bits first, as many as fit (V::run): the multiplier's ports are what is scarce.
 //
-// Measured on one core of an AMD EPYC with AVX2, other work beside it (bench_cpu avx2 1 prefill, 512 rows): F32 and F16
-// at 67% of the peak of floats; Q8_0 at 49%, Q4_0 and Q4_K at 74% of the peak of bytes, 50% of what sums in 16 bits
-// would allow.
+// Measured on two cores of an AMD EPYC with AVX2 (bench_cpu avx2 2 prefill, 512 rows): F16 at 72% of the peak of floats;
+// Q8_0 at 64%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
+// in 16 bits would allow.
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
@@ -31,7 +31,10 @@ constexpr int kFloatPanel = 128;  // and of a float one
 struct Panel {
   alignas(64) uint8_t codes[kPanel / 4][kStrip][4];
   alignas(64) float scale[16][kStrip];
-  alignas(64) float min[16][kStrip];
+  union {  // signed codes have no minima
+    alignas(64) float min[16][kStrip];
+    alignas(64) int32_t lacking[16][kStrip];  // by products of signed codes, where V::kComplements
+  };
 };
 // What groups of a row of activations take off: from dots, for the codes' offset, or from sums, for minima.
 // No format has both.
@@ -69,6 +72,18 @@ inline void transpose_rows(const void* rows, int64_t stride, int n, float* out) 
   }
 }
 
+// What sums of products with the panel's signed codes lack.
+template <class Format>
+void fill_lacking(Panel* panel) {
+  for (int g = 0; g < 256 / Format::kGroup; ++g)
+    for (int at = 0; at < kStrip; at += V::kLanes) {
+      V::I sums = V::zero_i();
+      for (int k = 0; k < Format::kGroup / 4; ++k)
+        sums = V::lacking(sums, V::load_i(panel->codes[g * Format::kGroup / 4 + k][at]));
+      V::store_i(&panel->lacking[g][at], sums);
+    }
+}
+
 // Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; rows beyond are zeros.  kOffset: with which the
 // codes shall lie there.
 template <class Format, int kOffset = V::kPanelOffset<Format>>
@@ -104,6 +119,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
     transpose_rows(rows[0].scale, sizeof(Row), 256 / Format::kGroup, &panel->scale[0][at]);
     if (Format::kHasMin) transpose_rows(rows[0].min, sizeof(Row), 256 / Format::kGroup, &panel->min[0][at]);
   }
+  if constexpr (Format::kSigned && V::kComplements) fill_lacking<Format>(panel);
 }
 
 // The same from bands: their lanes are rows already.
@@ -140,7 +156,9 @@ void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* p
                     float (*sums)[kStrip]) {
   constexpr int kGroup = Format::kGroup, kQuads = kGroup / 4;
   constexpr int kRun = V::run(kCodeBits<Format>) < kQuads ? V::run(kCodeBits<Format>) : kQuads;
-  static_assert(kRun > 1 || V::kPanelOffset<Format> == 0, "single products start from zero");
+  static_assert(kRun > 1 || V::kPanelOffset<Format> == 0, "single products take nothing off");
+  constexpr bool kLacks = Format::kSigned && V::kComplements;
+  static_assert(kRun == 1 || !kLacks, "sums of several products lack nothing");
   const int8_t* q[R];
   for (int r = 0; r < R; ++r) q[r] = x[r].q + c;
   for (int g = 0; g < 256 / kGroup; ++g) {
@@ -148,13 +166,15 @@ void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* p
 #pragma GCC unroll 8
     for (int k = 0; k < kQuads; ++k) {
       const uint8_t(*codes)[4] = panel.codes[g * kQuads + k];
-      const V::I low = V::load_i(codes), high = V::load_i(codes + V::kLanes);
+      const V::Codes low = V::prepared<Format::kSigned>(V::load_i(codes)),
+                     high = V::prepared<Format::kSigned>(V::load_i(codes + V::kLanes));
       for (int r = 0; r < R; ++r) {
         const V::I a = V::repeated(q[r] + g * kGroup + 4 * k);
         for (int j = 0; j < 2; ++j) {
           V::I& sum = products[r][j];
           sum = V::products<Format::kSigned>(k % kRun == 0 ? V::zero_i() : sum, j ? high : low, a);
-          if (kRun == 1) dots[r][j] = V::widened(k == 0 ? V::zero_i() : dots[r][j], sum);
+          if (kRun == 1 && k == 0) dots[r][j] = kLacks ? V::load_i(&panel.lacking[g][j * V::kLanes]) : V::zero_i();
+          if (kRun == 1) dots[r][j] = V::widened(dots[r][j], sum);
         }
       }
       if (kRun > 1 && k % kRun == kRun - 1)

@@ -4,11 +4,11 @@
 // if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
-// memory (for weights the very same bytes, before and after), and beside what the same kernel does to a matrix of 4 MB; prefill in
-// GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of
-// (peak.h); both measured by the same threads in the same run. top_keys in keys of 32K of eight heads that five
-// queries of four heads are done with, and these keys' bytes.  Each figure is the median of the passes that fit
-// into a fifth of a second or so; matrices are larger than the caches.
+// memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4 MB;
+// prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both
+// measured by the same threads in the same run. top_keys in keys of 32K of eight heads that five queries of four heads
+// are done with, and these keys' bytes. Each figure is the median of the passes that fit into a fifth of a second or so;
+// matrices are larger than the caches, but for the one of 4 MB.
 #include <time.h>
 
 #include <algorithm>
