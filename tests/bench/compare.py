@@ -101,7 +101,8 @@ class Bench:
                 if context == self.o.peer_context:
                     peer = self.theirs(model, ["-p", "0", "-n", "16", "-d", str(context), "-r", str(self.o.rounds)],
                                        lambda test: test["n_gen"] == 16)
-                rows.append((context, float(fields[3]), float(fields[7].rstrip("%")) / 100, peer))
+                share = next(field for field in fields if field.endswith("%"))
+                rows.append((context, float(fields[3]), float(share.rstrip("%")) / 100, peer))
         return rows
 
 
