@@ -109,6 +109,10 @@ TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, uint32_t ta
 Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
   const uint32_t n_full = n_full_heads();
   if (rings_.n_other_heads() == 0 || budget_.fits(n_full)) return ok_status();
+  if (n_full == 0)   // a share always has room
+    return error(Code::invalid_argument, "policy %s: a KV budget of %llu slots (tokens of one head) holds nothing of %u heads; it must "
+                 "be at least %llu slots", name(), static_cast<unsigned long long>(budget.max_slots), rings_.n_other_heads(),
+                 static_cast<unsigned long long>(rings_.slots() + budget_.least_slots(0)));
   if (budget.slot_bytes > 0) {
     const uint64_t least = (rings_.slots() + budget_.least_slots(n_full)) * budget.slot_bytes;
     return error(Code::invalid_argument,
@@ -217,7 +221,7 @@ Status OptionReader::count(const char* name, uint32_t least, uint32_t most, uint
   return ok_status();
 }
 
-Status OptionReader::fraction(const char* name, double* value) {
+Status OptionReader::number(const char* name, double least, double most, double* value) {
   known_.emplace_back(name);
   for (const auto& [key, text] : options_) {
     if (key != name) continue;
@@ -235,9 +239,9 @@ Status OptionReader::fraction(const char* name, double* value) {
       }
     }
     x /= place;
-    if (!number || x > 1.0)
-      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected a number from 0 to 1", policy_, name,
-                   text.c_str());
+    if (!number || x < least || x > most)
+      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected a number from %g to %g", policy_, name,
+                   text.c_str(), least, most);
     *value = x;
   }
   return ok_status();

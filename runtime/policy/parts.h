@@ -103,6 +103,9 @@ using SharedProfile = std::shared_ptr<const HeadProfile>;
 // is filled while the other half is read.
 inline constexpr double kNextStepShare = 1. / 32;
 
+// The queries of so many last positions are kept for policies that look through a window of them.
+inline constexpr uint32_t kMostWindow = 64;
+
 // What policies share whose compressed heads hold a selection of the prompt and a tail: windows and the budget, a head
 // profile or the calibration in its stead, refills of selections.
 class TailedPolicy : public Policy {
@@ -153,7 +156,8 @@ class OptionReader {
  public:
   OptionReader(const char* policy, const Options& options) : policy_(policy), options_(options) {}
   Status count(const char* name, uint32_t least, uint32_t most, uint32_t* value);
-  Status fraction(const char* name, double* value);   // 0 to 1
+  Status fraction(const char* name, double* value) { return number(name, 0, 1, value); }
+  Status number(const char* name, double least, double most, double* value);
   Status choice(const char* name, Span<const char* const> choices, uint32_t* index);
   Status flag(const char* name, bool* value);         // 0 or 1
   bool given(const char* name) const;
@@ -171,5 +175,8 @@ const std::string* nearest_name(const std::string& name, const std::vector<std::
 Result<std::unique_ptr<Policy>> make_streaming(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_heterocache(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_duoattention(const Shape&, const Budget&, const Options&, const SharedProfile&);
+// The methods of window.cpp, by name.
+Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape&, const Budget&, const Options&);
 
 }  // namespace orrery::policy

@@ -147,4 +147,19 @@ Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape
 // Of a policy with that name; nothing for names that there are not.
 Needs policy_needs(const std::string& name);
 
+// A policy as a row of the table that people read, and its page.
+struct OptionRow {
+  const char *name, *value;           // the default; what it depends on in words, in parentheses
+  const char* meaning;
+};
+struct PolicyRow {
+  const char *name, *method, *paper;
+  const char *score, *allocate, *keep, *refresh;
+  const char *device, *link;          // what it costs there, besides the budget's slots
+  Span<const OptionRow> options;
+  const char* page;                   // what it does, where paper and code disagree, and what is done here
+};
+// By name, "full" included.
+Span<const PolicyRow> policy_rows();
+
 }  // namespace orrery::policy

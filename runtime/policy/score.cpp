@@ -110,6 +110,17 @@ Status max_pool1d(Span<const float> in, uint32_t width, Span<float> out) {
   return ok_status();
 }
 
+Status pool1d(Span<const float> in, Pooling pooling, uint32_t width, Span<float> out) {
+  switch (pooling) {
+    case Pooling::avg: return avg_pool1d(in, width, out);
+    case Pooling::max: return max_pool1d(in, width, out);
+    case Pooling::none: break;
+  }
+  ORRERY_TRY(check_pool(in, 1, out));
+  std::copy(in.begin(), in.end(), out.begin());
+  return ok_status();
+}
+
 Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule,
                    ScoreScratch* scratch, Span<float> out) {
   const size_t n = out.size();
@@ -117,10 +128,7 @@ Status head_scores(Span<const float> logits, uint32_t n_query_heads, const Score
     return error(Code::invalid_argument, "%zu logits are not %u query heads of %zu keys", logits.size(),
                  n_query_heads, n);
   }
-  const auto pool = [&](Span<const float> in, Span<float> to) {
-    return rule.pooling == Pooling::avg ? avg_pool1d(in, rule.pool_width, to)
-                                        : max_pool1d(in, rule.pool_width, to);
-  };
+  const auto pool = [&](Span<const float> in, Span<float> to) { return pool1d(in, rule.pooling, rule.pool_width, to); };
   std::vector<float>& weights = scratch->weights;
   weights.resize(logits.size());
   for (size_t h = 0; h < n_query_heads; ++h)

@@ -44,6 +44,9 @@ Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce 
 Status avg_pool1d(Span<const float> in, uint32_t width, Span<float> out);
 Status max_pool1d(Span<const float> in, uint32_t width, Span<float> out);
 
+// The one or the other; `none` copies.
+Status pool1d(Span<const float> in, Pooling pooling, uint32_t width, Span<float> out);
+
 // Memory that head_scores reuses from call to call.
 struct ScoreScratch {
   std::vector<float> weights, pooled;

@@ -1,4 +1,4 @@
-"""Makes policy_runs.json: what HeteroCache, SyncKV and StreamingLLM keep while they answer, by policy_reference.py.
+"""Makes policy_runs.json: what every policy keeps while it answers, by policy_reference.py.
 
 Where policies.json tests the parts one by one, this one follows whole runs as a session makes them: calibration on the
 prompt's own last 16 queries, settling, 48 generated tokens, and settling again where the tail of a compressed head is full.
@@ -8,7 +8,7 @@ The attention is made up, the same to the last bit wherever it is computed. A lo
   mix(z):     z += 0x9E3779B97F4A7C15; z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9; z = (z ^ z >> 27) * 0x94D049BB133111EB;
               z ^ z >> 31, modulo 2^64
   hash(a, b, ..): h = 0, then h = mix(h ^ a), h = mix(h ^ b), ..
-  s           = position of the query - (n_prompt - 16)
+  s           = position of the query - (n_prompt - 16), at least 0
   phase(p)    = period ? (s + p * period / peaks) / period : 0, whole divisions: peaks move one after the other
   centre(p)   = hash(seed, 1, layer, topic, p, phase(p)) mod n_prompt
   peak        = largest over p of (5 + p mod 3) * 65536 - 40000 * |key - centre(p)|, at least 0
@@ -28,7 +28,9 @@ for.
 
 `settles` of a run: at = tokens there, sets as sorted positions, similarity of the pairs of heads (0, 1), (0, 2), .. per layer. HeteroCache: lengths and sets of the compressed heads in (layer,
 head) order, base of the pivots; `checks` [step since settling, layer, pivot, overlap's median, {satellite: its new set}
-if triggered]. SyncKV: fixed and dynamic per (layer, cluster), `checks` [step, layer, cluster, new dynamic set]. Steps count from 1.
+if triggered]. SyncKV: fixed and dynamic per (layer, cluster), `checks` [step, layer, cluster, new dynamic set]. Steps count from 1. Windows of
+queries (SnapKV, PyramidKV, Ada-KV, CAKE): sets as [layer, head, positions] of the heads that compress. DuoAttention: the full heads, and
+[layer, head, capacity] of the others.
 
 Needs numpy==2.4.6.  Usage: python3 make_policy_run_goldens.py
 """
@@ -39,7 +41,7 @@ from fractions import Fraction as F
 
 import numpy as np
 
-from policy_reference import HeteroCache, Streaming, SyncKv, tail_of
+from policy_reference import DuoAttention, HeteroCache, Streaming, SyncKv, Window, WINDOW_METHODS
 
 CLOSE = 1e-6
 
@@ -72,7 +74,7 @@ class Synthetic:
         case = self.case
         topic, own, noise = case["heads"][layer][head]
         period, peaks, seed = case["periods"][layer][topic], case["peaks"], case["seed"]
-        s = position - (case["n_prompt"] - 16)
+        s = max(position - (case["n_prompt"] - 16), 0)
         keys = np.arange(n_keys)
         peak = np.zeros(n_keys, np.int64)
         for p in range(peaks):
@@ -94,8 +96,8 @@ class Synthetic:
         return self.rows[layer, position]
 
     def logits(self, layer, positions, n_keys):
-        assert n_keys <= min(positions) + 1
-        return np.array([self.row(layer, p)[..., :n_keys] for p in positions])
+        seen = np.arange(n_keys) <= np.array(positions)[:, None]
+        return np.where(seen[:, None, None], np.array([self.row(layer, p)[..., :n_keys] for p in positions]), -np.inf)
 
 
 def pairs_of(similarity):
@@ -139,6 +141,14 @@ def sync_check(policy, check):
     return [check["step"], *cell, positions_of(policy.dynamic[cell])]
 
 
+def window_settled(policy):
+    return {"tail": policy.tail, "sets": [[l, h, positions_of(kept)] for (l, h), kept in sorted(policy.keep.items())], "checks": []}
+
+
+def duo_settled(policy):
+    return {"tail": policy.tail, "full": policy.full, "capacity": [[l, h, c] for (l, h), c in sorted(policy.capacity.items())], "checks": []}
+
+
 # Options as the library names them, where the reference names them otherwise.
 ARGUMENTS = {"rho": "static_share", "steps": "stride", "representatives": "n_representatives"}
 
@@ -155,16 +165,24 @@ def run(case, options):
         return {"capacity": policy.capacity, "visible": {str(n): positions_of(v[0]) for n, v in shown.items()}}
     n_heads, context = shape[0] * shape[1], int(options.pop("context", n_prompt + n_decode + 400))
     arguments = {ARGUMENTS.get(key, key): value for key, value in options.items()}
-    for key in ("tail", "block", "stride", "n_representatives"):
+    for key in ("tail", "block", "stride", "n_representatives"):   # of the others the classes see to it
         if key in arguments:
             arguments[key] = int(arguments[key])
     most_slots = int(arguments.pop("max_slots", n_heads * context))
     if kind == "heterocache":
         share = min(F(arguments["budget"]), F(most_slots, n_heads * context))
         arguments["max_full"] = int(F(arguments.pop("full_share", min(F("0.2"), share / 2))) * n_heads)
-    policy = (HeteroCache if kind == "heterocache" else SyncKv)(shape, watch=True, most_slots=most_slots, context=context,
-                                                               **arguments)
-    settled, check_row = {"heterocache": (hetero_settled, hetero_check), "synckv": (sync_settled, sync_check)}[kind]
+    if kind in WINDOW_METHODS:
+        make, arguments = Window, {**WINDOW_METHODS[kind], **arguments}
+        settled, check_row = window_settled, None
+    elif kind == "duoattention":
+        make, settled, check_row = DuoAttention, duo_settled, None
+        arguments["n_full"] = int(F(arguments.pop("full_share")) * n_heads)
+    elif kind == "heterocache":
+        make, settled, check_row = HeteroCache, hetero_settled, hetero_check
+    else:
+        make, settled, check_row = SyncKv, sync_settled, sync_check
+    policy = make(shape, watch=True, most_slots=most_slots, context=context, **arguments)
     policy.settle(attention, n_prompt)
     settles, at, generated = [{"at": n_prompt, **settled(policy)}], n_prompt, 0
     for _ in range(n_decode):
@@ -189,6 +207,10 @@ def sync(budget, **options):
     return {"policy": "synckv", "budget": budget, **options}
 
 
+def one(policy, budget, **options):
+    return {"policy": policy, "budget": budget, **options}
+
+
 CASES = [
     {
         "name": "four layers of eight heads, the paper's thresholds", "seed": 1, "n_layers": 4, "n_kv_heads": 8, "group": 2,
@@ -200,7 +222,11 @@ CASES = [
         "periods": [[40, 16, 0, 3], [24, 0], [12, 0, 60], [30, 20, 0, 2]],
         "runs": [hetero("0.6", full_share="0.3"), hetero("0.6", full_share="0.3", tail="48"), hetero("0.5", full_share="0.25", reduce="max"),
                  hetero("0.6"), hetero("0.3", full_share="0.15", surplus="thresholds"), sync("0.5", representatives="2"),
-                 {"policy": "streaming", "budget": "0.4"}],
+                 {"policy": "streaming", "budget": "0.4"},
+                 one("snapkv", "0.5"), one("snapkv", "0.4", pool="none", window="1"), one("pyramidkv", "0.4"), one("pyramidkv", "0.6", first_layers="1"),
+                 one("adakv", "0.4"), one("adakv", "0.45", safeguard="protect", alpha="0.6", window="8"), one("adapyramid", "0.4", alpha="0"),
+                 one("cake", "0.4"), one("cake", "0.7", tail="48", tau_1="0.5", tau_2="0.8", gamma="20"),
+                 one("duoattention", "0.5", full_share="0.25"), one("duoattention", "0.4", full_share="0.125", sinks="6", window="8", tail="20")],
     },
     {
         "name": "one query head per KV head, lower thresholds, max at run time", "seed": 1000, "n_layers": 3, "n_kv_heads": 8,
@@ -214,7 +240,9 @@ CASES = [
                  hetero("1", tau_sim="0.35", tau_stable="0.3", full_share="0.05", max_slots="2300"),
                  hetero("1", tau_sim="0.35", tau_stable="0.3", max_slots="1100", context="209"),
                  sync("0.4", representatives="2", tail="48"), sync("1", representatives="2", max_slots="1340", context="210"),
-                 sync("0.45", representatives="1", rho="0.3", steps="4")],
+                 sync("0.45", representatives="1", rho="0.3", steps="4"),
+                 one("snapkv", "1", max_slots="1340", context="210"), one("adakv", "0.35", layers="preference", pool="avg", width="3"),
+                 one("cake", "0.5", heads="adaptive", window="5", pool="max"), one("duoattention", "1", full_share="0.25", max_slots="2300", context="210")],
     },
     {
         "name": "a longer prompt, groups of three, a cap that binds", "seed": 3000, "n_layers": 2, "n_kv_heads": 8, "group": 3,
@@ -222,7 +250,8 @@ CASES = [
         "heads": [[[0, 8, 8], [0, 16, 12], [0, 12, 16], [1, 8, 8], [1, 12, 16], [2, 90, 2], [2, 99, 0], [0, 20, 60]],
                   [[0, 8, 8], [0, 16, 12], [0, 12, 16], [0, 8, 8], [1, 99, 2], [1, 12, 16], [2, 99, 2], [2, 0, 240]]],
         "periods": [[14, 22, 0], [30, 10, 3]],
-        "runs": [hetero("0.8", full_share="0.4"), hetero("0.45", full_share="0.225", tail="48"), sync("0.6", representatives="2")],
+        "runs": [hetero("0.8", full_share="0.4"), hetero("0.45", full_share="0.225", tail="48"), sync("0.6", representatives="2"),
+                 one("snapkv", "0.3", pool="max", width="7"), one("adapyramid", "0.25", tail="48"), one("pyramidkv", "0.85", beta="3"), one("cake", "0.3")],
     },
     {
         "name": "a short prompt, where heads get at least 64 slots", "seed": 4000, "n_layers": 2, "n_kv_heads": 8, "group": 2,
@@ -230,7 +259,8 @@ CASES = [
         "heads": [[[0, 8, 8], [0, 16, 12], [0, 12, 16], [1, 8, 8], [1, 12, 16], [2, 90, 2], [2, 99, 0], [0, 20, 60]],
                   [[0, 8, 8], [0, 16, 12], [0, 12, 16], [0, 8, 8], [1, 99, 2], [1, 12, 16], [2, 99, 2], [2, 0, 240]]],
         "periods": [[14, 22, 0], [30, 10, 3]],
-        "runs": [hetero("0.5", full_share="0.25"), hetero("0.25", full_share="0.125"), sync("0.3", representatives="1")],
+        "runs": [hetero("0.5", full_share="0.25"), hetero("0.25", full_share="0.125"), sync("0.3", representatives="1"),
+                 one("snapkv", "0.25"), one("adakv", "0.25"), one("cake", "0.5")],
     },
 ]
 
@@ -239,6 +269,10 @@ def summary(done):
     if "settles" not in done:
         return f"capacity {done['capacity']}"
     first, checks = done["settles"][0], [c for s in done["settles"] for c in s["checks"]]
+    if "sets" in first and "roles" not in first:
+        return f"settled at {[s['at'] for s in done['settles']]}, least gap {done['least_gap']}, lengths {[len(s) for _, _, s in first['sets']]}"
+    if "full" in first:
+        return f"settled at {[s['at'] for s in done['settles']]}, least gap {done['least_gap']}, full {first['full']}"
     text = f"settled at {[s['at'] for s in done['settles']]}, least gap {done['least_gap']}, {len(checks)} checks"
     if "roles" in first:
         counts = {r: sum(row.count(r) for row in first["roles"]) for r in ("pivot", "satellite", "anchor", "volatile")}

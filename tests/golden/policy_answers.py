@@ -9,7 +9,7 @@ context. A turn is prefilled exactly, over every key there is; then the policy s
 the tokens that each head keeps, and those generated since. An answer is right when its words are those of a right one, case
 and punctuation aside. "kept" is the share of full attention's right answers (same sample, same turn) that a policy has right too.
 
---run NAME[,BUDGET[,option=value]..]: full, streaming, hetero, sync; options are the keyword arguments of policy_reference.py's
+--run NAME[,BUDGET[,option=value]..]: full, streaming, hetero, sync, snapkv, pyramidkv, adakv, adapyramid, cake; options are the keyword arguments of policy_reference.py's
 classes (tail=0 is the papers' accounting, frozen=1 never refreshes, share=.2 allows that share of full heads).
 Needs numpy, gguf, tokenizers, jinja2. One core is enough: OMP_NUM_THREADS=1.
 """
@@ -27,7 +27,7 @@ import numpy as np
 
 import oracle
 from make_demo_golden import read_model, tokenizer_of
-from policy_reference import BudgetTooSmall, CALIBRATION_QUERIES, Full, HeteroCache, Streaming, SyncKv
+from policy_reference import BudgetTooSmall, Full, HeteroCache, MOST_QUERIES, Streaming, SyncKv, Window, WINDOW_METHODS
 
 CHUNK = 256
 
@@ -46,7 +46,7 @@ class Demo(oracle.Model):
         self.k, self.v = np.empty(shape, np.float32), np.empty(shape, np.float32)
         self.n = 0
         # The newest queries, at position mod their number.
-        self.ring = np.empty((self.n_layers, CALIBRATION_QUERIES, self.heads, self.group, self.head_dim), np.float32)
+        self.ring = np.empty((self.n_layers, MOST_QUERIES, self.heads, self.group, self.head_dim), np.float32)
 
     def rotated(self, x, at):
         """x (tokens, heads, head_dim) at positions at.."""
@@ -68,8 +68,8 @@ class Demo(oracle.Model):
             q = self.rotated(q, at).reshape(m, self.heads, self.group, hd)
             self.k[il, :, at:end] = self.rotated(k, at).transpose(1, 0, 2)
             self.v[il, :, at:end] = v.transpose(1, 0, 2)
-            last = q[-CALIBRATION_QUERIES:]
-            self.ring[il, np.arange(end - len(last), end) % CALIBRATION_QUERIES] = last
+            last = q[-MOST_QUERIES:]
+            self.ring[il, np.arange(end - len(last), end) % MOST_QUERIES] = last
             rows = q.transpose(1, 2, 0, 3).reshape(self.heads, self.group * m, hd)
             s = rows @ self.k[il, :, :end].transpose(0, 2, 1) / np.float32(np.sqrt(hd))   # (heads, group * m, keys)
             if m > 1:
@@ -93,11 +93,12 @@ class Demo(oracle.Model):
 
     def logits(self, layer, positions, n_keys):
         """What policy_reference.py asks of attention."""
-        assert min(positions) >= self.n - CALIBRATION_QUERIES and max(positions) < self.n
-        q = self.ring[layer, np.array(positions) % CALIBRATION_QUERIES].transpose(1, 0, 2, 3)
+        assert min(positions) >= self.n - MOST_QUERIES and max(positions) < self.n
+        q = self.ring[layer, np.array(positions) % MOST_QUERIES].transpose(1, 0, 2, 3)
         s = q.reshape(self.heads, -1, self.head_dim) @ self.k[layer, :, :n_keys].transpose(0, 2, 1)
-        return (s / np.float32(np.sqrt(self.head_dim))).reshape(
-            self.heads, len(positions), self.group, n_keys).transpose(1, 0, 2, 3)
+        s = (s / np.float32(np.sqrt(self.head_dim))).reshape(self.heads, len(positions), self.group, n_keys).transpose(1, 0, 2, 3)
+        unseen = np.arange(n_keys) > np.array(positions)[:, None]
+        return np.where(unseen[:, None, None], np.float32(-np.inf), s)
 
     def snapshot(self):
         return self.n, self.k[:, :, :self.n].copy(), self.v[:, :, :self.n].copy(), self.ring.copy()
@@ -143,6 +144,8 @@ def make_policy(text, model):
             options[key] = int(value)
         else:
             options[key] = value
+    if name in WINDOW_METHODS:
+        return Window(shape, budget, **{**WINDOW_METHODS[name], **options})
     return {"streaming": Streaming, "hetero": HeteroCache, "sync": SyncKv}[name](shape, budget, **options)
 
 

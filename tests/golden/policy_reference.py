@@ -1,4 +1,5 @@
-"""HeteroCache, SyncKV and StreamingLLM a second time, in NumPy, for goldens only: from the papers and their digest.
+"""HeteroCache, SyncKV, StreamingLLM, DuoAttention and the methods that choose by a window of queries (SnapKV, PyramidKV,
+Ada-KV, CAKE) a second time, in NumPy, for goldens only: from the papers and their digest.
 
 In: attention logits, from a function (make_policy_run_goldens.py's synthetic one) or from the demo model. Out: which tokens
 every head keeps at which step. policy_answers.py asks the demo model with them. Budgets and overlaps are fractions, softmax
@@ -6,7 +7,7 @@ is float64; ties go to the lower index. Written for plainness: a set of tokens i
 
 A policy's life: settle(attention, n) when n tokens are there, then after_step(attention, position) behind every generated
 token; visible(layer, n_now) says which tokens a head attends to. `attention.logits(layer, positions, n_keys)` are the scaled
-products of the queries at `positions` with the first n_keys keys: (positions, n_kv_heads, group, n_keys). settled and checks
+products of the queries at `positions` with the first n_keys keys: (positions, n_kv_heads, group, n_keys), -inf behind the position. settled and checks
 hold what was decided. A tail of `tail` slots for generated tokens is inside the budget, the same for every head; who calls
 settles again when it is full.
 
@@ -21,6 +22,7 @@ from fractions import Fraction as F
 import numpy as np
 
 CALIBRATION_QUERIES = 16
+MOST_QUERIES = 32   # that any method here looks back
 MOST_CALIBRATION_KEYS = 1024
 LEAST_STABILITY = F(1, 20)
 POOL = 5
@@ -66,8 +68,9 @@ def divide(n_heads, n_full, n_tokens, share, tail, most_slots=None, context=None
 class Chooser:
     """Top-k as booleans. Remembers the closest call: the least relative gap between the last score in and the first out."""
 
-    def __init__(self, watch=False):
+    def __init__(self, watch=False, ties=False):
         self.watch, self.least_gap = watch, np.inf
+        self.ties = ties   # equal scores are no close call: neighbours under a maximum are equal wherever they are computed
 
     def scores(self, logits, reduce, pool):
         """(.., group, keys) -> (.., keys): softmax, average pooling (zeros count in the divisor), group reduction."""
@@ -100,7 +103,8 @@ class Chooser:
         chosen = above | (level & (np.cumsum(level, axis=-1) <= room))
         if self.watch:
             first_out = np.where(chosen, -np.inf, scores).max(axis=-1, keepdims=True)
-            self.least_gap = min(self.least_gap, float(((last - first_out) / last).min()))
+            gap = (last - first_out) / last
+            self.least_gap = min(self.least_gap, float(np.where(self.ties & (gap == 0), np.inf, gap).min()))
         return chosen
 
 
@@ -378,6 +382,182 @@ class SyncKv:
             c = self.clusters[layer][h]
             if h != self.heads[layer][c]:
                 rows[h, :self.n] = self.fixed[layer, c] | self.dynamic[layer, c]
+        return rows
+
+
+# ---- Windows of queries ----
+
+def largest_remainders(shares, total):
+    """Fractions that add up to total, as whole numbers that do."""
+    whole = [int(x) for x in shares]
+    order = sorted(range(len(shares)), key=lambda i: (whole[i] - shares[i], i))
+    for i in order[:total - sum(whole)]:
+        whole[i] += 1
+    return whole
+
+
+def evenly(n, total):
+    return [total // n + (i < total % n) for i in range(n)]
+
+
+def pyramid(n_layers, n_heads, total, highest, n_tokens, beta):
+    """PyramidKV's layers, in tokens of all their heads."""
+    b = F(total, n_layers * n_heads)
+    if n_layers == 1 or n_tokens < 2 * b:
+        return evenly(n_layers, total)
+    least = F(int(b / beta))
+    most = 2 * b - least
+    if most > highest:
+        most, least = F(highest), 2 * b - highest
+    return largest_remainders([n_heads * (most - (most - least) * F(i, n_layers - 1)) for i in range(n_layers)], total)
+
+
+def by_preference(preference, total, highest):
+    """CAKE's layers: shares beyond `highest` are dealt in equal parts."""
+    if sum(preference) == 0:
+        return evenly(len(preference), total)
+    shares = [F(float(p)) * total / sum(F(float(q)) for q in preference) for p in preference]
+    while any(s > highest for s in shares):
+        beyond = sum(max(s - highest, 0) for s in shares)
+        shares = [min(s, F(highest)) for s in shares]
+        free = [i for i, s in enumerate(shares) if s < highest]
+        if not free:
+            break
+        for i in free:
+            shares[i] += beyond / len(free)
+    return largest_remainders(shares, total)
+
+
+class Window:
+    """The last `window` queries choose once. score mean or variance; layers uniform, pyramid, preference; heads uniform, adaptive."""
+
+    def __init__(self, shape, budget, score="mean", pool="avg", width=5, layers="uniform", heads="uniform", window=32, safeguard="floor",
+                 alpha="0.2", beta=20, tau_1=1, tau_2=1, gamma=200, first_layers=0, tail=None, most_slots=None, context=None, watch=False):
+        self.n_layers, self.n_heads = shape
+        self.budget, self.score, self.pool, self.width, self.layers, self.heads = F(budget), score, pool, int(width), layers, heads
+        self.window, self.safeguard, self.alpha, self.beta = int(window), safeguard, F(alpha), int(beta)
+        self.tau_1, self.tau_2, self.gamma = float(tau_1), float(tau_2), float(gamma)
+        self.first, self.fixed_tail, self.most_slots, self.context = int(first_layers), tail, most_slots, context
+        self.choose, self.checks = Chooser(watch, ties=pool == "max"), []
+
+    def pooled(self, x):
+        half, n = self.width // 2, x.shape[-1]
+        if self.pool == "none":
+            return x
+        fill = 0.0 if self.pool == "avg" else -np.inf
+        padded = np.full(x.shape[:-1] + (n + 2 * half,), fill)
+        padded[..., half:half + n] = x
+        parts = np.array([padded[..., i:i + n] for i in range(self.width)])
+        return parts.sum(axis=0) / self.width if self.pool == "avg" else parts.max(axis=0)
+
+    def settle(self, attention, n):
+        self.n, self.keep = n, {}
+        compressed = range(self.first, self.n_layers)
+        n_all, n_compressed = self.n_layers * self.n_heads, len(compressed) * self.n_heads
+        tail = tail_of(n) if self.fixed_tail is None else int(self.fixed_tail)
+        self.tail, selected = divide(n_all, n_all - n_compressed, n, self.budget, tail, self.most_slots, self.context)
+        if selected == n_compressed * n:
+            return
+        w = min(self.window, n, max(selected // n_compressed // 2, 1))
+        old = n - w
+        scores, preference = [], []
+        for layer in compressed:
+            logits = attention.logits(layer, list(range(old, n)), n).astype(np.float64)   # (w, heads, group, n)
+            x = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            x = (x / x.sum(axis=-1, keepdims=True))[..., :old]
+            variance = x.var(axis=0, ddof=1) if w > 1 else np.zeros(x.shape[1:])
+            preference.append(max(-(x * np.log(x + 1e-10)).sum(), 0) ** (1 / self.tau_1) * variance.sum() ** (1 / self.tau_2))
+            if self.score == "variance":
+                scores.append(self.pooled(x.mean(axis=0) + self.gamma * variance).mean(axis=1))
+            else:
+                scores.append(self.pooled(x.mean(axis=(0, 2))))
+        total = selected - n_compressed * w
+        if self.layers == "pyramid":
+            of_layers = pyramid(len(compressed), self.n_heads, total, old, n, self.beta)
+        elif self.layers == "preference":
+            of_layers = by_preference(preference, total, self.n_heads * old)
+        else:
+            of_layers = evenly(len(compressed), total)
+        for layer, s, part in zip(compressed, scores, of_layers):
+            counts = self.over_heads(s, part, w)
+            for h in range(self.n_heads):
+                kept = np.ones(n, bool)
+                kept[:old] = self.choose.top(s[h], counts[h])
+                self.keep[layer, h] = kept
+        self.of_layers = of_layers
+
+    def over_heads(self, s, total, w):
+        if self.heads == "uniform":
+            return evenly(self.n_heads, total)
+        own = 0
+        if self.safeguard == "protect":
+            own = max(int(self.alpha * (total // self.n_heads + w)) - w, 0)
+        first = self.choose.top(s, own)
+        rest = np.where(first, -1.0, s).reshape(1, -1)
+        best = self.choose.top(rest, total - own * self.n_heads).reshape(s.shape) | first
+        counts = [int(c) for c in best.sum(axis=1)]
+        if self.safeguard == "protect":
+            return counts
+        return largest_remainders([(1 - self.alpha) * c + self.alpha * F(total, self.n_heads) for c in counts], total)
+
+    def after_step(self, attention, position):
+        pass
+
+    def visible(self, layer, n_now):
+        rows = np.ones((self.n_heads, n_now), bool)
+        for h in range(self.n_heads):
+            if (layer, h) in self.keep:
+                rows[h, :self.n] = self.keep[layer, h]
+        return rows
+
+
+WINDOW_METHODS = {
+    "snapkv": {},
+    "pyramidkv": {"layers": "pyramid"},
+    "adakv": {"pool": "max", "width": 7, "heads": "adaptive"},
+    "adapyramid": {"pool": "max", "width": 7, "layers": "pyramid", "heads": "adaptive"},
+    "cake": {"score": "variance", "layers": "preference"},
+}
+
+
+class DuoAttention:
+    """n_full heads keep everything: those whose last queries look most at what a streaming head would not hold."""
+
+    def __init__(self, shape, budget, n_full, sinks=128, window=32, tail=None, most_slots=None, context=None, watch=False):
+        self.n_layers, self.n_heads = shape
+        self.budget, self.n_full, self.most_sinks, self.window = F(budget), n_full, int(sinks), int(window)
+        self.fixed_tail, self.most_slots, self.context = tail, most_slots, context
+        self.choose, self.checks = Chooser(watch), []
+
+    def settle(self, attention, n):
+        cells = [(l, h) for l in range(self.n_layers) for h in range(self.n_heads)]
+        n_streaming = len(cells) - self.n_full
+        tail = tail_of(n) if self.fixed_tail is None else int(self.fixed_tail)
+        self.tail, selected = divide(len(cells), self.n_full, n, self.budget, tail, self.most_slots, self.context)
+        each = selected // n_streaming
+        sinks = min(self.most_sinks, each // 3)
+        w = min(self.window, n)
+        worth = []
+        for layer in range(self.n_layers):
+            logits = attention.logits(layer, list(range(n - w, n)), n).astype(np.float64)
+            x = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            x = (x / x.sum(axis=-1, keepdims=True)).mean(axis=(0, 2))
+            worth += list(x[:, sinks:max(sinks, n - (each - sinks))].sum(axis=1))
+        full = self.choose.top(np.array([worth]), self.n_full)[0]
+        self.full = [cell for cell, f in zip(cells, full) if f]
+        streaming = [cell for cell, f in zip(cells, full) if not f]
+        self.capacity = {cell: c + self.tail for cell, c in zip(streaming, evenly(n_streaming, selected))}
+
+    def after_step(self, attention, position):
+        pass
+
+    def visible(self, layer, n_now):
+        rows, keys = np.ones((self.n_heads, n_now), bool), np.arange(n_now)
+        for h in range(self.n_heads):
+            if (layer, h) in self.capacity:
+                capacity = self.capacity[layer, h]
+                sinks = min(self.most_sinks, capacity // 3)
+                rows[h] = (n_now <= capacity) | (keys < sinks) | (keys >= n_now - (capacity - sinks))
         return rows
 
 

@@ -75,7 +75,8 @@ TEST_P(GpuPolicy, AWholeBudgetIsFullAttention) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
-                         ::testing::Values(Case{"streaming", KvType::q8_0}, Case{"heterocache", KvType::f16},
+                         ::testing::Values(Case{"streaming", KvType::q8_0}, Case{"heterocache", KvType::f16}, Case{"adakv", KvType::f16},
+                                           Case{"cake", KvType::q8_0},
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));
 
 }  // namespace

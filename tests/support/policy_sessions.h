@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/policy/policy.h"
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
@@ -32,8 +33,21 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"synckv", "synckv", {}, true},
       {"synckv_every_step", "synckv", {{"steps", "1"}}, true},
       {"synckv_late", "synckv", {{"steps", "5"}, {"visible", "5"}}, true},
+      {"snapkv", "snapkv", {}, false},
+      {"pyramidkv", "pyramidkv", {{"window", "8"}, {"first_layers", "1"}}, false},
+      {"adakv", "adakv", {}, false},
+      {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
+      {"cake", "cake", {}, false},
+      {"duoattention", "duoattention", {}, false},
   };
   return modes;
+}
+// Of the table of policies, all but "full".
+inline std::vector<const char*> compressing_policies() {
+  std::vector<const char*> names;
+  for (const policy::PolicyRow& row : policy::policy_rows())
+    if (std::string(row.name) != "full") names.push_back(row.name);
+  return names;
 }
 inline std::vector<PolicyMode> refilling_modes() {
   std::vector<PolicyMode> modes;

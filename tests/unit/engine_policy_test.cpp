@@ -74,7 +74,7 @@ TEST_P(EnginePolicy, AForkGoesOnAlike) {
 
 INSTANTIATE_TEST_SUITE_P(Models, EnginePolicy,
                          ::testing::Combine(::testing::Values("llama-plain", "qwen3", "phi3-window", "glm4"),
-                                            ::testing::Values("streaming", "heterocache", "synckv")),
+                                            ::testing::ValuesIn(compressing_policies())),
                          [](const auto& tested) {
                            std::string name = std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -21,11 +21,15 @@ float uniform(std::initializer_list<uint64_t> parts) {
 
 // Heads of a kind agree on topics, which move on; each has likings of its own and some noise.
 std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_keys) {
-  std::vector<float> out;
-  for (uint32_t q = 0; q < kGroup; ++q)
-    for (uint32_t key = 0; key < n_keys; ++key)
-      out.push_back(6 * uniform({1, head % 3, (position + 7 * head) / (9 + 4 * (head % 3)), key}) + 3 * uniform({2, head, key}) +
+  constexpr uint32_t kMostKeys = 400;
+  static std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows;   // of all keys: they are asked for again and again
+  std::vector<float>& row = rows[{head, position}];
+  for (uint32_t q = 0; row.size() < size_t{kGroup} * kMostKeys; ++q)
+    for (uint32_t key = 0; key < kMostKeys; ++key)
+      row.push_back(6 * uniform({1, head % 3, (position + 7 * head) / (9 + 4 * (head % 3)), key}) + 3 * uniform({2, head, key}) +
                     uniform({3, head, q, position, key}));
+  std::vector<float> out;
+  for (uint32_t q = 0; q < kGroup; ++q) out.insert(out.end(), row.begin() + q * kMostKeys, row.begin() + q * kMostKeys + n_keys);
   return out;
 }
 
@@ -55,7 +59,29 @@ const Candidate kPolicies[] = {
     {"synckv", {}},
     {"synckv", {{"representatives", "1"}, {"steps", "4"}, {"visible", "3"}, {"rho", "0.2"}, {"tail", "37"}}},
     {"synckv", {{"representatives", "1"}, {"rho", "1"}}},
+    {"snapkv", {}},
+    {"snapkv", {{"window", "3"}, {"pool", "max"}, {"width", "7"}, {"tail", "19"}, {"first_layers", "1"}}},
+    {"pyramidkv", {}},
+    {"adakv", {}},
+    {"adakv", {{"safeguard", "protect"}, {"alpha", "0.7"}, {"window", "6"}, {"layers", "preference"}}},
+    {"adapyramid", {{"alpha", "0"}}},
+    {"cake", {}},
+    {"cake", {{"heads", "adaptive"}, {"pool", "none"}, {"tail", "31"}}},
+    {"duoattention", {}},
+    {"duoattention", {{"full_share", "0.3"}, {"sinks", "4"}, {"window", "5"}}},
 };
+
+// The methods that choose by a window of queries and never refresh.
+bool chooses_once(const Candidate& c) {
+  for (const char* name : {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake"})
+    if (std::string(c.policy) == name) return true;
+  return false;
+}
+std::string option(const Candidate& c, const char* name, const char* otherwise) {
+  for (const auto& [key, value] : c.options)
+    if (key == name) return value;
+  return otherwise;
+}
 
 std::string describe(const Candidate& c, const Model& m, double share) {
   std::string text = std::string(c.policy) + " on " + m.name + " at " + std::to_string(share);
@@ -73,6 +99,50 @@ std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule&
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
+}
+
+// The best tokens before the window, by sorting everything, and the window: w queries, the mean of their rows and query heads.
+std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint32_t w, Pooling pooling, uint32_t width, bool variance) {
+  const uint32_t n_old = n - w;
+  std::vector<std::vector<double>> rows;   // (w, group) of old keys
+  for (uint32_t p = n_old; p < n; ++p) {
+    const std::vector<float> logits = restless(head, p, p + 1);
+    for (uint32_t q = 0; q < kGroup; ++q) {
+      rows.emplace_back();
+      double sum = 0;
+      for (uint32_t key = 0; key <= p; ++key) sum += std::exp(static_cast<double>(logits[q * (p + 1) + key]));
+      for (uint32_t key = 0; key < n_old; ++key) rows.back().push_back(std::exp(static_cast<double>(logits[q * (p + 1) + key])) / sum);
+    }
+  }
+  std::vector<double> scores(n_old);
+  for (uint32_t q = 0; q < kGroup; ++q) {
+    std::vector<double> x(n_old);
+    for (uint32_t key = 0; key < n_old; ++key) {
+      double mean = 0, squares = 0;
+      for (uint32_t i = 0; i < w; ++i) mean += rows[i * kGroup + q][key] / w;
+      for (uint32_t i = 0; i < w; ++i) squares += std::pow(rows[i * kGroup + q][key] - mean, 2);
+      x[key] = mean + (variance && w > 1 ? 200 * squares / (w - 1) : 0);
+    }
+    if (!variance) {   // mean, then pool
+      for (uint32_t key = 0; key < n_old; ++key) scores[key] += x[key] / kGroup;
+      x = scores;
+      if (q + 1 < kGroup) continue;
+      std::fill(scores.begin(), scores.end(), 0.0);
+    }
+    for (int64_t key = 0; key < int64_t{n_old}; ++key) {
+      double y = 0;
+      const int64_t half = pooling == Pooling::none ? 0 : width / 2;
+      for (int64_t j = std::max<int64_t>(key - half, 0); j <= std::min<int64_t>(key + half, int64_t{n_old} - 1); ++j)
+        y = pooling == Pooling::max ? std::max(y, x[static_cast<size_t>(j)]) : y + x[static_cast<size_t>(j)];
+      scores[static_cast<size_t>(key)] += y;
+    }
+  }
+  std::vector<uint32_t> order(n_old);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] * (1 + 1e-12); });
+  std::set<uint32_t> kept(order.begin(), order.begin() + static_cast<ptrdiff_t>(n_kept - w));
+  for (uint32_t p = n_old; p < n; ++p) kept.insert(p);
+  return kept;
 }
 
 std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(tokens.begin(), tokens.end()); }
@@ -96,7 +166,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       continue;
     }
     // The same room for an answer in every head, in those that keep everything too.
-    if (hetero || sync) {
+    if (hetero || sync || chooses_once(c)) {
       uint32_t other = 0;
       while (m.windowed(other)) ++other;
       ASSERT_EQ(s.capacity(head) - s.n_selected(head), s.capacity(other) - s.n_selected(other)) << head;
@@ -104,6 +174,20 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
     }
     if (kept.size() == n) continue;
     ASSERT_LT(share, 1.0);
+    if (chooses_once(c)) {
+      // No head has less than the window, which is at most half of the mean.
+      uint64_t total = 0, n_compressed = 0;
+      const uint32_t exempt = static_cast<uint32_t>(std::stoul(option(c, "first_layers", "0"))) * m.n_kv_heads;
+      for (uint32_t h = exempt; h < s.n_heads(); ++h)
+        if (!m.windowed(h)) total += s.n_selected(h), ++n_compressed;
+      const auto w = static_cast<uint32_t>(std::min<uint64_t>({std::stoul(option(c, "window", "32")), n, std::max<uint64_t>(total / n_compressed / 2, 1)}));
+      const bool variance = std::string(c.policy) == "cake", ada = std::string(c.policy).substr(0, 3) == "ada";
+      const std::string pool = option(c, "pool", ada ? "max" : "avg");
+      const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", ada ? "7" : "5")));
+      ASSERT_GE(kept.size(), w) << head;
+      ASSERT_EQ(kept, best_of_window(head, n, kept.size(), w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
+                                     variance)) << head;
+    }
     if (hetero) {
       ASSERT_EQ(kept, best_of(head, n, kept.size(), rule)) << head;
     } else if (sync) {
@@ -127,14 +211,16 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
         auto made = make_policy(c.policy, m.shape(), {share, max_slots}, c.options);
         if (!made.ok()) {
           EXPECT_NE(std::string(made.status().message()).find("must be at least"), std::string::npos) << made.status().message();
-          // SyncKV keeps one head of a layer at least, HeteroCache the share it is asked to keep.
-          const double full = std::string(c.policy) == "synckv" ? 1.0 / m.n_kv_heads : .3;
+          // SyncKV keeps one head of a layer at least, HeteroCache and DuoAttention the share they are asked to keep, and exempt layers
+          // are all of what is not enough.
+          const double n_layers = static_cast<double>(std::count(m.window.begin(), m.window.end(), 0));
+          const double full = std::string(c.policy) == "synckv" ? 1.0 / m.n_kv_heads : chooses_once(c) ? 1 / n_layers : .3;
           EXPECT_TRUE(share < 1 && share < full + .02) << made.status().message();
           continue;
         }
         ++n_runs;
         FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
-        const bool streaming = std::string(c.policy) == "streaming";
+        const bool streaming = std::string(c.policy) == "streaming" || std::string(c.policy) == "duoattention";   // rings
         for (const uint32_t n_prompt : {1u, 20u, 300u}) {
           session.settle(n_prompt);
           check_settled(session, c, m, max_slots, share);
@@ -164,8 +250,8 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
         EXPECT_TRUE(share < 1.0 || session.n_refills() == 0);
         n_refills += session.n_refills();
       }
-  EXPECT_GE(n_runs, 200);
-  EXPECT_GE(n_again, 100);
+  EXPECT_GE(n_runs, 450);
+  EXPECT_GE(n_again, 300);
   EXPECT_GE(n_refills, 300u);
 }
 
@@ -336,11 +422,10 @@ TEST(PolicyInvariants, TheStatedLeastBudgetIsAcceptedAndLessIsNot) {
 }
 
 TEST(PolicyInvariants, HostileOptionsAreRefusedByName) {
-  const std::map<std::string, std::vector<std::string>> names = {
-      {"streaming", {"sinks"}},
-      {"heterocache", {"tau_sim", "tau_stable", "tau_drift", "full_share", "surplus", "reduce", "block", "visible", "stagger",
-                       "refresh", "tail", "calibration", "top_k", "pool"}},
-      {"synckv", {"representatives", "rho", "steps", "visible", "refresh", "tail", "calibration", "top_k"}}};
+  std::map<std::string, std::vector<std::string>> names;   // as the table has them
+  for (const PolicyRow& row : policy_rows())
+    for (const OptionRow& o : row.options) names[row.name].emplace_back(o.name);
+  ASSERT_GE(names.size(), 9u);
   const Model& m = kModels[2];
   const auto message = [&](const std::string& policy, const Options& options) {
     const auto made = make_policy(policy, m.shape(), {.6, slots_for_share(m.shape(), .6)}, options);
@@ -367,6 +452,35 @@ TEST(PolicyInvariants, HostileOptionsAreRefusedByName) {
   EXPECT_NE(message("heterocache", {{"pool", "4"}}).find("expected an odd number"), std::string::npos);
   EXPECT_NE(message("synckv", {{"representatives", "9"}}).find("9 representatives among 8 heads"), std::string::npos);
   EXPECT_NE(message("heterocache", {{"block", "3"}, {"visible", "4"}}).find("from 1 to 3"), std::string::npos);
+  EXPECT_NE(message("snapkv", {{"width", "6"}}).find("expected an odd number"), std::string::npos);
+  EXPECT_NE(message("cake", {{"tau_1", "0.05"}}).find("from 0.1 to 10"), std::string::npos);
+}
+
+// ---- The table ----
+
+// Every row is of a policy that is, and what it calls a default changes nothing when it is given.
+TEST(PolicyInvariants, TheTableTellsTheDefaults) {
+  const Model& m = kModels[0];
+  const auto kept = [&](const char* policy, const Options& options) {
+    FakeSession s(must(make_policy(policy, m.shape(), {.5, slots_for_share(m.shape(), .5)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+    s.settle(250);
+    for (int t = 0; t < 12; ++t) s.step();
+    return s.held();
+  };
+  const char* before = "";
+  for (const PolicyRow& row : policy_rows()) {
+    EXPECT_LT(std::string(before), row.name) << "in the order of names";
+    before = row.name;
+    for (const char* text : {row.method, row.score, row.allocate, row.keep, row.refresh, row.device, row.link, row.page})
+      EXPECT_NE(std::string(text), "") << row.name;
+    if (row.name == std::string("full")) continue;
+    const std::vector<Tokens> expected = kept(row.name, {});
+    Options given;
+    for (const OptionRow& o : row.options)
+      if (o.value[0] != '(') given.emplace_back(o.name, o.value);
+    EXPECT_EQ(kept(row.name, given), expected) << row.name;
+    for (const auto& [name, value] : given) EXPECT_EQ(kept(row.name, {{name, value}}), expected) << row.name << "." << name;
+  }
 }
 
 }  // namespace

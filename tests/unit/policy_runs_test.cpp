@@ -36,7 +36,7 @@ class Synthetic {
     const json& traits = j_["heads"][layer][head];
     const uint64_t seed = j_["seed"], topic = traits[0], peaks = j_["peaks"];
     const int64_t own = traits[1], noise = traits[2], period = j_["periods"][layer][topic];
-    const int64_t s = int64_t{position} - (int64_t{n_prompt} - 16);
+    const int64_t s = std::max<int64_t>(int64_t{position} - (int64_t{n_prompt} - 16), 0);
     std::vector<int64_t> out(n_keys, 0);
     for (uint64_t p = 0; p < peaks; ++p) {
       const int64_t phase = period ? (s + static_cast<int64_t>(p) * period / static_cast<int64_t>(peaks)) / period : 0;
@@ -361,6 +361,80 @@ TEST(PolicyRuns, SyncKv) {
   });
   EXPECT_GE(n, 6);
   EXPECT_GE(n_changed, 100);
+}
+
+// ---- Windows of queries ----
+
+TEST(PolicyRuns, WindowsOfQueries) {
+  int n = 0, n_again = 0, n_sets = 0;
+  for (const char* policy : {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake"})
+    n += for_each_run(policy, [&](const Synthetic& a, const json& run) {
+      FakeSession session = open(a, run["options"]);
+      session.settle(a.n_prompt);
+      for (size_t settled = 0; settled < run["settles"].size(); ++settled) {
+        const json& e = run["settles"][settled];
+        ASSERT_EQ(session.n_tokens(), e["at"].get<uint32_t>());
+        std::set<uint32_t> compressed;
+        for (const json& set : e["sets"]) {
+          const uint32_t head = set[0].get<uint32_t>() * a.n_kv_heads + set[1].get<uint32_t>();
+          compressed.insert(head);
+          ++n_sets;
+          ASSERT_EQ(session.selected(head), set[2].get<Tokens>()) << "head " << head;   // ascending: in slot order
+          ASSERT_EQ(session.capacity(head), session.n_selected(head) + e["tail"].get<uint32_t>());
+        }
+        for (uint32_t head = 0; head < a.n_heads; ++head)
+          if (compressed.count(head) == 0) {
+            ASSERT_EQ(session.n_selected(head), session.n_tokens()) << head;
+          }
+        // What is chosen stays until the tail is full.
+        const std::vector<Tokens> chosen = session.held();
+        while (session.n_tokens() < a.n_prompt + a.n_decode && !session.prepare()) {
+          session.commit();
+          for (uint32_t head = 0; head < a.n_heads; ++head)
+            ASSERT_TRUE(std::equal(chosen[head].begin(), chosen[head].end(), session.held()[head].begin())) << head;
+        }
+        n_again += settled > 0;
+      }
+      EXPECT_EQ(session.n_tokens(), a.n_prompt + a.n_decode);
+    });
+  EXPECT_GE(n, 15);
+  EXPECT_GE(n_again, 10);
+  EXPECT_GE(n_sets, 500);
+}
+
+TEST(PolicyRuns, DuoAttention) {
+  const int n = for_each_run("duoattention", [&](const Synthetic& a, const json& run) {
+    FakeSession session = open(a, run["options"]);
+    session.settle(a.n_prompt);
+    bool prepared = false;
+    for (size_t settled = 0; settled < run["settles"].size(); ++settled) {
+      const json& e = run["settles"][settled];
+      ASSERT_EQ(session.n_tokens(), e["at"].get<uint32_t>());
+      const uint32_t most_sinks = static_cast<uint32_t>(std::stoul(run["options"].value("sinks", "128")));
+      do {
+        const uint32_t now = session.n_tokens();
+        for (const json& full : e["full"]) {
+          const Tokens& held = session.held()[full[0].get<uint32_t>() * a.n_kv_heads + full[1].get<uint32_t>()];
+          ASSERT_EQ(held.size(), now);
+          ASSERT_EQ(held.back(), now - 1);
+        }
+        for (const json& other : e["capacity"]) {
+          const uint32_t head = other[0].get<uint32_t>() * a.n_kv_heads + other[1].get<uint32_t>(), capacity = other[2];
+          ASSERT_EQ(session.capacity(head), capacity);
+          Tokens expected;
+          const uint32_t sinks = std::min(most_sinks, capacity / 3);
+          sinks_and_recent(now, sinks, capacity - sinks, &expected);
+          ASSERT_EQ(sorted(session.held()[head]), expected) << "head " << head << " at " << now;
+        }
+        if (now == a.n_prompt + a.n_decode) break;
+        if (!prepared && (prepared = session.prepare())) break;   // settled again: the step is to come
+        session.commit();
+        prepared = false;
+      } while (true);
+    }
+    EXPECT_EQ(session.n_tokens(), a.n_prompt + a.n_decode);
+  });
+  EXPECT_GE(n, 3);
 }
 
 TEST(PolicyRuns, Streaming) {

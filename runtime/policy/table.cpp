@@ -1,0 +1,203 @@
+// The table of policies: the one place that knows their names, how they are made and what they need of the engine, and
+// what people are told of them (`orrery policies`).
+#include <array>
+#include <iterator>
+
+#include "runtime/policy/parts.h"
+
+namespace orrery::policy {
+
+namespace {
+
+constexpr OptionRow kStreamingOptions[] = {{"sinks", "4", "first tokens that always stay"}};
+
+constexpr OptionRow kHeteroOptions[] = {
+    {"tau_sim", ".5", "heads that overlap so much are of one cluster"},
+    {"tau_stable", ".5", "heads outside clusters that overlap with themselves so much are anchors, the others volatile"},
+    {"tau_drift", "(tau_stable)", "a pivot that overlaps less with what it looked at moves its satellites"},
+    {"full_share", "(.2, or half the budget)", "heads that may be whole without a head profile"},
+    {"surplus", "demote", "more of them than that: demote volatile heads, or search thresholds"},
+    {"block", "5", "steps between a pivot's checks"},
+    {"visible", "1", "steps from a check to its refill, at most a block"},
+    {"stagger", "0", "1: pivots take turns within a block"},
+    {"refresh", "1", "0: what was chosen first stays"},
+    {"reduce", "mean", "of a group's scores, or max"},
+    {"pool", "5", "neighbouring keys whose scores are averaged; odd"},
+    {"calibration", "16", "queries that a session without a profile calibrates with"},
+    {"top_k", "1024", "keys in a set of the calibration, at most a quarter of the prompt"},
+    {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"},
+};
+
+constexpr OptionRow kSyncOptions[] = {
+    {"representatives", "(2 of 8 heads and more, else 1)", "of a layer"},
+    {"rho", ".5", "share of a selection that stays for good"},
+    {"steps", "5", "between a representative's looks"},
+    {"visible", "1", "steps from a look to its refill"},
+    {"refresh", "1", "0: what was chosen first stays"},
+    {"calibration", "16", "queries that a session without a profile calibrates with"},
+    {"top_k", "1024", "keys in a set of the calibration, at most a quarter of the prompt"},
+    {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"},
+};
+
+constexpr OptionRow kDuoOptions[] = {
+    {"full_share", "(what the budget leaves)", "heads that keep everything"},
+    {"sinks", "128", "first tokens that streaming heads keep, at most a third of their slots"},
+    {"window", "32", "last queries that rank heads without a head profile"},
+    {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"},
+};
+
+// Of the methods of window.cpp: their own choices, and what they have in common.
+constexpr std::array<OptionRow, 14> window_options(const char* score, const char* pool, const char* width, const char* layers,
+                                                   const char* heads) {
+  return {{{"score", score, "of the window's weights: mean, or CAKE's mean + gamma variance (variance)"},
+           {"pool", pool, "over neighbouring keys: none, avg or max"},
+           {"width", width, "of the pooling; odd"},
+           {"layers", layers, "the budget over layers: uniform, pyramid or preference (CAKE)"},
+           {"heads", heads, "a layer's part over its heads: uniform or adaptive (Ada-KV)"},
+           {"window", "32", "last queries that choose, and stay"},
+           {"safeguard", "floor", "of adaptive heads: floor (Ada-KV's code), or protect (kvpress)"},
+           {"alpha", ".2", "the safeguard's part of an even share"},
+           {"beta", "20", "the pyramid's last layer: mean / beta"},
+           {"tau_1", "1", "preference: entropy^(1/tau_1)"},
+           {"tau_2", "1", "preference: variance^(1/tau_2)"},
+           {"gamma", "200", "weight of the variance in a score"},
+           {"first_layers", "0", "layers, from the first, that keep everything"},
+           {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"}}};
+}
+constexpr auto kSnapOptions = window_options("mean", "avg", "5", "uniform", "uniform");
+constexpr auto kPyramidOptions = window_options("mean", "avg", "5", "pyramid", "uniform");
+constexpr auto kAdaOptions = window_options("mean", "max", "7", "uniform", "adaptive");
+constexpr auto kAdaPyramidOptions = window_options("mean", "max", "7", "pyramid", "adaptive");
+constexpr auto kCakeOptions = window_options("variance", "avg", "5", "preference", "uniform");
+
+constexpr char kOnce[] = "never; a full tail or a new prompt chooses anew";
+constexpr char kWindowQueries[] = "the last 64 positions' queries";
+constexpr char kNothing[] = "nothing while answering";
+constexpr char kBestAndWindow[] = "best tokens, the window, all generated ones";
+
+template <class Rows>
+constexpr Span<const OptionRow> all(const Rows& rows) {
+  return {std::data(rows), std::size(rows)};
+}
+
+const PolicyRow kRows[] = {
+    {"adakv", "Ada-KV (Ada-SnapKV)", "arXiv:2407.11550", "mean of the last 32 queries and the group, max pool 7",
+     "layers evenly; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kNothing, all(kAdaOptions),
+     "As snapkv, but the heads of a layer compete: of the layer's best scores each head has so many, and gets so many tokens,\n"
+     "softened by a safeguard so that no head starves.\n"
+     "- Algorithm 2, line 8 prints the two parts of the safeguard the wrong way round: alpha, .2, is the floor. safeguard=protect is\n"
+     "  kvpress's instead: each head's best int(alpha n) tokens come first, n counting the window, and so often protecting nothing.\n"
+     "- The code's rounding misses the total; here it is exact, by largest remainder.\n"
+     "- Scores are the code's (scaled, the window inside the softmax, pooled behind the means), not those of algorithm 2.\n"},
+    {"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:2407.11550", "mean of the last 32 queries and the group, max pool 7",
+     "layers on a falling line; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kNothing,
+     all(kAdaPyramidOptions), "As adakv, with the layers' parts of pyramidkv.\n"},
+    {"cake", "CAKE", "arXiv:2503.12491", "mean + 200 variance of the last 32 queries, avg pool 5, mean of the group",
+     "layers by entropy and variance of their attention; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kNothing,
+     all(kCakeOptions),
+     "Layers whose attention is spread out, or moves from query to query, get more: in proportion to entropy^(1/tau_1)\n"
+     "variance^(1/tau_2) over the window's queries and the keys before it, at most everything; what is beyond is dealt evenly.\n"
+     "Tokens whose weight varies from query to query score higher.\n"
+     "- tau_1 and tau_2 are the code's fallback, 1; its own for Llama 3.1 8B at 1,024 tokens are 1.6 and .4.\n"
+     "- Layers' parts are settled after the whole prompt, not layer by layer while it is read: the cascade gives the same in the end.\n"
+     "- A prompt is kept whole where the budget holds it; the code keeps a window more.\n"},
+    {"duoattention", "DuoAttention", "arXiv:2410.10819", "a head profile ranks heads, or the last 32 queries",
+     "retrieving heads everything; the others 384 tokens or less", "retrieving heads all; the others sinks and recent", "never",
+     kWindowQueries, kNothing, all(kDuoOptions),
+     "Retrieving heads keep everything, streaming heads their first and most recent tokens. The paper learns a gate for each head\n"
+     "and fixes how many retrieve; here the budget is fixed, and as many heads retrieve as it holds beside streaming heads of 384\n"
+     "tokens, or of a quarter of the budget where that is less.\n"
+     "- Gates are not in head profiles: volatile and pivot heads retrieve first, then the less stable ones. Without a profile heads\n"
+     "  are ranked by the attention that the prompt's last queries give to what a streaming head would not hold.\n"
+     "- The code trims streaming heads after each forward pass, so that chunks show; here once, behind the prompt.\n"},
+    {"full", "full attention", "", "none", "everything", "everything", "never", "all KV", "nothing", {},
+     "All KV lies on the device; there is no copy in host memory. What every policy is compared with.\n"},
+    {"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1", "the last query, avg pool 5, mean of the group",
+     "volatile and pivot heads everything; the others by 1 / stability", "best tokens and all generated ones",
+     "every 5 steps, where a pivot has drifted", "the last 64 positions' queries, a staging ring", "misses of refills",
+     all(kHeteroOptions),
+     "Few heads wander over the whole context (volatile), or watch for a cluster of heads (pivots): these are whole. The others keep\n"
+     "their best tokens; when a pivot's attention moves away from where it was, its satellites fetch what it looks at now.\n"
+     "- Budgets are eq. 8's (algorithm 1, line 14 lacks N_comp), with exact totals: what the cap at the prompt's length cuts off is dealt\n"
+     "  to the others.\n"
+     "- Satellites get their pivot's first tokens in score order; the code sorts by position before it cuts, a bug.\n"
+     "- K_base belongs to its head (the code reads it in another order than it writes).\n"
+     "- Group reduction is one parameter, mean (code: mean in calibration, max at run time). Blocks of queries, not a sliding median.\n"
+     "- Where full heads exceed the budget: an error with a head profile, else volatile heads are demoted, most stable first.\n"},
+    {"pyramidkv", "PyramidKV", "arXiv:2406.02069", "mean of the last 32 queries and the group, avg pool 5",
+     "layers on a falling line down to mean / 20; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kNothing,
+     all(kPyramidOptions),
+     "As snapkv, but the first layers get more and the last ones less, on a straight line around the same mean.\n"
+     "- The code's whole step from layer to layer misses the total (40 tokens, 4 layers: 132 of 128); here it is exact.\n"
+     "- A line that asks for more than there is becomes one that ends there; prompts below twice the mean are dealt evenly.\n"},
+    {"snapkv", "SnapKV", "arXiv:2404.14469", "mean of the last 32 queries and the group, avg pool 5", "evenly", kBestAndWindow, kOnce,
+     kWindowQueries, kNothing, all(kSnapOptions),
+     "What the prompt's last queries look at is what the answer will need: their attention, smoothed over neighbouring keys, chooses,\n"
+     "and they stay themselves.\n"
+     "- The code chooses for each query head, on repeated KV; here the group's mean chooses for its KV head, as Ada-KV's code and\n"
+     "  kvpress have it.\n"
+     "- The window shrinks with small budgets: it takes no more than half of what a head keeps.\n"},
+    {"streaming", "StreamingLLM", "arXiv:2309.17453", "none", "evenly", "first tokens and the most recent ones",
+     "every step the newest replaces the oldest recent one", "nothing", kNothing, all(kStreamingOptions),
+     "The first tokens, which attention leans on, and the last ones; nothing between comes back.\n"
+     "- Keys keep the rotary position of the text, where the paper's code turns them by slot.\n"},
+    {"synckv", "SyncKV", "section 4 and appendix B", "the representative's last query, max of the group",
+     "representatives everything; a layer's others alike", "half of the best for good, half as they change; all generated ones",
+     "every 5 steps, as the representative looks", "the last 64 positions' queries, a staging ring", "misses of refills",
+     all(kSyncOptions),
+     "Heads of a layer that look at the same tokens share one selection, which a representative makes: half of it stays for good,\n"
+     "the other half follows the representative, with an anticipation every 5 steps.\n"
+     "- Each cluster has its own set (algorithm 1, line 23 unites all).\n"
+     "- Dynamic tokens are taken from those that are not static, so that none is held twice.\n"
+     "- k comes from the share of memory, layer by layer: k / L = (share H - N_r) / (H - N_r).\n"},
+};
+
+using Made = Result<std::unique_ptr<Policy>>;
+struct Entry {
+  const char* name;
+  Needs needs;
+  Made (*make)(const char* name, const Shape&, const Budget&, const Options&, const SharedProfile&);
+};
+using Maker = Made (*)(const Shape&, const Budget&, const Options&, const SharedProfile&);
+template <Maker make>
+Made by(const char*, const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile) {
+  return make(shape, budget, options, profile);
+}
+Made window(const char* name, const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
+  return make_window(name, shape, budget, options);
+}
+
+constexpr Entry kPolicies[] = {
+    {"adakv", {kMostWindow}, &window},      {"adapyramid", {kMostWindow}, &window},
+    {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &by<&make_duoattention>},
+    {"heterocache", {64}, &by<&make_heterocache>}, {"pyramidkv", {kMostWindow}, &window},
+    {"snapkv", {kMostWindow}, &window},     {"streaming", {0}, &by<&make_streaming>},
+    {"synckv", {64}, &by<&make_synckv>},
+};
+
+}  // namespace
+
+Span<const PolicyRow> policy_rows() { return {kRows, std::size(kRows)}; }
+
+Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,
+                                            const Options& options, const SharedProfile& profile) {
+  for (const Entry& entry : kPolicies)
+    if (name == entry.name) return entry.make(entry.name, shape, budget, options, profile);
+  std::vector<std::string> known;
+  std::string list;
+  for (const PolicyRow& row : policy_rows()) {
+    known.emplace_back(row.name);
+    list += (list.empty() ? "" : ", ") + known.back();
+  }
+  const std::string* near = nearest_name(name, known);
+  return error(Code::invalid_argument, "there is no KV policy '%.40s'%s%s%s; these are: %s", name.c_str(),
+               near ? "; did you mean '" : "", near ? near->c_str() : "", near ? "'?" : "", list.c_str());
+}
+
+Needs policy_needs(const std::string& name) {
+  for (const Entry& entry : kPolicies)
+    if (name == entry.name) return entry.needs;
+  return {};
+}
+
+}  // namespace orrery::policy

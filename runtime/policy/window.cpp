@@ -1,0 +1,267 @@
+// Methods that choose once, by a window of queries, and evict the rest: SnapKV (arXiv:2404.14469), PyramidKV (arXiv:2406.02069),
+// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491).  They differ in three places, which are options of all of them; a
+// method's name stands for its own choices (kMethods), and any of them can be had with any other:
+//   score     the last `window` queries' softmax over all that each sees; the mean over them, and the group (mean), or CAKE's mean +
+//             gamma variance (variance), smoothed over neighbouring keys (pool, width)
+//   allocate  over layers evenly (uniform), on a falling line (pyramid), by entropy and variance (preference); over a layer's heads
+//             evenly (uniform), or by the best scores of all of them, with a safeguard (adaptive)
+//   keep      each head its best tokens before the window, the window, and every generated token
+//   refresh   never; a full tail, and every later prompt, chooses anew from all that the reservoir holds
+//
+// Where the papers and their codes disagree or are silent:
+//   - One choice for each KV head, by its group's mean (SnapKV's code chooses for each query head, on repeated KV).
+//   - Scores are the codes': scaled products, the softmax runs over the window's keys as well, whose columns are then dropped; pooling
+//     behind the means (Ada-KV's algorithm 2: unscaled, over outside keys alone, each query pooled by itself).
+//   - Totals are exact, by largest remainder: PyramidKV's whole steps and Ada-KV's rounding are not.
+//   - alpha is the floor of a head's share (floor: Ada-KV's code; algorithm 2, line 8 has it reversed), .2 as in the paper. The
+//     other safeguard is kvpress's (protect): the best int(alpha n) of each head come first, n and these counting the window, and
+//     so alpha n <= window protects nothing else.
+//   - `cap`, what a head keeps on average, counts the window; a window takes no more than half of it, and no more than the prompt.
+//   - first_layers exempts so many from it all, as FreeKV's comparisons do for every method with 1; their KV counts.
+//   - Generated tokens count: the tail that they go to is inside the budget.
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/policy/parts.h"
+#include "runtime/policy/spread.h"
+
+namespace orrery::policy {
+
+namespace {
+
+enum class Score : uint32_t { mean, variance };
+enum class Layers : uint32_t { uniform, pyramid, preference };
+enum class HeadsOf : uint32_t { uniform, adaptive };
+enum class Safeguard : uint32_t { floor, protect };
+
+struct Settings {
+  Score score = Score::mean;
+  Pooling pooling = Pooling::avg;
+  uint32_t width = 5;
+  Layers layers = Layers::uniform;
+  HeadsOf heads = HeadsOf::uniform;
+  uint32_t window = 32;
+  Safeguard safeguard = Safeguard::floor;
+  double alpha = .2;                            // adaptive heads
+  uint32_t beta = 20;                           // pyramid: the last layer's part of the mean
+  double tau_1 = 1, tau_2 = 1, gamma = 200;     // CAKE
+  uint32_t first_layers = 0;                    // that keep everything
+  uint32_t tail = 0;
+};
+
+struct Method {
+  const char* name;
+  Settings settings;
+};
+constexpr Method kMethods[] = {
+    {"snapkv", {Score::mean, Pooling::avg, 5, Layers::uniform, HeadsOf::uniform}},
+    {"pyramidkv", {Score::mean, Pooling::avg, 5, Layers::pyramid, HeadsOf::uniform}},
+    {"adakv", {Score::mean, Pooling::max, 7, Layers::uniform, HeadsOf::adaptive}},
+    {"adapyramid", {Score::mean, Pooling::max, 7, Layers::pyramid, HeadsOf::adaptive}},
+    {"cake", {Score::variance, Pooling::avg, 5, Layers::preference, HeadsOf::uniform}},
+};
+
+class WindowPolicy final : public TailedPolicy {
+ public:
+  WindowPolicy(const char* name, const Shape& shape, const Budget& budget, const Settings& settings)
+      : TailedPolicy(shape, budget, settings.tail, {}, nullptr),
+        name_(name),
+        settings_(settings),
+        heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < n_layers_; ++l)
+      if (window_[l] == 0 && n++ >= settings_.first_layers) layers_.push_back(l);
+    n_full_ = rings_.n_other_heads() - static_cast<uint32_t>(layers_.size()) * n_kv_heads_;
+  }
+
+  const char* name() const override { return name_; }
+  uint32_t n_full_heads() const override { return n_full_; }
+  uint32_t queries_wanted() const override { return settings_.window; }
+
+  Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
+    begin_settling(n_tokens, capacity);
+    if (rings_.n_other_heads() == 0) return ok_status();
+    const TailedBudget::Division division = budget_.divide(n_tokens, n_full_);
+    const uint64_t n_compressed = layers_.size() * n_kv_heads_;
+    if (n_compressed > 0 && division.selected == 0)
+      return error(Code::internal, "%llu compressed heads have no room at %u tokens",
+                   static_cast<unsigned long long>(n_compressed), n_tokens);
+    for (Head& h : heads_) h = {0, n_tokens};
+    selected_.clear();
+    if (division.selected < n_compressed * n_tokens) ORRERY_TRY(choose(heads, n_tokens, division.selected));
+    for (uint32_t head = 0; head < heads_.size(); ++head)
+      if (!rings_.has(head)) capacity[head] = heads_[head].n_selected + division.tail;
+    return ok_status();
+  }
+
+  void select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) override {
+    if (rings_.has(head)) return rings_.select(head, n_tokens, out);
+    out->clear();
+    const Head& h = heads_[head];
+    if (h.n_selected == n_tokens) return select_all(n_tokens, out);
+    const auto first = selected_.begin() + static_cast<ptrdiff_t>(h.first);
+    out->insert(out->end(), first, first + h.n_selected);
+  }
+
+  std::unique_ptr<Policy> clone() const override {
+    auto copy = std::make_unique<WindowPolicy>(*this);
+    copy->report_ = report_.of_fork();
+    return copy;
+  }
+
+ private:
+  struct Head {
+    size_t first = 0;          // of its tokens in selected_
+    uint32_t n_selected = 0;   // the whole prompt: none are in there
+  };
+  // Of all compressed heads: (layers_, n_kv_heads, n_old) scores of the keys before the window.
+  struct Scores {
+    uint32_t n_old = 0;
+    std::vector<float> values;
+    std::vector<double> preference;   // (layers_)
+    Span<const float> of_layer(size_t i, uint32_t n_kv_heads) const {
+      const size_t n = size_t{n_kv_heads} * n_old;
+      return Span<const float>(values).subspan(i * n, n);
+    }
+  };
+
+  // Score, allocate, keep: `total` tokens of the compressed heads together.
+  Status choose(Heads* heads, uint32_t n_tokens, uint64_t total) {
+    const uint64_t n_compressed = layers_.size() * n_kv_heads_;
+    const auto half = static_cast<uint32_t>(std::max<uint64_t>(total / n_compressed / 2, 1));
+    const uint32_t w = std::min({settings_.window, heads->n_queries(), half});
+    ORRERY_ASSIGN(const Scores scores, score(heads, n_tokens, w));
+    const uint64_t total_old = total - n_compressed * w;
+    ORRERY_ASSIGN(const std::vector<uint64_t> of_layers, over_layers(scores, total_old, n_tokens));
+    Tokens best;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const Span<const float> layer = scores.of_layer(i, n_kv_heads_);
+      ORRERY_ASSIGN(const std::vector<uint64_t> counts, over_heads(layer, of_layers[i], w));
+      for (uint32_t h = 0; h < n_kv_heads_; ++h) {
+        top_k(layer.subspan(size_t{h} * scores.n_old, scores.n_old), counts[h], &best);
+        std::sort(best.begin(), best.end());
+        for (uint32_t p = scores.n_old; p < n_tokens; ++p) best.push_back(p);
+        heads_[size_t{layers_[i]} * n_kv_heads_ + h] = {selected_.size(), static_cast<uint32_t>(best.size())};
+        selected_.insert(selected_.end(), best.begin(), best.end());
+      }
+    }
+    return ok_status();
+  }
+
+  // By the last w queries.
+  Result<Scores> score(Heads* heads, uint32_t n_tokens, uint32_t w) const {
+    Scores scores;
+    const uint32_t n_old = scores.n_old = n_tokens - w;
+    scores.values.resize(layers_.size() * n_kv_heads_ * n_old);
+    const bool mean = settings_.score == Score::mean && settings_.layers != Layers::preference;
+    const uint32_t group = heads->group(), n_asked = mean ? n_kv_heads_ : 1;   // all means of a layer, or one head's rows
+    std::vector<float> rows(size_t{n_tokens} * (mean ? n_kv_heads_ : w * group));
+    std::vector<WeightsQuery> queries(n_asked);
+    float* out = scores.values.data();
+    Moments moments;
+    for (const uint32_t layer : layers_) {
+      Dispersion dispersion;
+      for (uint32_t h = 0; h < n_kv_heads_; ++h, out += n_old) {
+        float* own = rows.data() + (mean ? size_t{h} * n_tokens : 0);
+        if (h % n_asked == 0) {
+          for (uint32_t i = 0; i < n_asked; ++i)
+            queries[i] = {layer * n_kv_heads_ + h + i, n_old, w, n_tokens, mean, own + size_t{i} * n_tokens};
+          ORRERY_TRY(heads->key_weights(queries));
+        }
+        if (mean) {
+          ORRERY_TRY(pool1d({own, n_old}, settings_.pooling, settings_.width, {out, n_old}));
+          continue;
+        }
+        moments.measure({own, w, group, n_old, n_tokens});
+        dispersion.add(moments);
+        if (settings_.score == Score::variance) {
+          ORRERY_TRY(steady_scores(moments, group, settings_.gamma, settings_.pooling, settings_.width, {out, n_old}));
+          continue;
+        }
+        for (uint32_t g = 0; g < group; ++g)
+          for (uint32_t key = 0; key < n_old; ++key)
+            own[key] = (g == 0 ? 0.0f : own[key]) + static_cast<float>(moments.mean[size_t{g} * n_old + key]) / static_cast<float>(group);
+        ORRERY_TRY(pool1d({own, n_old}, settings_.pooling, settings_.width, {out, n_old}));
+      }
+      scores.preference.push_back(dispersion.preference(settings_.tau_1, settings_.tau_2));
+    }
+    return scores;
+  }
+
+  // (layers_)
+  Result<std::vector<uint64_t>> over_layers(const Scores& scores, uint64_t total, uint32_t n_tokens) const {
+    switch (settings_.layers) {
+      case Layers::pyramid: return pyramid(layers_.size(), n_kv_heads_, total, scores.n_old, n_tokens, settings_.beta);
+      case Layers::preference: return by_preference(scores.preference, total, uint64_t{n_kv_heads_} * scores.n_old);
+      case Layers::uniform: break;
+    }
+    return apportion_evenly(layers_.size(), total, uint64_t{n_kv_heads_} * scores.n_old);
+  }
+
+  // (n_kv_heads)
+  Result<std::vector<uint64_t>> over_heads(Span<const float> layer, uint64_t total, uint32_t w) const {
+    const uint64_t n_old = layer.size() / n_kv_heads_;
+    if (settings_.heads == HeadsOf::uniform) return apportion_evenly(n_kv_heads_, total, n_old);
+    uint64_t n_protected = 0;
+    if (settings_.safeguard == Safeguard::protect) {
+      const auto n = static_cast<double>(total / n_kv_heads_ + w);
+      n_protected = static_cast<uint64_t>(std::max(settings_.alpha * n + 1e-9 - w, 0.0));
+    }
+    ORRERY_ASSIGN(std::vector<uint64_t> counts, count_best(layer, n_kv_heads_, total, n_protected));
+    if (settings_.safeguard == Safeguard::protect) return counts;
+    ORRERY_ASSIGN(const Ratio alpha, Ratio::from(settings_.alpha));
+    return with_floor(counts, alpha);
+  }
+
+  const char* const name_;
+  const Settings settings_;
+  std::vector<uint32_t> layers_;     // that compress
+  uint32_t n_full_ = 0;
+  std::vector<Head> heads_;
+  std::vector<uint32_t> selected_;   // since settling: every compressed head's tokens, ascending
+};
+
+template <class T, class Choice>
+Status read_choice(OptionReader* reader, const char* name, const T& choices, Choice* value) {
+  auto index = static_cast<uint32_t>(*value);
+  ORRERY_TRY(reader->choice(name, choices, &index));
+  *value = static_cast<Choice>(index);
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape& shape, const Budget& budget, const Options& options) {
+  const Method* method = kMethods;
+  while (std::string(method->name) != name) ++method;
+  Settings s = method->settings;
+  OptionReader reader(name, options);
+  static constexpr const char* kScore[] = {"mean", "variance"};
+  static constexpr const char* kPool[] = {"none", "avg", "max"};
+  static constexpr const char* kLayers[] = {"uniform", "pyramid", "preference"};
+  static constexpr const char* kHeads[] = {"uniform", "adaptive"};
+  static constexpr const char* kSafeguard[] = {"floor", "protect"};
+  const auto choices = [](const auto& names) { return Span<const char* const>(names, std::size(names)); };
+  ORRERY_TRY(reader.count("window", 1, kMostWindow, &s.window));
+  ORRERY_TRY(read_choice(&reader, "score", choices(kScore), &s.score));
+  ORRERY_TRY(read_choice(&reader, "pool", choices(kPool), &s.pooling));
+  ORRERY_TRY(reader.count("width", 1, 63, &s.width));
+  ORRERY_TRY(read_choice(&reader, "layers", choices(kLayers), &s.layers));
+  ORRERY_TRY(read_choice(&reader, "heads", choices(kHeads), &s.heads));
+  ORRERY_TRY(read_choice(&reader, "safeguard", choices(kSafeguard), &s.safeguard));
+  ORRERY_TRY(reader.fraction("alpha", &s.alpha));
+  ORRERY_TRY(reader.count("beta", 1, 1u << 20, &s.beta));
+  ORRERY_TRY(reader.number("tau_1", .1, 10, &s.tau_1));
+  ORRERY_TRY(reader.number("tau_2", .1, 10, &s.tau_2));
+  ORRERY_TRY(reader.number("gamma", 0, 1e6, &s.gamma));
+  ORRERY_TRY(reader.count("first_layers", 0, 4096, &s.first_layers));
+  ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
+  ORRERY_TRY(reader.finish());
+  if (s.width % 2 == 0)
+    return error(Code::invalid_argument, "policy option %s.width is %u, expected an odd number", name, s.width);
+  auto policy = std::make_unique<WindowPolicy>(method->name, shape, budget, s);
+  ORRERY_TRY(policy->check_room(budget, "keep their whole KV"));
+  return std::unique_ptr<Policy>(std::move(policy));
+}
+
+}  // namespace orrery::policy

@@ -1,0 +1,110 @@
+// Budgets over layers and heads: the methods' worked numbers, exact totals and bounds over random cases, CAKE's measures from their
+// definitions.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "runtime/policy/spread.h"
+#include "tests/support/random_blocks.h"
+#include "tests/unit/policy_fixture.h"
+
+namespace orrery::policy {
+namespace {
+
+using Counts = std::vector<uint64_t>;
+
+uint64_t sum(const Counts& x) { return std::accumulate(x.begin(), x.end(), uint64_t{0}); }
+
+// cap 40, window 8, four layers: the code's whole steps give 63, 43, 23 and 3, which is 4 too many.
+TEST(PolicySpread, PyramidsWorkedNumbers) {
+  EXPECT_EQ(must(pyramid(4, 1, 128, 1000, 1000, 20)), (Counts{63, 42, 22, 1}));
+  EXPECT_EQ(sum(must(pyramid(4, 8, 8 * 128, 1000, 1000, 20))), 8 * 128u);
+  EXPECT_EQ(must(pyramid(1, 1, 77, 1000, 1000, 20)), (Counts{77}));                  // divides by no zero
+  EXPECT_EQ(must(pyramid(3, 1, 300, 400, 199, 20)), (Counts{100, 100, 100}));        // S < 2 b
+  EXPECT_EQ(must(pyramid(3, 1, 300, 150, 200, 20)), (Counts{150, 100, 50}));         // the first layer has no more
+  EXPECT_EQ(must(pyramid(3, 1, 0, 150, 200, 20)), (Counts{0, 0, 0}));
+}
+
+// P = (1, 2, 5), total 80, cap 40: the excess of 10 in equal parts.
+TEST(PolicySpread, PreferencesWorkedNumbers) {
+  EXPECT_EQ(must(by_preference(std::vector<double>{1, 2, 5}, 80, 40)), (Counts{15, 25, 40}));
+  EXPECT_EQ(must(by_preference(std::vector<double>{1, 2, 5}, 80, 80)), (Counts{10, 20, 50}));
+  EXPECT_EQ(must(by_preference(std::vector<double>{0, 0, 0}, 80, 40)), (Counts{27, 27, 26}));
+  EXPECT_EQ(must(by_preference(std::vector<double>{9, 1, 0}, 110, 50)), (Counts{50, 36, 24}));   // of (99, 11, 0), 49 in equal parts
+  EXPECT_FALSE(by_preference(std::vector<double>{1, -1}, 10, 10).ok());
+  EXPECT_FALSE(by_preference(std::vector<double>{1, NAN}, 10, 10).ok());
+}
+
+TEST(PolicySpread, AdaKvsWorkedNumbers) {
+  const std::vector<float> scores = {.9f, .02f, .02f, .02f, .02f, .02f, .25f, .2f, .2f, .15f, .12f, .08f};
+  EXPECT_EQ(must(count_best(scores, 2, 6, 0)), (Counts{1, 5}));
+  EXPECT_EQ(must(count_best(scores, 2, 6, 2)), (Counts{2, 4}));
+  EXPECT_EQ(with_floor(Counts{1, 5}, {1, 5}), (Counts{1, 5}));                       // the code's rounding: (1, 4)
+  EXPECT_EQ(with_floor(Counts{1, 1, 1, 37}, {1, 5}), (Counts{3, 3, 3, 31}));         // the code's: 41 in all
+  EXPECT_EQ(with_floor(Counts{0, 10}, {1, 1}), (Counts{5, 5}));
+  EXPECT_EQ(with_floor(Counts{0, 10}, {0, 1}), (Counts{0, 10}));
+  EXPECT_EQ(must(count_best(std::vector<float>(12, .5f), 3, 5, 0)), (Counts{4, 1, 0}));   // ties: lower head, then lower key
+}
+
+TEST(PolicySpread, TotalsAreExactAndBoundsHold) {
+  testing::Random random(7);
+  for (int i = 0; i < 3000; ++i) {
+    const uint64_t n_layers = 1 + random.below(40), n_heads = 1 + random.below(9), highest = 1 + random.below(500);
+    const uint64_t most = n_layers * n_heads * highest, total = i % 10 == 0 ? most : random.below(most + 1);
+    const Counts layers = must(pyramid(n_layers, n_heads, total, highest, highest + random.below(20), 1 + static_cast<uint32_t>(random.below(30))));
+    ASSERT_EQ(sum(layers), total);
+    for (size_t l = 0; l < n_layers; ++l) ASSERT_LE(layers[l], n_heads * highest);
+    ASSERT_GE(layers.front() + 1, layers.back());
+    std::vector<double> preference(n_layers);
+    for (double& p : preference) p = random.below(5) == 0 ? 0 : std::exp(20 * static_cast<double>(random.uniform()));
+    const Counts preferred = must(by_preference(preference, total, n_heads * highest));
+    ASSERT_EQ(sum(preferred), total);
+    for (size_t l = 0; l < n_layers; ++l) ASSERT_LE(preferred[l], n_heads * highest);
+
+    const uint64_t n = 1 + random.below(60), of_layer = random.below(n_heads * n + 1), n_protected = random.below(of_layer / n_heads + 1);
+    std::vector<float> scores(n_heads * n);
+    for (float& s : scores) s = static_cast<float>(random.below(20)) / 16;
+    const Counts counts = must(count_best(scores, n_heads, of_layer, n_protected));
+    ASSERT_EQ(sum(counts), of_layer);
+    const Counts mixed = with_floor(counts, {random.below(101), 100});
+    ASSERT_EQ(sum(mixed), of_layer);
+    for (size_t h = 0; h < n_heads; ++h) {
+      ASSERT_GE(counts[h], n_protected);
+      ASSERT_LE(counts[h], n);
+      ASSERT_LE(mixed[h], n);
+    }
+  }
+  EXPECT_FALSE(pyramid(2, 2, 41, 10, 100, 20).ok());
+  EXPECT_FALSE(by_preference(std::vector<double>{1}, 41, 10).ok());
+  EXPECT_FALSE(count_best(std::vector<float>(6), 2, 7, 0).ok());
+  EXPECT_FALSE(count_best(std::vector<float>(6), 2, 3, 2).ok());
+  EXPECT_FALSE(count_best(std::vector<float>(7), 2, 3, 0).ok());
+}
+
+// Two rows of two query heads over two keys, and a third key that is none of them.
+TEST(PolicySpread, CakesMeasures) {
+  const std::vector<float> rows = {.5f, .25f, 9, .1f, .2f, 9, .25f, .25f, 9, .3f, .4f, 9};
+  Moments m, single;
+  m.measure({rows.data(), 2, 2, 2, 3});
+  Dispersion d;
+  d.add(m);
+  double entropy = 0;
+  for (const double a : {.5, .25, .1, .2, .25, .25, .3, .4}) entropy -= a * std::log(a);
+  EXPECT_NEAR(d.entropy, entropy, 1e-6);
+  EXPECT_NEAR(d.variance, .03125 + 0 + .02 + .02, 1e-7);   // of two: half the difference's square
+  EXPECT_NEAR(d.preference(1, 1), d.entropy * d.variance, 1e-12);
+  EXPECT_NEAR(d.preference(.5, 2), std::pow(d.entropy, 2) * std::sqrt(d.variance), 1e-12);
+  std::vector<float> scores(2);
+  ASSERT_TRUE(steady_scores(m, 2, 200, Pooling::none, 1, scores).ok());
+  EXPECT_NEAR(scores[0], ((.375 + 200 * .03125) + (.2 + 200 * .02)) / 2, 1e-5);
+  EXPECT_NEAR(scores[1], (.25 + (.3 + 200 * .02)) / 2, 1e-5);
+  Dispersion one;   // a single row varies from nothing
+  single.measure({rows.data(), 1, 2, 2, 3});
+  one.add(single);
+  EXPECT_EQ(one.variance, 0.0);
+  EXPECT_EQ(one.preference(1, 1), 0.0);
+}
+
+}  // namespace
+}  // namespace orrery::policy
