@@ -320,7 +320,19 @@ typedef struct orrery_session orrery_session;
      "synckv"       representative heads whole, the others what their representative looks at (SyncKV):
                     representatives (of a layer; 2 of 8 heads and more, else 1), rho .5, steps 5, visible 1, refresh 1,
                     calibration 16, top_k 1024, tail 0
+     "duoattention" some heads whole, the others the first tokens and the last ones (DuoAttention): full_share (as the
+                    budget has it), sinks 128, window 32, tail 0
+     "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
+                    what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
+                    CAKE); the names are defaults of what can be combined: score (mean, variance), pool (none, avg,
+                    max), width, layers (uniform, pyramid, preference), heads (uniform, adaptive); window 32, safeguard
+                    floor (or protect), alpha .2, beta 20, tau_1 1, tau_2 1, gamma 200, first_layers 0 (exempt), tail 0
+   orrery_policies() tells all of it.
    A budget below what a policy needs at least is ORRERY_INVALID_ARGUMENT and names it. */
+
+/* The table of policies as JSON: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device" and "link" (what it
+   costs there), "options": [{"name", "default", "meaning"}], "page"}], by name. See "Sizes out"; not NUL-terminated. */
+ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* One named value, for what has too many parameters to be fields: ("sinks", "4"). */
 typedef struct orrery_option {

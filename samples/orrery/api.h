@@ -130,6 +130,11 @@ inline std::string inspect(const std::string& path) {
   });
 }
 
+inline std::string policies() {
+  return sized<std::string>(
+      [](char* json, size_t capacity, size_t* n, orrery_error* error) { return orrery_policies(json, capacity, n, error); });
+}
+
 inline std::string message_json(const orrery_session* session, size_t i) {
   return sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
     return orrery_session_message(session, i, json, capacity, n, error);

@@ -44,8 +44,8 @@ std::string option_lines(const Option& option) {
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands = {
       &chat_command(),  &run_command(),      &inspect_command(),  &plan_command(),
-      &bench_command(), &eval_command(),     &profile_command(),  &tokenize_command(),
-      &template_command(), &demo_command(),
+      &bench_command(), &eval_command(),     &profile_command(),  &policies_command(),
+      &tokenize_command(), &template_command(), &demo_command(),
   };
   return commands;
 }

@@ -104,15 +104,15 @@ OptionGroup session_group() {
            {"--device-kv-type", "TYPE",
             "What a policy keeps on the device, if it is to be coarser than --kv-type, which host memory holds."},
            {"--policy", "NAME",
-            "What of the KV cache stays on the device: full, or streaming (the first tokens and the last ones). What "
-            "does not is kept in host memory, where prompts still attend to it (default full)."},
+            "What of the KV cache stays on the device: full, or a policy of `orrery policies`. What does not is kept in host "
+            "memory, where prompts still attend to it (default full)."},
            {"--policy-option", "NAME=VALUE", "A parameter of the policy, as in sinks=8; may be given several times.",
             true},
            {"--kv-budget", "SHARE|SIZE",
             "KV cache on the device under such a policy, as in 30% or 512MiB (default 100%)."},
            {"--head-profile", "FILE",
             "What `orrery profile` wrote about the model's heads, or a published HeteroCache head analysis; policies "
-            "heterocache and synckv go by it (default: these look at the prompt's end)."},
+            "heterocache, synckv and duoattention go by it (default: these look at the prompt's end)."},
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest turns (default stop)."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }

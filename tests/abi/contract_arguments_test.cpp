@@ -83,6 +83,7 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("info", orrery_model_get_info(model.get(), nullptr, error));
   EXPECT_NULL_REFUSED("path", orrery_inspect(nullptr, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("json_bytes", orrery_inspect(p, nullptr, 0, nullptr, error));
+  EXPECT_NULL_REFUSED("json_bytes", orrery_policies(nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("model", orrery_session_open(nullptr, nullptr, &se, error));
   EXPECT_NULL_REFUSED("session", orrery_session_open(model.get(), nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_add_message(nullptr, "user", "a", error));
@@ -505,6 +506,8 @@ TEST_F(Arguments, SizesOut) {
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_inspect(path.c_str(), out, capacity, n, e);
   });
+  expect_sizes_out<char>(
+      [&](char* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_policies(out, capacity, n, e); });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_session_message(session.get(), 0, out, capacity, n, e);
   });
