@@ -72,7 +72,7 @@ constexpr auto kCakeOptions = window_options("variance", "avg", "5", "preference
 
 constexpr char kOnce[] = "never; a full tail or a new prompt chooses anew";
 constexpr char kWindowQueries[] = "the last 64 positions' queries";
-constexpr char kNothing[] = "nothing while answering";
+constexpr char kSelection[] = "what is kept, when it is chosen";
 constexpr char kBestAndWindow[] = "best tokens, the window, all generated ones";
 
 template <class Rows>
@@ -82,7 +82,7 @@ constexpr Span<const OptionRow> all(const Rows& rows) {
 
 const PolicyRow kRows[] = {
     {"adakv", "Ada-KV (Ada-SnapKV)", "arXiv:2407.11550", "mean of the last 32 queries and the group, max pool 7",
-     "layers evenly; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kNothing, all(kAdaOptions),
+     "layers evenly; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kSelection, all(kAdaOptions),
      "As snapkv, but the heads of a layer compete: of the layer's best scores each head has so many, and gets so many tokens,\n"
      "softened by a safeguard so that no head starves.\n"
      "- Algorithm 2, line 8 prints the two parts of the safeguard the wrong way round: alpha, .2, is the floor. safeguard=protect is\n"
@@ -90,10 +90,10 @@ const PolicyRow kRows[] = {
      "- The code's rounding misses the total; here it is exact, by largest remainder.\n"
      "- Scores are the code's (scaled, the window inside the softmax, pooled behind the means), not those of algorithm 2.\n"},
     {"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:2407.11550", "mean of the last 32 queries and the group, max pool 7",
-     "layers on a falling line; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kNothing,
+     "layers on a falling line; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kAdaPyramidOptions), "As adakv, with the layers' parts of pyramidkv.\n"},
     {"cake", "CAKE", "arXiv:2503.12491", "mean + 200 variance of the last 32 queries, avg pool 5, mean of the group",
-     "layers by entropy and variance of their attention; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kNothing,
+     "layers by entropy and variance of their attention; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kCakeOptions),
      "Layers whose attention is spread out, or moves from query to query, get more: in proportion to entropy^(1/tau_1)\n"
      "variance^(1/tau_2) over the window's queries and the keys before it, at most everything; what is beyond is dealt evenly.\n"
@@ -103,7 +103,7 @@ const PolicyRow kRows[] = {
      "- A prompt is kept whole where the budget holds it; the code keeps a window more.\n"},
     {"duoattention", "DuoAttention", "arXiv:2410.10819", "a head profile ranks heads, or the last 32 queries",
      "retrieving heads everything; the others 384 tokens or less", "retrieving heads all; the others sinks and recent", "never",
-     kWindowQueries, kNothing, all(kDuoOptions),
+     kWindowQueries, kSelection, all(kDuoOptions),
      "Retrieving heads keep everything, streaming heads their first and most recent tokens. The paper learns a gate for each head\n"
      "and fixes how many retrieve; here the budget is fixed, and as many heads retrieve as it holds beside streaming heads of 384\n"
      "tokens, or of a quarter of the budget where that is less.\n"
@@ -114,7 +114,7 @@ const PolicyRow kRows[] = {
      "All KV lies on the device; there is no copy in host memory. What every policy is compared with.\n"},
     {"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1", "the last query, avg pool 5, mean of the group",
      "volatile and pivot heads everything; the others by 1 / stability", "best tokens and all generated ones",
-     "every 5 steps, where a pivot has drifted", "the last 64 positions' queries, a staging ring", "misses of refills",
+     "every 5 steps, where a pivot has drifted", "the last 64 positions' queries, a staging ring", "what is kept, when it is chosen, and misses of refills",
      all(kHeteroOptions),
      "Few heads wander over the whole context (volatile), or watch for a cluster of heads (pivots): these are whole. The others keep\n"
      "their best tokens; when a pivot's attention moves away from where it was, its satellites fetch what it looks at now.\n"
@@ -125,25 +125,25 @@ const PolicyRow kRows[] = {
      "- Group reduction is one parameter, mean (code: mean in calibration, max at run time). Blocks of queries, not a sliding median.\n"
      "- Where full heads exceed the budget: an error with a head profile, else volatile heads are demoted, most stable first.\n"},
     {"pyramidkv", "PyramidKV", "arXiv:2406.02069", "mean of the last 32 queries and the group, avg pool 5",
-     "layers on a falling line down to mean / 20; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kNothing,
+     "layers on a falling line down to mean / 20; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kPyramidOptions),
      "As snapkv, but the first layers get more and the last ones less, on a straight line around the same mean.\n"
      "- The code's whole step from layer to layer misses the total (40 tokens, 4 layers: 132 of 128); here it is exact.\n"
      "- A line that asks for more than there is becomes one that ends there; prompts below twice the mean are dealt evenly.\n"},
     {"snapkv", "SnapKV", "arXiv:2404.14469", "mean of the last 32 queries and the group, avg pool 5", "evenly", kBestAndWindow, kOnce,
-     kWindowQueries, kNothing, all(kSnapOptions),
+     kWindowQueries, kSelection, all(kSnapOptions),
      "What the prompt's last queries look at is what the answer will need: their attention, smoothed over neighbouring keys, chooses,\n"
      "and they stay themselves.\n"
      "- The code chooses for each query head, on repeated KV; here the group's mean chooses for its KV head, as Ada-KV's code and\n"
      "  kvpress have it.\n"
      "- The window shrinks with small budgets: it takes no more than half of what a head keeps.\n"},
     {"streaming", "StreamingLLM", "arXiv:2309.17453", "none", "evenly", "first tokens and the most recent ones",
-     "every step the newest replaces the oldest recent one", "nothing", kNothing, all(kStreamingOptions),
+     "every step the newest replaces the oldest recent one", "nothing", kSelection, all(kStreamingOptions),
      "The first tokens, which attention leans on, and the last ones; nothing between comes back.\n"
      "- Keys keep the rotary position of the text, where the paper's code turns them by slot.\n"},
     {"synckv", "SyncKV", "section 4 and appendix B", "the representative's last query, max of the group",
      "representatives everything; a layer's others alike", "half of the best for good, half as they change; all generated ones",
-     "every 5 steps, as the representative looks", "the last 64 positions' queries, a staging ring", "misses of refills",
+     "every 5 steps, as the representative looks", "the last 64 positions' queries, a staging ring", "what is kept, when it is chosen, and misses of refills",
      all(kSyncOptions),
      "Heads of a layer that look at the same tokens share one selection, which a representative makes: half of it stays for good,\n"
      "the other half follows the representative, with an anticipation every 5 steps.\n"

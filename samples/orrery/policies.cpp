@@ -30,7 +30,7 @@ struct Column {
 };
 constexpr Column kColumns[] = {{"policy", "name", 12}, {"score", "score", 22}, {"allocate", "allocate", 22},
                                {"keep", "keep", 20},   {"refresh", "refresh", 20}, {"device, beside the budget", "device", 20},
-                               {"link", "link", 12}};
+                               {"link", "link", 14}};
 
 // One row of the table, its cells as high as they need.
 void print_cells(const std::vector<std::string>& cells, Output& out) {

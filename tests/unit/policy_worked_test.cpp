@@ -152,5 +152,38 @@ TEST(PolicyWorked, SyncKvsShares) {
   EXPECT_EQ(lowered.value()->n_full_heads(), 1u);
 }
 
+// Half of 6 heads' 1,000 tokens: a quarter of it would give streaming heads .2 of the context, and (.5 - .2) / (1 - .2) of 6 heads
+// are 2: the volatile one, then the least stable. The others share what is left, and their tail is a ring.
+TEST(PolicyWorked, DuoAttentionsHeads) {
+  const auto p = profile({kAnchor, kAnchor, kVolatile, kAnchor, kAnchor, kAnchor}, {kNo, kNo, kNo, kNo, kNo, kNo}, {.9, .5, .4, .8, .3, .6});
+  FakeSession s(must(make_policy("duoattention", shape(6, 1000), {.5, 3000}, {{"tail", "10"}}, p)), 6, 1, 1000, noise);
+  EXPECT_EQ(s.policy().n_full_heads(), 2u);
+  EXPECT_EQ(s.policy().queries_wanted(), 0u);
+  s.settle(390);
+  // Slots: .5 * 400 * 6, of which the full heads take 800 and four tails 40: 360 are left, 90 for each.
+  for (uint32_t head = 0; head < 6; ++head) {
+    const bool full = head == 2 || head == 4;
+    EXPECT_EQ(s.capacity(head), full ? 400u : 100u) << head;
+    Tokens expected;
+    sinks_and_recent(390, 33, full ? 390 : 67, &expected);
+    EXPECT_EQ(s.selected(head), expected) << head;
+  }
+  s.step();   // position 390: in place of the oldest recent one
+  EXPECT_EQ(s.held()[0][33], 390u);
+  EXPECT_EQ(s.held()[2].size(), 391u);
+}
+
+// Everything, and a budget in slots: as many heads as fit beside one token and a tail of the others.
+TEST(PolicyWorked, DuoAttentionsBudgets) {
+  const auto n_full = [](double share, uint64_t slots, uint32_t n_context) {
+    return must(make_policy("duoattention", shape(8, n_context), {share, slots}, {}))->n_full_heads();
+  };
+  EXPECT_EQ(n_full(1, 8 * 1000, 1000), 8u);
+  EXPECT_EQ(n_full(.2, 1600, 1000), 1u);         // streaming .05 / .85, full .15 of 8
+  EXPECT_EQ(n_full(.2, 1600 * 100, 100000), 1u); // 384 tokens: .196 of 8
+  EXPECT_EQ(n_full(.51, 4080 * 100, 100000), 4u);
+  EXPECT_EQ(n_full(1, 4080 * 100, 100000), 4u);  // by slots
+}
+
 }  // namespace
 }  // namespace orrery::policy
