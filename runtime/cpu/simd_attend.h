@@ -8,7 +8,8 @@
 // query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
 // the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
 // one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
-// nearly as long.  Block formats are bound by arithmetic: four products for every value.
+// as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 31 GB/s where the keys lie in the caches, 32 merely
+// read from memory, 26 here, 11 without asking).  Block formats are bound by arithmetic: four products for every value.
 //
 // Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
 // products of small float matrices (simd_gemm.h).
