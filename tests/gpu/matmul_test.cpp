@@ -6,6 +6,7 @@
 #include "tests/gpu/device_fixture.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/threads.h"
+#include "tests/support/quantized_activations.h"
 #endif
 
 namespace orrery {
@@ -40,19 +41,6 @@ struct Matrix {
   std::vector<float> values;   // (n_rows, n_cols)
   Weight weight;
 };
-
-// What products with quantized weights see of x.
-std::vector<double> quantized(const float* x, int64_t n) {
-  std::vector<double> out(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; i += 32) {
-    float largest = 0;
-    for (int64_t j = i; j < i + 32; ++j) largest = std::max(largest, std::fabs(x[j]));
-    for (int64_t j = i; j < i + 32; ++j)
-      out[static_cast<size_t>(j)] =
-          largest == 0 ? 0.0 : std::nearbyint(x[j] * (127.0f / largest)) * static_cast<double>(largest / 127.0f);
-  }
-  return out;
-}
 
 // The share of |w x| by which a product with float weights may differ: prefill splits x in two halves of 11 (bfloat16: 8) bits.
 double share(TensorType type, Phase phase) { return type == TensorType::bf16 && phase == Phase::prefill ? 0x1p-16 : 0x1p-21; }

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "runtime/gguf/dequantize.h"
+#include "tests/support/quantized_activations.h"
 #include "tests/unit/cpu_fixture.h"
 
 namespace orrery {
@@ -34,20 +35,6 @@ struct Matrix {
   std::vector<float> values;  // (n_rows, n_cols)
   Weight weight;
 };
-
-// What products with quantized weights see of x.
-std::vector<double> quantized(const float* x, int64_t n) {
-  std::vector<double> out(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; i += 32) {
-    float largest = 0;
-    for (int64_t j = i; j < i + 32; ++j) largest = std::max(largest, std::fabs(x[j]));
-    for (int64_t j = i; j < i + 32; ++j)
-      out[static_cast<size_t>(j)] =
-          largest == 0 ? 0.0
-                       : std::nearbyint(x[j] * (127.0f / largest)) * static_cast<double>(largest / 127.0f);
-  }
-  return out;
-}
 
 // out (n_rows, n_out) of one product; poison before.
 std::vector<float> multiply(Rig& rig, Phase phase, const Matrix& m, const Guarded<float>& x, int64_t x_stride,
