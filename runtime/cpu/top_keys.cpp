@@ -18,38 +18,14 @@ uint32_t bits_of(float score) {
   return score > 0 ? bits : 0;
 }
 
-// The k-th largest of `bits` (n), k > 0, and how many of its equals are among the k: digit by digit from the top, with
-// those left that agree so far.
-struct Threshold {
-  uint32_t bits;
-  int64_t n_equal;
-};
-Threshold find_threshold(const uint32_t* bits, int64_t n, int64_t k, uint32_t* left) {
-  Threshold found{0, k};
-  for (const int shift : {20, 10, 0}) {   // the sign is 0: 11 bits, then twice 10
-    constexpr uint32_t kDigits = 2048;
-    const uint32_t mask = shift == 20 ? kDigits - 1 : kDigits / 2 - 1;
-    uint32_t counts[2][kDigits] = {};     // in turn, so that equal neighbours do not wait for each other
-    int64_t i = 0;
-    for (; i + 2 <= n; i += 2) ++counts[0][bits[i] >> shift & mask], ++counts[1][bits[i + 1] >> shift & mask];
-    if (i < n) ++counts[0][bits[i] >> shift & mask];
-    uint32_t digit = mask;
-    for (;; --digit) {
-      const int64_t count = int64_t{counts[0][digit]} + counts[1][digit];
-      if (count >= found.n_equal) break;
-      found.n_equal -= count;
-    }
-    found.bits |= digit << shift;
-    if (shift == 0) break;
-    int64_t n_left = 0;
-    for (i = 0; i < n; ++i) {             // without branches: they would be guesses
-      const uint32_t x = bits[i];
-      left[n_left] = x;
-      n_left += (x >> shift & mask) == digit;
-    }
-    bits = left, n = n_left;
+// The digit, from the top, where counts together reach *n; what is left of *n is to be found among its own.
+template <class Count>
+uint32_t find_digit(uint32_t n_digits, int64_t* n, const Count& count) {
+  for (uint32_t digit = n_digits - 1;; --digit) {
+    const int64_t c = count(digit);
+    if (c >= *n) return digit;
+    *n -= c;
   }
-  return found;
 }
 
 // Queries of one job within a batch.
@@ -149,14 +125,37 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(i);
     return;
   }
-  uint32_t* bits = candidates;
+  uint32_t *bits = candidates, *left = candidates + n;
   for (int64_t i = 0; i < n; ++i) bits[i] = bits_of(scores[i]);
-  Threshold last = find_threshold(bits, n, k, bits + n);
-  for (int64_t i = 0, at = 0; at < k; ++i) {
-    const bool equal = bits[i] == last.bits && last.n_equal > 0;
-    out[at] = static_cast<uint32_t>(i);
-    at += bits[i] > last.bits || equal;
-    last.n_equal -= equal;
+  // The k-th largest's first digits; then those that have them, or larger ones, are looked at alone: few more than k.
+  constexpr uint32_t kFirst = 2048, kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
+  int64_t n_equal = k, n_left = 0, i = 0;
+  uint32_t firsts[2][kFirst] = {};   // in turn, so that equal neighbours do not wait for each other
+  for (; i + 2 <= n; i += 2)
+    for (int j = 0; j < 2; ++j) ++firsts[j][bits[i + j] >> 20];
+  for (; i < n; ++i) ++firsts[0][bits[i] >> 20];
+  uint32_t last = find_digit(kFirst, &n_equal, [&](uint32_t d) {
+    return int64_t{firsts[0][d]} + firsts[1][d];
+  });
+  for (i = 0; i < n; ++i) {            // without branches: they would be guesses
+    left[n_left] = static_cast<uint32_t>(i);
+    n_left += bits[i] >> 20 >= last;
+  }
+  for (const int shift : {10, 0}) {
+    uint32_t counts[kDigits] = {};
+    for (i = 0; i < n_left; ++i) {
+      const uint32_t x = bits[left[i]];
+      counts[x >> shift & (kDigits - 1)] += x >> (shift + 10) == last;
+    }
+    last = last << 10 | find_digit(kDigits, &n_equal, [&](uint32_t d) { return int64_t{counts[d]}; });
+  }
+  int64_t at = 0;
+  for (i = 0; at < k; ++i) {
+    const uint32_t x = bits[left[i]];
+    const bool equal = x == last && n_equal > 0;
+    out[at] = left[i];
+    at += x > last || equal;
+    n_equal -= equal;
   }
   if (by_score)
     std::sort(out, out + k, [&](uint32_t x, uint32_t y) { return bits[x] != bits[y] ? bits[x] > bits[y] : x < y; });

@@ -114,7 +114,7 @@ const PolicyRow kRows[] = {
      "All KV lies on the device; there is no copy in host memory. What every policy is compared with.\n"},
     {"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1", "the last query, avg pool 5, mean of the group",
      "volatile and pivot heads everything; the others by 1 / stability", "best tokens and all generated ones",
-     "every 5 steps, where a pivot has drifted", "the last 64 positions' queries, a staging ring", "what is kept, when it is chosen, and misses of refills",
+     "every 5 steps, where a pivot has drifted", "the last 64 positions' queries, its watching heads' scores, a staging ring", "what is kept, when it is chosen, and misses of refills",
      all(kHeteroOptions),
      "Few heads wander over the whole context (volatile), or watch for a cluster of heads (pivots): these are whole. The others keep\n"
      "their best tokens; when a pivot's attention moves away from where it was, its satellites fetch what it looks at now.\n"
@@ -143,7 +143,7 @@ const PolicyRow kRows[] = {
      "- Keys keep the rotary position of the text, where the paper's code turns them by slot.\n"},
     {"synckv", "SyncKV", "section 4 and appendix B", "the representative's last query, max of the group",
      "representatives everything; a layer's others alike", "half of the best for good, half as they change; all generated ones",
-     "every 5 steps, as the representative looks", "the last 64 positions' queries, a staging ring", "what is kept, when it is chosen, and misses of refills",
+     "every 5 steps, as the representative looks", "the last 64 positions' queries, its watching heads' scores, a staging ring", "what is kept, when it is chosen, and misses of refills",
      all(kSyncOptions),
      "Heads of a layer that look at the same tokens share one selection, which a representative makes: half of it stays for good,\n"
      "the other half follows the representative, with an anticipation every 5 steps.\n"

@@ -4,6 +4,7 @@
 //   budget=0.25  steps=50  threads=0  repeat=5
 //   link=0       bytes per second of a simulated link, 0: none
 //   latency=0    its microseconds for each request
+//   load=map     weights where the file is mapped, or read into memory (read), whose pages are larger
 //
 // KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Policies take turns,
 // a block of steps each, and each figure is the median of `repeat` blocks; the floor is what a step cannot do without,
@@ -96,7 +97,8 @@ struct Settings {
   std::map<std::string, std::string> values = {{"contexts", "32768,131072"}, {"policies", "full,heterocache"},
                                                {"budget", "0.25"},           {"steps", "50"},
                                                {"threads", "0"},             {"repeat", "5"},
-                                               {"link", "0"},                {"latency", "0"}};
+                                               {"link", "0"},                {"latency", "0"},
+                                               {"load", "map"}};
   double number(const char* name) const { return std::atof(values.at(name).c_str()); }
 };
 
@@ -114,7 +116,9 @@ void run(const std::string& path, const Settings& settings) {
   const uint64_t n_sessions = split(settings.values.at("policies"), ',').size();
   options.device_budget_bytes = options.reservoir_bytes = (4 + n_sessions * 5) << 30;
   const auto runtime = unwrap(engine::Runtime::create(options));
-  const auto model = unwrap(engine::LanguageModel::open(runtime, path, {}));
+  engine::ModelOptions loading;
+  loading.load = settings.values.at("load") == "read" ? gguf::Load::read : gguf::Load::map;
+  const auto model = unwrap(engine::LanguageModel::open(runtime, path, loading));
   const BackendInfo info = runtime->backend_info();
   std::ifstream file(ORRERY_BENCH_PROFILE);
   const std::string json{std::istreambuf_iterator<char>(file), {}};
