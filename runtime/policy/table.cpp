@@ -9,6 +9,12 @@ namespace orrery::policy {
 
 namespace {
 
+// Of several policies.
+constexpr OptionRow kTail = {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"};
+constexpr OptionRow kCalibration = {"calibration", "16", "queries that a session without a profile calibrates with"};
+constexpr OptionRow kTopK = {"top_k", "1024", "keys in a set of the calibration, at most a quarter of the prompt"};
+constexpr OptionRow kRefresh = {"refresh", "1", "0: what was chosen first stays"};
+
 constexpr OptionRow kStreamingOptions[] = {{"sinks", "4", "first tokens that always stay"}};
 
 constexpr OptionRow kHeteroOptions[] = {
@@ -20,12 +26,12 @@ constexpr OptionRow kHeteroOptions[] = {
     {"block", "5", "steps between a pivot's checks"},
     {"visible", "1", "steps from a check to its refill, at most a block"},
     {"stagger", "0", "1: pivots take turns within a block"},
-    {"refresh", "1", "0: what was chosen first stays"},
+    kRefresh,
     {"reduce", "mean", "of a group's scores, or max"},
     {"pool", "5", "neighbouring keys whose scores are averaged; odd"},
-    {"calibration", "16", "queries that a session without a profile calibrates with"},
-    {"top_k", "1024", "keys in a set of the calibration, at most a quarter of the prompt"},
-    {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"},
+    kCalibration,
+    kTopK,
+    kTail,
 };
 
 constexpr OptionRow kSyncOptions[] = {
@@ -33,17 +39,17 @@ constexpr OptionRow kSyncOptions[] = {
     {"rho", ".5", "share of a selection that stays for good"},
     {"steps", "5", "between a representative's looks"},
     {"visible", "1", "steps from a look to its refill"},
-    {"refresh", "1", "0: what was chosen first stays"},
-    {"calibration", "16", "queries that a session without a profile calibrates with"},
-    {"top_k", "1024", "keys in a set of the calibration, at most a quarter of the prompt"},
-    {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"},
+    kRefresh,
+    kCalibration,
+    kTopK,
+    kTail,
 };
 
 constexpr OptionRow kDuoOptions[] = {
     {"full_share", "(what the budget leaves)", "heads that keep everything"},
     {"sinks", "128", "first tokens that streaming heads keep, at most a third of their slots"},
     {"window", "32", "last queries that rank heads without a head profile"},
-    {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"},
+    kTail,
 };
 
 // Of the methods of window.cpp: their own choices, and what they have in common.
@@ -62,7 +68,7 @@ constexpr std::array<OptionRow, 14> window_options(const char* score, const char
            {"tau_2", "1", "preference: variance^(1/tau_2)"},
            {"gamma", "200", "weight of the variance in a score"},
            {"first_layers", "0", "layers, from the first, that keep everything"},
-           {"tail", "0", "slots for generated tokens until all is chosen anew; 0: by the prompt's length"}}};
+           kTail}};
 }
 constexpr auto kSnapOptions = window_options("mean", "avg", "5", "uniform", "uniform");
 constexpr auto kPyramidOptions = window_options("mean", "avg", "5", "pyramid", "uniform");
