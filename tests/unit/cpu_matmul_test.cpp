@@ -58,7 +58,7 @@ TEST_P(CpuMatmul, EveryWeightIsWhereItShouldBe) {
   Guarded<float> x(static_cast<size_t>(n) * n);
   for (size_t i = 0; i < x.size(); ++i) x[i] = i / n == i % n ? -3.0f : 0.0f;
   for (const TypeTraits& type : kTypeTraits)
-    for (const size_t n_out : {37, 40}) {
+    for (const size_t n_out : {size_t{37}, size_t{40}}) {
       const Matrix m(type.type, static_cast<int64_t>(n_out), n, 1);
       for (Phase phase : {Phase::prefill, Phase::decode}) {
         const std::vector<float> out = multiply(rig, phase, m, x, n, n);
