@@ -79,7 +79,8 @@ class HeteroCache final : public TailedPolicy {
     const auto first = selected_.begin() + static_cast<ptrdiff_t>(h.first);
     out->insert(out->end(), first, first + h.n_selected);
   }
-  uint32_t n_watched() const override { return settings_.refresh ? n_full_heads() : 0; }
+  // Pivots: as many as the profile has, or full heads at all.
+  uint32_t n_watched() const override { return !settings_.refresh ? 0 : profile_ ? report_.roles.pivot : most_full_; }
   void watch(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   std::unique_ptr<Policy> clone() const override {

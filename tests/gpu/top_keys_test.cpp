@@ -17,6 +17,20 @@ struct Job {
   bool by_score;
 };
 
+template <typename Asked>
+void set_keys(const Job& j, const KvFormat& kv, const uint64_t* tiles, Asked* job) {
+  job->layer = j.layer, job->kv_head = j.head, job->tiles = tiles;
+  job->offset = static_cast<uint64_t>(j.layer) * kv.layer_bytes() + static_cast<uint64_t>(j.head) * kv.head_bytes();
+  job->n_keys = j.n_keys, job->first_position = j.first, job->n_positions = j.n;
+}
+
+void set_shape(const KvFormat& kv, const Buffer<float>& ring, KeysShape* shape) {
+  shape->kv = kv;
+  shape->n_heads = kKvHeads * kGroup;
+  shape->scale = 1.0f / std::sqrt(static_cast<float>(kv.head_dim));
+  shape->queries = {ring.ptr(), kRing};
+}
+
 // What each job found.
 std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring,
                                          bool equal_keys = false) {
@@ -30,18 +44,13 @@ std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, c
   for (const Job& j : jobs) {
     out.emplace_back(static_cast<size_t>(j.n * j.k) + 1, 12345u);
     TopKeysJob job;
-    job.layer = j.layer, job.kv_head = j.head;
-    job.tiles = equal_keys ? same.data() : pages.addresses();
-    job.offset = static_cast<uint64_t>(j.layer) * kv.layer_bytes() + static_cast<uint64_t>(j.head) * kv.head_bytes();
-    job.n_keys = j.n_keys, job.first_position = j.first, job.n_positions = j.n, job.k = j.k, job.by_score = j.by_score;
+    set_keys(j, kv, equal_keys ? same.data() : pages.addresses(), &job);
+    job.k = j.k, job.by_score = j.by_score;
     asked.push_back(job);
   }
   for (size_t i = 0; i < jobs.size(); ++i) asked[i].out = out[i].data();
   TopKeysShape shape;
-  shape.kv = kv;
-  shape.n_heads = kKvHeads * kGroup;
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  shape.queries = {ring.ptr(), kRing};
+  set_shape(kv, ring, &shape);
   shape.scoring = scoring;
   (*m)->top_keys(asked, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
@@ -114,18 +123,14 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, bo
   std::vector<KeyWeightsJob> asked;
   for (const Job& j : kWeightsJobs) {
     KeyWeightsJob job;
-    job.layer = j.layer, job.kv_head = j.head, job.tiles = pages.addresses();
-    job.offset = static_cast<uint64_t>(j.layer) * kv.layer_bytes() + static_cast<uint64_t>(j.head) * kv.head_bytes();
-    job.n_keys = j.n_keys, job.first_position = j.first, job.n_positions = j.n, job.mean = mean;
+    set_keys(j, kv, pages.addresses(), &job);
+    job.mean = mean;
     out.emplace_back(static_cast<size_t>(j.n_keys * (mean ? 1 : j.n * kGroup)) + 1, 12345.0f);
     asked.push_back(job);
   }
   for (size_t i = 0; i < asked.size(); ++i) asked[i].out = out[i].data();
   KeysShape shape;
-  shape.kv = kv;
-  shape.n_heads = kKvHeads * kGroup;
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  shape.queries = {ring.ptr(), kRing};
+  set_shape(kv, ring, &shape);
   (*m)->key_weights(asked, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   for (std::vector<float>& o : out) {

@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <thread>
 
 #include "runtime/engine/session_file.h"
+#include "runtime/gguf/dequantize.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery {
@@ -418,6 +420,68 @@ TEST_P(Refilled, AGenerationEndsWithItsTransfer) {
     while (event.type != engine::EventType::done);
     EXPECT_EQ(event.generated_tokens, 30u);
     EXPECT_EQ(event.reused_tokens, all.size() - 2);
+  }
+}
+
+// What attention has left of a watched head, against its query and its keys; how many heads there were.
+int check_left_scores(const engine::LanguageModel& model, const engine::Resident& resident, uint32_t position) {
+  const auto& h = model.hyper();
+  const int32_t group = h.n_heads / h.n_kv_heads, dim = h.head_dim;
+  const KvFormat& format = resident.format();
+  std::vector<float> key(static_cast<size_t>(dim));
+  int n_watched = 0;
+  for (size_t head = 0; head < resident.views().size(); ++head) {
+    const HeadView& view = resident.views()[head];
+    if (!view.scores.data) continue;
+    ++n_watched;
+    const int32_t layer = static_cast<int32_t>(head) / h.n_kv_heads, kv_head = static_cast<int32_t>(head) % h.n_kv_heads;
+    const QueryRing ring = resident.queries();
+    const float* q = reinterpret_cast<const float*>(ring.data.address) +
+                     ((int64_t{layer} * ring.n_rows + static_cast<int32_t>(position) % ring.n_rows) * h.n_heads + kv_head * group) * dim;
+    for (int32_t t = 0; t < view.n_keys; ++t) {
+      const uint64_t at = view.tiles[t / kPageTokens] + static_cast<uint64_t>(t % kPageTokens) * format.token_bytes();
+      gguf::dequantize_row(kv_tensor_type(format.type), reinterpret_cast<const std::byte*>(at), key.data(), key.size());
+      for (int32_t g = 0; g < group; ++g) {
+        double dot = 0;
+        for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[g * dim + i]) * key[static_cast<size_t>(i)];
+        const float* left = reinterpret_cast<const float*>(view.scores.data.address) + g * view.scores.stride;
+        EXPECT_NEAR(left[t], dot / std::sqrt(dim) * 1.4426950408889634, 1e-3) << "head " << head << ", key " << t;
+      }
+    }
+  }
+  return n_watched;
+}
+
+// Policies choose by the scores that attention leaves: where these always name the first keys, whatever the queries are,
+// everything stays as it is once those are there.
+TEST_P(Refilled, ChecksGoByWhatAttentionHasLeft) {
+  for (const bool forged : {false, true}) {
+    const auto model = open_demo();
+    engine::SessionOptions o = options();
+    o.policy_options.emplace_back("tail", "40");
+    const auto session = unwrap(Session::open(model, o));
+    unwrap(session->prefill(random_tokens(*model, 300, 41), nullptr, nullptr));
+    engine::Resident* resident = session->resident();
+    int n_watched = 0;
+    resident->set_step_fault([&](uint64_t step) {
+      n_watched += check_left_scores(*model, *resident, 300 + static_cast<uint32_t>(step) - 1);
+      for (const HeadView& view : resident->views()) {
+        float* left = reinterpret_cast<float*>(view.scores.data.address);
+        for (int64_t i = 0; forged && left != nullptr && i < view.n_keys * int64_t{model->hyper().n_heads / model->hyper().n_kv_heads}; ++i)
+          left[i / view.n_keys * view.scores.stride + i % view.n_keys] = -0.01f * static_cast<float>(i % view.n_keys);
+      }
+      return ok_status();
+    });
+    greedy(session.get(), 14);
+    const uint64_t missed = resident->report().missed_tokens;
+    EXPECT_GT(missed, 0u);
+    greedy(session.get(), 20);
+    EXPECT_GT(n_watched, 0);
+    if (forged)
+      EXPECT_EQ(resident->report().missed_tokens, missed);
+    else
+      EXPECT_GT(resident->report().missed_tokens, missed);
+    EXPECT_EQ(resident->report().n_settled, 1u);
   }
 }
 
