@@ -471,19 +471,30 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   };
   for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
     const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
-    int64_t most = 0;
-    for (int64_t r = 0; r < rows; ++r)
-      for (int32_t head = 0; head < n_kv; ++head) most = std::max(most, splits_of(wave + r, head).count);
+    // Of a row, at most: heads of one row may have very different numbers of splits.
+    int64_t row_items = 0, most = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      int64_t n = 0;
+      for (int32_t head = 0; head < n_kv; ++head) {
+        const int64_t count = splits_of(wave + r, head).count;
+        n += count, most = std::max(most, count);
+      }
+      row_items = std::max(row_items, n);
+    }
     struct Item {
       KvHead kv;
       int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
       ScoreRows scores;
     };
     const auto item_of = [&](int64_t item) {
-      Item i{{}, item / most / n_kv, item / most % n_kv, item % most, 0, 0, {}};
+      Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}};
+      Splits splits = splits_of(wave + i.row, 0);
+      while (i.split >= splits.count) {
+        i.split -= splits.count;
+        if (++i.head == n_kv) return i;
+        splits = splits_of(wave + i.row, static_cast<int32_t>(i.head));
+      }
       const int32_t head = static_cast<int32_t>(i.head);
-      const Splits splits = splits_of(wave + i.row, head);
-      if (i.split >= splits.count) return i;
       const int64_t start = (splits.first + i.split) * kSplitTokens;
       i.first_key = std::max(start, splits.first_key);
       i.last_key = std::min(start + kSplitTokens, splits.last_key);
@@ -493,7 +504,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       if (view) i.scores = view->scores;
       return i;
     };
-    const int64_t n_items = rows * n_kv * most;
+    const int64_t n_items = rows * row_items;
     pool_->run(n_items, [&](int64_t item, int32_t thread) {
       const Item i = item_of(item);
       if (i.first_key == i.last_key) return;

@@ -79,17 +79,14 @@ struct V : ByteProducts {
     return _mm256_blendv_ps(otherwise, if_equal, _mm256_cmp_ps(a, set(b), _CMP_EQ_OQ));
   }
   static void store_eight(float* p, __m256 x) { _mm256_storeu_ps(p, x); }
-  // The sums of eight vectors.
+  // The sums of eight vectors: at each level two become one, by a blend and a single shuffle, since shuffles have few ports.
   static __m256 sum_eight(const F* a) {
     F b[4], c[2];
     for (int i = 0; i < 4; ++i)
-      b[i] = add(_mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x20),
-                 _mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x31));
+      b[i] = add(_mm256_blend_ps(a[i], a[i + 4], 0xF0), _mm256_permute2f128_ps(a[i], a[i + 4], 0x21));
     for (int i = 0; i < 2; ++i)
-      c[i] = add(_mm256_unpacklo_ps(b[2 * i], b[2 * i + 1]), _mm256_unpackhi_ps(b[2 * i], b[2 * i + 1]));
-    const F d = add(_mm256_shuffle_ps(c[0], c[1], 0x44), _mm256_shuffle_ps(c[0], c[1], 0xEE));
-    // Lanes: a0 a2 a4 a6 a1 a3 a5 a7.
-    return _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+      c[i] = add(_mm256_blend_ps(b[2 * i], b[2 * i + 1], 0xCC), _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x4E));
+    return add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xDD));
   }
 
   static F load_half(const void* p) {
