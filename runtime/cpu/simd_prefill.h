@@ -8,7 +8,8 @@
 // activations, and what these rows bring along is prepared once for all strips of a tile.  Products of small
 // codes are added in 16 bits first, as many as fit (V::run): the multiplier's ports are what is scarce.
 //
-// Measured on two cores of an AMD EPYC with AVX2 (bench_cpu avx2 2 prefill, 512 rows): F16 at 72% of the peak of floats;
+// Measured on two cores of an AMD EPYC with AVX2 (bench_cpu avx2 2 prefill, 512 rows): F16 at 86% of the peak of floats
+// (84% where activations are copied for 256 outputs at once instead of 512, 69% for 64; filling values takes 5%);
 // Q8_0 at 64%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
 // in 16 bits would allow.
 //
@@ -22,11 +23,12 @@ namespace orrery::cpu {
 namespace {
 
 constexpr int kStrip = 2 * V::kLanes;  // weight rows of a panel
-constexpr int kTileOut = 64;
+constexpr int kTileOut = 64;  // of an integer tile
 constexpr int kStrips = kTileOut / kStrip;
 constexpr int kTileRows = 256;
-constexpr int kPanel = 256;       // columns of an integer tile's panel
-constexpr int kFloatPanel = 128;  // and of a float one
+constexpr int kPanel = 256;                    // columns of an integer tile's panel,
+constexpr int kFloatPanel = 2048 / V::kLanes;  // and of a float one: 16 KB, half the first cache
+constexpr int kTaskOut = 512;                  // outputs that a tile of floats, or tiles of integers, are best asked for at once
 
 struct Panel {
   alignas(64) uint8_t codes[kPanel / 4][kStrip][4];
@@ -47,17 +49,17 @@ struct IntegerTile {
   alignas(64) RowParts parts[kTileRows];
 };
 // Rows lie side by side here: in the activations themselves they are often a power of two apart, and would
-// take each other's places in the caches.
+// take each other's places in the caches.  So do rows of whole panels: a line more keeps them apart.
 struct FloatTile {
   alignas(64) float values[kFloatPanel][kStrip];
-  alignas(64) float x[kTileRows][kFloatPanel];
+  alignas(64) float x[kTileRows][kFloatPanel + 16];
 };
 struct MatmulScratch {
   union {
     IntegerTile integers;
     FloatTile floats;
   };
-  alignas(64) float sums[kStrips][kTileRows][kStrip];
+  alignas(64) float sums[kTaskOut / kStrip][kTileRows][kStrip];
 };
 
 // Transposes kLanes rows of `n` dwords, rows `stride` bytes apart, to `out`: dword c of every row at out + c
@@ -242,11 +244,11 @@ void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, Row
   }
 }
 
-// For every tile: panels(first_out, n_out, first_row, last_row) adds to its sums, which are then stored.
-template <class F>
+// For every tile: panels(first_out, n_out <= kOut, first_row, last_row) adds to its sums, which are then stored.
+template <int kOut = kTileOut, class F>
 void for_tiles(const MatmulTask& t, MatmulScratch* scratch, const F& panels) {
-  for (int64_t o = t.first_out; o < t.last_out; o += kTileOut) {
-    const int64_t n = t.last_out - o < kTileOut ? t.last_out - o : kTileOut;
+  for (int64_t o = t.first_out; o < t.last_out; o += kOut) {
+    const int64_t n = t.last_out - o < kOut ? t.last_out - o : kOut;
     for (int64_t first = t.first_row; first < t.last_row; first += kTileRows) {
       const int64_t last = t.last_row - first < kTileRows ? t.last_row : first + kTileRows;
       for (int64_t strip = 0; strip * kStrip < n; ++strip)
@@ -283,40 +285,66 @@ void prefill_blocks(const MatmulTask& t) {
   });
 }
 
-// Columns [c, c + width) of the weight rows [o, o + n), n <= kStrip, as floats; rows beyond are zeros.
+// Columns [c, c + width) of the weight rows [o, o + n), n <= kStrip, as floats; rows beyond are zeros.  Rows are pages
+// apart, where processors do not look ahead: the same columns `ahead` bytes on, the next that will be asked for, are
+// fetched meanwhile.
 template <TensorType kType>
-void fill_values(const MatmulTask& t, int64_t o, int64_t n, int64_t c, int width, float (*values)[kStrip]) {
-  for (int half = 0; half < 2; ++half)
+void fill_values(const MatmulTask& t, int64_t o, int64_t n, int64_t c, int width, int64_t ahead, float (*values)[kStrip]) {
+  constexpr int kLine = 64 / kFloatBytes<kType>;
+  for (int half = 0; half < 2; ++half) {
+    const int64_t at = half * V::kLanes;
+    const std::byte* w = t.weight + (o + at) * t.row_bytes;
     for (int k = 0; k < width; k += V::kLanes) {
       V::F r[V::kLanes];
       const int left = width - k < V::kLanes ? width - k : V::kLanes;
-      for (int i = 0; i < V::kLanes; ++i) {
-        const int64_t out = half * V::kLanes + i;
-        const std::byte* w = t.weight + (o + out) * t.row_bytes;
-        r[i] = out >= n            ? V::zero()
-               : left == V::kLanes ? load_weights<kType>(w, c + k)
-                                   : load_weights_part<kType>(w, c + k, left);
+      if (n == kStrip && left == V::kLanes) {
+        for (int i = 0; i < V::kLanes; ++i) {
+          if (k % kLine == 0) __builtin_prefetch(w + i * t.row_bytes + (c + k) * kFloatBytes<kType> + ahead);
+          r[i] = load_weights<kType>(w + i * t.row_bytes, c + k);
+        }
+      } else {
+        for (int i = 0; i < V::kLanes; ++i)
+          r[i] = at + i >= n         ? V::zero()
+                 : left == V::kLanes ? load_weights<kType>(w + i * t.row_bytes, c + k)
+                                     : load_weights_part<kType>(w + i * t.row_bytes, c + k, left);
       }
       V::transpose(r);
-      for (int i = 0; i < left; ++i) V::store(values[k + i] + half * V::kLanes, r[i]);
+      for (int i = 0; i < left; ++i) V::store(values[k + i] + at, r[i]);
     }
+  }
 }
 
+// Columns [c, c + width) of the rows [first, last), side by side; those of the row after next are fetched meanwhile.
+inline void copy_activations(const MatmulTask& t, int64_t first, int64_t last, int64_t c, int width, FloatTile* tile) {
+  for (int64_t r = first; r < last; ++r) {
+    const float* from = t.x + r * t.x_stride + c;
+    float* to = tile->x[r - first];
+    int k = 0;
+    for (; k + V::kLanes <= width; k += V::kLanes) {
+      if (k % 16 == 0) __builtin_prefetch(from + 2 * t.x_stride + k);
+      V::store(to + k, V::load(from + k));
+    }
+    for (; k < width; ++k) to[k] = from[k];
+  }
+}
+
+// Per panel: the activations' columns are copied into the second cache once for kTaskOut outputs, and a strip's values,
+// in the first one, meet all rows, six by two vectors at a time.
 template <TensorType kType>
 void prefill_floats(const MatmulTask& t) {
   MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);
   FloatTile& tile = scratch->floats;
-  for_tiles(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
+  for_tiles<kTaskOut>(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
     for (int64_t c = 0; c < t.n_columns; c += kFloatPanel) {
       const int width = static_cast<int>(t.n_columns - c < kFloatPanel ? t.n_columns - c : kFloatPanel);
-      for (int64_t r = first; r < last; ++r)
-        __builtin_memcpy(tile.x[r - first], t.x + r * t.x_stride + c,
-                         static_cast<size_t>(width) * sizeof(float));
+      copy_activations(t, first, last, c, width, &tile);
       for (int64_t at = 0; at < n; at += kStrip) {
-        fill_values<kType>(t, o + at, n - at < kStrip ? n - at : kStrip, c, width, tile.values);
+        const int64_t rows = n - at < kStrip ? n - at : kStrip;
+        const int64_t ahead = at + kStrip < n ? kStrip * t.row_bytes : kFloatPanel * kFloatBytes<kType> - at * t.row_bytes;
+        fill_values<kType>(t, o + at, rows, c, width, ahead, tile.values);
         const Gemm<Start::keep> gemm{
-            tile.x[0], kFloatPanel, tile.values[0], kStrip, scratch->sums[at / kStrip][0],
-            kStrip,    0,           width,          nullptr};
+            tile.x[0], sizeof tile.x[0] / sizeof(float), tile.values[0], kStrip, scratch->sums[at / kStrip][0],
+            kStrip,    0,                                width,          nullptr};
         gemm.run(last - first, 2);
       }
     }

@@ -12,7 +12,7 @@ constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = m
       quantize_row,
       matmul_decode,
       prefill,
-      kTileOut,
+      kTaskOut,
       kTileRows,
       sizeof(MatmulScratch),
       in_bands,

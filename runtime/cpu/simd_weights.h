@@ -87,6 +87,8 @@ inline void store_outputs(const MatmulTask& t, int64_t row, int64_t o, const flo
 }
 
 template <TensorType kType>
+constexpr int kFloatBytes = kType == TensorType::f32 ? 4 : 2;
+template <TensorType kType>
 V::F load_weights(const std::byte* w, int64_t i) {
   if (kType == TensorType::f32) return V::load(reinterpret_cast<const float*>(w) + i);
   return kType == TensorType::f16 ? V::load_half(w + 2 * i) : V::load_bfloat(w + 2 * i);

@@ -124,6 +124,29 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
     }
 }
 
+// Float weights in more outputs, columns and rows than a tile has of each, asked for by one thread, whose tasks are the largest.
+TEST_P(CpuMatmul, FloatWeightsBeyondATile) {
+  const int64_t n_out = 1050, n_in = 291;
+  const int32_t n_rows = 257;
+  Rig rig(GetParam(), 1, {n_rows, 64, 1, 1, 32, n_in});
+  Guarded<float> x(static_cast<size_t>(n_rows * n_in));
+  fill_normal(x, 5);
+  for (TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16}) {
+    const Matrix m(type, n_out, n_in, 3);
+    const std::vector<float> out = multiply(rig, Phase::prefill, m, x, n_in, n_rows);
+    for (int64_t r = 0; r < n_rows; ++r)
+      for (int64_t o = 0; o < n_out; ++o) {
+        double expected = 0, magnitude = 0;
+        for (int64_t c = 0; c < n_in; ++c) {
+          const double term = static_cast<double>(m.values[static_cast<size_t>(o * n_in + c)]) * x[static_cast<size_t>(r * n_in + c)];
+          expected += term;
+          magnitude += std::fabs(term);
+        }
+        ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 1e-6 * magnitude) << "row " << r << " out " << o;
+      }
+  }
+}
+
 // Any number of columns for float weights.
 TEST_P(CpuMatmul, FloatWeightsOfOddWidth) {
   Rig rig(GetParam(), 1, {5, 64, 1, 1, 32, 600});
