@@ -19,5 +19,9 @@ __attribute__((noinline)) void* operator new(std::size_t n) {
   if (!p) throw std::bad_alloc();
   return p;
 }
+__attribute__((noinline)) void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  ++n_allocations;
+  return std::malloc(n > 0 ? n : 1);
+}
 __attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
 __attribute__((noinline)) void operator delete(void* p, std::size_t) noexcept { std::free(p); }

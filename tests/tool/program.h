@@ -21,7 +21,11 @@ struct RunOptions {
   bool leave_early = false;            // close our end of its standard output at once
   std::string stdout_path;             // standard output goes there instead
   double interrupt_after_output = -1;  // >= 0: so many seconds after its first output byte, send SIGINT
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  double seconds = 1200;
+#else
   double seconds = 300;
+#endif
 };
 
 // The tool under test with these arguments; HOME is a folder of the test's own, so that no history of the

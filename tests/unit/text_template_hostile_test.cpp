@@ -26,9 +26,11 @@ Status run(const std::string& source, const TemplateLimits& limits = {}) {
   return t->render(Value::map(std::move(context)), limits).take_status();
 }
 
-// With room for slow machines; under ThreadSanitizer every access costs ten times as much.
+// With room for slow machines; under sanitizers every access costs several times as much, under ThreadSanitizer ten times.
 #if defined(__SANITIZE_THREAD__)
 constexpr double kSeconds = 300;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr double kSeconds = 120;
 #else
 constexpr double kSeconds = 30;
 #endif
