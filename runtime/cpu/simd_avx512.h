@@ -182,11 +182,7 @@ struct V {
   static constexpr int rows(int) { return 6; }  // activation rows in registers
   static constexpr bool kComplements = false;
   using Codes = I;
-  template <bool kSigned>
-  static I prepared(I codes) {
-    return codes;
-  }
-  static I lacking(I sums, I) { return sums; }  // nothing
+  static I prepared(I codes) { return codes; }
   template <bool kSigned>
   static I products(I sums, I codes, I activations) {
     return _mm512_dpbusd_epi32(sums, codes, activations);

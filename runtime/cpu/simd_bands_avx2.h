@@ -35,7 +35,7 @@ struct Bands<Q4_0> {
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         const V::I codes = bytes32(w + 16 + 32 * k);
-        const V::Codes low = V::prepared<false>(low_nibbles(codes)), high = V::prepared<false>(high_nibbles(codes));
+        const V::Codes low = V::prepared(low_nibbles(codes)), high = V::prepared(high_nibbles(codes));
         for (int r = 0; r < R; ++r) {
           products[r] = V::products<false>(products[r], low, V::repeated(x[r].q + c + 4 * k));
           products[r] = V::products<false>(products[r], high, V::repeated(x[r].q + c + 16 + 4 * k));
@@ -118,7 +118,7 @@ struct Bands<Q4K> {
         for (int k = 0; k < 8; ++k) {
           if (k % 2 == 0) prefetch_weights<2048>(at + 32 * k, 64);
           const V::I codes = bytes32(at + 32 * k);
-          const V::Codes low = V::prepared<false>(low_nibbles(codes)), high = V::prepared<false>(high_nibbles(codes));
+          const V::Codes low = V::prepared(low_nibbles(codes)), high = V::prepared(high_nibbles(codes));
           for (int r = 0; r < R; ++r) {
             const int8_t* q = x[r].q + c + 64 * i + 4 * k;
             products[r][0] = V::products<false>(products[r][0], low, V::repeated(q));

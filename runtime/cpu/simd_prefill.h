@@ -10,7 +10,7 @@
 //
 // Measured on two cores of an AMD EPYC with AVX2 (bench_cpu avx2 2 prefill, 512 rows): F16 at 86% of the peak of floats
 // (84% where activations are copied for 256 outputs at once instead of 512, 69% for 64; filling values takes 5%);
-// Q8_0 at 64%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
+// Q8_0 at 66%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
 // in 16 bits would allow.
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
@@ -37,6 +37,8 @@ struct Panel {
     alignas(64) float min[16][kStrip];
     alignas(64) int32_t lacking[16][kStrip];  // by products of signed codes, where V::kComplements
   };
+  // There `codes` are magnitudes of signed ones, and these all ones where the code is negative.
+  alignas(64) uint8_t negative[V::kComplements ? kPanel / 4 : 1][kStrip][4];
 };
 // What groups of a row of activations take off: from dots, for the codes' offset, or from sums, for minima.
 // No format has both.
@@ -74,16 +76,28 @@ inline void transpose_rows(const void* rows, int64_t stride, int n, float* out) 
   }
 }
 
-// What sums of products with the panel's signed codes lack.
-template <class Format>
-void fill_lacking(Panel* panel) {
+// Signed codes become magnitudes and signs; and what sums of their products lack.  W is V, which need not have split().
+template <class Format, class W = V>
+void take_signs(Panel* panel) {
   for (int g = 0; g < 256 / Format::kGroup; ++g)
-    for (int at = 0; at < kStrip; at += V::kLanes) {
-      V::I sums = V::zero_i();
-      for (int k = 0; k < Format::kGroup / 4; ++k)
-        sums = V::lacking(sums, V::load_i(panel->codes[g * Format::kGroup / 4 + k][at]));
-      V::store_i(&panel->lacking[g][at], sums);
+    for (int at = 0; at < kStrip; at += W::kLanes) {
+      typename W::I lacking = W::zero_i();
+      for (int k = g * Format::kGroup / 4; k < (g + 1) * Format::kGroup / 4; ++k) {
+        const typename W::Codes codes = W::split(W::load_i(panel->codes[k][at]), lacking);
+        W::store_i(panel->codes[k][at], codes.magnitudes);
+        W::store_i(panel->negative[k][at], codes.negative);
+      }
+      W::store_i(&panel->lacking[g][at], lacking);
     }
+}
+
+// The codes of weight rows [at, at + kLanes) and four columns, as products take them.
+template <class Format, class W = V>
+typename W::Codes panel_codes(const Panel& panel, int quad, int at) {
+  if constexpr (Format::kSigned && W::kComplements)
+    return {W::load_i(panel.codes[quad][at]), W::load_i(panel.negative[quad][at])};
+  else
+    return W::prepared(W::load_i(panel.codes[quad][at]));
 }
 
 // Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; rows beyond are zeros.  kOffset: with which the
@@ -106,6 +120,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
       }
       const uint8_t* w =
           reinterpret_cast<const uint8_t*>(t.weight + (o + out) * t.row_bytes) + c / 256 * Format::kBytes;
+      prefetch_weights<Format::kBytes>(w, Format::kBytes);  // the next columns: in no order that processors foresee
       Unpacked u;
       Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
       const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));
@@ -121,7 +136,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
     transpose_rows(rows[0].scale, sizeof(Row), 256 / Format::kGroup, &panel->scale[0][at]);
     if (Format::kHasMin) transpose_rows(rows[0].min, sizeof(Row), 256 / Format::kGroup, &panel->min[0][at]);
   }
-  if constexpr (Format::kSigned && V::kComplements) fill_lacking<Format>(panel);
+  if constexpr (Format::kSigned && V::kComplements) take_signs<Format>(panel);
 }
 
 // The same from bands: their lanes are rows already.
@@ -132,6 +147,7 @@ void fill_panel_from_bands(const MatmulTask& t, int64_t o, int64_t n, int64_t c,
   if (n < kStrip || n_columns < kPanel) __builtin_memset(panel, 0, sizeof *panel);
   for (int64_t at = 0; at < n; at += kBandRows) {
     const uint8_t* band = reinterpret_cast<const uint8_t*>(t.weight + (o + at) * t.row_bytes) + c * kBandRows / 256 * Format::kBytes;
+    prefetch_weights<kBandRows * Format::kBytes>(band, kBandRows * Format::kBytes);
     Bands<Format>::unpack(
         band, n_columns, [&](int quad, V::I codes) { V::store_i(panel->codes[quad][at], codes); },
         [&](int g, V::F scale, V::F min) {
@@ -167,9 +183,8 @@ void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* p
     V::I dots[R][2], products[R][2];
 #pragma GCC unroll 8
     for (int k = 0; k < kQuads; ++k) {
-      const uint8_t(*codes)[4] = panel.codes[g * kQuads + k];
-      const V::Codes low = V::prepared<Format::kSigned>(V::load_i(codes)),
-                     high = V::prepared<Format::kSigned>(V::load_i(codes + V::kLanes));
+      const V::Codes low = panel_codes<Format>(panel, g * kQuads + k, 0),
+                     high = panel_codes<Format>(panel, g * kQuads + k, V::kLanes);
       for (int r = 0; r < R; ++r) {
         const V::I a = V::repeated(q[r] + g * kGroup + 4 * k);
         for (int j = 0; j < 2; ++j) {

@@ -79,7 +79,13 @@ void prefetch_weights(const void* p, int bytes) {
 
 inline void store_outputs(const MatmulTask& t, int64_t row, int64_t o, const float* sums, int n) {
   float* out = t.out + row * t.out_stride + o;
-  for (int i = 0; i < n; ++i) {
+  int i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) {
+    V::F sum = V::load(sums + i);
+    if (t.bias) sum = V::add(sum, V::load(t.bias + o + i));
+    V::store(out + i, t.accumulate ? V::add(V::load(out + i), sum) : sum);
+  }
+  for (; i < n; ++i) {
     float sum = sums[i];
     if (t.bias) sum += t.bias[o + i];
     out[i] = t.accumulate ? out[i] + sum : sum;
