@@ -69,6 +69,15 @@ void discard_pages(std::byte* data, uint64_t size, uint64_t offset, uint64_t byt
   if (from < to) ::madvise(data + from, to - from, MADV_DONTNEED);
 }
 
+// A hint, and not worth it for little.
+void ask_for_huge_pages(void* data, uint64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  if (bytes >= (uint64_t{4} << 20)) ::madvise(data, bytes, MADV_HUGEPAGE);
+#else
+  (void)data, (void)bytes;
+#endif
+}
+
 }  // namespace
 
 // MappedFile ---------------------------------------------------------------------------------------------
@@ -83,6 +92,8 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     ::close(fd);
     if (p == MAP_FAILED)
       return system_error(number == ENOMEM ? Code::out_of_host_memory : Code::io, number, "cannot map", path);
+    // What of the file is not in memory yet may be read into huge pages, and is then mapped as such.
+    ask_for_huge_pages(p, size);
     file.data_ = static_cast<const std::byte*>(p);
     file.size_ = size;
   } else {
@@ -131,9 +142,7 @@ Result<Region> Region::allocate(uint64_t bytes) {
     s.detail().native_code = number;
     return s;
   }
-#ifdef MADV_HUGEPAGE
-  if (rounded >= (uint64_t{4} << 20)) ::madvise(p, rounded, MADV_HUGEPAGE);
-#endif
+  ask_for_huge_pages(p, rounded);
   region.data_ = static_cast<std::byte*>(p);
   region.size_ = rounded;
   return region;
