@@ -1,8 +1,10 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
-// that llama.cpp accepts too.  make_model TYPE FILE [small]: 1.1 thousand million parameters, or a tenth of the layers.
+// that llama.cpp accepts too.  make_model TYPE FILE [small|LAYERS]: 1.1 thousand million parameters, a tenth of
+// them, or as many layers as that instead of 16.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -48,11 +50,11 @@ void add_vocabulary(GgufBuilder* b, uint32_t n) {
 int main(int argc, char** argv) {
   const TypeTraits* traits = argc >= 3 ? type_traits_by_name(argv[1]) : nullptr;
   if (traits == nullptr) {
-    std::fprintf(stderr, "usage: make_model TYPE FILE [small]\n");
+    std::fprintf(stderr, "usage: make_model TYPE FILE [small|LAYERS]\n");
     return 2;
   }
   Shape s;
-  if (argc > 3) s.n_layers = 2;
+  if (argc > 3) s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));   // small: no number
   GgufBuilder b;
   b.key("general.architecture", "llama").key("general.name", "random " + std::string(traits->name));
   b.key("llama.block_count", s.n_layers).key("llama.embedding_length", s.n_embd);
