@@ -8,7 +8,7 @@
 // activations, and what these rows bring along is prepared once for all strips of a tile.  Products of small
 // codes are added in 16 bits first, as many as fit (V::run): the multiplier's ports are what is scarce.
 //
-// Measured on two cores of an AMD EPYC with AVX2 (bench_cpu avx2 2 prefill, 512 rows): F16 at 86% of the peak of floats
+// Measured on a core of an AMD EPYC with AVX2 (bench_cpu avx2 1 prefill, 512 rows): F16 at 86% of the peak of floats
 // (84% where activations are copied for 256 outputs at once instead of 512, 69% for 64);
 // Q8_0 at 66%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
 // in 16 bits would allow.
