@@ -176,6 +176,7 @@ class CudaBackend final : public Backend {
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
@@ -609,6 +610,34 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
     if (n_parts == 0) continue;
     upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(TopKeysPart));
     use(parts, owners, n_parts, n_entries, most_keys);
+  }
+}
+
+// In batches: addresses of keys where top_keys has them, of digests among its results.
+void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
+  static_assert(sizeof(DigestPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  const Ptr<std::byte> at{address(scratch)};
+  const auto n_tiles = [](int32_t n, int32_t of) { return static_cast<uint64_t>(div_up(n, of)); };
+  for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
+    DigestPart parts[TopKeysPlan::kBatch] = {};
+    int32_t n_parts = 0, most_pages = 0;
+    for (; next < jobs.size() && n_parts < TopKeysPlan::kBatch; ++next) {
+      const DigestJob& job = jobs[next];
+      if (job.n_pages <= 0) continue;
+      const int32_t end = job.first_page + job.n_pages;
+      const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
+      const uint64_t digests = plan.out + static_cast<uint64_t>(n_parts * plan.stride) * sizeof(uint32_t);
+      upload(at + tiles, job.tiles, n_tiles(end * shape.page_tokens, kPageTokens) * sizeof(uint64_t));
+      upload(at + digests, job.digests, n_tiles(end, kPageTokens) * sizeof(uint64_t));
+      parts[n_parts++] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset, reinterpret_cast<const uint64_t*>(scratch + digests),
+                          job.first_page, job.n_pages};
+      most_pages = std::max(most_pages, job.n_pages);
+    }
+    if (n_parts == 0) return;
+    upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(DigestPart));
+    cuda::digest(queue_, reinterpret_cast<const DigestPart*>(scratch), shape, n_parts, most_pages);
   }
 }
 

@@ -139,6 +139,14 @@ struct TopKeysPlan {
   TopKeysPlan() = default;
   explicit TopKeysPlan(const StepLimits& limits);
 };
+// Some digests to write, likewise: tiles of the keys and of the digests are on the device.
+struct DigestPart {
+  const uint64_t* tiles;
+  uint64_t offset;
+  const uint64_t* digests;
+  int32_t first_page, n_pages;
+};
+void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages);
 // The batch's parts and tiles are there.
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys);

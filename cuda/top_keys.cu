@@ -32,6 +32,7 @@ struct TopKeysWork {
   int64_t ring_stride;   // floats from position to position
   float scale;
   uint32_t causal;       // queries see no keys behind their position
+  uint32_t bounds;       // keys are digests (KeysShape)
   KeyScoring scoring;
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
@@ -60,6 +61,12 @@ __device__ __forceinline__ float weight_of(float y, float unit) {
   return weight > 0 ? weight : 0.0f;
 }
 
+// A dimension of a query with both halves of a digest's.
+__device__ __forceinline__ float bound_of(float q, float pair) {
+  const uint32_t bits = __float_as_uint(pair);
+  return __fmul_rn(q, __half2float(__ushort_as_half(static_cast<unsigned short>(q < 0 ? bits >> 16 : bits & 0xFFFFu))));
+}
+
 __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork w) {
   const TopKeysPart part = parts_of(w)[blockIdx.y];
   const int tile = static_cast<int>(blockIdx.x), n = min(part.n_keys - tile * kPageTokens, kPageTokens);
@@ -68,9 +75,13 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   const int pitch = w.head_dim + 4;   // rows 16 bytes off: no two of eight in the same banks
   float* keys = dynamic_shared<float>();
   const std::byte* from = reinterpret_cast<const std::byte*>(part.tiles[tile] + part.offset);
+  // A digest's two halves take the place of a float.
   for (int key = warp; key < n; key += kWeightThreads / 32)
-    for (int i = lane; i < w.head_dim; i += 32)
-      keys[key * pitch + i] = load_value(w.type, from + 2 * key * kv_bytes(w.type, w.head_dim), i / 32, lane);
+    for (int i = lane; i < w.head_dim; i += 32) {
+      const std::byte* token = from + 2 * key * kv_bytes(w.type, w.head_dim);
+      keys[key * pitch + i] = w.bounds ? __uint_as_float(load_16(token + 2 * i) | load_16(token + 2 * (w.head_dim + i)) << 16)
+                                       : load_value(w.type, token, i / 32, lane);
+    }
   __syncthreads();
 
   const int group = w.plan.group;
@@ -84,7 +95,10 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
       ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
         if (lane + 32 * j >= n) continue;
         const float4 k = *reinterpret_cast<const float4*>(keys + (lane + 32 * j) * pitch + at);
-        y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
+        if (w.bounds)
+          y[j] = y[j] + bound_of(x.x, k.x) + bound_of(x.y, k.y) + bound_of(x.z, k.z) + bound_of(x.w, k.w);
+        else
+          y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
       }
     }
     float largest = -INFINITY;
@@ -302,7 +316,7 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.type = shape.kv.type, w.head_dim = shape.kv.head_dim;
   w.n_parts = n_parts, w.ring_rows = shape.queries.n_rows;
   w.ring_stride = int64_t{shape.n_heads} * shape.kv.head_dim;
-  w.scale = shape.scale, w.causal = causal;
+  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
   launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel, w);
   launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);

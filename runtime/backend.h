@@ -165,6 +165,22 @@ struct KeysShape {
   int32_t n_heads = 0;               // query heads
   float scale = 0.0f;
   QueryRing queries;
+  bool bounds = false;               // keys are digests, in F16: q's score is scale * sum of max(q K, q V) over the dimensions
+};
+
+// What stands for the keys of a page of a KV head, wherever its tokens lie: a token in F16, its K dimension by dimension their
+// largest value and its V their smallest one, rounded outwards, so that no key's product with a query exceeds the bound of
+// KeysShape; or around the middle of the two what the keys are off it on average (ArkVale; no bound).
+struct DigestJob {
+  const uint64_t* tiles = nullptr;   // of the keys, as a KeysJob's
+  uint64_t offset = 0;
+  int32_t first_page = 0, n_pages = 0;   // page i: tokens i * page_tokens ..; its digest is written to slot i
+  const uint64_t* digests = nullptr; // of the digests, as a HeadView's tiles
+};
+struct DigestShape {
+  KvFormat kv;                       // of the keys
+  int32_t page_tokens = 0;           // a divisor of kPageTokens
+  bool deviation = false;            // the middle and the mean deviation, in place of largest and smallest
 };
 
 // Asks for the k best of the keys, by each of the queries.
@@ -282,6 +298,8 @@ class Backend {
   // position (already appended), or over Step::heads: out (n_rows, n_heads * head_dim).
   virtual void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
 
+  // Between steps: digests of pages. Page and slot numbers are the same, so that a job can go on where one ended.
+  virtual void digest(Span<const DigestJob> jobs, const DigestShape& shape) = 0;
   // Between steps: the best keys of each job. A NaN ranks lowest. The work is as if each job stood alone.
   virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
   // Between steps: the weights of each job's queries. The work is as if each job stood alone.

@@ -59,6 +59,14 @@ inline uint16_t float_to_half(float f) {
   return static_cast<uint16_t>(sign | h);
 }
 
+// The nearest half that is no smaller, and the one that is no larger.
+inline uint16_t float_to_half_up(float f) {
+  const uint16_t h = float_to_half(f);
+  if (!(half_to_float(h) < f)) return h;
+  return h == 0 || h == 0x8000 ? 0x0001 : static_cast<uint16_t>(h & 0x8000 ? h - 1 : h + 1);
+}
+inline uint16_t float_to_half_down(float f) { return static_cast<uint16_t>(float_to_half_up(-f) ^ 0x8000); }
+
 // bfloat16: the upper half of a float.
 inline float bfloat16_to_float(uint16_t b) { return float_from_bits(static_cast<uint32_t>(b) << 16); }
 

@@ -17,6 +17,7 @@
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/paths.h"
+#include "runtime/cpu/digests.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/os/os.h"
 
@@ -145,6 +146,7 @@ class CpuBackend final : public Backend {
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
@@ -428,6 +430,12 @@ void CpuBackend::keep_queries(int32_t layer, const float* q, const AttendShape& 
   for (int64_t r = std::max<int64_t>(0, n_rows() - n_ring); r < n_rows(); ++r)
     std::memcpy(ring + step_.rows[static_cast<size_t>(r)].position % n_ring * width, q + r * shape.q_stride,
                 static_cast<size_t>(width) * sizeof(float));
+}
+
+void CpuBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
+  pool_->begin_burst();
+  cpu::digest(jobs, shape, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes);
+  pool_->end_burst();
 }
 
 void CpuBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {

@@ -123,6 +123,7 @@ struct KeyWeightsTask {
   int32_t n_queries;            // at most kQueryTile
   int64_t first_key, last_key;  // first_key at the start of a tile
   float scale;
+  bool bounds;                  // q k is the sum of max(q K, q V) over the dimensions (KeysShape)
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
@@ -173,6 +174,8 @@ struct Kernels {
                          float* out);
   void (*attend_prefill)(const PrefillTask& task);
   int64_t (*attend_scratch_bytes)(int32_t head_dim);  // a multiple of 64
+  // Widens [low, high] (n each) to hold x.
+  void (*widen)(const float* x, float* low, float* high, int32_t n);
   void (*key_weights)(const KeyWeightsTask& task);
   // Where the scores are: one of the task's rows, or its spare one.
   float* (*key_scores)(const ScoresTask& task);

@@ -171,6 +171,7 @@ const Kernels kPlainKernels = {
     plain_merge_partials,
     plain_attend_prefill,
     plain_attend_scratch_bytes,
+    plain_widen,
     plain_key_weights,
     plain_key_scores,
 };

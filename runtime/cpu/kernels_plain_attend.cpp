@@ -61,7 +61,7 @@ float inverse_or_zero(float l) { return l == 0 ? 0.0f : 1.0f / l; }
 }  // namespace
 
 // keys, values (kPageTokens, head_dim); prefill's running m and l (kQueryTile each) and o (kQueryTile,
-// head_dim).
+// head_dim); or, of weights and digests, three keys.
 int64_t plain_attend_scratch_bytes(int32_t head_dim) {
   return static_cast<int64_t>(sizeof(float)) * (2 * kPageTokens * head_dim + kQueryTile * (2 + head_dim));
 }

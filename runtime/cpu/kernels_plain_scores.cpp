@@ -42,6 +42,10 @@ void pool_row(const float* in, float* out, int64_t n, const KeyScoring& scoring)
 
 }  // namespace
 
+void plain_widen(const float* x, float* low, float* high, int32_t n) {
+  for (int32_t i = 0; i < n; ++i) low[i] = std::fmin(x[i], low[i]), high[i] = std::fmax(x[i], high[i]);
+}
+
 void plain_key_weights(const KeyWeightsTask& t) {
   float* key = reinterpret_cast<float*>(t.scratch);
   for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
@@ -49,11 +53,14 @@ void plain_key_weights(const KeyWeightsTask& t) {
     const int64_t tile = at / kPageTokens;
     for (int32_t i = 0; t.scored && i < t.n_queries; ++i) std::copy_n(t.q[i] + at, n, t.out[i] + at);
     for (int64_t k = 0; !t.scored && k < n; ++k) {
-      load_kv(kv_tensor_type(t.kv.type),
-              kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * 2 * t.kv.vector_bytes, t.kv.head_dim, key);
+      const std::byte* at_key = kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * 2 * t.kv.vector_bytes;
+      float* lowest = key + t.kv.head_dim;
+      load_kv(kv_tensor_type(t.kv.type), at_key, t.kv.head_dim, key);
+      if (t.bounds) load_kv(kv_tensor_type(t.kv.type), at_key + t.kv.vector_bytes, t.kv.head_dim, lowest);
       for (int32_t i = 0; i < t.n_queries; ++i) {
         float dot = 0;
-        for (int32_t j = 0; j < t.kv.head_dim; ++j) dot += t.q[i][j] * key[j];
+        for (int32_t j = 0; j < t.kv.head_dim; ++j)
+          dot += t.bounds && t.q[i][j] < 0 ? t.q[i][j] * lowest[j] : t.q[i][j] * key[j];
         t.out[i][at + k] = dot * t.scale * kLog2E;
       }
     }

@@ -76,9 +76,13 @@ template <KvType kType>
 void weights_of(const KeyWeightsTask& t) {
   const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
   const PrefillScratch s = prefill_scratch(t.scratch, dim);
+  // Of bounds, what is positive of a query meets K (in s.q), what is negative V (in s.o).
   for (int i = 0; i < t.n_queries; ++i)
-    for (int32_t j = 0; j < dim; ++j)
-      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? t.q[i][j] * (t.scale * kLog2E) : 0.0f;
+    for (int32_t j = 0; j < dim; ++j) {
+      const float x = j < head_dim ? t.q[i][j] * (t.scale * kLog2E) : 0.0f;
+      s.q[static_cast<int64_t>(i) * dim + j] = t.bounds && x < 0 ? 0.0f : x;
+      if (t.bounds) s.o[static_cast<int64_t>(i) * dim + j] = x < 0 ? x : 0.0f;
+    }
   // Rows in parts of nearly one size: few rows at a time do not fill the multipliers.
   const int n_parts = (t.n_queries + 5) / 6;
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
@@ -86,17 +90,35 @@ void weights_of(const KeyWeightsTask& t) {
     const int64_t at = start - t.first_key;
     const std::byte* next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : nullptr;
     convert_keys<kType>(t.kv, kv_tile(t.kv, start / kTile), next, n, s.keys);
+    if (t.bounds) convert_keys<kType>(t.kv, kv_tile(t.kv, start / kTile) + t.kv.vector_bytes, nullptr, n, s.values);
     for (int part = 0; part < n_parts; ++part) {
       const int first = t.n_queries * part / n_parts, last = t.n_queries * (part + 1) / n_parts;
       const Gemm<Start::zero> product{s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile,
                                       s.scores + first * kTile, kTile, 0, dim, nullptr};
       product.run(last - first, kTile / V::kLanes);
+      if (!t.bounds) continue;
+      const Gemm<Start::keep> rest{s.o + static_cast<int64_t>(first) * dim, dim, s.values, kTile,
+                                   s.scores + first * kTile, kTile, 0, dim, nullptr};
+      rest.run(last - first, kTile / V::kLanes);
     }
     for (int i = 0; i < t.n_queries; ++i) {
       const int64_t seen = t.ends[i] - start;
       weigh_tile(s.scores + i * kTile, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile,
                  t.sums[i] + at / kTile);
     }
+  }
+}
+
+void widen(const float* x, float* low, float* high, int32_t n) {
+  int32_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) {
+    const V::F v = V::load(x + i);
+    V::store(low + i, V::sub(V::zero(), V::max(V::sub(V::zero(), v), V::sub(V::zero(), V::load(low + i)))));
+    V::store(high + i, V::max(v, V::load(high + i)));
+  }
+  for (; i < n; ++i) {
+    low[i] = x[i] < low[i] ? x[i] : low[i];
+    high[i] = x[i] > high[i] ? x[i] : high[i];
   }
 }
 

@@ -26,6 +26,7 @@ constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = m
       merge_partials,
       attend_prefill,
       attend_scratch_bytes,
+      widen,
       key_weights,
       key_scores,
   };

@@ -80,6 +80,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       task.first_key = first;
       task.last_key = last;
       task.scale = shape.scale;
+      task.bounds = shape.bounds;
       task.scratch = work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes;
       const ScoreRows& left = part.job->scores;
       task.scored = static_cast<bool>(left.data);

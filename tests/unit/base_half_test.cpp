@@ -118,6 +118,29 @@ TEST(Half, Corners) {
   EXPECT_EQ(float_to_half(float_from_bits(0xFFC02000)), 0xFE01);  // payload and sign stay
 }
 
+TEST(Half, NextUpAndDown) {
+  for (uint32_t h = 0; h < 0x7C00; ++h)
+    for (const float sign : {1.0f, -1.0f}) {
+      const float x = sign * half_to_float(static_cast<uint16_t>(h));
+      for (const float y : {x, std::nextafter(x, -INFINITY), std::nextafter(x, INFINITY)}) {
+        const float up = half_to_float(float_to_half_up(y)), down = half_to_float(float_to_half_down(y));
+        ASSERT_GE(up, y);
+        ASSERT_LE(down, y);
+        if (y == x) {
+          ASSERT_EQ(up, x);
+          ASSERT_EQ(down, x);
+        } else {   // neighbours
+          ASSERT_TRUE(up == x || down == x) << y;
+          ASSERT_LT(down, up);
+          ASSERT_LE(float_to_half_up(std::fabs(y)) - float_to_half_down(std::fabs(y)), 1) << y;
+        }
+      }
+    }
+  EXPECT_EQ(float_to_half_up(70000.0f), 0x7C00);
+  EXPECT_EQ(float_to_half_down(70000.0f), 0x7BFF);
+  EXPECT_EQ(float_to_half_up(-70000.0f), 0xFBFF);
+}
+
 TEST(BFloat16, EveryPatternIsExactAndComesBack) {
   for (uint32_t b = 0; b < 65536; ++b) {
     const float x = bfloat16_to_float(static_cast<uint16_t>(b));

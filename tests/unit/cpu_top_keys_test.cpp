@@ -117,6 +117,12 @@ class Store {
     gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token), out.data(), out.size());
     return out;
   }
+  std::vector<float> value(int32_t layer, int32_t head, int32_t token) const {
+    std::vector<float> out(static_cast<size_t>(format_.head_dim));
+    gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token) + format_.vector_bytes(), out.data(), out.size());
+    return out;
+  }
+  bool bounds = false;   // its tokens are digests
   float* query(int32_t layer, int32_t position) const {
     return ring_.data() + static_cast<size_t>((layer * n_ring_ + position % n_ring_) * n_heads_ * format_.head_dim);
   }
@@ -129,7 +135,7 @@ class Store {
     return j;
   }
   TopKeysShape shape(const KeyScoring& scoring) const {
-    return {{format_, n_heads_, scale(), {ring_.ptr(), n_ring_}}, scoring};
+    return {{format_, n_heads_, scale(), {ring_.ptr(), n_ring_}, bounds}, scoring};
   }
   StepLimits limits(int32_t max_top_keys) const {
     return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys};
@@ -172,7 +178,12 @@ class Store {
   }
   std::vector<std::vector<float>> keys_of(int32_t layer, int32_t kv_head, int32_t n_keys) const {
     std::vector<std::vector<float>> keys;
-    for (int32_t t = 0; t < n_keys; ++t) keys.push_back(key(layer, kv_head, t));
+    for (int32_t t = 0; t < n_keys; ++t) {
+      keys.push_back(key(layer, kv_head, t));
+      if (!bounds) continue;
+      const std::vector<float> lowest = value(layer, kv_head, t);
+      keys.back().insert(keys.back().end(), lowest.begin(), lowest.end());
+    }
     return keys;
   }
   std::vector<double> softmax(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
@@ -180,7 +191,11 @@ class Store {
     std::vector<double> row;
     for (const std::vector<float>& k : keys) {
       double dot = 0;
-      for (size_t i = 0; i < k.size(); ++i) dot += static_cast<double>(q[i]) * k[i];
+      const size_t dim = static_cast<size_t>(format_.head_dim);
+      for (size_t i = 0; i < dim; ++i) {
+        const double x = static_cast<double>(q[i]) * k[i];
+        dot += bounds ? std::max(x, static_cast<double>(q[i]) * k[dim + i]) : x;
+      }
       row.push_back(dot * scale());
     }
     const double most = *std::max_element(row.begin(), row.end());
@@ -396,6 +411,80 @@ TEST_P(CpuTopKeys, ScoresThatAttentionHasLeft) {
           if (HasFatalFailure()) return;
         }
       }
+}
+
+// ---- Backend::digest, and top_keys over what it has written ----
+
+// Digests of a head's whole pages, in a store of their own, by two jobs.
+void write_digests(Rig& rig, const KvFormat& format, const Store& keys, int32_t head, int32_t page_tokens, int32_t n_pages, bool deviation,
+                   const Store& digests) {
+  const TopKeysJob where = keys.job(0, head, 0, 0, 0, 0, false);
+  for (const int32_t first : {0, n_pages / 3}) {
+    const DigestJob job{where.tiles, where.offset, first, first == 0 ? n_pages / 3 : n_pages - first, digests.pages()};
+    rig->digest({&job, 1}, {format, page_tokens, deviation});
+  }
+  EXPECT_TRUE(rig->synchronize().ok());
+}
+
+TEST_P(CpuTopKeys, DigestsAreWhatKeysLieBetween) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : {32, 80, 256})
+      for (const int32_t page_tokens : {4, 32, 64})
+        for (const bool deviation : {false, true}) {
+          if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+          const KvFormat format{type, 1, 2, dim}, one{KvType::f16, 1, 1, dim};
+          const int32_t n_pages = 350 / page_tokens;
+          const Store store(format, 2, 350, 1, static_cast<uint64_t>(dim));
+          Store digests(one, 1, n_pages, 1, 18);
+          Rig rig(GetParam(), 2, store.limits(350));
+          write_digests(rig, format, store, 1, page_tokens, n_pages, deviation, digests);
+          for (int32_t page = 0; page < n_pages; ++page) {
+            const std::vector<float> high = digests.key(0, 0, page), low = digests.value(0, 0, page);
+            for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
+              double least = INFINITY, most = -INFINITY, off = 0;
+              for (int32_t t = 0; t < page_tokens; ++t) {
+                const double x = store.key(0, 1, page * page_tokens + t)[i];
+                least = std::min(least, x), most = std::max(most, x);
+              }
+              const double middle = (least + most) / 2;
+              for (int32_t t = 0; t < page_tokens; ++t) off += std::fabs(store.key(0, 1, page * page_tokens + t)[i] - middle) / page_tokens;
+              if (deviation) least = middle - off, most = middle + off;
+              // Outwards, by less than a half's step; where the keys are halves, not at all.
+              const double slack = deviation ? 1e-6 : 0, step = deviation || type != KvType::f16 ? 2e-3 : 0;
+              ASSERT_GE(high[i], most - slack) << page << ", " << i;
+              ASSERT_LE(high[i], most + step * std::fabs(most) + 1e-7 + slack);
+              ASSERT_LE(low[i], least + slack) << page << ", " << i;
+              ASSERT_GE(low[i], least - step * std::fabs(least) - 1e-7 - slack);
+            }
+          }
+        }
+}
+
+TEST_P(CpuTopKeys, BestPagesByTheirBounds) {
+  for (const int32_t dim : {32, 80, 128})
+    for (const int32_t group : {1, 4, 9}) {
+      const KvFormat format{KvType::f16, 1, 1, dim};
+      const Store store(format, group, 1200, 1, static_cast<uint64_t>(dim));
+      Store digests(format, group, 150, 6, 19);
+      Rig rig(GetParam(), 2, store.limits(1200));
+      write_digests(rig, format, store, 0, 8, 150, false, digests);
+      digests.bounds = true;
+      run_and_check(GetParam(), format, group, digests,
+                    {digests.job(0, 0, 150, 4, 3, 40, false), digests.job(0, 0, 65, 5, 1, 20, true)}, {group == 4, Pooling::none, 1});
+      // No key's product is above its page's bound.
+      for (int32_t t = 0; t < 1200; ++t)
+        for (int32_t g = 0; g < group; ++g) {
+          const float* q = digests.query(0, 2) + g * dim;
+          const std::vector<float> key = store.key(0, 0, t), high = digests.key(0, 0, t / 8), low = digests.value(0, 0, t / 8);
+          double product = 0, bound = 0;
+          for (size_t i = 0; i < key.size(); ++i) {
+            const double x = q[i];
+            product += x * key[i], bound += std::max(x * high[i], x * low[i]);
+          }
+          ASSERT_LE(product, bound);
+        }
+      if (HasFatalFailure()) return;
+    }
 }
 
 // Equal keys have equal scores, wherever they lie: the lower one wins.

@@ -61,6 +61,7 @@ class MemoryBackend final : public Backend {
   void rope(Ptr<float>, int64_t, int32_t, int32_t) override {}
   void append_kv(int32_t, Ptr<const float>, Ptr<const float>, int64_t) override {}
   void attend(int32_t, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
+  void digest(Span<const DigestJob>, const DigestShape&) override {}
   void top_keys(Span<const TopKeysJob>, const TopKeysShape&) override {}
   void key_weights(Span<const KeyWeightsJob>, const KeysShape&) override {}
   void swiglu(Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}

@@ -1,0 +1,66 @@
+#include "runtime/cpu/digests.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+#include "runtime/base/half.h"
+
+namespace orrery::cpu {
+
+namespace {
+
+constexpr int64_t kPagesPerItem = 32;
+
+// One page, whose keys lie `stride` bytes apart from `keys` on. floats: room for 3 keys.
+void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats, std::byte* out) {
+  const int32_t dim = shape.kv.head_dim;
+  float *key = floats, *low = floats + dim, *high = low + dim;
+  std::fill(low, low + dim, INFINITY);
+  std::fill(high, high + dim, -INFINITY);
+  for (int32_t t = 0; t < shape.page_tokens; ++t) {
+    kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key);
+    kernels.widen(key, low, high, dim);
+  }
+  if (shape.deviation) {
+    for (int32_t i = 0; i < dim; ++i) high[i] = (low[i] + high[i]) / 2, low[i] = 0;
+    for (int32_t t = 0; t < shape.page_tokens; ++t) {
+      kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key);
+      for (int32_t i = 0; i < dim; ++i) low[i] += std::fabs(key[i] - high[i]);
+    }
+    for (int32_t i = 0; i < dim; ++i) {
+      const float middle = high[i], deviation = low[i] / static_cast<float>(shape.page_tokens);
+      high[i] = middle + deviation, low[i] = middle - deviation;
+    }
+  }
+  auto* halves = reinterpret_cast<uint16_t*>(out);
+  for (int32_t i = 0; i < dim; ++i) {
+    halves[i] = float_to_half_up(high[i] + 0.0f);   // one kind of zero
+    halves[dim + i] = float_to_half_down(low[i] + 0.0f);
+  }
+}
+
+}  // namespace
+
+void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
+            uint64_t thread_bytes) {
+  const uint64_t digest_bytes = 4 * static_cast<uint64_t>(shape.kv.head_dim);
+  int64_t most_pages = 0;
+  for (const DigestJob& job : jobs) most_pages = std::max<int64_t>(most_pages, job.n_pages);
+  const int64_t stretches = div_up(most_pages, kPagesPerItem), n_jobs = static_cast<int64_t>(jobs.size());
+  if (stretches == 0) return;
+  pool->run(n_jobs * stretches, [&](int64_t item, int32_t thread) {
+    const DigestJob& job = jobs[static_cast<size_t>(item / stretches)];
+    const int64_t first = item % stretches * kPagesPerItem, last = std::min<int64_t>(first + kPagesPerItem, job.n_pages);
+    auto* floats = reinterpret_cast<float*>(thread_scratch + static_cast<uint64_t>(thread) * thread_bytes);
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t page = job.first_page + i, token = page * shape.page_tokens;
+      const auto* keys = reinterpret_cast<const std::byte*>(job.tiles[token / kPageTokens] + job.offset) +
+                         static_cast<uint64_t>(token % kPageTokens) * shape.kv.token_bytes();
+      auto* out = reinterpret_cast<std::byte*>(job.digests[page / kPageTokens]) + static_cast<uint64_t>(page % kPageTokens) * digest_bytes;
+      digest_page(keys, shape.kv.token_bytes(), shape, kernels, floats, out);
+    }
+  });
+}
+
+}  // namespace orrery::cpu

@@ -1,0 +1,17 @@
+// Digests of pages (Backend::digest): every page is one thread's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/backend.h"
+#include "runtime/base/span.h"
+#include "runtime/base/thread_pool.h"
+#include "runtime/cpu/kernels.h"
+
+namespace orrery::cpu {
+
+void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
+            uint64_t thread_bytes);
+
+}  // namespace orrery::cpu
