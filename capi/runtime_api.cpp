@@ -125,6 +125,7 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     out.weights_bytes = p.weights_bytes;
     out.full_kv_bytes = p.full_kv_bytes;
     out.compressed_kv_bytes = p.compressed_kv_bytes;
+    out.digests_bytes = p.digests_bytes;
     out.staging_bytes = p.staging_bytes;
     out.reservoir_bytes = p.reservoir_bytes;
     out.workspace_bytes = p.workspace_bytes;

@@ -233,7 +233,7 @@ typedef struct orrery_plan_result {
   uint64_t weights_bytes;            /* weights in the arena */
   uint64_t full_kv_bytes;            /* KV of heads that are full on the device */
   uint64_t compressed_kv_bytes;      /* KV of compressed heads on the device */
-  uint64_t digests_bytes;
+  uint64_t digests_bytes;            /* digests of pages, by which some policies find them */
   uint64_t staging_bytes;            /* transfer ring */
   uint64_t workspace_bytes;          /* activations, scratch, logits; shared by the runtime's sessions */
   uint64_t device_bytes;             /* sum of what lies in the arena, for one session */
@@ -327,6 +327,12 @@ typedef struct orrery_session orrery_session;
                     CAKE); the names are defaults of what can be combined: score (mean, variance), pool (none, avg,
                     max), width, layers (uniform, pyramid, preference), heads (uniform, adaptive); window 32, safeguard
                     floor (or protect), alpha .2, beta 20, tau_1 1, tau_2 1, gamma 200, first_layers 0 (exempt), tail 0
+     "freekv"       pages that come and go with the query, one step behind, by digests of all pages that stay on the device and
+                    count (FreeKV): page auto (4 to 64 tokens), digest range (or deviation), sinks 512, window 512 (each
+                    at most a quarter), first_layers 1 (exempt; 0 where the budget is small), refresh 1, tau .8 (a step whose
+                    query has a smaller cosine with the last one's chooses by its own, and waits; 0: none)
+     "quest"        the same with every step choosing by its own query (Quest): page 16, sinks 0, window 32, first_layers 2,
+                    tau 2
    orrery_policies() tells all of it.
    A budget below what a policy needs at least is ORRERY_INVALID_ARGUMENT and names it. */
 

@@ -75,6 +75,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::begin_burst() {
+  if (n_bursts_++ > 0) return;
   burst_.fetch_add(1);
   // Wakes the sleepers ahead of the first operation.
   if (may_spin_ && sleepers_.load() > 0) {
@@ -83,7 +84,9 @@ void ThreadPool::begin_burst() {
   }
 }
 
-void ThreadPool::end_burst() { burst_.fetch_add(1); }
+void ThreadPool::end_burst() {
+  if (--n_bursts_ == 0) burst_.fetch_add(1);
+}
 
 bool ThreadPool::has_items() const {
   const uint64_t items = items_.load();

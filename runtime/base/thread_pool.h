@@ -69,6 +69,7 @@ class ThreadPool {
   const void* fn_ = nullptr;
   alignas(64) std::atomic<uint64_t> items_{0};      // next item << 32 | number of items
   alignas(64) std::atomic<int64_t> unfinished_{0};  // items not finished yet
+  int n_bursts_ = 0;                               // the caller's, one within another
   alignas(64) std::atomic<uint32_t> burst_{0};      // odd inside a burst
   std::atomic<int32_t> sleepers_{0};                // workers that need a notification
   std::atomic<bool> caller_sleeps_{false};

@@ -4,6 +4,7 @@
 
 #include "runtime/engine/resident.h"
 #include "runtime/engine/session.h"
+#include "runtime/kv/digests.h"
 
 namespace orrery::engine {
 
@@ -47,7 +48,7 @@ struct Planner {
   static kv::ResidentBytes resident_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
     const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.backend, p.options, n_context);
-    return {bytes.full_kv, bytes.compressed_kv, bytes.staging + bytes.queries};
+    return {bytes.full_kv, bytes.compressed_kv, bytes.digests, bytes.staging + bytes.queries};
   }
 
   // KV bytes that hold a policy's full heads up to some context do not hold them beyond. Where not even a token would
@@ -125,12 +126,14 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
 
 namespace {
 
-policy::Shape policy_shape(const model::Hyperparameters& h, uint32_t n_context) {
+policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint32_t n_context) {
   policy::Shape shape;
   shape.n_layers = static_cast<uint32_t>(h.n_layers);
   shape.n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);
   shape.n_context = n_context;
   shape.window = h.window;
+  shape.slot_bytes = kv_format(h, device).token_bytes();
+  shape.digest_bytes = kv::Digests::digest_bytes(h.head_dim);
   return shape;
 }
 
@@ -143,12 +146,12 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   budget.max_slots = resident_slots(h, options, n_context);
   if (options.kv_budget_bytes) budget.slot_bytes = kv_format(h, options.resident_type()).token_bytes();
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
-  return policy::make_policy(options.policy, policy_shape(h, n_context), budget, options.policy_options,
+  return policy::make_policy(options.policy, policy_shape(h, options.resident_type(), n_context), budget, options.policy_options,
                              options.head_profile);
 }
 
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
-  const policy::Shape shape = policy_shape(h, n_context);
+  const policy::Shape shape = policy_shape(h, options.resident_type(), n_context);
   const uint64_t all = policy::slots_for_share(shape, 1.0);
   if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, options.kv_share);
   // Of the arena's units: the last, broken one would be more than was asked for.

@@ -30,6 +30,15 @@ uint64_t scores_bytes(const model::Hyperparameters& h, const Backend& backend, u
   return n_watched * group * static_cast<uint64_t>(score_stride(n_context)) * sizeof(float);
 }
 
+kv::DigestSpec digest_spec(const policy::Policy& policy) {
+  policy::PageDigests digests = policy.digests();
+  return {digests.page_tokens, digests.deviation, std::move(digests.heads)};
+}
+// Slots of the budget that digests leave.
+uint64_t slots_beside(const kv::DigestSpec& digests, uint64_t slots, const KvFormat& format, uint32_t n_context) {
+  return slots - std::min(slots, div_up(kv::Digests::bytes_of(digests, format.head_dim, n_context), format.token_bytes()));
+}
+
 KeyScoring key_scoring(const policy::ScoreRule& rule) {
   KeyScoring scoring;
   scoring.max_of_group = rule.reduce == policy::GroupReduce::max;
@@ -45,11 +54,17 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Backend& backend,
                                        const SessionOptions& options, uint32_t n_context) {
   const KvFormat format = kv_format(h, options.resident_type());
-  const uint64_t slots = resident_slots(h, options, n_context);
-  const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
+  uint64_t slots = resident_slots(h, options, n_context);
   Bytes bytes;
   bytes.queries = ring_bytes(h, policy::policy_needs(options.policy).query_rows);
-  if (const auto policy = make_policy(h, options, n_context); policy.ok()) {
+  const auto policy = make_policy(h, options, n_context);
+  if (policy.ok()) {
+    const kv::DigestSpec digests = digest_spec(*policy.value());
+    bytes.digests = kv::Digests::region_bytes(digests, h.head_dim, n_context);
+    slots = slots_beside(digests, slots, format, n_context);
+  }
+  const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
+  if (policy.ok()) {
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
     // As it comes from the reservoir.
     bytes.staging = kv::Refills::staging_bytes(kv_format(h, options.kv_type), staging_tokens(*policy.value(), slots));
@@ -77,8 +92,12 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   Runtime& runtime = model->runtime();
   std::unique_ptr<Resident> r(new Resident(model, options, pages));
   const policy::Needs needs = policy::policy_needs(options.policy);
-  const uint64_t n_slots = resident_slots(h, options, n_context);
   ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
+  const kv::DigestSpec digests = digest_spec(*r->policy_);
+  if (!digests.heads.empty()) {
+    ORRERY_ASSIGN(r->digests_, kv::Digests::make(&runtime.arena(), digests, pages->format(), n_context));
+  }
+  const uint64_t n_slots = slots_beside(digests, resident_slots(h, options, n_context), r->format_, n_context);
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
   if (const uint64_t staging = staging_tokens(*r->policy_, n_slots)) {
     ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
@@ -100,6 +119,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);
   r->views_.resize(n_heads);
+  if (r->policy_->asks_before_attend()) {
+    r->q_now_.resize(static_cast<size_t>(h.q_dim()));
+    r->q_before_.resize(static_cast<size_t>(h.q_dim()));
+  }
   r->selected_.reserve(n_context);
   r->jobs_.reserve(n_heads);
   r->weights_jobs_.reserve(n_heads);
@@ -109,7 +132,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
 uint64_t Resident::used_bytes() const {
   uint64_t slots = 0;
   for (uint32_t head = 0; settled_ && head < store_->n_heads(); ++head) slots += store_->length(head);
-  return slots * format_.token_bytes();
+  return slots * format_.token_bytes() + (digests_ ? digests_->used_bytes() : 0);
 }
 
 kv::Refills::Stats Resident::refill_stats() const { return refills_ ? refills_->stats() : kv::Refills::Stats(); }
@@ -126,6 +149,7 @@ void Resident::before_write(uint32_t from) {
 
 void Resident::truncate(uint32_t n_tokens) {
   invalidate();
+  if (digests_) digests_->truncate(n_tokens);
   for (uint32_t& p : ring_positions_)
     if (p != kNone && p >= n_tokens) p = kNone;
 }
@@ -211,6 +235,76 @@ Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
   return backend.synchronize();
 }
 
+Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
+  const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
+  jobs_.clear();
+  for (const policy::PageQuery& query : queries) {
+    TopKeysJob job;
+    job.layer = static_cast<int32_t>(query.head / n_kv_heads);
+    job.kv_head = static_cast<int32_t>(query.head % n_kv_heads);
+    job.tiles = digests_->tiles(query.head);
+    job.offset = query.first_page * digests_->format().token_bytes();   // they lie one behind the other
+    job.n_keys = static_cast<int32_t>(query.n_pages);
+    job.first_position = static_cast<int32_t>(query.position);
+    job.n_positions = 1;
+    job.k = static_cast<int32_t>(query.k);
+    job.out = query.out;
+    jobs_.push_back(job);
+  }
+  TopKeysShape shape;
+  static_cast<KeysShape&>(shape) = keys_shape();
+  shape.kv = digests_->format();
+  shape.bounds = true;
+  if (q_) {   // one layer's, in place of the ring
+    shape.queries = {{q_.address}, 1};
+    for (TopKeysJob& job : jobs_) job.layer = 0;
+  }
+  if (!rule.scaled) shape.scale = 1.0f;
+  shape.scoring = key_scoring(rule);
+  Backend& backend = model_->runtime().backend();
+  backend.top_keys(jobs_, shape);
+  ORRERY_TRY(backend.synchronize());
+  for (const policy::PageQuery& query : queries)
+    for (uint32_t i = 0; i < query.k; ++i) query.out[i] += query.first_page;
+  return ok_status();
+}
+
+Status Resident::query_similarity(Span<float> out) {
+  const model::Hyperparameters& h = model_->hyper();
+  const size_t width = static_cast<size_t>(h.q_dim()), dim = static_cast<size_t>(h.head_dim), n_group = group();
+  const uint64_t row = static_cast<uint64_t>(layer_) * static_cast<uint64_t>(ring_.n_rows) +
+                       (n_tokens_ - 1) % static_cast<uint32_t>(ring_.n_rows);
+  Backend& backend = model_->runtime().backend();
+  backend.download(q_now_.data(), {q_.address}, width * sizeof(float));
+  backend.download(q_before_.data(), {(ring_.data + row * width).address}, width * sizeof(float));
+  ORRERY_TRY(backend.synchronize());
+  for (size_t head = 0; head < out.size(); ++head) {
+    double sum = 0;
+    for (size_t g = 0; g < n_group; ++g) {
+      const float *a = q_now_.data() + (head * n_group + g) * dim, *b = q_before_.data() + (head * n_group + g) * dim;
+      double ab = 0, aa = 0, bb = 0;
+      for (size_t i = 0; i < dim; ++i) {
+        const double x = a[i], y = b[i];
+        ab += x * y, aa += x * x, bb += y * y;
+      }
+      sum += aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
+    }
+    out[head] = static_cast<float>(sum / static_cast<double>(n_group));
+  }
+  return ok_status();
+}
+
+Status Resident::before_attend(int32_t layer, Ptr<const float> q) {
+  ORRERY_TRY(model_->runtime().backend().synchronize());   // the queries stand there
+  layer_ = layer, q_ = q;
+  Status status = policy_->before_attend(this, static_cast<uint32_t>(layer), step_ + 1, n_tokens_);
+  q_ = {};
+  if (status.ok() && refills_) status = refills_->apply(store_.get(), step_ + 1);
+  return status;
+}
+
+void Resident::move_last(uint32_t head, uint32_t n, uint32_t slot) { store_->move_last(&model_->runtime().backend(), head, n, slot); }
+
 uint32_t Resident::group() const {
   return static_cast<uint32_t>(model_->hyper().n_heads / model_->hyper().n_kv_heads);
 }
@@ -230,7 +324,7 @@ Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const polic
 
 Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) {
   misses_.clear();
-  for (const policy::Replacement& r : what) misses_.push_back({r.slot, r.token});
+  for (const policy::Replacement& r : what) misses_.push_back({r.slot, r.token, r.count});
   return refills_->add(*pages_, head, misses_, visible_at);
 }
 
@@ -238,6 +332,7 @@ Status Resident::settle(uint32_t n_tokens) {
   const uint64_t start = now_us();
   invalidate();
   n_tokens_ = n_tokens;
+  if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, n_tokens);
   settling_ = true;
   Status status = policy_->settle(this, n_tokens, capacity_);
   settling_ = false;
@@ -254,6 +349,7 @@ Status Resident::settle(uint32_t n_tokens) {
 }
 
 Status Resident::prepare(uint32_t n_tokens) {
+  n_tokens_ = n_tokens;
   if (!settled_) {
     ORRERY_TRY(settle(n_tokens));
   } else if (refills_) {
@@ -296,6 +392,7 @@ Status Resident::commit(uint32_t position) {
   scored_position_ = position;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) store_->commit(head, slots_[head], position);
   note_queries(position, position + 1);
+  if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
   if (status.ok()) status = policy_->after_step(this, step_, position);
   scored_position_ = kNone;
@@ -311,6 +408,7 @@ Status Resident::copy_from(const Resident& other) {
   if (!other.settled_) return ok_status();
   step_ = other.step_;
   store_->copy_from(&backend, *other.store_);
+  if (digests_) digests_->copy_from(&backend, *other.digests_);
   if (refills_)
     for (const kv::Refills::Pending& pending : other.refills_->pending())
       ORRERY_TRY(refills_->add(*pages_, pending.head, other.refills_->what(pending), pending.visible_at));

@@ -23,6 +23,7 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/language_model.h"
+#include "runtime/kv/digests.h"
 #include "runtime/kv/head_store.h"
 #include "runtime/kv/page_table.h"
 #include "runtime/kv/refills.h"
@@ -30,15 +31,15 @@
 
 namespace orrery::engine {
 
-class Resident final : private policy::Heads {
+class Resident final : public model::LayerHook, private policy::Heads {
  public:
   // Takes its regions of the arena. `pages` is the session's, and outlives this.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
                                                 uint32_t n_context, const kv::PageTable* pages);
   // Device memory, and the two parts of the KV among it. queries: the last ones, and the scores of watched heads.
   struct Bytes {
-    uint64_t full_kv = 0, compressed_kv = 0, staging = 0, queries = 0;
-    uint64_t all() const { return full_kv + compressed_kv + staging + queries; }
+    uint64_t full_kv = 0, compressed_kv = 0, digests = 0, staging = 0, queries = 0;
+    uint64_t all() const { return full_kv + compressed_kv + digests + staging + queries; }
   };
   static Bytes device_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options,
                             uint32_t n_context);
@@ -46,7 +47,7 @@ class Resident final : private policy::Heads {
 
   const kv::HeadStore& store() const { return *store_; }
   bool settled() const { return settled_; }
-  uint64_t bytes() const { return store_->bytes(); }
+  uint64_t bytes() const { return store_->bytes() + (digests_ ? digests_->bytes() : 0); }   // KV, and what finds it
   uint64_t used_bytes() const;
   policy::Report report() const { return policy_->report(); }
   kv::Refills::Stats refill_stats() const;
@@ -72,6 +73,10 @@ class Resident final : private policy::Heads {
   Status prepare(uint32_t n_tokens);
   Span<const HeadView> views() const { return views_; }
   const KvFormat& format() const { return format_; }
+  const kv::PageTable& reservoir() const { return *pages_; }
+  // What the step's layers ask before their attention, or null: the policy wants to know nothing.
+  model::LayerHook* hook() { return policy_->asks_before_attend() ? this : nullptr; }
+  Status before_attend(int32_t layer, Ptr<const float> q) override;
   // It has been computed.
   Status commit(uint32_t position);
   // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
@@ -99,9 +104,12 @@ class Resident final : private policy::Heads {
   uint32_t n_queries() const override { return known_queries(n_tokens_); }
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
   Status key_weights(Span<const policy::WeightsQuery> queries) override;
+  Status top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) override;
   uint32_t group() const override;
   Span<const uint32_t> positions(uint32_t head) const override { return store_->positions(head); }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override;
+  Status query_similarity(Span<float> out) override;
+  void move_last(uint32_t head, uint32_t n, uint32_t slot) override;
 
   const LanguageModel* model_;
   KvFormat format_;                                // on the device; pages_ has its own
@@ -109,6 +117,7 @@ class Resident final : private policy::Heads {
   std::unique_ptr<policy::Policy> policy_;
   std::unique_ptr<kv::HeadStore> store_;
   std::unique_ptr<kv::Refills> refills_;           // null for policies that do not ask for any
+  std::unique_ptr<kv::Digests> digests_;           // likewise
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
@@ -116,8 +125,11 @@ class Resident final : private policy::Heads {
   std::vector<uint32_t> watched_;
   uint32_t scored_position_ = UINT32_MAX;          // whose query the views' scores are of; kNone
   bool settled_ = false, settling_ = false;
+  Ptr<const float> q_;                             // within before_attend(): of layer_, at position n_tokens_
+  int32_t layer_ = 0;
+  std::vector<float> q_now_, q_before_;            // (q_dim)
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0;
-  uint32_t n_tokens_ = 0;                          // when settling
+  uint32_t n_tokens_ = 0;                          // when settling, and of the step before its own token
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)
   std::vector<HeadView> views_;                    // (n_heads)
   std::vector<uint32_t> selected_;                 // room for n_context

@@ -185,7 +185,8 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   out.logits = logits;
   out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
   if (n_logits > 0) logits_at_ = 0;
-  if (status.ok()) status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out);
+  if (status.ok()) status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out,
+                                             resident_ && phase == Phase::decode ? resident_->hook() : nullptr);
   if (status.ok()) {
     n_computed_ = from + n;
     if (resident_ && phase == Phase::decode) status = resident_->commit(from);

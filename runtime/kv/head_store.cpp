@@ -71,11 +71,19 @@ void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
   head.length = std::max(head.length, slot + 1);
 }
 
-void HeadStore::replace(Backend* backend, uint32_t index, uint32_t slot, uint32_t position,
+void HeadStore::replace(Backend* backend, uint32_t index, uint32_t slot, uint32_t position, uint32_t n,
                         Ptr<const std::byte> from, KvType from_type) {
   const Head& head = heads_[index];
-  backend->convert_kv({slot_address(head, slot)}, format_.type, from, from_type, format_.token_values());
-  positions_[head.first + slot] = position;
+  backend->convert_kv({slot_address(head, slot)}, format_.type, from, from_type, n * format_.token_values());
+  for (uint32_t i = 0; i < n; ++i) positions_[head.first + slot + i] = position + i;
+}
+
+void HeadStore::move_last(Backend* backend, uint32_t index, uint32_t n, uint32_t slot) {
+  Head& head = heads_[index];
+  head.length -= n;
+  backend->copy({slot_address(head, slot)}, {slot_address(head, head.length)}, n * format_.token_bytes());
+  const auto last = positions_.begin() + static_cast<ptrdiff_t>(head.first + head.length);
+  std::copy(last, last + n, positions_.begin() + static_cast<ptrdiff_t>(head.first + slot));
 }
 
 void HeadStore::copy_from(Backend* backend, const HeadStore& other) {

@@ -50,10 +50,12 @@ class HeadStore {
   HeadView view_with_append(uint32_t head, uint32_t slot) const;
   void commit(uint32_t head, uint32_t slot, uint32_t position);
 
-  // The token in `slot` (< length) is replaced by the one of `position`, whose KV, in the reservoir's type, lies at
-  // `from` on the device.
-  void replace(Backend* backend, uint32_t head, uint32_t slot, uint32_t position, Ptr<const std::byte> from,
+  // The n tokens from `slot` on (all of them < length) are replaced by those from `position` on, whose KV, in the reservoir's
+  // type, lies at `from` on the device.
+  void replace(Backend* backend, uint32_t head, uint32_t slot, uint32_t position, uint32_t n, Ptr<const std::byte> from,
                KvType from_type);
+  // The head's last n tokens replace those from `slot` on (slot + 2 n <= length), and the head is so much shorter.
+  void move_last(Backend* backend, uint32_t head, uint32_t n, uint32_t slot);
 
   // Takes over layout and content of `other`, of the same format and size.
   void copy_from(Backend* backend, const HeadStore& other);

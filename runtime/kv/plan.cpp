@@ -45,6 +45,7 @@ Plan make_plan(const PlanInput& in, uint32_t n_context) {
     const ResidentBytes resident = in.resident_bytes(in.self, plan.n_context);
     plan.full_kv_bytes = resident.full_kv;
     plan.compressed_kv_bytes = resident.compressed_kv;
+    plan.digests_bytes = resident.digests;
     plan.staging_bytes = resident.staging;
     plan.reservoir_bytes = page_bytes(in, plan.n_context);
   } else {

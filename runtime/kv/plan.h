@@ -11,8 +11,8 @@ namespace orrery::kv {
 
 // What a compressed session takes of the arena beside the workspace.
 struct ResidentBytes {
-  uint64_t full_kv = 0, compressed_kv = 0, staging = 0;
-  uint64_t all() const { return full_kv + compressed_kv + staging; }
+  uint64_t full_kv = 0, compressed_kv = 0, digests = 0, staging = 0;
+  uint64_t all() const { return full_kv + compressed_kv + digests + staging; }
 };
 
 // What grows with the context, as functions of it; the rest is constant.
@@ -32,7 +32,7 @@ struct PlanInput {
 struct Plan {
   uint32_t n_context = 0;
   uint64_t weights_mapped_bytes = 0, weights_bytes = 0, full_kv_bytes = 0, workspace_bytes = 0;
-  uint64_t compressed_kv_bytes = 0, reservoir_bytes = 0;
+  uint64_t compressed_kv_bytes = 0, digests_bytes = 0, reservoir_bytes = 0;
   uint64_t staging_bytes = 0;                                   // the refills' ring, and the last queries
   uint64_t device_bytes = 0;                                    // weights + KV + staging + workspace
   uint64_t host_bytes = 0, budget_bytes = 0;

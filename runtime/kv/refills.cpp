@@ -14,31 +14,31 @@ uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens)
   return align_up(staging_tokens * format.token_bytes(), kArenaAlignment);
 }
 
-Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_tokens,
+Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
                  uint64_t staging_tokens)
     : io_(io),
       backend_(backend),
       format_(format),
       staging_(std::move(staging)),
-      max_tokens_(max_tokens),
+      max_pending_(max_pending),
       staging_tokens_(staging_tokens) {
   const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
   pending_.reserve(n_heads);
-  what_.reserve(max_tokens);
+  what_.reserve(max_pending);
   has_pending_.resize(n_heads);
-  // Of each refresh the last chunk, and as many whole ones as there is room for halves (of 3 tokens: 3).
-  chunks_ = std::vector<Chunk>(n_heads + 3);
+  // Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
+  chunks_ = std::vector<Chunk>(n_heads + 4);
   pieces_.resize(staging_tokens);
 }
 
 Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_tokens, uint64_t staging_tokens) {
+                                               uint64_t max_pending, uint64_t staging_tokens) {
   if (staging_tokens < 2)
     return error(Code::invalid_argument, "a staging ring of %llu tokens, expected 2 or more",
                  static_cast<unsigned long long>(staging_tokens));
   ORRERY_ASSIGN(ArenaRegion staging,
                 ArenaRegion::take(arena, staging_bytes(format, staging_tokens), "the session's staging ring"));
-  return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_tokens, staging_tokens));
+  return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_pending, staging_tokens));
 }
 
 double Refills::Stats::hidden() const {
@@ -54,14 +54,18 @@ Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replac
     return error(Code::invalid_argument, "a refresh of head %u of %zu", head, has_pending_.size());
   if (has_pending_[head])
     return error(Code::invalid_argument, "a refresh of head %u, whose last one is not visible yet", head);
-  if (what.size() > max_tokens_ - what_.size())
-    return error(Code::invalid_argument, "a refresh of head %u with %zu tokens: %zu of at most %llu are pending", head,
-                 what.size(), what_.size(), static_cast<unsigned long long>(max_tokens_));
+  if (what.size() > max_pending_ - what_.size())
+    return error(Code::invalid_argument, "a refresh of head %u with %zu replacements: %zu of at most %llu are pending", head,
+                 what.size(), what_.size(), static_cast<unsigned long long>(max_pending_));
   const uint64_t n_tokens = reservoir.n_pages() * kTile;
-  for (const Replacement& r : what)
+  for (const Replacement& r : what) {
     if (r.position >= n_tokens)
       return error(Code::invalid_argument, "a refresh of head %u with position %u of %llu", head, r.position,
                    static_cast<unsigned long long>(n_tokens));
+    if (r.count == 0 || r.count > kTile - r.position % kTile || r.count > staging_tokens_ / 2)
+      return error(Code::invalid_argument, "a refresh of head %u with %u tokens from position %u on: they are of one page, at most %llu", head,
+                   r.count, r.position, static_cast<unsigned long long>(staging_tokens_ / 2));
+  }
   if (what.empty()) return ok_status();
 
   const auto behind = std::upper_bound(pending_.begin(), pending_.end(), visible_at,
@@ -91,28 +95,31 @@ bool Refills::find_room(uint64_t n, uint64_t* at) {
 Status Refills::start() {
   for (Pending& p : pending_) {
     while (p.n_started < p.count) {
-      const uint64_t n = std::min<uint64_t>(staging_tokens_ / 2, p.count - p.n_started);
-      uint64_t at = 0;
+      const Span<const Replacement> left = what(p).subspan(p.n_started, p.count - p.n_started);
+      uint64_t n = 0, at = 0;
+      size_t n_what = 0;
+      while (n_what < left.size() && n + left[n_what].count <= staging_tokens_ / 2) n += left[n_what++].count;
       if (n_chunks_ == chunks_.size() || !find_room(n, &at)) return ok_status();
       if (placing_) ORRERY_TRY(backend_->synchronize());   // the room is free when it has been read
       placing_ = false;
       Chunk& c = chunk(n_chunks_);
       c.at = at;
       c.n = n;
+      c.n_what = n_what;
 
       const uint64_t in_page = p.head / static_cast<uint32_t>(format_.n_kv_heads) * format_.layer_bytes() +
                                p.head % static_cast<uint32_t>(format_.n_kv_heads) * format_.head_bytes();
       const KvView pages = p.reservoir->view();
       const uint64_t token = format_.token_bytes();
       size_t n_pieces = 0;
-      for (const Replacement& r : what(p).subspan(p.n_started, n)) {
+      for (const Replacement& r : left.first(n_what)) {
         const uint64_t address = pages.pages[r.position / kTile] + in_page + r.position % kTile * token;
         const std::byte* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(address));
         HostPiece* last = n_pieces > 0 ? &pieces_[at + n_pieces - 1] : nullptr;
         if (last && last->data + last->bytes == data) {
-          last->bytes += token;   // neighbours go in one piece
+          last->bytes += r.count * token;   // neighbours go in one piece
         } else {
-          pieces_[at + n_pieces++] = {data, token};
+          pieces_[at + n_pieces++] = {data, r.count * token};
         }
       }
       c.request.to = staging_.data() + at * token;
@@ -120,7 +127,7 @@ Status Refills::start() {
       c.request.head = p.head;
       if (!io_->submit(&c.request)) return ok_status();
       ++n_chunks_;
-      p.n_started += n;
+      p.n_started += n_what;
     }
   }
   return ok_status();
@@ -133,7 +140,7 @@ void Refills::recall_from(size_t refresh) {
     while (p.n_started > p.n_placed) {
       Chunk& c = chunk(--n_chunks_);
       io_->cancel(&c.request);
-      p.n_started -= c.n;
+      p.n_started -= c.n_what;
     }
   }
 }
@@ -158,12 +165,12 @@ Status Refills::place_next(HeadStore* store, Pending* refresh) {
   stall_ns_ += arrived.stall_ns;
   ORRERY_TRY(std::move(arrived.status));
   Ptr<std::byte> from = c.request.to;
-  for (const Replacement& r : what(*refresh).subspan(refresh->n_placed, c.n)) {
-    store->replace(backend_, refresh->head, r.slot, r.position, from, format_.type);
-    from = from + format_.token_bytes();
+  for (const Replacement& r : what(*refresh).subspan(refresh->n_placed, c.n_what)) {
+    store->replace(backend_, refresh->head, r.slot, r.position, r.count, from, format_.type);
+    from = from + r.count * format_.token_bytes();
   }
   placing_ = true;
-  refresh->n_placed += c.n;
+  refresh->n_placed += c.n_what;
   tokens_ += c.n;
   ++requests_;
   transfer_ns_ += c.request.link_ns();
@@ -176,8 +183,8 @@ Status Refills::place_due(HeadStore* store, size_t n_due) {
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
     for (const Replacement& r : what(p))
-      if (p.head >= store->n_heads() || r.slot >= store->length(p.head))
-        return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot,
+      if (p.head >= store->n_heads() || r.slot >= store->length(p.head) || r.count > store->length(p.head) - r.slot)
+        return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot + r.count - 1,
                      p.head < store->n_heads() ? store->length(p.head) : 0);
   }
   ORRERY_TRY(start());
@@ -187,8 +194,8 @@ Status Refills::place_due(HeadStore* store, size_t n_due) {
 }
 
 Status Refills::apply(HeadStore* store, uint64_t step) {
-  size_t n_due = 0, n_tokens = 0;
-  for (; n_due < pending_.size() && pending_[n_due].visible_at <= step; ++n_due) n_tokens += pending_[n_due].count;
+  size_t n_due = 0, n_what = 0;
+  for (; n_due < pending_.size() && pending_[n_due].visible_at <= step; ++n_due) n_what += pending_[n_due].count;
   Status status = place_due(store, n_due);
   if (!status.ok()) {
     drop();
@@ -196,8 +203,8 @@ Status Refills::apply(HeadStore* store, uint64_t step) {
   }
   for (size_t i = 0; i < n_due; ++i) has_pending_[pending_[i].head] = 0;
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(n_due));
-  what_.erase(what_.begin(), what_.begin() + static_cast<ptrdiff_t>(n_tokens));
-  for (Pending& p : pending_) p.first -= n_tokens;
+  what_.erase(what_.begin(), what_.begin() + static_cast<ptrdiff_t>(n_what));
+  for (Pending& p : pending_) p.first -= n_what;
   return ok_status();
 }
 

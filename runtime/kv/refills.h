@@ -25,10 +25,10 @@
 
 namespace orrery::kv {
 
-// The token in `slot` of a head gives way to the one of `position`.
+// The tokens in `count` slots of a head, from `slot` on, give way to those from `position` on, all of one page.
 struct Replacement {
-  uint32_t slot = 0, position = 0;
-  bool operator==(const Replacement& o) const { return slot == o.slot && position == o.position; }
+  uint32_t slot = 0, position = 0, count = 1;
+  bool operator==(const Replacement& o) const { return slot == o.slot && position == o.position && count == o.count; }
 };
 
 // One thread at a time, which may use the backend (add() and apply() do). The reservoir's pages keep what they hold
@@ -39,7 +39,7 @@ class Refills {
   struct Pending {
     uint32_t head = 0;
     uint64_t visible_at = 0;       // step
-    size_t first = 0, count = 0;   // its tokens, in what()
+    size_t first = 0, count = 0;   // its replacements, in what()
     const PageTable* reservoir = nullptr;
     size_t n_started = 0;          // of count: given to the I/O thread
     size_t n_placed = 0;           // of count: in their slots
@@ -52,10 +52,10 @@ class Refills {
     double hidden() const;         // 1 - stall / transfer; 1 where nothing was transferred
   };
 
-  // For at most max_tokens pending tokens at once (a store's n_slots() is always enough), in the reservoir's format,
-  // through a ring of staging_tokens (at least 2) taken from the arena. I/O thread, backend and arena outlive it.
+  // For at most max_pending replacements at once (a store's n_slots() is always enough), in the reservoir's format,
+  // through a ring of staging_tokens (at least 2, and twice the longest replacement) taken from the arena. I/O thread, backend and arena outlive it.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_tokens, uint64_t staging_tokens);
+                                               uint64_t max_pending, uint64_t staging_tokens);
   static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens);
   ~Refills() { drop(); }
   Refills(const Refills&) = delete;
@@ -63,7 +63,8 @@ class Refills {
 
   // From step `visible_at` on, the head holds these tokens of the reservoir, in these slots (misses only: everything
   // listed is fetched). Steps are the caller's count. The table outlives the refresh. invalid_argument: a head that
-  // does not exist or has a refresh pending, a position that the table does not cover, more tokens than max_tokens.
+  // does not exist or has a refresh pending, a position that the table does not cover, a run that leaves
+  // its page or is longer than half the ring, more than max_pending.
   Status add(const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at);
 
   // Everything visible at or before `step` stands in the store when this returns; called at every step, it also starts
@@ -86,9 +87,10 @@ class Refills {
   // A part of a refresh that is in the ring, or on its way there.
   struct Chunk {
     uint64_t at = 0, n = 0;        // tokens of the ring
+    size_t n_what = 0;             // replacements
     IoRequest request;
   };
-  Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_tokens,
+  Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
           uint64_t staging_tokens);
   Chunk& chunk(size_t i) { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   bool find_room(uint64_t n, uint64_t* at);
@@ -101,10 +103,10 @@ class Refills {
   Backend* backend_;
   KvFormat format_;
   ArenaRegion staging_;
-  uint64_t max_tokens_, staging_tokens_;
+  uint64_t max_pending_, staging_tokens_;
   // Both in the order of visible_at, then of add(): the first refreshes are in the ring, the next wait for room.
   std::vector<Pending> pending_;         // (at most one per head)
-  std::vector<Replacement> what_;        // (at most max_tokens)
+  std::vector<Replacement> what_;        // (at most max_pending)
   std::vector<uint8_t> has_pending_;     // (n_heads)
   // The ring: chunks in the order of pending_, each contiguous, behind the one before or from the beginning.
   std::vector<Chunk> chunks_;            // (n_chunks_ of chunks_.size()), from first_chunk_

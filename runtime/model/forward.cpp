@@ -23,22 +23,23 @@ class StepScope {
 
 class Pass {
  public:
-  Pass(Backend* backend, const Model& model, const Workspace& work, int32_t n_rows)
-      : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), n_rows_(n_rows) {}
+  Pass(Backend* backend, const Model& model, const Workspace& work, int32_t n_rows, LayerHook* hook)
+      : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), n_rows_(n_rows), hook_(hook) {}
 
   void embed(const RopeSpec& rope) {
     b_.embed(w_.embedding, work_.x);
     b_.prepare_rope(rope);
   }
-  void layer(int32_t i) {
+  Status layer(int32_t i) {
     const Layer& l = w_.layers[static_cast<size_t>(i)];
-    attention(i, l);
+    ORRERY_TRY(attention(i, l));
     feed_forward(i, l);
+    return ok_status();
   }
   void output(const ForwardOutput& out);
 
  private:
-  void attention(int32_t i, const Layer& l);
+  Status attention(int32_t i, const Layer& l);
   void feed_forward(int32_t i, const Layer& l);
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
     b_.rms_norm(x, h_.n_embd, weight, out, h_.n_embd, 1, h_.n_embd, h_.norm_eps);
@@ -59,9 +60,10 @@ class Pass {
   const Weights& w_;
   const Workspace& work_;
   int32_t n_rows_;
+  LayerHook* hook_;
 };
 
-void Pass::attention(int32_t i, const Layer& l) {
+Status Pass::attention(int32_t i, const Layer& l) {
   const uint64_t q_dim = static_cast<uint64_t>(h_.q_dim()), kv_dim = static_cast<uint64_t>(h_.kv_dim());
   const int64_t stride = static_cast<int64_t>(q_dim + 2 * kv_dim);
   const Ptr<float> q = work_.qkv, k = q + q_dim, v = k + kv_dim;
@@ -81,6 +83,7 @@ void Pass::attention(int32_t i, const Layer& l) {
   b_.rope(q, stride, h_.n_heads, h_.head_dim);
   b_.rope(k, stride, h_.n_kv_heads, h_.head_dim);
   b_.append_kv(i, k, v, stride);
+  if (hook_) ORRERY_TRY(hook_->before_attend(i, q));
 
   AttendShape shape;
   shape.n_heads = h_.n_heads;
@@ -90,6 +93,7 @@ void Pass::attention(int32_t i, const Layer& l) {
   shape.window = h_.window[static_cast<size_t>(i)];
   b_.attend(i, q, work_.attn, shape);
   add_branch(l.attn_out, l.attn_out_bias, l.post_attn_norm, work_.attn, static_cast<int64_t>(q_dim));
+  return ok_status();
 }
 
 void Pass::feed_forward(int32_t i, const Layer& l) {
@@ -164,14 +168,14 @@ Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, cons
 }
 
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out) {
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook) {
   {
     const StepScope scope(backend, step);
-    Pass pass(backend, model, work, static_cast<int32_t>(step.rows.size()));
+    Pass pass(backend, model, work, static_cast<int32_t>(step.rows.size()), hook);
     pass.embed(rope);
     for (int32_t i = 0; i < model.hyper.n_layers; ++i) {
       if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
-      pass.layer(i);
+      ORRERY_TRY(pass.layer(i));
     }
     if (out.n_logits > 0) pass.output(out);
   }

@@ -40,9 +40,17 @@ struct ForwardOutput {
   float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
 };
 
+// Asked between layers of a decode step of one row: before its attention, when the row's KV has been appended.
+class LayerHook {
+ public:
+  virtual ~LayerHook() = default;
+  // q: (n_heads, head_dim) behind RoPE, on the device. What follows goes on when this returns.
+  virtual Status before_attend(int32_t layer, Ptr<const float> q) = 0;
+};
+
 // Runs the step on `backend`, whose scratch is set from `work`.  `cancel` is looked at between layers: then the status
-// is cancelled, and what was appended for the step's rows is void.
+// is cancelled, and what was appended for the step's rows is void. hook: null, or asked in every layer; its error ends the step likewise.
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out);
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr);
 
 }  // namespace orrery::model

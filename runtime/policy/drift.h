@@ -42,10 +42,10 @@ double least_overlap(uint64_t l_base, uint64_t n_tokens);
 // Decode steps count from 1. Whether the block ends with this step, so that a check follows it.
 inline bool ends_block(uint64_t step, uint32_t block_steps) { return step > 0 && step % block_steps == 0; }
 
-// One token that is fetched into one slot.
+// Tokens, one behind the other, that are fetched into slots from `slot` on: one, or part of a page.
 struct Replacement {
-  uint32_t slot, token;
-  bool operator==(const Replacement& o) const { return slot == o.slot && token == o.token; }
+  uint32_t slot, token, count = 1;
+  bool operator==(const Replacement& o) const { return slot == o.slot && token == o.token && count == o.count; }
 };
 
 // From what a head holds to what it should hold, with fetches of misses only. `resident`: (n_slots) the token

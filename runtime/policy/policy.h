@@ -25,6 +25,7 @@ struct Shape {
   uint32_t n_layers = 0, n_kv_heads = 0;
   uint32_t n_context = 0;
   Span<const int32_t> window;   // (n_layers) sliding window of the layer in tokens, 0: none
+  uint64_t slot_bytes = 1, digest_bytes = 1;   // of a token of one head on the device, of a page's digest
 };
 
 // How much may be resident, as a share of full KV or in slots (a slot: one token of one head).
@@ -55,6 +56,20 @@ struct WeightsQuery {
   float* out = nullptr;         // (n_positions, query heads of the KV head, n_keys); mean: (n_keys)
 };
 
+// Heads whose pages are to have digests (Backend::digest), and of how many tokens a page is.
+struct PageDigests {
+  uint32_t page_tokens = 0;     // a divisor of the reservoir's pages; 0: there are none
+  bool deviation = false;       // the middle and the mean deviation, in place of largest and smallest
+  std::vector<uint32_t> heads;
+};
+
+// Asks which `k` of a head's pages, first_page .. first_page + n_pages - 1, a position's query may attend to most, by their digests.
+struct PageQuery {
+  uint32_t head = 0, position = 0;
+  uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
+  uint32_t* out = nullptr;      // (k) pages, ascending
+};
+
 // The heads of a session, as its policy sees them between steps.
 class Heads {
  public:
@@ -64,12 +79,19 @@ class Heads {
   // After settle() only heads that hold all of the keys, in order, may be asked about. rule.pool_first is always so.
   virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;
   virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
+  // Of heads that have digests (Policy::digests), pages that are whole. The softmax is over those that are asked about.
+  virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
   virtual uint32_t group() const = 0;   // query heads of a KV head
   // The position that each slot of a head holds.
   virtual Span<const uint32_t> positions(uint32_t head) const = 0;
   // Slots of a head that are to hold other tokens from step `visible_at` on; until then they are as they were. One
   // at a time for each head.
   virtual Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) = 0;
+  // Within before_attend(): how alike each KV head's queries of that step and of the one before are, the mean of the group's cosines,
+  // (n_kv_heads).
+  virtual Status query_similarity(Span<float> out) = 0;
+  // At once: the head's last n tokens take the place of those from `slot` on, and the head is so much shorter.
+  virtual void move_last(uint32_t head, uint32_t n, uint32_t slot) = 0;
 };
 
 // What a policy asks of the engine, whatever its options.
@@ -102,6 +124,9 @@ class Policy {
   // The share of its slots that it may have asked for and that are not visible yet: so many tokens the staging ring holds,
   // and all of them can be on their way at once. More come late, not wrong. 0: it asks for no refills.
   virtual double refill_share() const { return 0; }
+  // Heads whose pages are to have digests, and how large pages are: what top_pages() may be asked. Memory of the device, which the
+  // policy leaves free of slots: digest_bytes for each page of each of them.
+  virtual PageDigests digests() const { return {}; }
   // Queries of the last positions that settle() asks for, if there are so many.
   virtual uint32_t queries_wanted() const { return 0; }
   // n_tokens are there, the last one at position n_tokens - 1: how many slots each head gets, (n_layers * n_kv_heads),
@@ -117,6 +142,14 @@ class Policy {
   // n_watched() of them.
   virtual void watch(std::vector<uint32_t>* heads) const { heads->clear(); }
   virtual uint32_t n_watched() const { return 0; }
+  // Whether before_attend() is to be called.
+  virtual bool asks_before_attend() const { return false; }
+  // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() may be asked by them. Refills
+  // visible at this step are waited for; so is everything here.
+  virtual Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) {
+    (void)heads, (void)layer, (void)step, (void)position;
+    return ok_status();
+  }
   // A generated token has been computed in step `step` (counted over the session's life), at `position`.
   virtual Status after_step(Heads* heads, uint64_t step, uint32_t position) {
     (void)heads, (void)step, (void)position;

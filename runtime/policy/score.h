@@ -29,6 +29,7 @@ struct ScoreRule {
   uint32_t pool_width = 5;  // odd
   // Pooling and reduction commute for mean+avg and max+max only; everything else depends on this.
   bool pool_first = true;
+  bool scaled = true;       // logits are divided by sqrt(head_dim)
 };
 
 // out = softmax(logits) over exactly these keys, both (n_keys); may be the same memory. Logits are scaled

@@ -85,7 +85,8 @@ class Bench {
     return what;
   }
   void expect(uint32_t head, const std::vector<Replacement>& what) {
-    for (const Replacement& r : what) expected[head * kSlots + r.slot] = r.position;
+    for (const Replacement& r : what)
+      for (uint32_t i = 0; i < r.count; ++i) expected[head * kSlots + r.slot + i] = r.position + i;
   }
 
   // The store holds the expected positions, and their bytes.
@@ -375,6 +376,53 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   bench.check();
 }
 
+// Parts of pages are fetched whole, however the ring cuts a refresh.
+TEST(KvRefills, RunsOfTokensTakeTheirSlotsTogether) {
+  for (const KvType type : {KvType::f16, KvType::q4_0})
+    for (const uint64_t staging : {uint64_t{24}, uint64_t{31}, uint64_t{90}}) {
+      Bench bench(type);
+      const auto refills = bench.make_refills(staging);
+      Random random(staging);
+      uint64_t n_tokens = 0;
+      for (uint64_t step = 1; step <= 30; ++step) {
+        for (uint32_t head = 0; head < bench.n_heads(); ++head) {
+          std::vector<Replacement> what;
+          for (uint32_t slot = static_cast<uint32_t>(random.below(4)); slot < kSlots;) {
+            const uint32_t count = 1 + static_cast<uint32_t>(random.below(std::min<uint64_t>(12, kSlots - slot)));
+            const uint32_t page = static_cast<uint32_t>(random.below(kPages)) * kPageTokens;
+            what.push_back({slot, page + static_cast<uint32_t>(random.below(kPageTokens - count + 1)), count});
+            n_tokens += count;
+            slot += count + static_cast<uint32_t>(random.below(3));
+          }
+          ASSERT_TRUE(refills->add(bench.table(), head, what, step).ok());
+          bench.expect(head, what);
+        }
+        ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+        bench.check();
+        if (HasFatalFailure()) return;
+      }
+      EXPECT_EQ(refills->stats().tokens, n_tokens);
+    }
+}
+
+// A page that has been written moves to where another was, and makes room behind itself.
+TEST(KvRefills, AHeadsLastTokensMove) {
+  Bench bench;
+  const auto was = bench.expected;
+  std::vector<std::byte> bytes(4 * bench.format().token_bytes());
+  const auto at = [&](uint32_t slot) {
+    return MemoryBackend::at({bench.store->tiles(1)[0] + slot * bench.format().token_bytes()});
+  };
+  std::memcpy(bytes.data(), at(kSlots - 4), bytes.size());
+  bench.store->move_last(bench.backend(), 1, 4, 7);
+  ASSERT_EQ(bench.store->length(1), kSlots - 4);
+  const Span<const uint32_t> positions = bench.store->positions(1);
+  for (uint32_t s = 0; s < kSlots - 4; ++s)
+    EXPECT_EQ(positions[s], was[kSlots + (s >= 7 && s < 11 ? s - 7 + kSlots - 4 : s)]) << s;
+  EXPECT_EQ(std::memcmp(at(7), bytes.data(), bytes.size()), 0);
+  EXPECT_EQ(bench.store->view_with_append(1, kSlots - 4).append_at, bench.store->tiles(1)[0] + (kSlots - 4) * bench.format().token_bytes());
+}
+
 TEST(KvRefills, WrongRequestsAreRefusedAndChangeNothing) {
   Bench bench;
   EXPECT_EQ(Refills::make(bench.io(), bench.backend(), nullptr, bench.format(), 10, 1).status().code(),
@@ -389,6 +437,9 @@ TEST(KvRefills, WrongRequestsAreRefusedAndChangeNothing) {
   const auto eight = bench.draw(&random, 8);
   refused(bench.n_heads(), eight, "head 6 of 6");
   refused(0, {{0, kTokens}}, "position 320 of 320");
+  refused(0, {{0, 62, 3}}, "3 tokens from position 62 on: they are of one page");
+  refused(0, {{0, 5, 0}}, "0 tokens from position 5 on");
+  refused(0, {{0, 5, 6}}, "at most 5");
   refused(0, bench.draw(&random, 13), "at most 12");
   ASSERT_TRUE(refills->add(bench.table(), 0, eight, 1).ok());
   refused(0, eight, "head 0, whose last one is not visible yet");

@@ -1,0 +1,64 @@
+#include "runtime/kv/digests.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+namespace {
+
+uint64_t head_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context) {
+  return n_context / spec.page_tokens * Digests::digest_bytes(head_dim);
+}
+
+}  // namespace
+
+uint64_t Digests::bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_context) {
+  return spec.heads.empty() ? 0 : spec.heads.size() * head_bytes(spec, head_dim, n_context);
+}
+
+uint64_t Digests::region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context) {
+  return align_up(bytes_of(spec, head_dim, n_context), kArenaAlignment);
+}
+
+Digests::Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_context, ArenaRegion region)
+    : spec_(spec), format_(format), region_(std::move(region)) {
+  format_.type = KvType::f16;
+  const uint64_t head = head_bytes(spec, format.head_dim, n_context), tile = format_.head_bytes();
+  const size_t n_tiles = div_up(n_context / spec.page_tokens, static_cast<uint32_t>(kPageTokens));
+  tiles_.reserve(spec.heads.size() * n_tiles);
+  tiles_of_.resize(static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads));
+  for (size_t i = 0; i < spec.heads.size(); ++i) {
+    tiles_of_[spec.heads[i]] = tiles_.data() + tiles_.size();
+    for (size_t t = 0; t < n_tiles; ++t) tiles_.push_back(region_.data().address + i * head + t * tile);
+  }
+  jobs_.reserve(spec.heads.size());
+}
+
+Result<std::unique_ptr<Digests>> Digests::make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context) {
+  ORRERY_ASSIGN(ArenaRegion region,
+                ArenaRegion::take(arena, region_bytes(spec, format.head_dim, n_context), "the session's page digests"));
+  return std::unique_ptr<Digests>(new Digests(spec, format, n_context, std::move(region)));
+}
+
+void Digests::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
+  const uint32_t end = n_tokens / spec_.page_tokens;
+  if (end <= n_pages_) return;
+  const KvFormat& source = reservoir.format();
+  jobs_.clear();
+  for (const uint32_t head : spec_.heads) {
+    const auto kv_heads = static_cast<uint32_t>(source.n_kv_heads);
+    jobs_.push_back({reservoir.view().pages, head / kv_heads * source.layer_bytes() + head % kv_heads * source.head_bytes(),
+                     static_cast<int32_t>(n_pages_), static_cast<int32_t>(end - n_pages_), tiles_of_[head]});
+  }
+  backend->digest(jobs_, {source, static_cast<int32_t>(spec_.page_tokens), spec_.deviation});
+  n_pages_ = end;
+}
+
+void Digests::copy_from(Backend* backend, const Digests& other) {
+  backend->copy(region_.data(), other.region_.data(), region_.bytes());
+  n_pages_ = other.n_pages_;
+}
+
+}  // namespace orrery::kv

@@ -1,0 +1,63 @@
+// Digests of a session's pages on the device: for every head that has them, one for each whole page of so many tokens, in the
+// order of pages (Backend::digest says what they are). The reservoir holds the keys; a policy looks for pages by their digests.
+//
+// A page here is the policy's: a divisor of kPageTokens. The memory is one region of the arena, taken when the session opens;
+// nothing here allocates after make().
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/arena.h"
+#include "runtime/kv/page_table.h"
+
+namespace orrery::kv {
+
+// Which heads have digests (layer * n_kv_heads + KV head), and of what.
+struct DigestSpec {
+  uint32_t page_tokens = 0;
+  bool deviation = false;
+  std::vector<uint32_t> heads;
+};
+
+class Digests {
+ public:
+  static uint64_t digest_bytes(int32_t head_dim) { return 4 * static_cast<uint64_t>(head_dim); }
+  // Of all digests, and as the arena gives it.
+  static uint64_t bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
+  static uint64_t region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
+  // Of keys in pages of `format`, up to n_context tokens.
+  static Result<std::unique_ptr<Digests>> make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context);
+
+  // A digest as a token: F16, K and V.
+  const KvFormat& format() const { return format_; }
+  uint32_t page_tokens() const { return spec_.page_tokens; }
+  uint32_t n_pages() const { return n_pages_; }
+  uint64_t bytes() const { return region_.bytes(); }
+  uint64_t used_bytes() const { return spec_.heads.size() * n_pages_ * format_.token_bytes(); }
+  bool has(uint32_t head) const { return tiles_of_[head] != nullptr; }
+  // Addresses of the head's tiles of kPageTokens digests, one behind the other.
+  const uint64_t* tiles(uint32_t head) const { return tiles_of_[head]; }
+
+  // Digests of all whole pages among the reservoir's first n_tokens.
+  void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
+  void truncate(uint32_t n_tokens) { n_pages_ = std::min(n_pages_, n_tokens / spec_.page_tokens); }
+  // Takes over what `other`, of the same shape, holds.
+  void copy_from(Backend* backend, const Digests& other);
+
+ private:
+  Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_context, ArenaRegion region);
+  DigestSpec spec_;
+  KvFormat format_;
+  ArenaRegion region_;
+  uint32_t n_pages_ = 0;
+  std::vector<uint64_t> tiles_;              // (heads, tiles)
+  std::vector<const uint64_t*> tiles_of_;    // (n_heads) in tiles_, or null
+  std::vector<DigestJob> jobs_;
+};
+
+}  // namespace orrery::kv
