@@ -178,5 +178,7 @@ Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const O
 Result<std::unique_ptr<Policy>> make_duoattention(const Shape&, const Budget&, const Options&, const SharedProfile&);
 // The methods of window.cpp, by name.
 Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape&, const Budget&, const Options&);
+// The methods of pages.cpp, by name.
+Result<std::unique_ptr<Policy>> make_pages(const char* name, const Shape&, const Budget&, const Options&);
 
 }  // namespace orrery::policy

@@ -76,6 +76,21 @@ constexpr auto kAdaOptions = window_options("mean", "max", "7", "uniform", "adap
 constexpr auto kAdaPyramidOptions = window_options("mean", "max", "7", "pyramid", "adaptive");
 constexpr auto kCakeOptions = window_options("variance", "avg", "5", "preference", "uniform");
 
+constexpr std::array<OptionRow, 7> page_options(const char* page, const char* sinks, const char* window, const char* first_layers,
+                                                const char* tau) {
+  return {{
+    {"page", page, "tokens: 4, 8, 16, 32 or 64; auto: 32, or less where the budget holds few of them"},
+    {"digest", "range", "what stands for a page: its keys' range, or their middle and mean deviation (deviation)"},
+    {"sinks", sinks, "first tokens that always stay, at most a quarter"},
+    {"window", window, "most recent tokens that always stay, at most a quarter, two pages at least"},
+    {"first_layers", first_layers, "layers, from the first, that keep everything"},
+    kRefresh,
+    {"tau", tau, "a step whose query has a smaller cosine with the last one's chooses by its own; 0: none, 2: every one"},
+  }};
+}
+constexpr auto kFreeOptions = page_options("auto", "512", "512", "(1, where the budget holds twice as much)", ".8");
+constexpr auto kQuestOptions = page_options("16", "0", "32", "(2, where the budget holds twice as much)", "2");
+
 constexpr char kOnce[] = "never; a full tail or a new prompt chooses anew";
 constexpr char kWindowQueries[] = "the last 64 positions' queries";
 constexpr char kSelection[] = "what is kept, when it is chosen";
@@ -116,6 +131,17 @@ const PolicyRow kRows[] = {
      "- Gates are not in head profiles: volatile and pivot heads retrieve first, then the less stable ones. Without a profile heads\n"
      "  are ranked by the attention that the prompt's last queries give to what a streaming head would not hold.\n"
      "- The code trims streaming heads after each forward pass, so that chunks show; here once, behind the prompt.\n"},
+    {"freekv", "FreeKV", "arXiv:2505.13109", "bounds by page digests, softmax, mean of the group", "evenly",
+     "first pages, recent ones, the best of the others", "every step, by its query for the next one",
+     "digests of all pages, the last query, a staging ring", "what is kept, when it is chosen, and misses of every step", all(kFreeOptions),
+     "Nothing is given up: what a head holds are pages that come and go. A digest of every page, the largest and the smallest key\n"
+     "value of each dimension, stays on the device and bounds what a query can find there; the best pages by this step's query are\n"
+     "fetched behind it, for the next step, whose query is much like it. Where it is not (tau), the layer chooses again with its own,\n"
+     "and heads whose own query has turned wait for their pages.\n"
+     "- Digests are the paper's; the published fast path has middle and mean deviation (digest=deviation).\n"
+     "- Bounds are not divided by sqrt(head_dim): so the code; the paper is silent.\n"
+     "- The prompt's last query makes the first selection; in the paper the first step waits for its own.\n"
+     "- 512 first and 512 recent tokens of 2,048 become a quarter of what a head has, each; the budget counts the digests.\n"},
     {"full", "full attention", "", "none", "everything", "everything", "never", "all KV", "nothing", {},
      "All KV lies on the device; there is no copy in host memory. What every policy is compared with.\n"},
     {"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1", "the last query, avg pool 5, mean of the group",
@@ -136,6 +162,13 @@ const PolicyRow kRows[] = {
      "As snapkv, but the first layers get more and the last ones less, on a straight line around the same mean.\n"
      "- The code's whole step from layer to layer misses the total (40 tokens, 4 layers: 132 of 128); here it is exact.\n"
      "- A line that asks for more than there is becomes one that ends there; prompts below twice the mean are dealt evenly.\n"},
+    {"quest", "Quest", "arXiv:2406.10774", "bounds by page digests, softmax, mean of the group", "evenly",
+     "the last pages, the best of the others", "every step, by its own query, before it attends", "digests of all pages, the last query, a staging ring",
+     "what is kept, when it is chosen, and misses of every step, which waits for them", all(kQuestOptions),
+     "As freekv, but every step chooses for itself and waits: what a query looks for is there when it looks.\n"
+     "- Published for heads without groups; the mean of a group's softmaxes orders the pages as one head's bounds do.\n"
+     "- It keeps all KV on the device and reads less of it; here what is not selected stays in host memory.\n"
+     "- The first two layers are whole where the budget allows it; the last whole page stays beside the one that is being written.\n"},
     {"snapkv", "SnapKV", "arXiv:2404.14469", "mean of the last 32 queries and the group, avg pool 5", "evenly", kBestAndWindow, kOnce,
      kWindowQueries, kSelection, all(kSnapOptions),
      "What the prompt's last queries look at is what the answer will need: their attention, smoothed over neighbouring keys, chooses,\n"
@@ -173,11 +206,16 @@ Made window(const char* name, const Shape& shape, const Budget& budget, const Op
   return make_window(name, shape, budget, options);
 }
 
+Made pages(const char* name, const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
+  return make_pages(name, shape, budget, options);
+}
+
 constexpr Entry kPolicies[] = {
     {"adakv", {kMostWindow}, &window},      {"adapyramid", {kMostWindow}, &window},
     {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &by<&make_duoattention>},
+    {"freekv", {1}, &pages},
     {"heterocache", {64}, &by<&make_heterocache>}, {"pyramidkv", {kMostWindow}, &window},
-    {"snapkv", {kMostWindow}, &window},     {"streaming", {0}, &by<&make_streaming>},
+    {"quest", {1}, &pages},                {"snapkv", {kMostWindow}, &window},     {"streaming", {0}, &by<&make_streaming>},
     {"synckv", {64}, &by<&make_synckv>},
 };
 

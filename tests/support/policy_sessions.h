@@ -17,6 +17,8 @@ struct PolicyMode {
   const char* policy;
   policy::Options options;
   bool refills;
+  bool within_steps = false;   // some of what is fetched is for the step that asks
+  bool pages() const { return policy == std::string("freekv") || policy == std::string("quest"); }   // that come and go
 };
 inline void PrintTo(const PolicyMode& mode, std::ostream* out) { *out << mode.name; }
 
@@ -39,6 +41,10 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
       {"cake", "cake", {}, false},
       {"duoattention", "duoattention", {}, false},
+      {"freekv", "freekv", {{"page", "16"}}, true, true},
+      {"freekv_turning", "freekv", {{"page", "16"}, {"tau", "0.99"}}, true, true},
+      {"freekv_small_pages", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"digest", "deviation"}, {"tau", "0"}}, true},
+      {"quest", "quest", {{"page", "8"}, {"first_layers", "0"}}, true, true},
   };
   return modes;
 }
@@ -53,6 +59,19 @@ inline std::vector<PolicyMode> refilling_modes() {
   std::vector<PolicyMode> modes;
   for (const PolicyMode& mode : policy_modes())
     if (mode.refills) modes.push_back(mode);
+  return modes;
+}
+inline std::vector<PolicyMode> refilling_modes(bool within_steps) {
+  std::vector<PolicyMode> modes;
+  for (const PolicyMode& mode : refilling_modes())
+    if (mode.within_steps == within_steps) modes.push_back(mode);
+  return modes;
+}
+// Whose refills go by scores that attention leaves.
+inline std::vector<PolicyMode> watching_modes() {
+  std::vector<PolicyMode> modes;
+  for (const PolicyMode& mode : refilling_modes())
+    if (!mode.pages()) modes.push_back(mode);
   return modes;
 }
 

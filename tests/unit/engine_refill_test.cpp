@@ -78,6 +78,9 @@ class Refilled : public ::testing::TestWithParam<PolicyMode> {
   engine::SessionOptions options(uint32_t chunk = 0) const { return with_mode(GetParam(), .5, 640, KvType::f16, chunk); }
 };
 class EveryMode : public Refilled {};
+class Watching : public Refilled {};
+class BetweenSteps : public Refilled {};   // transfers are asked for
+class WithinSteps : public Refilled {};
 
 TEST_P(EveryMode, ThreadsChunksAndTheLinkDoNotShow) {
   struct Case {
@@ -338,7 +341,7 @@ TEST_P(Refilled, OneFailedTransferEndsOneDecode) {
   }
 }
 
-TEST_P(Refilled, WhereEveryTransferFailsAnswersStillEnd) {
+TEST_P(BetweenSteps, WhereEveryTransferFailsAnswersStillEnd) {
   Faults faults;
   const auto model = open_demo(faults.options());
   const auto session = unwrap(Session::open(model, options()));
@@ -358,6 +361,31 @@ TEST_P(Refilled, WhereEveryTransferFailsAnswersStillEnd) {
   const Status last = next_token(session.get());   // it may need what has failed before
   EXPECT_TRUE(last.ok() || last.code() == Code::io);
   for (int i = 0; i < 20; ++i) unwrap(next_token(session.get()));
+  EXPECT_GT(session->resident()->refill_stats().tokens, 0u);
+}
+
+// A step that cannot have what it wants now fails, as often as it is tried; nothing is computed, and nothing is lost.
+TEST_P(WithinSteps, AFailedTransferEndsTheStepThatWaitsForIt) {
+  Faults faults;
+  const auto model = open_demo(faults.options());
+  const auto session = unwrap(Session::open(model, options()));
+  unwrap(session->prefill(random_tokens(*model, 200, 17), nullptr, nullptr));
+  faults.kind = Kind::fail;
+  Status failed;
+  for (int i = 0; i < 30 && failed.ok(); ++i) failed = next_token(session.get());
+  ASSERT_EQ(failed.code(), Code::io);
+  EXPECT_NE(std::string(failed.message()).find("the link broke"), std::string::npos) << failed.message();
+  const uint32_t n = session->n_computed();
+  for (int i = 0; i < 3; ++i) {
+    const Status again = next_token(session.get());
+    if (again.ok()) break;
+    EXPECT_EQ(again.code(), Code::io);
+    EXPECT_EQ(session->n_computed(), n);
+  }
+  EXPECT_EQ(session->resident()->refill_stats().tokens, 0u);
+  faults.kind = Kind::none;
+  for (int i = 0; i < 20; ++i) unwrap(next_token(session.get()));
+  EXPECT_GE(session->n_computed(), n + 20);
   EXPECT_GT(session->resident()->refill_stats().tokens, 0u);
 }
 
@@ -454,7 +482,7 @@ int check_left_scores(const engine::LanguageModel& model, const engine::Resident
 
 // Policies choose by the scores that attention leaves: where these always name the first keys, whatever the queries are,
 // everything stays as it is once those are there.
-TEST_P(Refilled, ChecksGoByWhatAttentionHasLeft) {
+TEST_P(Watching, ChecksGoByWhatAttentionHasLeft) {
   for (const bool forged : {false, true}) {
     const auto model = open_demo();
     engine::SessionOptions o = options();
@@ -514,7 +542,7 @@ TEST_P(EveryMode, AFailedLookBehindAStepEndsOneDecode) {
 }
 
 // With a wait limit of half a minute, everything that does not need the tokens is at once.
-TEST_P(Refilled, WhatNeverArrivesHoldsUpNothingElse) {
+TEST_P(BetweenSteps, WhatNeverArrivesHoldsUpNothingElse) {
   Faults faults;
   auto model = open_demo(faults.options());
   auto session = unwrap(Session::open(model, options()));
@@ -586,6 +614,9 @@ TEST_P(Refilled, AForksFaultsAreItsOwn) {
 
 const auto mode_name = [](const auto& tested) { return std::string(tested.param.name); };
 INSTANTIATE_TEST_SUITE_P(Modes, EveryMode, ::testing::ValuesIn(policy_modes()), mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, Watching, ::testing::ValuesIn(watching_modes()), mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, BetweenSteps, ::testing::ValuesIn(refilling_modes(false)), mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, WithinSteps, ::testing::ValuesIn(refilling_modes(true)), mode_name);
 INSTANTIATE_TEST_SUITE_P(Modes, Refilled, ::testing::ValuesIn(refilling_modes()), mode_name);
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -39,6 +40,7 @@ class FakeSession final : public Heads {
   FakeSession fork(Attention attention) const {
     FakeSession other(policy_->clone(), n_heads(), group_, n_context_, std::move(attention));
     other.n_tokens_ = n_tokens_, other.n_prompt_ = n_prompt_, other.step_ = step_;
+    other.similarity = similarity;
     other.capacity_ = capacity_, other.selected_ = selected_, other.held_ = held_, other.pending_ = pending_;
     return other;
   }
@@ -51,14 +53,20 @@ class FakeSession final : public Heads {
     ScoreRule rule;
     Tokens at(uint32_t i) const { return Tokens(best.begin() + i * query.k, best.begin() + (i + 1) * query.k); }
   };
+  struct AskedPages {
+    PageQuery query;
+    uint32_t n_tokens;                 // that there were
+  };
   const std::vector<Asked>& asked() const { return asked_; }
-  void forget() { asked_.clear(); }
+  const std::vector<AskedPages>& asked_pages() const { return asked_pages_; }
+  void forget() { asked_.clear(), asked_pages_.clear(); }
 
   Policy& policy() { return *policy_; }
   uint32_t n_heads() const { return static_cast<uint32_t>(held_.size()); }
   uint32_t n_tokens() const { return n_tokens_; }
   uint32_t n_prompt() const { return n_prompt_; }   // when it was settled last
   uint32_t capacity(uint32_t head) const { return capacity_[head]; }
+  uint32_t page_tokens() const { return policy_->digests().page_tokens; }
   uint32_t n_selected(uint32_t head) const { return selected_[head]; }   // prompt tokens of a head, in its first slots
   const std::vector<Tokens>& held() const { return held_; }
   uint64_t n_refills() const { return n_refills_; }
@@ -83,13 +91,7 @@ class FakeSession final : public Heads {
 
   // Before a token is computed. Whether everything was settled anew.
   bool prepare() {
-    for (uint32_t head = 0; head < n_heads(); ++head) {
-      Pending& p = pending_[head];
-      if (p.what.empty() || p.visible_at > step_ + 1) continue;
-      for (const Replacement& r : p.what) held_[head][r.slot] = r.token;
-      p.what.clear();
-      check_unique(head);
-    }
+    for (uint32_t head = 0; head < n_heads(); ++head) place(head);
     bool again = false;
     for (uint32_t head = 0; head < n_heads();) {
       const auto length = static_cast<uint32_t>(held_[head].size());
@@ -107,6 +109,18 @@ class FakeSession final : public Heads {
     }
     return again;
   }
+  // Between: layers ask, and what they fetch for this step is there at once.
+  void ask_layers(uint32_t n_layers) {
+    for (uint32_t layer = 0; layer < n_layers && policy_->asks_before_attend(); ++layer) {
+      layer_ = layer, within_ = true;
+      const Status status = policy_->before_attend(this, layer, step_ + 1, n_tokens_);
+      within_ = false;
+      if (!status.ok()) throw std::runtime_error(status.message());
+      for (uint32_t head = 0; head < n_heads(); ++head) place(head);
+    }
+  }
+  // Cosines that query_similarity() gives: by layer, KV head and position.
+  std::function<float(uint32_t layer, uint32_t head, uint32_t position)> similarity = [](uint32_t, uint32_t, uint32_t) { return 1.0f; };
   // The token has been computed.
   void commit() {
     ++step_;
@@ -129,8 +143,9 @@ class FakeSession final : public Heads {
       if (asked_[i].query.first_position + asked_[i].query.n_positions == n_tokens_) asked.insert(asked_[i].query.head);
     EXPECT_EQ(asked, std::set<uint32_t>(watched.begin(), watched.end()));
   }
-  bool step() {
+  bool step(uint32_t n_layers = 0) {
     const bool again = prepare();
+    ask_layers(n_layers);
     commit();
     return again;
   }
@@ -185,6 +200,47 @@ class FakeSession final : public Heads {
     return ok_status();
   }
 
+  // A page's logit is its best key's.
+  Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) override {
+    const PageDigests digests = policy_->digests();
+    for (const PageQuery& query : queries) {
+      EXPECT_TRUE(std::count(digests.heads.begin(), digests.heads.end(), query.head) == 1) << "a head without digests";
+      EXPECT_LT(query.position, n_tokens_ + within_) << "a query that there is not yet";
+      EXPECT_GE(query.position + n_queries(), n_tokens_) << "a query that is gone";
+      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, n_tokens_) << "pages that are not whole";
+      EXPECT_LE(query.k, query.n_pages);
+      const std::vector<float> logits = attention_(query.head, query.position, query.position + 1);
+      std::vector<float> pages(size_t{group_} * query.n_pages, -INFINITY), scores(query.n_pages);
+      for (uint32_t g = 0; g < group_; ++g)
+        for (uint32_t i = 0; i < query.n_pages * digests.page_tokens; ++i) {
+          float& page = pages[size_t{g} * query.n_pages + i / digests.page_tokens];
+          page = std::max(page, logits[size_t{g} * (query.position + 1) + query.first_page * digests.page_tokens + i]);
+        }
+      ScoreScratch scratch;
+      ORRERY_TRY(head_scores(pages, group_, rule, &scratch, scores));
+      Tokens best;
+      top_k(scores, query.k, &best);
+      std::sort(best.begin(), best.end());
+      for (uint32_t i = 0; i < query.k; ++i) query.out[i] = best[i] + query.first_page;
+      asked_pages_.push_back({query, n_tokens_});
+    }
+    return ok_status();
+  }
+
+  Status query_similarity(Span<float> out) override {
+    EXPECT_TRUE(within_);
+    for (uint32_t head = 0; head < out.size(); ++head) out[head] = similarity(layer_, head, n_tokens_);
+    return ok_status();
+  }
+
+  void move_last(uint32_t head, uint32_t n, uint32_t slot) override {
+    Tokens& held = held_[head];
+    ASSERT_LE(slot + 2 * n, held.size());
+    std::copy(held.end() - n, held.end(), held.begin() + slot);
+    held.resize(held.size() - n);
+    selected_[head] = std::min(selected_[head], static_cast<uint32_t>(held.size()));
+  }
+
   uint32_t group() const override { return group_; }
 
   Span<const uint32_t> positions(uint32_t head) const override { return held_[head]; }
@@ -194,9 +250,12 @@ class FakeSession final : public Heads {
     EXPECT_GT(visible_at, step_) << "a step that has passed";
     EXPECT_TRUE(pending_[head].what.empty()) << "a second refill of head " << head;
     EXPECT_GT(what.size(), 0u);
+    const bool paged = !policy_->digests().heads.empty();
     for (size_t i = 0; i < what.size(); ++i) {
-      EXPECT_LT(what[i].slot, selected_[head]) << "a generated token's slot";
-      EXPECT_LT(what[i].token, n_prompt_);
+      // Generated tokens are fetched by page alone: those in one that is still written stay where they are.
+      EXPECT_TRUE(paged || what[i].slot < selected_[head]) << "a generated token's slot";
+      EXPECT_LE(what[i].token + what[i].count, paged ? n_tokens_ : n_prompt_);
+      EXPECT_LE(what[i].slot + what[i].count, held_[head].size());
       EXPECT_NE(held_[head].at(what[i].slot), what[i].token) << "fetched, though it is there";
     }
     pending_[head].what.assign(what.begin(), what.end());
@@ -211,6 +270,14 @@ class FakeSession final : public Heads {
     std::vector<Replacement> what;
     uint64_t visible_at = 0;
   };
+  void place(uint32_t head) {
+    Pending& p = pending_[head];
+    if (p.what.empty() || p.visible_at > step_ + 1) return;
+    for (const Replacement& r : p.what)
+      for (uint32_t i = 0; i < r.count; ++i) held_[head].at(r.slot + i) = r.token + i;
+    p.what.clear();
+    check_unique(head);
+  }
   void check_unique(uint32_t head) const {
     std::vector<bool> seen(n_tokens_);
     for (const uint32_t p : held_[head]) {
@@ -225,12 +292,14 @@ class FakeSession final : public Heads {
   uint32_t group_, n_context_, query_rows_;
   uint32_t n_tokens_ = 0, n_prompt_ = 0;
   uint64_t step_ = 0, n_refills_ = 0;
-  bool settling_ = false;
+  bool settling_ = false, within_ = false;
+  uint32_t layer_ = 0;
   std::vector<uint32_t> capacity_, selected_;
   std::vector<Tokens> held_;             // the position in each slot
   std::vector<uint32_t> slots_;
   std::vector<Pending> pending_;
   std::vector<Asked> asked_;
+  std::vector<AskedPages> asked_pages_;
 };
 
 inline Tokens sorted(Tokens tokens) {

@@ -33,6 +33,9 @@ std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_keys) {
   return out;
 }
 
+// Of a layer's query in a KV head with the one before.
+float likeness(uint32_t layer, uint32_t head, uint32_t position) { return 1.0f - .5f * uniform({7, layer, head, position}) * uniform({8, layer, position}); }
+
 struct Model {
   const char* name;
   uint32_t n_kv_heads;
@@ -69,6 +72,12 @@ const Candidate kPolicies[] = {
     {"cake", {{"heads", "adaptive"}, {"pool", "none"}, {"tail", "31"}}},
     {"duoattention", {}},
     {"duoattention", {{"full_share", "0.3"}, {"sinks", "4"}, {"window", "5"}}},
+    {"freekv", {}},
+    {"freekv", {{"page", "8"}, {"sinks", "0"}, {"window", "20"}, {"first_layers", "1"}}},
+    {"freekv", {{"page", "4"}, {"sinks", "12"}, {"refresh", "0"}}},
+    {"freekv", {{"page", "4"}, {"tau", "0"}}},
+    {"quest", {}},
+    {"quest", {{"page", "8"}, {"sinks", "8"}, {"tau", "0.9"}}},
 };
 
 // The methods that choose by a window of queries and never refresh.
@@ -77,6 +86,7 @@ bool chooses_once(const Candidate& c) {
     if (std::string(c.policy) == name) return true;
   return false;
 }
+bool has_pages(const Candidate& c) { return std::string(c.policy) == "freekv" || std::string(c.policy) == "quest"; }
 std::string option(const Candidate& c, const char* name, const char* otherwise) {
   for (const auto& [key, value] : c.options)
     if (key == name) return value;
@@ -145,6 +155,36 @@ std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint
   return kept;
 }
 
+// The best pages by a position's query, as the policy has asked for them last (a page's score is its best key's), those before
+// and behind, and what is of no whole page yet.
+std::set<uint32_t> best_pages(const FakeSession& s, const FakeSession::AskedPages& when, uint32_t n) {
+  const PageQuery& asked = when.query;
+  const uint32_t page = s.page_tokens(), n_last = when.n_tokens / page - asked.first_page - asked.n_pages;
+  std::vector<double> scores(asked.n_pages);
+  const std::vector<float> logits = restless(asked.head, asked.position, asked.position + 1);
+  for (uint32_t q = 0; q < kGroup; ++q) {
+    std::vector<double> best(asked.n_pages, -1e30);
+    for (uint32_t i = 0; i < asked.n_pages * page; ++i)
+      best[i / page] = std::max(best[i / page], static_cast<double>(logits[q * (asked.position + 1) + asked.first_page * page + i]));
+    double sum = 0;
+    for (const double x : best) sum += std::exp(x);
+    for (uint32_t i = 0; i < asked.n_pages; ++i) scores[i] += std::exp(best[i]) / sum;
+  }
+  std::vector<uint32_t> order(asked.n_pages);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] * (1 + 1e-7); });
+  std::set<uint32_t> kept;
+  const auto add = [&](uint32_t p) {
+    for (uint32_t i = 0; i < page; ++i) kept.insert(p * page + i);
+  };
+  for (uint32_t p = 0; p < asked.first_page; ++p) add(p);
+  for (uint32_t i = 0; i < asked.k; ++i) add(asked.first_page + order[i]);
+  for (uint32_t p = n / page - n_last; p < n / page; ++p) add(p);
+  for (uint32_t i = n / page * page; i < n; ++i) kept.insert(i);
+  EXPECT_LE(kept.size(), s.capacity(asked.head));
+  return kept;
+}
+
 std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(tokens.begin(), tokens.end()); }
 
 // Capacities, and that what a head keeps is the best of its own or, in SyncKV, of a head of its layer that keeps all.
@@ -174,6 +214,13 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
     }
     if (kept.size() == n) continue;
     ASSERT_LT(share, 1.0);
+    if (has_pages(c)) {
+      for (const FakeSession::AskedPages& asked : s.asked_pages()) {
+        if (asked.query.head != head) continue;
+        ASSERT_EQ(kept, best_pages(s, asked, n)) << head;
+      }
+      ASSERT_FALSE(s.asked_pages().empty());
+    }
     if (chooses_once(c)) {
       // No head has less than the window, which is at most half of the mean.
       uint64_t total = 0, n_compressed = 0;
@@ -202,7 +249,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
 
 TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
   int n_runs = 0, n_again = 0;
-  uint64_t n_refills = 0;
+  uint64_t n_refills = 0, n_pages = 0, n_corrected = 0;
   for (const Model& m : kModels)
     for (const Candidate& c : kPolicies)
       for (const double share : {.2, .4, .6, .8, 1.0}) {
@@ -214,14 +261,21 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
           // SyncKV keeps one head of a layer at least, HeteroCache and DuoAttention the share they are asked to keep, and exempt layers
           // are all of what is not enough.
           const double n_layers = static_cast<double>(std::count(m.window.begin(), m.window.end(), 0));
-          const double full = std::string(c.policy) == "synckv" ? 1.0 / m.n_kv_heads : chooses_once(c) ? 1 / n_layers : .3;
+          const double full = std::string(c.policy) == "synckv" ? 1.0 / m.n_kv_heads
+                              : chooses_once(c)               ? 1 / n_layers
+                              : has_pages(c) ? .3 + std::stod(option(c, "first_layers", "0")) / n_layers
+                                                                  : .3;
           EXPECT_TRUE(share < 1 && share < full + .02) << made.status().message();
           continue;
         }
         ++n_runs;
         FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
         const bool streaming = std::string(c.policy) == "streaming" || std::string(c.policy) == "duoattention";   // rings
+        const bool paged = has_pages(c);
+        session.similarity = likeness;
+        std::map<uint32_t, FakeSession::AskedPages> latest;   // by head
         for (const uint32_t n_prompt : {1u, 20u, 300u}) {
+          session.forget();
           session.settle(n_prompt);
           check_settled(session, c, m, max_slots, share);
           if (HasFatalFailure()) return;
@@ -233,6 +287,25 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
             EXPECT_LT(share, 1.0) << "nothing is ever given up";
             check_settled(session, c, m, max_slots, share);
           }
+          // Pages are those that were asked for last: behind the step before, or, where a query has turned, before this one's.
+          const auto note = [&] {
+            for (const FakeSession::AskedPages& asked : session.asked_pages()) latest[asked.query.head] = asked;
+            session.forget();
+          };
+          const auto check = [&](uint32_t head) {
+            ASSERT_EQ(as_set(session.held()[head]), best_pages(session, latest[head], session.n_tokens())) << "step " << t << ", head " << head;
+          };
+          note();
+          for (const auto& [head, asked] : latest) check(head);
+          session.ask_layers(static_cast<uint32_t>(m.window.size()));
+          for (const FakeSession::AskedPages& asked : session.asked_pages()) {
+            const uint32_t head = asked.query.head;
+            latest[head] = asked;
+            const double tau = std::stod(option(c, "tau", std::string(c.policy) == "quest" ? "2" : ".8"));
+            if (likeness(head / m.n_kv_heads, head % m.n_kv_heads, session.n_tokens()) < tau) check(head), ++n_corrected;
+          }
+          n_pages += latest.size();
+          session.forget();
           session.commit();
           for (uint32_t head = 0; head < session.n_heads() && !HasFatalFailure(); ++head) {
             const Tokens& held = session.held()[head];
@@ -240,7 +313,7 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
             ASSERT_NE(std::find(held.begin(), held.end(), session.n_tokens() - 1), held.end()) << "the newest token";
             // Generated tokens lie behind the prompt's and stay there.
             const uint32_t first_generated = session.n_tokens() - static_cast<uint32_t>(held.size() - session.n_selected(head));
-            for (size_t i = session.n_selected(head); !streaming && !m.windowed(head) && i < held.size(); ++i)
+            for (size_t i = session.n_selected(head); !streaming && !paged && !m.windowed(head) && i < held.size(); ++i)
               ASSERT_EQ(held[i], first_generated + (i - session.n_selected(head))) << "head " << head;
             // A whole budget keeps everything where it is.
             for (size_t i = 0; share >= 1.0 && !m.windowed(head) && i < held.size(); ++i) ASSERT_EQ(held[i], i);
@@ -253,6 +326,8 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
   EXPECT_GE(n_runs, 450);
   EXPECT_GE(n_again, 300);
   EXPECT_GE(n_refills, 300u);
+  EXPECT_GE(n_pages, 10000u);
+  EXPECT_GE(n_corrected, 3000u);
 }
 
 // ---- When things change ----

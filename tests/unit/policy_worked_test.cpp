@@ -37,6 +37,21 @@ std::vector<float> noise(uint32_t head, uint32_t position, uint32_t n_keys) {
 constexpr Role kAnchor = Role::anchor, kVolatile = Role::volatile_head, kPivot = Role::pivot, kSatellite = Role::satellite;
 constexpr uint32_t kNo = kNoHead;
 
+// FreeKV: pages' bounds (10, 0, 9) and (0, 4, 3.5) of two query heads. The softmax's mean chooses page 0, a mean of the bounds
+// themselves would choose page 2.
+TEST(PolicyWorked, FreeKvsMeanOfSoftmaxes) {
+  const std::vector<float> bounds = {10, 0, 9, 0, 4, 3.5f};
+  std::vector<float> scores(3);
+  ScoreScratch scratch;
+  const Status status = head_scores(bounds, 2, {GroupReduce::mean, Pooling::none, 1, true, false}, &scratch, scores);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const double expected[] = {.371, .308, .321};
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(scores[i], expected[i], 5e-4);
+  Tokens best;
+  top_k(scores, 1, &best);
+  EXPECT_EQ(best, Tokens{0});
+}
+
 // N = 6, N_full = 3, L = 100, rho = .8 of the prompt: L_base = 60, and eq. 8 deals 180 tokens.
 TEST(PolicyWorked, HeteroCachesLengths) {
   const std::vector<Role> roles = {kPivot, kSatellite, kVolatile, kAnchor, kPivot, kSatellite};
