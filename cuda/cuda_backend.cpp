@@ -644,7 +644,14 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
 void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
-  const auto fill = [](const TopKeysJob& job, int32_t, TopKeysPart* part) { part->k = job.k, part->by_score = job.by_score; };
+  const auto fill = [&](const TopKeysJob& job, int32_t, TopKeysPart* part) {
+    part->k = job.k, part->by_score = job.by_score;
+    if (!job.n_common) return;
+    std::byte* among = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes + plan.pairs;
+    upload({address(among)}, job.among.data(), job.among.size() * sizeof(uint32_t));
+    part->among = reinterpret_cast<const uint32_t*>(among), part->n_among = static_cast<int32_t>(job.among.size());
+    part->by_score = 0, *job.n_common = 0;
+  };
   for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const TopKeysJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
     cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
     for (int32_t i = 0; i < n_parts; ++i) {
@@ -652,7 +659,10 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
       const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - owners[i]->first_position);
       if (k == 0) continue;
       const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t);
-      download(owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t));
+      if (part.among)
+        download(owners[i]->n_common, {address(found)}, sizeof(uint32_t));
+      else
+        download(owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t));
     }
   });
 }

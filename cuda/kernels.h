@@ -124,16 +124,19 @@ struct TopKeysPart {
   int32_t first_position, n_positions;
   int32_t first_entry;     // of the batch's queries
   uint32_t by_score;
+  const uint32_t* among;   // on the device, ascending: how many of these were found is the part's result; null: the keys are
+  int32_t n_among;
   // Of weights: whether their mean is asked for, the row of the results that it is summed in, how many of the job's positions
   // have been, and how many there are.
   uint32_t mean;
   int32_t slot, n_before, n_all;
 };
 // Where a batch's things lie in the scratch memory, in bytes: parts, tiles (kBatch, tile_stride), results (kBatch, stride; keys
-// that were found, of a part one behind the other, k each; or a mean of weights a row), entries. Strides count keys and tiles.
+// that were found, of a part one behind the other, k each; or their number; or a mean of weights a row), entries. An entry has room
+// for at least n_keys pairs at `pairs`, which selections in ascending order do not use. Strides count keys and tiles.
 struct TopKeysPlan {
   static constexpr int32_t kBatch = 10;   // queries
-  uint64_t tiles = 0, out = 0, entries = 0, entry_bytes = 0, bytes = 0;
+  uint64_t tiles = 0, out = 0, entries = 0, pairs = 0, entry_bytes = 0, bytes = 0;
   int64_t stride = 0, tile_stride = 0;
   int32_t group = 0;
   TopKeysPlan() = default;

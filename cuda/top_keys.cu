@@ -8,7 +8,8 @@
 // 2. Shares: what a tile's weights are worth in the whole softmax. A block has one query head.
 // 3. Scores: a thread pools one key's neighbours, head by head, and takes the mean or the maximum.
 // 4. Selection: one block of 1024 a query. The k-th score is found digit by digit (11, 10, 10 bits) by counting, and keys are
-//    written in ascending order, of equal scores the lower ones; by score they are sorted afterwards (bitonic).
+//    written in ascending order, of equal scores the lower ones; by score they are sorted afterwards (bitonic). Where their number among
+//    others is asked for, each is looked for in the list of these.
 //
 // Bytes: K once, and per query and key about (2 group + 8) * 4 of scratch: for 5 queries, a group of 4 and 32K keys of 128 in F16, 8 MiB
 // of K and 10 MiB of scratch that the second-level cache mostly holds: 30 us of a 4090's bandwidth, 80 us of a 3060's. The products, 84
@@ -46,7 +47,7 @@ __device__ __forceinline__ uint32_t* bits_of(const TopKeysWork& w, float* entry)
   return reinterpret_cast<uint32_t*>(sums_of(w, entry) + w.plan.group * w.plan.tile_stride);
 }
 __device__ __forceinline__ unsigned long long* pairs_of(const TopKeysWork& w, float* entry) {
-  return reinterpret_cast<unsigned long long*>(bits_of(w, entry) + w.plan.stride);
+  return reinterpret_cast<unsigned long long*>(reinterpret_cast<std::byte*>(entry) + w.plan.pairs);
 }
 __device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int entry) {
   const TopKeysPart* part = parts_of(w);
@@ -258,6 +259,28 @@ __device__ void write_selected(const uint32_t* bits, int n, Threshold least, uin
   }
 }
 
+// How many of `found` (n) are in `among`, which ascends; for every thread.
+__device__ unsigned count_common(const uint32_t* found, int n, const uint32_t* among, int n_among) {
+  __shared__ unsigned n_common;
+  if (threadIdx.x == 0) n_common = 0;
+  __syncthreads();
+  unsigned mine = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kSelectThreads) {
+    int first = 0, last = n_among;   // the first that is no less
+    while (first < last) {
+      const int middle = (first + last) / 2;
+      if (among[middle] < found[i])
+        first = middle + 1;
+      else
+        last = middle;
+    }
+    mine += first < n_among && among[first] == found[i];
+  }
+  atomicAdd(&n_common, mine);
+  __syncthreads();
+  return n_common;
+}
+
 __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork w) {
   const int index = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const TopKeysPart part = part_of(w, index);
@@ -269,6 +292,11 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
   unsigned long long* pairs = part.by_score ? pairs_of(w, entry) : nullptr;
   const Threshold least = find_threshold(bits, part.n_keys, static_cast<unsigned>(part.k));
   write_selected(bits, part.n_keys, least, out, pairs);
+  if (part.among) {
+    __syncthreads();   // all of them are written
+    const unsigned n_common = count_common(out, part.k, part.among, part.n_among);
+    if (thread == 0) *out = n_common;
+  }
   if (!pairs) return;
   int n = 1;
   while (n < part.k) n *= 2;
@@ -294,13 +322,14 @@ TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
   group = limits.n_heads / std::max(limits.n_kv_heads, 1);
   tile_stride = (keys + kPageTokens - 1) / kPageTokens;
   stride = tile_stride * kPageTokens;
-  int64_t pairs = 1;
-  while (pairs < keys) pairs *= 2;
+  int64_t n_pairs = 1;
+  while (n_pairs < keys) n_pairs *= 2;
   const auto aligned = [](int64_t n) { return static_cast<uint64_t>(n + 255) / 256 * 256; };
   tiles = aligned(kBatch * static_cast<int64_t>(sizeof(TopKeysPart)));
   out = tiles + aligned(kBatch * tile_stride * 8);
   entries = out + aligned(kBatch * stride * 4);
-  entry_bytes = aligned((group * stride + 2 * group * tile_stride + stride) * 4 + pairs * 8);
+  pairs = static_cast<uint64_t>(group * stride + 2 * group * tile_stride + stride) * 4;
+  entry_bytes = aligned(static_cast<int64_t>(pairs) + n_pairs * 8);
   bytes = entries + kBatch * entry_bytes;
 }
 

@@ -66,11 +66,18 @@ struct KvView {
   int32_t n_pages = 0;
 };
 
-// What a step's queries make of a KV head's keys, as attention leaves it: log2(e) * scale * q k of the head's slots in
-// order, for each query head of the group a row of floats.
-struct ScoreRows {
-  Ptr<float> data;                   // (group, stride)
-  int64_t stride = 0;                // whole tiles of kPageTokens: up to the last one's end anything may be written
+// What a step's queries make of a KV head's keys, as attention leaves it: the parts of each query head's softmax. With
+// y = log2(e) * scale * q k a key weighs 2^(y - unit), in units of its tile of kPageTokens, which are whole numbers; a NaN
+// weighs nothing.
+struct LeftWeights {
+  // A row of weights for each query head of the group, the head's slots in order, (group, stride); then their tiles' units,
+  // and the sums of their tiles' weights, (group, n_tiles()) each. 64-byte aligned.
+  Ptr<float> data;
+  int64_t stride = 0;                // whole tiles: up to the last one's end weights are 0
+  int64_t n_tiles() const { return stride / kPageTokens; }
+  static uint64_t bytes(int32_t group, int64_t stride) {
+    return static_cast<uint64_t>(group) * static_cast<uint64_t>(stride + 2 * (stride / kPageTokens)) * sizeof(float);
+  }
 };
 
 // The device-resident keys and values of one KV head where they are not all of the sequence's: slots in any order,
@@ -79,7 +86,7 @@ struct HeadView {
   const uint64_t* tiles = nullptr;   // device addresses, host memory; valid during the step
   int32_t n_keys = 0;                // slots attended to, the appended one included
   uint64_t append_at = 0;            // device address of the slot that the step's token is written to
-  ScoreRows scores = {};             // where given: attend() leaves them there (BackendInfo::leaves_scores)
+  LeftWeights left = {};             // where given: attend() leaves them there (BackendInfo::leaves_weights)
 };
 
 // One token to compute.
@@ -158,7 +165,8 @@ struct KeysJob {
   uint64_t offset = 0;
   int32_t n_keys = 0;
   int32_t first_position = 0, n_positions = 0;   // in the ring
-  ScoreRows scores = {};             // of a single position, as attention has left them: its query is not looked at then
+  // Of a single position, by attention over these keys and maybe more behind them: its query is not looked at then.
+  LeftWeights left = {};
 };
 struct KeysShape {
   KvFormat kv;
@@ -188,6 +196,9 @@ struct TopKeysJob : KeysJob {
   int32_t k = 0;                     // at most n_keys
   bool by_score = false;             // in the order of scores (ties: lower key first), else ascending keys
   uint32_t* out = nullptr;           // (n_positions, k) keys, host memory
+  // In place of `out`, of a single position: how many of these keys, which ascend, are among the k best.
+  Span<const uint32_t> among = {};
+  uint32_t* n_common = nullptr;
 };
 struct TopKeysShape : KeysShape {
   KeyScoring scoring;
@@ -221,7 +232,7 @@ struct BackendInfo {
   int32_t n_threads = 0;                  // host threads that take part
   bool unified_memory = false;            // device addresses are host addresses
   uint64_t device_bytes = 0;              // that an arena may take now; 0: the device's memory is the host's
-  bool leaves_scores = false;             // HeadView::scores and KeysJob::scores are used; else they are passed over
+  bool leaves_weights = false;            // HeadView::left and KeysJob::left are used; else they are passed over
 };
 
 class Backend {

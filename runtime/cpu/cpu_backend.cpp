@@ -492,7 +492,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     struct Item {
       KvHead kv;
       int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
-      ScoreRows scores;
+      LeftWeights left;
     };
     const auto item_of = [&](int64_t item) {
       Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}};
@@ -509,7 +509,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const HeadView* view = head_view(layer, head);
       i.kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
                   : kv_head(step_.rows[static_cast<size_t>(wave + i.row)].sequence, layer, head);
-      if (view) i.scores = view->scores;
+      if (view) i.left = view->left;
       return i;
     };
     const int64_t n_items = rows * row_items;
@@ -528,8 +528,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
                             shape.scale,
                             partial(i.row, i.head * group, i.split),
                             plan_.max_splits * floats,
-                            host(i.scores.data),
-                            i.scores.stride,
+                            weight_rows(i.left, group),
                             thread_scratch(thread)};
       kernels_.attend_decode(task);
     });

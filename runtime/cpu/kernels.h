@@ -77,6 +77,19 @@ static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // til
 // As floats: m, l, 14 unused, o[head_dim], padded to whole 64 bytes.
 static inline int64_t partial_floats(int64_t head_dim) { return 16 + (head_dim + 15) / 16 * 16; }
 
+// The parts of some queries' softmax, tile by tile (LeftWeights, KeyWeightsTask), as attention leaves them.
+struct WeightRows {
+  float* weights;         // (queries, stride), aligned for whole vectors; null: not wanted
+  float *units, *sums;    // (queries, tile_stride)
+  int64_t stride, tile_stride;
+};
+static inline WeightRows weight_rows(const LeftWeights& left, int32_t n_queries) {
+  if (!left.data) return {};
+  float* weights = reinterpret_cast<float*>(left.data.address);
+  float* units = weights + n_queries * left.stride;
+  return {weights, units, units + n_queries * left.n_tiles(), left.stride, left.n_tiles()};
+}
+
 // A generated token's queries against the keys at positions [first_key, last_key), all visible to it.
 struct DecodeTask {
   KvHead kv;
@@ -87,8 +100,7 @@ struct DecodeTask {
   float scale;
   float* partials;  // (n_queries) partials, partial_stride floats apart
   int64_t partial_stride;
-  float* scores;  // where not null, (n_queries) rows: the keys' scores, scale * log2(e) * q k, key k at [k]
-  int64_t score_stride;
+  WeightRows left;  // where wanted, first_key is at the start of a tile: keys' weights at [key], tiles' things at [tile]
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
@@ -113,9 +125,7 @@ struct PrefillTask {
 // what one tile's unit takes away its share gives back exactly. A NaN weighs nothing.
 struct KeyWeightsTask {
   KvHead kv;
-  // (head_dim) each; or where `scored`, y of the keys from first_key on, whole tiles: then kv and scale are not used.
-  const float* q[kQueryTile];
-  bool scored;
+  const float* q[kQueryTile];   // (head_dim) each
   float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0
   float* units[kQueryTile];     // (tiles) each
   float* sums[kQueryTile];      // (tiles) each: of out
@@ -127,19 +137,18 @@ struct KeyWeightsTask {
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
-// Rows of scores have this many floats of room on both sides, so that pooling reads beyond the ends.
-constexpr int64_t kScorePad = 64;
-
 // Such weights of the query heads of one group become one score per key (KeyScoring).
+constexpr int kMostPooled = 127;
 struct ScoresTask {
-  float* rows;  // (n_rows, n) `stride` apart, with room on both sides; overwritten
+  const float* rows;  // (n_rows, n) `stride` apart, whole tiles: of other keys from n on
   int64_t stride;
-  float *units, *sums;  // (n_rows, tiles) `tile_stride` apart; units are overwritten
+  const float *units, *sums;  // (n_rows, tiles) `tile_stride` apart
   int64_t tile_stride;
   int32_t n_rows;
   int64_t n;
-  KeyScoring scoring;  // pool_width at most 2 * kScorePad - 1
-  float* spare;        // (n) with room on both sides
+  KeyScoring scoring;  // pool_width at most kMostPooled
+  float* shares;       // (n_rows, tiles) `tile_stride` apart: scratch
+  float* out;          // (n)
 };
 
 struct Kernels {
@@ -177,8 +186,7 @@ struct Kernels {
   // Widens [low, high] (n each) to hold x.
   void (*widen)(const float* x, float* low, float* high, int32_t n);
   void (*key_weights)(const KeyWeightsTask& task);
-  // Where the scores are: one of the task's rows, or its spare one.
-  float* (*key_scores)(const ScoresTask& task);
+  void (*key_scores)(const ScoresTask& task);
 };
 
 extern const Kernels kPlainKernels;

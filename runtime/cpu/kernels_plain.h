@@ -13,6 +13,8 @@ void plain_attend_prefill(const PrefillTask& task);
 int64_t plain_attend_scratch_bytes(int32_t head_dim);
 void plain_widen(const float* x, float* low, float* high, int32_t n);
 void plain_key_weights(const KeyWeightsTask& task);
-float* plain_key_scores(const ScoresTask& task);
+void plain_key_scores(const ScoresTask& task);
+// A tile's y (n), of which the first `seen` count, become weights (kPageTokens), which is what KeyWeightsTask says of them.
+void plain_weigh_tile(const float* y, int64_t seen, float* weights, float* unit, float* sum);
 
 }  // namespace orrery::cpu

@@ -84,8 +84,11 @@ void plain_attend_decode(const DecodeTask& t) {
       const float* q = t.q + static_cast<int64_t>(h) * t.kv.head_dim;
       add_keys(q, t.scale, keys, values, first - start, last - start, t.kv.head_dim, &partial[0], &partial[1],
                partial + 16);
-      for (int64_t k = first; t.scores != nullptr && k < last; ++k)
-        t.scores[h * t.score_stride + k] = dot(q, keys + (k - start) * t.kv.head_dim, t.kv.head_dim) * t.scale * kLog2E;
+      if (t.left.weights == nullptr) continue;
+      float* row = t.left.weights + h * t.left.stride + first;
+      for (int64_t k = 0; k < last - first; ++k) row[k] = dot(q, keys + k * t.kv.head_dim, t.kv.head_dim) * t.scale * kLog2E;
+      const int64_t tile = h * t.left.tile_stride + first / kPageTokens;
+      plain_weigh_tile(row, last - first, row, t.left.units + tile, t.left.sums + tile);
     }
     first = last;
   }

@@ -1,6 +1,7 @@
 // Weights and scores of keys on the plain path, as their definitions read.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/kernels_plain.h"
@@ -18,26 +19,20 @@ float weight(float y, float unit) {
   return w > 0 ? w : 0.0f;
 }
 
-// What each tile's weights are worth in a row's softmax, in place of their units.
-void units_to_shares(float* units, const float* sums, int64_t n_tiles) {
+// What each tile's weights are worth in the softmax of a row's first n keys.
+void find_shares(const float* row, const float* units, const float* sums, int64_t n, float* shares) {
+  const int64_t n_tiles = (n + kPageTokens - 1) / kPageTokens;
+  const auto sum_of = [&](int64_t i) {
+    if (n >= (i + 1) * kPageTokens) return sums[i];
+    return std::accumulate(row + i * kPageTokens, row + n, 0.0f);   // of the others in the tile nothing
+  };
   float most = -INFINITY, total = 0;
   for (int64_t i = 0; i < n_tiles; ++i)
-    if (sums[i] > 0) most = std::fmax(most, units[i]);
-  const auto power = [&](int64_t i) { return sums[i] > 0 ? std::ldexp(1.0f, static_cast<int>(std::fmax(units[i] - most, -1000.0f))) : 0.0f; };
-  for (int64_t i = 0; i < n_tiles; ++i) total += sums[i] * power(i);
+    if (sum_of(i) > 0) most = std::fmax(most, units[i]);
+  const auto power = [&](int64_t i) { return sum_of(i) > 0 ? std::ldexp(1.0f, static_cast<int>(std::fmax(units[i] - most, -1000.0f))) : 0.0f; };
+  for (int64_t i = 0; i < n_tiles; ++i) total += sum_of(i) * power(i);
   const float inverse = total > 0 ? 1.0f / total : 0.0f;
-  for (int64_t i = 0; i < n_tiles; ++i) units[i] = power(i) * inverse;
-}
-
-void pool_row(const float* in, float* out, int64_t n, const KeyScoring& scoring) {
-  const int64_t half = scoring.pool_width / 2;
-  const bool max = scoring.pooling == KeyScoring::Pooling::max;
-  for (int64_t i = 0; i < n; ++i) {
-    float x = max ? -INFINITY : 0.0f;
-    for (int64_t j = std::max<int64_t>(0, i - half); j <= std::min(n - 1, i + half); ++j)
-      x = max ? std::fmax(x, in[j]) : x + in[j];
-    out[i] = max ? x : x / static_cast<float>(scoring.pool_width);
-  }
+  for (int64_t i = 0; i < n_tiles; ++i) shares[i] = power(i) * inverse;
 }
 
 }  // namespace
@@ -46,13 +41,21 @@ void plain_widen(const float* x, float* low, float* high, int32_t n) {
   for (int32_t i = 0; i < n; ++i) low[i] = std::fmin(x[i], low[i]), high[i] = std::fmax(x[i], high[i]);
 }
 
+void plain_weigh_tile(const float* y, int64_t seen, float* weights, float* unit, float* sum) {
+  float largest = -INFINITY;
+  for (int64_t k = 0; k < seen; ++k) largest = std::fmax(largest, y[k]);
+  *unit = largest == -INFINITY ? 0.0f : std::nearbyint(largest);
+  *sum = 0;
+  for (int64_t k = 0; k < seen; ++k) *sum += weights[k] = weight(y[k], *unit);
+  for (int64_t k = seen; k < kPageTokens; ++k) weights[k] = 0;
+}
+
 void plain_key_weights(const KeyWeightsTask& t) {
   float* key = reinterpret_cast<float*>(t.scratch);
   for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
     const int64_t n = std::min<int64_t>(kPageTokens, t.last_key - start), at = start - t.first_key;
     const int64_t tile = at / kPageTokens;
-    for (int32_t i = 0; t.scored && i < t.n_queries; ++i) std::copy_n(t.q[i] + at, n, t.out[i] + at);
-    for (int64_t k = 0; !t.scored && k < n; ++k) {
+    for (int64_t k = 0; k < n; ++k) {
       const std::byte* at_key = kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * 2 * t.kv.vector_bytes;
       float* lowest = key + t.kv.head_dim;
       load_kv(kv_tensor_type(t.kv.type), at_key, t.kv.head_dim, key);
@@ -66,38 +69,30 @@ void plain_key_weights(const KeyWeightsTask& t) {
     }
     for (int32_t i = 0; i < t.n_queries; ++i) {
       float* out = t.out[i] + at;
-      float largest = -INFINITY, sum = 0;
-      const int64_t seen = std::clamp<int64_t>(t.ends[i] - start, 0, n);
-      for (int64_t k = 0; k < seen; ++k) largest = std::fmax(largest, out[k]);
-      const float unit = largest == -INFINITY ? 0.0f : std::nearbyint(largest);
-      for (int64_t k = 0; k < seen; ++k) sum += out[k] = weight(out[k], unit);
-      for (int64_t k = seen; k < kPageTokens; ++k) out[k] = 0;
-      t.units[i][tile] = unit;
-      t.sums[i][tile] = sum;
+      plain_weigh_tile(out, std::clamp<int64_t>(t.ends[i] - start, 0, n), out, &t.units[i][tile], &t.sums[i][tile]);
     }
   }
 }
 
-float* plain_key_scores(const ScoresTask& t) {
-  const bool pools = t.scoring.pooling != KeyScoring::Pooling::none;
+void plain_key_scores(const ScoresTask& t) {
+  using Pooling = KeyScoring::Pooling;
+  const int64_t half = t.scoring.pooling == Pooling::none ? 0 : t.scoring.pool_width / 2;
+  const bool max_pooled = t.scoring.pooling == Pooling::max;
   for (int32_t r = 0; r < t.n_rows; ++r) {
-    float* row = t.rows + r * t.stride;
-    float* shares = t.units + r * t.tile_stride;
-    units_to_shares(shares, t.sums + r * t.tile_stride, (t.n + kPageTokens - 1) / kPageTokens);
-    for (int64_t i = 0; i < t.n; ++i) row[i] *= shares[i / kPageTokens];
-    if (!pools) continue;
-    pool_row(row, t.spare, t.n, t.scoring);
-    std::copy_n(t.spare, t.n, row);
-  }
-  for (int64_t i = 0; i < t.n; ++i) {
-    float x = t.rows[i];
-    for (int32_t r = 1; r < t.n_rows; ++r) {
-      const float y = t.rows[r * t.stride + i];
-      x = t.scoring.max_of_group ? std::fmax(x, y) : x + y;
+    const float* row = t.rows + r * t.stride;
+    float* shares = t.shares + r * t.tile_stride;
+    find_shares(row, t.units + r * t.tile_stride, t.sums + r * t.tile_stride, t.n, shares);
+    for (int64_t i = 0; i < t.n; ++i) {
+      float x = 0;   // no weight is less
+      for (int64_t j = std::max<int64_t>(0, i - half); j <= std::min(t.n - 1, i + half); ++j) {
+        const float w = row[j] * shares[j / kPageTokens];
+        x = max_pooled ? std::fmax(x, w) : x + w;
+      }
+      if (t.scoring.pooling == Pooling::avg) x /= static_cast<float>(t.scoring.pool_width);
+      t.out[i] = r == 0 ? x : t.scoring.max_of_group ? std::fmax(t.out[i], x) : t.out[i] + x;
     }
-    t.rows[i] = t.scoring.max_of_group ? x : x / static_cast<float>(t.n_rows);
   }
-  return t.rows;
+  for (int64_t i = 0; i < t.n && !t.scoring.max_of_group; ++i) t.out[i] /= static_cast<float>(t.n_rows);
 }
 
 }  // namespace orrery::cpu

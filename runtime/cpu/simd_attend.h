@@ -8,8 +8,10 @@
 // query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
 // the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
 // one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
-// as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 31 GB/s where the keys lie in the caches, 32 merely
-// read from memory, 26 here, 11 without asking).  Block formats are bound by arithmetic: four products for every value.
+// as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
+// read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse: what is asked for while two
+// dozen lines are on their way is dropped).  Block formats are bound by arithmetic: four products for every value.  A tile's
+// weights, where they are left to others, are a sixteenth of its bytes, go past the caches, and take a tenth of its time.
 //
 // Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
 // products of small float matrices (simd_gemm.h).
@@ -47,6 +49,13 @@ inline V::F power_of_two(V::F x) {
   const V::F shifted = V::add(x, V::set(kWhole));
   const V::F r = V::sub(x, V::sub(shifted, V::set(kWhole)));
   return V::zero_below(V::mul(power_of_fraction(r), V::exponent(shifted)), x, -126.0f);
+}
+
+// 2^(y - unit), unit a whole number: y's own is taken away from it, so that a unit changes nothing but the exponent. 0 below -126,
+// NaN for NaN.
+inline V::F weight_of(V::F y, V::F unit) {
+  const V::F whole = V::nearest(y), z = V::sub(whole, unit);
+  return V::zero_below(V::mul(power_of_fraction(V::sub(y, whole)), V::exponent(V::add(z, V::set(kWhole)))), z, -126.0f);
 }
 
 inline int32_t padded_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -238,8 +247,8 @@ void decode_values(const KvHead& kv, const std::byte* tile, const std::byte* nex
   if (left) decode_values_block<kType, G, 1>(kv, tile, next, first, last, decay, whole, left, s);
 }
 
-// scores[t][query] become weights.  Lane i of m, l and decay belongs to query i % G: m is the same in all of a
-// query's lanes, l has its parts.
+// scores[t][query] become weights, in units of 2^m; m is rounded.  Lane i of m, l and decay belongs to query i % G: m is the same in
+// all of a query's lanes, l has its parts.
 template <int G>
 void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float* decays) {
   constexpr int kVectors = kTile * G / V::kLanes;
@@ -247,19 +256,56 @@ void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float*
   for (int i = last * G; i < kTile * G; ++i) scores[i] = -kInfinity;
   V::F largest = *m;
   for (int i = 0; i < kVectors; ++i) largest = V::max(V::load(scores + i * V::kLanes), largest);
-  largest = V::fold_max(largest, G);
+  largest = V::nearest(V::fold_max(largest, G));
   // Scores of -infinity weigh nothing, also where there is nothing else.
   const V::F base = V::equal_select(largest, -kInfinity, V::zero(), largest);
   const V::F decay = power_of_two(V::sub(*m, base));
   V::F sum = V::mul(*l, decay);
   for (int i = 0; i < kVectors; ++i) {
-    const V::F p = power_of_two(V::sub(V::load(scores + i * V::kLanes), base));
+    const V::F p = weight_of(V::load(scores + i * V::kLanes), base);
     V::store(scores + i * V::kLanes, p);
     sum = V::add(sum, p);
   }
   *m = largest;
   *l = sum;
   V::store(decays, decay);
+}
+
+// A tile's weights[t][query] to rows of their own, those of queries from first_query on, n <= G.
+template <int G>
+void leave_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& left) {
+  constexpr int kQueries = 4, kParts = V::kLanes / kQueries;  // a transposition's, and keys of each in vectors
+  alignas(64) float units[V::kLanes];
+  V::store(units, V::equal_select(m, -kInfinity, V::zero(), m));
+  const auto row = [&](int g) { return left.weights + (first_query + g) * left.stride + tile * kTile; };
+  V::F sums[G];
+  for (int g = 0; g < G; ++g) sums[g] = V::zero();
+  const auto put = [&](int g, int t, V::F x) {
+    x = V::max(x, V::zero());  // NaN weighs nothing
+    V::store_past(row(g) + t, x);
+    sums[g] = V::add(sums[g], x);
+  };
+  if (G < kQueries) {
+    for (int g = 0; g < n; ++g)
+      for (int t = 0; t < kTile; t += V::kLanes) {
+        alignas(64) float x[V::kLanes];
+        for (int i = 0; i < V::kLanes; ++i) x[i] = weights[(t + i) * G + g];
+        put(g, t, V::load(x));
+      }
+  } else {
+    for (int t = 0; t < kTile; t += kParts * V::kLanes)
+      for (int first = 0; first < n; first += kQueries) {
+        V::F x[V::kLanes];
+        for (int i = 0; i < V::kLanes; ++i) x[i] = V::load_fours(weights + (t + i) * G + first, V::kLanes * G);
+        V::transpose(x);
+        for (int g = 0; g < kQueries && first + g < n; ++g)
+          for (int part = 0; part < kParts; ++part) put(first + g, t + part * V::kLanes, x[part * kQueries + g]);
+      }
+  }
+  for (int g = 0; g < n; ++g) {
+    left.units[(first_query + g) * left.tile_stride + tile] = units[g];
+    left.sums[(first_query + g) * left.tile_stride + tile] = V::sum(sums[g]);
+  }
 }
 
 // `n` <= G queries from task.q + first_query * head_dim on.
@@ -284,12 +330,9 @@ void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScr
       decode_scores<kType, G, !in_blocks(kType)>(t.kv, tile, next, first, last, s);
     else
       decode_scores<kType, G, false>(t.kv, tile, next, first, last, s);
-    for (int g = 0; t.scores != nullptr && g < n; ++g) {
-      float* row = t.scores + (first_query + g) * t.score_stride + start;
-      for (int i = first; i < last; ++i) row[i] = s.scores[i * G + g];
-    }
     alignas(64) float decays[V::kLanes];
     decode_softmax<G>(s.scores, first, last, &m, &l, decays);
+    if (t.left.weights != nullptr) leave_weights<G>(s.scores, m, first_query, n, start / kTile, t.left);
     decode_values<kType, G>(t.kv, tile, next, first, last, decays, s);
     key = start + last;
   }
@@ -302,6 +345,7 @@ void decode_queries(const DecodeTask& t, int first_query, int n, const DecodeScr
     partial[1] = ls[g];
     for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<kType>(i)] = s.o[g * dim + i] * unit_at<kType>(i);
   }
+  if (t.left.weights != nullptr) V::finish_stores();
 }
 
 template <KvType kType>

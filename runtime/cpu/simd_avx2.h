@@ -25,6 +25,12 @@ struct V : ByteProducts {
   static F load(const float* p) { return _mm256_loadu_ps(p); }
   static void hold(F& x) { asm("" : "+x"(x)); }  // in a register: not loaded again where it is used
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+  // Past the caches, to an aligned place that nobody reads before finish_stores().
+  static void store_past(float* p, F x) { _mm256_stream_ps(p, x); }
+  static void finish_stores() { _mm_sfence(); }
+  static F load_fours(const float* p, int step) {  // lanes 4 i + j: p[step * i + j]
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + step), 1);
+  }
   static I first(int n) {  // n < 8
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane_numbers());
   }

@@ -31,6 +31,18 @@ struct V {
 #endif
   }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  // Past the caches, to an aligned place that nobody reads before finish_stores().
+  static void store_past(float* p, F x) {
+    _mm256_stream_ps(p, _mm512_castps512_ps256(x));
+    _mm256_stream_ps(p + 8, _mm512_extractf32x8_ps(x, 1));
+  }
+  static void finish_stores() { _mm_sfence(); }
+  static F load_fours(const float* p, int step) {  // lanes 4 i + j: p[step * i + j]
+    F x = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(p + step), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(p + 2 * step), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps(p + 3 * step), 3);
+  }
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }  // n < 16
   static F load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store_part(float* p, F x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }

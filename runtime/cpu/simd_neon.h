@@ -36,6 +36,9 @@ struct V {
     vst1q_f32(p, x.a);
     vst1q_f32(p + 4, x.b);
   }
+  static void store_past(float* p, F x) { store(p, x); }
+  static void finish_stores() {}
+  static F load_fours(const float* p, int step) { return {vld1q_f32(p), vld1q_f32(p + step)}; }  // lanes 4 i + j: p[step * i + j]
   static F load_part(const float* p, int n) {  // n < 8, zeros after
     float lanes[8] = {};
     __builtin_memcpy(lanes, p, static_cast<size_t>(n) * 4);

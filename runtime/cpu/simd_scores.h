@@ -1,6 +1,7 @@
 // Softmax weights of queries over keys, and what a group's weights come to for each key; written over V, after
 // simd_attend.h.  A tile of keys is converted and transposed once for all queries of a task, as prefill's attention
-// does it, and its scores become weights before they leave the cache; rows are then read once more.
+// does it, and its scores become weights before they leave the cache; rows are then read once more. Attention leaves such
+// weights as well: of a query that has attended only this second reading is left to do.
 #pragma once
 
 #include "runtime/cpu/simd_attend.h"
@@ -48,9 +49,7 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum)
   const float most = V::largest(largest);
   const V::F base = V::nearest(V::set(most == -kInfinity ? 0.0f : most));
   for (int i = 0; i < kVectors; ++i) {
-    const V::F whole = V::nearest(y[i]), z = V::sub(whole, base);
-    const V::F w = V::mul(power_of_fraction(V::sub(y[i], whole)), V::exponent(V::add(z, V::set(kWhole))));
-    const V::F x = V::max(V::zero_below(w, z, -126.0f), V::zero());  // NaN weighs nothing
+    const V::F x = V::max(weight_of(y[i], base), V::zero());  // NaN weighs nothing
     V::store(out + i * V::kLanes, x);
     total = V::add(total, x);
   }
@@ -58,18 +57,6 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum)
   V::store(lanes, base);
   *unit = lanes[0];
   *sum = V::sum(total);
-}
-
-void weigh_scores(const KeyWeightsTask& t) {
-  for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
-    const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
-    const int64_t at = start - t.first_key;
-    for (int i = 0; i < t.n_queries; ++i) {
-      const int64_t seen = t.ends[i] - start;
-      weigh_tile(t.q[i] + at, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile,
-                 t.sums[i] + at / kTile);
-    }
-  }
 }
 
 template <KvType kType>
@@ -123,7 +110,6 @@ void widen(const float* x, float* low, float* high, int32_t n) {
 }
 
 void key_weights(const KeyWeightsTask& t) {
-  if (t.scored) return weigh_scores(t);
   switch (t.kv.type) {
     case KvType::f32:
       return weights_of<KvType::f32>(t);
@@ -136,77 +122,114 @@ void key_weights(const KeyWeightsTask& t) {
   }
 }
 
-// What each tile's weights are worth in the softmax of a row, times `factor`, in place of their units.
-void units_to_shares(float* units, const float* sums, int64_t n_tiles, float factor) {
-  float most = -kInfinity, total = 0;
-  for (int64_t i = 0; i < n_tiles; ++i)
-    if (sums[i] > 0 && units[i] > most) most = units[i];
-  for (int64_t i = 0; i < n_tiles; ++i) {
-    units[i] = sums[i] > 0 ? power_of_two(units[i] - most) : 0.0f;
-    total += sums[i] * units[i];
+// What each tile's weights are worth in the softmax of a row's first n keys, times `factor`.
+void find_shares(const float* row, const float* units, const float* sums, int64_t n, float factor, float* shares) {
+  const int64_t n_tiles = (n + kTile - 1) / kTile, whole = n_tiles / V::kLanes * V::kLanes;
+  const int left = static_cast<int>(n_tiles - whole);
+  // Where n ends within a tile its sum is of other keys as well.
+  __builtin_memcpy(shares, sums, static_cast<size_t>(n_tiles) * sizeof(float));
+  if (n % kTile != 0) {
+    shares[n_tiles - 1] = 0;
+    for (int64_t i = (n_tiles - 1) * kTile; i < n; ++i) shares[n_tiles - 1] += row[i];
   }
-  const float inverse = total > 0 ? factor / total : 0.0f;
-  for (int64_t i = 0; i < n_tiles; ++i) units[i] *= inverse;
+  const auto sum = [&](int64_t i) { return i < whole ? V::load(shares + i) : V::load_part(shares + i, left); };
+  // Tiles without weight have no unit. Lanes that there are not are such.
+  const auto unit = [&](int64_t i) {
+    return V::equal_select(sum(i), 0.0f, V::set(-kInfinity), i < whole ? V::load(units + i) : V::load_part(units + i, left));
+  };
+  V::F most = V::set(-kInfinity), total = V::zero();
+  for (int64_t i = 0; i < n_tiles; i += V::kLanes) most = V::max(unit(i), most);
+  const float base = V::largest(most);
+  if (base == -kInfinity) return;   // all are 0
+  for (int64_t i = 0; i < n_tiles; i += V::kLanes) {
+    const V::F share = power_of_two(V::sub(unit(i), V::set(base)));
+    total = V::fma(sum(i), share, total);
+    if (i < whole)
+      V::store(shares + i, share);
+    else
+      V::store_part(shares + i, share, left);
+  }
+  const float inverse = factor / V::sum(total);
+  for (int64_t i = 0; i < n_tiles; ++i) shares[i] *= inverse;
 }
 
-void pool_row(float* in, float* out, int64_t n, const KeyScoring& scoring) {
-  const int half = scoring.pool_width / 2;
+// How a row's scores meet those that are there.
+enum class Meet { first, sum, max };
+
+// out[i] meets what in[i - half .. i + half] pool to, i < n; `in` may be read half a vector's width beyond its ends.
+template <Meet kMeet>
+void pool_row(const float* in, float* out, int n, const KeyScoring& scoring) {
   const bool max = scoring.pooling == KeyScoring::Pooling::max;
-  for (int i = 0; i < half; ++i) in[-1 - i] = in[n + i] = max ? -kInfinity : 0.0f;
-  const V::F share = V::set(1.0f / static_cast<float>(scoring.pool_width));
-  for (int64_t i = 0; i < n; i += V::kLanes) {
-    V::F x = V::load(in + i - half);
-    if (max) {
-      for (int j = 1; j < scoring.pool_width; ++j) x = V::max(V::load(in + i - half + j), x);
-    } else {
-      for (int j = 1; j < scoring.pool_width; ++j) x = V::add(x, V::load(in + i - half + j));
-      x = V::mul(x, share);
+  const int width = scoring.pooling == KeyScoring::Pooling::none ? 1 : scoring.pool_width;
+  const V::F share = V::set(1.0f / static_cast<float>(width));
+  in -= width / 2;
+  for (int i = 0; i < n; i += V::kLanes) {
+    V::F x = V::load(in + i);
+    for (int j = 1; j < width; ++j) x = max ? V::max(V::load(in + i + j), x) : V::add(x, V::load(in + i + j));
+    if (!max) x = V::mul(x, share);
+    const int left = n - i;
+    if (kMeet != Meet::first) {
+      const V::F before = left < V::kLanes ? V::load_part(out + i, left) : V::load(out + i);
+      x = kMeet == Meet::sum ? V::add(before, x) : V::max(x, before);
     }
-    V::store(out + i, x);
+    if (left < V::kLanes)
+      V::store_part(out + i, x, left);
+    else
+      V::store(out + i, x);
   }
 }
 
-// rows[0] becomes the sum or the maximum of all rows, each tile times its share.
+// out (of keys [first, last), whole vectors) becomes the sum or the maximum of n_rows rows from `row` on, each tile times its share.
 template <bool kMax>
-void reduce_rows(const ScoresTask& t) {
-  for (int64_t tile = 0; tile * kTile < t.n; ++tile) {
-    const int64_t first = tile * kTile, last = t.n - first < kTile ? t.n : first + kTile;
-    for (int64_t i = first; i < last; i += V::kLanes) {
-      V::F x = V::mul(V::load(t.rows + i), V::set(t.units[tile]));
-      for (int32_t r = 1; r < t.n_rows; ++r) {
-        const V::F w = V::load(t.rows + r * t.stride + i), share = V::set(t.units[r * t.tile_stride + tile]);
+void reduce_rows(const ScoresTask& t, int32_t row, int32_t n_rows, int64_t first, int64_t last, float* out) {
+  const float *rows = t.rows + row * t.stride, *shares = t.shares + row * t.tile_stride;
+  for (int64_t at = first; at < last;) {
+    const int64_t tile = at / kTile, end = last < (tile + 1) * kTile ? last : (tile + 1) * kTile;
+    for (; at < end; at += V::kLanes) {
+      V::F x = V::mul(V::load(rows + at), V::set(shares[tile]));
+      for (int32_t r = 1; r < n_rows; ++r) {
+        const V::F w = V::load(rows + r * t.stride + at), share = V::set(shares[r * t.tile_stride + tile]);
         x = kMax ? V::max(V::mul(w, share), x) : V::fma(w, share, x);
       }
-      V::store(t.rows + i, x);
+      V::store(out + (at - first), x);
     }
   }
 }
 
-float* key_scores(const ScoresTask& t) {
+// A stretch of keys at a time, and what pooling sees beside it: neither leaves the first-level cache.
+void key_scores(const ScoresTask& t) {
   using Pooling = KeyScoring::Pooling;
-  const bool pools = t.scoring.pooling != Pooling::none;
-  const int64_t n_tiles = (t.n + kTile - 1) / kTile;
+  constexpr int kStretch = 16 * kTile;
+  alignas(64) float room[kTile + kStretch + kTile];
+  float* scores = room + kTile;
+  const bool max_of_group = t.scoring.max_of_group, pools = t.scoring.pooling != Pooling::none;
   // Mean and average commute, and so do the two maxima: one row is pooled instead of all.
-  const bool commute = t.scoring.max_of_group == (t.scoring.pooling == Pooling::max);
-  for (int32_t r = 0; r < t.n_rows; ++r) {
-    float* shares = t.units + r * t.tile_stride;
-    units_to_shares(shares, t.sums + r * t.tile_stride, n_tiles,
-                    t.scoring.max_of_group ? 1.0f : 1.0f / static_cast<float>(t.n_rows));
-    if (!pools || commute) continue;
-    ScoresTask row = t;
-    row.rows += r * t.stride, row.units = shares, row.n_rows = 1;
-    reduce_rows<false>(row);
-    pool_row(row.rows, t.spare, t.n, t.scoring);
-    __builtin_memcpy(row.rows, t.spare, static_cast<size_t>(t.n) * sizeof(float));
-    for (int64_t i = 0; i < n_tiles; ++i) shares[i] = 1.0f;
+  const bool together = !pools || max_of_group == (t.scoring.pooling == Pooling::max);
+  const int64_t end = (t.n + kTile - 1) / kTile * kTile;
+  for (int32_t r = 0; r < t.n_rows; ++r)
+    find_shares(t.rows + r * t.stride, t.units + r * t.tile_stride, t.sums + r * t.tile_stride, t.n,
+                max_of_group ? 1.0f : 1.0f / static_cast<float>(t.n_rows), t.shares + r * t.tile_stride);
+  for (int64_t first = 0; first < t.n; first += kStretch) {
+    const int n = static_cast<int>(t.n - first < kStretch ? t.n - first : kStretch);
+    // What lies beyond the ends is 0, since no weight is less.
+    const int64_t from = !pools || first == 0 ? first : first - kTile;
+    const int64_t to = end < first + kStretch + kTile ? end : first + kStretch + (pools ? kTile : 0);
+    for (int i = -kTile; i < from - first; ++i) scores[i] = 0;
+    for (int32_t r = 0; r < (together ? 1 : t.n_rows); ++r) {
+      float *reduced = scores + (from - first), *out = t.out + first;
+      if (max_of_group && together)
+        reduce_rows<true>(t, 0, t.n_rows, from, to, reduced);
+      else
+        reduce_rows<false>(t, r, together ? t.n_rows : 1, from, to, reduced);
+      for (int64_t i = (to < t.n ? to : t.n) - first; i < kStretch + kTile; ++i) scores[i] = 0;
+      if (r == 0)
+        pool_row<Meet::first>(scores, out, n, t.scoring);
+      else if (max_of_group)
+        pool_row<Meet::max>(scores, out, n, t.scoring);
+      else
+        pool_row<Meet::sum>(scores, out, n, t.scoring);
+    }
   }
-  if (t.scoring.max_of_group)
-    reduce_rows<true>(t);
-  else
-    reduce_rows<false>(t);
-  if (!pools || !commute) return t.rows;
-  pool_row(t.rows, t.spare, t.n, t.scoring);
-  return t.spare;
 }
 
 }  // namespace

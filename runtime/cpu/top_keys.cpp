@@ -65,16 +65,16 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
         parts[n_parts++] = {&job, next_position, count, n_entries};
         n_entries += count;
         next_position += count;
-        most_keys = std::max<int64_t>(most_keys, job.n_keys);
+        if (!job.left.data) most_keys = std::max<int64_t>(most_keys, job.n_keys);
       }
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
-    const int64_t stretches = div_up(most_keys, kKeysPerItem);
+    const int64_t stretches = div_up(most_keys, kKeysPerItem);   // 0: no weights are missing
     work.pool->run(n_parts * stretches, [&](int64_t item, int32_t thread) {
       const Part<Job>& part = parts[item / stretches];
       const int64_t first = item % stretches * kKeysPerItem;
       const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
-      if (first >= last) return;
+      if (first >= last || part.job->left.data) return;
       KeyWeightsTask task;
       task.kv = {shape.kv.type, dim, part.job->tiles, part.job->offset, shape.kv.vector_bytes()};
       task.first_key = first;
@@ -82,18 +82,15 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       task.scale = shape.scale;
       task.bounds = shape.bounds;
       task.scratch = work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes;
-      const ScoreRows& left = part.job->scores;
-      task.scored = static_cast<bool>(left.data);
       task.n_queries = 0;
       for (int32_t i = 0; i < part.count; ++i)
         for (int32_t g = 0; g < group; ++g) {
-          task.q[task.n_queries] = task.scored
-                                       ? reinterpret_cast<const float*>(left.data.address) + g * left.stride + first
-                                       : query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
-          const int64_t entry = part.entry + i, tile = g * scratch.tile_stride() + first / kPageTokens;
-          task.out[task.n_queries] = scratch.rows(work.base, entry) + g * scratch.stride() + first;
-          task.units[task.n_queries] = scratch.units(work.base, entry) + tile;
-          task.sums[task.n_queries] = scratch.sums(work.base, entry) + tile;
+          const WeightRows rows = scratch.rows(work.base, part.entry + i);
+          const int64_t tile = g * rows.tile_stride + first / kPageTokens;
+          task.q[task.n_queries] = query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
+          task.out[task.n_queries] = rows.weights + g * rows.stride + first;
+          task.units[task.n_queries] = rows.units + tile;
+          task.sums[task.n_queries] = rows.sums + tile;
           task.ends[task.n_queries] = causal ? int64_t{part.job->first_position} + part.first + i + 1 : last;
           if (++task.n_queries == kQueryTile) work.kernels.key_weights(task), task.n_queries = 0;
         }
@@ -114,11 +111,53 @@ const Part<Job>& part_of(Span<const Part<Job>> parts, int64_t entry) {
 
 TopKeysScratch::TopKeysScratch(int32_t max_keys, int32_t group) : group_(group) {
   if (max_keys <= 0) return;
-  stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(max_keys), 16)) + 2 * kScorePad;
+  stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(max_keys), kPageTokens));
   tile_stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(div_up(max_keys, kPageTokens)), 16));
-  const int64_t floats = (group_ + 1) * stride_ + 2 * stride_ + 2 * group_ * tile_stride_;
+  const int64_t floats = (group_ + 3) * stride_ + 3 * group_ * tile_stride_;
   entry_bytes_ = static_cast<uint64_t>(floats) * sizeof(float);
 }
+
+namespace {
+
+// The least of the k best.
+struct Least {
+  uint32_t bits;
+  int64_t n_equal;   // so many that are equal to it are among them, lower ones first
+  int64_t n_left;    // keys that have its first digits, or larger ones
+};
+
+// k >= 1. candidates: bits of all scores (n), then the keys that are left, ascending.
+Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* candidates) {
+  uint32_t *bits = candidates, *left = candidates + n;
+  for (int64_t i = 0; i < n; ++i) bits[i] = bits_of(scores[i]);
+  // The k-th largest's first digits; then those that have them, or larger ones, are looked at alone: few more than k.
+  constexpr uint32_t kFirst = 2048, kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
+  Least least{0, k, 0};
+  int64_t i = 0;
+  uint32_t firsts[2][kFirst] = {};   // in turn, so that equal neighbours do not wait for each other
+  for (; i + 2 <= n; i += 2)
+    for (int j = 0; j < 2; ++j) ++firsts[j][bits[i + j] >> 20];
+  for (; i < n; ++i) ++firsts[0][bits[i] >> 20];
+  uint32_t last = find_digit(kFirst, &least.n_equal, [&](uint32_t d) {
+    return int64_t{firsts[0][d]} + firsts[1][d];
+  });
+  for (i = 0; i < n; ++i) {            // without branches: they would be guesses
+    left[least.n_left] = static_cast<uint32_t>(i);
+    least.n_left += bits[i] >> 20 >= last;
+  }
+  for (const int shift : {10, 0}) {
+    uint32_t counts[kDigits] = {};
+    for (i = 0; i < least.n_left; ++i) {
+      const uint32_t x = bits[left[i]];
+      counts[x >> shift & (kDigits - 1)] += x >> (shift + 10) == last;
+    }
+    last = last << 10 | find_digit(kDigits, &least.n_equal, [&](uint32_t d) { return int64_t{counts[d]}; });
+  }
+  least.bits = last;
+  return least;
+}
+
+}  // namespace
 
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out) {
   if (k <= 0) return;
@@ -126,40 +165,37 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(i);
     return;
   }
-  uint32_t *bits = candidates, *left = candidates + n;
-  for (int64_t i = 0; i < n; ++i) bits[i] = bits_of(scores[i]);
-  // The k-th largest's first digits; then those that have them, or larger ones, are looked at alone: few more than k.
-  constexpr uint32_t kFirst = 2048, kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
-  int64_t n_equal = k, n_left = 0, i = 0;
-  uint32_t firsts[2][kFirst] = {};   // in turn, so that equal neighbours do not wait for each other
-  for (; i + 2 <= n; i += 2)
-    for (int j = 0; j < 2; ++j) ++firsts[j][bits[i + j] >> 20];
-  for (; i < n; ++i) ++firsts[0][bits[i] >> 20];
-  uint32_t last = find_digit(kFirst, &n_equal, [&](uint32_t d) {
-    return int64_t{firsts[0][d]} + firsts[1][d];
-  });
-  for (i = 0; i < n; ++i) {            // without branches: they would be guesses
-    left[n_left] = static_cast<uint32_t>(i);
-    n_left += bits[i] >> 20 >= last;
-  }
-  for (const int shift : {10, 0}) {
-    uint32_t counts[kDigits] = {};
-    for (i = 0; i < n_left; ++i) {
-      const uint32_t x = bits[left[i]];
-      counts[x >> shift & (kDigits - 1)] += x >> (shift + 10) == last;
-    }
-    last = last << 10 | find_digit(kDigits, &n_equal, [&](uint32_t d) { return int64_t{counts[d]}; });
-  }
+  Least least = find_least(scores, n, k, candidates);
+  const uint32_t *bits = candidates, *left = candidates + n;
   int64_t at = 0;
-  for (i = 0; at < k; ++i) {
+  for (int64_t i = 0; at < k; ++i) {
     const uint32_t x = bits[left[i]];
-    const bool equal = x == last && n_equal > 0;
+    const bool equal = x == least.bits && least.n_equal > 0;
     out[at] = left[i];
-    at += x > last || equal;
-    n_equal -= equal;
+    at += x > least.bits || equal;
+    least.n_equal -= equal;
   }
   if (by_score)
     std::sort(out, out + k, [&](uint32_t x, uint32_t y) { return bits[x] != bits[y] ? bits[x] > bits[y] : x < y; });
+}
+
+uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates) {
+  if (k <= 0) return 0;
+  const Least least = find_least(scores, n, k, candidates);
+  const uint32_t *bits = candidates, *left = candidates + n;
+  uint32_t n_larger = 0, n_equal = 0;
+  for (const uint32_t key : among) {
+    n_larger += bits[key] > least.bits;
+    n_equal += bits[key] == least.bits;
+  }
+  if (n_equal == 0) return n_larger;
+  // Those that stand no higher than the last equal one that is among the best.
+  int64_t i = 0;
+  for (int64_t found = 0; found < least.n_equal; ++i) found += bits[left[i]] == least.bits;
+  const uint32_t end = left[i - 1];
+  n_equal = 0;
+  for (const uint32_t key : among) n_equal += bits[key] == least.bits && key <= end;
+  return n_larger + n_equal;
 }
 
 void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const KeysWork& work) {
@@ -170,10 +206,15 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
       const Part<TopKeysJob>& part = part_of(parts, entry);
       const TopKeysJob& job = *part.job;
       const int64_t i = part.first + (entry - part.entry);
-      const float* scores =
-          work.kernels.key_scores({s.rows(work.base, entry), s.stride(), s.units(work.base, entry), s.sums(work.base, entry),
-                                   s.tile_stride(), group, job.n_keys, shape.scoring, s.spare(work.base, entry)});
-      select_top(scores, job.n_keys, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k);
+      WeightRows rows = s.rows(work.base, entry);
+      if (job.left.data) rows = weight_rows(job.left, group);
+      float* scores = s.scores(work.base, entry);
+      work.kernels.key_scores({rows.weights, rows.stride, rows.units, rows.sums, rows.tile_stride, group, job.n_keys,
+                               shape.scoring, s.shares(work.base, entry), scores});
+      if (job.n_common)
+        *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry));
+      else
+        select_top(scores, job.n_keys, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k);
     });
   });
 }
@@ -190,11 +231,12 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       const KeyWeightsJob& job = *part.job;
       const int32_t n_rows = job.mean ? group : 1;   // that become one
       for (int32_t g = 0; g < group; g += n_rows) {
-        const int64_t row = (part.first + (entry - part.entry)) * group + g, tiles = g * s.tile_stride();
-        const float* weights = work.kernels.key_scores({s.rows(work.base, entry) + g * s.stride(), s.stride(),
-                                                        s.units(work.base, entry) + tiles, s.sums(work.base, entry) + tiles,
-                                                        s.tile_stride(), n_rows, job.n_keys, {}, s.spare(work.base, entry)});
-        if (!job.mean) std::copy_n(weights, job.n_keys, job.out + row * job.n_keys);
+        const int64_t row = (part.first + (entry - part.entry)) * group + g;
+        const WeightRows rows = s.rows(work.base, entry);
+        const int64_t tiles = g * rows.tile_stride;
+        work.kernels.key_scores({rows.weights + g * rows.stride, rows.stride, rows.units + tiles, rows.sums + tiles, rows.tile_stride,
+                                 n_rows, job.n_keys, {}, s.shares(work.base, entry),
+                                 job.mean ? s.scores(work.base, entry) : job.out + row * job.n_keys});
       }
     });
     const int64_t stretches = div_up(most_keys, kKeysPerItem), n_parts = static_cast<int64_t>(parts.size());
@@ -206,7 +248,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       float* out = job.out;
       if (part.first == 0) std::fill(out + first, out + last, 0.0f);
       for (int32_t i = 0; i < part.count; ++i) {
-        const float* row = s.rows(work.base, part.entry + i);   // a group's mean, where key_scores left it
+        const float* row = s.scores(work.base, part.entry + i);   // a group's mean
         for (int64_t j = first; j < last; ++j) out[j] += row[j];
       }
       if (part.first + part.count < job.n_positions) return;

@@ -3,8 +3,9 @@
 //
 // Queries go through in batches, those of a job together if they fit.  Within a batch, tiles of keys are dealt to the
 // threads and serve all queries of their head, so that K is read and converted once; a tile's weights are of its own
-// unit (KeyWeightsTask).  Then the queries are dealt, each to one thread, which makes scores of its weights and selects, or
-// writes them down. A mean over queries is summed key by key, queries in order, over all batches of its job.
+// unit (KeyWeightsTask); where attention has left them there is nothing to do.  Then the queries are dealt, each to one thread,
+// which makes scores of its weights and selects, or counts, or writes them down. A mean over queries is summed key by key,
+// queries in order, over all batches of its job.
 #pragma once
 
 #include <cstddef>
@@ -24,18 +25,16 @@ class TopKeysScratch {
   TopKeysScratch() = default;
   TopKeysScratch(int32_t max_keys, int32_t group);
   uint64_t bytes() const { return kBatch * entry_bytes_; }
-  int64_t stride() const { return stride_; }
-  int64_t tile_stride() const { return tile_stride_; }
 
-  // Of the batch's query `i`: (group) rows of weights, stride() apart; one spare row; candidates; (group) rows of units
-  // and of sums, tile_stride() apart.
-  float* rows(std::byte* base, int64_t i) const { return entry(base, i) + kScorePad; }
-  float* spare(std::byte* base, int64_t i) const { return rows(base, i) + group_ * stride_; }
-  uint32_t* candidates(std::byte* base, int64_t i) const {
-    return reinterpret_cast<uint32_t*>(entry(base, i) + (group_ + 1) * stride_);
+  // Of the batch's query `i`: (group) rows of weights, stride() apart; one of scores; candidates; (group) rows of units,
+  // of sums and of shares, tile_stride() apart.
+  WeightRows rows(std::byte* base, int64_t i) const {
+    float* units = entry(base, i) + (group_ + 3) * stride_;
+    return {entry(base, i), units, units + group_ * tile_stride_, stride_, tile_stride_};
   }
-  float* units(std::byte* base, int64_t i) const { return entry(base, i) + (group_ + 3) * stride_; }
-  float* sums(std::byte* base, int64_t i) const { return units(base, i) + group_ * tile_stride_; }
+  float* shares(std::byte* base, int64_t i) const { return rows(base, i).sums + group_ * tile_stride_; }
+  float* scores(std::byte* base, int64_t i) const { return entry(base, i) + group_ * stride_; }
+  uint32_t* candidates(std::byte* base, int64_t i) const { return reinterpret_cast<uint32_t*>(scores(base, i) + stride_); }
 
  private:
   float* entry(std::byte* base, int64_t i) const {
@@ -48,6 +47,8 @@ class TopKeysScratch {
 // The k best of scores (n), k <= n, scores not negative (NaN and less count as 0): by score descending, ties by
 // index; written in that order, or in ascending order of index. candidates: room for 2 n.
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out);
+// How many of some keys, which ascend, select_top would find. candidates: room for 2 n.
+uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates);
 
 // What the work is done with.
 struct KeysWork {

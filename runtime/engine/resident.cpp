@@ -23,11 +23,9 @@ uint64_t ring_bytes(const model::Hyperparameters& h, uint32_t n_rows) {
                   kv::kArenaAlignment);
 }
 
-int64_t score_stride(uint32_t n_context) { return static_cast<int64_t>(align_up(n_context, kPageTokens)); }
-uint64_t scores_bytes(const model::Hyperparameters& h, const Backend& backend, uint32_t n_watched, uint32_t n_context) {
-  if (!backend.info().leaves_scores) return 0;
-  const auto group = static_cast<uint64_t>(h.n_heads / h.n_kv_heads);
-  return n_watched * group * static_cast<uint64_t>(score_stride(n_context)) * sizeof(float);
+int64_t left_stride(uint32_t n_context) { return static_cast<int64_t>(align_up(n_context, kPageTokens)); }
+uint64_t left_bytes(const model::Hyperparameters& h, int64_t stride) {
+  return align_up(LeftWeights::bytes(h.n_heads / h.n_kv_heads, stride), kv::kArenaAlignment);
 }
 
 kv::DigestSpec digest_spec(const policy::Policy& policy) {
@@ -68,7 +66,7 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
     // As it comes from the reservoir.
     bytes.staging = kv::Refills::staging_bytes(kv_format(h, options.kv_type), staging_tokens(*policy.value(), slots));
-    bytes.queries += scores_bytes(h, backend, policy.value()->n_watched(), n_context);
+    if (backend.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(n_context));
   }
   bytes.compressed_kv = kv - bytes.full_kv;
   return bytes;
@@ -112,8 +110,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     r->ring_positions_.assign(needs.query_rows, kNone);
   }
   r->watched_.reserve(r->policy_->n_watched());
-  if (const uint64_t bytes = scores_bytes(h, runtime.backend(), r->policy_->n_watched(), n_context)) {
-    ORRERY_ASSIGN(r->scores_region_, kv::ArenaRegion::take(&runtime.arena(), bytes, "the scores of watched heads"));
+  if (const uint64_t n = r->policy_->n_watched(); n > 0 && runtime.backend().info().leaves_weights) {
+    r->left_stride_ = left_stride(n_context);
+    ORRERY_ASSIGN(r->left_region_,
+                  kv::ArenaRegion::take(&runtime.arena(), n * left_bytes(h, r->left_stride_), "the weights of watched heads"));
   }
   const uint32_t n_heads = r->store_->n_heads();
   r->capacity_.resize(n_heads);
@@ -139,7 +139,7 @@ kv::Refills::Stats Resident::refill_stats() const { return refills_ ? refills_->
 
 void Resident::invalidate() {
   settled_ = false;
-  scored_position_ = kNone;
+  watched_position_ = kNone;
   if (refills_) refills_->drop();
 }
 
@@ -186,7 +186,7 @@ void Resident::set_keys(const Query& query, KeysJob* job) const {
                   static_cast<uint64_t>(job->kv_head) * format.head_bytes();
   } else {
     job->tiles = store_->tiles(query.head);
-    if (query.n_positions == 1 && query.first_position == scored_position_) job->scores = views_[query.head].scores;
+    if (query.n_positions == 1 && query.first_position == watched_position_) job->left = views_[query.head].left;
   }
   job->n_keys = static_cast<int32_t>(query.n_keys);
   job->first_position = static_cast<int32_t>(query.first_position);
@@ -211,6 +211,8 @@ Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::Sc
     job.k = static_cast<int32_t>(query.k);
     job.by_score = query.by_score;
     job.out = query.out;
+    job.among = query.among;
+    job.n_common = query.n_common;
     jobs_.push_back(job);
   }
   TopKeysShape shape;
@@ -374,28 +376,25 @@ Status Resident::prepare(uint32_t n_tokens) {
   return ok_status();
 }
 
-// The step leaves the scores of heads whose best keys will be asked for.
+// The step leaves the weights of heads whose best keys will be asked for.
 void Resident::watch() {
-  scored_position_ = kNone;
-  if (scores_region_.bytes() == 0) return;
+  watched_position_ = kNone;
+  if (left_region_.bytes() == 0) return;
   policy_->watch(&watched_);
-  const model::Hyperparameters& h = model_->hyper();
-  const uint64_t n_blocks = policy_->n_watched(), block = scores_region_.bytes() / n_blocks;
-  const auto group = static_cast<int64_t>(h.n_heads / h.n_kv_heads);
-  for (size_t i = 0; i < watched_.size() && i < n_blocks; ++i)
-    views_[watched_[i]].scores = {{scores_region_.data().address + i * block},
-                                  static_cast<int64_t>(block / sizeof(float)) / group};
+  const uint64_t block = left_bytes(model_->hyper(), left_stride_);
+  for (size_t i = 0; i < watched_.size() && i < policy_->n_watched(); ++i)
+    views_[watched_[i]].left = {{left_region_.data().address + i * block}, left_stride_};
 }
 
 Status Resident::commit(uint32_t position) {
   ++step_;
-  scored_position_ = position;
+  watched_position_ = position;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) store_->commit(head, slots_[head], position);
   note_queries(position, position + 1);
   if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
   if (status.ok()) status = policy_->after_step(this, step_, position);
-  scored_position_ = kNone;
+  watched_position_ = kNone;
   if (!status.ok()) invalidate();
   return status;
 }

@@ -121,9 +121,10 @@ class Resident final : public model::LayerHook, private policy::Heads {
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
-  kv::ArenaRegion scores_region_;                  // of watched heads: (policy's n_watched) blocks of a group's rows
+  kv::ArenaRegion left_region_;                    // (policy's n_watched) LeftWeights
+  int64_t left_stride_ = 0;
   std::vector<uint32_t> watched_;
-  uint32_t scored_position_ = UINT32_MAX;          // whose query the views' scores are of; kNone
+  uint32_t watched_position_ = UINT32_MAX;         // whose query the views' weights are of; kNone
   bool settled_ = false, settling_ = false;
   Ptr<const float> q_;                             // within before_attend(): of layer_, at position n_tokens_
   int32_t layer_ = 0;

@@ -130,7 +130,7 @@ class HeteroCache final : public TailedPolicy {
   // Of the blocks' checks; pivots are indices of pivots_.
   std::vector<Block> blocks_;        // (n_pivots)
   std::vector<double> overlaps_;     // (n_pivots, W)
-  std::vector<uint32_t> newest_;     // (n_pivots, l_base) the last query's that was looked at
+  std::vector<uint32_t> common_;     // (n_pivots) in this step
   std::vector<uint32_t> looking_;    // in this step
   std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order
 };
@@ -271,7 +271,7 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
 
   queries_.reserve(pivots_.size());
-  newest_.resize(pivots_.size() * l_base_);
+  common_.resize(pivots_.size());
   best_.resize(most_selected_);
   overlaps_.resize(pivots_.size() * settings_.block);
   blocks_.assign(pivots_.size(), {});
@@ -286,36 +286,35 @@ uint32_t HeteroCache::place(uint32_t pivot, uint64_t t) const {
   return t > offset ? static_cast<uint32_t>((t - offset - 1) % settings_.block) : kNotYet;
 }
 
-// Whether a pivot's query of step `t` is looked at: while its block's median is open, and the last one where K_base moves.
+// Whether a pivot's query of step `t` is looked at: while its block's median is open.
 bool HeteroCache::looks(uint32_t pivot, uint64_t t) const {
-  const uint32_t at = place(pivot, t), majority = settings_.block / 2 + 1;
-  if (at == kNotYet || !settings_.refresh) return false;
+  if (place(pivot, t) == kNotYet || !settings_.refresh) return false;
   const Block& block = blocks_[pivot];
-  const bool drifts = block.n_below >= majority, open = !drifts && block.n_looked - block.n_below < majority;
-  return open || (drifts && at == settings_.block - 1);
+  return std::max(block.n_below, block.n_looked - block.n_below) <= settings_.block / 2;
 }
 
 void HeteroCache::watch(std::vector<uint32_t>* heads) const {
   heads->clear();
-  for (uint32_t p = 0; p < pivots_.size(); ++p)
-    if (looks(p, n_steps_ + 1)) heads->push_back(pivots_[p]);
+  const uint64_t t = n_steps_ + 1;
+  for (uint32_t p = 0; p < pivots_.size(); ++p) {
+    const bool moves = blocks_[p].n_below > settings_.block / 2 && place(p, t) == settings_.block - 1;
+    if (moves || looks(p, t)) heads->push_back(pivots_[p]);
+  }
 }
 
-// The best keys of the looking pivots' newest queries, and how many of them K_base has.
+// How many of the best keys of the looking pivots' newest queries K_base has.
 Status HeteroCache::look(Heads* heads, uint32_t position) {
   queries_.clear();
-  for (const uint32_t p : looking_)
-    queries_.push_back({pivots_[p], position, 1, n_tokens_, l_base_, false, &newest_[size_t{p} * l_base_]});
+  for (const uint32_t p : looking_) {
+    KeyQuery query{pivots_[p], position, 1, n_tokens_, l_base_};
+    query.among = {&base_[heads_[pivots_[p]].base], l_base_};
+    query.n_common = &common_[p];
+    queries_.push_back(query);
+  }
   if (!queries_.empty()) ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
   for (const uint32_t p : looking_) {
-    const uint32_t* base = &base_[heads_[pivots_[p]].base];
-    const uint32_t* newest = &newest_[size_t{p} * l_base_];
-    for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 1;
-    uint32_t common = 0;
-    for (uint32_t i = 0; i < l_base_; ++i) common += marks_[newest[i]];
-    for (uint32_t i = 0; i < l_base_; ++i) marks_[base[i]] = 0;
     Block& block = blocks_[p];
-    const double overlap = static_cast<double>(common) / l_base_;
+    const double overlap = static_cast<double>(common_[p]) / l_base_;
     overlaps_[size_t{p} * settings_.block + block.n_looked++] = overlap;
     block.n_below += !reaches(overlap, settings_.tau_drift);
   }
@@ -347,14 +346,13 @@ Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
     if (!moves) continue;
     ++report_.n_triggers;
     const uint32_t pivot = pivots_[p];
-    std::copy_n(&newest_[size_t{p} * l_base_], l_base_, &base_[heads_[pivot].base]);
-
     uint32_t most = 0;
     const uint32_t first = pivot / n_kv_heads_ * n_kv_heads_;
     for (uint32_t head = first; head < first + n_kv_heads_; ++head)
       if (heads_[head].pivot == pivot) most = std::max(most, heads_[head].n_selected);
-    const KeyQuery best{pivot, position, 1, n_tokens_, most, true, best_.data()};
-    ORRERY_TRY(heads->top_keys({&best, 1}, calibration_.rule));
+    const KeyQuery newest[] = {{pivot, position, 1, n_tokens_, l_base_, false, &base_[heads_[pivot].base]},
+                               {pivot, position, 1, n_tokens_, most, true, best_.data()}};
+    ORRERY_TRY(heads->top_keys({newest, 2}, calibration_.rule));
     for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
       if (heads_[head].pivot != pivot) continue;
       ORRERY_TRY(refill(heads, head, 0, {best_.data(), heads_[head].n_selected}, step + settings_.visible));

@@ -44,6 +44,9 @@ struct KeyQuery {
   uint32_t n_keys = 0, k = 0;   // k <= n_keys
   bool by_score = false;        // in score order, else ascending
   uint32_t* out = nullptr;      // (n_positions, k)
+  // In place of `out`, of a single position: how many of these keys, which ascend, are among the k.
+  Span<const uint32_t> among = {};
+  uint32_t* n_common = nullptr;
 };
 
 // Asks how much the queries of some positions attend to a head's keys at positions 0 .. n_keys-1: softmax weights of every query
@@ -138,7 +141,7 @@ class Policy {
   // The slot for the next token of head (layer * n_kv_heads + head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
   // Heads that hold all of their keys and whose best ones after_step() will ask for by the query of the step that is
-  // about to be computed: attention leaves its scores of them, and the keys need not be read again. A hint; at most
+  // about to be computed: attention leaves its weights of them, and the keys need not be read again. A hint; at most
   // n_watched() of them.
   virtual void watch(std::vector<uint32_t>* heads) const { heads->clear(); }
   virtual uint32_t n_watched() const { return 0; }

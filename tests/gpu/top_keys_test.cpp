@@ -31,9 +31,9 @@ void set_shape(const KvFormat& kv, const Buffer<float>& ring, KeysShape* shape) 
   shape->queries = {ring.ptr(), kRing};
 }
 
-// What each job found.
+// What each job found; where `among` is given, only how many of these keys it found.
 std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring,
-                                         bool equal_keys = false) {
+                                         bool equal_keys = false, const std::vector<std::vector<uint32_t>>* among = nullptr) {
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
   const Pages pages(m, kv, 1200, 11);
   const Pages one(m, kv, kPageTokens, 12);
@@ -42,13 +42,18 @@ std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, c
   std::vector<std::vector<uint32_t>> out;
   std::vector<TopKeysJob> asked;
   for (const Job& j : jobs) {
-    out.emplace_back(static_cast<size_t>(j.n * j.k) + 1, 12345u);
+    out.emplace_back(among ? 2 : static_cast<size_t>(j.n * j.k) + 1, 12345u);
     TopKeysJob job;
     set_keys(j, kv, equal_keys ? same.data() : pages.addresses(), &job);
     job.k = j.k, job.by_score = j.by_score;
     asked.push_back(job);
   }
-  for (size_t i = 0; i < jobs.size(); ++i) asked[i].out = out[i].data();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (among)
+      asked[i].among = (*among)[i], asked[i].n_common = out[i].data();
+    else
+      asked[i].out = out[i].data();
+  }
   TopKeysShape shape;
   set_shape(kv, ring, &shape);
   shape.scoring = scoring;
@@ -147,6 +152,25 @@ TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
           EXPECT_EQ(got.first, expected.first);
           EXPECT_EQ(got.second, expected.second);
         }
+}
+
+// How many of some keys are among the best, by themselves and beside other jobs; also where scores are equal.
+TEST(GpuTopKeys, CountsWhatIsCommon) {
+  for (const bool equal_keys : {false, true}) {
+    const std::vector<Job> jobs = {{0, 0, 1200, 2, 1, 300, false}, {1, 1, 70, 3, 1, 70, false}, {0, 1, 64, 4, 1, 0, false}, {1, 0, 900, 5, 1, 1, false}};
+    Machine m(true, limits(64));
+    const auto best = found(&m, KvType::f16, 64, jobs, {}, equal_keys);
+    std::vector<std::vector<uint32_t>> among(jobs.size());
+    for (size_t j = 0; j < jobs.size(); ++j)
+      for (uint32_t key = 0; key < static_cast<uint32_t>(jobs[j].n_keys); ++key)
+        if (key % 3 < 1 + j % 2) among[j].push_back(key);
+    const auto counts = found(&m, KvType::f16, 64, jobs, {}, equal_keys, &among);
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      std::vector<uint32_t> common;
+      std::set_intersection(best[j].begin(), best[j].end(), among[j].begin(), among[j].end(), std::back_inserter(common));
+      EXPECT_EQ(counts[j][0], common.size()) << "job " << j << ", equal keys " << equal_keys;
+    }
+  }
 }
 
 // ---- key_weights ----

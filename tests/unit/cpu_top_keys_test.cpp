@@ -84,6 +84,31 @@ TEST(CpuSelectTop, IsTheHeadOfTheSortedList) {
   }
 }
 
+// Where keys stand in the list decides, also among equal ones.
+TEST(CpuCountTop, IsWhatTheHeadOfTheListHasInCommon) {
+  for (const int length : {1, 2, 64, 1000, 70000})
+    for (const uint32_t n_values : {2u, 7u, 100000u}) {
+      const size_t n = static_cast<size_t>(length);
+      Random random(n + n_values);
+      std::vector<float> scores(n);
+      for (float& x : scores) x = static_cast<float>(random.below(n_values)) / 8;
+      for (const size_t k : {size_t{0}, size_t{1}, n / 3, n - 1, n}) {
+        const Keys best = sorted_out(scores, k, false);
+        for (const uint32_t share : {1u, 2u, 9u}) {   // of all keys one in so many
+          Keys among;
+          for (uint32_t i = 0; i < n; ++i)
+            if (random.below(share) == 0) among.push_back(i);
+          Keys common;
+          std::set_intersection(best.begin(), best.end(), among.begin(), among.end(), std::back_inserter(common));
+          const Guarded<uint32_t> candidates(2 * n);
+          ASSERT_EQ(cpu::count_top(scores.data(), static_cast<int64_t>(n), static_cast<int64_t>(k), among, candidates.data()),
+                    common.size())
+              << k << " of " << n << ", " << among.size() << " among";
+        }
+      }
+    }
+}
+
 // ---- Backend::top_keys ----
 
 // Keys of every head in scattered pages, and the queries of the last positions in a ring.
@@ -356,24 +381,25 @@ TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
   }
 }
 
-// A decode step leaves the scores of the heads that ask for them, and nothing beside them; they do in place of the query.
-TEST_P(CpuTopKeys, ScoresThatAttentionHasLeft) {
+// A decode step leaves the weights of the heads that ask for them, and nothing beside them; they do in place of the query.
+TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
   for (const KvType type : kKvTypes)
     for (const int32_t group : {1, 3, 4, 8, 18})
       for (const int32_t n : {1, 64, 130, 700}) {
         const KvFormat format{type, 1, 3, 64};
         const int32_t n_heads = 3 * group, tile_end = div_up(n, kPageTokens) * kPageTokens, stride = tile_end + kPageTokens;
+        const int32_t n_tiles = stride / kPageTokens;   // one more than there are
         const Store store(format, n_heads, n, 1, static_cast<uint64_t>(n + group));
         Rig rig(GetParam(), 2, {1, 1024, n_heads, 3, 64, 64, n});
-        // Slots of a head lie in tiles of its own; the middle head's scores are not wanted.
+        // Slots of a head lie in tiles of its own; the middle head's weights are not wanted.
         std::vector<std::vector<uint64_t>> tiles(3);
         std::vector<std::unique_ptr<Guarded<float>>> rows;
         std::vector<HeadView> views;
         for (uint32_t h = 0; h < 3; ++h) {
           for (int32_t i = 0; i < store.n_pages(); ++i) tiles[h].push_back(store.pages()[i] + h * format.head_bytes());
-          rows.push_back(std::make_unique<Guarded<float>>(static_cast<size_t>(group * stride)));
+          rows.push_back(std::make_unique<Guarded<float>>(align_up(LeftWeights::bytes(group, stride), 64) / sizeof(float)));
           views.push_back({tiles[h].data(), n, 0});
-          if (h != 1) views[h].scores = {rows[h]->ptr(), stride};
+          if (h != 1) views[h].left = {rows[h]->ptr(), stride};
         }
         const std::vector<float> untouched(rows[1]->data(), rows[1]->data() + rows[1]->size());
         Guarded<float> out(static_cast<size_t>(n_heads * 64));
@@ -393,21 +419,37 @@ TEST_P(CpuTopKeys, ScoresThatAttentionHasLeft) {
         for (const int32_t h : {0, 2}) {
           for (int32_t g = 0; g < group; ++g) {
             const float* q = store.query(0, 0) + (h * group + g) * 64;
-            const float* got = rows[static_cast<size_t>(h)]->data() + g * stride;
+            const float* data = rows[static_cast<size_t>(h)]->data();
+            const float* got = data + g * stride;
+            const float* units = data + group * stride + g * n_tiles;
+            const float* sums = units + group * n_tiles;
             for (int32_t t = 0; t < n; ++t) {
               const std::vector<float> key = store.key(0, h, t);
               double dot = 0;
               for (size_t i = 0; i < 64; ++i) dot += static_cast<double>(q[i]) * key[i];
-              ASSERT_NEAR(got[t], dot * store.scale() * 1.4426950408889634, 1e-4) << "type " << static_cast<int>(type);
+              const float unit = units[t / kPageTokens];
+              ASSERT_EQ(unit, std::nearbyint(unit));
+              ASSERT_NEAR(std::log2(got[t]) + unit, dot * store.scale() * 1.4426950408889634, 1e-4) << "type " << static_cast<int>(type);
             }
+            for (int32_t t = n; t < tile_end; ++t) ASSERT_EQ(got[t], 0.0f);
+            for (int32_t tile = 0; tile < n_tiles - 1; ++tile) {
+              const double sum = std::accumulate(got + tile * kPageTokens, got + (tile + 1) * kPageTokens, 0.0);
+              ASSERT_NEAR(sums[tile], sum, 1e-5 * sum);
+            }
+            ASSERT_EQ(std::memcmp(units + n_tiles - 1, untouched.data(), sizeof(float)), 0);
+            ASSERT_EQ(std::memcmp(sums + n_tiles - 1, untouched.data(), sizeof(float)), 0);
             // A tile's end is theirs, what is behind it is not.
             ASSERT_EQ(std::memcmp(got + tile_end, untouched.data(), kPageTokens * sizeof(float)), 0);
           }
-          TopKeysJob job = store.job(0, h, n, 12345, 1, (n + 2) / 3, n % 4 == 0);   // of that position nothing is known
-          job.scores = views[static_cast<size_t>(h)].scores;
-          const KeyScoring scoring{group == 3, Pooling::avg, 5};
-          check(run(rig, store, {job}, scoring)[0].data(), job, store.scores(job, 0, scoring),
-                describe(format, group, scoring, job));
+          // Of the softmax of all keys, and of the first ones only.
+          for (const int32_t n_keys : {n, n - n / 5}) {
+            TopKeysJob job = store.job(0, h, n_keys, 12345, 1, (n_keys + 2) / 3, n % 4 == 0);   // of that position nothing is known
+            job.left = views[static_cast<size_t>(h)].left;
+            for (const KeyScoring& scoring : {KeyScoring{group == 3, Pooling::avg, 5}, KeyScoring{group == 8, Pooling::none, 1}}) {
+              const Keys found = run(rig, store, {job}, scoring)[0];
+              check(found.data(), job, store.scores(job, 0, scoring), describe(format, group, scoring, job));
+            }
+          }
           if (HasFatalFailure()) return;
         }
       }
@@ -485,6 +527,31 @@ TEST_P(CpuTopKeys, BestPagesByTheirBounds) {
         }
       if (HasFatalFailure()) return;
     }
+}
+
+// How many of some keys are among the best, by themselves and beside other jobs.
+TEST_P(CpuTopKeys, CountsWhatIsCommon) {
+  const KvFormat format{KvType::f16, 2, 2, 64};
+  const Store store(format, 6, 1200, 8, 19);
+  for (const KeyScoring& scoring : {KeyScoring{false, Pooling::avg, 5}, KeyScoring{true, Pooling::max, 7}}) {   // maxima tie
+    std::vector<TopKeysJob> jobs = {store.job(0, 0, 1200, 3, 1, 300, false), store.job(1, 1, 70, 4, 1, 70, false),
+                                    store.job(0, 1, 64, 5, 1, 0, false), store.job(1, 0, 1100, 6, 1, 1, false)};
+    Rig rig(GetParam(), 2, store.limits(1200));
+    const std::vector<Keys> best = run(rig, store, jobs, scoring);
+    std::vector<Keys> among(jobs.size());
+    std::vector<uint32_t> counts(jobs.size(), 12345);
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      for (uint32_t key = 0; key < static_cast<uint32_t>(jobs[j].n_keys); ++key)
+        if (key % 3 < 1 + j % 2) among[j].push_back(key);
+      jobs[j].among = among[j], jobs[j].n_common = &counts[j];
+    }
+    rig->top_keys(jobs, store.shape(scoring));
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      Keys common;
+      std::set_intersection(best[j].begin(), best[j].end(), among[j].begin(), among[j].end(), std::back_inserter(common));
+      EXPECT_EQ(counts[j], common.size()) << "job " << j;
+    }
+  }
 }
 
 // Equal keys have equal scores, wherever they lie: the lower one wins.

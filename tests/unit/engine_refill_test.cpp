@@ -452,7 +452,7 @@ TEST_P(Refilled, AGenerationEndsWithItsTransfer) {
 }
 
 // What attention has left of a watched head, against its query and its keys; how many heads there were.
-int check_left_scores(const engine::LanguageModel& model, const engine::Resident& resident, uint32_t position) {
+int check_left_weights(const engine::LanguageModel& model, const engine::Resident& resident, uint32_t position) {
   const auto& h = model.hyper();
   const int32_t group = h.n_heads / h.n_kv_heads, dim = h.head_dim;
   const KvFormat& format = resident.format();
@@ -460,7 +460,7 @@ int check_left_scores(const engine::LanguageModel& model, const engine::Resident
   int n_watched = 0;
   for (size_t head = 0; head < resident.views().size(); ++head) {
     const HeadView& view = resident.views()[head];
-    if (!view.scores.data) continue;
+    if (!view.left.data) continue;
     ++n_watched;
     const int32_t layer = static_cast<int32_t>(head) / h.n_kv_heads, kv_head = static_cast<int32_t>(head) % h.n_kv_heads;
     const QueryRing ring = resident.queries();
@@ -472,15 +472,18 @@ int check_left_scores(const engine::LanguageModel& model, const engine::Resident
       for (int32_t g = 0; g < group; ++g) {
         double dot = 0;
         for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[g * dim + i]) * key[static_cast<size_t>(i)];
-        const float* left = reinterpret_cast<const float*>(view.scores.data.address) + g * view.scores.stride;
-        EXPECT_NEAR(left[t], dot / std::sqrt(dim) * 1.4426950408889634, 1e-3) << "head " << head << ", key " << t;
+        const float* weights = reinterpret_cast<const float*>(view.left.data.address);
+        const float* units = weights + group * view.left.stride;
+        const double unit = units[g * view.left.n_tiles() + t / kPageTokens];
+        EXPECT_NEAR(std::log2(weights[g * view.left.stride + t]) + unit, dot / std::sqrt(dim) * 1.4426950408889634, 1e-3)
+            << "head " << head << ", key " << t;
       }
     }
   }
   return n_watched;
 }
 
-// Policies choose by the scores that attention leaves: where these always name the first keys, whatever the queries are,
+// Policies choose by the weights that attention leaves: where these always name the first keys, whatever the queries are,
 // everything stays as it is once those are there.
 TEST_P(Watching, ChecksGoByWhatAttentionHasLeft) {
   for (const bool forged : {false, true}) {
@@ -492,11 +495,14 @@ TEST_P(Watching, ChecksGoByWhatAttentionHasLeft) {
     engine::Resident* resident = session->resident();
     int n_watched = 0;
     resident->set_step_fault([&](uint64_t step) {
-      n_watched += check_left_scores(*model, *resident, 300 + static_cast<uint32_t>(step) - 1);
+      n_watched += check_left_weights(*model, *resident, 300 + static_cast<uint32_t>(step) - 1);
       for (const HeadView& view : resident->views()) {
-        float* left = reinterpret_cast<float*>(view.scores.data.address);
-        for (int64_t i = 0; forged && left != nullptr && i < view.n_keys * int64_t{model->hyper().n_heads / model->hyper().n_kv_heads}; ++i)
-          left[i / view.n_keys * view.scores.stride + i % view.n_keys] = -0.01f * static_cast<float>(i % view.n_keys);
+        float* weights = reinterpret_cast<float*>(view.left.data.address);
+        const int64_t group = model->hyper().n_heads / model->hyper().n_kv_heads, n_tiles = view.left.n_tiles();
+        float *units = weights + group * view.left.stride, *sums = units + group * n_tiles;
+        for (int64_t i = 0; forged && weights != nullptr && i < group * n_tiles; ++i) units[i] = sums[i] = 1;
+        for (int64_t i = 0; forged && weights != nullptr && i < view.n_keys * group; ++i)
+          weights[i / view.n_keys * view.left.stride + i % view.n_keys] = 1 / (1 + 0.01f * static_cast<float>(i % view.n_keys));
       }
       return ok_status();
     });

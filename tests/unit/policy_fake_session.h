@@ -170,7 +170,13 @@ class FakeSession final : public Heads {
         Tokens best;
         top_k(scores, query.k, &best);
         if (!query.by_score) std::sort(best.begin(), best.end());
-        std::copy(best.begin(), best.end(), query.out + size_t{i} * query.k);
+        if (query.n_common == nullptr) {
+          std::copy(best.begin(), best.end(), query.out + size_t{i} * query.k);
+        } else {
+          EXPECT_TRUE(query.n_positions == 1 && std::is_sorted(query.among.begin(), query.among.end()));
+          *query.n_common = 0;
+          for (const uint32_t key : query.among) *query.n_common += static_cast<uint32_t>(std::count(best.begin(), best.end(), key));
+        }
         asked.best.insert(asked.best.end(), best.begin(), best.end());
       }
       asked_.push_back(std::move(asked));
