@@ -9,6 +9,7 @@
 #include <set>
 
 #include "runtime/gguf/dequantize.h"
+#include "runtime/gguf/quantize.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery {
@@ -28,6 +29,19 @@ std::vector<float> key(const kv::PageTable& reservoir, uint32_t head, uint32_t p
   std::vector<float> out(static_cast<size_t>(f.head_dim));
   gguf::dequantize_row(kv_tensor_type(f.type), reinterpret_cast<const std::byte*>(at), out.data(), out.size());
   return out;
+}
+
+// The least half that is no less, as digests hold bounds: over all dimensions it comes to a percent of a score.
+double half_above(double x) {
+  const float value = static_cast<float>(x);
+  uint16_t half;
+  float nearest;
+  gguf::quantize_row(TensorType::f16, &value, reinterpret_cast<std::byte*>(&half), 1);
+  gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(&half), &nearest, 1);
+  if (nearest >= value) return nearest;
+  half = static_cast<uint16_t>(nearest < 0 ? half - 1 : half + 1);
+  gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(&half), &nearest, 1);
+  return nearest;
 }
 
 // Of a head's candidates among n_tokens, by the query of `position`, which the ring holds: softmaxes of unscaled bounds, their mean.
@@ -56,6 +70,7 @@ std::vector<double> page_scores(const engine::LanguageModel& model, const Reside
       for (uint32_t t = 0; t < kPage; ++t) off[d] += std::fabs(static_cast<double>(keys[t][d]) - middle) / kPage;
       low[d] = middle - off[d], high[d] = middle + off[d];
     }
+    for (size_t d = 0; d < dim; ++d) low[d] = -half_above(-low[d]), high[d] = half_above(high[d]);
     for (size_t g = 0; g < group; ++g)
       for (size_t d = 0; d < dim; ++d) {
         const double x = q[g * dim + d];
