@@ -9,8 +9,8 @@
 // the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
 // one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
 // as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
-// read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse: what is asked for while two
-// dozen lines are on their way is dropped).  Block formats are bound by arithmetic: four products for every value.  A tile's
+// read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse, as if
+// what is asked for while too many lines are on their way were dropped).  Block formats are bound by arithmetic: four products for every value.  A tile's
 // weights, where they are left to others, are a sixteenth of its bytes, go past the caches, and take a tenth of its time.
 //
 // Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
