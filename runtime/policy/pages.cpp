@@ -305,7 +305,7 @@ Result<std::unique_ptr<Policy>> make_pages(const char* name, const Shape& shape,
   ORRERY_TRY(reader.flag("refresh", &s.refresh));
   ORRERY_TRY(reader.number("tau", 0, 2, &s.tau));
   ORRERY_TRY(reader.finish());
-  if (page > 0) s.page = 2u << page;
+  if (reader.given("page")) s.page = page > 0 ? 2u << page : 0;
   s.deviation = digest == 1;
   auto policy = std::make_unique<PagePolicy>(method->name, shape, budget, s, reader.given("first_layers"));
   ORRERY_TRY(policy->check());

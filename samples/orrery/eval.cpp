@@ -352,7 +352,7 @@ const Command& eval_command() {
       "decoding; device KV what a session has; moved/token what came from host memory for a generated token.\n"
       "Of policies that refresh: hits is the share of the tokens asked for that were on the device already, hidden the\n"
       "share of the transfers' time that no step waited for, exposed what was waited for, for a generated token;\n"
-      "triggers those of HeteroCache for 100 generated tokens.\n"
+      "triggers those of HeteroCache, and heads that FreeKV and Quest correct, for 100 generated tokens.\n"
       "\n"
       "Tasks (after RULER), generated in the language of the demo model, which is plain English:\n"
       "  single       a number for a key, hidden among sentences that say nothing\n"

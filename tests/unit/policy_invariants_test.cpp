@@ -531,6 +531,21 @@ TEST(PolicyInvariants, HostileOptionsAreRefusedByName) {
   EXPECT_NE(message("cake", {{"tau_1", "0.05"}}).find("from 0.1 to 10"), std::string::npos);
 }
 
+TEST(PolicyInvariants, PagesShrinkWhereTheBudgetHoldsFew) {
+  Model m = kModels[0];
+  const auto page = [&](const char* policy, uint32_t n_context, const Options& options) {
+    m.n_context = n_context;
+    return must(make_policy(policy, m.shape(), {.5, slots_for_share(m.shape(), .5)}, options))->digests().page_tokens;
+  };
+  EXPECT_EQ(page("freekv", 4096, {}), 32u);
+  EXPECT_EQ(page("freekv", 800, {}), 16u);
+  EXPECT_EQ(page("freekv", 300, {}), 8u);
+  EXPECT_EQ(page("freekv", 800, {{"page", "64"}}), 64u);
+  EXPECT_EQ(page("quest", 4096, {}), 16u);   // its own size
+  EXPECT_EQ(page("quest", 4096, {{"page", "auto"}}), 32u);
+  EXPECT_EQ(page("quest", 300, {{"page", "auto"}}), 8u);
+}
+
 // ---- The table ----
 
 // Every row is of a policy that is, and what it calls a default changes nothing when it is given.
