@@ -22,6 +22,7 @@ constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // pinned; two of them ta
 constexpr size_t kPrefillStretch = 64;                 // operations that are sent together
 constexpr size_t kMostOperations = 8192;
 constexpr int32_t kMostSequences = 8;                  // of one step
+constexpr size_t kMostMoves = 2048;                    // of one list
 constexpr int32_t kLeastArchitecture = 80;
 
 template <class T>
@@ -93,7 +94,7 @@ struct ScratchPlan {
   uint64_t rows = 0, pages = 0, frequencies = 0, heads = 0;   // uploaded
   uint64_t tiles = 0;                                         // of the heads, as many as a step has
   uint64_t upload_bytes = 0;
-  uint64_t rope = 0, quantized = 0, attend = 0, top_keys = 0, total = 0;
+  uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, total = 0;
   TopKeysPlan top_keys_plan;
   int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
 
@@ -119,6 +120,7 @@ struct ScratchPlan {
     quantized = take(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in));
     attend = take(attend_scratch_bytes(shape, l));
     top_keys_plan = TopKeysPlan(l);
+    moves = take(kMostMoves * sizeof(KvMove));
     top_keys = take(top_keys_plan.bytes);
   }
 };
@@ -149,8 +151,7 @@ class CudaBackend final : public Backend {
   void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override;
   void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override;
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override;
-  void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
-                  uint64_t n_values) override;
+  void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
   Status synchronize() override;
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
 
@@ -318,11 +319,13 @@ void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t by
   queue_.check(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDefault, queue_.stream()), "copying on the device");
 }
 
-void CudaBackend::convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type, uint64_t n_values) {
-  if (to_type == from_type)
-    copy(to, from, row_bytes(kv_tensor_type(to_type), n_values));
-  else
-    cuda::convert_kv(queue_, device(to), to_type, device(from), from_type, n_values);
+void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+  std::byte* list = scratch_ + plan_.moves;
+  for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
+    const size_t n = std::min(kMostMoves, moves.size() - at);
+    upload({address(list)}, moves.data() + at, n * sizeof(KvMove));
+    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), to_type, from_type, static_cast<int32_t>(token_values));
+  }
 }
 
 Status CudaBackend::synchronize() {

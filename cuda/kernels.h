@@ -92,7 +92,7 @@ void embed(Queue& queue, const StepView& step, const Weight& table, float* out, 
 // ---- kv.cu: rows to pages and slots, and between KV types.
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
                ConstRows v, int32_t n_rows);
-void convert_kv(Queue& queue, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n_values);
+void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values);
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
 
 // ---- attend_decode.cu, attend_prefill.cu

@@ -85,12 +85,30 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
   store_value(w.heads_type, w.heads_type == w.type ? x : stored, slot + is_value * kv_bytes(w.heads_type, w.head_dim), block, lane);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    convert_kv_kernel(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, int64_t n_values) {
+struct MoveWork {
+  const KvMove* moves;
+  int32_t n_moves;
+  KvType to_type, from_type;
+  int32_t token_values;
+};
+
+// Single tokens, or runs of up to a page, in device memory or in the host's: a warp has a move.
+__global__ void __launch_bounds__(kThreads) move_kv_kernel(MoveWork w) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (block * 32 + lane >= n_values) return;   // part of a block of float types alone
-  store_value(to_type, load_value(from_type, from, block, lane), to, block, lane);
+  const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (i >= w.n_moves) return;
+  const KvMove move = w.moves[i];
+  const std::byte* from = reinterpret_cast<const std::byte*>(move.from);
+  std::byte* to = reinterpret_cast<std::byte*>(move.to);
+  const int n_values = static_cast<int>(move.n_tokens) * w.token_values;
+  if (w.to_type == w.from_type) {   // a token of any type is whole words
+    const int n_words = kv_bytes(w.to_type, n_values) / 4;
+    for (int word = lane; word < n_words; word += 32)
+      reinterpret_cast<uint32_t*>(to)[word] = reinterpret_cast<const uint32_t*>(from)[word];
+    return;
+  }
+  for (int block = 0; block * 32 + lane < n_values; ++block)   // part of a block of float types alone
+    store_value(w.to_type, load_value(w.from_type, from, block, lane), to, block, lane);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -114,9 +132,9 @@ void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType he
   launch(queue, {dim3(blocks(w.n_warps, kWarps)), dim3(kThreads)}, append_kv_kernel, w);
 }
 
-void convert_kv(Queue& queue, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n_values) {
-  const int64_t n = static_cast<int64_t>(n_values);
-  launch(queue, {dim3(blocks(n, kThreads)), dim3(kThreads)}, convert_kv_kernel, to, to_type, from, from_type, n);
+void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values) {
+  const MoveWork w{moves, n_moves, to_type, from_type, token_values};
+  launch(queue, {dim3(blocks(n_moves, kWarps)), dim3(kThreads)}, move_kv_kernel, w);
 }
 
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows) {

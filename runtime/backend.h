@@ -109,7 +109,7 @@ struct Step {
   Span<const KvView> sequences;
   KvFormat kv;
   // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these instead of the sequence's pages, and
-  // writes its token to both: to the page, and what convert_kv() makes of that to the slot.
+  // writes its token to both: to the page, and what move_kv() makes of that to the slot.
   Span<const HeadView> heads = {};
   KvFormat heads_kv = {};            // of these: as kv, but for the type
   QueryRing queries = {};            // where given (steps of one sequence): attend() keeps its queries there
@@ -220,6 +220,12 @@ struct StepLimits {
   int32_t n_layers = 0;                   // of Step::heads; 0: there will be none
 };
 
+// Tokens of one KV head that go somewhere else, contiguous on both sides.
+struct KvMove {
+  uint64_t to = 0, from = 0;         // addresses
+  uint32_t n_tokens = 1;
+};
+
 // A stretch of host memory.
 struct HostPiece {
   const std::byte* data = nullptr;
@@ -246,10 +252,10 @@ class Backend {
   virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;
   virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when it is there
   virtual void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) = 0;
-  // n_values of K and V in one type become the same in another: read as floats, and stored as append_kv() stores
-  // floats; copied where the types are equal. A multiple of 32 where one of them is quantized (whole tokens are).
-  virtual void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
-                          uint64_t n_values) = 0;
+  // Tokens of token_values values each (K and V), from where they are to where they shall be, in another type if need be:
+  // read as floats, and stored as append_kv() stores floats; copied where the types are equal. A multiple of 64 where one of
+  // them is quantized. No target overlaps anything else. The list is the caller's again on return.
+  virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
   virtual Status synchronize() = 0;
   // Gathers the pieces, one behind the other, to `to`, and returns when the bytes are there. Beside everything else: on
   // any thread, during steps too, and not in their order; nobody else touches either side meanwhile.

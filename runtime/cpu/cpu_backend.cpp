@@ -84,6 +84,14 @@ T* host(Ptr<T> p) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
 }
 
+// Tokens that come and go lie anywhere: so many of them ahead memory is asked for what comes, to be read or written.
+constexpr size_t kMovesAhead = 6;
+template <int kWrite>
+void touch(const std::byte* at, uint64_t bytes) {
+  constexpr uint64_t kLine = 64, kMost = 8 * kLine;   // of longer ones the processor foresees the rest
+  for (uint64_t line = 0; line < std::min(bytes, kMost); line += kLine) __builtin_prefetch(at + line, kWrite, 2);
+}
+
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
 class CpuBackend final : public Backend {
@@ -107,13 +115,13 @@ class CpuBackend final : public Backend {
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override {
     if (bytes) std::memmove(host(to), host(from), bytes);
   }
-  void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
-                  uint64_t n_values) override;
+  void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
   Status synchronize() override { return ok_status(); }
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override {
-    for (const HostPiece& piece : pieces) {
-      if (piece.bytes) std::memcpy(host(to), piece.data, piece.bytes);
-      to = to + piece.bytes;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (i + kMovesAhead < pieces.size()) touch<0>(pieces[i + kMovesAhead].data, pieces[i + kMovesAhead].bytes);
+      if (pieces[i].bytes) std::memcpy(host(to), pieces[i].data, pieces[i].bytes);
+      to = to + pieces[i].bytes;
     }
     return ok_status();
   }
@@ -165,8 +173,7 @@ class CpuBackend final : public Backend {
     return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
   }
   KvHead kv_head(int32_t sequence, int32_t layer, int32_t head) const;
-  void convert_range(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t first,
-                     uint64_t last) const;
+  void convert_values(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) const;
   // The resident part of a head, in a decode step that has such; else null.
   const HeadView* head_view(int32_t layer, int32_t head) const {
     return step_.heads.empty() ? nullptr : &step_.heads[static_cast<size_t>(layer * step_.kv.n_kv_heads + head)];
@@ -391,36 +398,44 @@ void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v
       kernels_.store_kv(format.type, host(k) + at, format.head_dim, token);
       kernels_.store_kv(format.type, host(v) + at, format.head_dim, token + kv.vector_bytes);
       if (const HeadView* view = head_view(layer, head))
-        convert_range(reinterpret_cast<std::byte*>(view->append_at), step_.heads_kv.type, token, format.type, 0,
+        convert_values(reinterpret_cast<std::byte*>(view->append_at), step_.heads_kv.type, token, format.type,
                       format.token_values());
     }
   });
 }
 
-// A stretch of values by way of the stack; whole blocks of every type, if all values are.
-void CpuBackend::convert_range(std::byte* to, KvType to_type, const std::byte* from, KvType from_type,
-                               uint64_t first, uint64_t last) const {
-  const auto offset = [](KvType type, uint64_t n) { return row_bytes(kv_tensor_type(type), n); };
+// By way of the stack; whole blocks of every type.
+void CpuBackend::convert_values(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) const {
+  const auto bytes = [](KvType type, uint64_t n_values) { return row_bytes(kv_tensor_type(type), n_values); };
   if (to_type == from_type) {
-    std::memcpy(to + offset(to_type, first), from + offset(from_type, first), offset(from_type, last - first));
+    std::memcpy(to, from, bytes(to_type, n));
     return;
   }
   constexpr uint64_t kStretch = 256;
   float values[kStretch];
-  for (uint64_t at = first; at < last; at += kStretch) {
-    const int32_t n = static_cast<int32_t>(std::min(kStretch, last - at));
-    kernels_.load_kv(from_type, from + offset(from_type, at), n, values);
-    kernels_.store_kv(to_type, values, n, to + offset(to_type, at));
+  for (uint64_t at = 0; at < n; at += kStretch) {
+    const int32_t count = static_cast<int32_t>(std::min(kStretch, n - at));
+    kernels_.load_kv(from_type, from + bytes(from_type, at), count, values);
+    kernels_.store_kv(to_type, values, count, to + bytes(to_type, at));
   }
 }
 
-void CpuBackend::convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
-                            uint64_t n_values) {
-  constexpr int64_t kUnit = 1024;   // values
-  const int64_t n = static_cast<int64_t>(n_values);
-  for_ranges(div_up(n, kUnit), kUnit, [&](int64_t first, int64_t last) {
-    convert_range(host(to), to_type, host(from), from_type, static_cast<uint64_t>(first * kUnit),
-                  static_cast<uint64_t>(std::min(n, last * kUnit)));
+void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+  if (moves.empty()) return;
+  const auto bytes = [&](KvType type, const KvMove& m) { return row_bytes(kv_tensor_type(type), m.n_tokens * token_values); };
+  uint64_t n_values = 0;
+  for (const KvMove& m : moves) n_values += m.n_tokens * token_values;
+  const int64_t n = static_cast<int64_t>(moves.size());
+  for_ranges(n, static_cast<int64_t>(n_values) / n, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      if (const auto next = static_cast<size_t>(i) + kMovesAhead; next < static_cast<size_t>(last)) {
+        const KvMove& m = moves[next];
+        touch<0>(host(Ptr<const std::byte>{m.from}), bytes(from_type, m));
+        touch<1>(host(Ptr<std::byte>{m.to}), bytes(to_type, m));
+      }
+      const KvMove& m = moves[static_cast<size_t>(i)];
+      convert_values(host(Ptr<std::byte>{m.to}), to_type, host(Ptr<const std::byte>{m.from}), from_type, m.n_tokens * token_values);
+    }
   });
 }
 

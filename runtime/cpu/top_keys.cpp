@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/checked.h"
 
@@ -157,6 +158,25 @@ Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* candidates
   return least;
 }
 
+// Ascending keys (k), largest bits first; equal ones stay as they are. Three digits, the last first; temporary (k).
+void sort_by_score(const uint32_t* bits, int64_t k, uint32_t* keys, uint32_t* temporary) {
+  constexpr struct {
+    int shift, width;
+  } kDigits[] = {{0, 10}, {10, 10}, {20, 11}};   // the sign is 0
+  uint32_t *from = keys, *to = temporary;
+  for (const auto digit : kDigits) {
+    const uint32_t last = (1u << digit.width) - 1;
+    uint32_t ends[2048] = {};   // of each value, the largest first: where the next one goes
+    const auto place = [&](uint32_t key) -> uint32_t& { return ends[last - (bits[key] >> digit.shift & last)]; };
+    for (int64_t i = 0; i < k; ++i) ++place(from[i]);
+    uint32_t at = 0;
+    for (uint32_t value = 0; value <= last; ++value) at += std::exchange(ends[value], at);
+    for (int64_t i = 0; i < k; ++i) to[place(from[i])++] = from[i];
+    std::swap(from, to);
+  }
+  std::copy(from, from + k, keys);
+}
+
 }  // namespace
 
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out) {
@@ -175,8 +195,7 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
     at += x > least.bits || equal;
     least.n_equal -= equal;
   }
-  if (by_score)
-    std::sort(out, out + k, [&](uint32_t x, uint32_t y) { return bits[x] != bits[y] ? bits[x] > bits[y] : x < y; });
+  if (by_score) sort_by_score(bits, k, out, candidates + n);
 }
 
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates) {

@@ -20,6 +20,7 @@ HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slot
   heads_.resize(n_heads);
   positions_.resize(n_slots);
   tiles_.reserve(n_slots / kTile + n_heads);   // each head may end in a part of a tile
+  moves_.reserve(kMostMoves);
 }
 
 Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots) {
@@ -39,6 +40,15 @@ void HeadStore::lay_out(Span<const uint32_t> capacities) {
   }
 }
 
+void HeadStore::move(Backend* backend, const KvMove& one, KvType from_type) {
+  moves_.push_back(one);
+  if (moves_.size() == kMostMoves) finish_moves(backend, from_type);
+}
+void HeadStore::finish_moves(Backend* backend, KvType from_type) {
+  backend->move_kv(moves_, format_.type, from_type, format_.token_values());
+  moves_.clear();
+}
+
 void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions) {
   Head& head = heads_[index];
   const KvView pages = reservoir.view();
@@ -50,11 +60,11 @@ void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t inde
     const uint64_t p = positions[i];
     size_t n = 1;
     while (i + n < positions.size() && positions[i + n] == p + n && (p + n) % kTile != 0) ++n;
-    backend->convert_kv({slot_address(head, i)}, format_.type,
-                        {pages.pages[p / kTile] + in_page + p % kTile * source.token_bytes()}, source.type,
-                        n * format_.token_values());
+    move(backend, {slot_address(head, i), pages.pages[p / kTile] + in_page + p % kTile * source.token_bytes(), static_cast<uint32_t>(n)},
+         source.type);
     i += n;
   }
+  finish_moves(backend, source.type);
   std::copy(positions.begin(), positions.end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
   head.length = static_cast<uint32_t>(positions.size());
 }
@@ -71,11 +81,15 @@ void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
   head.length = std::max(head.length, slot + 1);
 }
 
-void HeadStore::replace(Backend* backend, uint32_t index, uint32_t slot, uint32_t position, uint32_t n,
-                        Ptr<const std::byte> from, KvType from_type) {
+void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type) {
   const Head& head = heads_[index];
-  backend->convert_kv({slot_address(head, slot)}, format_.type, from, from_type, n * format_.token_values());
-  for (uint32_t i = 0; i < n; ++i) positions_[head.first + slot + i] = position + i;
+  const uint64_t token_bytes = KvFormat{from_type, 1, 1, format_.head_dim}.token_bytes();
+  for (const Replacement& r : what) {
+    move(backend, {slot_address(head, r.slot), from.address, r.count}, from_type);
+    from = from + r.count * token_bytes;
+    for (uint32_t i = 0; i < r.count; ++i) positions_[head.first + r.slot + i] = r.position + i;
+  }
+  finish_moves(backend, from_type);
 }
 
 void HeadStore::move_last(Backend* backend, uint32_t index, uint32_t n, uint32_t slot) {

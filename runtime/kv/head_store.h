@@ -21,11 +21,19 @@
 
 namespace orrery::kv {
 
+// The tokens in `count` slots of a head, from `slot` on, give way to those from `position` on, all of one page.
+struct Replacement {
+  uint32_t slot = 0, position = 0, count = 1;
+  bool operator==(const Replacement& o) const { return slot == o.slot && position == o.position && count == o.count; }
+};
+
 class HeadStore {
  public:
   // Room for n_slots tokens of one head each, over all heads together, in `format`.
   static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots);
   static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
+
+  static constexpr size_t kMostMoves = 2048;   // tokens, or runs of them, that go at once
 
   uint32_t n_heads() const { return static_cast<uint32_t>(heads_.size()); }   // layers x KV heads, layer by layer
   uint64_t n_slots() const { return positions_.size(); }
@@ -50,10 +58,9 @@ class HeadStore {
   HeadView view_with_append(uint32_t head, uint32_t slot) const;
   void commit(uint32_t head, uint32_t slot, uint32_t position);
 
-  // The n tokens from `slot` on (all of them < length) are replaced by those from `position` on, whose KV, in the reservoir's
-  // type, lies at `from` on the device.
-  void replace(Backend* backend, uint32_t head, uint32_t slot, uint32_t position, uint32_t n, Ptr<const std::byte> from,
-               KvType from_type);
+  // Slots (all of them < length) get other tokens, whose KV, in the reservoir's type, lies at `from` on the device, one
+  // behind the other.
+  void replace(Backend* backend, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type);
   // The head's last n tokens replace those from `slot` on (slot + 2 n <= length), and the head is so much shorter.
   void move_last(Backend* backend, uint32_t head, uint32_t n, uint32_t slot);
 
@@ -67,6 +74,8 @@ class HeadStore {
     size_t first_tile = 0;     // in tiles_
   };
   HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots);
+  void move(Backend* backend, const KvMove& one, KvType from_type);
+  void finish_moves(Backend* backend, KvType from_type);
   uint64_t slot_address(const Head& head, uint64_t slot) const {
     return region_.data().address + (head.first + slot) * format_.token_bytes();
   }
@@ -76,6 +85,7 @@ class HeadStore {
   std::vector<Head> heads_;
   std::vector<uint32_t> positions_;     // (n_slots) by slot of the region
   std::vector<uint64_t> tiles_;        // addresses of each head's tiles of kPageTokens slots
+  std::vector<KvMove> moves_;          // (at most kMostMoves) not yet given to the backend
 };
 
 }  // namespace orrery::kv

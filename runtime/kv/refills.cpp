@@ -164,11 +164,7 @@ Status Refills::place_next(HeadStore* store, Pending* refresh) {
   IoThread::Waited arrived = io_->wait(&c.request);
   stall_ns_ += arrived.stall_ns;
   ORRERY_TRY(std::move(arrived.status));
-  Ptr<std::byte> from = c.request.to;
-  for (const Replacement& r : what(*refresh).subspan(refresh->n_placed, c.n_what)) {
-    store->replace(backend_, refresh->head, r.slot, r.position, r.count, from, format_.type);
-    from = from + r.count * format_.token_bytes();
-  }
+  store->replace(backend_, refresh->head, what(*refresh).subspan(refresh->n_placed, c.n_what), c.request.to, format_.type);
   placing_ = true;
   refresh->n_placed += c.n_what;
   tokens_ += c.n;

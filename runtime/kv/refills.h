@@ -25,12 +25,6 @@
 
 namespace orrery::kv {
 
-// The tokens in `count` slots of a head, from `slot` on, give way to those from `position` on, all of one page.
-struct Replacement {
-  uint32_t slot = 0, position = 0, count = 1;
-  bool operator==(const Replacement& o) const { return slot == o.slot && position == o.position && count == o.count; }
-};
-
 // One thread at a time, which may use the backend (add() and apply() do). The reservoir's pages keep what they hold
 // while tokens of them are under way: recall() before one of them may be given up (a shared page before it is
 // written, say), drop() before positions go.

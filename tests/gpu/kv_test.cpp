@@ -97,19 +97,41 @@ TEST(GpuKv, ConvertsAsTheCpuDoes) {
   for (const KvType from : kKvTypes)
     for (const KvType to : kKvTypes) {
       const bool blocks = from >= KvType::q8_0 || to >= KvType::q8_0;
-      const uint64_t n = blocks ? 32 * 37 : 32 * 37 + 16;
+      const uint64_t n = blocks ? 64 * 19 : 64 * 19 + 16;
       SCOPED_TRACE(std::string(name_of(from)) + " to " + name_of(to));
       const std::vector<float> values = awkward_values(n, false);
       std::vector<std::byte> source(row_bytes(kv_tensor_type(from), n));
       cpu::store_kv(kv_tensor_type(from), values.data(), static_cast<int32_t>(n), source.data());
       const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
         Buffer<std::byte> in(m, source), out(m, row_bytes(kv_tensor_type(to), n));
-        (*m)->convert_kv(out.ptr(), to, in.cptr(), from, n);
+        const KvMove all{out.address(), in.address(), 1};
+        (*m)->move_kv({&all, 1}, to, from, n);
         EXPECT_TRUE((*m)->synchronize().ok());
         return out.get();
       });
       EXPECT_TRUE(got == expected);
     }
+}
+
+// More than one list of them: runs of 1 to 3 tokens, in another order than they lie in.
+TEST(GpuKv, TokensGoWhereTheyBelong) {
+  constexpr uint64_t kValues = 64, kRuns = 2500, kMost = 3;
+  for (const KvType to : {KvType::f16, KvType::q8_0}) {
+    std::vector<std::byte> source(kRuns * kMost * row_bytes(kv_tensor_type(KvType::f16), kValues));
+    const std::vector<float> values = normal_values(kRuns * kMost * kValues, 3);
+    cpu::store_kv(kv_tensor_type(KvType::f16), values.data(), static_cast<int32_t>(values.size()), source.data());
+    const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
+      const uint64_t from_bytes = row_bytes(kv_tensor_type(KvType::f16), kValues), to_bytes = row_bytes(kv_tensor_type(to), kValues);
+      Buffer<std::byte> in(m, source), out(m, std::vector<std::byte>(kRuns * kMost * to_bytes, std::byte{0x5A}));
+      std::vector<KvMove> moves;
+      for (uint64_t i = 0; i < kRuns; ++i)
+        moves.push_back({out.address() + i * 407 % kRuns * kMost * to_bytes, in.address() + i * kMost * from_bytes, static_cast<uint32_t>(1 + i % kMost)});
+      (*m)->move_kv(moves, to, KvType::f16, kValues);
+      EXPECT_TRUE((*m)->synchronize().ok());
+      return out.get();
+    });
+    EXPECT_TRUE(got == expected);
+  }
 }
 
 TEST(GpuKv, KeepsTheLastQueries) {

@@ -29,12 +29,17 @@ class MemoryBackend final : public Backend {
     std::memcpy(at(to), at(from), bytes);
     ++n_copies;
   }
-  void convert_kv(Ptr<std::byte> to, KvType to_type, Ptr<const std::byte> from, KvType from_type,
-                  uint64_t n_values) override {
-    if (to_type == from_type) return copy(to, from, row_bytes(kv_tensor_type(to_type), n_values));
-    std::vector<float> values(n_values);
-    gguf::dequantize_row(kv_tensor_type(from_type), at(from), values.data(), n_values);
-    gguf::quantize_row(kv_tensor_type(to_type), values.data(), at(to), n_values);
+  void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override {
+    for (const KvMove& move : moves) {
+      const uint64_t n = move.n_tokens * token_values;
+      if (to_type == from_type) {
+        copy({move.to}, {move.from}, row_bytes(kv_tensor_type(to_type), n));
+        continue;
+      }
+      std::vector<float> values(n);
+      gguf::dequantize_row(kv_tensor_type(from_type), at(Ptr<const std::byte>{move.from}), values.data(), n);
+      gguf::quantize_row(kv_tensor_type(to_type), values.data(), at(Ptr<std::byte>{move.to}), n);
+    }
   }
   void discard(Ptr<std::byte> at_, uint64_t bytes) override { std::memset(at(at_), 0xDD, bytes); }
   Status synchronize() override { return ok_status(); }

@@ -1,5 +1,5 @@
-// KV from one type to another, on every path: Backend::convert_kv against gguf's own conversions, byte for byte; a
-// decode step whose resident heads are coarser than its pages, which must hold what convert_kv makes of the pages and
+// KV from one type to another, on every path: Backend::move_kv against gguf's own conversions, byte for byte; a
+// decode step whose resident heads are coarser than its pages, which must hold what move_kv makes of the pages and
 // attend to that.
 #include <gtest/gtest.h>
 
@@ -40,15 +40,15 @@ std::vector<std::byte> convert(const std::byte* from, KvType from_type, KvType t
   return out;
 }
 
-class CpuConvertKv : public ::testing::TestWithParam<std::string> {};
+class CpuMoveKv : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(CpuConvertKv, GivesTheFormatsBytes) {
+TEST_P(CpuMoveKv, GivesTheFormatsBytes) {
   Random random(1);
   for (const int32_t n_threads : {1, 3}) {
     Rig rig(GetParam(), n_threads, {1, 1, 1, 1, 32, 64});
     for (const auto& [from_type, to_type] : pairs()) {
-      for (const uint64_t n : {8u, 32u, 40u, 64u, 80u, 256u, 288u, 1024u, 1120u, 30000u, 65536u}) {
-        if (n % 32 != 0 && (blocks(from_type) || blocks(to_type))) continue;
+      for (const uint64_t n : {8u, 32u, 40u, 64u, 80u, 256u, 320u, 1024u, 1152u, 30000u, 65536u}) {
+        if (n % 64 != 0 && (blocks(from_type) || blocks(to_type))) continue;
         SCOPED_TRACE(std::string(type_traits(kv_tensor_type(from_type))->name) + " to " +
                      type_traits(kv_tensor_type(to_type))->name + ", " + std::to_string(n));
         std::vector<float> values(n);
@@ -58,7 +58,8 @@ TEST_P(CpuConvertKv, GivesTheFormatsBytes) {
         }
         Guarded<std::byte> from(bytes_of(from_type, n)), to(bytes_of(to_type, n));
         gguf::quantize_row(kv_tensor_type(from_type), values.data(), from.data(), n);
-        rig->convert_kv(to.ptr(), to_type, from.cptr(), from_type, n);
+        const KvMove all{to.ptr().address, from.ptr().address, 1};
+        rig->move_kv({&all, 1}, to_type, from_type, n);
         ASSERT_TRUE(rig->synchronize().ok());
         const std::vector<std::byte> want = convert(from.data(), from_type, to_type, n);
         ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0);
@@ -67,8 +68,36 @@ TEST_P(CpuConvertKv, GivesTheFormatsBytes) {
   }
 }
 
+// Runs of 1 to 5 tokens, whose order on the two sides differs; what lies between them stays as it is.
+TEST_P(CpuMoveKv, TokensGoWhereTheyBelong) {
+  constexpr uint64_t kValues = 128, kRuns = 700, kMost = 5;
+  for (const int32_t n_threads : {1, 3}) {
+    Rig rig(GetParam(), n_threads, {1, 1, 1, 1, 64, 64});
+    for (const auto& [from_type, to_type] : pairs()) {
+      const uint64_t from_bytes = bytes_of(from_type, kValues), to_bytes = bytes_of(to_type, kValues);
+      Random random(5);
+      Guarded<std::byte> from(kRuns * kMost * from_bytes), to(kRuns * kMost * to_bytes);
+      std::vector<float> values(kRuns * kMost * kValues);
+      for (float& x : values) x = random.normal();
+      gguf::quantize_row(kv_tensor_type(from_type), values.data(), from.data(), values.size());
+      std::fill_n(to.data(), to.size(), std::byte{0x5A});
+      std::vector<std::byte> want(to.data(), to.data() + to.size());
+      std::vector<KvMove> moves;
+      for (uint64_t i = 0; i < kRuns; ++i) {
+        const uint64_t at = i * 403 % kRuns * kMost, n = 1 + i % kMost;
+        moves.push_back({to.ptr().address + at * to_bytes, from.ptr().address + i * kMost * from_bytes, static_cast<uint32_t>(n)});
+        const std::vector<std::byte> run = convert(from.data() + i * kMost * from_bytes, from_type, to_type, n * kValues);
+        std::copy(run.begin(), run.end(), want.begin() + static_cast<ptrdiff_t>(at * to_bytes));
+      }
+      rig->move_kv(moves, to_type, from_type, kValues);
+      ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0)
+          << type_traits(kv_tensor_type(from_type))->name << " to " << type_traits(kv_tensor_type(to_type))->name;
+    }
+  }
+}
+
 // Blocks hold no infinity and no NaN: such values become zero, as those that are appended do.
-TEST_P(CpuConvertKv, ValuesThatAreNotFiniteAreThoseOfAppending) {
+TEST_P(CpuMoveKv, ValuesThatAreNotFiniteAreThoseOfAppending) {
   Rig rig(GetParam(), 1, {1, 1, 1, 1, 32, 64});
   for (const KvType to_type : {KvType::q8_0, KvType::q4_0}) {
     for (const KvType from_type : {KvType::f32, KvType::f16}) {
@@ -78,7 +107,8 @@ TEST_P(CpuConvertKv, ValuesThatAreNotFiniteAreThoseOfAppending) {
         token[5] = token[40] = odd;
         Guarded<std::byte> from(bytes_of(from_type, 64)), to(bytes_of(to_type, 64)), page(format.page_bytes());
         gguf::quantize_row(kv_tensor_type(from_type), token.data(), from.data(), 64);
-        rig->convert_kv(to.ptr(), to_type, from.cptr(), from_type, 64);
+        const KvMove all{to.ptr().address, from.ptr().address, 1};
+        rig->move_kv({&all, 1}, to_type, from_type, 64);
         Guarded<float> kv(64);
         std::copy(token.begin(), token.end(), kv.data());
         const uint64_t address = page.ptr().address;
@@ -140,15 +170,16 @@ struct Coarse {
     rig->append_kv(kLayer, k(0), v(0), 6 * format.head_dim);
     rig->end_step();
     for (uint32_t head = 3; head < 6; ++head)
-      for (int32_t t = 0; t + 1 < n; ++t)
-        rig->convert_kv({slot(head, n - 2 - t)}, heads_kv.type,
-                        {reinterpret_cast<uintptr_t>(in_page(head, t))}, format.type, format.token_values());
+      for (int32_t t = 0; t + 1 < n; ++t) {
+        const KvMove token{slot(head, n - 2 - t), reinterpret_cast<uintptr_t>(in_page(head, t)), 1};
+        rig->move_kv({&token, 1}, heads_kv.type, format.type, format.token_values());
+      }
     for (uint32_t head = 0; head < 6; ++head)
       views.push_back({tile_addresses[head].data(), n, slot(head, n - 1)});
   }
 };
 
-TEST_P(CpuConvertKv, AStepAppendsToBothAndAttendsToTheHeads) {
+TEST_P(CpuMoveKv, AStepAppendsToBothAndAttendsToTheHeads) {
   for (const auto& [type, heads_type] : pairs()) {
     if (finer(heads_type, type)) continue;
     for (const int32_t dim : {32, 64, 96}) {
@@ -197,7 +228,7 @@ TEST_P(CpuConvertKv, AStepAppendsToBothAndAttendsToTheHeads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, CpuConvertKv, ::testing::ValuesIn(paths()), PathName());
+INSTANTIATE_TEST_SUITE_P(Paths, CpuMoveKv, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
 }  // namespace orrery
