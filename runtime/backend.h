@@ -260,6 +260,9 @@ class Backend {
   // Gathers the pieces, one behind the other, to `to`, and returns when the bytes are there. Beside everything else: on
   // any thread, during steps too, and not in their order; nobody else touches either side meanwhile.
   virtual Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) = 0;
+  // [at, at + bytes) will be written, its content is not needed: where device memory is the system's, it is taken from it now
+  // and not in the middle of a step.
+  virtual void commit(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
   // The content of [at, at + bytes) is not needed any more: where device memory is the system's, it may go back to it.
   virtual void discard(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
 

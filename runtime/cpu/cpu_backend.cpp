@@ -125,6 +125,7 @@ class CpuBackend final : public Backend {
     }
     return ok_status();
   }
+  void commit(Ptr<std::byte> at, uint64_t bytes) override;
   void discard(Ptr<std::byte> at, uint64_t bytes) override { arena_.discard(at.address - arena().address, bytes); }
 
   uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override {
@@ -237,6 +238,15 @@ Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols,
                 host(at) + static_cast<uint64_t>(i) * band_bytes);
   });
   return ok_status();
+}
+
+// A byte of every page is written, by all threads: the system takes its time over fresh pages.
+void CpuBackend::commit(Ptr<std::byte> at, uint64_t bytes) {
+  constexpr int64_t kPage = 4096, kUnit = int64_t{2} << 20;   // 4096: the smallest page of any system
+  const int64_t n = static_cast<int64_t>(bytes);
+  for_ranges(div_up(n, kUnit), kUnit, [&](int64_t first, int64_t last) {
+    for (int64_t i = first * kUnit; i < std::min(n, last * kUnit); i += kPage) *static_cast<volatile std::byte*>(host(at) + i) = std::byte{0};
+  });
 }
 
 void CpuBackend::begin_step(const Step& step) {

@@ -114,7 +114,7 @@ TopKeysScratch::TopKeysScratch(int32_t max_keys, int32_t group) : group_(group) 
   if (max_keys <= 0) return;
   stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(max_keys), kPageTokens));
   tile_stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(div_up(max_keys, kPageTokens)), 16));
-  const int64_t floats = (group_ + 3) * stride_ + 3 * group_ * tile_stride_;
+  const int64_t floats = (group_ + 2) * stride_ + 3 * group_ * tile_stride_;
   entry_bytes_ = static_cast<uint64_t>(floats) * sizeof(float);
 }
 
@@ -127,29 +127,27 @@ struct Least {
   int64_t n_left;    // keys that have its first digits, or larger ones
 };
 
-// k >= 1. candidates: bits of all scores (n), then the keys that are left, ascending.
-Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* candidates) {
-  uint32_t *bits = candidates, *left = candidates + n;
-  for (int64_t i = 0; i < n; ++i) bits[i] = bits_of(scores[i]);
+// k >= 1. left: room for n; the keys that are left, ascending.
+Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
   // The k-th largest's first digits; then those that have them, or larger ones, are looked at alone: few more than k.
   constexpr uint32_t kFirst = 2048, kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
   Least least{0, k, 0};
   int64_t i = 0;
   uint32_t firsts[2][kFirst] = {};   // in turn, so that equal neighbours do not wait for each other
   for (; i + 2 <= n; i += 2)
-    for (int j = 0; j < 2; ++j) ++firsts[j][bits[i + j] >> 20];
-  for (; i < n; ++i) ++firsts[0][bits[i] >> 20];
+    for (int j = 0; j < 2; ++j) ++firsts[j][bits_of(scores[i + j]) >> 20];
+  for (; i < n; ++i) ++firsts[0][bits_of(scores[i]) >> 20];
   uint32_t last = find_digit(kFirst, &least.n_equal, [&](uint32_t d) {
     return int64_t{firsts[0][d]} + firsts[1][d];
   });
   for (i = 0; i < n; ++i) {            // without branches: they would be guesses
     left[least.n_left] = static_cast<uint32_t>(i);
-    least.n_left += bits[i] >> 20 >= last;
+    least.n_left += bits_of(scores[i]) >> 20 >= last;
   }
   for (const int shift : {10, 0}) {
     uint32_t counts[kDigits] = {};
     for (i = 0; i < least.n_left; ++i) {
-      const uint32_t x = bits[left[i]];
+      const uint32_t x = bits_of(scores[left[i]]);
       counts[x >> shift & (kDigits - 1)] += x >> (shift + 10) == last;
     }
     last = last << 10 | find_digit(kDigits, &least.n_equal, [&](uint32_t d) { return int64_t{counts[d]}; });
@@ -158,8 +156,8 @@ Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* candidates
   return least;
 }
 
-// Ascending keys (k), largest bits first; equal ones stay as they are. Three digits, the last first; temporary (k).
-void sort_by_score(const uint32_t* bits, int64_t k, uint32_t* keys, uint32_t* temporary) {
+// Ascending keys (k), largest scores first; equal ones stay as they are. Three digits, the last first; temporary (k).
+void sort_by_score(const float* scores, int64_t k, uint32_t* keys, uint32_t* temporary) {
   constexpr struct {
     int shift, width;
   } kDigits[] = {{0, 10}, {10, 10}, {20, 11}};   // the sign is 0
@@ -167,7 +165,7 @@ void sort_by_score(const uint32_t* bits, int64_t k, uint32_t* keys, uint32_t* te
   for (const auto digit : kDigits) {
     const uint32_t last = (1u << digit.width) - 1;
     uint32_t ends[2048] = {};   // of each value, the largest first: where the next one goes
-    const auto place = [&](uint32_t key) -> uint32_t& { return ends[last - (bits[key] >> digit.shift & last)]; };
+    const auto place = [&](uint32_t key) -> uint32_t& { return ends[last - (bits_of(scores[key]) >> digit.shift & last)]; };
     for (int64_t i = 0; i < k; ++i) ++place(from[i]);
     uint32_t at = 0;
     for (uint32_t value = 0; value <= last; ++value) at += std::exchange(ends[value], at);
@@ -185,35 +183,36 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(i);
     return;
   }
+  const uint32_t* left = candidates;
   Least least = find_least(scores, n, k, candidates);
-  const uint32_t *bits = candidates, *left = candidates + n;
   int64_t at = 0;
   for (int64_t i = 0; at < k; ++i) {
-    const uint32_t x = bits[left[i]];
+    const uint32_t x = bits_of(scores[left[i]]);
     const bool equal = x == least.bits && least.n_equal > 0;
     out[at] = left[i];
     at += x > least.bits || equal;
     least.n_equal -= equal;
   }
-  if (by_score) sort_by_score(bits, k, out, candidates + n);
+  if (by_score) sort_by_score(scores, k, out, candidates);
 }
 
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates) {
   if (k <= 0) return 0;
+  const uint32_t* left = candidates;
   const Least least = find_least(scores, n, k, candidates);
-  const uint32_t *bits = candidates, *left = candidates + n;
+  const auto bits = [&](uint32_t key) { return bits_of(scores[key]); };
   uint32_t n_larger = 0, n_equal = 0;
   for (const uint32_t key : among) {
-    n_larger += bits[key] > least.bits;
-    n_equal += bits[key] == least.bits;
+    n_larger += bits(key) > least.bits;
+    n_equal += bits(key) == least.bits;
   }
   if (n_equal == 0) return n_larger;
   // Those that stand no higher than the last equal one that is among the best.
   int64_t i = 0;
-  for (int64_t found = 0; found < least.n_equal; ++i) found += bits[left[i]] == least.bits;
+  for (int64_t found = 0; found < least.n_equal; ++i) found += bits(left[i]) == least.bits;
   const uint32_t end = left[i - 1];
   n_equal = 0;
-  for (const uint32_t key : among) n_equal += bits[key] == least.bits && key <= end;
+  for (const uint32_t key : among) n_equal += bits(key) == least.bits && key <= end;
   return n_larger + n_equal;
 }
 

@@ -29,7 +29,7 @@ class TopKeysScratch {
   // Of the batch's query `i`: (group) rows of weights, stride() apart; one of scores; candidates; (group) rows of units,
   // of sums and of shares, tile_stride() apart.
   WeightRows rows(std::byte* base, int64_t i) const {
-    float* units = entry(base, i) + (group_ + 3) * stride_;
+    float* units = entry(base, i) + (group_ + 2) * stride_;
     return {entry(base, i), units, units + group_ * tile_stride_, stride_, tile_stride_};
   }
   float* shares(std::byte* base, int64_t i) const { return rows(base, i).sums + group_ * tile_stride_; }
@@ -45,9 +45,9 @@ class TopKeysScratch {
 };
 
 // The k best of scores (n), k <= n, scores not negative (NaN and less count as 0): by score descending, ties by
-// index; written in that order, or in ascending order of index. candidates: room for 2 n.
+// index; written in that order, or in ascending order of index. candidates: room for n.
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out);
-// How many of some keys, which ascend, select_top would find. candidates: room for 2 n.
+// How many of some keys, which ascend, select_top would find. candidates: room for n.
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates);
 
 // What the work is done with.

@@ -38,6 +38,7 @@ Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, A
                  static_cast<unsigned long long>(staging_tokens));
   ORRERY_ASSIGN(ArenaRegion staging,
                 ArenaRegion::take(arena, staging_bytes(format, staging_tokens), "the session's staging ring"));
+  backend->commit(staging.data(), staging.bytes());   // else the first round through the ring would pay for its pages
   return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_pending, staging_tokens));
 }
 

@@ -40,7 +40,7 @@ Keys sorted_out(const std::vector<float>& scores, size_t k, bool by_score) {
 Keys selected(const std::vector<float>& scores, size_t k, bool by_score) {
   const Guarded<float> in(scores.size());
   std::copy(scores.begin(), scores.end(), in.data());
-  const Guarded<uint32_t> candidates(2 * scores.size());
+  const Guarded<uint32_t> candidates(scores.size());
   const Guarded<uint32_t> out(k);
   cpu::select_top(in.data(), static_cast<int64_t>(scores.size()), static_cast<int64_t>(k), by_score, candidates.data(),
                   out.data());
@@ -100,7 +100,7 @@ TEST(CpuCountTop, IsWhatTheHeadOfTheListHasInCommon) {
             if (random.below(share) == 0) among.push_back(i);
           Keys common;
           std::set_intersection(best.begin(), best.end(), among.begin(), among.end(), std::back_inserter(common));
-          const Guarded<uint32_t> candidates(2 * n);
+          const Guarded<uint32_t> candidates(n);
           ASSERT_EQ(cpu::count_top(scores.data(), static_cast<int64_t>(n), static_cast<int64_t>(k), among, candidates.data()),
                     common.size())
               << k << " of " << n << ", " << among.size() << " among";
