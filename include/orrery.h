@@ -330,9 +330,19 @@ typedef struct orrery_session orrery_session;
      "freekv"       pages that come and go with the query, one step behind, by digests of all pages that stay on the device and
                     count (FreeKV): page auto (4 to 64 tokens), digest range (or deviation), sinks 512, window 512 (each
                     at most a quarter), first_layers 1 (exempt; 0 where the budget is small), refresh 1, tau .8 (a step whose
-                    query has a smaller cosine with the last one's chooses by its own, and waits; 0: none)
+                    query has a smaller cosine with the last one's chooses by its own, and waits; 0: none), score softmax
+                    (or raw: means of bounds), set head (or layer: one for its heads), asked 1 (share of a head's pages that
+                    a step asks for; the others stay by their scores)
      "quest"        the same with every step choosing by its own query (Quest): page 16, sinks 0, window 32, first_layers 2,
                     tau 2
+     "arkvale"      the same, one set for the layer by means of estimates, and the better half asked for (ArkVale): digest
+                    deviation, sinks 64, window 64, first_layers 2, tau 2, score raw, set layer, asked .5
+     "raas"         pages, of which those go that the answer has not looked at for the longest time (RaaS): page 16, digest,
+                    sinks, window and first_layers as "freekv", stamp threshold (or top), threshold .0001, top .5, prompt
+                    compete (or keep, where the budget holds it)
+     "omnikv"       filter layers whole, the others what the filter before them finds at every step (OmniKV): filters (2+8+18
+                    of 32, as the budget has it), behind 1 (the layer behind a filter whole, too; 0 where the budget is
+                    small), refresh 1, tail 0
    orrery_policies() tells all of it.
    A budget below what a policy needs at least is ORRERY_INVALID_ARGUMENT and names it. */
 

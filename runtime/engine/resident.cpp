@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "runtime/base/checked.h"
 #include "runtime/base/clock.h"
+#include "runtime/gguf/dequantize.h"
 
 namespace orrery::engine {
 
@@ -119,10 +121,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);
   r->views_.resize(n_heads);
-  if (r->policy_->asks_before_attend()) {
-    r->q_now_.resize(static_cast<size_t>(h.q_dim()));
-    r->q_before_.resize(static_cast<size_t>(h.q_dim()));
-  }
+  r->q_now_.resize(static_cast<size_t>(h.q_dim()));
+  if (r->policy_->asks_before_attend()) r->q_before_.resize(static_cast<size_t>(h.q_dim()));
+  r->key_.resize(static_cast<size_t>(h.head_dim));
+  r->key_bytes_.resize(pages->format().vector_bytes());
   r->selected_.reserve(n_context);
   r->jobs_.reserve(n_heads);
   r->weights_jobs_.reserve(n_heads);
@@ -188,6 +190,7 @@ void Resident::set_keys(const Query& query, KeysJob* job) const {
     job->tiles = store_->tiles(query.head);
     if (query.n_positions == 1 && query.first_position == watched_position_) job->left = views_[query.head].left;
   }
+  if (q_) job->layer = 0;   // of the queries
   job->n_keys = static_cast<int32_t>(query.n_keys);
   job->first_position = static_cast<int32_t>(query.first_position);
   job->n_positions = static_cast<int32_t>(query.n_positions);
@@ -199,7 +202,7 @@ KeysShape Resident::keys_shape() const {
   shape.kv = settling_ ? pages_->format() : format_;
   shape.n_heads = h.n_heads;
   shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
-  shape.queries = ring_;
+  shape.queries = q_ ? QueryRing{{q_.address}, 1} : ring_;   // one layer's, in place of the ring
   return shape;
 }
 
@@ -237,30 +240,35 @@ Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
   return backend.synchronize();
 }
 
-Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
+template <class Job>
+void Resident::set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const {
   const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
+  job->layer = q_ ? 0 : static_cast<int32_t>(head / n_kv_heads);
+  job->kv_head = static_cast<int32_t>(head % n_kv_heads);
+  job->tiles = digests_->tiles(head);
+  job->offset = first_page * digests_->format().token_bytes();   // they lie one behind the other
+  job->n_keys = static_cast<int32_t>(n_pages);
+  job->first_position = static_cast<int32_t>(position);
+  job->n_positions = 1;
+}
+
+void Resident::set_pages(KeysShape* shape) const {
+  shape->kv = digests_->format();
+  shape->bounds = true;
+}
+
+Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
   jobs_.clear();
   for (const policy::PageQuery& query : queries) {
     TopKeysJob job;
-    job.layer = static_cast<int32_t>(query.head / n_kv_heads);
-    job.kv_head = static_cast<int32_t>(query.head % n_kv_heads);
-    job.tiles = digests_->tiles(query.head);
-    job.offset = query.first_page * digests_->format().token_bytes();   // they lie one behind the other
-    job.n_keys = static_cast<int32_t>(query.n_pages);
-    job.first_position = static_cast<int32_t>(query.position);
-    job.n_positions = 1;
+    set_pages(query.head, query.position, query.first_page, query.n_pages, &job);
     job.k = static_cast<int32_t>(query.k);
     job.out = query.out;
     jobs_.push_back(job);
   }
   TopKeysShape shape;
   static_cast<KeysShape&>(shape) = keys_shape();
-  shape.kv = digests_->format();
-  shape.bounds = true;
-  if (q_) {   // one layer's, in place of the ring
-    shape.queries = {{q_.address}, 1};
-    for (TopKeysJob& job : jobs_) job.layer = 0;
-  }
+  set_pages(&shape);
   if (!rule.scaled) shape.scale = 1.0f;
   shape.scoring = key_scoring(rule);
   Backend& backend = model_->runtime().backend();
@@ -269,6 +277,81 @@ Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::
   for (const policy::PageQuery& query : queries)
     for (uint32_t i = 0; i < query.k; ++i) query.out[i] += query.first_page;
   return ok_status();
+}
+
+// A softmax's weights tell products but for a constant, which the best key's own product gives. They are taken of products that are
+// made so much smaller: what is far below the best is a float's then still, and loses no more than its product's own rounding.
+constexpr float kFlatter = 1.0f / 8;
+
+Status Resident::scores(Span<const policy::ScoresQuery> queries) {
+  const model::Hyperparameters& h = model_->hyper();
+  const auto dim = static_cast<size_t>(h.head_dim);
+  weights_jobs_.clear();
+  for (const policy::ScoresQuery& query : queries) {
+    KeyWeightsJob job;
+    if (query.pages) {
+      set_pages(query.head, query.position, query.first, query.n, &job);
+    } else {
+      set_keys(policy::WeightsQuery{query.head, query.position, 1, query.n, false, nullptr}, &job);
+      job.left = {};   // in another scale
+    }
+    job.out = query.out;
+    weights_jobs_.push_back(job);
+  }
+  if (queries.empty()) return ok_status();
+  KeysShape shape = keys_shape();
+  if (queries[0].pages) set_pages(&shape);
+  shape.scale *= kFlatter;
+  Backend& backend = model_->runtime().backend();
+  backend.key_weights(weights_jobs_, shape);
+  ORRERY_TRY(backend.synchronize());
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const policy::ScoresQuery& query = queries[i];
+    const float factor = query.scaled ? 1.0f : std::sqrt(static_cast<float>(dim));
+    if (!query.pages) {
+      backend.download(q_now_.data(), {query_of(query.head, query.position).address}, group() * dim * sizeof(float));
+      ORRERY_TRY(backend.synchronize());
+    }
+    for (uint32_t g = 0; g < group(); ++g) {
+      float* row = query.out + size_t{g} * query.n;
+      const size_t best = static_cast<size_t>(std::max_element(row, row + query.n) - row);
+      const float most = std::log(row[best]);
+      float at_best = 0;
+      if (!query.pages) {
+        ORRERY_ASSIGN(const double found, product(weights_jobs_[i], q_now_.data() + g * dim, best));
+        at_best = static_cast<float>(found / std::sqrt(static_cast<double>(dim)));
+      }
+      for (uint32_t k = 0; k < query.n; ++k)
+        row[k] = row[k] > 0 ? (at_best + (std::log(row[k]) - most) / kFlatter) * factor : -INFINITY;
+    }
+  }
+  return ok_status();
+}
+
+// Of a KV head's group, in this step or in the ring.
+Ptr<const float> Resident::query_of(uint32_t head, uint32_t position) const {
+  const model::Hyperparameters& h = model_->hyper();
+  const uint64_t width = static_cast<uint64_t>(h.q_dim()), n_kv_heads = static_cast<uint64_t>(h.n_kv_heads);
+  const uint64_t row = q_ ? 0 : head / n_kv_heads * static_cast<uint64_t>(ring_.n_rows) + position % static_cast<uint32_t>(ring_.n_rows);
+  const Ptr<const float> queries = q_ ? q_ : Ptr<const float>{ring_.data.address};
+  return queries + (row * width + head % n_kv_heads * (width / n_kv_heads));
+}
+
+// Of a query, in host memory, with a key that a job asks about.
+Result<double> Resident::product(const KeysJob& job, const float* q, size_t key) {
+  const KvFormat& format = settling_ ? pages_->format() : format_;
+  const uint64_t at = job.tiles[key / kPageTokens] + job.offset + key % kPageTokens * format.token_bytes();
+  if (settling_) {   // the reservoir's pages are the host's
+    std::memcpy(key_bytes_.data(), reinterpret_cast<const std::byte*>(at), format.vector_bytes());
+  } else {
+    Backend& backend = model_->runtime().backend();
+    backend.download(key_bytes_.data(), {at}, format.vector_bytes());
+    ORRERY_TRY(backend.synchronize());
+  }
+  gguf::dequantize_row(kv_tensor_type(format.type), key_bytes_.data(), key_.data(), key_.size());
+  double sum = 0;
+  for (size_t d = 0; d < key_.size(); ++d) sum += static_cast<double>(q[d]) * static_cast<double>(key_[d]);
+  return sum;
 }
 
 Status Resident::query_similarity(Span<float> out) {
@@ -301,7 +384,7 @@ Status Resident::before_attend(int32_t layer, Ptr<const float> q) {
   layer_ = layer, q_ = q;
   Status status = policy_->before_attend(this, static_cast<uint32_t>(layer), step_ + 1, n_tokens_);
   q_ = {};
-  if (status.ok() && refills_) status = refills_->apply(store_.get(), step_ + 1);
+  if (status.ok() && refills_ && policy_->waits_before(static_cast<uint32_t>(layer))) status = refills_->apply(store_.get(), step_ + 1);
   return status;
 }
 

@@ -99,12 +99,18 @@ class Resident final : public model::LayerHook, private policy::Heads {
   template <class Query>
   void set_keys(const Query& query, KeysJob* job) const;
   KeysShape keys_shape() const;
+  template <class Job>
+  void set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const;
+  void set_pages(KeysShape* shape) const;
+  Ptr<const float> query_of(uint32_t head, uint32_t position) const;
+  Result<double> product(const KeysJob& job, const float* q, size_t key);
 
   // policy::Heads
   uint32_t n_queries() const override { return known_queries(n_tokens_); }
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
   Status key_weights(Span<const policy::WeightsQuery> queries) override;
   Status top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) override;
+  Status scores(Span<const policy::ScoresQuery> queries) override;
   uint32_t group() const override;
   Span<const uint32_t> positions(uint32_t head) const override { return store_->positions(head); }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override;
@@ -129,6 +135,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Ptr<const float> q_;                             // within before_attend(): of layer_, at position n_tokens_
   int32_t layer_ = 0;
   std::vector<float> q_now_, q_before_;            // (q_dim)
+  std::vector<std::byte> key_bytes_;               // (a key)
+  std::vector<float> key_;                         // (head_dim)
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0;
   uint32_t n_tokens_ = 0;                          // when settling, and of the step before its own token
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)

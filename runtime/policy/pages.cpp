@@ -1,158 +1,88 @@
 // Pages that come and go with the query: every head has room for so many pages of the text, and what stands there follows
 // what the query looks for, by digests of all pages that stay on the device.
-//   score     bounds of the last query's products with a page's keys; softmax over the candidates, mean over the group
+//   score     bounds of the last query's products with a page's keys; softmax over the candidates, mean over the group; or the
+//             bounds' own mean (score=raw), of all query heads of the layer (set=layer)
 //   allocate  evenly
 //   keep      first pages, the last ones with the one that is being written, and the best of those between; all of it stays
 //             in the reservoir
-//   refresh   every step, by its own query for the next one, or where the query has turned, for itself; misses alone are fetched
+//   refresh   every step, by its own query for the next one, or where the query has turned, for itself; misses alone are fetched, in
+//             the place of what scores lowest where not all that is there is asked for anew (asked)
 // As rows of one table of options:
 //   freekv    FreeKV (arXiv:2505.13109): one step behind, and corrected; pages of 32
 //   quest     Quest (arXiv:2406.10774): every step by its own query; pages of 16, no first ones
+//   arkvale   ArkVale (NeurIPS 2024): every step by its own query, one set for the layer; half of what is there is asked for
 //
 // Where FreeKV's paper and code disagree:
-//   - Digests are the paper's, largest and smallest key by dimension; the code's fast path has middle and mean deviation
-//     (digest=deviation).
+//   - Digests are the paper's, largest and smallest key by dimension; the code's fast path has middle and mean deviation, and means of
+//     bounds (digest=deviation, score=raw).
 //   - Bounds are not divided by sqrt(head_dim), as in the code; the paper is silent.
 //   - The page that leaves the window is a candidate one step before, so that it can stay where it is.
 //   - The first step has a selection, too: the prompt's last query makes it. (The paper: by its own query, waiting for all.)
 // Where Quest's do: it is published for heads without groups; a group's mean of softmaxes orders pages as one head's bounds do. It keeps
 // all KV on the device; here what is not selected is fetched, within the step that wants it. The last whole page always stays beside
 // the one that is being written.
-// Ours: the budget counts digests, 1 / page of full KV in F16. First pages and window are a quarter of a head's slots each where
-// 512 tokens are more, a page is 16 or 8 tokens where a head would hold few of 32, and the first layer is only whole where it
-// and the digests take no more than half of the budget.
+// ArkVale's digest is no bound: the middle, and what keys are off it on average. Its attention takes in all that is there. A page that
+// leaves the window has no score yet and stays for a step; of equal scores the later page goes.
+// Ours: the budget counts digests, 1 / page of full KV in F16 (paged.h says how it shrinks what papers give in tokens).
 #include <algorithm>
+#include <cmath>
 
-#include "runtime/base/checked.h"
-#include "runtime/policy/parts.h"
+#include "runtime/policy/paged.h"
 
 namespace orrery::policy {
 
 namespace {
 
-constexpr uint32_t kLeastPages = 4;    // of a head: the one that is written, one behind it, one candidate, one more
-constexpr uint32_t kFewPages = 16;     // fewer of them: pages are made smaller
-
-struct Settings {
-  uint32_t page = 0;                   // 0: 32, or less
-  uint32_t sinks = 512, window = 512, first_layers = 1;
-  bool deviation = false, refresh = true;
+struct Settings : PageSettings {
+  bool refresh = true;
   double tau = 0;                      // cosine of two queries below which a step chooses by its own; 0: none does
+  bool raw = false, layer = false;     // scores are means of bounds; a layer's heads have one set
+  double asked = 1;                    // of the pages that a head holds: for so many it asks anew
+  // The backend finds the best pages by itself; else it gives scores.
+  bool by_scores() const { return raw || layer || asked < 1; }
 };
 
-class PagePolicy final : public Policy {
+class PagePolicy final : public PagedPolicy {
  public:
-  PagePolicy(const char* name, const Shape& shape, const Budget& budget, const Settings& settings, bool first_layers_given)
-      : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context),
-        budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes) {
-    const uint64_t n = rings_.n_other_heads();
-    budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
-    everything_ = budget.share >= 1.0 && budget_.max_slots >= n * n_context_;
-    const auto find_heads = [&] {
-      heads_.clear(), full_.clear();
-      uint32_t layer = 0;
-      for (uint32_t l = 0; l < shape.n_layers; ++l) {
-        if (rings_.has(l * n_kv_heads_)) continue;
-        const bool full = everything_ || layer++ < settings_.first_layers;
-        for (uint32_t h = 0; h < n_kv_heads_; ++h) (full ? full_ : heads_).push_back(l * n_kv_heads_ + h);
-      }
-    };
-    find_heads();
-    if (!first_layers_given && !everything_ && 2 * (full_.size() * uint64_t{n_context_} + digest_slots(n_context_, 32)) > budget_.max_slots)
-      settings_.first_layers = 0, find_heads();
-    if (settings_.page == 0) {
-      settings_.page = 32;
-      while (settings_.page > 8 && slots_at(n_context_) < kFewPages * uint64_t{settings_.page} &&
-             4 * digest_slots(n_context_, settings_.page / 2) < room())
-        settings_.page /= 2;
-    }
-    marks_.resize(n_context_ / settings_.page + 1);
+  PagePolicy(const char* name, const Shape& shape, const Budget& budget, const Settings& settings)
+      : PagedPolicy(name, shape, budget, settings), options_(settings), most_pages_(n_context_ / settings_.page) {
+    marks_.resize(most_pages_ + size_t{1});
     queries_.reserve(heads_.size());
-    misses_.reserve(n_context_ / settings_.page);
+    misses_.reserve(most_pages_);
     similarity_.resize(n_kv_heads_);
   }
 
-  // Whether there is room for the smallest number of pages, at the context's end.
-  Status check() const {
-    const uint64_t least = kLeastPages * uint64_t{settings_.page};
-    if (full_.size() * uint64_t{n_context_} <= budget_.max_slots &&
-        (heads_.empty() || slots_at(n_context_) >= std::min<uint64_t>(least, n_context_)))
-      return ok_status();
-    const uint64_t slots = rings_.slots() + full_.size() * uint64_t{n_context_} + heads_.size() * least + digest_slots(n_context_, settings_.page);
-    if (budget_.slot_bytes > 0)
-      return error(Code::invalid_argument,
-                   "policy %s: %zu heads with %u pages of %u tokens, digests of %u tokens and %zu whole heads take %llu bytes of KV, which "
-                   "a KV budget of %llu bytes does not hold",
-                   name_, heads_.size(), kLeastPages, settings_.page, n_context_, full_.size(),
-                   static_cast<unsigned long long>(slots * slot_bytes_),
-                   static_cast<unsigned long long>((budget_.max_slots + rings_.slots()) * slot_bytes_));
-    return error(Code::invalid_argument,
-                 "policy %s: %zu heads with %u pages of %u tokens, digests of %u tokens and %zu whole heads take %llu slots, which a KV "
-                 "budget of %g (%llu slots) does not hold; it must be at least %.3f",
-                 name_, heads_.size(), kLeastPages, settings_.page, n_context_, full_.size(), static_cast<unsigned long long>(slots),
-                 budget_.share, static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
-  }
-
-  const char* name() const override { return name_; }
-  uint32_t n_full_heads() const override { return static_cast<uint32_t>(full_.size()); }
-  double refill_share() const override { return heads_.empty() || !settings_.refresh ? 0 : kNextStepShare; }
-  uint32_t queries_wanted() const override { return 1; }
-  PageDigests digests() const override { return {settings_.page, settings_.deviation, heads_}; }
+  double refill_share() const override { return heads_.empty() || !options_.refresh ? 0 : kNextStepShare; }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
-    ++report_.n_settled;
-    rings_.settle();
-    for (uint32_t head = 0; head < capacity.size(); ++head) capacity[head] = rings_.capacity(head);
-    for (const uint32_t head : full_) capacity[head] = n_context_;
-    const uint32_t page = settings_.page;
-    const auto slots = static_cast<uint32_t>(slots_at(n_tokens));
-    for (const uint32_t head : heads_) capacity[head] = slots;
-    n_slots_ = slots / page - 1;   // and the page that is being written
-    paged_ = !heads_.empty() && n_tokens + 1 > slots;
+    begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
-    n_first_ = std::max(std::min(settings_.sinks, slots / 4) / page, settings_.sinks > 0 && n_slots_ > 2 ? 1u : 0u);
-    n_last_ = std::max(std::min(settings_.window, slots / 4) / page, 2u) - 1;
-    n_best_ = n_slots_ - n_first_ - n_last_;
-    best_.resize(heads_.size() * n_best_);
     free_.resize(n_slots_);
     corrected_.assign(n_layers_, 0);
     queries_.clear();
-    for (size_t i = 0; i < heads_.size(); ++i) ask(i, n_tokens - 1, n_tokens);
-    return choose(heads);
-  }
-
-  void select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) override {
-    if (rings_.has(head)) return rings_.select(head, n_tokens, out);
-    out->clear();
-    const uint32_t page = settings_.page, n_pages = n_tokens / page;
-    const auto add = [&](uint32_t p) {
-      for (uint32_t i = 0; i < page; ++i) out->push_back(p * page + i);
-    };
-    const auto found = std::lower_bound(heads_.begin(), heads_.end(), head);
-    if (!paged_ || found == heads_.end() || *found != head) {
-      for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
-      return;
+    if (options_.by_scores()) {
+      scores_.assign(heads_.size() * most_pages_, INFINITY);
+      bounds_.resize(size_t{n_kv_heads_} * heads->group() * most_pages_);
+      unit_.resize(most_pages_);
+      best_.reserve(most_pages_);
+      bounds_queries_.reserve(n_kv_heads_);
     }
-    const size_t at = static_cast<size_t>(found - heads_.begin());
-    for (uint32_t p = 0; p < n_first_; ++p) add(p);
-    for (uint32_t i = 0; i < n_best_; ++i) add(best_[at * n_best_ + i]);
-    for (uint32_t p = n_pages - n_last_; p < n_pages; ++p) add(p);
-    for (uint32_t p = n_pages * page; p < n_tokens; ++p) out->push_back(p);
+    n_best_ = n_between_;   // at first as many as there is room for
+    for (size_t i = 0; i < heads_.size(); ++i) ask(i, n_tokens - 1, n_tokens);
+    ORRERY_TRY(choose(heads));
+    const auto n_asked = options_.refresh ? static_cast<uint32_t>(options_.asked * n_slots_ + 1e-9) : n_slots_;
+    n_best_ = std::clamp(n_asked, n_first_ + n_last_ + 1, n_slots_) - n_first_ - n_last_;
+    return ok_status();
   }
 
-  uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
-    if (rings_.has(head)) return rings_.slot_for(head, length);
-    return length < capacity ? length : kSettleAgain;
-  }
-
-  bool asks_before_attend() const override { return settings_.refresh && settings_.tau > 0 && !heads_.empty(); }
+  bool asks_before_attend() const override { return options_.refresh && options_.tau > 0 && !heads_.empty(); }
 
   // A layer whose query has turned chooses at once, with this one; heads that it is so far off wait for their pages.
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     const auto [begin, end] = heads_of(layer);
     if (!paged_ || begin == end) return ok_status();
     ORRERY_TRY(heads->query_similarity(similarity_));
-    const auto turned = [this](size_t i) { return static_cast<double>(similarity_[heads_[i] % n_kv_heads_]) < settings_.tau; };
+    const auto turned = [this](size_t i) { return static_cast<double>(similarity_[heads_[i] % n_kv_heads_]) < options_.tau; };
     uint32_t n_turned = 0;
     for (size_t i = begin; i < end; ++i) n_turned += turned(i);
     report_.n_checks += end - begin;
@@ -171,7 +101,7 @@ class PagePolicy final : public Policy {
     if (!paged_) return ok_status();
     const uint32_t n_tokens = position + 1;
     queries_.clear();
-    for (size_t i = 0; i < heads_.size() && settings_.refresh; ++i)
+    for (size_t i = 0; i < heads_.size() && options_.refresh; ++i)
       if (!corrected_[heads_[i] / n_kv_heads_]) ask(i, position, n_tokens);
     ORRERY_TRY(choose(heads));
     std::fill(corrected_.begin(), corrected_.end(), uint8_t{0});
@@ -179,7 +109,6 @@ class PagePolicy final : public Policy {
     return ok_status();
   }
 
-  Report report() const override { return report_; }
   std::unique_ptr<Policy> clone() const override {
     auto copy = std::make_unique<PagePolicy>(*this);
     copy->report_ = report_.of_fork();
@@ -187,45 +116,44 @@ class PagePolicy final : public Policy {
   }
 
  private:
-  // Slots that digests of n tokens take, of all heads.
-  uint64_t digest_slots(uint32_t n_tokens, uint32_t page) const {
-    return div_up(heads_.size() * (n_tokens / page) * digest_bytes_, slot_bytes_);
-  }
-  // Slots of all paged heads, digests included: what the plan has, and their share at n tokens.
-  uint64_t room() const { return budget_.max_slots - std::min(budget_.max_slots, full_.size() * uint64_t{n_context_}); }
-  uint64_t share_at(uint32_t n_tokens) const {
-    const double n = n_tokens, full = static_cast<double>(full_.size()), all = full + static_cast<double>(heads_.size());
-    return std::min(static_cast<uint64_t>(std::max((budget_.share * all - full) * n + 1e-6, 0.0)), room());
-  }
-  // Of one head, without them. Where the context is far from full the plan has room for the smallest number of pages.
-  uint64_t slots_at(uint32_t n_tokens) const {
-    const auto left = [this](uint64_t slots, uint32_t n) {
-      return (slots - std::min(slots, digest_slots(n, settings_.page))) / std::max<uint64_t>(heads_.size(), 1);
-    };
-    const uint64_t least = kLeastPages * uint64_t{settings_.page};
-    return std::min({std::max(left(share_at(n_tokens), n_tokens), least), left(room(), n_context_), uint64_t{n_context_}});
-  }
-  double least_share(uint64_t slots) const {
-    const uint64_t each = div_up(slots, uint64_t{rings_.n_other_heads()});
-    return static_cast<double>((each - 1) * 1000 / n_context_ + 1) / 1000;
-  }
-
-  // heads_ of a layer, as [begin, end).
-  std::pair<size_t, size_t> heads_of(uint32_t layer) const {
-    const auto at = [this](uint32_t head) {
-      return static_cast<size_t>(std::lower_bound(heads_.begin(), heads_.end(), head) - heads_.begin());
-    };
-    return {at(layer * n_kv_heads_), at((layer + 1) * n_kv_heads_)};
-  }
-
-  // Of n_tokens that are there, the best pages by the query of a position: into best_.
+  // Of n_tokens that are there, the best pages by the query of a position: into chosen().
   void ask(size_t i, uint32_t position, uint32_t n_tokens) {
-    const uint32_t n_candidates = n_tokens / settings_.page - n_first_ - n_last_;
-    queries_.push_back({heads_[i], position, n_first_, n_candidates, n_best_, &best_[i * n_best_]});
+    queries_.push_back({heads_[i], position, n_first_, n_candidates(n_tokens), n_best_, chosen(i)});
   }
   Status choose(Heads* heads) {
     if (queries_.empty()) return ok_status();
-    return heads->top_pages(queries_, {GroupReduce::mean, Pooling::none, 1, true, false});
+    if (!options_.by_scores()) return heads->top_pages(queries_, kSoftmaxMean);
+    // A layer's heads are asked for together.
+    for (size_t begin = 0, end = 0; begin < queries_.size(); begin = end) {
+      const auto layer_of = [this](size_t i) { return queries_[i].head / n_kv_heads_; };
+      while (end < queries_.size() && layer_of(end) == layer_of(begin)) ++end;
+      ORRERY_TRY(choose_by_scores(heads, {&queries_[begin], end - begin}));
+    }
+    return ok_status();
+  }
+  Status choose_by_scores(Heads* heads, Span<const PageQuery> queries) {
+    const uint32_t n = queries[0].n_pages, group = heads->group();
+    bounds_queries_.clear();
+    for (const PageQuery& query : queries)
+      bounds_queries_.push_back({query.head, query.position, query.first_page, n, true, false, &bounds_[bounds_queries_.size() * group * n]});
+    ORRERY_TRY(heads->scores(bounds_queries_));
+    // Of a head, or of all together.
+    const size_t n_together = options_.layer ? queries.size() : 1;
+    const Span<float> scores = Span<float>(unit_).first(n);
+    for (size_t i = 0; i < queries.size(); i += n_together) {
+      const auto n_rows = static_cast<uint32_t>(n_together * group);
+      const Span<float> rows{&bounds_[i * group * n], size_t{n_rows} * n};
+      for (uint32_t r = 0; r < n_rows && !options_.raw; ++r) softmax(rows.subspan(size_t{r} * n, n), rows.subspan(size_t{r} * n, n));
+      ORRERY_TRY(group_reduce(rows, n_rows, GroupReduce::mean, scores));
+      top_k(scores, queries[i].k, &best_);
+      std::sort(best_.begin(), best_.end());
+      for (size_t j = i; j < i + n_together; ++j) {
+        for (uint32_t b = 0; b < queries[j].k; ++b) queries[j].out[b] = best_[b] + n_first_;
+        const size_t head = static_cast<size_t>(queries[j].out - chosen_.data()) / n_between_;
+        std::copy(scores.begin(), scores.end(), scores_.begin() + static_cast<ptrdiff_t>(head * most_pages_ + n_first_));
+      }
+    }
+    return ok_status();
   }
 
   // A head that holds n_tokens in part comes to hold the first, the best and the last of their pages, by fetching what is missing.
@@ -233,7 +161,7 @@ class PagePolicy final : public Policy {
   Status exchange(Heads* heads, size_t i, uint32_t n_tokens, bool completed, uint64_t visible_at) {
     const uint32_t head = heads_[i], page = settings_.page, n_pages = n_tokens / page;
     const Span<const uint32_t> held = heads->positions(head);
-    const Span<const uint32_t> best{&best_[i * n_best_], n_best_};
+    const Span<const uint32_t> best{chosen(i), n_best_};
     const auto for_each_wanted = [&](const auto& f) {   // but for the page that moves
       for (uint32_t p = 0; p < n_first_; ++p) f(p);
       for (const uint32_t p : best) f(p);
@@ -245,6 +173,13 @@ class PagePolicy final : public Policy {
       uint8_t& wanted = marks_[held[size_t{slot} * page] / page];
       if (!wanted) free_[n_free++] = slot;
       wanted = 0;
+    }
+    if (options_.asked < 1) {   // more than will be needed: the lowest first
+      const float* scores = &scores_[i * most_pages_];
+      std::sort(free_.begin(), free_.begin() + n_free, [&](uint32_t a, uint32_t b) {
+        const uint32_t p = held[size_t{a} * page] / page, q = held[size_t{b} * page] / page;
+        return scores[p] != scores[q] ? scores[p] < scores[q] : p > q;
+      });
     }
     uint32_t next = completed ? 1 : 0;
     misses_.clear();
@@ -258,56 +193,55 @@ class PagePolicy final : public Policy {
     return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
   }
 
-  const char* const name_;
-  Settings settings_;
-  WindowRings rings_;
-  uint32_t n_layers_, n_kv_heads_, n_context_;
-  Budget budget_;                        // max_slots: without windows
-  uint64_t slot_bytes_, digest_bytes_;
-  bool everything_ = false;
-  std::vector<uint32_t> heads_, full_;   // that hold pages, and that hold everything
-  Report report_;
-  // Since settling: whether pages come and go, and how many a head has for the first, the last whole, the best.
-  bool paged_ = false;
-  uint32_t n_slots_ = 0, n_first_ = 0, n_last_ = 0, n_best_ = 0;
-  std::vector<uint32_t> best_;           // (heads_, n_best_)
+  static constexpr ScoreRule kSoftmaxMean = {GroupReduce::mean, Pooling::none, 1, true, false};
+  const Settings options_;
+  const uint32_t most_pages_;
+  // Since settling.
+  uint32_t n_best_ = 0;                  // pages between first and last that a step asks for
   std::vector<PageQuery> queries_;
   std::vector<uint8_t> marks_;           // (pages) 0 between uses
   std::vector<uint32_t> free_;           // (n_slots_)
   std::vector<Replacement> misses_;
   std::vector<float> similarity_;        // (n_kv_heads) of a layer's queries
   std::vector<uint8_t> corrected_;       // (n_layers) in this step
+  // Where the backend gives scores.
+  std::vector<float> scores_;            // (heads_, most_pages_) the last; infinity: has none yet
+  std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
+  std::vector<float> unit_;              // (pages) of a head, or a layer
+  std::vector<ScoresQuery> bounds_queries_;
+  Tokens best_;
 };
 
-constexpr struct {
-  const char* name;
-  Settings settings;
-} kMethods[] = {
-    {"freekv", {0, 512, 512, 1, false, true, .8}},
-    {"quest", {16, 0, 32, 2, false, true, 2}},
-};
+Settings method(uint32_t page, uint32_t sinks, uint32_t window, uint32_t first_layers, double tau) {
+  Settings s;
+  s.page = page, s.sinks = sinks, s.window = window, s.first_layers = first_layers, s.tau = tau;
+  return s;
+}
+Settings method_of(const std::string& name) {
+  if (name == "freekv") return method(0, 512, 512, 1, .8);
+  if (name == "quest") return method(16, 0, 32, 2, 2);
+  Settings arkvale = method(0, 64, 64, 2, 2);
+  arkvale.deviation = arkvale.raw = arkvale.layer = true, arkvale.asked = .5;
+  return arkvale;
+}
 
 }  // namespace
 
 Result<std::unique_ptr<Policy>> make_pages(const char* name, const Shape& shape, const Budget& budget, const Options& options) {
-  const auto* method = kMethods;
-  while (std::string(method->name) != name) ++method;
-  Settings s = method->settings;
+  Settings s = method_of(name);
   OptionReader reader(name, options);
-  static constexpr const char* kPages[] = {"auto", "4", "8", "16", "32", "64"};
-  static constexpr const char* kDigests[] = {"range", "deviation"};
-  uint32_t page = 0, digest = s.deviation;
-  ORRERY_TRY(reader.choice("page", {kPages, 6}, &page));
-  ORRERY_TRY(reader.choice("digest", {kDigests, 2}, &digest));
-  ORRERY_TRY(reader.count("sinks", 0, 1u << 20, &s.sinks));
-  ORRERY_TRY(reader.count("window", 1, 1u << 20, &s.window));
-  ORRERY_TRY(reader.count("first_layers", 0, 4096, &s.first_layers));
+  static constexpr const char* kScores[] = {"softmax", "raw"};
+  static constexpr const char* kSets[] = {"head", "layer"};
+  uint32_t score = s.raw, set = s.layer;
+  ORRERY_TRY(s.read(&reader));
   ORRERY_TRY(reader.flag("refresh", &s.refresh));
   ORRERY_TRY(reader.number("tau", 0, 2, &s.tau));
+  ORRERY_TRY(reader.choice("score", {kScores, 2}, &score));
+  ORRERY_TRY(reader.choice("set", {kSets, 2}, &set));
+  ORRERY_TRY(reader.fraction("asked", &s.asked));
   ORRERY_TRY(reader.finish());
-  if (reader.given("page")) s.page = page > 0 ? 2u << page : 0;
-  s.deviation = digest == 1;
-  auto policy = std::make_unique<PagePolicy>(method->name, shape, budget, s, reader.given("first_layers"));
+  s.raw = score == 1, s.layer = set == 1;
+  auto policy = std::make_unique<PagePolicy>(name, shape, budget, s);
   ORRERY_TRY(policy->check());
   return std::unique_ptr<Policy>(std::move(policy));
 }

@@ -271,6 +271,30 @@ Status OptionReader::flag(const char* name, bool* value) {
   return ok_status();
 }
 
+Status OptionReader::ascending(const char* name, uint32_t most, std::vector<uint32_t>* values) {
+  known_.emplace_back(name);
+  for (const auto& [key, text] : options_) {
+    if (key != name) continue;
+    values->clear();
+    uint64_t n = 0;
+    bool digits = false, fine = text.size() <= 64;
+    for (size_t i = 0; fine && i <= text.size(); ++i) {
+      if (i < text.size() && text[i] >= '0' && text[i] <= '9') {
+        n = n * 10 + static_cast<uint64_t>(text[i] - '0'), digits = true;
+        fine = n <= most;
+        continue;
+      }
+      fine = digits && (i == text.size() || text[i] == '+') && (values->empty() || n > values->back());
+      values->push_back(static_cast<uint32_t>(n));
+      n = 0, digits = false;
+    }
+    if (!fine)
+      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected whole numbers up to %u that ascend, joined by +", policy_,
+                   name, text.c_str(), most);
+  }
+  return ok_status();
+}
+
 bool OptionReader::given(const char* name) const {
   return std::any_of(options_.begin(), options_.end(), [&](const auto& option) { return option.first == name; });
 }

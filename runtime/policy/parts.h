@@ -160,6 +160,7 @@ class OptionReader {
   Status number(const char* name, double least, double most, double* value);
   Status choice(const char* name, Span<const char* const> choices, uint32_t* index);
   Status flag(const char* name, bool* value);         // 0 or 1
+  Status ascending(const char* name, uint32_t most, std::vector<uint32_t>* values);   // "2+8+18"
   bool given(const char* name) const;
   Status finish() const;
 
@@ -176,6 +177,8 @@ Result<std::unique_ptr<Policy>> make_streaming(const Shape&, const Budget&, cons
 Result<std::unique_ptr<Policy>> make_heterocache(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_duoattention(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_raas(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_omnikv(const Shape&, const Budget&, const Options&, const SharedProfile&);
 // The methods of window.cpp, by name.
 Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape&, const Budget&, const Options&);
 // The methods of pages.cpp, by name.

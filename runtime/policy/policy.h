@@ -73,6 +73,16 @@ struct PageQuery {
   uint32_t* out = nullptr;      // (k) pages, ascending
 };
 
+// Asks for the products of a position's query heads with a head's keys, first .. first + n - 1, over sqrt(head_dim) where they are
+// scaled; or with what its digests make of its pages. Of pages, which are only compared with each other, those of a query head are
+// told as differences from its best one's. What is hundreds below the best is -infinity.
+struct ScoresQuery {
+  uint32_t head = 0, position = 0;
+  uint32_t first = 0, n = 0;    // keys: first is 0
+  bool pages = false, scaled = true;
+  float* out = nullptr;         // (query heads of the KV head, n)
+};
+
 // The heads of a session, as its policy sees them between steps.
 class Heads {
  public:
@@ -84,6 +94,8 @@ class Heads {
   virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
   // Of heads that have digests (Policy::digests), pages that are whole. The softmax is over those that are asked about.
   virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
+  // Keys under the condition of top_keys(), pages under that of top_pages().
+  virtual Status scores(Span<const ScoresQuery> queries) = 0;
   virtual uint32_t group() const = 0;   // query heads of a KV head
   // The position that each slot of a head holds.
   virtual Span<const uint32_t> positions(uint32_t head) const = 0;
@@ -147,11 +159,17 @@ class Policy {
   virtual uint32_t n_watched() const { return 0; }
   // Whether before_attend() is to be called.
   virtual bool asks_before_attend() const { return false; }
-  // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() may be asked by them. Refills
-  // visible at this step are waited for; so is everything here.
+  // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() and scores() may be asked by
+  // them. Refills visible at this step are waited for, where waits_before() says so; everything here is.
   virtual Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) {
     (void)heads, (void)layer, (void)step, (void)position;
     return ok_status();
+  }
+  // Whether what before_attend() has asked for, for its own step, is waited for before this layer attends; the first layer that it is for
+  // has to.
+  virtual bool waits_before(uint32_t layer) const {
+    (void)layer;
+    return true;
   }
   // A generated token has been computed in step `step` (counted over the session's life), at `position`.
   virtual Status after_step(Heads* heads, uint64_t step, uint32_t position) {

@@ -76,20 +76,44 @@ constexpr auto kAdaOptions = window_options("mean", "max", "7", "uniform", "adap
 constexpr auto kAdaPyramidOptions = window_options("mean", "max", "7", "pyramid", "adaptive");
 constexpr auto kCakeOptions = window_options("variance", "avg", "5", "preference", "uniform");
 
-constexpr std::array<OptionRow, 7> page_options(const char* page, const char* sinks, const char* window, const char* first_layers,
-                                                const char* tau) {
-  return {{
-    {"page", page, "tokens: 4, 8, 16, 32 or 64; auto: 32, or less where the budget holds few of them"},
-    {"digest", "range", "what stands for a page: its keys' range, or their middle and mean deviation (deviation)"},
-    {"sinks", sinks, "first tokens that always stay, at most a quarter"},
-    {"window", window, "most recent tokens that always stay, at most a quarter, two pages at least"},
-    {"first_layers", first_layers, "layers, from the first, that keep everything"},
-    kRefresh,
-    {"tau", tau, "a step whose query has a smaller cosine with the last one's chooses by its own; 0: none, 2: every one"},
-  }};
+// Of policies whose heads hold whole pages, and of the methods of pages.cpp: their own choices, and what they have in common.
+constexpr OptionRow kPage = {"page", "auto", "tokens: 4, 8, 16, 32 or 64; auto: 32, or less where the budget holds few of them"};
+constexpr OptionRow kDigest = {"digest", "range", "what stands for a page: its keys' range, or their middle and mean deviation (deviation)"};
+constexpr OptionRow kSinks = {"sinks", "512", "first tokens that always stay, at most a quarter"};
+constexpr OptionRow kWindow = {"window", "512", "most recent tokens that always stay, at most a quarter, two pages at least"};
+constexpr OptionRow kFirstLayers = {"first_layers", "(1, where the budget holds twice as much)", "layers, from the first, that keep everything"};
+constexpr OptionRow with(OptionRow row, const char* value) {
+  row.value = value;
+  return row;
 }
-constexpr auto kFreeOptions = page_options("auto", "512", "512", "(1, where the budget holds twice as much)", ".8");
-constexpr auto kQuestOptions = page_options("16", "0", "32", "(2, where the budget holds twice as much)", "2");
+constexpr OptionRow kTwoLayers = with(kFirstLayers, "(2, where the budget holds twice as much)");
+constexpr OptionRow kTau = {"tau", ".8", "a step whose query has a smaller cosine with the last one's chooses by its own; 0: none, 2: every one"};
+constexpr OptionRow kPageScore = {"score", "softmax", "of a page: the mean of its query heads' softmaxes, or of the bounds themselves (raw)"};
+constexpr OptionRow kPageSet = {"set", "head", "pages are chosen by each head for itself, or by all of the layer (layer)"};
+constexpr OptionRow kAsked = {"asked", "1", "share of a head's pages that a step asks for; missing ones take the place of the lowest scores"};
+constexpr OptionRow kFreeOptions[] = {kPage, kDigest, kSinks, kWindow, kFirstLayers, kRefresh, kTau, kPageScore, kPageSet, kAsked};
+constexpr OptionRow kQuestOptions[] = {with(kPage, "16"), kDigest, with(kSinks, "0"), with(kWindow, "32"), kTwoLayers, kRefresh,
+                                       with(kTau, "2"), kPageScore, kPageSet, kAsked};
+constexpr OptionRow kArkOptions[] = {kPage, with(kDigest, "deviation"), with(kSinks, "64"), with(kWindow, "64"), kTwoLayers, kRefresh,
+                                     with(kTau, "2"), with(kPageScore, "raw"), with(kPageSet, "layer"), with(kAsked, ".5")};
+
+constexpr OptionRow kRaasOptions[] = {
+    with(kPage, "16"),
+    kDigest,
+    kSinks,
+    kWindow,
+    kFirstLayers,
+    {"stamp", "threshold", "pages that a step has looked at: those whose weight exceeds the threshold, or each query head's best (top)"},
+    {"threshold", ".0001", "weight of a page, the mean of its query heads' softmaxes over the pages that are there"},
+    {"top", ".5", "share of a head's pages that each query head looks at, where it is its best"},
+    {"prompt", "compete", "keep: pages of the prompt stay, where the budget holds them and more"},
+};
+constexpr OptionRow kOmniOptions[] = {
+    {"filters", "(2+8+18 of 32, as the budget has it)", "layers that look for tokens, among those without window, joined by +"},
+    {"behind", "(1, where the budget holds it)", "the layer behind a filter keeps everything, while others' tokens are fetched"},
+    kRefresh,
+    kTail,
+};
 
 constexpr char kOnce[] = "never; a full tail or a new prompt chooses anew";
 constexpr char kWindowQueries[] = "the last 64 positions' queries";
@@ -113,6 +137,17 @@ const PolicyRow kRows[] = {
     {"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:2407.11550", "mean of the last 32 queries and the group, max pool 7",
      "layers on a falling line; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kAdaPyramidOptions), "As adakv, with the layers' parts of pyramidkv.\n"},
+    {"arkvale", "ArkVale", "NeurIPS 2024", "estimates by page digests, mean of all query heads of the layer", "evenly",
+     "first pages, recent ones, the best of the others, one set for the layer", "every step, by its own query, before it attends: the better half",
+     "digests of all pages, the last query, a staging ring", "what is kept, when it is chosen, and misses of every step, which waits for them",
+     all(kArkOptions),
+     "Pages that are given up are not lost: every step estimates from digests what its query would find in each page, and asks for\n"
+     "the best. These are half of what is there, first and recent pages included; what is missing takes the place of what scores lowest,\n"
+     "so that pages which are looked at now and then stay. Attention takes in all that is there.\n"
+     "- Digests are the middle of a page's keys by dimension, and what they are off it on average: an estimate, no bound.\n"
+     "- All heads of a layer hold the same pages, by the mean over all query heads, as in the code.\n"
+     "- The first two layers are whole where the budget allows it. 64 first and 64 recent tokens are two pages each, as in the code.\n"
+     "- The prompt's last query makes the first selection, behind the whole prompt.\n"},
     {"cake", "CAKE", "arXiv:2503.12491", "mean + 200 variance of the last 32 queries, avg pool 5, mean of the group",
      "layers by entropy and variance of their attention; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kCakeOptions),
@@ -138,7 +173,7 @@ const PolicyRow kRows[] = {
      "value of each dimension, stays on the device and bounds what a query can find there; the best pages by this step's query are\n"
      "fetched behind it, for the next step, whose query is much like it. Where it is not (tau), the layer chooses again with its own,\n"
      "and heads whose own query has turned wait for their pages.\n"
-     "- Digests are the paper's; the published fast path has middle and mean deviation (digest=deviation).\n"
+     "- Digests are the paper's; the published fast path has middle and mean deviation, and means of bounds (digest=deviation, score=raw).\n"
      "- Bounds are not divided by sqrt(head_dim): so the code; the paper is silent.\n"
      "- The prompt's last query makes the first selection; in the paper the first step waits for its own.\n"
      "- 512 first and 512 recent tokens of 2,048 become a quarter of what a head has, each; the budget counts the digests.\n"},
@@ -156,6 +191,18 @@ const PolicyRow kRows[] = {
      "- K_base belongs to its head (the code reads it in another order than it writes).\n"
      "- Group reduction is one parameter, mean (code: mean in calibration, max at run time). Blocks of queries, not a sliding median.\n"
      "- Where full heads exceed the budget: an error with a head profile, else volatile heads are demoted, most stable first.\n"},
+    {"omnikv", "OmniKV", "ICLR 2025", "this step's query in a filter layer, maximum over all its query heads",
+     "filter layers, the first ones and those behind filters everything; the others evenly",
+     "best tokens, one set up to the next filter; all generated ones", "every step, by its own query, before it attends",
+     "dense layers, the last query, a staging ring", "what is kept, when it is chosen, and misses of every step", all(kOmniOptions),
+     "Layers that stand near each other look at the same tokens. A few layers, the filters, hold everything and find the tokens that\n"
+     "all heads of the layers behind them attend to, up to the next filter: by their own query, in the same step. The layer behind a\n"
+     "filter is whole too, so that what is missing can be fetched meanwhile.\n"
+     "- Filters are 2, 8 and 18 of 32 layers, scaled to the model, and three layers apart; fewer where dense layers would take more\n"
+     "  than three quarters of the budget. The last resort is the first layer alone, and nothing behind it (behind=0).\n"
+     "- Scores are scaled products, not a softmax; the maximum runs over all query heads of the filter. Generated tokens are no\n"
+     "  candidates: they stay, and count. A full tail makes them candidates, too.\n"
+     "- The paper selects .067 of the tokens; here as many as the budget leaves.\n"},
     {"pyramidkv", "PyramidKV", "arXiv:2406.02069", "mean of the last 32 queries and the group, avg pool 5",
      "layers on a falling line down to mean / 20; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kPyramidOptions),
@@ -169,6 +216,16 @@ const PolicyRow kRows[] = {
      "- Published for heads without groups; the mean of a group's softmaxes orders the pages as one head's bounds do.\n"
      "- It keeps all KV on the device and reads less of it; here what is not selected stays in host memory.\n"
      "- The first two layers are whole where the budget allows it; the last whole page stays beside the one that is being written.\n"},
+    {"raas", "RaaS", "arXiv:2502.11147", "bounds by page digests, softmax over the pages that are there, mean of the group", "evenly",
+     "first pages, recent ones, those that were looked at latest", "never; the page that was not looked at for the longest time makes room",
+     "digests of all pages, the last query", kSelection, all(kRaasOptions),
+     "What an answer has looked at lately it may need again; what it has not looked at for long is done with. Each page has the time of\n"
+     "the last step that looked at it, and when a page of the answer is complete the oldest one is given up.\n"
+     "- A step looks at pages whose weight exceeds .0001 (the paper's alpha), or at each query head's better half (stamp=top, the\n"
+     "  authors' code).\n"
+     "- The paper keeps the prompt whole and spends the budget on the answer (prompt=keep, where it fits). A share of the prompt has all\n"
+     "  pages compete; its last query chooses those that are there at first.\n"
+     "- Digests of pages that are gone stay, and count.\n"},
     {"snapkv", "SnapKV", "arXiv:2404.14469", "mean of the last 32 queries and the group, avg pool 5", "evenly", kBestAndWindow, kOnce,
      kWindowQueries, kSelection, all(kSnapOptions),
      "What the prompt's last queries look at is what the answer will need: their attention, smoothed over neighbouring keys, chooses,\n"
@@ -212,10 +269,13 @@ Made pages(const char* name, const Shape& shape, const Budget& budget, const Opt
 
 constexpr Entry kPolicies[] = {
     {"adakv", {kMostWindow}, &window},      {"adapyramid", {kMostWindow}, &window},
+    {"arkvale", {1}, &pages},
     {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &by<&make_duoattention>},
     {"freekv", {1}, &pages},
-    {"heterocache", {64}, &by<&make_heterocache>}, {"pyramidkv", {kMostWindow}, &window},
-    {"quest", {1}, &pages},                {"snapkv", {kMostWindow}, &window},     {"streaming", {0}, &by<&make_streaming>},
+    {"heterocache", {64}, &by<&make_heterocache>}, {"omnikv", {1}, &by<&make_omnikv>},
+    {"pyramidkv", {kMostWindow}, &window},
+    {"quest", {1}, &pages},                {"raas", {1}, &by<&make_raas>},
+    {"snapkv", {kMostWindow}, &window},     {"streaming", {0}, &by<&make_streaming>},
     {"synckv", {64}, &by<&make_synckv>},
 };
 

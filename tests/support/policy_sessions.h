@@ -18,7 +18,12 @@ struct PolicyMode {
   policy::Options options;
   bool refills;
   bool within_steps = false;   // some of what is fetched is for the step that asks
-  bool pages() const { return policy == std::string("freekv") || policy == std::string("quest"); }   // that come and go
+  // Heads hold whole pages; some policies' come and go.
+  bool pages() const {
+    for (const char* paged : {"freekv", "quest", "arkvale", "raas"})
+      if (policy == std::string(paged)) return true;
+    return false;
+  }
 };
 inline void PrintTo(const PolicyMode& mode, std::ostream* out) { *out << mode.name; }
 
@@ -45,6 +50,11 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"freekv_turning", "freekv", {{"page", "16"}, {"tau", "0.99"}}, true, true},
       {"freekv_small_pages", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"digest", "deviation"}, {"tau", "0"}}, true},
       {"quest", "quest", {{"page", "8"}, {"first_layers", "0"}}, true, true},
+      {"arkvale", "arkvale", {{"page", "8"}, {"sinks", "8"}, {"window", "16"}, {"first_layers", "0"}, {"asked", "0.8"}}, true, true},
+      {"arkvale_behind", "arkvale", {{"page", "16"}, {"set", "head"}, {"tau", "0"}, {"first_layers", "0"}}, true},
+      {"raas", "raas", {{"page", "8"}}, false},
+      {"raas_top", "raas", {{"page", "16"}, {"stamp", "top"}, {"prompt", "keep"}, {"first_layers", "0"}}, false},
+      {"omnikv", "omnikv", {}, true, true},
   };
   return modes;
 }
@@ -71,7 +81,7 @@ inline std::vector<PolicyMode> refilling_modes(bool within_steps) {
 inline std::vector<PolicyMode> watching_modes() {
   std::vector<PolicyMode> modes;
   for (const PolicyMode& mode : refilling_modes())
-    if (!mode.pages()) modes.push_back(mode);
+    if (!mode.pages() && !mode.within_steps) modes.push_back(mode);
   return modes;
 }
 

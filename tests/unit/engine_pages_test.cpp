@@ -8,9 +8,8 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/resident_oracle.h"
 
 namespace orrery {
 namespace {
@@ -21,81 +20,18 @@ using engine::Session;
 
 constexpr uint32_t kPage = 16, kFirst = 1, kLast = 1;   // sinks of a page, a window of two with the one that is written
 
-std::vector<float> key(const kv::PageTable& reservoir, uint32_t head, uint32_t position) {
-  const KvFormat& f = reservoir.format();
-  const auto kv_heads = static_cast<uint32_t>(f.n_kv_heads);
-  const uint64_t at = reservoir.view().pages[position / kPageTokens] + head / kv_heads * f.layer_bytes() + head % kv_heads * f.head_bytes() +
-                      position % kPageTokens * f.token_bytes();
-  std::vector<float> out(static_cast<size_t>(f.head_dim));
-  gguf::dequantize_row(kv_tensor_type(f.type), reinterpret_cast<const std::byte*>(at), out.data(), out.size());
-  return out;
-}
-
-// The least half that is no less, as digests hold bounds: over all dimensions it comes to a percent of a score.
-double half_above(double x) {
-  const float value = static_cast<float>(x);
-  uint16_t half;
-  float nearest;
-  gguf::quantize_row(TensorType::f16, &value, reinterpret_cast<std::byte*>(&half), 1);
-  gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(&half), &nearest, 1);
-  if (nearest >= value) return nearest;
-  half = static_cast<uint16_t>(nearest < 0 ? half - 1 : half + 1);
-  gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(&half), &nearest, 1);
-  return nearest;
-}
-
 // Of a head's candidates among n_tokens, by the query of `position`, which the ring holds: softmaxes of unscaled bounds, their mean.
 std::vector<double> page_scores(const engine::LanguageModel& model, const Resident& resident, uint32_t head, uint32_t position,
                                 uint32_t n_tokens, bool deviation) {
-  const auto& h = model.hyper();
-  const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
-  const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads);
-  const QueryRing ring = resident.queries();
-  const uint64_t row = uint64_t{head / kv_heads} * static_cast<uint64_t>(ring.n_rows) + position % static_cast<uint32_t>(ring.n_rows);
-  const float* q = reinterpret_cast<const float*>(ring.data.address) + (row * static_cast<uint64_t>(h.n_heads) + head % kv_heads * group) * dim;
-  const uint32_t n = n_tokens / kPage - kFirst - kLast;
-  std::vector<std::vector<double>> bounds(group, std::vector<double>(n));
-  for (uint32_t i = 0; i < n; ++i) {
-    std::vector<double> low(dim, INFINITY), high(dim, -INFINITY), off(dim);
-    std::vector<std::vector<float>> keys;
-    for (uint32_t t = 0; t < kPage; ++t) {
-      keys.push_back(key(resident.reservoir(), head, (kFirst + i) * kPage + t));
-      for (size_t d = 0; d < dim; ++d) {
-        low[d] = std::min<double>(low[d], keys[t][d]);
-        high[d] = std::max<double>(high[d], keys[t][d]);
-      }
-    }
-    for (size_t d = 0; deviation && d < dim; ++d) {
-      const double middle = (low[d] + high[d]) / 2;
-      for (uint32_t t = 0; t < kPage; ++t) off[d] += std::fabs(static_cast<double>(keys[t][d]) - middle) / kPage;
-      low[d] = middle - off[d], high[d] = middle + off[d];
-    }
-    for (size_t d = 0; d < dim; ++d) low[d] = -half_above(-low[d]), high[d] = half_above(high[d]);
-    for (size_t g = 0; g < group; ++g)
-      for (size_t d = 0; d < dim; ++d) {
-        const double x = q[g * dim + d];
-        bounds[g][i] += std::max(x * low[d], x * high[d]);
-      }
-  }
-  std::vector<double> scores(n);
-  for (const std::vector<double>& b : bounds) {
-    const double most = *std::max_element(b.begin(), b.end());
-    double sum = 0;
-    for (const double x : b) sum += std::exp(x - most);
-    for (uint32_t i = 0; i < n; ++i) scores[i] += std::exp(b[i] - most) / sum / static_cast<double>(group);
-  }
-  return scores;
+  return mean_of_softmaxes(page_bounds(resident, model.hyper(), head, position, kPage, kFirst, n_tokens / kPage - kFirst - kLast, deviation));
 }
 
 // A head's whole pages: the first, the last, and of the others the best by these scores, up to what floats and halves round.
 void check_held(const kv::HeadStore& store, uint32_t head, const std::vector<double>& scores, uint32_t n_tokens) {
   const Span<const uint32_t> held = store.positions(head);
-  std::set<uint32_t> pages;
+  const std::set<uint32_t> pages = whole_pages(held, kPage);
   const size_t n_whole = held.size() / kPage;
-  for (size_t i = 0; i < n_whole; ++i) {
-    for (uint32_t t = 1; t < kPage; ++t) ASSERT_EQ(held[i * kPage + t], held[i * kPage] + t) << "head " << head;
-    ASSERT_TRUE(pages.insert(held[i * kPage] / kPage).second) << "head " << head;
-  }
+  ASSERT_EQ(pages.size(), n_whole) << "head " << head;
   for (size_t i = n_whole * kPage; i < held.size(); ++i) ASSERT_EQ(held[i], n_tokens - held.size() + i);
   ASSERT_EQ(pages.count(0), 1u);
   ASSERT_EQ(pages.count(n_tokens / kPage - 1), 1u);
@@ -191,6 +127,162 @@ TEST(EnginePagesTau, CorrectionsAreCounted) {
   EXPECT_EQ(triggers[0], 0u);
   EXPECT_GT(triggers[1], 0u);
   EXPECT_LT(triggers[1], triggers[2]);
+}
+
+// ---- ArkVale ----
+
+constexpr uint32_t kSmall = 8;
+
+// One set for the layer. What the step asks for is there, by the mean of all the layer's query heads; what has gone scores less than what
+// was not asked for either, and stayed.
+TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
+  for (const KvType type : {KvType::f16, KvType::q8_0}) {
+    const auto model = open_demo();
+    const auto& h = model->hyper();
+    engine::SessionOptions o;
+    o.n_context = 1024;
+    o.policy = "arkvale";
+    o.kv_share = .4;
+    o.kv_type = type;
+    o.policy_options = {{"page", "8"}, {"sinks", "8"}, {"window", "16"}, {"first_layers", "0"}};
+    const auto session = unwrap(Session::open(model, o));
+    unwrap(session->prefill(random_tokens(*model, 500, 33), nullptr, nullptr));
+    Resident* resident = session->resident();
+    const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads), n_layers = static_cast<uint32_t>(h.n_layers);
+    std::vector<std::set<uint32_t>> before(n_layers);
+    int n_checked = 0, n_gone = 0;
+    resident->set_step_fault([&](uint64_t) {
+      const uint32_t n_tokens = session->n_computed(), position = n_tokens - 1, n_pages = position / kSmall;   // that there were
+      for (uint32_t layer = 0; layer < n_layers; ++layer) {
+        std::vector<double> scores(n_pages, INFINITY);   // the first and the last are not in question
+        for (uint32_t p = kFirst; p < n_pages - kLast; ++p) scores[p] = 0;
+        for (uint32_t head = layer * kv_heads; head < (layer + 1) * kv_heads; ++head)
+          for (const auto& row : page_bounds(*resident, h, head, position, kSmall, kFirst, n_pages - kFirst - kLast, true))
+            for (uint32_t i = 0; i < row.size(); ++i) scores[kFirst + i] += row[i] / h.n_heads;
+        const Span<const uint32_t> held = resident->store().positions(layer * kv_heads);
+        for (uint32_t head = layer * kv_heads + 1; head < (layer + 1) * kv_heads; ++head) {
+          const Span<const uint32_t> other = resident->store().positions(head);
+          EXPECT_TRUE(std::equal(held.begin(), held.end(), other.begin(), other.end())) << "layer " << layer;
+        }
+        std::set<uint32_t> pages = whole_pages(held.first(held.size() / kSmall * kSmall), kSmall);
+        EXPECT_EQ(pages.size(), held.size() / kSmall);
+        pages.erase(n_pages);   // just completed
+        std::vector<double> sorted = scores;
+        std::sort(sorted.begin(), sorted.end(), std::greater<>());
+        const size_t n_slots = resident->store().capacity(layer * kv_heads) / kSmall - 1;
+        const double last = sorted[n_slots / 2 - 1], near = .02 * (sorted[2] - sorted.back());
+        for (uint32_t p = 0; p < n_pages; ++p)
+          if (scores[p] > last + near) {
+            EXPECT_EQ(pages.count(p), 1u) << "layer " << layer << ", page " << p;
+          }
+        for (const uint32_t gone : before[layer]) {
+          if (pages.count(gone)) continue;
+          ++n_gone;
+          for (const uint32_t p : pages)
+            if (before[layer].count(p)) {
+              EXPECT_GE(scores[p], scores[gone] - near) << "layer " << layer << ", page " << p << " and " << gone;
+            }
+        }
+        before[layer] = pages;
+        if (n_tokens % kSmall == 0) before[layer].clear();   // the page goes where another was
+        ++n_checked;
+      }
+      return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
+    });
+    greedy(session.get(), 40);
+    EXPECT_EQ(n_checked, 160);
+    EXPECT_GT(n_gone, 20);
+    EXPECT_GT(resident->refill_stats().tokens, 0u);
+    EXPECT_EQ(resident->report().n_settled, 1u);
+  }
+}
+
+// ---- RaaS ----
+
+// Which pages are there when their time is that of the last step that looked at them: nothing comes back.
+TEST(EnginePagesRaas, TheOldestPageMakesRoom) {
+  for (const char* stamp : {"threshold", "top"}) {
+    const auto model = open_demo();
+    const auto& h = model->hyper();
+    engine::SessionOptions o;
+    o.n_context = 1024;
+    o.policy = "raas";
+    o.kv_share = .3;
+    o.policy_options = {{"page", "8"}, {"sinks", "8"}, {"window", "16"}, {"first_layers", "0"}, {"stamp", stamp}, {"threshold", "0.01"}};
+    const auto session = unwrap(Session::open(model, o));
+    unwrap(session->prefill(random_tokens(*model, 501, 34), nullptr, nullptr));
+    Resident* resident = session->resident();
+    std::map<uint32_t, std::map<uint32_t, uint64_t>> looked;   // by head and page: the last step that surely did
+    std::map<uint32_t, std::set<uint32_t>> doubtful;           // may have been looked at since: near the threshold
+    std::map<uint32_t, std::set<uint32_t>> before;
+    int n_gone = 0, n_looked = 0, n_not = 0;
+    resident->set_step_fault([&](uint64_t step) {
+      const uint32_t n_tokens = session->n_computed(), position = n_tokens - 1, n_pages = position / kSmall;
+      for (uint32_t head = 0; head < resident->store().n_heads(); ++head) {
+        const Span<const uint32_t> held = resident->store().positions(head);
+        std::set<uint32_t> pages = whole_pages(held, kSmall);
+        EXPECT_EQ(pages.size(), held.size() / kSmall);
+        const bool completed = n_tokens % kSmall == 0;
+        if (completed) pages.erase(n_pages);   // it moves behind this
+        // What has gone with the page that was completed in the step before was the oldest, but for first and last.
+        for (const uint32_t gone : before[head]) {
+          if (pages.count(gone)) continue;
+          ++n_gone;
+          EXPECT_GE(gone, 1u);
+          for (const uint32_t p : pages) {
+            if (p < 1 || p + 2 > n_pages || !before[head].count(p)) continue;
+            if (doubtful[head].count(p) || doubtful[head].count(gone)) continue;
+            EXPECT_TRUE(std::pair(looked[head][gone], gone) < std::pair(looked[head][p], p)) << "head " << head << ", page " << p << ", not " << gone;
+          }
+        }
+        for (const uint32_t p : pages) {
+          if (before[head].count(p) || before[head].empty()) continue;
+          EXPECT_EQ(p, n_pages - 1) << "a page came back";
+          looked[head][p] = step - 1;   // when it was completed
+        }
+        if (before[head].empty()) doubtful[head] = pages;   // the prompt's last query has looked at some
+        before[head] = pages;
+        // This step looks at what is there.
+        const auto bounds = page_bounds(*resident, h, head, position, kSmall, 0, n_pages, false);
+        std::vector<std::vector<double>> rows;
+        const std::vector<uint32_t> there(pages.begin(), pages.end());
+        for (const auto& row : bounds) {
+          rows.emplace_back();
+          for (const uint32_t p : there) rows.back().push_back(row[p]);
+        }
+        std::set<uint32_t> sure, maybe;
+        if (stamp == std::string("threshold")) {
+          const auto weights = mean_of_softmaxes(rows);
+          for (size_t i = 0; i < there.size(); ++i) {
+            if (weights[i] > .0101) sure.insert(there[i]);
+            else if (weights[i] > .0099) maybe.insert(there[i]);
+          }
+        } else {
+          for (const auto& row : rows) {
+            std::vector<double> sorted = row;
+            std::sort(sorted.begin(), sorted.end(), std::greater<>());
+            const double last = sorted[there.size() / 2 - 1], next = sorted[there.size() / 2], near = 1e-3 * (sorted[0] - sorted.back());
+            for (size_t i = 0; i < there.size(); ++i) {
+              if (row[i] >= last && row[i] > next + near) sure.insert(there[i]);
+              else if (row[i] > last - near) maybe.insert(there[i]);
+            }
+          }
+        }
+        for (const uint32_t p : there) {
+          if (sure.count(p)) looked[head][p] = step, doubtful[head].erase(p);
+          else if (maybe.count(p)) doubtful[head].insert(p);
+          (sure.count(p) ? n_looked : n_not) += 1;
+        }
+      }
+      return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
+    });
+    greedy(session.get(), 80);
+    EXPECT_GT(n_gone, 200) << stamp;
+    EXPECT_GT(n_looked, 1000) << stamp;
+    EXPECT_GT(n_not, 1000) << stamp;
+    EXPECT_EQ(resident->refill_stats().tokens, 0u);
+    EXPECT_EQ(resident->report().n_settled, 1u);
+  }
 }
 
 }  // namespace

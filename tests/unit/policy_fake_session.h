@@ -54,7 +54,7 @@ class FakeSession final : public Heads {
     Tokens at(uint32_t i) const { return Tokens(best.begin() + i * query.k, best.begin() + (i + 1) * query.k); }
   };
   struct AskedPages {
-    PageQuery query;
+    PageQuery query;                   // k is 0 where scores were asked for
     uint32_t n_tokens;                 // that there were
   };
   const std::vector<Asked>& asked() const { return asked_; }
@@ -116,8 +116,10 @@ class FakeSession final : public Heads {
       const Status status = policy_->before_attend(this, layer, step_ + 1, n_tokens_);
       within_ = false;
       if (!status.ok()) throw std::runtime_error(status.message());
-      for (uint32_t head = 0; head < n_heads(); ++head) place(head);
+      for (uint32_t head = 0; head < n_heads() && policy_->waits_before(layer); ++head) place(head);
     }
+    for (const Pending& pending : pending_)
+      EXPECT_TRUE(pending.what.empty() || pending.visible_at > step_ + 1) << "no layer has waited for this step's refills";
   }
   // Cosines that query_similarity() gives: by layer, KV head and position.
   std::function<float(uint32_t layer, uint32_t head, uint32_t position)> similarity = [](uint32_t, uint32_t, uint32_t) { return 1.0f; };
@@ -229,6 +231,34 @@ class FakeSession final : public Heads {
       std::sort(best.begin(), best.end());
       for (uint32_t i = 0; i < query.k; ++i) query.out[i] = best[i] + query.first_page;
       asked_pages_.push_back({query, n_tokens_});
+    }
+    return ok_status();
+  }
+
+  // As the engine gives them: of pages differences from the best, and what is far below the best not at all.
+  Status scores(Span<const ScoresQuery> queries) override {
+    const PageDigests digests = policy_->digests();
+    for (const ScoresQuery& query : queries) {
+      EXPECT_LT(query.position, n_tokens_ + within_) << "a query that there is not yet";
+      EXPECT_GE(query.position + n_queries(), n_tokens_) << "a query that is gone";
+      if (query.pages) {
+        EXPECT_TRUE(std::count(digests.heads.begin(), digests.heads.end(), query.head) == 1) << "a head without digests";
+        EXPECT_LE((query.first + query.n) * digests.page_tokens, n_tokens_) << "pages that are not whole";
+        asked_pages_.push_back({{query.head, query.position, query.first, query.n, 0, nullptr}, n_tokens_});
+      } else {
+        EXPECT_TRUE(query.first == 0 && query.n <= query.position + 1) << "keys that the query cannot see";
+        for (uint32_t i = 0; !settling_ && i < query.n; ++i)
+          if (held_[query.head].at(i) != i) throw std::runtime_error("the head does not hold these keys in order");
+      }
+      const std::vector<float> logits = attention_(query.head, query.position, query.position + 1);
+      const uint32_t page = query.pages ? digests.page_tokens : 1;
+      for (uint32_t g = 0; g < group_; ++g) {
+        const float* first = &logits[size_t{g} * (query.position + 1) + query.first * page];
+        float* row = query.out + size_t{g} * query.n;
+        for (uint32_t i = 0; i < query.n; ++i) row[i] = *std::max_element(first + i * page, first + (i + 1) * page);
+        const float most = *std::max_element(row, row + query.n);
+        for (uint32_t i = 0; i < query.n; ++i) row[i] = row[i] < most - 600 ? -INFINITY : row[i] - (query.pages ? most : 0);
+      }
     }
     return ok_status();
   }

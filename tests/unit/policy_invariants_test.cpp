@@ -76,21 +76,42 @@ const Candidate kPolicies[] = {
     {"freekv", {{"page", "8"}, {"sinks", "0"}, {"window", "20"}, {"first_layers", "1"}}},
     {"freekv", {{"page", "4"}, {"sinks", "12"}, {"refresh", "0"}}},
     {"freekv", {{"page", "4"}, {"tau", "0"}}},
+    {"freekv", {{"page", "8"}, {"score", "raw"}}},
     {"quest", {}},
     {"quest", {{"page", "8"}, {"sinks", "8"}, {"tau", "0.9"}}},
+    {"quest", {{"page", "4"}, {"set", "layer"}}},
+    {"arkvale", {}},
+    {"arkvale", {{"page", "4"}, {"tau", "0.9"}}},
+    {"arkvale", {{"page", "8"}, {"score", "softmax"}, {"set", "head"}, {"sinks", "0"}, {"asked", "0.3"}}},
+    {"arkvale", {{"page", "8"}, {"asked", "1"}}},
+    {"raas", {}},
+    {"raas", {{"page", "4"}, {"stamp", "top"}, {"sinks", "0"}}},
+    {"raas", {{"page", "8"}, {"prompt", "keep"}, {"first_layers", "1"}, {"threshold", "0.01"}}},
+    {"omnikv", {}},
+    {"omnikv", {{"filters", "0"}, {"behind", "0"}, {"tail", "23"}}},
+    {"omnikv", {{"refresh", "0"}}},
 };
 
-// The methods that choose by a window of queries and never refresh.
-bool chooses_once(const Candidate& c) {
-  for (const char* name : {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake"})
-    if (std::string(c.policy) == name) return true;
-  return false;
+bool is_one_of(const Candidate& c, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* name) { return std::string(c.policy) == name; });
 }
-bool has_pages(const Candidate& c) { return std::string(c.policy) == "freekv" || std::string(c.policy) == "quest"; }
+// The methods that choose by a window of queries and never refresh, and those whose heads hold whole pages.
+bool chooses_once(const Candidate& c) { return is_one_of(c, {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake"}); }
+bool has_pages(const Candidate& c) { return is_one_of(c, {"freekv", "quest", "arkvale", "raas"}); }
 std::string option(const Candidate& c, const char* name, const char* otherwise) {
   for (const auto& [key, value] : c.options)
     if (key == name) return value;
   return otherwise;
+}
+
+// How pages are scored, and whether all that is there is asked for at every step.
+struct PageWay {
+  bool raw, layer, all;
+};
+PageWay way_of(const Candidate& c) {
+  const bool ark = std::string(c.policy) == "arkvale", raas = std::string(c.policy) == "raas";
+  return {option(c, "score", ark ? "raw" : "softmax") == "raw", option(c, "set", ark ? "layer" : "head") == "layer",
+          !raas && std::stod(option(c, "asked", ark ? ".5" : "1")) >= 1};
 }
 
 std::string describe(const Candidate& c, const Model& m, double share) {
@@ -155,34 +176,61 @@ std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint
   return kept;
 }
 
-// The best pages by a position's query, as the policy has asked for them last (a page's score is its best key's), those before
-// and behind, and what is of no whole page yet.
-std::set<uint32_t> best_pages(const FakeSession& s, const FakeSession::AskedPages& when, uint32_t n) {
+// Of pages first .. first + n - 1 of a head, by a position's query: a page's logit is its best key's.
+std::vector<double> page_scores(const PageWay& way, const Model& m, uint32_t head, uint32_t position, uint32_t page, uint32_t first, uint32_t n) {
+  std::vector<double> scores(n);
+  const uint32_t begin = way.layer ? head / m.n_kv_heads * m.n_kv_heads : head;
+  for (uint32_t h = begin; h < (way.layer ? begin + m.n_kv_heads : head + 1); ++h) {
+    const std::vector<float> logits = restless(h, position, position + 1);
+    for (uint32_t q = 0; q < kGroup; ++q) {
+      std::vector<double> best(n, -1e30);
+      for (uint32_t i = 0; i < n * page; ++i)
+        best[i / page] = std::max(best[i / page], static_cast<double>(logits[q * (position + 1) + first * page + i]));
+      double sum = 0;
+      for (const double x : best) sum += std::exp(x);
+      for (uint32_t i = 0; i < n; ++i) scores[i] += way.raw ? best[i] : std::exp(best[i]) / sum;
+    }
+  }
+  return scores;
+}
+// Best first, up to what floats round.
+std::vector<uint32_t> in_order(const std::vector<double>& scores) {
+  std::vector<uint32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] + 1e-7 * std::fabs(scores[b]); });
+  return order;
+}
+
+// The best pages by a position's query, as the policy has asked for them last, those before and behind, and what is of no whole page
+// yet.
+std::set<uint32_t> best_pages(const FakeSession& s, const Candidate& c, const Model& m, const FakeSession::AskedPages& when, uint32_t n) {
   const PageQuery& asked = when.query;
   const uint32_t page = s.page_tokens(), n_last = when.n_tokens / page - asked.first_page - asked.n_pages;
-  std::vector<double> scores(asked.n_pages);
-  const std::vector<float> logits = restless(asked.head, asked.position, asked.position + 1);
-  for (uint32_t q = 0; q < kGroup; ++q) {
-    std::vector<double> best(asked.n_pages, -1e30);
-    for (uint32_t i = 0; i < asked.n_pages * page; ++i)
-      best[i / page] = std::max(best[i / page], static_cast<double>(logits[q * (asked.position + 1) + asked.first_page * page + i]));
-    double sum = 0;
-    for (const double x : best) sum += std::exp(x);
-    for (uint32_t i = 0; i < asked.n_pages; ++i) scores[i] += std::exp(best[i]) / sum;
-  }
-  std::vector<uint32_t> order(asked.n_pages);
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] * (1 + 1e-7); });
+  const uint32_t k = asked.k > 0 ? asked.k : s.capacity(asked.head) / page - 1 - asked.first_page - n_last;   // all that there is room for
+  const auto order = in_order(page_scores(way_of(c), m, asked.head, asked.position, page, asked.first_page, asked.n_pages));
   std::set<uint32_t> kept;
   const auto add = [&](uint32_t p) {
     for (uint32_t i = 0; i < page; ++i) kept.insert(p * page + i);
   };
   for (uint32_t p = 0; p < asked.first_page; ++p) add(p);
-  for (uint32_t i = 0; i < asked.k; ++i) add(asked.first_page + order[i]);
+  for (uint32_t i = 0; i < k; ++i) add(asked.first_page + order[i]);
   for (uint32_t p = n / page - n_last; p < n / page; ++p) add(p);
   for (uint32_t i = n / page * page; i < n; ++i) kept.insert(i);
   EXPECT_LE(kept.size(), s.capacity(asked.head));
   return kept;
+}
+
+// The best tokens by the maximum over all query heads of a layer.
+std::set<uint32_t> best_of_layer(const Model& m, uint32_t layer, uint32_t position, uint32_t n, size_t k) {
+  std::vector<float> scores(n, -INFINITY);
+  for (uint32_t head = layer * m.n_kv_heads; head < (layer + 1) * m.n_kv_heads; ++head) {
+    const std::vector<float> logits = restless(head, position, n);
+    for (size_t i = 0; i < logits.size(); ++i) scores[i % n] = std::max(scores[i % n], logits[i]);
+  }
+  std::vector<uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
 std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(tokens.begin(), tokens.end()); }
@@ -191,7 +239,7 @@ std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(toke
 void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uint64_t max_slots, double share) {
   const uint32_t n = s.n_tokens();
   ASSERT_LE(s.total_capacity(), max_slots);
-  const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv";
+  const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv", omni = std::string(c.policy) == "omnikv";
   const bool max = !c.options.empty() && c.options.back() == std::pair<std::string, std::string>{"reduce", "max"};
   const ScoreRule rule = hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
                                 : ScoreRule{GroupReduce::max, Pooling::none, 1, true};
@@ -206,7 +254,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       continue;
     }
     // The same room for an answer in every head, in those that keep everything too.
-    if (hetero || sync || chooses_once(c)) {
+    if (hetero || sync || omni || chooses_once(c)) {
       uint32_t other = 0;
       while (m.windowed(other)) ++other;
       ASSERT_EQ(s.capacity(head) - s.n_selected(head), s.capacity(other) - s.n_selected(other)) << head;
@@ -216,8 +264,8 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
     ASSERT_LT(share, 1.0);
     if (has_pages(c)) {
       for (const FakeSession::AskedPages& asked : s.asked_pages()) {
-        if (asked.query.head != head) continue;
-        ASSERT_EQ(kept, best_pages(s, asked, n)) << head;
+        if (asked.query.head != head || (asked.query.k == 0 && std::string(c.policy) == "raas")) continue;   // it looks at all besides
+        ASSERT_EQ(kept, best_pages(s, c, m, asked, n)) << head;
       }
       ASSERT_FALSE(s.asked_pages().empty());
     }
@@ -237,6 +285,11 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
     }
     if (hetero) {
       ASSERT_EQ(kept, best_of(head, n, kept.size(), rule)) << head;
+    } else if (omni) {
+      bool found = false;
+      for (uint32_t layer = 0; layer < head / m.n_kv_heads && !found; ++layer)
+        found = !m.windowed(layer * m.n_kv_heads) && s.n_selected(layer * m.n_kv_heads) == n && kept == best_of_layer(m, layer, n - 1, n, kept.size());
+      ASSERT_TRUE(found) << head;
     } else if (sync) {
       bool found = false;
       const uint32_t first = head / m.n_kv_heads * m.n_kv_heads;
@@ -263,6 +316,7 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
           const double n_layers = static_cast<double>(std::count(m.window.begin(), m.window.end(), 0));
           const double full = std::string(c.policy) == "synckv" ? 1.0 / m.n_kv_heads
                               : chooses_once(c)               ? 1 / n_layers
+                              : std::string(c.policy) == "omnikv" ? 1 / n_layers
                               : has_pages(c) ? .3 + std::stod(option(c, "first_layers", "0")) / n_layers
                                                                   : .3;
           EXPECT_TRUE(share < 1 && share < full + .02) << made.status().message();
@@ -287,21 +341,23 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
             EXPECT_LT(share, 1.0) << "nothing is ever given up";
             check_settled(session, c, m, max_slots, share);
           }
-          // Pages are those that were asked for last: behind the step before, or, where a query has turned, before this one's.
+          // Pages are those that were asked for last, where all are: behind the step before, or, where a query has turned, before this one's.
           const auto note = [&] {
-            for (const FakeSession::AskedPages& asked : session.asked_pages()) latest[asked.query.head] = asked;
+            for (const FakeSession::AskedPages& asked : session.asked_pages())
+              if (way_of(c).all) latest[asked.query.head] = asked;
             session.forget();
           };
           const auto check = [&](uint32_t head) {
-            ASSERT_EQ(as_set(session.held()[head]), best_pages(session, latest[head], session.n_tokens())) << "step " << t << ", head " << head;
+            ASSERT_EQ(as_set(session.held()[head]), best_pages(session, c, m, latest[head], session.n_tokens())) << "step " << t << ", head " << head;
           };
           note();
           for (const auto& [head, asked] : latest) check(head);
           session.ask_layers(static_cast<uint32_t>(m.window.size()));
           for (const FakeSession::AskedPages& asked : session.asked_pages()) {
             const uint32_t head = asked.query.head;
+            if (!way_of(c).all) continue;   // see below
             latest[head] = asked;
-            const double tau = std::stod(option(c, "tau", std::string(c.policy) == "quest" ? "2" : ".8"));
+            const double tau = std::stod(option(c, "tau", std::string(c.policy) == "freekv" ? ".8" : "2"));
             if (likeness(head / m.n_kv_heads, head % m.n_kv_heads, session.n_tokens()) < tau) check(head), ++n_corrected;
           }
           n_pages += latest.size();
@@ -425,6 +481,220 @@ TEST(PolicyInvariants, HeteroCachesSatellitesChangeOnTimeAndItsAnchorsNever) {
       }
       EXPECT_GT(n_changed, 5);
     }
+}
+
+// Where a step asks for a part of what a head holds: what is missing takes the place of the lowest scores, and the others stay.
+TEST(PolicyInvariants, PagesThatAreNotAskedForStayByTheirScores) {
+  for (const Options& options : {Options{{"page", "4"}}, Options{{"page", "8"}, {"set", "head"}, {"asked", "0.7"}}}) {
+    const Candidate c{"arkvale", options};
+    const Model& m = kModels[0];
+    FakeSession s = open(c.policy, m, .5, c.options);
+    s.similarity = likeness;
+    s.settle(300);
+    const uint32_t page = s.page_tokens();
+    const auto whole_pages = [&](uint32_t head) {
+      std::set<uint32_t> pages;
+      for (const uint32_t position : s.held()[head])
+        if (position / page < s.n_tokens() / page) pages.insert(position / page);
+      return pages;
+    };
+    std::map<uint32_t, std::vector<double>> scores;   // by head: of every page, the last
+    uint32_t n_first = 0, n_last = 0, n_stayed = 0, n_gone = 0;
+    for (uint32_t t = 0; t < 45; ++t) {
+      ASSERT_FALSE(s.prepare());
+      std::map<uint32_t, std::set<uint32_t>> before;
+      for (uint32_t head = 0; head < s.n_heads(); ++head) before[head] = whole_pages(head);
+      s.forget();
+      s.ask_layers(3);
+      ASSERT_FALSE(s.asked_pages().empty());
+      for (const FakeSession::AskedPages& asked : s.asked_pages()) {
+        const PageQuery& q = asked.query;
+        ASSERT_EQ(q.position, s.n_tokens());   // by the step's own query
+        n_first = q.first_page, n_last = asked.n_tokens / page - q.first_page - q.n_pages;
+        const auto found = page_scores(way_of(c), m, q.head, q.position, page, q.first_page, q.n_pages);
+        const auto order = in_order(found);
+        scores[q.head].assign(q.first_page, INFINITY);
+        scores[q.head].insert(scores[q.head].end(), found.begin(), found.end());
+        scores[q.head].resize(400, INFINITY);
+        const uint32_t n_slots = s.capacity(q.head) / page - 1;
+        const auto n_asked = static_cast<uint32_t>(std::stod(option(c, "asked", ".5")) * n_slots + 1e-9);
+        std::set<uint32_t> wanted;
+        for (uint32_t p = 0; p < n_first; ++p) wanted.insert(p);
+        for (uint32_t p = q.first_page + q.n_pages; p < asked.n_tokens / page; ++p) wanted.insert(p);
+        for (uint32_t i = 0; wanted.size() < std::max(n_asked, n_first + n_last + 1); ++i) wanted.insert(q.first_page + order[i]);
+        // Of what was there, the best stay.
+        std::vector<uint32_t> others;
+        for (const uint32_t p : before[q.head])
+          if (!wanted.count(p)) others.push_back(p);
+        std::stable_sort(others.begin(), others.end(), [&](uint32_t a, uint32_t b) { return scores[q.head][a] > scores[q.head][b]; });
+        const size_t n_stay = n_slots - wanted.size();
+        ASSERT_GE(others.size(), n_stay);
+        n_gone += static_cast<uint32_t>(others.size() - n_stay), n_stayed += static_cast<uint32_t>(n_stay);
+        wanted.insert(others.begin(), others.begin() + static_cast<ptrdiff_t>(n_stay));
+        ASSERT_EQ(whole_pages(q.head), wanted) << "step " << t << ", head " << q.head;
+      }
+      for (uint32_t head = 0; head < s.n_heads(); ++head) before[head] = whole_pages(head);
+      s.commit();
+      // A page that is complete takes the place of the lowest, of those that were not asked for; the one that leaves the window stays.
+      for (uint32_t head = 0; s.n_tokens() % page == 0 && scores.count(head); ++head) {
+        const std::set<uint32_t> after = whole_pages(head);
+        ASSERT_EQ(after.count(s.n_tokens() / page - 1), 1u);
+        ASSERT_EQ(after.count(s.n_tokens() / page - 1 - n_last), 1u);
+        for (const uint32_t p : before[head])
+          for (const uint32_t q : after)
+            if (!after.count(p) && q >= n_first) {
+              ASSERT_LE(scores[head][p], scores[head][q]) << "step " << t << ", head " << head;
+            }
+      }
+    }
+    EXPECT_GT(n_stayed, 1000u);
+    EXPECT_GT(n_gone, 100u);
+    // One set for the layer.
+    for (uint32_t head = 0; head < s.n_heads() && way_of(c).layer; ++head) EXPECT_EQ(s.held()[head], s.held()[head / 4 * 4]) << head;
+  }
+}
+
+// Every step a filter finds what the layers behind it hold in the same step; the layer behind it and those before the first are whole.
+TEST(PolicyInvariants, OmniKvsLayersHoldWhatTheirFilterFinds) {
+  const Model deep{"deep", 2, {0, 0, 24, 0, 0, 0, 0, 0, 0}};   // the third has a window
+  struct Case {
+    Options options;
+    double share;
+    std::vector<uint32_t> filter_of;   // by layer; its own: it holds everything, or its window
+  };
+  for (const Case& c : {Case{{}, .9, {0, 1, 2, 3, 1, 1, 6, 7, 6}},          // filters 1 and 5 of 8
+                        Case{{}, .6, {0, 1, 2, 3, 1, 1, 1, 1, 1}},          // the second has no room
+                        Case{{}, .4, {0, 1, 2, 0, 0, 0, 0, 0, 0}},          // nor has the first where it should be
+                        Case{{}, .3, {0, 0, 2, 0, 0, 0, 0, 0, 0}},          // nor the layer behind
+                        Case{{{"filters", "0+3+5"}, {"tail", "50"}}, .9, {0, 1, 2, 0, 4, 5, 6, 7, 6}},
+                        Case{{{"filters", "2"}, {"behind", "0"}}, .6, {0, 1, 2, 3, 3, 3, 3, 3, 3}}}) {
+    SCOPED_TRACE(std::to_string(c.share) + (c.options.empty() ? "" : c.options[0].second));
+    FakeSession s = open("omnikv", deep, c.share, c.options);
+    s.settle(300);
+    const uint32_t n_prompt = 300;
+    for (uint32_t t = 0; t < 12; ++t) {
+      ASSERT_FALSE(s.prepare());
+      s.ask_layers(9);
+      for (uint32_t head = 0; head < s.n_heads(); ++head) {
+        const uint32_t layer = head / 2, filter = c.filter_of[layer];
+        if (deep.windowed(head)) continue;
+        const Tokens& held = s.held()[head];
+        if (filter == layer) {
+          ASSERT_EQ(held.size(), s.n_tokens()) << "layer " << layer;
+          continue;
+        }
+        ASSERT_LT(held.size(), s.n_tokens()) << "layer " << layer;
+        const size_t k = held.size() - t;
+        ASSERT_EQ(as_set(Tokens(held.begin(), held.begin() + static_cast<ptrdiff_t>(k))), best_of_layer(deep, filter, s.n_tokens(), n_prompt, k))
+            << "step " << t << ", layer " << layer;
+        for (uint32_t i = 0; i < t; ++i) ASSERT_EQ(held[k + i], n_prompt + i);
+      }
+      s.commit();
+    }
+    EXPECT_GT(s.n_refills(), 20u);
+  }
+}
+
+// 2, 8 and 18 of 32, and what that is elsewhere: the layers up to the first, each filter, each one behind.
+TEST(PolicyInvariants, OmniKvsFiltersSuitTheModelsDepth) {
+  const std::vector<int32_t> none(48, 0);
+  for (const auto& [n_layers, n_dense] : {std::pair(32u, 2u + 6), std::pair(48u, 3u + 6), std::pair(22u, 1u + 6), std::pair(14u, 1u + 6),
+                                          std::pair(12u, 1u + 4), std::pair(8u, 1u + 4), std::pair(4u, 1u + 2), std::pair(3u, 0u + 2), std::pair(2u, 0u + 1)}) {
+    const Shape shape{n_layers, 2, 4096, {none.data(), n_layers}};
+    const double share = n_layers > 3 ? .9999 : .9;   // three quarters of the deeper ones are enough
+    const auto policy = must(make_policy("omnikv", shape, {share, slots_for_share(shape, n_layers > 3 ? 1 : share)}, {}));
+    EXPECT_EQ(policy->n_full_heads(), 2 * n_dense) << n_layers << " layers";
+  }
+}
+
+// Which pages are there when each has the time of the last step that looked at it.
+TEST(PolicyInvariants, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
+  for (const Options& options : {Options{{"page", "4"}, {"threshold", "0.02"}}, Options{{"page", "4"}, {"stamp", "top"}, {"top", "0.3"}, {"sinks", "0"}}}) {
+    const Candidate c{"raas", options};
+    const Model& m = kModels[0];
+    const uint32_t page = 4;
+    const bool top = option(c, "stamp", "threshold") == "top";
+    FakeSession s = open(c.policy, m, .4, c.options);
+    s.settle(300);
+    const uint32_t n_first = s.asked_pages()[0].query.first_page, n_last = 75 - n_first - s.asked_pages()[0].query.n_pages;
+    EXPECT_EQ(n_first > 0, !top);
+    std::map<uint32_t, std::map<uint32_t, uint32_t>> times;   // by head, of the pages that are there
+    uint32_t n_gone = 0, n_looked = 0, n_not = 0;
+    const auto look = [&](uint32_t head, uint32_t position, uint32_t now) {
+      std::vector<uint32_t> pages;
+      for (const auto& [p, time] : times[head]) pages.push_back(p);
+      const std::vector<float> logits = restless(head, position, position + 1);
+      std::vector<std::vector<double>> rows(kGroup);
+      for (uint32_t q = 0; q < kGroup; ++q)
+        for (const uint32_t p : pages) {
+          const auto first = logits.begin() + q * (position + 1) + p * page;
+          rows[q].push_back(static_cast<double>(*std::max_element(first, first + page)));
+        }
+      std::set<uint32_t> looked;
+      std::vector<double> weights(pages.size());
+      for (const std::vector<double>& row : rows) {
+        double sum = 0;
+        for (const double x : row) sum += std::exp(x);
+        for (size_t i = 0; i < pages.size(); ++i) weights[i] += std::exp(row[i]) / sum / kGroup;
+        const auto order = in_order(row);
+        for (size_t i = 0; top && i < static_cast<size_t>(.3 * static_cast<double>(pages.size()) + 1e-9); ++i) looked.insert(pages[order[i]]);
+      }
+      for (size_t i = 0; !top && i < pages.size(); ++i)
+        if (weights[i] > .02) looked.insert(pages[i]);
+      for (const uint32_t p : looked) times[head][p] = now;
+      n_looked += static_cast<uint32_t>(looked.size()), n_not += static_cast<uint32_t>(pages.size() - looked.size());
+    };
+    for (uint32_t head = 0; head < s.n_heads(); ++head) {
+      for (const uint32_t position : s.held()[head])
+        if (position % page == 0) times[head][position / page] = 0;
+      look(head, 299, 1);
+    }
+    for (uint32_t t = 0; t < 60; ++t) {
+      ASSERT_FALSE(s.prepare());
+      s.commit();
+      const uint32_t n_pages = s.n_tokens() / page;
+      for (uint32_t head = 0; head < s.n_heads(); ++head) {
+        look(head, s.n_tokens() - 1, t + 2);
+        if (s.n_tokens() % page == 0) {
+          auto oldest = times[head].end();
+          for (auto it = times[head].begin(); it != times[head].end(); ++it)
+            if (it->first >= n_first && it->first + n_last < n_pages && (oldest == times[head].end() || it->second < oldest->second)) oldest = it;
+          times[head].erase(oldest);
+          times[head][n_pages - 1] = t + 2;
+          ++n_gone;
+        }
+        std::set<uint32_t> expected, found;
+        for (const auto& [p, time] : times[head]) expected.insert(p);
+        for (const uint32_t position : s.held()[head])
+          if (position / page < n_pages) found.insert(position / page);
+        ASSERT_EQ(found, expected) << "step " << t << ", head " << head;
+      }
+    }
+    EXPECT_EQ(n_gone, 15 * s.n_heads());
+    EXPECT_GT(n_looked, 1000u);
+    EXPECT_GT(n_not, 1000u);
+    EXPECT_EQ(s.n_refills(), 0u);
+  }
+}
+
+// Where the budget is in bytes, and holds the prompt: that stays, and the answer's pages compete.
+TEST(PolicyInvariants, RaasKeepsThePromptWhereItFits) {
+  const Model& m = kModels[0];
+  for (const bool keep : {true, false}) {
+    Options options = {{"page", "4"}, {"sinks", "4"}, {"first_layers", "0"}};
+    if (keep) options.emplace_back("prompt", "keep");
+    FakeSession s(must(make_policy("raas", m.shape(), {1.0, m.n_heads() * uint64_t{160 + 100}}, options)), m.n_heads(), kGroup, m.n_context, restless);
+    s.settle(102);
+    int n_again = 0;
+    for (uint32_t t = 0; t < 290; ++t) n_again += s.step();
+    EXPECT_EQ(n_again, 1);   // when all slots were taken for the first time
+    bool all = true;
+    for (uint32_t head = 0; head < s.n_heads(); ++head) {
+      const std::set<uint32_t> held = as_set(s.held()[head]);
+      for (uint32_t p = 0; p < 102; ++p) all = all && held.count(p) == 1;
+    }
+    EXPECT_EQ(all, keep);
+  }
 }
 
 // ---- Heads in another order ----

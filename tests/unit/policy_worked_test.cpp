@@ -52,6 +52,86 @@ TEST(PolicyWorked, FreeKvsMeanOfSoftmaxes) {
   EXPECT_EQ(best, Tokens{0});
 }
 
+// The same pages through policies, of 4 tokens: 96 first tokens, the pages, and 8 behind them that always stay. One page has room.
+TEST(PolicyWorked, PagesByTheMeanOfSoftmaxesOrOfBounds) {
+  const float bounds[2][3] = {{10, 0, 9}, {0, 4, 3.5f}};
+  for (const char* score : {"softmax", "raw"}) {
+    Shape one = shape(1, 64);
+    const Options options = {{"page", "4"}, {"sinks", "4"}, {"window", "8"}, {"first_layers", "0"}, {"tau", "0"}, {"score", score}};
+    FakeSession s(must(make_policy("freekv", one, {1.0, 16 + 16}, options)), 1, 2, 64, [&](uint32_t, uint32_t, uint32_t n_keys) {
+      std::vector<float> out;
+      for (uint32_t q = 0; q < 2; ++q)
+        for (uint32_t key = 0; key < n_keys; ++key) out.push_back(key >= 4 && key < 16 ? bounds[q][key / 4 - 1] : -5);
+      return out;
+    });
+    s.settle(22);   // pages 0, three candidates, page 4, and two tokens of page 5
+    const uint32_t best = score == std::string("raw") ? 3 : 1;
+    EXPECT_EQ(s.held()[0], (Tokens{0, 1, 2, 3, best * 4, best * 4 + 1, best * 4 + 2, best * 4 + 3, 16, 17, 18, 19, 20, 21})) << score;
+  }
+}
+
+// ArkVale: of five pages that are there two are asked for, one of them the last. Estimates 5 1 4 2 3 of pages 0 to 4: 0, 2 and 4 are
+// there at first. A step that estimates 1 5 2 3 4 asks for page 1, which takes the place of the lowest, page 0.
+TEST(PolicyWorked, ArkValesRecalledPageTakesTheLowestsPlace) {
+  const float before[] = {5, 1, 4, 2, 3}, after[] = {1, 5, 2, 3, 4};
+  const Options options = {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}};
+  FakeSession s(must(make_policy("arkvale", shape(1, 64), {1.0, 20 + 16}, options)), 1, 1, 64, [&](uint32_t, uint32_t position, uint32_t n_keys) {
+    std::vector<float> out;
+    for (uint32_t key = 0; key < n_keys; ++key) out.push_back(key < 20 ? (position < 25 ? before : after)[key / 4] : 0);
+    return out;
+  });
+  s.settle(25);   // pages 0 to 4 are candidates, 5 the last
+  const auto pages = [&] {
+    Tokens out;
+    for (size_t i = 0; i + 4 <= s.held()[0].size(); i += 4) out.push_back(s.held()[0][i] / 4);
+    return out;
+  };
+  EXPECT_EQ(pages(), (Tokens{0, 2, 4, 5}));
+  EXPECT_FALSE(s.prepare());
+  EXPECT_EQ(pages(), (Tokens{0, 2, 4, 5}));
+  s.ask_layers(1);
+  EXPECT_EQ(pages(), (Tokens{1, 2, 4, 5}));   // in its slot
+}
+
+// OmniKV: two query heads with products 3 1 0 2 and -5 -4 -6 -4.5. Their maximum's best two are 0 and 3; of softmaxes it would be 0
+// and 1.
+TEST(PolicyWorked, OmniKvsProductsAreNotNormalised) {
+  const float products[2][4] = {{3, 1, 0, 2}, {-5, -4, -6, -4.5f}};
+  const Options options = {{"filters", "0"}, {"behind", "0"}, {"tail", "1"}};
+  FakeSession s(must(make_policy("omnikv", shape(1, 5, 2), {1.0, 5 + 3}, options)), 2, 2, 5, [&](uint32_t, uint32_t, uint32_t n_keys) {
+    std::vector<float> out;
+    for (uint32_t q = 0; q < 2; ++q)
+      for (uint32_t key = 0; key < n_keys; ++key) out.push_back(key < 4 ? products[q][key] : 0);
+    return out;
+  });
+  s.settle(4);
+  EXPECT_EQ(s.selected(0), (Tokens{0, 1, 2, 3}));
+  EXPECT_EQ(s.selected(1).size(), s.capacity(1) - 1u);
+  EXPECT_EQ(s.selected(1), (Tokens{0, 3}));
+}
+
+// RaaS: pages 0 to 4 of 4 tokens, four of them there. Only page 1 is looked at from then on, and what is newest: 0 goes first, then 2.
+TEST(PolicyWorked, RaasKeepsWhatIsLookedAt) {
+  const Options options = {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}};
+  FakeSession s(must(make_policy("raas", shape(1, 64), {1.0, 20 + 16}, options)), 1, 1, 64, [&](uint32_t, uint32_t position, uint32_t n_keys) {
+    std::vector<float> out;
+    for (uint32_t key = 0; key < n_keys; ++key) out.push_back(position < 24 ? (key / 4 == 3 || key / 4 == 4 ? -50.f : 0.f) : key / 4 == 1 || key + 4 > n_keys ? 0.f : -50.f);
+    return out;
+  });
+  s.settle(24);   // candidates 0 to 4, of which three have room; 5 is the last
+  const auto pages = [&] {
+    std::set<uint32_t> out;
+    for (const uint32_t position : s.held()[0])
+      if (position / 4 < s.n_tokens() / 4) out.insert(position / 4);
+    return out;
+  };
+  EXPECT_EQ(pages(), (std::set<uint32_t>{0, 1, 2, 5}));
+  for (int t = 0; t < 4; ++t) s.step();
+  EXPECT_EQ(pages(), (std::set<uint32_t>{1, 2, 5, 6}));
+  for (int t = 0; t < 4; ++t) s.step();
+  EXPECT_EQ(pages(), (std::set<uint32_t>{1, 5, 6, 7}));
+}
+
 // N = 6, N_full = 3, L = 100, rho = .8 of the prompt: L_base = 60, and eq. 8 deals 180 tokens.
 TEST(PolicyWorked, HeteroCachesLengths) {
   const std::vector<Role> roles = {kPivot, kSatellite, kVolatile, kAnchor, kPivot, kSatellite};
