@@ -133,12 +133,13 @@ Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
   constexpr uint32_t kFirst = 2048, kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
   Least least{0, k, 0};
   int64_t i = 0;
-  uint32_t firsts[2][kFirst] = {};   // in turn, so that equal neighbours do not wait for each other
-  for (; i + 2 <= n; i += 2)
-    for (int j = 0; j < 2; ++j) ++firsts[j][bits_of(scores[i + j]) >> 20];
+  constexpr int kTurns = 4;
+  uint32_t firsts[kTurns][kFirst] = {};   // in turn, so that equal neighbours do not wait for each other
+  for (; i + kTurns <= n; i += kTurns)
+    for (int j = 0; j < kTurns; ++j) ++firsts[j][bits_of(scores[i + j]) >> 20];
   for (; i < n; ++i) ++firsts[0][bits_of(scores[i]) >> 20];
   uint32_t last = find_digit(kFirst, &least.n_equal, [&](uint32_t d) {
-    return int64_t{firsts[0][d]} + firsts[1][d];
+    return int64_t{firsts[0][d]} + firsts[1][d] + firsts[2][d] + firsts[3][d];
   });
   for (i = 0; i < n; ++i) {            // without branches: they would be guesses
     left[least.n_left] = static_cast<uint32_t>(i);
