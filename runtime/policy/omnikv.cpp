@@ -7,8 +7,8 @@
 //
 // Where the paper leaves it to its user, and what is done here:
 //   - Filters are 2, 8 and 18 of 32 layers: of a model of n layers those nearest to n / 32 of that, three layers apart at least. There
-//     are as many as leave dense layers three quarters of the budget at most; where one is too many, it is the first layer, and
-//     the one behind it is not dense (behind). Layers with a sliding window keep that, and are not counted.
+//     are as many as leave dense layers half of the budget at most (all three at .5 and more of 32 layers); where one is too many,
+//     it is the first layer, and the one behind it is not dense (behind). Layers with a sliding window keep that, and are not counted.
 //   - The paper's share of tokens, .067, is what the budget leaves.
 //   - Generated tokens count; the tail that they go to is inside the budget, and a full one settles everything anew.
 //   - The first set is there before the first step: the prompt's last query chooses it.
@@ -33,7 +33,7 @@ class OmniKv final : public TailedPolicy {
       : TailedPolicy(shape, budget, settings.tail, {1, 1, {}}, nullptr), refresh_(settings.refresh), filter_of_(shape.n_layers, kDense) {
     for (uint32_t l = 0; l < n_layers_; ++l)
       if (window_[l] == 0) layers_.push_back(l);
-    const uint64_t room = 3 * max_slots(budget) / (4 * uint64_t{n_context_} * std::max(n_kv_heads_, 1u));   // of layers
+    const uint64_t room = max_slots(budget) / (2 * uint64_t{n_context_} * std::max(n_kv_heads_, 1u));   // of layers
     filters_ = settings.filters.empty() ? default_filters(room) : settings.filters;
     const bool behind = settings.behind && (settings.behind_given || !settings.filters.empty() || n_dense_with(filters_) <= room);
     for (size_t i = 0; i < layers_.size(); ++i) {

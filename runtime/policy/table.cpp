@@ -199,7 +199,7 @@ const PolicyRow kRows[] = {
      "all heads of the layers behind them attend to, up to the next filter: by their own query, in the same step. The layer behind a\n"
      "filter is whole too, so that what is missing can be fetched meanwhile.\n"
      "- Filters are 2, 8 and 18 of 32 layers, scaled to the model, and three layers apart; fewer where dense layers would take more\n"
-     "  than three quarters of the budget. The last resort is the first layer alone, and nothing behind it (behind=0).\n"
+     "  than half of the budget. The last resort is the first layer alone, and nothing behind it (behind=0).\n"
      "- Scores are scaled products, not a softmax; the maximum runs over all query heads of the filter. Generated tokens are no\n"
      "  candidates: they stay, and count. A full tail makes them candidates, too.\n"
      "- The paper selects .067 of the tokens; here as many as the budget leaves.\n"},

@@ -562,10 +562,10 @@ TEST(PolicyInvariants, OmniKvsLayersHoldWhatTheirFilterFinds) {
     double share;
     std::vector<uint32_t> filter_of;   // by layer; its own: it holds everything, or its window
   };
-  for (const Case& c : {Case{{}, .9, {0, 1, 2, 3, 1, 1, 6, 7, 6}},          // filters 1 and 5 of 8
-                        Case{{}, .6, {0, 1, 2, 3, 1, 1, 1, 1, 1}},          // the second has no room
-                        Case{{}, .4, {0, 1, 2, 0, 0, 0, 0, 0, 0}},          // nor has the first where it should be
-                        Case{{}, .3, {0, 0, 2, 0, 0, 0, 0, 0, 0}},          // nor the layer behind
+  for (const Case& c : {Case{{{"filters", "1+5"}}, .9, {0, 1, 2, 3, 1, 1, 6, 7, 6}},   // as they were with more layers
+                        Case{{}, .9, {0, 1, 2, 3, 1, 1, 1, 1, 1}},          // the second has no room
+                        Case{{}, .6, {0, 1, 2, 0, 0, 0, 0, 0, 0}},          // nor has the first where it should be
+                        Case{{}, .4, {0, 0, 2, 0, 0, 0, 0, 0, 0}},          // nor the layer behind
                         Case{{{"filters", "0+3+5"}, {"tail", "50"}}, .9, {0, 1, 2, 0, 4, 5, 6, 7, 6}},
                         Case{{{"filters", "2"}, {"behind", "0"}}, .6, {0, 1, 2, 3, 3, 3, 3, 3, 3}}}) {
     SCOPED_TRACE(std::to_string(c.share) + (c.options.empty() ? "" : c.options[0].second));
@@ -599,9 +599,9 @@ TEST(PolicyInvariants, OmniKvsLayersHoldWhatTheirFilterFinds) {
 TEST(PolicyInvariants, OmniKvsFiltersSuitTheModelsDepth) {
   const std::vector<int32_t> none(48, 0);
   for (const auto& [n_layers, n_dense] : {std::pair(32u, 2u + 6), std::pair(48u, 3u + 6), std::pair(22u, 1u + 6), std::pair(14u, 1u + 6),
-                                          std::pair(12u, 1u + 4), std::pair(8u, 1u + 4), std::pair(4u, 1u + 2), std::pair(3u, 0u + 2), std::pair(2u, 0u + 1)}) {
+                                          std::pair(12u, 1u + 4), std::pair(8u, 1u + 2), std::pair(4u, 0u + 2), std::pair(3u, 0u + 1), std::pair(2u, 0u + 1)}) {
     const Shape shape{n_layers, 2, 4096, {none.data(), n_layers}};
-    const double share = n_layers > 3 ? .9999 : .9;   // three quarters of the deeper ones are enough
+    const double share = n_layers > 3 ? .9999 : .9;
     const auto policy = must(make_policy("omnikv", shape, {share, slots_for_share(shape, n_layers > 3 ? 1 : share)}, {}));
     EXPECT_EQ(policy->n_full_heads(), 2 * n_dense) << n_layers << " layers";
   }
