@@ -245,7 +245,7 @@ void CpuBackend::commit(Ptr<std::byte> at, uint64_t bytes) {
   constexpr int64_t kPage = 4096, kUnit = int64_t{2} << 20;   // 4096: the smallest page of any system
   const int64_t n = static_cast<int64_t>(bytes);
   for_ranges(div_up(n, kUnit), kUnit, [&](int64_t first, int64_t last) {
-    for (int64_t i = first * kUnit; i < std::min(n, last * kUnit); i += kPage) *static_cast<volatile std::byte*>(host(at) + i) = std::byte{0};
+    for (int64_t i = first * kUnit; i < std::min(n, last * kUnit); i += kPage) host(at)[i] = std::byte{0};
   });
 }
 
