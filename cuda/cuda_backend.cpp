@@ -180,6 +180,9 @@ class CudaBackend final : public Backend {
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
+  void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) override;
+  void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
+  void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -190,6 +193,7 @@ class CudaBackend final : public Backend {
   bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
   void send();   // what has been noted
+  LowRankWork low_rank_work(const LowRankKeys& keys);
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
 
@@ -625,22 +629,29 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   const auto n_tiles = [](int32_t n, int32_t of) { return static_cast<uint64_t>(div_up(n, of)); };
   for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
     DigestPart parts[TopKeysPlan::kBatch] = {};
+    const DigestJob* owners[TopKeysPlan::kBatch];
     int32_t n_parts = 0, most_pages = 0;
     for (; next < jobs.size() && n_parts < TopKeysPlan::kBatch; ++next) {
       const DigestJob& job = jobs[next];
       if (job.n_pages <= 0) continue;
+      owners[n_parts] = &job;
       const int32_t end = job.first_page + job.n_pages;
       const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
       const uint64_t digests = plan.out + static_cast<uint64_t>(n_parts * plan.stride) * sizeof(uint32_t);
       upload(at + tiles, job.tiles, n_tiles(end * shape.page_tokens, kPageTokens) * sizeof(uint64_t));
       upload(at + digests, job.digests, n_tiles(end, kPageTokens) * sizeof(uint64_t));
-      parts[n_parts++] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset, reinterpret_cast<const uint64_t*>(scratch + digests),
-                          job.first_page, job.n_pages};
+      const auto cosines = [&] { return scratch + plan.entries + static_cast<uint64_t>(n_parts) * plan.entry_bytes; };
+      parts[n_parts] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset, reinterpret_cast<const uint64_t*>(scratch + digests),
+                        job.first_page, job.n_pages, reinterpret_cast<float*>(cosines())};
+      ++n_parts;
       most_pages = std::max(most_pages, job.n_pages);
     }
     if (n_parts == 0) return;
     upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(DigestPart));
     cuda::digest(queue_, reinterpret_cast<const DigestPart*>(scratch), shape, n_parts, most_pages);
+    for (int32_t i = 0; i < n_parts && shape.kind == DigestKind::mean; ++i)
+      if (owners[i]->cosines)
+        download(owners[i]->cosines, {address(parts[i].cosines)}, static_cast<uint64_t>(parts[i].n_pages) * sizeof(float));
   }
 }
 
@@ -692,6 +703,56 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
       }
     }
   });
+}
+
+// Keys of a batch lie at the start of `work`, products behind them, frequencies at its end.
+LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
+  LowRankWork w;
+  const auto width = static_cast<uint64_t>(keys.padded_width());
+  w.kv = keys.kv;
+  w.layer = keys.layer, w.rank = keys.rank, w.n_rot = keys.rope.n_rot;
+  w.interleaved = keys.rope.interleaved, w.magnitude = keys.rope.magnitude;
+  w.rows = device(keys.rows), w.basis = device(keys.basis);
+  w.batch = reinterpret_cast<float*>(device(keys.work));
+  w.products = w.batch + LowRankKeys::kBatch * width;
+  const uint64_t frequencies = keys.work_bytes() - align_up(static_cast<uint64_t>(keys.kv.head_dim), 16) * sizeof(float);
+  w.frequencies = reinterpret_cast<const float*>(device(keys.work) + frequencies);
+  upload(keys.work + frequencies, keys.rope.inverse_frequency, static_cast<uint64_t>(keys.rope.n_rot / 2) * sizeof(float));
+  return w;
+}
+
+void CudaBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) {
+  const LowRankWork w = low_rank_work(keys);
+  const int64_t n = keys.width();   // whole vectors: heads that there is attention for are multiples of 16
+  for (int32_t first = 0; first < n_tokens || first == 0; first += LowRankKeys::kBatch) {
+    const int32_t count = std::min(LowRankKeys::kBatch, n_tokens - first);
+    load_keys(queue_, w, keys.pages, first, count);
+    add_products(queue_, w, count, first == 0);
+  }
+  download(out, {address(w.products)}, static_cast<uint64_t>(n * n) * sizeof(float));
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < i; ++j) out[i * n + j] = out[j * n + i];
+}
+
+void CudaBackend::low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) {
+  const LowRankWork w = low_rank_work(keys);
+  for (; first < end; first += LowRankKeys::kBatch) {
+    const int32_t count = std::min(LowRankKeys::kBatch, end - first);
+    load_keys(queue_, w, keys.pages, first, count);
+    project_keys(queue_, w, first, count);
+  }
+}
+
+void CudaBackend::rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) {
+  const LowRankWork w = low_rank_work(keys);
+  const size_t most = LowRankKeys::kBatch * static_cast<size_t>(keys.padded_width()) * sizeof(float) / sizeof(RebuiltRun);
+  for (size_t first = 0; first < runs.size(); first += most) {
+    const Span<const RebuiltRun> some = runs.subspan(first, std::min(most, runs.size() - first));
+    upload(keys.work, some.data(), some.size() * sizeof(RebuiltRun));
+    int32_t longest = 0;
+    for (const RebuiltRun& run : some) longest = std::max(longest, run.count);
+    cuda::rebuild_keys(queue_, w, kv_head, slot_type, static_cast<int32_t>(some.size()), longest);
+  }
 }
 
 void CudaBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {

@@ -14,45 +14,6 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-__device__ __forceinline__ float finite_or_zero(float x) { return fabsf(x) < INFINITY ? x : 0.0f; }
-
-__device__ void store_half(std::byte* to, uint32_t bits) { *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(bits); }
-
-// Stores the lanes' values; returns the lane's as it will be read. In the quantized types all lanes have one.
-__device__ float store_value(KvType type, float value, std::byte* values, int64_t block, int lane) {
-  switch (type) {
-    case KvType::f32:
-      reinterpret_cast<float*>(values)[block * 32 + lane] = value;
-      return value;
-    case KvType::f16: {
-      const uint32_t bits = half_bits(value);
-      store_half(values + (block * 32 + lane) * 2, bits);
-      return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-    }
-    case KvType::q8_0: {   // d = max|x| / 127, q = x / d rounded to nearest, ties away from zero
-      std::byte* b = values + block * 34;
-      const float x = finite_or_zero(value), d = warp_max(fabsf(x)) / 127.0f, inverse = finite_or_zero(1.0f / d);
-      const uint32_t scale = half_bits(d);
-      const int q = static_cast<int>(roundf(__fmul_rn(x, inverse)));
-      if (lane == 0) store_half(b, scale);
-      b[2 + lane] = static_cast<std::byte>(q & 255);
-      return __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(scale))), static_cast<float>(static_cast<int8_t>(q)));
-    }
-    default: {   // d = (the first value of largest magnitude) / -8, q = x / d + 8.5 cut to an integer, at most 15
-      std::byte* b = values + block * 18;
-      const float x = finite_or_zero(value), largest = warp_max(fabsf(x));
-      const int first = __ffs(static_cast<int>(__ballot_sync(kAllLanes, fabsf(x) == largest))) - 1;
-      const float d = __shfl_sync(kAllLanes, x, first) / -8.0f, inverse = finite_or_zero(1.0f / d);
-      const uint32_t scale = half_bits(d);
-      const int q = min(15, static_cast<int>(__fadd_rn(__fmul_rn(x, inverse), 8.5f)));
-      const int upper = __shfl_down_sync(kAllLanes, q, 16);
-      if (lane == 0) store_half(b, scale);
-      if (lane < 16) b[2 + lane] = static_cast<std::byte>(q | upper << 4);
-      return __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(scale))), static_cast<float>(q - 8));
-    }
-  }
-}
-
 struct AppendWork {
   StepView step;
   ConstRows k, v;

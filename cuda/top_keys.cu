@@ -33,7 +33,7 @@ struct TopKeysWork {
   int64_t ring_stride;   // floats from position to position
   float scale;
   uint32_t causal;       // queries see no keys behind their position
-  uint32_t bounds;       // keys are digests (KeysShape)
+  uint32_t bounds, keys_alone;   // keys are digests (KeysShape)
   KeyScoring scoring;
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   // A digest's two halves take the place of a float.
   for (int key = warp; key < n; key += kWeightThreads / 32)
     for (int i = lane; i < w.head_dim; i += 32) {
-      const std::byte* token = from + 2 * key * kv_bytes(w.type, w.head_dim);
+      const std::byte* token = from + (w.keys_alone ? 1 : 2) * key * kv_bytes(w.type, w.head_dim);
       keys[key * pitch + i] = w.bounds ? __uint_as_float(load_16(token + 2 * i) | load_16(token + 2 * (w.head_dim + i)) << 16)
                                        : load_value(w.type, token, i / 32, lane);
     }
@@ -345,7 +345,7 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.type = shape.kv.type, w.head_dim = shape.kv.head_dim;
   w.n_parts = n_parts, w.ring_rows = shape.queries.n_rows;
   w.ring_stride = int64_t{shape.n_heads} * shape.kv.head_dim;
-  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds;
+  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
   launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel, w);
   launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);

@@ -343,6 +343,11 @@ typedef struct orrery_session orrery_session;
      "omnikv"       filter layers whole, the others what the filter before them finds at every step (OmniKV): filters (2+8+18
                     of 32, as the budget has it), behind 1 (the layer behind a filter whole, too; 0 where the budget is
                     small), refresh 1, tail 0
+     "shadowkv"     chunks that every step's query chooses by their mean keys; V alone is fetched, K rebuilt from low-rank keys
+                    on the device, which count (ShadowKV): chunk 8 (4 to 64 tokens), rank (160, or less where heads are
+                    narrow or the budget is small), outliers 48 (chunks that stay, at most a sixth), local 32 (tokens, at
+                    most a quarter), tail 0
+     "shadowkv+"    the same with generated tokens becoming low-rank as well, so that nothing is ever chosen anew: no tail
    orrery_policies() tells all of it.
    A budget below what a policy needs at least is ORRERY_INVALID_ARGUMENT and names it. */
 

@@ -174,21 +174,55 @@ struct KeysShape {
   float scale = 0.0f;
   QueryRing queries;
   bool bounds = false;               // keys are digests, in F16: q's score is scale * sum of max(q K, q V) over the dimensions
+  bool keys_alone = false;           // one key behind the other, without V: digests that are means
 };
 
-// What stands for the keys of a page of a KV head, wherever its tokens lie: a token in F16, its K dimension by dimension their
-// largest value and its V their smallest one, rounded outwards, so that no key's product with a query exceeds the bound of
-// KeysShape; or around the middle of the two what the keys are off it on average (ArkVale; no bound).
+// What stands for the keys of a page of a KV head, wherever its tokens lie.
+enum class DigestKind : uint8_t {
+  range,      // a token in F16, its K dimension by dimension their largest value and its V their smallest one, rounded outwards, so
+              // that no key's product with a query exceeds the bound of KeysShape
+  deviation,  // around the middle of the two what the keys are off it on average (ArkVale; no bound)
+  mean,       // a key in F16, without V
+};
 struct DigestJob {
   const uint64_t* tiles = nullptr;   // of the keys, as a KeysJob's
   uint64_t offset = 0;
   int32_t first_page = 0, n_pages = 0;   // page i: tokens i * page_tokens ..; its digest is written to slot i
   const uint64_t* digests = nullptr; // of the digests, as a HeadView's tiles
+  float* cosines = nullptr;          // of means, or null: (n_pages), host memory: the least of a page's keys with their mean; 0 where
+                                     // one of the two is
 };
 struct DigestShape {
   KvFormat kv;                       // of the keys
   int32_t page_tokens = 0;           // a divisor of kPageTokens
-  bool deviation = false;            // the middle and the mean deviation, in place of largest and smallest
+  DigestKind kind = DigestKind::range;
+};
+
+// A layer's keys before RoPE, those of all KV heads side by side, as products of a row of each token's own and a basis that they
+// share (ShadowKV): the key of position p is row p times the basis, turned by RoPE.
+struct LowRankKeys {
+  KvFormat kv;                       // of the pages
+  RopeSpec rope;                     // what the keys in them went through
+  int32_t layer = 0, rank = 0;       // rank <= width(): as many rows as orthonormal ones can be
+  Ptr<std::byte> rows, basis;        // (positions, rank), (rank, width()) in F16
+  Ptr<std::byte> work;               // work_bytes(), 64-byte aligned, of which nothing needs to be kept
+  const uint64_t* pages = nullptr;   // as a KvView's
+
+  int64_t width() const { return int64_t{kv.n_kv_heads} * kv.head_dim; }
+  // What is computed at once: so many tokens' keys, as floats in rows of whole vectors.
+  static constexpr int32_t kBatch = 256;
+  int64_t padded_width() const { return (width() + 15) / 16 * 16; }
+  // Keys of a batch; their products with each other's dimensions, or with the basis; an inverse frequency for each pair.
+  uint64_t work_bytes() const {
+    const int64_t w = padded_width();
+    return static_cast<uint64_t>(kBatch * w + (w > kBatch ? w : kBatch) * w + (kv.head_dim + 15) / 16 * 16) * sizeof(float);
+  }
+};
+// Tokens of one head, neighbours, whose keys are rebuilt.
+struct RebuiltRun {
+  int32_t position = 0, count = 0;
+  Ptr<std::byte> to;                 // the first one's slot; the others' behind it
+  Ptr<const std::byte> values;       // (count) V in the pages' type, one behind the other; null: V stays as it is
 };
 
 // Asks for the k best of the keys, by each of the queries.
@@ -324,6 +358,15 @@ class Backend {
   virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
   // Between steps: the weights of each job's queries. The work is as if each job stood alone.
   virtual void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) = 0;
+
+  // Between steps: out (width, width), host memory, = what the first n_tokens' keys' dimensions come to with each other, summed over
+  // the tokens. Both halves are there. `rows` and `basis` are not looked at.
+  virtual void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) = 0;
+  // Between steps: rows of positions [first, end), the keys' products with the basis' rows.
+  virtual void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) = 0;
+  // K of these tokens of a KV head, from rows and basis and behind RoPE, and V to their slots; also within a decode step, before it
+  // attends to them. Runs do not overlap.
+  virtual void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) = 0;
 
   // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
   virtual void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,

@@ -15,9 +15,10 @@
 #include "runtime/base/thread_pool.h"
 #include "runtime/cpu/bands.h"
 #include "runtime/cpu/blocks.h"
-#include "runtime/cpu/kernels.h"
-#include "runtime/cpu/paths.h"
 #include "runtime/cpu/digests.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/low_rank.h"
+#include "runtime/cpu/paths.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/os/os.h"
 
@@ -72,8 +73,8 @@ struct ScratchPlan {
     partials = take(static_cast<uint64_t>(wave_rows) * row_partials);
     top_keys_scratch = TopKeysScratch(limits.max_top_keys, limits.n_heads / std::max(limits.n_kv_heads, 1));
     top_keys = take(top_keys_scratch.bytes());
-    thread_bytes = align_up(static_cast<uint64_t>(std::max(kernels.matmul_scratch_bytes,
-                                                           kernels.attend_scratch_bytes(limits.head_dim))),
+    thread_bytes = align_up(static_cast<uint64_t>(std::max({kernels.matmul_scratch_bytes, kernels.attend_scratch_bytes(limits.head_dim),
+                                                            low_rank_thread_bytes(limits.head_dim)})),
                             64);
     threads = take(static_cast<uint64_t>(n_threads) * thread_bytes);
   }
@@ -158,6 +159,9 @@ class CpuBackend final : public Backend {
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
+  void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) override;
+  void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
+  void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -166,6 +170,7 @@ class CpuBackend final : public Backend {
   cpu::KeysWork keys_work() {
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
   }
+  cpu::LowRankWork low_rank_work() { return {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes}; }
   int64_t n_rows() const { return static_cast<int64_t>(step_.rows.size()); }
   std::byte* thread_scratch(int32_t thread) const {
     return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes;
@@ -473,6 +478,22 @@ void CpuBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& sh
   pool_->begin_burst();
   cpu::key_weights(jobs, shape, keys_work());
   pool_->end_burst();
+}
+
+void CpuBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) {
+  pool_->begin_burst();
+  cpu::key_products(keys, n_tokens, out, low_rank_work());
+  pool_->end_burst();
+}
+
+void CpuBackend::low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) {
+  pool_->begin_burst();
+  cpu::low_rank_rows(keys, first, end, low_rank_work());
+  pool_->end_burst();
+}
+
+void CpuBackend::rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) {
+  cpu::rebuild_keys(keys, kv_head, slot_type, runs, low_rank_work());
 }
 
 void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {

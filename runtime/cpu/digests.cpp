@@ -12,6 +12,32 @@ namespace {
 
 constexpr int64_t kPagesPerItem = 32;
 
+// One page's mean; returns the least cosine of a key with it.
+float mean_of_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats, std::byte* out) {
+  const int32_t dim = shape.kv.head_dim;
+  float *key = floats, *mean = floats + dim;
+  const auto load = [&](int32_t t) { kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key); };
+  std::fill(mean, mean + dim, 0.0f);
+  for (int32_t t = 0; t < shape.page_tokens; ++t) {
+    load(t);
+    for (int32_t i = 0; i < dim; ++i) mean[i] += key[i];
+  }
+  for (int32_t i = 0; i < dim; ++i) mean[i] /= static_cast<float>(shape.page_tokens);
+  double least = 1;
+  for (int32_t t = 0; t < shape.page_tokens; ++t) {
+    load(t);
+    double product = 0, key_squares = 0, mean_squares = 0;
+    for (int32_t i = 0; i < dim; ++i) {
+      const double x = key[i], y = mean[i];
+      product += x * y, key_squares += x * x, mean_squares += y * y;
+    }
+    const double both = std::sqrt(key_squares * mean_squares), cosine = product / both;
+    least = std::min(least, both > 0 && std::isfinite(cosine) ? cosine : 0);
+  }
+  for (int32_t i = 0; i < dim; ++i) reinterpret_cast<uint16_t*>(out)[i] = float_to_half(mean[i]);
+  return static_cast<float>(least);
+}
+
 // One page, whose keys lie `stride` bytes apart from `keys` on. floats: room for 3 keys.
 void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats, std::byte* out) {
   const int32_t dim = shape.kv.head_dim;
@@ -22,7 +48,7 @@ void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shap
     kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key);
     kernels.widen(key, low, high, dim);
   }
-  if (shape.deviation) {
+  if (shape.kind == DigestKind::deviation) {
     for (int32_t i = 0; i < dim; ++i) high[i] = (low[i] + high[i]) / 2, low[i] = 0;
     for (int32_t t = 0; t < shape.page_tokens; ++t) {
       kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key);
@@ -44,7 +70,8 @@ void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shap
 
 void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
             uint64_t thread_bytes) {
-  const uint64_t digest_bytes = 4 * static_cast<uint64_t>(shape.kv.head_dim);
+  const bool means = shape.kind == DigestKind::mean;
+  const uint64_t digest_bytes = (means ? 2u : 4u) * static_cast<uint64_t>(shape.kv.head_dim);
   int64_t most_pages = 0;
   for (const DigestJob& job : jobs) most_pages = std::max<int64_t>(most_pages, job.n_pages);
   const int64_t stretches = div_up(most_pages, kPagesPerItem), n_jobs = static_cast<int64_t>(jobs.size());
@@ -58,7 +85,12 @@ void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels&
       const auto* keys = reinterpret_cast<const std::byte*>(job.tiles[token / kPageTokens] + job.offset) +
                          static_cast<uint64_t>(token % kPageTokens) * shape.kv.token_bytes();
       auto* out = reinterpret_cast<std::byte*>(job.digests[page / kPageTokens]) + static_cast<uint64_t>(page % kPageTokens) * digest_bytes;
-      digest_page(keys, shape.kv.token_bytes(), shape, kernels, floats, out);
+      if (!means) {
+        digest_page(keys, shape.kv.token_bytes(), shape, kernels, floats, out);
+        continue;
+      }
+      const float cosine = mean_of_page(keys, shape.kv.token_bytes(), shape, kernels, floats, out);
+      if (job.cosines) job.cosines[i] = cosine;
     }
   });
 }

@@ -68,7 +68,9 @@ struct KvHead {
   const uint64_t* pages;  // page addresses of the sequence
   uint64_t offset;        // of this layer and head in a page
   uint64_t vector_bytes;  // of one K or V; a token is K then V
+  bool keys_alone = false;   // it is K (KeyWeightsTask alone)
 };
+static inline uint64_t token_bytes(const KvHead& kv) { return kv.keys_alone ? kv.vector_bytes : 2 * kv.vector_bytes; }
 static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // tile = page: kPageTokens tokens
   return reinterpret_cast<const std::byte*>(kv.pages[tile] + kv.offset);
 }
@@ -151,6 +153,31 @@ struct ScoresTask {
   float* out;          // (n)
 };
 
+// Low-rank keys (LowRankKeys), on rows of floats that are zeros from `width` to whole vectors.
+constexpr int kGramRows = 24;
+struct GramTask {       // out[i][j] += sum over t of keys[t][i] keys[t][j], i in [first, last), j from first, or before, to width
+  const float* keys;    // (n_keys, width)
+  int64_t stride, width;   // a multiple of 16
+  int32_t n_keys;       // at most LowRankKeys::kBatch
+  int64_t first, last;  // at most kGramRows
+  float* out;           // (width, width), `stride` apart too
+};
+struct ProjectTask {    // out[t][j] = keys[t] * basis[j]
+  const float* keys;    // (n_keys, width)
+  int64_t stride, width;
+  int32_t n_keys, rank;
+  const std::byte* basis;  // (rank, width) halves
+  float* out;           // (n_keys, rank)
+};
+struct RebuildTask {    // out[t] = sum over j of rows[t][j] basis[j], `dim` of the basis' columns
+  const std::byte* rows;   // (n_keys, rank) halves
+  int32_t n_keys, rank;
+  const std::byte* basis;  // (rank, dim) halves, basis_stride values apart
+  int64_t basis_stride;
+  int32_t dim;
+  float* out;           // (n_keys, dim)
+};
+
 struct Kernels {
   const char* name;
 
@@ -187,6 +214,9 @@ struct Kernels {
   void (*widen)(const float* x, float* low, float* high, int32_t n);
   void (*key_weights)(const KeyWeightsTask& task);
   void (*key_scores)(const ScoresTask& task);
+  void (*add_gram)(const GramTask& task);
+  void (*project_keys)(const ProjectTask& task);
+  void (*rebuild_keys)(const RebuildTask& task);
 };
 
 extern const Kernels kPlainKernels;

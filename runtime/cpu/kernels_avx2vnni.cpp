@@ -9,6 +9,7 @@
 #include "runtime/cpu/simd_dot_avx2.h"
 // After dot_row().
 #include "runtime/cpu/simd_decode.h"
+#include "runtime/cpu/simd_low_rank.h"
 #include "runtime/cpu/simd_prefill.h"
 #include "runtime/cpu/simd_rows.h"
 #include "runtime/cpu/simd_scores.h"

@@ -6,6 +6,7 @@
 #include "runtime/cpu/simd_dot_neon.h"
 // After dot_row().
 #include "runtime/cpu/simd_decode.h"
+#include "runtime/cpu/simd_low_rank.h"
 #include "runtime/cpu/simd_prefill_neon.h"
 #include "runtime/cpu/simd_rows.h"
 #include "runtime/cpu/simd_scores.h"

@@ -174,6 +174,9 @@ const Kernels kPlainKernels = {
     plain_widen,
     plain_key_weights,
     plain_key_scores,
+    plain_add_gram,
+    plain_project_keys,
+    plain_rebuild_keys,
 };
 
 }  // namespace orrery::cpu

@@ -1,5 +1,5 @@
 // The plain path's parts for the table in kernels_plain.cpp: attention (kernels_plain_attend.cpp), key scores
-// (kernels_plain_scores.cpp).
+// and low-rank keys (kernels_plain_scores.cpp).
 #pragma once
 
 #include "runtime/cpu/kernels.h"
@@ -14,6 +14,9 @@ int64_t plain_attend_scratch_bytes(int32_t head_dim);
 void plain_widen(const float* x, float* low, float* high, int32_t n);
 void plain_key_weights(const KeyWeightsTask& task);
 void plain_key_scores(const ScoresTask& task);
+void plain_add_gram(const GramTask& task);
+void plain_project_keys(const ProjectTask& task);
+void plain_rebuild_keys(const RebuildTask& task);
 // A tile's y (n), of which the first `seen` count, become weights (kPageTokens), which is what KeyWeightsTask says of them.
 void plain_weigh_tile(const float* y, int64_t seen, float* weights, float* unit, float* sum);
 

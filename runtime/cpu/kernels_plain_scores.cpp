@@ -1,8 +1,9 @@
-// Weights and scores of keys on the plain path, as their definitions read.
+// Weights and scores of keys, and their low-rank form, on the plain path, as their definitions read.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "runtime/base/half.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/kernels_plain.h"
 
@@ -56,7 +57,7 @@ void plain_key_weights(const KeyWeightsTask& t) {
     const int64_t n = std::min<int64_t>(kPageTokens, t.last_key - start), at = start - t.first_key;
     const int64_t tile = at / kPageTokens;
     for (int64_t k = 0; k < n; ++k) {
-      const std::byte* at_key = kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * 2 * t.kv.vector_bytes;
+      const std::byte* at_key = kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * token_bytes(t.kv);
       float* lowest = key + t.kv.head_dim;
       load_kv(kv_tensor_type(t.kv.type), at_key, t.kv.head_dim, key);
       if (t.bounds) load_kv(kv_tensor_type(t.kv.type), at_key + t.kv.vector_bytes, t.kv.head_dim, lowest);
@@ -93,6 +94,36 @@ void plain_key_scores(const ScoresTask& t) {
     }
   }
   for (int64_t i = 0; i < t.n && !t.scoring.max_of_group; ++i) t.out[i] /= static_cast<float>(t.n_rows);
+}
+
+void plain_add_gram(const GramTask& t) {
+  for (int64_t i = t.first; i < t.last; ++i)
+    for (int64_t j = i; j < t.width; ++j) {
+      float sum = t.out[i * t.stride + j];
+      for (int64_t k = 0; k < t.n_keys; ++k) sum += t.keys[k * t.stride + i] * t.keys[k * t.stride + j];
+      t.out[i * t.stride + j] = sum;
+    }
+}
+
+void plain_project_keys(const ProjectTask& t) {
+  for (int64_t k = 0; k < t.n_keys; ++k)
+    for (int64_t j = 0; j < t.rank; ++j) {
+      const auto* basis = reinterpret_cast<const uint16_t*>(t.basis) + j * t.width;
+      float sum = 0;
+      for (int64_t i = 0; i < t.width; ++i) sum += t.keys[k * t.stride + i] * half_to_float(basis[i]);
+      t.out[k * t.rank + j] = sum;
+    }
+}
+
+void plain_rebuild_keys(const RebuildTask& t) {
+  for (int64_t k = 0; k < t.n_keys; ++k)
+    for (int64_t i = 0; i < t.dim; ++i) {
+      float sum = 0;
+      for (int64_t j = 0; j < t.rank; ++j)
+        sum += half_to_float(reinterpret_cast<const uint16_t*>(t.rows)[k * t.rank + j]) *
+               half_to_float(reinterpret_cast<const uint16_t*>(t.basis)[j * t.basis_stride + i]);
+      t.out[k * t.dim + i] = sum;
+    }
 }
 
 }  // namespace orrery::cpu

@@ -15,15 +15,15 @@ template <KvType kType>
 void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next, int n, float* keys) {
   const int32_t dim = padded_dim(kv.head_dim);
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
-  const uint64_t token_bytes = 2 * kv.vector_bytes;
+  const uint64_t stride = token_bytes(kv);
   for (int t = 0; t < kTile; t += V::kLanes) {
     for (int j = 0; next != nullptr && j < V::kLanes; ++j)
       for (uint64_t b = 0; b < kv.vector_bytes; b += 64)
-        __builtin_prefetch(next + static_cast<uint64_t>(t + j) * token_bytes + b, 0, 2);
+        __builtin_prefetch(next + static_cast<uint64_t>(t + j) * stride + b, 0, 2);
     for (int i = 0; i < dim / V::kLanes; ++i) {
       V::F rows[V::kLanes];
       for (int j = 0; j < V::kLanes; ++j) {
-        const std::byte* key = tile + static_cast<uint64_t>(t + j) * token_bytes;
+        const std::byte* key = tile + static_cast<uint64_t>(t + j) * stride;
         rows[j] = t + j >= n               ? V::zero()
                   : i < whole              ? load_chunk<kType>(key, i)
                   : i == whole && left > 0 ? load_last<kType>(key, i, left)

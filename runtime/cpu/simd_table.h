@@ -29,6 +29,9 @@ constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = m
       widen,
       key_weights,
       key_scores,
+      add_gram,
+      project_keys,
+      rebuild_keys,
   };
 }
 

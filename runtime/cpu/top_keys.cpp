@@ -77,7 +77,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
       if (first >= last || part.job->left.data) return;
       KeyWeightsTask task;
-      task.kv = {shape.kv.type, dim, part.job->tiles, part.job->offset, shape.kv.vector_bytes()};
+      task.kv = {shape.kv.type, dim, part.job->tiles, part.job->offset, shape.kv.vector_bytes(), shape.keys_alone};
       task.first_key = first;
       task.last_key = last;
       task.scale = shape.scale;

@@ -42,7 +42,7 @@ struct Planner {
   }
   static uint64_t host_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    return session_host_bytes(p.hyper, p.options, n_context);
+    return session_host_bytes(p.hyper, p.backend, p.options, n_context);
   }
 
   static kv::ResidentBytes resident_bytes(const void* self, uint32_t n_context) {
@@ -134,6 +134,7 @@ policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint3
   shape.window = h.window;
   shape.slot_bytes = kv_format(h, device).token_bytes();
   shape.digest_bytes = kv::Digests::digest_bytes(h.head_dim);
+  shape.head_dim = static_cast<uint32_t>(h.head_dim);
   return shape;
 }
 

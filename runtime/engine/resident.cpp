@@ -30,13 +30,30 @@ uint64_t left_bytes(const model::Hyperparameters& h, int64_t stride) {
   return align_up(LeftWeights::bytes(h.n_heads / h.n_kv_heads, stride), kv::kArenaAlignment);
 }
 
-kv::DigestSpec digest_spec(const policy::Policy& policy) {
-  policy::PageDigests digests = policy.digests();
-  return {digests.page_tokens, digests.deviation, std::move(digests.heads)};
+// What stands on the device beside the slots, and takes its part of the budget.
+struct Beside {
+  kv::DigestSpec digests;
+  kv::LowRankSpec low_rank;
+};
+Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) {
+  const policy::PageDigests asked = policy.digests();
+  Beside beside;
+  beside.digests = {asked.page_tokens,
+                    asked.kind == policy::PageDigest::mean        ? DigestKind::mean
+                    : asked.kind == policy::PageDigest::deviation ? DigestKind::deviation
+                                                                  : DigestKind::range,
+                    asked.heads};
+  if (asked.rank == 0) return beside;
+  beside.low_rank.rank = asked.rank;
+  for (const uint32_t head : asked.heads) {
+    const uint32_t layer = head / static_cast<uint32_t>(h.n_kv_heads);
+    if (beside.low_rank.layers.empty() || beside.low_rank.layers.back() != layer) beside.low_rank.layers.push_back(layer);
+  }
+  return beside;
 }
-// Slots of the budget that digests leave.
-uint64_t slots_beside(const kv::DigestSpec& digests, uint64_t slots, const KvFormat& format, uint32_t n_context) {
-  return slots - std::min(slots, div_up(kv::Digests::bytes_of(digests, format.head_dim, n_context), format.token_bytes()));
+uint64_t slots_beside(const Beside& beside, uint64_t slots, const KvFormat& format, uint32_t n_context) {
+  const uint64_t bytes = kv::Digests::bytes_of(beside.digests, format.head_dim, n_context) + kv::LowRank::bytes_of(beside.low_rank, format, n_context);
+  return slots - std::min(slots, div_up(bytes, format.token_bytes()));
 }
 
 KeyScoring key_scoring(const policy::ScoreRule& rule) {
@@ -59,22 +76,26 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   bytes.queries = ring_bytes(h, policy::policy_needs(options.policy).query_rows);
   const auto policy = make_policy(h, options, n_context);
   if (policy.ok()) {
-    const kv::DigestSpec digests = digest_spec(*policy.value());
-    bytes.digests = kv::Digests::region_bytes(digests, h.head_dim, n_context);
-    slots = slots_beside(digests, slots, format, n_context);
+    const Beside beside = beside_of(*policy.value(), h);
+    bytes.digests = kv::Digests::region_bytes(beside.digests, h.head_dim, n_context) +
+                    align_up(kv::LowRank::bytes_of(beside.low_rank, format, n_context), kv::kArenaAlignment);
+    // As it comes from the reservoir.
+    const KvFormat fetched = kv_format(h, options.kv_type);
+    bytes.staging = kv::LowRank::region_bytes(beside.low_rank, fetched, n_context) -
+                    align_up(kv::LowRank::bytes_of(beside.low_rank, fetched, n_context), kv::kArenaAlignment);
+    slots = slots_beside(beside, slots, format, n_context);
+    bytes.staging += kv::Refills::staging_bytes(fetched, staging_tokens(*policy.value(), slots), beside.low_rank.rank > 0);
   }
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   if (policy.ok()) {
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
-    // As it comes from the reservoir.
-    bytes.staging = kv::Refills::staging_bytes(kv_format(h, options.kv_type), staging_tokens(*policy.value(), slots));
     if (backend.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(n_context));
   }
   bytes.compressed_kv = kv - bytes.full_kv;
   return bytes;
 }
 
-uint64_t Resident::host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context) {
   const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
   const uint64_t slots = resident_slots(h, options, n_context);
   const uint64_t store = slots * sizeof(uint32_t) + (slots / kPageTokens + heads) * sizeof(uint64_t);
@@ -83,26 +104,32 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const SessionOpti
   const uint64_t staging = policy.ok() ? staging_tokens(*policy.value(), slots) : 0;
   // A policy's own sets are about one index for each slot, thrice.
   const uint64_t refills = staging > 0 ? slots * (sizeof(kv::Replacement) + 3 * sizeof(uint32_t)) : 0;
-  return store + step + refills + staging * sizeof(HostPiece);
+  const Beside beside = policy.ok() ? beside_of(*policy.value(), h) : Beside();
+  const uint64_t cosines = beside.digests.kind == DigestKind::mean ? beside.digests.heads.size() * (n_context / beside.digests.page_tokens) * sizeof(float) : 0;
+  return store + step + refills + staging * sizeof(HostPiece) + cosines +
+         kv::LowRank::host_bytes(beside.low_rank, kv_format(h, options.kv_type), backend);
 }
 
 Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
-                                                 uint32_t n_context, const kv::PageTable* pages) {
+                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope) {
   const model::Hyperparameters& h = model->hyper();
   Runtime& runtime = model->runtime();
   std::unique_ptr<Resident> r(new Resident(model, options, pages));
   const policy::Needs needs = policy::policy_needs(options.policy);
   ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
-  const kv::DigestSpec digests = digest_spec(*r->policy_);
-  if (!digests.heads.empty()) {
-    ORRERY_ASSIGN(r->digests_, kv::Digests::make(&runtime.arena(), digests, pages->format(), n_context));
+  const Beside beside = beside_of(*r->policy_, h);
+  if (!beside.digests.heads.empty()) {
+    ORRERY_ASSIGN(r->digests_, kv::Digests::make(&runtime.arena(), beside.digests, pages->format(), n_context));
   }
-  const uint64_t n_slots = slots_beside(digests, resident_slots(h, options, n_context), r->format_, n_context);
+  if (beside.low_rank.rank > 0) {
+    ORRERY_ASSIGN(r->low_rank_, kv::LowRank::make(&runtime.arena(), beside.low_rank, pages->format(), rope, n_context));
+  }
+  const uint64_t n_slots = slots_beside(beside, resident_slots(h, options, n_context), r->format_, n_context);
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
   if (const uint64_t staging = staging_tokens(*r->policy_, n_slots)) {
     ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
     ORRERY_ASSIGN(r->refills_,
-                  kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging));
+                  kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, r->low_rank_.get()));
     r->misses_.reserve(n_context);
   }
   if (needs.query_rows > 0) {
@@ -131,10 +158,14 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   return r;
 }
 
+uint64_t Resident::bytes() const {
+  return store_->bytes() + (digests_ ? digests_->bytes() : 0) + (low_rank_ ? low_rank_->bytes() : 0);
+}
+
 uint64_t Resident::used_bytes() const {
   uint64_t slots = 0;
   for (uint32_t head = 0; settled_ && head < store_->n_heads(); ++head) slots += store_->length(head);
-  return slots * format_.token_bytes() + (digests_ ? digests_->used_bytes() : 0);
+  return slots * format_.token_bytes() + (digests_ ? digests_->used_bytes() : 0) + (low_rank_ ? low_rank_->used_bytes() : 0);
 }
 
 kv::Refills::Stats Resident::refill_stats() const { return refills_ ? refills_->stats() : kv::Refills::Stats(); }
@@ -246,7 +277,7 @@ void Resident::set_pages(uint32_t head, uint32_t position, uint32_t first_page, 
   job->layer = q_ ? 0 : static_cast<int32_t>(head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
   job->tiles = digests_->tiles(head);
-  job->offset = first_page * digests_->format().token_bytes();   // they lie one behind the other
+  job->offset = first_page * digests_->digest_bytes();   // they lie one behind the other
   job->n_keys = static_cast<int32_t>(n_pages);
   job->first_position = static_cast<int32_t>(position);
   job->n_positions = 1;
@@ -254,7 +285,8 @@ void Resident::set_pages(uint32_t head, uint32_t position, uint32_t first_page, 
 
 void Resident::set_pages(KeysShape* shape) const {
   shape->kv = digests_->format();
-  shape->bounds = true;
+  shape->bounds = digests_->kind() != DigestKind::mean;
+  shape->keys_alone = !shape->bounds;
 }
 
 Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
@@ -413,10 +445,34 @@ Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uin
   return refills_->add(*pages_, head, misses_, visible_at);
 }
 
+void Resident::hide_page(uint32_t head, uint32_t page, bool hidden) {
+  digests_->hide(&model_->runtime().backend(), *pages_, head, page, hidden);
+}
+
+Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
+  Backend& backend = model_->runtime().backend();
+  if (with_basis) return low_rank_->settle(&backend, *pages_, n_tokens);
+  low_rank_->extend(&backend, *pages_, n_tokens);
+  return ok_status();
+}
+
+// The head's first slots, which hold selected_'s tokens as they are, get K as it would be rebuilt later.
+void Resident::rebuild(uint32_t head, uint32_t n_slots) {
+  runs_.clear();
+  for (uint32_t slot = 0; slot < n_slots;) {
+    uint32_t n = 1;
+    while (slot + n < n_slots && selected_[slot + n] == selected_[slot] + n) ++n;
+    runs_.push_back({static_cast<int32_t>(selected_[slot]), static_cast<int32_t>(n), store_->take_slots(head, {slot, selected_[slot], n}), {}});
+    slot += n;
+  }
+  low_rank_->rebuild(&model_->runtime().backend(), head, format_.type, runs_);
+}
+
 Status Resident::settle(uint32_t n_tokens) {
   const uint64_t start = now_us();
   invalidate();
   n_tokens_ = n_tokens;
+  if (digests_ && digests_->kind() == DigestKind::mean) digests_->truncate(0);   // some are hidden
   if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, n_tokens);
   settling_ = true;
   Status status = policy_->settle(this, n_tokens, capacity_);
@@ -426,6 +482,7 @@ Status Resident::settle(uint32_t n_tokens) {
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     policy_->select(head, n_tokens, capacity_[head], &selected_);
     store_->fill(&model_->runtime().backend(), *pages_, head, selected_);
+    if (const uint32_t n = policy_->rebuilt_slots(head); low_rank_ && n > 0) rebuild(head, n);
     settled_bytes_ += selected_.size() * pages_->format().token_bytes();
   }
   settled_ = true;
@@ -491,6 +548,7 @@ Status Resident::copy_from(const Resident& other) {
   step_ = other.step_;
   store_->copy_from(&backend, *other.store_);
   if (digests_) digests_->copy_from(&backend, *other.digests_);
+  if (low_rank_) low_rank_->copy_from(&backend, *other.low_rank_);
   if (refills_)
     for (const kv::Refills::Pending& pending : other.refills_->pending())
       ORRERY_TRY(refills_->add(*pages_, pending.head, other.refills_->what(pending), pending.visible_at));

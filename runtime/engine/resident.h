@@ -25,6 +25,7 @@
 #include "runtime/engine/language_model.h"
 #include "runtime/kv/digests.h"
 #include "runtime/kv/head_store.h"
+#include "runtime/kv/low_rank.h"
 #include "runtime/kv/page_table.h"
 #include "runtime/kv/refills.h"
 #include "runtime/policy/policy.h"
@@ -33,21 +34,22 @@ namespace orrery::engine {
 
 class Resident final : public model::LayerHook, private policy::Heads {
  public:
-  // Takes its regions of the arena. `pages` is the session's, and outlives this.
+  // Takes its regions of the arena. `pages` is the session's, and outlives this; so do the frequencies of `rope`.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
-                                                uint32_t n_context, const kv::PageTable* pages);
-  // Device memory, and the two parts of the KV among it. queries: the last ones, and the scores of watched heads.
+                                                uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope);
+  // Device memory, and the two parts of the KV among it. digests: with low-rank keys. staging: with room to work on these.
+  // queries: the last ones, and the scores of watched heads.
   struct Bytes {
     uint64_t full_kv = 0, compressed_kv = 0, digests = 0, staging = 0, queries = 0;
     uint64_t all() const { return full_kv + compressed_kv + digests + staging + queries; }
   };
   static Bytes device_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options,
                             uint32_t n_context);
-  static uint64_t host_bytes(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+  static uint64_t host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context);
 
   const kv::HeadStore& store() const { return *store_; }
   bool settled() const { return settled_; }
-  uint64_t bytes() const { return store_->bytes() + (digests_ ? digests_->bytes() : 0); }   // KV, and what finds it
+  uint64_t bytes() const;   // of KV, and of what finds it and rebuilds it
   uint64_t used_bytes() const;
   policy::Report report() const { return policy_->report(); }
   kv::Refills::Stats refill_stats() const;
@@ -94,6 +96,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Resident(const LanguageModel* model, const SessionOptions& options, const kv::PageTable* pages)
       : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
   Status settle(uint32_t n_tokens);
+  void rebuild(uint32_t head, uint32_t n_slots);
   void watch();
   uint32_t known_queries(uint32_t n_tokens) const;   // of positions n_tokens-1, n_tokens-2, ...
   template <class Query>
@@ -116,13 +119,17 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override;
   Status query_similarity(Span<float> out) override;
   void move_last(uint32_t head, uint32_t n, uint32_t slot) override;
+  Span<const float> page_cosines(uint32_t head) const override { return digests_->cosines(head); }
+  void hide_page(uint32_t head, uint32_t page, bool hidden) override;
+  Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
 
   const LanguageModel* model_;
   KvFormat format_;                                // on the device; pages_ has its own
   const kv::PageTable* pages_;
   std::unique_ptr<policy::Policy> policy_;
   std::unique_ptr<kv::HeadStore> store_;
-  std::unique_ptr<kv::Refills> refills_;           // null for policies that do not ask for any
+  std::unique_ptr<kv::LowRank> low_rank_;          // null for policies that do not ask for any
+  std::unique_ptr<kv::Refills> refills_;           // likewise
   std::unique_ptr<kv::Digests> digests_;           // likewise
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
@@ -145,6 +152,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<kv::Replacement> misses_;            // room for a head's
+  std::vector<RebuiltRun> runs_;
   std::function<Status(uint64_t)> step_fault_;
 };
 

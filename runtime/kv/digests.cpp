@@ -9,7 +9,7 @@ namespace orrery::kv {
 namespace {
 
 uint64_t head_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context) {
-  return n_context / spec.page_tokens * Digests::digest_bytes(head_dim);
+  return n_context / spec.page_tokens * Digests::digest_bytes(head_dim, spec.kind);
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ uint64_t Digests::region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_
 Digests::Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_context, ArenaRegion region)
     : spec_(spec), format_(format), region_(std::move(region)) {
   format_.type = KvType::f16;
-  const uint64_t head = head_bytes(spec, format.head_dim, n_context), tile = format_.head_bytes();
+  const uint64_t head = head_bytes(spec, format.head_dim, n_context), tile = kPageTokens * digest_bytes();
   const size_t n_tiles = div_up(n_context / spec.page_tokens, static_cast<uint32_t>(kPageTokens));
   tiles_.reserve(spec.heads.size() * n_tiles);
   tiles_of_.resize(static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads));
@@ -34,6 +34,9 @@ Digests::Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_cont
     for (size_t t = 0; t < n_tiles; ++t) tiles_.push_back(region_.data().address + i * head + t * tile);
   }
   jobs_.reserve(spec.heads.size());
+  if (spec.kind != DigestKind::mean) return;
+  cosines_.resize(spec.heads.size() * (n_context / spec.page_tokens));
+  no_number_.assign(static_cast<size_t>(format.head_dim), 0x7E00);
 }
 
 Result<std::unique_ptr<Digests>> Digests::make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context) {
@@ -42,23 +45,38 @@ Result<std::unique_ptr<Digests>> Digests::make(Arena* arena, const DigestSpec& s
   return std::unique_ptr<Digests>(new Digests(spec, format, n_context, std::move(region)));
 }
 
+void Digests::add_job(const PageTable& reservoir, uint32_t head, uint32_t first, uint32_t n) {
+  const KvFormat& source = reservoir.format();
+  const auto kv_heads = static_cast<uint32_t>(source.n_kv_heads);
+  jobs_.push_back({reservoir.view().pages, head / kv_heads * source.layer_bytes() + head % kv_heads * source.head_bytes(),
+                   static_cast<int32_t>(first), static_cast<int32_t>(n), tiles_of_[head],
+                   cosines_.empty() ? nullptr : cosines_.data() + first_cosine(head) + first});
+}
+
 void Digests::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
   const uint32_t end = n_tokens / spec_.page_tokens;
   if (end <= n_pages_) return;
-  const KvFormat& source = reservoir.format();
   jobs_.clear();
-  for (const uint32_t head : spec_.heads) {
-    const auto kv_heads = static_cast<uint32_t>(source.n_kv_heads);
-    jobs_.push_back({reservoir.view().pages, head / kv_heads * source.layer_bytes() + head % kv_heads * source.head_bytes(),
-                     static_cast<int32_t>(n_pages_), static_cast<int32_t>(end - n_pages_), tiles_of_[head]});
-  }
-  backend->digest(jobs_, {source, static_cast<int32_t>(spec_.page_tokens), spec_.deviation});
+  for (const uint32_t head : spec_.heads) add_job(reservoir, head, n_pages_, end - n_pages_);
+  backend->digest(jobs_, {reservoir.format(), static_cast<int32_t>(spec_.page_tokens), spec_.kind});
   n_pages_ = end;
+}
+
+void Digests::hide(Backend* backend, const PageTable& reservoir, uint32_t head, uint32_t page, bool hidden) {
+  if (hidden) {
+    const auto tile = static_cast<uint32_t>(kPageTokens);
+    backend->upload({tiles_of_[head][page / tile] + page % tile * digest_bytes()}, no_number_.data(), 2 * no_number_.size());
+    return;
+  }
+  jobs_.clear();
+  add_job(reservoir, head, page, 1);
+  backend->digest(jobs_, {reservoir.format(), static_cast<int32_t>(spec_.page_tokens), spec_.kind});
 }
 
 void Digests::copy_from(Backend* backend, const Digests& other) {
   backend->copy(region_.data(), other.region_.data(), region_.bytes());
   n_pages_ = other.n_pages_;
+  cosines_ = other.cosines_;
 }
 
 }  // namespace orrery::kv

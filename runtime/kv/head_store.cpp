@@ -92,6 +92,12 @@ void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement
   finish_moves(backend, from_type);
 }
 
+Ptr<std::byte> HeadStore::take_slots(uint32_t index, const Replacement& what) {
+  const Head& head = heads_[index];
+  for (uint32_t i = 0; i < what.count; ++i) positions_[head.first + what.slot + i] = what.position + i;
+  return {slot_address(head, what.slot)};
+}
+
 void HeadStore::move_last(Backend* backend, uint32_t index, uint32_t n, uint32_t slot) {
   Head& head = heads_[index];
   head.length -= n;

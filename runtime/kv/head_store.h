@@ -61,6 +61,9 @@ class HeadStore {
   // Slots (all of them < length) get other tokens, whose KV, in the reservoir's type, lies at `from` on the device, one
   // behind the other.
   void replace(Backend* backend, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type);
+  // Likewise, but the caller writes them: where.
+  Ptr<std::byte> take_slots(uint32_t head, const Replacement& what);
+  KvType type() const { return format_.type; }
   // The head's last n tokens replace those from `slot` on (slot + 2 n <= length), and the head is so much shorter.
   void move_last(Backend* backend, uint32_t head, uint32_t n, uint32_t slot);
 

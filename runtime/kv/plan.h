@@ -33,7 +33,7 @@ struct Plan {
   uint32_t n_context = 0;
   uint64_t weights_mapped_bytes = 0, weights_bytes = 0, full_kv_bytes = 0, workspace_bytes = 0;
   uint64_t compressed_kv_bytes = 0, digests_bytes = 0, reservoir_bytes = 0;
-  uint64_t staging_bytes = 0;                                   // the refills' ring, and the last queries
+  uint64_t staging_bytes = 0;                                   // the refills' ring, room to work on low-rank keys, and the last queries
   uint64_t device_bytes = 0;                                    // weights + KV + staging + workspace
   uint64_t host_bytes = 0, budget_bytes = 0;
   uint32_t largest_context = 0;                                 // in the budget, at most max_context; 0: none

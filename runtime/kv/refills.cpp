@@ -10,15 +10,17 @@ namespace {
 constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
 }
 
-uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens) {
-  return align_up(staging_tokens * format.token_bytes(), kArenaAlignment);
+uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone) {
+  return align_up(staging_tokens * (values_alone ? format.vector_bytes() : format.token_bytes()), kArenaAlignment);
 }
 
 Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
-                 uint64_t staging_tokens)
+                 uint64_t staging_tokens, LowRank* low_rank)
     : io_(io),
       backend_(backend),
       format_(format),
+      low_rank_(low_rank),
+      fetched_bytes_(low_rank ? format.vector_bytes() : format.token_bytes()),
       staging_(std::move(staging)),
       max_pending_(max_pending),
       staging_tokens_(staging_tokens) {
@@ -29,17 +31,18 @@ Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRe
   // Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
   chunks_ = std::vector<Chunk>(n_heads + 4);
   pieces_.resize(staging_tokens);
+  if (low_rank) runs_.reserve(staging_tokens / 2);
 }
 
 Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_pending, uint64_t staging_tokens) {
+                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank) {
   if (staging_tokens < 2)
     return error(Code::invalid_argument, "a staging ring of %llu tokens, expected 2 or more",
                  static_cast<unsigned long long>(staging_tokens));
   ORRERY_ASSIGN(ArenaRegion staging,
-                ArenaRegion::take(arena, staging_bytes(format, staging_tokens), "the session's staging ring"));
+                ArenaRegion::take(arena, staging_bytes(format, staging_tokens, low_rank != nullptr), "the session's staging ring"));
   backend->commit(staging.data(), staging.bytes());   // else the first round through the ring would pay for its pages
-  return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_pending, staging_tokens));
+  return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_pending, staging_tokens, low_rank));
 }
 
 double Refills::Stats::hidden() const {
@@ -47,7 +50,7 @@ double Refills::Stats::hidden() const {
 }
 
 Refills::Stats Refills::stats() const {
-  return {tokens_, tokens_ * format_.token_bytes(), requests_, transfer_ns_ / 1000, stall_ns_ / 1000};
+  return {tokens_, tokens_ * fetched_bytes_, requests_, transfer_ns_ / 1000, stall_ns_ / 1000};
 }
 
 Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at) {
@@ -66,6 +69,9 @@ Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replac
     if (r.count == 0 || r.count > kTile - r.position % kTile || r.count > staging_tokens_ / 2)
       return error(Code::invalid_argument, "a refresh of head %u with %u tokens from position %u on: they are of one page, at most %llu", head,
                    r.count, r.position, static_cast<unsigned long long>(staging_tokens_ / 2));
+    if (low_rank_ && r.position + uint64_t{r.count} > low_rank_->n_tokens())
+      return error(Code::invalid_argument, "a refresh of head %u with position %u: %u have rows to be rebuilt from", head, r.position,
+                   low_rank_->n_tokens());
   }
   if (what.empty()) return ok_status();
 
@@ -116,6 +122,10 @@ Status Refills::start() {
       for (const Replacement& r : left.first(n_what)) {
         const uint64_t address = pages.pages[r.position / kTile] + in_page + r.position % kTile * token;
         const std::byte* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(address));
+        if (low_rank_) {   // V stands behind K
+          for (uint64_t i = 0; i < r.count; ++i) pieces_[at + n_pieces++] = {data + i * token + fetched_bytes_, fetched_bytes_};
+          continue;
+        }
         HostPiece* last = n_pieces > 0 ? &pieces_[at + n_pieces - 1] : nullptr;
         if (last && last->data + last->bytes == data) {
           last->bytes += r.count * token;   // neighbours go in one piece
@@ -123,7 +133,7 @@ Status Refills::start() {
           pieces_[at + n_pieces++] = {data, r.count * token};
         }
       }
-      c.request.to = staging_.data() + at * token;
+      c.request.to = staging_.data() + at * fetched_bytes_;
       c.request.pieces = {pieces_.data() + at, n_pieces};
       c.request.head = p.head;
       if (!io_->submit(&c.request)) return ok_status();
@@ -153,6 +163,16 @@ void Refills::drop() {
   std::fill(has_pending_.begin(), has_pending_.end(), uint8_t{0});
 }
 
+void Refills::place(HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from) {
+  if (!low_rank_) return store->replace(backend_, head, what, from, format_.type);
+  runs_.clear();
+  for (const Replacement& r : what) {
+    runs_.push_back({static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(head, r), from});
+    from = from + r.count * fetched_bytes_;
+  }
+  low_rank_->rebuild(backend_, head, store->type(), runs_);
+}
+
 // The refresh's next chunk goes to its slots: the ring's first one, for everything before has gone.
 Status Refills::place_next(HeadStore* store, Pending* refresh) {
   while (n_chunks_ == 0) {   // the queue is full of others' requests
@@ -165,7 +185,7 @@ Status Refills::place_next(HeadStore* store, Pending* refresh) {
   IoThread::Waited arrived = io_->wait(&c.request);
   stall_ns_ += arrived.stall_ns;
   ORRERY_TRY(std::move(arrived.status));
-  store->replace(backend_, refresh->head, what(*refresh).subspan(refresh->n_placed, c.n_what), c.request.to, format_.type);
+  place(store, refresh->head, what(*refresh).subspan(refresh->n_placed, c.n_what), c.request.to);
   placing_ = true;
   refresh->n_placed += c.n_what;
   tokens_ += c.n;

@@ -21,6 +21,7 @@
 #include "runtime/kv/arena.h"
 #include "runtime/kv/head_store.h"
 #include "runtime/kv/io_thread.h"
+#include "runtime/kv/low_rank.h"
 #include "runtime/kv/page_table.h"
 
 namespace orrery::kv {
@@ -48,9 +49,10 @@ class Refills {
 
   // For at most max_pending replacements at once (a store's n_slots() is always enough), in the reservoir's format,
   // through a ring of staging_tokens (at least 2, and twice the longest replacement) taken from the arena. I/O thread, backend and arena outlive it.
+  // Where low_rank is given, V alone is fetched, and K rebuilt by it, which outlives it too; then only tokens that have rows.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_pending, uint64_t staging_tokens);
-  static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens);
+                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr);
+  static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone = false);
   ~Refills() { drop(); }
   Refills(const Refills&) = delete;
   Refills& operator=(const Refills&) = delete;
@@ -85,17 +87,20 @@ class Refills {
     IoRequest request;
   };
   Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
-          uint64_t staging_tokens);
+          uint64_t staging_tokens, LowRank* low_rank);
   Chunk& chunk(size_t i) { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   bool find_room(uint64_t n, uint64_t* at);
   Status start();
   void recall_from(size_t refresh);
+  void place(HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from);
   Status place_next(HeadStore* store, Pending* refresh);
   Status place_due(HeadStore* store, size_t n_due);
 
   IoThread* io_;
   Backend* backend_;
   KvFormat format_;
+  LowRank* low_rank_;                    // or null
+  uint64_t fetched_bytes_;               // of a token
   ArenaRegion staging_;
   uint64_t max_pending_, staging_tokens_;
   // Both in the order of visible_at, then of add(): the first refreshes are in the ring, the next wait for room.
@@ -106,6 +111,7 @@ class Refills {
   std::vector<Chunk> chunks_;            // (n_chunks_ of chunks_.size()), from first_chunk_
   size_t first_chunk_ = 0, n_chunks_ = 0;
   std::vector<HostPiece> pieces_;        // (staging_tokens): each chunk's, at its place
+  std::vector<RebuiltRun> runs_;         // room for a chunk's, where K is rebuilt
   bool placing_ = false;                 // copies out of the ring may be under way
   uint64_t tokens_ = 0, requests_ = 0, transfer_ns_ = 0, stall_ns_ = 0;
 };

@@ -32,7 +32,7 @@ class PagedPolicy : public Policy {
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return static_cast<uint32_t>(full_.size()); }
   uint32_t queries_wanted() const override { return 1; }
-  PageDigests digests() const override { return {settings_.page, settings_.deviation, heads_}; }
+  PageDigests digests() const override { return {settings_.page, settings_.deviation ? PageDigest::deviation : PageDigest::range, heads_}; }
   void select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) override;
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
     if (rings_.has(head)) return rings_.slot_for(head, length);

@@ -183,5 +183,7 @@ Result<std::unique_ptr<Policy>> make_omnikv(const Shape&, const Budget&, const O
 Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape&, const Budget&, const Options&);
 // The methods of pages.cpp, by name.
 Result<std::unique_ptr<Policy>> make_pages(const char* name, const Shape&, const Budget&, const Options&);
+// Those of shadowkv.cpp, by name.
+Result<std::unique_ptr<Policy>> make_shadowkv(const char* name, const Shape&, const Budget&, const Options&);
 
 }  // namespace orrery::policy

@@ -25,7 +25,8 @@ struct Shape {
   uint32_t n_layers = 0, n_kv_heads = 0;
   uint32_t n_context = 0;
   Span<const int32_t> window;   // (n_layers) sliding window of the layer in tokens, 0: none
-  uint64_t slot_bytes = 1, digest_bytes = 1;   // of a token of one head on the device, of a page's digest
+  uint64_t slot_bytes = 1, digest_bytes = 1;   // of a token of one head on the device, of a page's digest (a mean: half of it)
+  uint32_t head_dim = 1;
 };
 
 // How much may be resident, as a share of full KV or in slots (a slot: one token of one head).
@@ -60,10 +61,12 @@ struct WeightsQuery {
 };
 
 // Heads whose pages are to have digests (Backend::digest), and of how many tokens a page is.
+enum class PageDigest : uint8_t { range, deviation, mean };   // largest and smallest value; the middle and the mean deviation; the mean
 struct PageDigests {
   uint32_t page_tokens = 0;     // a divisor of the reservoir's pages; 0: there are none
-  bool deviation = false;       // the middle and the mean deviation, in place of largest and smallest
-  std::vector<uint32_t> heads;
+  PageDigest kind = PageDigest::range;
+  std::vector<uint32_t> heads;  // ascending
+  uint32_t rank = 0;            // of low-rank keys that their layers have, by which what is fetched is rebuilt; 0: they have none
 };
 
 // Asks which `k` of a head's pages, first_page .. first_page + n_pages - 1, a position's query may attend to most, by their digests.
@@ -96,6 +99,13 @@ class Heads {
   virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
   // Keys under the condition of top_keys(), pages under that of top_pages().
   virtual Status scores(Span<const ScoresQuery> queries) = 0;
+  // Of pages that have means: the least cosine of a page's keys with them, (whole pages).
+  virtual Span<const float> page_cosines(uint32_t head) const = 0;
+  // Whether a page is passed over by top_pages(): it weighs nothing, and only comes where too few others weigh anything.
+  // Settling anew shows all pages.
+  virtual void hide_page(uint32_t head, uint32_t page, bool hidden) = 0;
+  // Low-rank keys of the first n_tokens: with a basis of their own (in settle()), or by the one that there is.
+  virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
   virtual uint32_t group() const = 0;   // query heads of a KV head
   // The position that each slot of a head holds.
   virtual Span<const uint32_t> positions(uint32_t head) const = 0;
@@ -150,6 +160,12 @@ class Policy {
   // Which of positions 0 .. n_tokens-1 stay in the head, at most `capacity` of them, in slot order. `out` has room for
   // n_context.
   virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) = 0;
+  // Since settling: so many of the head's first slots hold keys that were rebuilt (PageDigests::rank), whenever they came; refills go
+  // to these alone.
+  virtual uint32_t rebuilt_slots(uint32_t head) const {
+    (void)head;
+    return 0;
+  }
   // The slot for the next token of head (layer * n_kv_heads + head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
   // Heads that hold all of their keys and whose best ones after_step() will ask for by the query of the step that is

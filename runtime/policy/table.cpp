@@ -115,6 +115,17 @@ constexpr OptionRow kOmniOptions[] = {
     kTail,
 };
 
+constexpr std::array<OptionRow, 5> shadow_options() {
+  return {{
+    {"chunk", "8", "tokens: 4, 8, 16, 32 or 64"},
+    {"rank", "(160, or less)", "values of a key's low-rank form, all KV heads together; as many as dimensions, or more: keys as they are"},
+    {"outliers", "48", "chunks that always stay, at most a sixth"},
+    {"local", "32", "most recent tokens that always stay, at most a quarter"},
+    kTail,
+  }};
+}
+constexpr auto kShadowOptions = shadow_options();
+
 constexpr char kOnce[] = "never; a full tail or a new prompt chooses anew";
 constexpr char kWindowQueries[] = "the last 64 positions' queries";
 constexpr char kSelection[] = "what is kept, when it is chosen";
@@ -226,6 +237,26 @@ const PolicyRow kRows[] = {
      "- The paper keeps the prompt whole and spends the budget on the answer (prompt=keep, where it fits). A share of the prompt has all\n"
      "  pages compete; its last query chooses those that are there at first.\n"
      "- Digests of pages that are gone stay, and count.\n"},
+    {"shadowkv", "ShadowKV", "arXiv:2410.21465", "products with chunks' mean keys, softmax, max of the group", "evenly",
+     "outlying chunks, the last ones, all generated tokens; the best of the others, K rebuilt", "every step, by its own query, before it attends",
+     "mean keys of all chunks, low-rank keys of all tokens, a staging ring", "what is kept, when it is chosen, and V of every step's misses, which it waits for",
+     all(kShadowOptions),
+     "Every step, each layer chooses chunks by its own query, and waits for their V alone: keys, before RoPE, of all KV heads of a layer\n"
+     "together are nearly products of few values a token with a basis of the layer's, which stay on the device, and K is rebuilt from them.\n"
+     "Chunks whose keys are unlike their mean are neither found well nor many: they stay as they are.\n"
+     "- The basis is that of the keys that are there when all is chosen: the eigenvectors of their products' sums, in place of a singular\n"
+     "  value decomposition.\n"
+     "- What is selected is always rebuilt; the code keeps keys as they were while they hit, so that its output depends on what came before.\n"
+     "- Scores are divided by sqrt(head_dim); the code has sqrt(128).\n"
+     "- The budget counts landmarks, low-rank keys and generated tokens; in the paper it is 2,048 selected tokens, and the last are free.\n"},
+    {"shadowkv+", "ShadowKV+", "arXiv:2410.21465, A.1", "products with chunks' mean keys, softmax, max of the group", "evenly",
+     "outlying chunks, the last ones; the best of the others, K rebuilt", "every step, by its own query, before it attends",
+     "mean keys of all chunks, low-rank keys of all tokens, a staging ring", "what is kept, when it is chosen, and V of every step's misses, which it waits for",
+     {std::data(kShadowOptions), std::size(kShadowOptions) - 1},
+     "As shadowkv, but generated tokens become low-rank as well: a chunk that is no longer among the last ones is found by its mean key,\n"
+     "and its keys are rebuilt by the basis that there is. Nothing is chosen anew however long the answer gets.\n"
+     "- The paper leaves open which new chunks stay as they are: here the number of outliers is fixed, and a chunk that is more of one\n"
+     "  than the least of them takes its place.\n"},
     {"snapkv", "SnapKV", "arXiv:2404.14469", "mean of the last 32 queries and the group, avg pool 5", "evenly", kBestAndWindow, kOnce,
      kWindowQueries, kSelection, all(kSnapOptions),
      "What the prompt's last queries look at is what the answer will need: their attention, smoothed over neighbouring keys, chooses,\n"
@@ -267,6 +298,10 @@ Made pages(const char* name, const Shape& shape, const Budget& budget, const Opt
   return make_pages(name, shape, budget, options);
 }
 
+Made shadow(const char* name, const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
+  return make_shadowkv(name, shape, budget, options);
+}
+
 constexpr Entry kPolicies[] = {
     {"adakv", {kMostWindow}, &window},      {"adapyramid", {kMostWindow}, &window},
     {"arkvale", {1}, &pages},
@@ -275,6 +310,7 @@ constexpr Entry kPolicies[] = {
     {"heterocache", {64}, &by<&make_heterocache>}, {"omnikv", {1}, &by<&make_omnikv>},
     {"pyramidkv", {kMostWindow}, &window},
     {"quest", {1}, &pages},                {"raas", {1}, &by<&make_raas>},
+    {"shadowkv", {1}, &shadow},             {"shadowkv+", {1}, &shadow},
     {"snapkv", {kMostWindow}, &window},     {"streaming", {0}, &by<&make_streaming>},
     {"synckv", {64}, &by<&make_synckv>},
 };

@@ -117,23 +117,25 @@ TEST(GpuTopKeys, TiesGoToTheLowerKeys) {
 // ---- digest ----
 
 // Digests of two heads, by three jobs, and the best of them.
-std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, KvType type, int32_t dim, int32_t page_tokens, bool deviation) {
+std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, KvType type, int32_t dim, int32_t page_tokens, DigestKind kind,
+                                                                  std::vector<float>* cosines) {
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim), one = kv_format(KvType::f16, 1, 1, dim);
   const Pages pages(m, kv, 1200, 11), first(m, one, 1200 / page_tokens, 14), second(m, one, 1200 / page_tokens, 15);
   Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
   const int32_t n = 1200 / page_tokens;
+  cosines->assign(static_cast<size_t>(n), 0.0f);
   const auto at = [&](uint64_t layer, uint64_t head) { return layer * kv.layer_bytes() + head * kv.head_bytes(); };
-  (*m)->digest(std::vector<DigestJob>{{pages.addresses(), at(1, 0), 0, n / 4, first.addresses()},
+  (*m)->digest(std::vector<DigestJob>{{pages.addresses(), at(1, 0), 0, n / 4, first.addresses(), cosines->data()},
                                       {pages.addresses(), at(0, 1), 0, n, second.addresses()},
-                                      {pages.addresses(), at(1, 0), n / 4, n - n / 4, first.addresses()}},
-               {kv, page_tokens, deviation});
+                                      {pages.addresses(), at(1, 0), n / 4, n - n / 4, first.addresses(), cosines->data() + n / 4}},
+               {kv, page_tokens, kind});
   std::vector<uint32_t> best(static_cast<size_t>(2 * (n / 3)));
   TopKeysJob job;
   set_keys({1, 0, n, 4, 2, n / 3, false}, kv, first.addresses(), &job);
   job.offset = 0, job.k = n / 3, job.out = best.data();
   TopKeysShape shape;
   set_shape(kv_format(KvType::f16, kLayers, kKvHeads, dim), ring, &shape);
-  shape.bounds = true;
+  shape.bounds = kind != DigestKind::mean, shape.keys_alone = !shape.bounds;
   (*m)->top_keys({&job, 1}, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   std::vector<std::byte> bytes = first.bytes();
@@ -145,10 +147,12 @@ TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {32, 80, 256})
       for (const int32_t page_tokens : {8, 64})
-        for (const bool deviation : {false, true}) {
+        for (const DigestKind kind : {DigestKind::range, DigestKind::deviation, DigestKind::mean}) {
           if (!stores(type, dim)) continue;
           SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + ", pages of " + std::to_string(page_tokens));
-          const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return digested(m, type, dim, page_tokens, deviation); });
+          std::vector<float> cosines[2];
+          const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return digested(m, type, dim, page_tokens, kind, &cosines[m->cuda()]); });
+          expect_near(cosines[1], cosines[0], 1e-5);
           EXPECT_EQ(got.first, expected.first);
           EXPECT_EQ(got.second, expected.second);
         }

@@ -22,8 +22,10 @@ struct PolicyMode {
   bool pages() const {
     for (const char* paged : {"freekv", "quest", "arkvale", "raas"})
       if (policy == std::string(paged)) return true;
-    return false;
+    return chunks();
   }
+  bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
+  bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }   // K of what is fetched
 };
 inline void PrintTo(const PolicyMode& mode, std::ostream* out) { *out << mode.name; }
 
@@ -55,6 +57,9 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"raas", "raas", {{"page", "8"}}, false},
       {"raas_top", "raas", {{"page", "16"}, {"stamp", "top"}, {"prompt", "keep"}, {"first_layers", "0"}}, false},
       {"omnikv", "omnikv", {}, true, true},
+      {"shadowkv", "shadowkv", {}, true, true},
+      {"shadowkv_exact_keys", "shadowkv", {{"chunk", "4"}, {"rank", "100000"}}, true, true},
+      {"shadowkv_plus", "shadowkv+", {{"outliers", "6"}, {"local", "16"}}, true, true},
   };
   return modes;
 }

@@ -458,12 +458,13 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
 // ---- Backend::digest, and top_keys over what it has written ----
 
 // Digests of a head's whole pages, in a store of their own, by two jobs.
-void write_digests(Rig& rig, const KvFormat& format, const Store& keys, int32_t head, int32_t page_tokens, int32_t n_pages, bool deviation,
-                   const Store& digests) {
+void write_digests(Rig& rig, const KvFormat& format, const Store& keys, int32_t head, int32_t page_tokens, int32_t n_pages, DigestKind kind,
+                   const Store& digests, float* cosines = nullptr) {
   const TopKeysJob where = keys.job(0, head, 0, 0, 0, 0, false);
   for (const int32_t first : {0, n_pages / 3}) {
-    const DigestJob job{where.tiles, where.offset, first, first == 0 ? n_pages / 3 : n_pages - first, digests.pages()};
-    rig->digest({&job, 1}, {format, page_tokens, deviation});
+    const DigestJob job{where.tiles, where.offset, first, first == 0 ? n_pages / 3 : n_pages - first, digests.pages(),
+                        cosines ? cosines + first : nullptr};
+    rig->digest({&job, 1}, {format, page_tokens, kind});
   }
   EXPECT_TRUE(rig->synchronize().ok());
 }
@@ -479,7 +480,7 @@ TEST_P(CpuTopKeys, DigestsAreWhatKeysLieBetween) {
           const Store store(format, 2, 350, 1, static_cast<uint64_t>(dim));
           Store digests(one, 1, n_pages, 1, 18);
           Rig rig(GetParam(), 2, store.limits(350));
-          write_digests(rig, format, store, 1, page_tokens, n_pages, deviation, digests);
+          write_digests(rig, format, store, 1, page_tokens, n_pages, deviation ? DigestKind::deviation : DigestKind::range, digests);
           for (int32_t page = 0; page < n_pages; ++page) {
             const std::vector<float> high = digests.key(0, 0, page), low = digests.value(0, 0, page);
             for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
@@ -509,7 +510,7 @@ TEST_P(CpuTopKeys, BestPagesByTheirBounds) {
       const Store store(format, group, 1200, 1, static_cast<uint64_t>(dim));
       Store digests(format, group, 150, 6, 19);
       Rig rig(GetParam(), 2, store.limits(1200));
-      write_digests(rig, format, store, 0, 8, 150, false, digests);
+      write_digests(rig, format, store, 0, 8, 150, DigestKind::range, digests);
       digests.bounds = true;
       run_and_check(GetParam(), format, group, digests,
                     {digests.job(0, 0, 150, 4, 3, 40, false), digests.job(0, 0, 65, 5, 1, 20, true)}, {group == 4, Pooling::none, 1});
@@ -527,6 +528,97 @@ TEST_P(CpuTopKeys, BestPagesByTheirBounds) {
         }
       if (HasFatalFailure()) return;
     }
+}
+
+// Means stand one behind the other, without V: the store's first half of slots, looked at as keys alone.
+float mean_at(const Store& digests, int32_t dim, int32_t page, size_t i) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(digests.pages()[page / kPageTokens]) + page % kPageTokens * dim;
+  float value;
+  gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(halves + i), &value, 1);
+  return value;
+}
+
+TEST_P(CpuTopKeys, MeansAndHowNearKeysAreToThem) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : {16, 32, 80, 256})
+      for (const int32_t page_tokens : {4, 8, 64}) {
+        if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+        const KvFormat format{type, 1, 2, dim}, one{KvType::f16, 1, 1, dim};
+        const int32_t n_pages = 350 / page_tokens;
+        Store store(format, 2, 350, 1, 17);
+        // Keys that are 0, and such as cancel out.
+        std::vector<float> key(static_cast<size_t>(dim));
+        for (int32_t t = 0; t < page_tokens; ++t) store.put(0, 1, t, key);
+        for (int32_t t = 0; t < page_tokens; ++t) key[0] = t % 2 == 0 ? 1 : -1, store.put(0, 1, page_tokens + t, key);
+        Store digests(one, 1, n_pages, 1, 18);
+        Rig rig(GetParam(), 2, store.limits(350));
+        std::vector<float> cosines(static_cast<size_t>(n_pages), 5.0f);
+        write_digests(rig, format, store, 1, page_tokens, n_pages, DigestKind::mean, digests, cosines.data());
+        for (int32_t page = 0; page < n_pages; ++page) {
+          std::vector<double> mean(static_cast<size_t>(dim));
+          for (int32_t t = 0; t < page_tokens; ++t)
+            for (size_t i = 0; i < mean.size(); ++i) mean[i] += static_cast<double>(store.key(0, 1, page * page_tokens + t)[i]) / page_tokens;
+          double least = 1;
+          for (int32_t t = 0; t < page_tokens; ++t) {
+            const std::vector<float> k = store.key(0, 1, page * page_tokens + t);
+            double product = 0, squares = 0, mean_squares = 0;
+            for (size_t i = 0; i < mean.size(); ++i) {
+              const double x = k[i];
+              product += x * mean[i], squares += x * x, mean_squares += mean[i] * mean[i];
+            }
+            least = std::min(least, squares * mean_squares > 1e-20 ? product / std::sqrt(squares * mean_squares) : 0);
+          }
+          ASSERT_NEAR(cosines[static_cast<size_t>(page)], least, 1e-5) << page;
+          for (size_t i = 0; i < mean.size(); ++i) ASSERT_NEAR(mean_at(digests, dim, page, i), mean[i], 6e-4 * std::fabs(mean[i]) + 1e-6) << page << ", " << i;
+        }
+        ASSERT_EQ(cosines[0], 0.0f);
+        ASSERT_EQ(cosines[1], 0.0f);
+      }
+}
+
+// The best of means, as an oracle finds them; those that are no number are found last of all.
+TEST_P(CpuTopKeys, TheBestOfMeansPassOverWhatIsNoNumber) {
+  for (const int32_t dim : {32, 80}) {
+    constexpr int32_t kPages = 150, kHidden = 40;
+    const KvFormat format{KvType::f16, 1, 1, dim};
+    Store store(format, 2, kPages * 8, 6, 20), digests(format, 2, kPages, 6, 21);
+    Rig rig(GetParam(), 2, store.limits(kPages));
+    write_digests(rig, format, store, 0, 8, kPages, DigestKind::mean, digests);
+    std::vector<bool> hidden(kPages);
+    for (int32_t i = 0; i < kHidden; ++i) {
+      const int32_t page = i * 37 % kPages;   // each once
+      hidden[static_cast<size_t>(page)] = true;
+      std::fill_n(reinterpret_cast<uint16_t*>(digests.pages()[page / kPageTokens]) + page % kPageTokens * dim, dim, uint16_t{0x7E00});
+    }
+    for (const int32_t k : {1, 20, kPages - kHidden}) {
+      TopKeysJob job = digests.job(0, 0, kPages, 4, 1, k, false);
+      const Guarded<uint32_t> out(static_cast<size_t>(k));
+      job.out = out.data();
+      TopKeysShape shape = digests.shape({true, Pooling::none, 1});
+      shape.keys_alone = true;
+      rig->top_keys({&job, 1}, shape);
+      // Softmaxes of two heads over what is not hidden, their maximum.
+      std::vector<double> scores(kPages);
+      for (int32_t g = 0; g < 2; ++g) {
+        const float* q = digests.query(0, 4) + g * dim;
+        std::vector<double> y(kPages);
+        double sum = 0;
+        for (int32_t p = 0; p < kPages; ++p) {
+          for (size_t i = 0; i < static_cast<size_t>(dim); ++i) y[static_cast<size_t>(p)] += static_cast<double>(q[i] * digests.scale()) * static_cast<double>(mean_at(digests, dim, p, i));
+          if (!hidden[static_cast<size_t>(p)]) sum += std::exp(y[static_cast<size_t>(p)]);
+        }
+        for (size_t p = 0; p < y.size(); ++p)
+          if (!hidden[p]) scores[p] = std::max(scores[p], std::exp(y[p]) / sum);
+      }
+      std::vector<double> sorted = scores;
+      std::sort(sorted.begin(), sorted.end(), std::greater<>());
+      ASSERT_TRUE(std::is_sorted(out.data(), out.data() + k));
+      for (int32_t i = 0; i < k; ++i) {
+        ASSERT_FALSE(hidden[out.data()[i]]) << out.data()[i];
+        ASSERT_GE(scores[out.data()[i]], sorted[static_cast<size_t>(k) - 1] * (1 - 1e-4));
+      }
+    }
+  }
 }
 
 // How many of some keys are among the best, by themselves and beside other jobs.

@@ -78,6 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Models, EnginePolicy,
                          [](const auto& tested) {
                            std::string name = std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
                            std::replace(name.begin(), name.end(), '-', '_');
+                           std::replace(name.begin(), name.end(), '+', 'p');
                            return name;
                          });
 

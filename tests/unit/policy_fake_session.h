@@ -34,7 +34,8 @@ class FakeSession final : public Heads {
         selected_(n_heads),
         held_(n_heads),
         slots_(n_heads),
-        pending_(n_heads) {}
+        pending_(n_heads),
+        hidden_(n_heads) {}
 
   // The same, with other attention from here on.
   FakeSession fork(Attention attention) const {
@@ -42,6 +43,7 @@ class FakeSession final : public Heads {
     other.n_tokens_ = n_tokens_, other.n_prompt_ = n_prompt_, other.step_ = step_;
     other.similarity = similarity;
     other.capacity_ = capacity_, other.selected_ = selected_, other.held_ = held_, other.pending_ = pending_;
+    other.hidden_ = hidden_, other.n_rows_ = n_rows_, other.page_cosine = page_cosine;
     return other;
   }
 
@@ -76,6 +78,7 @@ class FakeSession final : public Heads {
   void settle(uint32_t n_tokens) {
     n_tokens_ = n_prompt_ = n_tokens;
     for (auto& pending : pending_) pending.what.clear();
+    for (auto& hidden : hidden_) hidden.clear();
     settling_ = true;
     const Status status = policy_->settle(this, n_tokens, capacity_);
     settling_ = false;
@@ -123,6 +126,9 @@ class FakeSession final : public Heads {
   }
   // Cosines that query_similarity() gives: by layer, KV head and position.
   std::function<float(uint32_t layer, uint32_t head, uint32_t position)> similarity = [](uint32_t, uint32_t, uint32_t) { return 1.0f; };
+  // Cosines that page_cosines() gives.
+  std::function<float(uint32_t head, uint32_t page)> page_cosine = [](uint32_t, uint32_t) { return 1.0f; };
+  const std::set<uint32_t>& hidden(uint32_t head) const { return hidden_[head]; }
   // The token has been computed.
   void commit() {
     ++step_;
@@ -224,6 +230,8 @@ class FakeSession final : public Heads {
           float& page = pages[size_t{g} * query.n_pages + i / digests.page_tokens];
           page = std::max(page, logits[size_t{g} * (query.position + 1) + query.first_page * digests.page_tokens + i]);
         }
+      for (const uint32_t page : hidden_[query.head])
+        for (uint32_t g = 0; g < group_ && page - query.first_page < query.n_pages; ++g) pages[size_t{g} * query.n_pages + page - query.first_page] = -INFINITY;
       ScoreScratch scratch;
       ORRERY_TRY(head_scores(pages, group_, rule, &scratch, scores));
       Tokens best;
@@ -277,6 +285,23 @@ class FakeSession final : public Heads {
     selected_[head] = std::min(selected_[head], static_cast<uint32_t>(held.size()));
   }
 
+  Span<const float> page_cosines(uint32_t head) const override {
+    cosines_.clear();
+    for (uint32_t page = 0; page < n_tokens_ / page_tokens(); ++page) cosines_.push_back(page_cosine(head, page));
+    return cosines_;
+  }
+  void hide_page(uint32_t head, uint32_t page, bool hidden) override {
+    EXPECT_LT(page, n_tokens_ / page_tokens());
+    EXPECT_EQ(hidden_[head].count(page), hidden ? 0u : 1u);
+    hidden ? void(hidden_[head].insert(page)) : void(hidden_[head].erase(page));
+  }
+  Status make_low_rank(uint32_t n_tokens, bool with_basis) override {
+    EXPECT_GT(policy_->digests().rank, 0u);
+    EXPECT_TRUE(with_basis == settling_ && n_tokens == n_tokens_);
+    n_rows_ = n_tokens;
+    return ok_status();
+  }
+
   uint32_t group() const override { return group_; }
 
   Span<const uint32_t> positions(uint32_t head) const override { return held_[head]; }
@@ -292,6 +317,10 @@ class FakeSession final : public Heads {
       EXPECT_TRUE(paged || what[i].slot < selected_[head]) << "a generated token's slot";
       EXPECT_LE(what[i].token + what[i].count, paged ? n_tokens_ : n_prompt_);
       EXPECT_LE(what[i].slot + what[i].count, held_[head].size());
+      if (policy_->digests().rank > 0) {
+        EXPECT_LE(what[i].slot + what[i].count, policy_->rebuilt_slots(head));
+        EXPECT_LE(what[i].token + what[i].count, n_rows_);
+      }
       EXPECT_NE(held_[head].at(what[i].slot), what[i].token) << "fetched, though it is there";
     }
     pending_[head].what.assign(what.begin(), what.end());
@@ -334,6 +363,9 @@ class FakeSession final : public Heads {
   std::vector<Tokens> held_;             // the position in each slot
   std::vector<uint32_t> slots_;
   std::vector<Pending> pending_;
+  std::vector<std::set<uint32_t>> hidden_;   // pages, by head
+  mutable std::vector<float> cosines_;
+  uint32_t n_rows_ = 0;                  // tokens that have low-rank keys
   std::vector<Asked> asked_;
   std::vector<AskedPages> asked_pages_;
 };

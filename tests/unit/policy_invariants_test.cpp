@@ -33,6 +33,9 @@ std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_keys) {
   return out;
 }
 
+// How near a page's keys are to their mean; some pages equally.
+float nearness(uint32_t head, uint32_t page) { return std::floor(40 * uniform({9, head, page})) / 40; }
+
 // Of a layer's query in a KV head with the one before.
 float likeness(uint32_t layer, uint32_t head, uint32_t position) { return 1.0f - .5f * uniform({7, layer, head, position}) * uniform({8, layer, position}); }
 
@@ -90,6 +93,11 @@ const Candidate kPolicies[] = {
     {"omnikv", {}},
     {"omnikv", {{"filters", "0"}, {"behind", "0"}, {"tail", "23"}}},
     {"omnikv", {{"refresh", "0"}}},
+    {"shadowkv", {}},
+    {"shadowkv", {{"chunk", "4"}, {"rank", "1000"}, {"tail", "21"}, {"local", "40"}}},
+    {"shadowkv+", {}},
+    {"shadowkv+", {{"chunk", "4"}, {"outliers", "5"}, {"local", "1"}}},
+    {"shadowkv+", {{"outliers", "0"}}},
 };
 
 bool is_one_of(const Candidate& c, std::initializer_list<const char*> names) {
@@ -98,6 +106,7 @@ bool is_one_of(const Candidate& c, std::initializer_list<const char*> names) {
 // The methods that choose by a window of queries and never refresh, and those whose heads hold whole pages.
 bool chooses_once(const Candidate& c) { return is_one_of(c, {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake"}); }
 bool has_pages(const Candidate& c) { return is_one_of(c, {"freekv", "quest", "arkvale", "raas"}); }
+bool has_chunks(const Candidate& c) { return std::string(c.policy).substr(0, 8) == "shadowkv"; }
 std::string option(const Candidate& c, const char* name, const char* otherwise) {
   for (const auto& [key, value] : c.options)
     if (key == name) return value;
@@ -233,6 +242,37 @@ std::set<uint32_t> best_of_layer(const Model& m, uint32_t layer, uint32_t positi
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
+// ShadowKV's: the best chunks by a position's query among those that are no outliers, the outliers, and what is not to be chosen yet.
+std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uint32_t n) {
+  const uint32_t chunk = s.page_tokens(), n_outliers = (static_cast<uint32_t>(s.held()[asked.head].size()) - (n - asked.n_pages * chunk)) / chunk - asked.k;
+  EXPECT_EQ(asked.first_page, 0u);
+  std::vector<uint32_t> order(asked.n_pages);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return nearness(asked.head, a) < nearness(asked.head, b); });
+  const std::set<uint32_t> outliers(order.begin(), order.begin() + n_outliers);
+  EXPECT_EQ(outliers, s.hidden(asked.head));
+  std::vector<double> scores(asked.n_pages);
+  const std::vector<float> logits = restless(asked.head, asked.position, asked.position + 1);
+  for (uint32_t q = 0; q < kGroup; ++q) {
+    std::vector<double> best(asked.n_pages);
+    double sum = 0;
+    for (uint32_t c = 0; c < asked.n_pages; ++c) {
+      const float* first = logits.data() + q * (asked.position + 1) + c * chunk;
+      best[c] = outliers.count(c) ? 0 : std::exp(static_cast<double>(*std::max_element(first, first + chunk)));
+      sum += best[c];
+    }
+    for (uint32_t c = 0; c < asked.n_pages; ++c) scores[c] = std::max(scores[c], best[c] / sum);
+  }
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] * (1 + 1e-7); });
+  std::set<uint32_t> kept;
+  const auto add = [&](uint32_t c) { for (uint32_t i = 0; i < chunk; ++i) kept.insert(c * chunk + i); };
+  for (uint32_t i = 0; i < asked.k; ++i) add(order[i]);
+  for (const uint32_t c : outliers) add(c);
+  for (uint32_t t = asked.n_pages * chunk; t < n; ++t) kept.insert(t);
+  return kept;
+}
+
 std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(tokens.begin(), tokens.end()); }
 
 // Capacities, and that what a head keeps is the best of its own or, in SyncKV, of a head of its layer that keeps all.
@@ -269,6 +309,10 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       }
       ASSERT_FALSE(s.asked_pages().empty());
     }
+    for (const FakeSession::AskedPages& asked : s.asked_pages())
+      if (has_chunks(c) && asked.query.head == head) {
+        ASSERT_EQ(kept, best_chunks(s, asked.query, n)) << head;
+      }
     if (chooses_once(c)) {
       // No head has less than the window, which is at most half of the mean.
       uint64_t total = 0, n_compressed = 0;
@@ -302,7 +346,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
 
 TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
   int n_runs = 0, n_again = 0;
-  uint64_t n_refills = 0, n_pages = 0, n_corrected = 0;
+  uint64_t n_refills = 0, n_pages = 0, n_corrected = 0, n_chunks = 0;
   for (const Model& m : kModels)
     for (const Candidate& c : kPolicies)
       for (const double share : {.2, .4, .6, .8, 1.0}) {
@@ -318,6 +362,7 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
                               : chooses_once(c)               ? 1 / n_layers
                               : std::string(c.policy) == "omnikv" ? 1 / n_layers
                               : has_pages(c) ? .3 + std::stod(option(c, "first_layers", "0")) / n_layers
+                              : has_chunks(c) ? .45   // 32 of 400 tokens, and what finds and rebuilds the others
                                                                   : .3;
           EXPECT_TRUE(share < 1 && share < full + .02) << made.status().message();
           continue;
@@ -325,8 +370,8 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
         ++n_runs;
         FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
         const bool streaming = std::string(c.policy) == "streaming" || std::string(c.policy) == "duoattention";   // rings
-        const bool paged = has_pages(c);
-        session.similarity = likeness;
+        const bool paged = has_pages(c) || has_chunks(c);
+        session.similarity = likeness, session.page_cosine = nearness;
         std::map<uint32_t, FakeSession::AskedPages> latest;   // by head
         for (const uint32_t n_prompt : {1u, 20u, 300u}) {
           session.forget();
@@ -351,12 +396,18 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
             ASSERT_EQ(as_set(session.held()[head]), best_pages(session, c, m, latest[head], session.n_tokens())) << "step " << t << ", head " << head;
           };
           note();
-          for (const auto& [head, asked] : latest) check(head);
+          for (const auto& [head, asked] : latest)
+            if (!has_chunks(c)) check(head);
           session.ask_layers(static_cast<uint32_t>(m.window.size()));
           for (const FakeSession::AskedPages& asked : session.asked_pages()) {
             const uint32_t head = asked.query.head;
             if (!way_of(c).all) continue;   // see below
             latest[head] = asked;
+            if (has_chunks(c)) {
+              ASSERT_EQ(as_set(session.held()[head]), best_chunks(session, asked.query, session.n_tokens())) << "step " << t << ", head " << head;
+              ++n_chunks;
+              continue;
+            }
             const double tau = std::stod(option(c, "tau", std::string(c.policy) == "freekv" ? ".8" : "2"));
             if (likeness(head / m.n_kv_heads, head % m.n_kv_heads, session.n_tokens()) < tau) check(head), ++n_corrected;
           }
@@ -384,6 +435,7 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
   EXPECT_GE(n_refills, 300u);
   EXPECT_GE(n_pages, 10000u);
   EXPECT_GE(n_corrected, 3000u);
+  EXPECT_GE(n_chunks, 10000u);
 }
 
 // ---- When things change ----

@@ -132,6 +132,22 @@ TEST(PolicyWorked, RaasKeepsWhatIsLookedAt) {
   EXPECT_EQ(pages(), (std::set<uint32_t>{1, 5, 6, 7}));
 }
 
+// ShadowKV: of a budget a quarter is for low-rank keys at most; where they would have as many values as keys have there are none.
+TEST(PolicyWorked, ShadowKvsRanksFollowWidthAndBudget) {
+  const auto rank = [](uint32_t head_dim, double share, const Options& options) {
+    Shape s = shape(8, 16384, 2);
+    s.head_dim = head_dim, s.slot_bytes = s.digest_bytes = 4 * head_dim;
+    return must(make_policy("shadowkv", s, {share, slots_for_share(s, share)}, options))->digests().rank;
+  };
+  EXPECT_EQ(rank(128, .5, {}), 160u);   // the paper's, of 1024 dimensions
+  EXPECT_EQ(rank(256, .5, {}), 160u);
+  EXPECT_EQ(rank(32, .5, {}), 40u);
+  EXPECT_EQ(rank(128, .25, {}), 120u);  // and the bases
+  EXPECT_EQ(rank(128, .8, {{"rank", "1023"}}), 1023u);
+  EXPECT_EQ(rank(128, .8, {{"rank", "1024"}}), 0u);
+  EXPECT_EQ(rank(128, 1, {}), 0u);      // everything is there
+}
+
 // N = 6, N_full = 3, L = 100, rho = .8 of the prompt: L_base = 60, and eq. 8 deals 180 tokens.
 TEST(PolicyWorked, HeteroCachesLengths) {
   const std::vector<Role> roles = {kPivot, kSatellite, kVolatile, kAnchor, kPivot, kSatellite};

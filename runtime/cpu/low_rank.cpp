@@ -1,0 +1,123 @@
+#include "runtime/cpu/low_rank.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::cpu {
+
+namespace {
+
+constexpr int32_t kTokensPerItem = 8;
+
+// How RoPE turns position p, or turns it back: cosines and sines, (n_rot / 2) each, at `table`. Angles in double, as prepare_rope()'s.
+void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
+  const int32_t half = spec.n_rot / 2;
+  for (int32_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(p) * static_cast<double>(spec.inverse_frequency[i]);
+    const float cosine = static_cast<float>(std::cos(angle)), sine = static_cast<float>(std::sin(angle));
+    table[i] = back ? cosine / spec.magnitude : cosine * spec.magnitude;
+    table[half + i] = back ? -sine / spec.magnitude : sine * spec.magnitude;
+  }
+}
+
+float* host(Ptr<std::byte> p) { return reinterpret_cast<float*>(static_cast<uintptr_t>(p.address)); }
+float* batch_of(const LowRankKeys& keys) { return host(keys.work); }
+float* products_of(const LowRankKeys& keys) { return batch_of(keys) + LowRankKeys::kBatch * keys.padded_width(); }
+std::byte* row_of(const LowRankKeys& keys, int64_t position) {
+  return reinterpret_cast<std::byte*>(keys.rows.address) + 2 * position * keys.rank;
+}
+
+template <class F>
+void deal_tokens(int32_t n, const LowRankWork& work, const F& fn) {
+  work.pool->run(div_up(n, kTokensPerItem), [&](int64_t item, int32_t thread) {
+    const int32_t first = static_cast<int32_t>(item) * kTokensPerItem;
+    fn(first, std::min(n, first + kTokensPerItem), reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes));
+  });
+}
+
+// The batch becomes the keys of positions first .. first + n - 1 before RoPE, zeros behind each.
+void load_batch(const LowRankKeys& keys, int32_t first, int32_t n, const LowRankWork& work) {
+  const KvFormat& kv = keys.kv;
+  deal_tokens(n, work, [&](int32_t begin, int32_t end, float* table) {
+    for (int32_t t = begin; t < end; ++t) {
+      const int32_t p = first + t;
+      float* row = batch_of(keys) + t * keys.padded_width();
+      const auto* token = reinterpret_cast<const std::byte*>(keys.pages[p / kPageTokens] + static_cast<uint64_t>(keys.layer) * kv.layer_bytes()) +
+                          static_cast<uint64_t>(p % kPageTokens) * kv.token_bytes();
+      for (int32_t h = 0; h < kv.n_kv_heads; ++h)
+        work.kernels.load_kv(kv.type, token + static_cast<uint64_t>(h) * kv.head_bytes(), kv.head_dim, row + h * kv.head_dim);
+      fill_table(keys.rope, p, true, table);
+      work.kernels.rope(row, table, table + keys.rope.n_rot / 2, keys.rope.n_rot, keys.rope.interleaved, kv.n_kv_heads, kv.head_dim);
+      std::fill(row + keys.width(), row + keys.padded_width(), 0.0f);
+    }
+  });
+}
+
+}  // namespace
+
+int64_t low_rank_thread_bytes(int32_t head_dim) {
+  return (kTokensPerItem + 1) * int64_t{head_dim + 2} * int64_t{sizeof(float)};
+}
+
+void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, const LowRankWork& work) {
+  const int64_t width = keys.padded_width(), n = keys.width();
+  float* sums = products_of(keys);
+  std::fill(sums, sums + width * width, 0.0f);
+  for (int32_t first = 0; first < n_tokens; first += LowRankKeys::kBatch) {
+    const int32_t n_keys = std::min(LowRankKeys::kBatch, n_tokens - first);
+    load_batch(keys, first, n_keys, work);
+    work.pool->run(div_up<int64_t>(width, kGramRows), [&](int64_t item, int32_t) {
+      const int64_t begin = item * kGramRows;
+      work.kernels.add_gram({batch_of(keys), width, width, n_keys, begin, std::min(width, begin + kGramRows), sums});
+    });
+  }
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j) out[i * n + j] = i < j ? sums[i * width + j] : sums[j * width + i];
+}
+
+void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end, const LowRankWork& work) {
+  for (; first < end; first += LowRankKeys::kBatch) {
+    const int32_t n = std::min(LowRankKeys::kBatch, end - first);
+    load_batch(keys, first, n, work);
+    deal_tokens(n, work, [&](int32_t begin, int32_t stop, float*) {
+      float* products = products_of(keys) + int64_t{begin} * keys.rank;
+      work.kernels.project_keys({batch_of(keys) + begin * keys.padded_width(), keys.padded_width(), keys.width(), stop - begin, keys.rank,
+                                 reinterpret_cast<const std::byte*>(keys.basis.address), products});
+      work.kernels.store_kv(KvType::f16, products, (stop - begin) * keys.rank, row_of(keys, first + begin));
+    });
+  }
+}
+
+void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {
+  const int32_t dim = keys.kv.head_dim;
+  const KvFormat slots{slot_type, 1, 1, dim};
+  work.pool->run(static_cast<int64_t>(runs.size()), [&](int64_t item, int32_t thread) {
+    const RebuiltRun& run = runs[static_cast<size_t>(item)];
+    float* table = reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
+    float* rebuilt = table + dim + 2;
+    for (int32_t at = 0; at < run.count; at += kTokensPerItem) {
+      const int32_t n = std::min(kTokensPerItem, run.count - at);
+      work.kernels.rebuild_keys({row_of(keys, run.position + at), n, keys.rank,
+                                 reinterpret_cast<const std::byte*>(keys.basis.address) + 2 * int64_t{kv_head} * dim, keys.width(), dim, rebuilt});
+      for (int32_t t = 0; t < n; ++t) {
+        float* key = rebuilt + int64_t{t} * dim;
+        auto* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<uint64_t>(at + t) * slots.token_bytes();
+        fill_table(keys.rope, run.position + at + t, false, table);
+        work.kernels.rope(key, table, table + keys.rope.n_rot / 2, keys.rope.n_rot, keys.rope.interleaved, 1, dim);
+        work.kernels.store_kv(slot_type, key, dim, slot);
+        if (!run.values) continue;
+        const auto* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<uint64_t>(at + t) * keys.kv.vector_bytes();
+        if (slot_type == keys.kv.type) {
+          std::copy_n(value, keys.kv.vector_bytes(), slot + slots.vector_bytes());
+        } else {
+          work.kernels.load_kv(keys.kv.type, value, dim, key);
+          work.kernels.store_kv(slot_type, key, dim, slot + slots.vector_bytes());
+        }
+      }
+    }
+  });
+}
+
+}  // namespace orrery::cpu

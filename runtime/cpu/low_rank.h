@@ -1,0 +1,27 @@
+// Low-rank keys (Backend::key_products, low_rank_rows, rebuild_keys). Keys are read and turned back a batch of tokens at a time;
+// outputs are dealt to the threads, and each is summed over the tokens, or the dimensions, in one fixed order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/backend.h"
+#include "runtime/base/thread_pool.h"
+#include "runtime/cpu/kernels.h"
+
+namespace orrery::cpu {
+
+// What the work is done with; each thread's scratch holds at least low_rank_thread_bytes.
+struct LowRankWork {
+  const Kernels& kernels;
+  ThreadPool* pool;
+  std::byte* thread_scratch;
+  uint64_t thread_bytes;
+};
+int64_t low_rank_thread_bytes(int32_t head_dim);
+
+void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, const LowRankWork& work);
+void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end, const LowRankWork& work);
+void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work);
+
+}  // namespace orrery::cpu

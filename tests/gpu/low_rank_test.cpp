@@ -1,0 +1,92 @@
+// Keys as products of rows and a basis: cuda/low_rank.cu, against the plain CPU path.
+#include "tests/gpu/kv_pages.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+
+constexpr int32_t kKvHeads = 3, kLayers = 2, kTokens = 300;
+
+struct Shape {
+  int32_t dim, rank, n_rot;
+  bool interleaved;
+  float magnitude;
+};
+constexpr Shape kShapes[] = {{16, 5, 16, false, 1.0f}, {32, 40, 32, true, 1.0f}, {80, 7, 40, false, 1.19f}, {128, 33, 64, true, 1.0f}};
+
+StepLimits limits(int32_t dim) {
+  StepLimits l;
+  l.max_rows = 1, l.max_context = 320;
+  l.n_heads = kKvHeads, l.n_kv_heads = kKvHeads, l.head_dim = dim, l.max_in = 256;
+  return l;
+}
+
+struct Made {
+  std::vector<float> products, rows, slots;   // slots: K and V of the tokens that were rebuilt
+};
+
+std::vector<float> floats(KvType type, const std::vector<std::byte>& bytes, size_t n) {
+  std::vector<float> out(n);
+  cpu::load_kv(kv_tensor_type(type), bytes.data(), static_cast<int32_t>(n), out.data());
+  return out;
+}
+
+Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
+  const KvFormat kv = kv_format(type, kLayers, kKvHeads, shape.dim), slot = kv_format(slot_type, 1, 1, shape.dim);
+  const Pages pages(m, kv, kTokens, 5);
+  std::vector<float> frequencies;
+  for (int32_t i = 0; i < shape.n_rot / 2; ++i) frequencies.push_back(static_cast<float>(std::pow(1e4, -2.0 * i / shape.n_rot)));
+  LowRankKeys keys;
+  keys.kv = kv, keys.layer = 1, keys.rank = shape.rank, keys.pages = pages.addresses();
+  keys.rope = {shape.interleaved, shape.n_rot, frequencies.data(), shape.magnitude};
+  const auto width = static_cast<size_t>(keys.width()), rank = static_cast<size_t>(shape.rank);
+  std::vector<std::byte> basis(2 * rank * width);
+  const std::vector<float> values = normal_values(rank * width, 6, .1f);
+  cpu::store_kv(TensorType::f16, values.data(), static_cast<int32_t>(values.size()), basis.data());
+  Buffer<std::byte> basis_at(m, basis), rows(m, 2 * rank * kTokens), work(m, keys.work_bytes());
+  keys.basis = basis_at.ptr(), keys.rows = rows.ptr(), keys.work = work.ptr();
+  Made made;
+  made.products.resize(width * width);
+  (*m)->key_products(keys, kTokens, made.products.data());
+  (*m)->low_rank_rows(keys, 0, 259);
+  (*m)->low_rank_rows(keys, 259, kTokens);
+  EXPECT_TRUE((*m)->synchronize().ok());
+  made.rows = floats(KvType::f16, rows.get(), rank * kTokens);
+  // From rows that are the same for both: what they round differently does not matter here.
+  std::vector<std::byte> same(2 * rank * kTokens);
+  const std::vector<float> row_values = normal_values(rank * kTokens, 7);
+  cpu::store_kv(TensorType::f16, row_values.data(), static_cast<int32_t>(row_values.size()), same.data());
+  rows.set(same);
+
+  constexpr size_t kSlots = 40;
+  std::vector<std::byte> fetched(kSlots * kv.vector_bytes());
+  const std::vector<float> v = normal_values(kSlots * static_cast<size_t>(shape.dim), 8);
+  cpu::store_kv(kv_tensor_type(type), v.data(), static_cast<int32_t>(v.size()), fetched.data());
+  std::vector<std::byte> zeros(kSlots * slot.token_bytes());
+  Buffer<std::byte> values_at(m, fetched), slots(m, zeros);
+  const auto to = [&](uint64_t n) { return Ptr<std::byte>{slots.address() + n * slot.token_bytes()}; };
+  const auto from = [&](uint64_t n) { return Ptr<const std::byte>{values_at.address() + n * kv.vector_bytes()}; };
+  const std::vector<RebuiltRun> runs = {{280, 20, to(0), from(0)}, {7, 1, to(20), from(20)}, {64, 8, to(21), from(21)}, {100, 11, to(29), {}}};
+  (*m)->rebuild_keys(keys, 2, slot_type, runs);
+  EXPECT_TRUE((*m)->synchronize().ok());
+  made.slots = floats(slot_type, slots.get(), kSlots * 2 * static_cast<size_t>(shape.dim));
+  return made;
+}
+
+TEST(GpuLowRank, AsThePlainPath) {
+  for (const Shape& shape : kShapes)
+    for (const KvType type : kKvTypes)
+      for (const KvType slot_type : {type, KvType::q4_0}) {
+        if (!stores(type, shape.dim) || !stores(slot_type, shape.dim)) continue;
+        SCOPED_TRACE(std::string(name_of(type)) + " to " + name_of(slot_type) + " of " + std::to_string(shape.dim));
+        const auto [expected, got] = on_both(limits(shape.dim), [&](Machine* m) { return make(m, type, slot_type, shape); });
+        expect_near(got.products, expected.products, 1e-6);
+        expect_near(got.rows, expected.rows, 1e-3);
+        // A step of the slots' type, where a rounding falls on the other side.
+        expect_near(got.slots, expected.slots, slot_type == KvType::f32 ? 1e-6 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .14);
+      }
+}
+
+}  // namespace
+}  // namespace orrery
