@@ -11,7 +11,7 @@ namespace orrery::cuda {
 
 inline constexpr char kNoSuchHead[] = "attending with heads of a size that no kernel is made for";
 
-constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
+constexpr __host__ __device__ bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
 
 // Of one K or V of `n` values.
 constexpr __host__ __device__ int kv_bytes(KvType type, int n) {

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, Batc
   const int t = static_cast<int>(blockIdx.x), position = pages.first + t, thread = static_cast<int>(threadIdx.x);
   const int dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, vector_bytes = kv_bytes(w.kv.type, dim), half = w.n_rot / 2;
   const std::byte* layer = reinterpret_cast<const std::byte*>(pages.at[position / kPageTokens - pages.first / kPageTokens]) +
-                           static_cast<uint64_t>(w.layer) * w.kv.n_kv_heads * kPageTokens * 2 * vector_bytes;
+                           int64_t{w.layer} * w.kv.n_kv_heads * kPageTokens * 2 * vector_bytes;
   float* row = w.batch + static_cast<int64_t>(t) * width;
   for (int i = thread; i < width; i += kThreads) {
     const std::byte* key = layer + (i / dim * kPageTokens + position % kPageTokens) * 2 * vector_bytes;
