@@ -54,7 +54,7 @@ void expect_orthonormal(const std::vector<float>& basis, size_t rank, size_t n) 
 
 TEST(Subspace, FindsTheLargestDirections) {
   std::mt19937_64 random(1);
-  for (const size_t n : {1, 5, 48, 150}) {
+  for (const size_t n : {size_t{1}, size_t{5}, size_t{48}, size_t{150}}) {
     const std::vector<double> vectors = orthonormal(static_cast<int64_t>(n), &random);
     std::vector<double> values(n);
     for (size_t i = 0; i < n; ++i) values[i] = 100 * std::pow(.8, static_cast<double>(i));
