@@ -76,8 +76,9 @@ TEST(PolicyWorked, ArkValesRecalledPageTakesTheLowestsPlace) {
   const float before[] = {5, 1, 4, 2, 3}, after[] = {1, 5, 2, 3, 4};
   const Options options = {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}};
   FakeSession s(must(make_policy("arkvale", shape(1, 64), {1.0, 20 + 16}, options)), 1, 1, 64, [&](uint32_t, uint32_t position, uint32_t n_keys) {
+    const float* estimates = position < 25 ? before : after;
     std::vector<float> out;
-    for (uint32_t key = 0; key < n_keys; ++key) out.push_back(key < 20 ? (position < 25 ? before : after)[key / 4] : 0);
+    for (uint32_t key = 0; key < n_keys; ++key) out.push_back(key < 20 ? estimates[key / 4] : 0);
     return out;
   });
   s.settle(25);   // pages 0 to 4 are candidates, 5 the last
