@@ -154,27 +154,38 @@ void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int
 // The batch's parts and tiles are there.
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys);
-// Rows of weights to where entries have them, (group, stride) from the start of each.
+// Rows of weights, or products, to where entries have them, (group, stride) from the start of each.
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
 
 // ---- low_rank.cu: keys of a layer as products of rows and a basis (LowRankKeys), its memory by parts.
 struct LowRankWork {
   KvFormat kv;
+  int32_t first_head, n_heads;   // whose keys stand side by side
   int32_t layer, rank, n_rot;
   bool interleaved;
   float magnitude;
   std::byte *rows, *basis;
   float* batch;               // (kBatch, width) keys, or RebuiltRuns
   float* products;            // (width, width)
+  float* sums;                // (width) or null
   const float* frequencies;   // (n_rot / 2)
 };
 // The batch becomes the keys of these positions, turned back; pages: addresses, host memory.
 void load_keys(Queue& queue, const LowRankWork& work, const uint64_t* pages, int32_t first, int32_t n);
-// products (+)= batch^T batch, its upper half.
+// products (+)= batch^T batch, its upper half; sums (+)= the batch's.
 void add_products(Queue& queue, const LowRankWork& work, int32_t n, bool anew);
 // Rows of positions first, ... = batch basis^T.
 void project_keys(Queue& queue, const LowRankWork& work, int32_t first, int32_t n);
 void rebuild_keys(Queue& queue, const LowRankWork& work, int32_t kv_head, KvType slot_type, int32_t n_runs, int32_t longest);
+// Backend::low_rank_queries().
+struct QueryProjection {
+  const std::byte* basis;     // of the first KV head
+  uint64_t next_basis;        // bytes
+  const float* q;             // (n_heads, head_dim)
+  float* out;                 // (n_heads, rank)
+  int32_t rank, head_dim, n_heads, group;
+};
+void project_queries(Queue& queue, const QueryProjection& work);
 
 }  // namespace orrery::cuda

@@ -5,7 +5,8 @@
 //   add up in device memory. A block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory; those below the
 //   diagonal are left out. 32K tokens of 8 heads of 128 are 17 GFMA a layer: 1 ms of a 4090's, where the link takes 3 ms. Each sum is a
 //   chain over the tokens, wherever batches end.
-// - Rows are a warp's each: 21 MFMA a batch of 128 for a rank of 160, behind the link as well.
+// - The dimensions' own sums are a thread's each, beside that: 256 values of the cache a batch.
+// - Rows are a warp's each, and of queries likewise: 21 MFMA a batch of 128 for a rank of 160, behind the link as well.
 // - A rebuilt token is a block's, a dimension a thread's: rows and basis are read from the second-level cache, 40 KiB for a head of 128
 //   with a rank of 160, which every token of the layer's head has in common. 256 chunks of 8 tokens, 40% of them misses, are 17 MFMA and
 //   the reading of 33 MiB from that cache a head: about 10 us; their V, 210 KiB, takes as long over the link.
@@ -46,9 +47,9 @@ struct BatchPages {
 __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, BatchPages pages) {
   float* table = dynamic_shared<float>();
   const int t = static_cast<int>(blockIdx.x), position = pages.first + t, thread = static_cast<int>(threadIdx.x);
-  const int dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, vector_bytes = kv_bytes(w.kv.type, dim), half = w.n_rot / 2;
+  const int dim = w.kv.head_dim, width = w.n_heads * dim, vector_bytes = kv_bytes(w.kv.type, dim), half = w.n_rot / 2;
   const std::byte* layer = reinterpret_cast<const std::byte*>(pages.at[position / kPageTokens - pages.first / kPageTokens]) +
-                           int64_t{w.layer} * w.kv.n_kv_heads * kPageTokens * 2 * vector_bytes;
+                           (int64_t{w.layer} * w.kv.n_kv_heads + w.first_head) * kPageTokens * 2 * vector_bytes;
   float* row = w.batch + static_cast<int64_t>(t) * width;
   for (int i = thread; i < width; i += kThreads) {
     const std::byte* key = layer + (i / dim * kPageTokens + position % kPageTokens) * 2 * vector_bytes;
@@ -56,13 +57,13 @@ __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, Batc
   }
   fill_table(w, position, true, table);
   __syncthreads();
-  for (int i = thread; i < w.kv.n_kv_heads * half; i += kThreads) turn_pair(w, table, i % half, row + i / half * dim);
+  for (int i = thread; i < w.n_heads * half; i += kThreads) turn_pair(w, table, i % half, row + i / half * dim);
 }
 
 __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, int n, bool anew) {
   if (blockIdx.x < blockIdx.y) return;
   __shared__ float left[kStrip][kTile], right[kStrip][kTile];
-  const int width = w.kv.n_kv_heads * w.kv.head_dim, thread = static_cast<int>(threadIdx.x);
+  const int width = w.n_heads * w.kv.head_dim, thread = static_cast<int>(threadIdx.x);
   const int row0 = static_cast<int>(blockIdx.y) * kTile, column0 = static_cast<int>(blockIdx.x) * kTile;
   const int row = row0 + thread / 16 * 4, column = column0 + thread % 16 * 4;
   float sums[4][4];
@@ -88,16 +89,36 @@ __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, i
       if (row + i < width && column + j < width) w.products[static_cast<int64_t>(row + i) * width + column + j] = sums[i][j];
 }
 
-__global__ void __launch_bounds__(kThreads) project_keys_kernel(LowRankWork w, int first) {
-  const int width = w.kv.n_kv_heads * w.kv.head_dim, lane = static_cast<int>(threadIdx.x) % 32;
-  const int j = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32), t = static_cast<int>(blockIdx.y);
-  if (j >= w.rank) return;
-  const float* key = w.batch + static_cast<int64_t>(t) * width;
-  const std::byte* basis = w.basis + 2 * static_cast<int64_t>(j) * width;
+__global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n, bool anew) {
+  const int width = w.n_heads * w.kv.head_dim, i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i >= width) return;
   float sum = 0.0f;
-  for (int i = lane; i < width; i += 32) sum = fmaf(key[i], half_at(basis + 2 * i), sum);
-  sum = warp_sum(sum);
-  if (lane == 0) store_half(w.rows + 2 * (static_cast<int64_t>(first + t) * w.rank + j), half_bits(sum));
+  for (int t = 0; t < n; ++t) sum += w.batch[static_cast<int64_t>(t) * width + i];
+  w.sums[i] = anew ? sum : w.sums[i] + sum;
+}
+
+// A vector's product with a row of a basis, by a warp.
+__device__ __forceinline__ float product_with(const float* x, const std::byte* row, int width) {
+  float sum = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < width; i += 32) sum = fmaf(x[i], half_at(row + 2 * i), sum);
+  return warp_sum(sum);
+}
+// Of which a block has so many.
+__device__ __forceinline__ int basis_row() { return static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32); }
+
+__global__ void __launch_bounds__(kThreads) project_keys_kernel(LowRankWork w, int first) {
+  const int width = w.n_heads * w.kv.head_dim, j = basis_row(), t = static_cast<int>(blockIdx.y);
+  if (j >= w.rank) return;
+  const float sum = product_with(w.batch + static_cast<int64_t>(t) * width, w.basis + 2 * static_cast<int64_t>(j) * width, width);
+  if (threadIdx.x % 32 == 0) store_half(w.rows + 2 * (static_cast<int64_t>(first + t) * w.rank + j), half_bits(sum));
+}
+
+__global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjection w) {
+  const int j = basis_row(), head = static_cast<int>(blockIdx.y);
+  if (j >= w.rank) return;
+  const std::byte* basis = w.basis + static_cast<uint64_t>(head / w.group) * w.next_basis;
+  const float sum = product_with(w.q + static_cast<int64_t>(head) * w.head_dim, basis + 2 * static_cast<int64_t>(j) * w.head_dim, w.head_dim);
+  if (threadIdx.x % 32 == 0) w.out[static_cast<int64_t>(head) * w.rank + j] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, int kv_head, KvType slot_type) {
@@ -142,12 +163,17 @@ void load_keys(Queue& queue, const LowRankWork& w, const uint64_t* pages, int32_
 }
 
 void add_products(Queue& queue, const LowRankWork& w, int32_t n, bool anew) {
-  const unsigned n_tiles = tiles(w.kv.n_kv_heads * w.kv.head_dim, kTile);
-  launch(queue, {dim3(n_tiles, n_tiles), dim3(kThreads)}, add_products_kernel, w, n, anew);
+  const int64_t width = int64_t{w.n_heads} * w.kv.head_dim;
+  launch(queue, {dim3(tiles(width, kTile), tiles(width, kTile)), dim3(kThreads)}, add_products_kernel, w, n, anew);
+  if (w.sums) launch(queue, {dim3(tiles(width, kThreads)), dim3(kThreads)}, add_sums_kernel, w, n, anew);
 }
 
 void project_keys(Queue& queue, const LowRankWork& w, int32_t first, int32_t n) {
   launch(queue, {dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(n)), dim3(kThreads)}, project_keys_kernel, w, first);
+}
+
+void project_queries(Queue& queue, const QueryProjection& w) {
+  launch(queue, {dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(w.n_heads)), dim3(kThreads)}, project_queries_kernel, w);
 }
 
 void rebuild_keys(Queue& queue, const LowRankWork& w, int32_t kv_head, KvType slot_type, int32_t n_runs, int32_t longest) {

@@ -1,6 +1,6 @@
 // The best keys of KV heads by some queries (Backend::top_keys), and the queries' weights themselves (Backend::key_weights), between
 // steps: a batch of up to ten queries at a time. For weights 3 and 4 give way to: a thread takes one key and sums its weights, queries
-// and heads in order, or writes them where they are.
+// and heads in order, or writes them where they are. Products that are asked for in place of weights need 1 alone.
 //
 // 1. Weights. A block has a tile of keys, as floats in shared memory; each warp takes one query head of one query after another, two
 //    keys a lane. Weights are 2^(y - unit), y the scaled product and unit the tile's largest y rounded, so that K is read once, for
@@ -33,7 +33,7 @@ struct TopKeysWork {
   int64_t ring_stride;   // floats from position to position
   float scale;
   uint32_t causal;       // queries see no keys behind their position
-  uint32_t bounds, keys_alone;   // keys are digests (KeysShape)
+  uint32_t bounds, keys_alone, products;   // KeysShape
   KeyScoring scoring;
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
@@ -101,6 +101,12 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
         else
           y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
       }
+    }
+    if (w.products) {
+      float* out = entry_of(w, part.first_entry + i / group) + g * w.plan.stride + tile * kPageTokens + lane;
+      ORRERY_UNROLL for (int j = 0; j < 2; ++j)
+        if (lane + 32 * j < n) out[32 * j] = fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);   // NaN never wins
+      continue;
     }
     float largest = -INFINITY;
     ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
@@ -345,10 +351,10 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.type = shape.kv.type, w.head_dim = shape.kv.head_dim;
   w.n_parts = n_parts, w.ring_rows = shape.queries.n_rows;
   w.ring_stride = int64_t{shape.n_heads} * shape.kv.head_dim;
-  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone;
+  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
   launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel, w);
-  launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);
+  if (!shape.products) launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);
   return w;
 }
 
@@ -366,6 +372,7 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys) {
   const TopKeysWork w = begin(queue, plan, scratch, shape, true, n_parts, n_entries, most_keys);
+  if (shape.products) return;   // they stand there
   launch(queue, {dim3(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_parts)), dim3(kScoreThreads)}, write_weights_kernel, w);
 }
 

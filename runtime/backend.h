@@ -174,7 +174,8 @@ struct KeysShape {
   float scale = 0.0f;
   QueryRing queries;
   bool bounds = false;               // keys are digests, in F16: q's score is scale * sum of max(q K, q V) over the dimensions
-  bool keys_alone = false;           // one key behind the other, without V: digests that are means
+  bool keys_alone = false;           // one key behind the other, without V: digests that are means, rows of low-rank keys
+  bool products = false;             // of key_weights(): scale * q k of every key in place of weights, without means; a NaN is -infinity
 };
 
 // What stands for the keys of a page of a KV head, wherever its tokens lie.
@@ -198,24 +199,27 @@ struct DigestShape {
   DigestKind kind = DigestKind::range;
 };
 
-// A layer's keys before RoPE, those of all KV heads side by side, as products of a row of each token's own and a basis that they
-// share (ShadowKV): the key of position p is row p times the basis, turned by RoPE.
+// Keys as products of a row of each token's own and a basis that they share: the key of position p is row p times the basis. Those of
+// a layer's KV heads side by side, before RoPE (ShadowKV); or those of a single head (Loki), as they are where `rope` turns nothing.
 struct LowRankKeys {
   KvFormat kv;                       // of the pages
-  RopeSpec rope;                     // what the keys in them went through
+  RopeSpec rope;                     // what the keys in them went through, and these have not
   int32_t layer = 0, rank = 0;       // rank <= width(): as many rows as orthonormal ones can be
+  int32_t kv_head = -1;              // this one alone; -1: all of the layer
   Ptr<std::byte> rows, basis;        // (positions, rank), (rank, width()) in F16
   Ptr<std::byte> work;               // work_bytes(), 64-byte aligned, of which nothing needs to be kept
   const uint64_t* pages = nullptr;   // as a KvView's
 
-  int64_t width() const { return int64_t{kv.n_kv_heads} * kv.head_dim; }
+  int32_t n_heads() const { return kv_head < 0 ? kv.n_kv_heads : 1; }
+  int64_t width() const { return int64_t{n_heads()} * kv.head_dim; }
   // What is computed at once: so many tokens' keys, as floats in rows of whole vectors.
   static constexpr int32_t kBatch = 256;
   int64_t padded_width() const { return (width() + 15) / 16 * 16; }
-  // Keys of a batch; their products with each other's dimensions, or with the basis; an inverse frequency for each pair.
+  // Keys of a batch; their products with each other's dimensions, or with the basis; sums of the dimensions; an inverse frequency for
+  // each pair.
   uint64_t work_bytes() const {
     const int64_t w = padded_width();
-    return static_cast<uint64_t>(kBatch * w + (w > kBatch ? w : kBatch) * w + (kv.head_dim + 15) / 16 * 16) * sizeof(float);
+    return static_cast<uint64_t>(kBatch * w + (w > kBatch ? w : kBatch) * w + w + (kv.head_dim + 15) / 16 * 16) * sizeof(float);
   }
 };
 // Tokens of one head, neighbours, whose keys are rebuilt.
@@ -360,10 +364,14 @@ class Backend {
   virtual void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) = 0;
 
   // Between steps: out (width, width), host memory, = what the first n_tokens' keys' dimensions come to with each other, summed over
-  // the tokens. Both halves are there. `rows` and `basis` are not looked at.
-  virtual void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) = 0;
+  // the tokens. Both halves are there. sums (width), or null: the dimensions alone. `rows` and `basis` are not looked at.
+  virtual void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) = 0;
   // Between steps: rows of positions [first, end), the keys' products with the basis' rows.
   virtual void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) = 0;
+  // What rows are of keys, of a layer's queries q (n_heads, head_dim): out (n_heads, rank) = their products with the rows of their KV
+  // head's own basis. `keys` is the first KV head's; each next one's basis lies next_basis bytes further. Between steps, and within a
+  // decode step before it attends.
+  virtual void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) = 0;
   // K of these tokens of a KV head, from rows and basis and behind RoPE, and V to their slots; also within a decode step, before it
   // attends to them. Runs do not overlap.
   virtual void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) = 0;

@@ -159,8 +159,9 @@ class CpuBackend final : public Backend {
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
-  void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) override;
+  void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
+  void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
   void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
@@ -480,9 +481,9 @@ void CpuBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& sh
   pool_->end_burst();
 }
 
-void CpuBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float* out) {
+void CpuBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) {
   pool_->begin_burst();
-  cpu::key_products(keys, n_tokens, out, low_rank_work());
+  cpu::key_products(keys, n_tokens, out, sums, low_rank_work());
   pool_->end_burst();
 }
 
@@ -490,6 +491,10 @@ void CpuBackend::low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t e
   pool_->begin_burst();
   cpu::low_rank_rows(keys, first, end, low_rank_work());
   pool_->end_burst();
+}
+
+void CpuBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) {
+  cpu::low_rank_queries(keys, next_basis, n_heads, host(q), host(out), low_rank_work());
 }
 
 void CpuBackend::rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) {

@@ -128,7 +128,7 @@ struct PrefillTask {
 struct KeyWeightsTask {
   KvHead kv;
   const float* q[kQueryTile];   // (head_dim) each
-  float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0
+  float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0; products: no more
   float* units[kQueryTile];     // (tiles) each
   float* sums[kQueryTile];      // (tiles) each: of out
   int64_t ends[kQueryTile];     // keys from here on weigh nothing for the query
@@ -136,6 +136,7 @@ struct KeyWeightsTask {
   int64_t first_key, last_key;  // first_key at the start of a tile
   float scale;
   bool bounds;                  // q k is the sum of max(q K, q V) over the dimensions (KeysShape)
+  bool products;                // out = scale * q k, -infinity for a NaN; units, sums and ends are not looked at
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 

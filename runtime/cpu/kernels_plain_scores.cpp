@@ -65,10 +65,10 @@ void plain_key_weights(const KeyWeightsTask& t) {
         float dot = 0;
         for (int32_t j = 0; j < t.kv.head_dim; ++j)
           dot += t.bounds && t.q[i][j] < 0 ? t.q[i][j] * lowest[j] : t.q[i][j] * key[j];
-        t.out[i][at + k] = dot * t.scale * kLog2E;
+        t.out[i][at + k] = t.products ? std::fmax(dot * t.scale, -INFINITY) : dot * t.scale * kLog2E;
       }
     }
-    for (int32_t i = 0; i < t.n_queries; ++i) {
+    for (int32_t i = 0; i < t.n_queries && !t.products; ++i) {
       float* out = t.out[i] + at;
       plain_weigh_tile(out, std::clamp<int64_t>(t.ends[i] - start, 0, n), out, &t.units[i][tile], &t.sums[i][tile]);
     }

@@ -25,6 +25,7 @@ void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
 float* host(Ptr<std::byte> p) { return reinterpret_cast<float*>(static_cast<uintptr_t>(p.address)); }
 float* batch_of(const LowRankKeys& keys) { return host(keys.work); }
 float* products_of(const LowRankKeys& keys) { return batch_of(keys) + LowRankKeys::kBatch * keys.padded_width(); }
+float* sums_of(const LowRankKeys& keys) { return products_of(keys) + std::max<int64_t>(keys.padded_width(), LowRankKeys::kBatch) * keys.padded_width(); }
 std::byte* row_of(const LowRankKeys& keys, int64_t position) {
   return reinterpret_cast<std::byte*>(keys.rows.address) + 2 * position * keys.rank;
 }
@@ -40,16 +41,19 @@ void deal_tokens(int32_t n, const LowRankWork& work, const F& fn) {
 // The batch becomes the keys of positions first .. first + n - 1 before RoPE, zeros behind each.
 void load_batch(const LowRankKeys& keys, int32_t first, int32_t n, const LowRankWork& work) {
   const KvFormat& kv = keys.kv;
+  const auto first_head = static_cast<uint64_t>(std::max(keys.kv_head, 0));
   deal_tokens(n, work, [&](int32_t begin, int32_t end, float* table) {
     for (int32_t t = begin; t < end; ++t) {
       const int32_t p = first + t;
       float* row = batch_of(keys) + t * keys.padded_width();
       const auto* token = reinterpret_cast<const std::byte*>(keys.pages[p / kPageTokens] + static_cast<uint64_t>(keys.layer) * kv.layer_bytes()) +
-                          static_cast<uint64_t>(p % kPageTokens) * kv.token_bytes();
-      for (int32_t h = 0; h < kv.n_kv_heads; ++h)
+                          first_head * kv.head_bytes() + static_cast<uint64_t>(p % kPageTokens) * kv.token_bytes();
+      for (int32_t h = 0; h < keys.n_heads(); ++h)
         work.kernels.load_kv(kv.type, token + static_cast<uint64_t>(h) * kv.head_bytes(), kv.head_dim, row + h * kv.head_dim);
-      fill_table(keys.rope, p, true, table);
-      work.kernels.rope(row, table, table + keys.rope.n_rot / 2, keys.rope.n_rot, keys.rope.interleaved, kv.n_kv_heads, kv.head_dim);
+      if (keys.rope.n_rot > 0) {
+        fill_table(keys.rope, p, true, table);
+        work.kernels.rope(row, table, table + keys.rope.n_rot / 2, keys.rope.n_rot, keys.rope.interleaved, keys.n_heads(), kv.head_dim);
+      }
       std::fill(row + keys.width(), row + keys.padded_width(), 0.0f);
     }
   });
@@ -61,20 +65,27 @@ int64_t low_rank_thread_bytes(int32_t head_dim) {
   return (kTokensPerItem + 1) * int64_t{head_dim + 2} * int64_t{sizeof(float)};
 }
 
-void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, const LowRankWork& work) {
+void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums, const LowRankWork& work) {
   const int64_t width = keys.padded_width(), n = keys.width();
-  float* sums = products_of(keys);
-  std::fill(sums, sums + width * width, 0.0f);
+  float* products = products_of(keys);
+  std::fill(products, products + width * width, 0.0f);
+  if (sums) std::fill(sums, sums + n, 0.0f);
   for (int32_t first = 0; first < n_tokens; first += LowRankKeys::kBatch) {
     const int32_t n_keys = std::min(LowRankKeys::kBatch, n_tokens - first);
     load_batch(keys, first, n_keys, work);
     work.pool->run(div_up<int64_t>(width, kGramRows), [&](int64_t item, int32_t) {
       const int64_t begin = item * kGramRows;
-      work.kernels.add_gram({batch_of(keys), width, width, n_keys, begin, std::min(width, begin + kGramRows), sums});
+      work.kernels.add_gram({batch_of(keys), width, width, n_keys, begin, std::min(width, begin + kGramRows), products});
     });
+    if (!sums) continue;
+    float* of_batch = sums_of(keys);   // as exact as a batch's few terms are
+    std::fill(of_batch, of_batch + n, 0.0f);
+    for (int32_t t = 0; t < n_keys; ++t)
+      for (int64_t i = 0; i < n; ++i) of_batch[i] += batch_of(keys)[t * width + i];
+    for (int64_t i = 0; i < n; ++i) sums[i] += of_batch[i];
   }
   for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < n; ++j) out[i * n + j] = i < j ? sums[i * width + j] : sums[j * width + i];
+    for (int64_t j = 0; j < n; ++j) out[i * n + j] = i < j ? products[i * width + j] : products[j * width + i];
 }
 
 void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end, const LowRankWork& work) {
@@ -88,6 +99,16 @@ void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end, const Lo
       work.kernels.store_kv(KvType::f16, products, (stop - begin) * keys.rank, row_of(keys, first + begin));
     });
   }
+}
+
+void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, const float* q, float* out, const LowRankWork& work) {
+  const int32_t dim = keys.kv.head_dim, group = n_heads / keys.kv.n_kv_heads;
+  work.pool->run(n_heads, [&](int64_t head, int32_t thread) {
+    float* padded = reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
+    std::fill(std::copy_n(q + head * dim, dim, padded), padded + keys.padded_width(), 0.0f);
+    const auto* basis = reinterpret_cast<const std::byte*>(keys.basis.address) + static_cast<uint64_t>(head / group) * next_basis;
+    work.kernels.project_keys({padded, keys.padded_width(), dim, 1, keys.rank, basis, out + head * keys.rank});
+  });
 }
 
 void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {

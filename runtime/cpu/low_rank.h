@@ -1,4 +1,4 @@
-// Low-rank keys (Backend::key_products, low_rank_rows, rebuild_keys). Keys are read and turned back a batch of tokens at a time;
+// Low-rank keys (Backend::key_products, low_rank_rows, low_rank_queries, rebuild_keys). Keys are read and turned back a batch of tokens at a time;
 // outputs are dealt to the threads, and each is summed over the tokens, or the dimensions, in one fixed order.
 #pragma once
 
@@ -20,8 +20,9 @@ struct LowRankWork {
 };
 int64_t low_rank_thread_bytes(int32_t head_dim);
 
-void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, const LowRankWork& work);
+void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums, const LowRankWork& work);
 void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end, const LowRankWork& work);
+void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, const float* q, float* out, const LowRankWork& work);
 void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work);
 
 }  // namespace orrery::cpu

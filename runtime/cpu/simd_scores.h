@@ -59,14 +59,26 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum)
   *sum = V::sum(total);
 }
 
+// A tile's products of one query with `n` keys.
+void write_products(const float* products, int n, float* out) {
+  for (int i = 0; i < n; i += V::kLanes) {
+    const V::F x = V::max(V::load(products + i), V::set(-kInfinity));   // in this order NaN never wins
+    if (n - i < V::kLanes)
+      V::store_part(out + i, x, n - i);
+    else
+      V::store(out + i, x);
+  }
+}
+
 template <KvType kType>
 void weights_of(const KeyWeightsTask& t) {
   const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
   const PrefillScratch s = prefill_scratch(t.scratch, dim);
+  const float scale = t.products ? t.scale : t.scale * kLog2E;
   // Of bounds, what is positive of a query meets K (in s.q), what is negative V (in s.o).
   for (int i = 0; i < t.n_queries; ++i)
     for (int32_t j = 0; j < dim; ++j) {
-      const float x = j < head_dim ? t.q[i][j] * (t.scale * kLog2E) : 0.0f;
+      const float x = j < head_dim ? t.q[i][j] * scale : 0.0f;
       s.q[static_cast<int64_t>(i) * dim + j] = t.bounds && x < 0 ? 0.0f : x;
       if (t.bounds) s.o[static_cast<int64_t>(i) * dim + j] = x < 0 ? x : 0.0f;
     }
@@ -89,6 +101,10 @@ void weights_of(const KeyWeightsTask& t) {
       rest.run(last - first, kTile / V::kLanes);
     }
     for (int i = 0; i < t.n_queries; ++i) {
+      if (t.products) {
+        write_products(s.scores + i * kTile, n, t.out[i] + at);
+        continue;
+      }
       const int64_t seen = t.ends[i] - start;
       weigh_tile(s.scores + i * kTile, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile,
                  t.sums[i] + at / kTile);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/base/checked.h"
@@ -82,6 +83,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       task.last_key = last;
       task.scale = shape.scale;
       task.bounds = shape.bounds;
+      task.products = shape.products;
       task.scratch = work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes;
       task.n_queries = 0;
       for (int32_t i = 0; i < part.count; ++i)
@@ -92,6 +94,8 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
           task.out[task.n_queries] = rows.weights + g * rows.stride + first;
           task.units[task.n_queries] = rows.units + tile;
           task.sums[task.n_queries] = rows.sums + tile;
+          if constexpr (std::is_same_v<Job, KeyWeightsJob>)   // products need nothing behind them
+            if (shape.products) task.out[task.n_queries] = part.job->out + (int64_t{part.first + i} * group + g) * part.job->n_keys + first;
           task.ends[task.n_queries] = causal ? int64_t{part.job->first_position} + part.first + i + 1 : last;
           if (++task.n_queries == kQueryTile) work.kernels.key_weights(task), task.n_queries = 0;
         }
@@ -242,6 +246,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
   const TopKeysScratch& s = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
   for_each_batch(jobs, shape, true, work, [&](Span<const Part<KeyWeightsJob>> parts, int32_t n_entries) {
+    if (shape.products) return;
     int64_t most_keys = 0;   // of means
     for (const Part<KeyWeightsJob>& part : parts)
       if (part.job->mean) most_keys = std::max<int64_t>(most_keys, part.job->n_keys);

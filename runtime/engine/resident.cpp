@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "runtime/base/checked.h"
 #include "runtime/base/clock.h"
-#include "runtime/gguf/dequantize.h"
 
 namespace orrery::engine {
 
@@ -105,8 +103,9 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   // A policy's own sets are about one index for each slot, thrice.
   const uint64_t refills = staging > 0 ? slots * (sizeof(kv::Replacement) + 3 * sizeof(uint32_t)) : 0;
   const Beside beside = policy.ok() ? beside_of(*policy.value(), h) : Beside();
-  const uint64_t cosines = beside.digests.kind == DigestKind::mean ? beside.digests.heads.size() * (n_context / beside.digests.page_tokens) * sizeof(float) : 0;
-  return store + step + refills + staging * sizeof(HostPiece) + cosines +
+  const uint64_t q = policy.ok() && policy.value()->asks_before_attend() ? 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float) : 0;
+  const uint64_t scores = policy.ok() ? policy.value()->score_bytes(static_cast<uint32_t>(h.n_heads / h.n_kv_heads)) : 0;
+  return store + step + refills + q + scores + staging * sizeof(HostPiece) + kv::Digests::host_bytes(beside.digests, heads, n_context) +
          kv::LowRank::host_bytes(beside.low_rank, kv_format(h, options.kv_type), backend);
 }
 
@@ -148,10 +147,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);
   r->views_.resize(n_heads);
-  r->q_now_.resize(static_cast<size_t>(h.q_dim()));
-  if (r->policy_->asks_before_attend()) r->q_before_.resize(static_cast<size_t>(h.q_dim()));
-  r->key_.resize(static_cast<size_t>(h.head_dim));
-  r->key_bytes_.resize(pages->format().vector_bytes());
+  if (r->policy_->asks_before_attend()) {
+    r->q_now_.resize(static_cast<size_t>(h.q_dim()));
+    r->q_before_.resize(static_cast<size_t>(h.q_dim()));
+  }
   r->selected_.reserve(n_context);
   r->jobs_.reserve(n_heads);
   r->weights_jobs_.reserve(n_heads);
@@ -311,79 +310,26 @@ Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::
   return ok_status();
 }
 
-// A softmax's weights tell products but for a constant, which the best key's own product gives. They are taken of products that are
-// made so much smaller: what is far below the best is a float's then still, and loses no more than its product's own rounding.
-constexpr float kFlatter = 1.0f / 8;
-
 Status Resident::scores(Span<const policy::ScoresQuery> queries) {
-  const model::Hyperparameters& h = model_->hyper();
-  const auto dim = static_cast<size_t>(h.head_dim);
+  if (queries.empty()) return ok_status();
   weights_jobs_.clear();
   for (const policy::ScoresQuery& query : queries) {
     KeyWeightsJob job;
-    if (query.pages) {
+    if (query.pages)
       set_pages(query.head, query.position, query.first, query.n, &job);
-    } else {
+    else
       set_keys(policy::WeightsQuery{query.head, query.position, 1, query.n, false, nullptr}, &job);
-      job.left = {};   // in another scale
-    }
+    job.left = {};
     job.out = query.out;
     weights_jobs_.push_back(job);
   }
-  if (queries.empty()) return ok_status();
   KeysShape shape = keys_shape();
+  shape.products = true;
   if (queries[0].pages) set_pages(&shape);
-  shape.scale *= kFlatter;
+  if (!queries[0].scaled) shape.scale = 1.0f;
   Backend& backend = model_->runtime().backend();
   backend.key_weights(weights_jobs_, shape);
-  ORRERY_TRY(backend.synchronize());
-  for (size_t i = 0; i < queries.size(); ++i) {
-    const policy::ScoresQuery& query = queries[i];
-    const float factor = query.scaled ? 1.0f : std::sqrt(static_cast<float>(dim));
-    if (!query.pages) {
-      backend.download(q_now_.data(), {query_of(query.head, query.position).address}, group() * dim * sizeof(float));
-      ORRERY_TRY(backend.synchronize());
-    }
-    for (uint32_t g = 0; g < group(); ++g) {
-      float* row = query.out + size_t{g} * query.n;
-      const size_t best = static_cast<size_t>(std::max_element(row, row + query.n) - row);
-      const float most = std::log(row[best]);
-      float at_best = 0;
-      if (!query.pages) {
-        ORRERY_ASSIGN(const double found, product(weights_jobs_[i], q_now_.data() + g * dim, best));
-        at_best = static_cast<float>(found / std::sqrt(static_cast<double>(dim)));
-      }
-      for (uint32_t k = 0; k < query.n; ++k)
-        row[k] = row[k] > 0 ? (at_best + (std::log(row[k]) - most) / kFlatter) * factor : -INFINITY;
-    }
-  }
-  return ok_status();
-}
-
-// Of a KV head's group, in this step or in the ring.
-Ptr<const float> Resident::query_of(uint32_t head, uint32_t position) const {
-  const model::Hyperparameters& h = model_->hyper();
-  const uint64_t width = static_cast<uint64_t>(h.q_dim()), n_kv_heads = static_cast<uint64_t>(h.n_kv_heads);
-  const uint64_t row = q_ ? 0 : head / n_kv_heads * static_cast<uint64_t>(ring_.n_rows) + position % static_cast<uint32_t>(ring_.n_rows);
-  const Ptr<const float> queries = q_ ? q_ : Ptr<const float>{ring_.data.address};
-  return queries + (row * width + head % n_kv_heads * (width / n_kv_heads));
-}
-
-// Of a query, in host memory, with a key that a job asks about.
-Result<double> Resident::product(const KeysJob& job, const float* q, size_t key) {
-  const KvFormat& format = settling_ ? pages_->format() : format_;
-  const uint64_t at = job.tiles[key / kPageTokens] + job.offset + key % kPageTokens * format.token_bytes();
-  if (settling_) {   // the reservoir's pages are the host's
-    std::memcpy(key_bytes_.data(), reinterpret_cast<const std::byte*>(at), format.vector_bytes());
-  } else {
-    Backend& backend = model_->runtime().backend();
-    backend.download(key_bytes_.data(), {at}, format.vector_bytes());
-    ORRERY_TRY(backend.synchronize());
-  }
-  gguf::dequantize_row(kv_tensor_type(format.type), key_bytes_.data(), key_.data(), key_.size());
-  double sum = 0;
-  for (size_t d = 0; d < key_.size(); ++d) sum += static_cast<double>(q[d]) * static_cast<double>(key_[d]);
-  return sum;
+  return backend.synchronize();
 }
 
 Status Resident::query_similarity(Span<float> out) {

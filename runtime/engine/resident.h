@@ -105,8 +105,6 @@ class Resident final : public model::LayerHook, private policy::Heads {
   template <class Job>
   void set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const;
   void set_pages(KeysShape* shape) const;
-  Ptr<const float> query_of(uint32_t head, uint32_t position) const;
-  Result<double> product(const KeysJob& job, const float* q, size_t key);
 
   // policy::Heads
   uint32_t n_queries() const override { return known_queries(n_tokens_); }
@@ -141,9 +139,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   bool settled_ = false, settling_ = false;
   Ptr<const float> q_;                             // within before_attend(): of layer_, at position n_tokens_
   int32_t layer_ = 0;
-  std::vector<float> q_now_, q_before_;            // (q_dim)
-  std::vector<std::byte> key_bytes_;               // (a key)
-  std::vector<float> key_;                         // (head_dim)
+  std::vector<float> q_now_, q_before_;            // (q_dim) where the policy asks before layers attend
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0;
   uint32_t n_tokens_ = 0;                          // when settling, and of the step before its own token
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)

@@ -22,6 +22,13 @@ uint64_t Digests::region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_
   return align_up(bytes_of(spec, head_dim, n_context), kArenaAlignment);
 }
 
+uint64_t Digests::host_bytes(const DigestSpec& spec, uint64_t n_heads, uint32_t n_context) {
+  if (spec.heads.empty()) return 0;
+  const uint32_t n_pages = n_context / spec.page_tokens;
+  const uint64_t cosines = spec.kind == DigestKind::mean ? n_pages * sizeof(float) : 0;
+  return n_heads * sizeof(uint64_t*) + spec.heads.size() * (div_up(n_pages, static_cast<uint32_t>(kPageTokens)) * sizeof(uint64_t) + sizeof(DigestJob) + cosines);
+}
+
 Digests::Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_context, ArenaRegion region)
     : spec_(spec), format_(format), region_(std::move(region)) {
   format_.type = KvType::f16;

@@ -33,6 +33,8 @@ class Digests {
   // Of all digests, and as the arena gives it.
   static uint64_t bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
   static uint64_t region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
+  // Host memory: tables of tiles of all n_heads of a model, and cosines.
+  static uint64_t host_bytes(const DigestSpec& spec, uint64_t n_heads, uint32_t n_context);
   // Of keys in pages of `format`, up to n_context tokens.
   static Result<std::unique_ptr<Digests>> make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context);
 

@@ -89,11 +89,7 @@ class DuoAttention final : public TailedPolicy {
     return slot;
   }
 
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<DuoAttention>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   struct Head {

@@ -83,11 +83,7 @@ class HeteroCache final : public TailedPolicy {
   uint32_t n_watched() const override { return !settings_.refresh ? 0 : profile_ ? report_.roles.pivot : most_full_; }
   void watch(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<HeteroCache>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   struct Head {
@@ -131,7 +127,7 @@ class HeteroCache final : public TailedPolicy {
   std::vector<Block> blocks_;        // (n_pivots)
   std::vector<double> overlaps_;     // (n_pivots, W)
   std::vector<uint32_t> common_;     // (n_pivots) in this step
-  std::vector<uint32_t> looking_;    // in this step
+  Roomy<uint32_t> looking_;    // in this step
   std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order
 };
 

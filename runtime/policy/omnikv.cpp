@@ -13,7 +13,6 @@
 //   - Generated tokens count; the tail that they go to is inside the budget, and a full one settles everything anew.
 //   - The first set is there before the first step: the prompt's last query chooses it.
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/policy/parts.h"
 
@@ -52,6 +51,7 @@ class OmniKv final : public TailedPolicy {
   const char* name() const override { return "omnikv"; }
   uint32_t n_full_heads() const override { return n_dense_ * n_kv_heads_; }
   double refill_share() const override { return asks_before_attend() ? kNextStepShare : 0; }
+  uint64_t score_bytes(uint32_t group) const override { return (uint64_t{n_kv_heads_} * group + 2) * n_context_ * sizeof(float); }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
@@ -62,7 +62,8 @@ class OmniKv final : public TailedPolicy {
       if (!rings_.has(head)) capacity[head] = (dense(head / n_kv_heads_) ? n_tokens : k_) + division.tail;
     if (k_ == n_tokens) return ok_status();
     sets_.resize(size_t{n_layers_} * k_);
-    rows_.resize(size_t{heads->group()} * n_tokens);
+    rows_.resize(size_t{n_kv_heads_} * heads->group() * n_tokens);
+    scores_queries_.reserve(n_kv_heads_);
     scores_.resize(n_tokens);
     best_.reserve(n_tokens);
     for (uint32_t l = 0; l < n_layers_; ++l)
@@ -92,11 +93,7 @@ class OmniKv final : public TailedPolicy {
     return ok_status();
   }
 
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<OmniKv>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   static constexpr uint32_t kDense = UINT32_MAX;
@@ -120,13 +117,11 @@ class OmniKv final : public TailedPolicy {
 
   // The best k_ of the prompt's keys by a position's query: the filter's set, ascending.
   Status find(Heads* heads, uint32_t filter, uint32_t position) {
-    std::fill(scores_.begin(), scores_.end(), -INFINITY);
-    for (uint32_t head = filter * n_kv_heads_; head < (filter + 1) * n_kv_heads_; ++head) {
-      const ScoresQuery query = {head, position, 0, n_tokens_, false, true, rows_.data()};
-      ORRERY_TRY(heads->scores({&query, 1}));
-      for (uint32_t g = 0; g < heads->group(); ++g)
-        for (uint32_t key = 0; key < n_tokens_; ++key) scores_[key] = std::max(scores_[key], rows_[size_t{g} * n_tokens_ + key]);
-    }
+    scores_queries_.clear();
+    for (uint32_t h = 0; h < n_kv_heads_; ++h)
+      scores_queries_.push_back({filter * n_kv_heads_ + h, position, 0, n_tokens_, false, true, &rows_[size_t{h} * heads->group() * n_tokens_]});
+    ORRERY_TRY(heads->scores(scores_queries_));
+    ORRERY_TRY(group_reduce(rows_, n_kv_heads_ * heads->group(), GroupReduce::max, scores_));
     top_k(scores_, k_, &best_);
     std::sort(best_.begin(), best_.end());
     std::copy(best_.begin(), best_.end(), set_of(filter).begin());
@@ -141,8 +136,9 @@ class OmniKv final : public TailedPolicy {
   // Since settling.
   uint32_t k_ = 0;                     // prompt tokens of a head that is not dense
   std::vector<uint32_t> sets_;         // (n_layers, k_) filters' alone
-  std::vector<float> rows_, scores_;   // (group, n_tokens_), (n_tokens_)
-  Tokens best_;
+  std::vector<float> rows_, scores_;   // (n_kv_heads, group, n_tokens_) of a filter, (n_tokens_)
+  Roomy<ScoresQuery> scores_queries_;
+  Roomy<uint32_t> best_;
 };
 
 }  // namespace

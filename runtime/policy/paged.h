@@ -38,7 +38,6 @@ class PagedPolicy : public Policy {
     if (rings_.has(head)) return rings_.slot_for(head, length);
     return length < capacity ? length : kSettleAgain;
   }
-  Report report() const override { return report_; }
 
  protected:
   // The beginning of settle(): capacities, and how many pages are whose. Where there are pages to be chosen, paged_, chosen_ is to
@@ -58,7 +57,6 @@ class PagedPolicy : public Policy {
   WindowRings rings_;
   uint32_t n_layers_, n_kv_heads_, n_context_;
   std::vector<uint32_t> heads_, full_;   // that hold pages, and that hold everything
-  Report report_;
   // Since settling: whether there are more pages than a head holds, and how many it has for the first, the last whole, the others.
   bool paged_ = false;
   uint32_t n_slots_ = 0, n_first_ = 0, n_last_ = 0, n_between_ = 0;

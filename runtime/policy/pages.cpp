@@ -53,6 +53,9 @@ class PagePolicy final : public PagedPolicy {
   }
 
   double refill_share() const override { return heads_.empty() || !options_.refresh ? 0 : kNextStepShare; }
+  uint64_t score_bytes(uint32_t group) const override {
+    return options_.by_scores() ? (heads_.size() + uint64_t{n_kv_heads_} * group + 2) * most_pages_ * sizeof(float) : 0;
+  }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
@@ -109,11 +112,7 @@ class PagePolicy final : public PagedPolicy {
     return ok_status();
   }
 
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<PagePolicy>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   // Of n_tokens that are there, the best pages by the query of a position: into chosen().
@@ -198,18 +197,18 @@ class PagePolicy final : public PagedPolicy {
   const uint32_t most_pages_;
   // Since settling.
   uint32_t n_best_ = 0;                  // pages between first and last that a step asks for
-  std::vector<PageQuery> queries_;
+  Roomy<PageQuery> queries_;
   std::vector<uint8_t> marks_;           // (pages) 0 between uses
   std::vector<uint32_t> free_;           // (n_slots_)
-  std::vector<Replacement> misses_;
+  Roomy<Replacement> misses_;
   std::vector<float> similarity_;        // (n_kv_heads) of a layer's queries
   std::vector<uint8_t> corrected_;       // (n_layers) in this step
   // Where the backend gives scores.
   std::vector<float> scores_;            // (heads_, most_pages_) the last; infinity: has none yet
   std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
   std::vector<float> unit_;              // (pages) of a head, or a layer
-  std::vector<ScoresQuery> bounds_queries_;
-  Tokens best_;
+  Roomy<ScoresQuery> bounds_queries_;
+  Roomy<uint32_t> best_;
 };
 
 Settings method(uint32_t page, uint32_t sinks, uint32_t window, uint32_t first_layers, double tau) {

@@ -115,7 +115,6 @@ class TailedPolicy : public Policy {
     if (rings_.has(head)) return rings_.slot_for(head, length);
     return length < capacity ? length : kSettleAgain;
   }
-  Report report() const override { return report_; }
   // Whether the budget holds the full heads, which `what` ("keep their whole KV"), and something of the others.
   Status check_room(const Budget& budget, const char* what) const;
 
@@ -141,14 +140,13 @@ class TailedPolicy : public Policy {
   const std::vector<int32_t> window_;
   WindowRings rings_;
   const TailedBudget budget_;
-  Report report_;
   // Since settling.
   uint32_t n_tokens_ = 0;
   uint64_t n_steps_ = 0;
   // Of a look at the last queries.
-  std::vector<KeyQuery> queries_;
+  Roomy<KeyQuery> queries_;
   std::vector<uint8_t> marks_;         // (n_tokens), 0 between uses
-  std::vector<Replacement> misses_;
+  Roomy<Replacement> misses_;
 };
 
 // Reads a policy's options by name; finish() refuses those that nobody asked for, with the nearest known name.

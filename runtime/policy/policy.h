@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/roomy.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/policy/drift.h"
@@ -77,8 +78,7 @@ struct PageQuery {
 };
 
 // Asks for the products of a position's query heads with a head's keys, first .. first + n - 1, over sqrt(head_dim) where they are
-// scaled; or with what its digests make of its pages. Of pages, which are only compared with each other, those of a query head are
-// told as differences from its best one's. What is hundreds below the best is -infinity.
+// scaled; or with what its digests make of its pages. What is no number is -infinity.
 struct ScoresQuery {
   uint32_t head = 0, position = 0;
   uint32_t first = 0, n = 0;    // keys: first is 0
@@ -97,7 +97,7 @@ class Heads {
   virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
   // Of heads that have digests (Policy::digests), pages that are whole. The softmax is over those that are asked about.
   virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
-  // Keys under the condition of top_keys(), pages under that of top_pages().
+  // Keys under the condition of top_keys(), pages under that of top_pages(); of one kind, and scaled or not, in one call.
   virtual Status scores(Span<const ScoresQuery> queries) = 0;
   // Of pages that have means: the least cosine of a page's keys with them, (whole pages).
   virtual Span<const float> page_cosines(uint32_t head) const = 0;
@@ -192,9 +192,23 @@ class Policy {
     (void)heads, (void)step, (void)position;
     return ok_status();
   }
-  virtual Report report() const { return {}; }
-  // A policy in the same state, for a fork; its report is of_fork().
+  // Host memory that it takes for scores, which scores() writes, and for what it makes of them; `group`: query heads of a KV head.
+  virtual uint64_t score_bytes(uint32_t group) const {
+    (void)group;
+    return 0;
+  }
+  Report report() const { return report_; }
+  // A policy in the same state, for a fork; its report is of_fork(). As the policy it was made of it allocates nothing until it settles.
   virtual std::unique_ptr<Policy> clone() const = 0;
+
+ protected:
+  template <class P>
+  static std::unique_ptr<Policy> clone_of(const P& policy) {
+    auto copy = std::make_unique<P>(policy);
+    copy->report_ = policy.report_.of_fork();
+    return copy;
+  }
+  Report report_;
 };
 
 // Slots that a head keeps at least, so that a short prompt under a small share still has room for an answer.

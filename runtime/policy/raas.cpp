@@ -59,6 +59,10 @@ class Raas final : public PagedPolicy {
     });
   }
 
+  uint64_t score_bytes(uint32_t group) const override {   // of pages that are held, which are at most all
+    return (uint64_t{n_kv_heads_ + 1} * group + heads_.size() + 3) * (n_context_ / settings_.page) * sizeof(float);
+  }
+
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
     const uint32_t slot = PagedPolicy::slot_for(head, length, capacity);
     full_tail_ = full_tail_ || slot == kSettleAgain;
@@ -89,11 +93,7 @@ class Raas final : public PagedPolicy {
     return ok_status();
   }
 
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<Raas>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   // What a position's query looks at among the pages that each head holds, as find_pages(i) puts them into pages_, has now_ as its time.
@@ -138,8 +138,8 @@ class Raas final : public PagedPolicy {
   std::vector<uint32_t> pages_;          // (n_slots_) of a head
   std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
   std::vector<float> rows_, weights_;    // (group, n_slots_), (n_slots_) of a head
-  std::vector<ScoresQuery> queries_;
-  Tokens best_;
+  Roomy<ScoresQuery> queries_;
+  Roomy<uint32_t> best_;
 };
 
 }  // namespace

@@ -77,14 +77,16 @@ Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce 
     return error(Code::invalid_argument, "%zu weights are not %u query heads of %zu keys", rows.size(),
                  n_query_heads, n);
   }
-  for (size_t j = 0; j < n; ++j) {
-    float value = rows[j];
-    for (uint32_t h = 1; h < n_query_heads; ++h) {
-      const float x = rows[h * n + j];
-      value = reduce == GroupReduce::mean ? value + x : std::max(value, x);
+  std::copy(rows.begin(), rows.begin() + n, out.begin());
+  for (uint32_t h = 1; h < n_query_heads; ++h) {   // row by row: vectors of keys
+    const float* row = rows.data() + h * n;
+    if (reduce == GroupReduce::mean) {
+      for (size_t j = 0; j < n; ++j) out[j] += row[j];
+    } else {
+      for (size_t j = 0; j < n; ++j) out[j] = std::max(out[j], row[j]);
     }
-    out[j] = reduce == GroupReduce::mean ? value / static_cast<float>(n_query_heads) : value;
   }
+  for (size_t j = 0; j < n && reduce == GroupReduce::mean; ++j) out[j] /= static_cast<float>(n_query_heads);
   return ok_status();
 }
 

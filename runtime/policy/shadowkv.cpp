@@ -155,12 +155,7 @@ class ShadowPolicy final : public Policy {
     return ok_status();
   }
 
-  Report report() const override { return report_; }
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<ShadowPolicy>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   Span<uint32_t> best(size_t i) { return {best_.data() + i * n_best_, n_best_}; }
@@ -265,15 +260,15 @@ class ShadowPolicy final : public Policy {
   uint64_t slot_bytes_, digest_bytes_;
   bool everything_ = false;
   std::vector<uint32_t> heads_, full_;   // that hold chunks, and that hold everything
-  Report report_;
   // Since settling: whether chunks come and go, how many a head has of each kind, and how many there are to choose from.
   bool paged_ = false;
   uint32_t n_best_ = 0, n_outliers_ = 0, n_last_ = 0, n_candidates_ = 0;
   std::vector<uint32_t> best_, outliers_;   // (heads_, n_best_), (heads_, n_outliers_)
-  std::vector<PageQuery> queries_;
+  Roomy<PageQuery> queries_;
   std::vector<uint8_t> marks_;           // (chunks) 0 between uses
-  std::vector<uint32_t> order_, free_;   // (chunks), (n_best_)
-  std::vector<Replacement> misses_;
+  Roomy<uint32_t> order_;                // (chunks)
+  std::vector<uint32_t> free_;           // (n_best_)
+  Roomy<Replacement> misses_;
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ class Streaming final : public Policy {
   Status settle(Heads*, uint32_t n_tokens, Span<uint32_t> capacity) override {
     uniform_.allocate(n_tokens, capacity);
     std::fill(next_.begin(), next_.end(), 0);
-    ++n_settled_;
+    ++report_.n_settled;
     return ok_status();
   }
 
@@ -51,17 +51,7 @@ class Streaming final : public Policy {
     return slot;
   }
 
-  Report report() const override {
-    Report report;
-    report.n_settled = n_settled_;
-    return report;
-  }
-
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<Streaming>(*this);
-    copy->n_settled_ = 0;
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   // A windowed layer has no use for sinks; one slot at least is for recent tokens.
@@ -72,7 +62,6 @@ class Streaming final : public Policy {
   UniformAllocation uniform_;
   uint32_t sinks_;
   std::vector<uint32_t> next_;   // per head: how far its ring has come
-  uint64_t n_settled_ = 0;
 };
 
 }  // namespace

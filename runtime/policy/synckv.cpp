@@ -76,11 +76,7 @@ class SyncKv final : public TailedPolicy {
   uint32_t n_watched() const override { return settings_.refresh ? n_full_heads() : 0; }
   void watch(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<SyncKv>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   struct Head {

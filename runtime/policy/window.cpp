@@ -103,11 +103,7 @@ class WindowPolicy final : public TailedPolicy {
     out->insert(out->end(), first, first + h.n_selected);
   }
 
-  std::unique_ptr<Policy> clone() const override {
-    auto copy = std::make_unique<WindowPolicy>(*this);
-    copy->report_ = report_.of_fork();
-    return copy;
-  }
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   struct Head {

@@ -23,7 +23,7 @@ StepLimits limits(int32_t dim) {
 }
 
 struct Made {
-  std::vector<float> products, rows, slots;   // slots: K and V of the tokens that were rebuilt
+  std::vector<float> products, sums, rows, slots;   // slots: K and V of the tokens that were rebuilt
 };
 
 std::vector<float> floats(KvType type, const std::vector<std::byte>& bytes, size_t n) {
@@ -47,8 +47,8 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   Buffer<std::byte> basis_at(m, basis), rows(m, 2 * rank * kTokens), work(m, keys.work_bytes());
   keys.basis = basis_at.ptr(), keys.rows = rows.ptr(), keys.work = work.ptr();
   Made made;
-  made.products.resize(width * width);
-  (*m)->key_products(keys, kTokens, made.products.data());
+  made.products.resize(width * width), made.sums.resize(width);
+  (*m)->key_products(keys, kTokens, made.products.data(), made.sums.data());
   (*m)->low_rank_rows(keys, 0, 259);
   (*m)->low_rank_rows(keys, 259, kTokens);
   EXPECT_TRUE((*m)->synchronize().ok());
@@ -82,10 +82,51 @@ TEST(GpuLowRank, AsThePlainPath) {
         SCOPED_TRACE(std::string(name_of(type)) + " to " + name_of(slot_type) + " of " + std::to_string(shape.dim));
         const auto [expected, got] = on_both(limits(shape.dim), [&](Machine* m) { return make(m, type, slot_type, shape); });
         expect_near(got.products, expected.products, 1e-6);
+        expect_near(got.sums, expected.sums, 1e-5);
         expect_near(got.rows, expected.rows, 1e-3);
         // A step of the slots' type, where a rounding falls on the other side.
         expect_near(got.slots, expected.slots, slot_type == KvType::f32 ? 1e-6 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .14);
       }
+}
+
+// Of a single head, whose keys are taken as they are, with a basis of its own; and the queries of all heads by theirs.
+Made make_by_head(Machine* m, KvType type, int32_t dim, int32_t rank) {
+  constexpr int32_t kGroup = 2, kHeads = kGroup * kKvHeads;
+  const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
+  const Pages pages(m, kv, kTokens, 5);
+  const size_t n = static_cast<size_t>(dim), values = n * static_cast<size_t>(rank), gap = values + 16;   // from one basis to the next
+  LowRankKeys keys;
+  keys.kv = kv, keys.layer = 1, keys.rank = rank, keys.pages = pages.addresses(), keys.kv_head = 1;
+  std::vector<std::byte> bases(2 * gap * kKvHeads);
+  const std::vector<float> basis_values = normal_values(gap * kKvHeads, 6, .1f);
+  cpu::store_kv(TensorType::f16, basis_values.data(), static_cast<int32_t>(basis_values.size()), bases.data());
+  Buffer<std::byte> bases_at(m, bases), rows(m, 2 * static_cast<size_t>(rank) * kTokens), work(m, keys.work_bytes());
+  Buffer<float> q(m, normal_values(n * kHeads, 9)), out(m, std::vector<float>(static_cast<size_t>(rank * kHeads)));
+  keys.basis = bases_at.ptr(), keys.rows = rows.ptr(), keys.work = work.ptr();
+  Made made;
+  made.products.resize(n * n), made.sums.resize(n);
+  (*m)->key_products(keys, kTokens, made.products.data(), made.sums.data());
+  (*m)->low_rank_rows(keys, 0, kTokens);
+  keys.kv_head = 0;
+  (*m)->low_rank_queries(keys, 2 * gap, kHeads, q.ptr(), out.ptr());
+  EXPECT_TRUE((*m)->synchronize().ok());
+  made.rows = floats(KvType::f16, rows.get(), static_cast<size_t>(rank) * kTokens);
+  made.slots = out.get();
+  return made;
+}
+
+TEST(GpuLowRank, ByHeadAsThePlainPath) {
+  for (const auto& [dim, rank] : {std::pair(16, 4), std::pair(32, 32), std::pair(80, 20), std::pair(128, 40)})
+    for (const KvType type : kKvTypes) {
+      if (!stores(type, dim)) continue;
+      SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+      const int32_t d = dim, r = rank;
+      const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return make_by_head(m, type, d, r); });
+      expect_near(got.products, expected.products, 1e-6);
+      expect_near(got.sums, expected.sums, 1e-5);
+      expect_near(got.rows, expected.rows, 1e-3);
+      expect_near(got.slots, expected.slots, 1e-5);
+    }
 }
 
 }  // namespace

@@ -182,8 +182,8 @@ TEST(GpuTopKeys, CountsWhatIsCommon) {
 constexpr Job kWeightsJobs[] = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false}, {1, 1, 64, 63, 1, 0, false}, {0, 0, 1, 0, 1, 0, false},
                                 {1, 1, 1200, 1188, 12, 0, false}, {0, 0, 70, 100, 12, 0, false}};
 
-// Of each job, rows or their mean.
-std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, bool mean) {
+// Of each job, rows or their mean, or the products.
+std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, bool mean, bool products = false) {
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
   const Pages pages(m, kv, 1200, 11);
   Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
@@ -199,6 +199,7 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, bo
   for (size_t i = 0; i < asked.size(); ++i) asked[i].out = out[i].data();
   KeysShape shape;
   set_shape(kv, ring, &shape);
+  shape.products = products;
   (*m)->key_weights(asked, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   for (std::vector<float>& o : out) {
@@ -218,6 +219,14 @@ TEST(GpuTopKeys, WeightsAndTheirMeans) {
           for (size_t i = 0; i < expected[j].size(); ++i)   // 0: behind the position, the same places
             ASSERT_NEAR(got[j][i], expected[j][i], 1e-4 * static_cast<double>(expected[j][i])) << "job " << j << " at " << i;
       }
+}
+
+TEST(GpuTopKeys, ProductsInPlaceOfWeights) {
+  for (const KvType type : kKvTypes) {
+    const auto [expected, got] = on_both(limits(64), [&](Machine* m) { return weights(m, type, 64, false, true); });
+    for (size_t j = 0; j < expected.size(); ++j)
+      for (size_t i = 0; i < expected[j].size(); ++i) ASSERT_NEAR(got[j][i], expected[j][i], 1e-5) << "job " << j << " at " << i;
+  }
 }
 
 #ifdef ORRERY_EMULATED

@@ -1,4 +1,4 @@
-// Low-rank keys (Backend::key_products, low_rank_rows, rebuild_keys), on every path, of every KV type and way of turning keys.
+// Low-rank keys (Backend::key_products, low_rank_rows, low_rank_queries, rebuild_keys), on every path, of every KV type and way of turning keys.
 //
 // The oracle reads the stored keys back with gguf's own dequantization, turns them back with angles of its own and sums in double.
 // Pages lie scattered, each before a guard page; so do rows, basis, slots and the memory to work in.
@@ -51,8 +51,9 @@ struct Rope {
 // A layer's pages among others, rows, a basis and the memory to work in.
 class Layer {
  public:
-  Layer(KvType type, int32_t dim, const Rope& rope, int32_t rank, uint64_t seed)
-      : kv{type, kLayers, kKvHeads, dim}, rope_(rope), width(static_cast<size_t>(kKvHeads * dim)), rank_(static_cast<size_t>(rank)),
+  // Of all its KV heads, or of one alone.
+  Layer(KvType type, int32_t dim, const Rope& rope, int32_t rank, uint64_t seed, int32_t kv_head = -1)
+      : kv{type, kLayers, kKvHeads, dim}, rope_(rope), width(static_cast<size_t>((kv_head < 0 ? kKvHeads : 1) * dim)), rank_(static_cast<size_t>(rank)),
         rows(rank_ * kTokens), basis(rank_ * width) {
     Random random(seed);
     std::vector<float> x(static_cast<size_t>(dim));
@@ -72,7 +73,7 @@ class Layer {
       for (float& v : x) v = random.normal() / std::sqrt(static_cast<float>(width));
       write(KvType::f16, x, reinterpret_cast<std::byte*>(basis.data() + r * width));
     }
-    keys.kv = kv, keys.rope = rope_.spec(), keys.layer = kLayer, keys.rank = rank;
+    keys.kv = kv, keys.rope = rope_.spec(), keys.layer = kLayer, keys.rank = rank, keys.kv_head = kv_head;
     keys.rows = {rows.ptr().address}, keys.basis = {basis.ptr().address}, keys.pages = addresses_.data();
     work_ = std::make_unique<Guarded<std::byte>>(keys.work_bytes());
     keys.work = work_->ptr();
@@ -83,7 +84,7 @@ class Layer {
   }
   Doubles key(int32_t token) const {   // (width) before RoPE
     Doubles all;
-    for (int32_t h = 0; h < kKvHeads; ++h) {
+    for (int32_t h = std::max(keys.kv_head, 0); h < std::max(keys.kv_head, 0) + keys.n_heads(); ++h) {
       const std::vector<float> one = read(kv.type, at(token, h), kv.head_dim);
       Doubles key(one.begin(), one.end());
       rope_.turn(key.data(), token, -1, 1 / static_cast<double>(rope_.magnitude));
@@ -128,63 +129,99 @@ struct Shape {
   Rope rope;
 };
 const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}}, {32, 32, {true, 32, 1.0f}}, {80, 7, {false, 40, 1.19f}}, {128, 48, {true, 64, 1.0f}}};
+const Rope kNoRope{false, 0, 1.0f};
 bool stores(KvType type, int32_t dim) { return type == KvType::f32 || type == KvType::f16 || dim % 32 == 0; }
 
 class CpuLowRank : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(CpuLowRank, ProductsAreThoseOfKeysTurnedBack) {
   for (const Shape& shape : kShapes)
-    for (const KvType type : kKvTypes) {
-      if (!stores(type, shape.dim)) continue;
-      SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)));
-      const Layer layer(type, shape.dim, shape.rope, shape.rank, 1);
-      const size_t n = layer.width;
-      for (const int32_t n_tokens : {1, kTokens}) {
-        Doubles expected(n * n);
-        for (int32_t t = 0; t < n_tokens; ++t) {
-          const Doubles key = layer.key(t);
+    for (const KvType type : kKvTypes)
+      for (const int32_t kv_head : {-1, 1}) {
+        if (!stores(type, shape.dim)) continue;
+        SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)));
+        const Layer layer(type, shape.dim, kv_head < 0 ? shape.rope : kNoRope, shape.rank, 1, kv_head);
+        const size_t n = layer.width;
+        for (const int32_t n_tokens : {1, kTokens}) {
+          Doubles expected(n * n), expected_sums(n), most(n);
+          for (int32_t t = 0; t < n_tokens; ++t) {
+            const Doubles key = layer.key(t);
+            for (size_t i = 0; i < n; ++i) expected_sums[i] += key[i], most[i] += std::fabs(key[i]);
+            for (size_t i = 0; i < n; ++i)
+              for (size_t j = 0; j < n; ++j) expected[i * n + j] += key[i] * key[j];
+          }
+          std::vector<float> first;
+          for (const int32_t n_threads : {1, 3}) {
+            Rig rig(GetParam(), n_threads, limits(layer.kv));
+            const Guarded<float> out(n * n), sums(n);
+            rig->key_products(layer.keys, n_tokens, out.data(), n_threads == 1 ? sums.data() : nullptr);
+            for (size_t i = 0; i < n && n_threads == 1; ++i) ASSERT_NEAR(static_cast<double>(sums.data()[i]), expected_sums[i], 1e-5 * most[i]);
+            const std::vector<float> found(out.data(), out.data() + n * n);
+            if (first.empty()) first = found;
+            ASSERT_EQ(found, first) << "threads show";
+          }
           for (size_t i = 0; i < n; ++i)
-            for (size_t j = 0; j < n; ++j) expected[i * n + j] += key[i] * key[j];
+            for (size_t j = 0; j < n; ++j)
+              ASSERT_NEAR(static_cast<double>(first[i * n + j]), expected[i * n + j], 1e-5 * std::sqrt(expected[i * n + i] * expected[j * n + j]) + 1e-6)
+                  << i << ", " << j;
         }
-        std::vector<float> first;
-        for (const int32_t n_threads : {1, 3}) {
-          Rig rig(GetParam(), n_threads, limits(layer.kv));
-          const Guarded<float> out(n * n);
-          rig->key_products(layer.keys, n_tokens, out.data());
-          const std::vector<float> found(out.data(), out.data() + n * n);
-          if (first.empty()) first = found;
-          ASSERT_EQ(found, first) << "threads show";
-        }
-        for (size_t i = 0; i < n; ++i)
-          for (size_t j = 0; j < n; ++j)
-            ASSERT_NEAR(static_cast<double>(first[i * n + j]), expected[i * n + j], 1e-5 * std::sqrt(expected[i * n + i] * expected[j * n + j]) + 1e-6)
-                << i << ", " << j;
       }
-    }
 }
 
 TEST_P(CpuLowRank, RowsAreProductsWithTheBasis) {
   for (const Shape& shape : kShapes)
-    for (const KvType type : kKvTypes) {
-      if (!stores(type, shape.dim)) continue;
-      SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)));
-      const Layer layer(type, shape.dim, shape.rope, shape.rank, 2), other(type, shape.dim, shape.rope, shape.rank, 2);
-      Rig rig(GetParam(), 2, limits(layer.kv));
-      rig->low_rank_rows(layer.keys, 0, kTokens);
-      for (int32_t t = 0; t < kTokens; t += 7) {
-        const Doubles key = layer.key(t), row = layer.row(t);
-        for (size_t r = 0; r < row.size(); ++r) {
-          const Doubles basis = layer.basis_row(r);
-          double product = 0, most = 0;
-          for (size_t i = 0; i < key.size(); ++i) product += key[i] * basis[i], most += std::fabs(key[i] * basis[i]);
-          ASSERT_NEAR(row[r], product, 5e-4 * std::fabs(product) + 1e-5 * most) << t << ", " << r;
+    for (const KvType type : kKvTypes)
+      for (const int32_t kv_head : {-1, 2}) {
+        if (!stores(type, shape.dim)) continue;
+        SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)));
+        const Rope& rope = kv_head < 0 ? shape.rope : kNoRope;
+        const int32_t rank = kv_head < 0 ? shape.rank : std::min(shape.rank, shape.dim);
+        const Layer layer(type, shape.dim, rope, rank, 2, kv_head), other(type, shape.dim, rope, rank, 2, kv_head);
+        Rig rig(GetParam(), 2, limits(layer.kv));
+        rig->low_rank_rows(layer.keys, 0, kTokens);
+        for (int32_t t = 0; t < kTokens; t += 7) {
+          const Doubles key = layer.key(t), row = layer.row(t);
+          for (size_t r = 0; r < row.size(); ++r) {
+            const Doubles basis = layer.basis_row(r);
+            double product = 0, most = 0;
+            for (size_t i = 0; i < key.size(); ++i) product += key[i] * basis[i], most += std::fabs(key[i] * basis[i]);
+            ASSERT_NEAR(row[r], product, 5e-4 * std::fabs(product) + 1e-5 * most) << t << ", " << r;
+          }
         }
+        // Bit by bit the same however they are asked for.
+        Rig single(GetParam(), 1, limits(layer.kv));
+        for (const int32_t first : {0, 3, 259}) single->low_rank_rows(other.keys, first, first == 0 ? 3 : first == 3 ? 259 : kTokens);
+        ASSERT_TRUE(std::equal(layer.rows.data(), layer.rows.data() + layer.rank_ * kTokens, other.rows.data()));
       }
-      // Bit by bit the same however they are asked for.
-      Rig single(GetParam(), 1, limits(layer.kv));
-      for (const int32_t first : {0, 3, 259}) single->low_rank_rows(other.keys, first, first == 0 ? 3 : first == 3 ? 259 : kTokens);
-      ASSERT_TRUE(std::equal(layer.rows.data(), layer.rows.data() + layer.rank_ * kTokens, other.rows.data()));
+}
+
+// Each by its KV head's basis, wherever the next one's lies.
+TEST_P(CpuLowRank, QueriesAreProductsWithTheirHeadsBasis) {
+  constexpr int32_t kGroup = 2, kHeads = kGroup * kKvHeads;
+  for (const Shape& shape : kShapes) {
+    const Layer layer(KvType::f16, shape.dim, kNoRope, shape.rank, 4, 0);
+    const auto dim = static_cast<size_t>(shape.dim), rank = static_cast<size_t>(shape.rank), gap = dim * rank + 24;   // halves
+    const Guarded<float> q(dim * kHeads), out(rank * kHeads);
+    Guarded<uint16_t> bases(gap * (kKvHeads - 1) + dim * rank);
+    fill_normal(q, 5);
+    for (int32_t h = 0; h < kKvHeads; ++h) {
+      std::vector<float> x(dim * rank);
+      Random random(static_cast<uint64_t>(h));
+      for (float& v : x) v = random.normal();
+      write(KvType::f16, x, reinterpret_cast<std::byte*>(bases.data() + static_cast<size_t>(h) * gap));
     }
+    LowRankKeys keys = layer.keys;
+    keys.basis = {bases.ptr().address};
+    Rig rig(GetParam(), 2, limits(layer.kv));
+    rig->low_rank_queries(keys, 2 * gap, kHeads, q.ptr(), out.ptr());
+    for (size_t h = 0; h < kHeads; ++h)
+      for (size_t r = 0; r < rank; ++r) {
+        const Doubles row = layer.halves(bases, h / kGroup * gap + r * dim, dim);
+        double product = 0, most = 0;
+        for (size_t i = 0; i < dim; ++i) product += row[i] * static_cast<double>(q.data()[h * dim + i]), most += std::fabs(row[i] * static_cast<double>(q.data()[h * dim + i]));
+        ASSERT_NEAR(static_cast<double>(out.data()[h * rank + r]), product, 1e-5 * most) << "head " << h << ", " << r;
+      }
+  }
 }
 
 TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {

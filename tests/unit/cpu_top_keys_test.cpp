@@ -169,7 +169,11 @@ class Store {
   int32_t n_pages() const { return static_cast<int32_t>(addresses_.size()); }
   float scale() const { return 1.7f / std::sqrt(static_cast<float>(format_.head_dim)); }
 
-  // (n_keys) of one query head at a position.
+  // (n_keys) of one query head at a position, scaled.
+  std::vector<double> products(int32_t layer, int32_t kv_head, int32_t n_keys, int32_t position, int32_t head) const {
+    return products(layer, position, head, keys_of(layer, kv_head, n_keys));
+  }
+  // And their softmax.
   std::vector<double> row(int32_t layer, int32_t kv_head, int32_t n_keys, int32_t position, int32_t head) const {
     return softmax(layer, position, head, keys_of(layer, kv_head, n_keys));
   }
@@ -211,7 +215,7 @@ class Store {
     }
     return keys;
   }
-  std::vector<double> softmax(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
+  std::vector<double> products(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
     const float* q = query(layer, position) + head * format_.head_dim;
     std::vector<double> row;
     for (const std::vector<float>& k : keys) {
@@ -223,6 +227,10 @@ class Store {
       }
       row.push_back(dot * scale());
     }
+    return row;
+  }
+  std::vector<double> softmax(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
+    std::vector<double> row = products(layer, position, head, keys);
     const double most = *std::max_element(row.begin(), row.end());
     double sum = 0;
     for (double& x : row) sum += x = std::exp(x - most);
@@ -771,13 +779,15 @@ std::vector<double> weights_of(const Store& store, int32_t group, const KeyWeigh
   return out;
 }
 
-std::vector<std::vector<float>> run_weights(Rig& rig, const Store& store, std::vector<KeyWeightsJob> jobs, int32_t group) {
+std::vector<std::vector<float>> run_weights(Rig& rig, const Store& store, std::vector<KeyWeightsJob> jobs, int32_t group, bool products = false) {
   std::vector<std::unique_ptr<Guarded<float>>> out;
   for (KeyWeightsJob& job : jobs) {
     out.push_back(std::make_unique<Guarded<float>>(static_cast<size_t>(job.n_keys * (job.mean ? 1 : job.n_positions * group))));
     job.out = out.back()->data();
   }
-  rig->key_weights(jobs, store.shape({}));
+  KeysShape shape = store.shape({});
+  shape.products = products;
+  rig->key_weights(jobs, shape);
   EXPECT_TRUE(rig->synchronize().ok());
   std::vector<std::vector<float>> found;
   for (const auto& o : out) found.emplace_back(o->data(), o->data() + o->size());
@@ -824,6 +834,39 @@ TEST_P(CpuTopKeys, WeightsAreCausalSoftmax) {
           else
             ASSERT_NEAR(found[j][i], expected[i], 2 * kClose * expected[i] + 1e-30) << "job " << j << " at " << i;
         }
+      }
+    }
+}
+
+// Products of every key, whether the position sees it or not, and no more: what stands behind them is guarded.
+TEST_P(CpuTopKeys, ProductsInPlaceOfWeights) {
+  for (const KvType type : kKvTypes)
+    for (const bool bounds : {false, true}) {
+      const KvFormat format{type, 2, 2, type == KvType::f16 ? 72 : 64};
+      Store store(format, 6, 1300, 32, 3);
+      store.bounds = bounds;
+      std::vector<float> both(2 * static_cast<size_t>(format.head_dim));   // K, and V below it
+      Random random(4);
+      for (int32_t i = 0; bounds && i < 4 * 1300; ++i) {
+        for (size_t d = 0; d < both.size(); ++d) both[d] = random.normal() + (d < both.size() / 2 ? 4.0f : -4.0f);
+        store.put(i % 2, i / 2 % 2, i / 4, both);
+      }
+      std::vector<float> damaged = store.key(1, 1, 70);
+      damaged[5] = NAN;
+      if (!bounds && (type == KvType::f32 || type == KvType::f16)) store.put(1, 1, 70, damaged);
+      Rig rig(GetParam(), 2, store.limits(1300));
+      const std::vector<KeyWeightsJob> jobs = {weights_job(store, 0, 0, 1, 0, 1, false), weights_job(store, 1, 1, 131, 60, 3, false),
+                                               weights_job(store, 0, 1, 1300, 5, 12, false)};
+      const auto found = run_weights(rig, store, jobs, 3, true);
+      for (size_t j = 0; j < jobs.size(); ++j) {
+        const float* at = found[j].data();
+        for (int32_t i = 0; i < 3 * jobs[j].n_positions; ++i)
+          for (const double x : store.products(jobs[j].layer, jobs[j].kv_head, jobs[j].n_keys, jobs[j].first_position + i / 3, jobs[j].kv_head * 3 + i % 3)) {
+            if (std::isnan(x))
+              ASSERT_EQ(*at++, -INFINITY) << "job " << j;
+            else
+              ASSERT_NEAR(*at++, x, bounds ? 2e-4 : 2e-5) << "job " << j;
+          }
       }
     }
 }

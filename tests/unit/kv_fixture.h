@@ -69,8 +69,9 @@ class MemoryBackend final : public Backend {
   void digest(Span<const DigestJob>, const DigestShape&) override {}
   void top_keys(Span<const TopKeysJob>, const TopKeysShape&) override {}
   void key_weights(Span<const KeyWeightsJob>, const KeysShape&) override {}
-  void key_products(const LowRankKeys&, int32_t, float*) override {}
+  void key_products(const LowRankKeys&, int32_t, float*, float*) override {}
   void low_rank_rows(const LowRankKeys&, int32_t, int32_t) override {}
+  void low_rank_queries(const LowRankKeys&, uint64_t, int32_t, Ptr<const float>, Ptr<float>) override {}
   void rebuild_keys(const LowRankKeys&, int32_t, KvType, Span<const RebuiltRun>) override {}
   void swiglu(Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}

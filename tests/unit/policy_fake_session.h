@@ -243,7 +243,6 @@ class FakeSession final : public Heads {
     return ok_status();
   }
 
-  // As the engine gives them: of pages differences from the best, and what is far below the best not at all.
   Status scores(Span<const ScoresQuery> queries) override {
     const PageDigests digests = policy_->digests();
     for (const ScoresQuery& query : queries) {
@@ -264,8 +263,6 @@ class FakeSession final : public Heads {
         const float* first = &logits[size_t{g} * (query.position + 1) + query.first * page];
         float* row = query.out + size_t{g} * query.n;
         for (uint32_t i = 0; i < query.n; ++i) row[i] = *std::max_element(first + i * page, first + (i + 1) * page);
-        const float most = *std::max_element(row, row + query.n);
-        for (uint32_t i = 0; i < query.n; ++i) row[i] = row[i] < most - 600 ? -INFINITY : row[i] - (query.pages ? most : 0);
       }
     }
     return ok_status();
