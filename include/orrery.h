@@ -340,6 +340,10 @@ typedef struct orrery_session orrery_session;
      "raas"         pages, of which those go that the answer has not looked at for the longest time (RaaS): page 16, digest,
                     sinks, window and first_layers as "freekv", stamp threshold (or top), threshold .0001, top .5, prompt
                     compete (or keep, where the budget holds it)
+     "loki"         tokens that every step's query chooses by the first dimensions of their keys, which are turned by each head's
+                    principal components and stay on the device, and count (Loki): rank (a quarter of a key, or less where the
+                    budget is small; in fours), reduce mean (or max), sinks 0, window 32 (tokens, at most a quarter),
+                    first_layers 0
      "omnikv"       filter layers whole, the others what the filter before them finds at every step (OmniKV): filters (2+8+18
                     of 32, as the budget has it), behind 1 (the layer behind a filter whole, too; 0 where the budget is
                     small), refresh 1, tail 0

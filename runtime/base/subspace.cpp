@@ -120,7 +120,8 @@ void Subspace::find(const float* matrix, float* basis) noexcept {
     double* row = products_.data();
     std::fill(row, row + n, 0.0);
     for (int64_t i = 0; i < width_; ++i) add_times(weights[i], rows_.data() + i * n, row, n);
-    std::transform(row, row + n, basis + r * n, [](double x) { return static_cast<float>(x); });
+    const double largest = *std::max_element(row, row + n, [](double a, double b) { return std::fabs(a) < std::fabs(b); });
+    std::transform(row, row + n, basis + r * n, [largest](double x) { return static_cast<float>(largest < 0 ? -x : x); });
   }
 }
 

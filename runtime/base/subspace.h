@@ -14,7 +14,7 @@ namespace orrery {
 class Subspace {
  public:
   Subspace(int64_t n, int64_t rank);
-  // basis (rank, n): orthonormal rows, the largest first. They are 0 where the matrix has fewer directions, and all where it is not
+  // basis (rank, n): orthonormal rows, the largest first, whose largest component is positive (the first of equal ones). They are 0 where the matrix has fewer directions, and all where it is not
   // finite. Allocates nothing; one call at a time.
   void find(const float* matrix, float* basis) noexcept;
 

@@ -32,6 +32,11 @@ uint64_t left_bytes(const model::Hyperparameters& h, int64_t stride) {
 struct Beside {
   kv::DigestSpec digests;
   kv::LowRankSpec low_rank;
+  bool rebuilds() const { return low_rank.rank > 0 && !low_rank.by_head; }
+  // Of a layer's queries as rows are of keys.
+  uint64_t projected_bytes(const model::Hyperparameters& h) const {
+    return low_rank.by_head ? align_up(static_cast<uint64_t>(h.n_heads) * low_rank.rank * sizeof(float), kv::kArenaAlignment) : 0;
+  }
 };
 Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) {
   const policy::PageDigests asked = policy.digests();
@@ -43,6 +48,8 @@ Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) 
                     asked.heads};
   if (asked.rank == 0) return beside;
   beside.low_rank.rank = asked.rank;
+  beside.low_rank.by_head = asked.kind == policy::PageDigest::low_rank;
+  if (beside.low_rank.by_head) beside.digests.heads.clear();   // rows are what pages of a token are found by
   for (const uint32_t head : asked.heads) {
     const uint32_t layer = head / static_cast<uint32_t>(h.n_kv_heads);
     if (beside.low_rank.layers.empty() || beside.low_rank.layers.back() != layer) beside.low_rank.layers.push_back(layer);
@@ -82,7 +89,8 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
     bytes.staging = kv::LowRank::region_bytes(beside.low_rank, fetched, n_context) -
                     align_up(kv::LowRank::bytes_of(beside.low_rank, fetched, n_context), kv::kArenaAlignment);
     slots = slots_beside(beside, slots, format, n_context);
-    bytes.staging += kv::Refills::staging_bytes(fetched, staging_tokens(*policy.value(), slots), beside.low_rank.rank > 0);
+    bytes.staging += kv::Refills::staging_bytes(fetched, staging_tokens(*policy.value(), slots), beside.rebuilds());
+    bytes.queries += beside.projected_bytes(h);
   }
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   if (policy.ok()) {
@@ -106,7 +114,7 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   const uint64_t q = policy.ok() && policy.value()->asks_before_attend() ? 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float) : 0;
   const uint64_t scores = policy.ok() ? policy.value()->score_bytes(static_cast<uint32_t>(h.n_heads / h.n_kv_heads)) : 0;
   return store + step + refills + q + scores + staging * sizeof(HostPiece) + kv::Digests::host_bytes(beside.digests, heads, n_context) +
-         kv::LowRank::host_bytes(beside.low_rank, kv_format(h, options.kv_type), backend);
+         kv::LowRank::host_bytes(beside.low_rank, kv_format(h, options.kv_type), n_context, backend);
 }
 
 Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
@@ -123,12 +131,15 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   if (beside.low_rank.rank > 0) {
     ORRERY_ASSIGN(r->low_rank_, kv::LowRank::make(&runtime.arena(), beside.low_rank, pages->format(), rope, n_context));
   }
+  if (const uint64_t bytes = beside.projected_bytes(h)) {
+    ORRERY_ASSIGN(r->projected_, kv::ArenaRegion::take(&runtime.arena(), bytes, "the session's queries by low-rank keys"));
+  }
   const uint64_t n_slots = slots_beside(beside, resident_slots(h, options, n_context), r->format_, n_context);
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
   if (const uint64_t staging = staging_tokens(*r->policy_, n_slots)) {
     ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
     ORRERY_ASSIGN(r->refills_,
-                  kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, r->low_rank_.get()));
+                  kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, beside.rebuilds() ? r->low_rank_.get() : nullptr));
     r->misses_.reserve(n_context);
   }
   if (needs.query_rows > 0) {
@@ -273,22 +284,43 @@ Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
 template <class Job>
 void Resident::set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const {
   const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
-  job->layer = q_ ? 0 : static_cast<int32_t>(head / n_kv_heads);
+  job->layer = q_ || projected_.bytes() > 0 ? 0 : static_cast<int32_t>(head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
-  job->tiles = digests_->tiles(head);
-  job->offset = first_page * digests_->digest_bytes();   // they lie one behind the other
+  job->tiles = digests_ ? digests_->tiles(head) : low_rank_->tiles(head);
+  job->offset = first_page * (digests_ ? digests_->digest_bytes() : 2 * low_rank_->rank());   // they lie one behind the other
   job->n_keys = static_cast<int32_t>(n_pages);
   job->first_position = static_cast<int32_t>(position);
   job->n_positions = 1;
 }
 
-void Resident::set_pages(KeysShape* shape) const {
-  shape->kv = digests_->format();
-  shape->bounds = digests_->kind() != DigestKind::mean;
+// `head`: of the layer that is asked about, where queries are projected.
+void Resident::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
+  shape->bounds = digests_ && digests_->kind() != DigestKind::mean;
   shape->keys_alone = !shape->bounds;
+  if (digests_) {
+    shape->kv = digests_->format();
+    return;
+  }
+  const model::Hyperparameters& h = model_->hyper();
+  const uint32_t layer = head / static_cast<uint32_t>(h.n_kv_heads), n_rows = static_cast<uint32_t>(ring_.n_rows);
+  const Ptr<const float> q = q_ ? q_ : Ptr<const float>(ring_.data + uint64_t{layer * n_rows + position % n_rows} * static_cast<uint64_t>(h.q_dim()));
+  const Ptr<float> projected{projected_.data().address};
+  low_rank_->project(&model_->runtime().backend(), layer, h.n_heads, q, projected);
+  shape->kv.type = KvType::f16;
+  shape->kv.head_dim = static_cast<int32_t>(low_rank_->rank());
+  shape->queries = {projected, 1};
 }
 
 Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
+  const auto layer_of = [&](size_t i) { return queries[i].head / static_cast<uint32_t>(model_->hyper().n_kv_heads); };
+  for (size_t begin = 0, end = 0; begin < queries.size(); begin = end) {   // projected queries are of one layer
+    while (end < queries.size() && (digests_ || layer_of(end) == layer_of(begin))) ++end;
+    ORRERY_TRY(find_pages(queries.subspan(begin, end - begin), rule));
+  }
+  return ok_status();
+}
+
+Status Resident::find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
   jobs_.clear();
   for (const policy::PageQuery& query : queries) {
     TopKeysJob job;
@@ -299,7 +331,7 @@ Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::
   }
   TopKeysShape shape;
   static_cast<KeysShape&>(shape) = keys_shape();
-  set_pages(&shape);
+  set_pages(queries[0].head, queries[0].position, &shape);
   if (!rule.scaled) shape.scale = 1.0f;
   shape.scoring = key_scoring(rule);
   Backend& backend = model_->runtime().backend();
@@ -325,7 +357,7 @@ Status Resident::scores(Span<const policy::ScoresQuery> queries) {
   }
   KeysShape shape = keys_shape();
   shape.products = true;
-  if (queries[0].pages) set_pages(&shape);
+  if (queries[0].pages) set_pages(queries[0].head, queries[0].position, &shape);
   if (!queries[0].scaled) shape.scale = 1.0f;
   Backend& backend = model_->runtime().backend();
   backend.key_weights(weights_jobs_, shape);

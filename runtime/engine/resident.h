@@ -38,7 +38,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope);
   // Device memory, and the two parts of the KV among it. digests: with low-rank keys. staging: with room to work on these.
-  // queries: the last ones, and the scores of watched heads.
+  // queries: the last ones, as they are and projected, and the scores of watched heads.
   struct Bytes {
     uint64_t full_kv = 0, compressed_kv = 0, digests = 0, staging = 0, queries = 0;
     uint64_t all() const { return full_kv + compressed_kv + digests + staging + queries; }
@@ -48,6 +48,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   static uint64_t host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context);
 
   const kv::HeadStore& store() const { return *store_; }
+  const kv::LowRank* low_rank() const { return low_rank_.get(); }   // or null
   bool settled() const { return settled_; }
   uint64_t bytes() const;   // of KV, and of what finds it and rebuilds it
   uint64_t used_bytes() const;
@@ -104,7 +105,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
   KeysShape keys_shape() const;
   template <class Job>
   void set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const;
-  void set_pages(KeysShape* shape) const;
+  void set_pages(uint32_t head, uint32_t position, KeysShape* shape);
+  Status find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule);
 
   // policy::Heads
   uint32_t n_queries() const override { return known_queries(n_tokens_); }
@@ -132,6 +134,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
+  kv::ArenaRegion projected_;                      // (n_heads, rank) a layer's queries, where rows of low-rank keys find tokens
   kv::ArenaRegion left_region_;                    // (policy's n_watched) LeftWeights
   int64_t left_stride_ = 0;
   std::vector<uint32_t> watched_;

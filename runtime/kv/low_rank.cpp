@@ -12,29 +12,49 @@ namespace orrery::kv {
 
 namespace {
 
-uint64_t width_of(const KvFormat& format) { return static_cast<uint64_t>(format.n_kv_heads) * static_cast<uint64_t>(format.head_dim); }
-// Of a layer, in halves.
+constexpr uint32_t kTile = static_cast<uint32_t>(kPageTokens);
+
+uint64_t heads_beside(const LowRankSpec& spec, const KvFormat& format) { return spec.by_head ? 1 : static_cast<uint64_t>(format.n_kv_heads); }
+uint64_t units_of(const LowRankSpec& spec, const KvFormat& format) {
+  return spec.layers.size() * (static_cast<uint64_t>(format.n_kv_heads) / heads_beside(spec, format));
+}
+uint64_t width_of(const LowRankSpec& spec, const KvFormat& format) { return heads_beside(spec, format) * static_cast<uint64_t>(format.head_dim); }
+// Of a unit, in halves.
 uint64_t rows_bytes(const LowRankSpec& spec, uint32_t n_context) { return 2 * uint64_t{n_context} * spec.rank; }
-uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2 * width_of(format) * spec.rank; }
+uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2 * width_of(spec, format) * spec.rank; }
 uint64_t work_at(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   return align_up(LowRank::bytes_of(spec, format, n_context), kArenaAlignment);
 }
 LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope) {
   LowRankKeys keys;
-  keys.kv = format, keys.rope = rope, keys.rank = static_cast<int32_t>(spec.rank);
+  keys.kv = format, keys.rank = static_cast<int32_t>(spec.rank);
+  if (spec.by_head)
+    keys.kv_head = 0;
+  else
+    keys.rope = rope;
   return keys;
 }
-// Layers whose bases are looked for at once: a processor each, or those that the backend has anyhow.
-size_t n_at_once(const LowRankSpec& spec, const Backend& backend) {
+// Units whose bases are looked for at once: a processor each, or those that the backend has anyhow.
+size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const Backend& backend) {
   const BackendInfo info = backend.info();
   const int32_t n = info.unified_memory ? info.n_threads : os::available_processors();
-  return std::clamp<size_t>(static_cast<size_t>(std::max(n, 1)), 1, std::max<size_t>(spec.layers.size(), 1));
+  return std::clamp<size_t>(static_cast<size_t>(std::max(n, 1)), 1, std::max<size_t>(units_of(spec, format), 1));
+}
+
+// Products of dimensions (width, width), summed over n keys, become what is left of them when the keys' mean is taken off.
+void take_off_mean(const std::vector<float>& sums, uint32_t n, std::vector<float>* products) {
+  const size_t width = sums.size();
+  for (size_t i = 0; i < width; ++i)
+    for (size_t j = 0; j < width; ++j) {
+      float& x = (*products)[i * width + j];
+      x = static_cast<float>(static_cast<double>(x) - static_cast<double>(sums[i]) * static_cast<double>(sums[j]) / n);
+    }
 }
 
 }  // namespace
 
 uint64_t LowRank::bytes_of(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
-  return spec.rank == 0 ? 0 : spec.layers.size() * (rows_bytes(spec, n_context) + basis_bytes(spec, format));
+  return spec.rank == 0 ? 0 : units_of(spec, format) * (rows_bytes(spec, n_context) + basis_bytes(spec, format));
 }
 
 uint64_t LowRank::region_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
@@ -42,14 +62,30 @@ uint64_t LowRank::region_bytes(const LowRankSpec& spec, const KvFormat& format, 
   return work_at(spec, format, n_context) + align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment);
 }
 
-uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, const Backend& backend) {
+uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Backend& backend) {
   if (spec.rank == 0) return 0;
-  const uint64_t width = width_of(format), each = width * width * sizeof(float) + 3 * width * (spec.rank + 16) * sizeof(double);
-  return n_at_once(spec, backend) * each;
+  const uint64_t width = width_of(spec, format), each = width * width * sizeof(float) + 3 * width * (spec.rank + 16) * sizeof(double);
+  const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTile) * sizeof(uint64_t) : 0;
+  return n_at_once(spec, format, backend) * each + tiles;
 }
 
 LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region)
-    : spec_(spec), format_(format), rope_(rope), n_context_(n_context), region_(std::move(region)) {}
+    : spec_(spec), format_(format), rope_(rope), n_context_(n_context), region_(std::move(region)) {
+  if (!spec.by_head) return;
+  n_tiles_ = div_up(n_context, kTile);
+  for (size_t i = 0; i < n_units(); ++i)
+    for (uint32_t tile = 0; tile < n_tiles_; ++tile) tiles_.push_back(unit(i, nullptr).rows.address + 2 * uint64_t{tile} * kTile * spec.rank);
+}
+
+size_t LowRank::n_units() const { return units_of(spec_, format_); }
+
+size_t LowRank::unit_of(uint32_t head) const {
+  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
+  const auto at = static_cast<size_t>(std::lower_bound(spec_.layers.begin(), spec_.layers.end(), head / n_kv_heads) - spec_.layers.begin());
+  return spec_.by_head ? at * n_kv_heads + head % n_kv_heads : at;
+}
+
+uint64_t LowRank::unit_bytes() const { return basis_bytes(spec_, format_) + rows_bytes(spec_, n_context_); }
 
 Result<std::unique_ptr<LowRank>> LowRank::make(Arena* arena, const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope,
                                                uint32_t n_context) {
@@ -61,10 +97,12 @@ uint64_t LowRank::bytes() const { return work_at(spec_, format_, n_context_); }
 
 uint64_t LowRank::used_bytes() const { return n_tokens_ > 0 ? bytes_of(spec_, format_, n_tokens_) : 0; }
 
-LowRankKeys LowRank::layer(size_t i, const PageTable* reservoir) const {
+LowRankKeys LowRank::unit(size_t i, const PageTable* reservoir) const {
   LowRankKeys keys = shape_of(spec_, format_, rope_);
-  keys.layer = static_cast<int32_t>(spec_.layers[i]);
-  keys.basis = region_.data() + i * (basis_bytes(spec_, format_) + rows_bytes(spec_, n_context_));
+  const size_t of_layer = spec_.by_head ? static_cast<size_t>(format_.n_kv_heads) : 1;
+  keys.layer = static_cast<int32_t>(spec_.layers[i / of_layer]);
+  if (spec_.by_head) keys.kv_head = static_cast<int32_t>(i % of_layer);
+  keys.basis = region_.data() + i * unit_bytes();
   keys.rows = keys.basis + basis_bytes(spec_, format_);
   keys.work = region_.data() + work_at(spec_, format_, n_context_);
   if (reservoir) keys.pages = reservoir->view().pages;
@@ -72,19 +110,21 @@ LowRankKeys LowRank::layer(size_t i, const PageTable* reservoir) const {
 }
 
 Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
-  const size_t n_layers = spec_.layers.size(), width = width_of(format_), n_threads = n_at_once(spec_, *backend);
+  const size_t width = width_of(spec_, format_), n_threads = n_at_once(spec_, format_, *backend);
   std::vector<std::vector<float>> products(n_threads, std::vector<float>(width * width)), bases(n_threads, std::vector<float>(spec_.rank * width));
+  std::vector<std::vector<float>> sums(n_threads, std::vector<float>(width));
   std::vector<Subspace> finders(n_threads, Subspace(static_cast<int64_t>(width), spec_.rank));
   std::vector<uint16_t> halves(spec_.rank * width);
   // Where there are no threads to be had one after the other will do.
   auto pool = ThreadPool::make(static_cast<int32_t>(n_threads), static_cast<int32_t>(n_threads));
-  for (size_t first = 0; first < n_layers; first += n_threads) {
-    const size_t n = std::min(n_threads, n_layers - first);
+  for (size_t first = 0; first < n_units(); first += n_threads) {
+    const size_t n = std::min(n_threads, n_units() - first);
     for (size_t i = 0; i < n; ++i)
-      backend->key_products(layer(first + i, &reservoir), static_cast<int32_t>(n_tokens), products[i].data());
+      backend->key_products(unit(first + i, &reservoir), static_cast<int32_t>(n_tokens), products[i].data(), spec_.by_head ? sums[i].data() : nullptr);
     ORRERY_TRY(backend->synchronize());
     const auto find = [&](int64_t i, int32_t) {
       const auto at = static_cast<size_t>(i);
+      if (spec_.by_head) take_off_mean(sums[at], n_tokens, &products[at]);
       finders[at].find(products[at].data(), bases[at].data());
     };
     if (pool.ok()) {
@@ -94,7 +134,7 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
     }
     for (size_t i = 0; i < n; ++i) {
       std::transform(bases[i].begin(), bases[i].end(), halves.begin(), float_to_half);
-      backend->upload(layer(first + i, nullptr).basis, halves.data(), 2 * halves.size());
+      backend->upload(unit(first + i, nullptr).basis, halves.data(), 2 * halves.size());
     }
   }
   n_tokens_ = 0;
@@ -103,15 +143,17 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
 }
 
 void LowRank::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
-  for (size_t i = 0; i < spec_.layers.size(); ++i)
-    backend->low_rank_rows(layer(i, &reservoir), static_cast<int32_t>(n_tokens_), static_cast<int32_t>(n_tokens));
+  for (size_t i = 0; i < n_units(); ++i)
+    backend->low_rank_rows(unit(i, &reservoir), static_cast<int32_t>(n_tokens_), static_cast<int32_t>(n_tokens));
   n_tokens_ = std::max(n_tokens_, n_tokens);
 }
 
+void LowRank::project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<const float> q, Ptr<float> out) const {
+  backend->low_rank_queries(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), unit_bytes(), n_heads, q, out);
+}
+
 void LowRank::rebuild(Backend* backend, uint32_t head, KvType slot_type, Span<const RebuiltRun> runs) {
-  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
-  const auto found = std::lower_bound(spec_.layers.begin(), spec_.layers.end(), head / n_kv_heads);
-  backend->rebuild_keys(layer(static_cast<size_t>(found - spec_.layers.begin()), nullptr), static_cast<int32_t>(head % n_kv_heads), slot_type, runs);
+  backend->rebuild_keys(unit(unit_of(head), nullptr), static_cast<int32_t>(head % static_cast<uint32_t>(format_.n_kv_heads)), slot_type, runs);
 }
 
 void LowRank::copy_from(Backend* backend, const LowRank& other) {

@@ -1,8 +1,10 @@
-// Low-rank keys of a session on the device: for each layer that has them a basis, which keys of all its KV heads share, and a row
-// for each token; the product is the token's keys before RoPE, nearly (LowRankKeys). The reservoir holds the keys themselves; what
-// is rebuilt saves their half of a transfer.
+// Low-rank keys of a session on the device: a basis, and a row for each token (LowRankKeys). The reservoir holds the keys themselves.
+// - Of a layer: its KV heads share a basis, and the product with it is the token's keys before RoPE, nearly. What is rebuilt saves their
+//   half of a transfer. The basis has the directions that hold most of the keys.
+// - Of a head: rows are what its keys, behind RoPE, come to in the directions along which they differ most, the principal components of
+//   the keys; the mean is not taken off, which would add the same to all of a query's products. Rows find what is fetched whole.
 //
-// The basis is that of the keys that were there when it was made, and stays until the next time; rows can be added. The memory is one
+// A basis is that of the keys that were there when it was made, and stays until the next time; rows can be added. The memory is one
 // region of the arena, taken when the session opens; settle() takes host memory besides.
 #pragma once
 
@@ -22,6 +24,7 @@ namespace orrery::kv {
 struct LowRankSpec {
   uint32_t rank = 0;
   std::vector<uint32_t> layers;   // ascending
+  bool by_head = false;           // every KV head of them for itself
 };
 
 class LowRank {
@@ -32,29 +35,44 @@ class LowRank {
   // Of keys in pages of `format` that went through `rope`, whose frequencies outlive this.
   static Result<std::unique_ptr<LowRank>> make(Arena* arena, const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope,
                                                uint32_t n_context);
-  static uint64_t host_bytes(const LowRankSpec& spec, const KvFormat& format, const Backend& backend);   // that settle() takes, about
+  // With what settle() takes, about.
+  static uint64_t host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Backend& backend);
 
   uint64_t bytes() const;                           // of rows and bases
   uint64_t used_bytes() const;
   uint32_t n_tokens() const { return n_tokens_; }   // that have rows
+  uint32_t rank() const { return spec_.rank; }
+  bool by_head() const { return spec_.by_head; }
 
   // Basis and rows anew, of the reservoir's first n_tokens.
   Status settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
   // Rows up to n_tokens.
   void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
-  // Tokens of a head that have rows, in slots of `slot_type`.
+  // Rows by head: addresses of the head's tiles of kPageTokens rows, one behind the other, as keys without V.
+  const uint64_t* tiles(uint32_t head) const { return tiles_.data() + unit_of(head) * n_tiles_; }
+  // (rank, head_dim) halves on the device.
+  Ptr<const std::byte> basis(uint32_t head) const { return unit(unit_of(head), nullptr).basis; }
+  // A layer's queries (n_heads, head_dim) become (n_heads, rank), to be multiplied with rows by head.
+  void project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<const float> q, Ptr<float> out) const;
+  // Rows by layer: tokens of a head that have some, in slots of `slot_type`.
   void rebuild(Backend* backend, uint32_t head, KvType slot_type, Span<const RebuiltRun> runs);
   // Takes over what `other`, of the same shape, holds.
   void copy_from(Backend* backend, const LowRank& other);
 
  private:
   LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region);
-  LowRankKeys layer(size_t i, const PageTable* reservoir) const;
+  // Whatever has a basis: a layer, or a head of one.
+  size_t n_units() const;
+  size_t unit_of(uint32_t head) const;
+  uint64_t unit_bytes() const;
+  LowRankKeys unit(size_t i, const PageTable* reservoir) const;
   LowRankSpec spec_;
   KvFormat format_;
   RopeSpec rope_;
   uint32_t n_context_, n_tokens_ = 0;
   ArenaRegion region_;
+  size_t n_tiles_ = 0;
+  std::vector<uint64_t> tiles_;   // (units, n_tiles_) of rows by head
 };
 
 }  // namespace orrery::kv

@@ -8,7 +8,6 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr uint32_t kLeastPages = 4;    // of a head: the one that is written, one behind it, one candidate, one more
 constexpr uint32_t kFewPages = 16;     // fewer of them: pages are made smaller
 
 }  // namespace
@@ -19,18 +18,22 @@ Status PageSettings::read(OptionReader* reader) {
   uint32_t size = 0, digest = deviation;
   ORRERY_TRY(reader->choice("page", {kPages, 6}, &size));
   ORRERY_TRY(reader->choice("digest", {kDigests, 2}, &digest));
+  if (reader->given("page")) page = size > 0 ? 2u << size : 0;
+  deviation = digest == 1;
+  return read_kept(reader);
+}
+
+Status PageSettings::read_kept(OptionReader* reader) {
   ORRERY_TRY(reader->count("sinks", 0, 1u << 20, &sinks));
   ORRERY_TRY(reader->count("window", 1, 1u << 20, &window));
   ORRERY_TRY(reader->count("first_layers", 0, 4096, &first_layers));
-  if (reader->given("page")) page = size > 0 ? 2u << size : 0;
-  deviation = digest == 1;
   first_layers_given = reader->given("first_layers");
   return ok_status();
 }
 
 PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PageSettings& settings)
     : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context),
-      budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes) {
+      budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes), head_dim_(shape.head_dim) {
   const uint64_t n = rings_.n_other_heads();
   budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
   everything_ = budget.share >= 1.0 && budget_.max_slots >= n * n_context_;
@@ -56,22 +59,22 @@ PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& bud
 }
 
 Status PagedPolicy::check() const {
-  const uint64_t least = kLeastPages * uint64_t{settings_.page};
+  const uint64_t least = least_tokens();
   if (full_.size() * uint64_t{n_context_} <= budget_.max_slots &&
       (heads_.empty() || slots_at(n_context_) >= std::min<uint64_t>(least, n_context_)))
     return ok_status();
   const uint64_t slots = rings_.slots() + full_.size() * uint64_t{n_context_} + heads_.size() * least + digest_slots(n_context_, settings_.page);
   if (budget_.slot_bytes > 0)
     return error(Code::invalid_argument,
-                 "policy %s: %zu heads with %u pages of %u tokens, digests of %u tokens and %zu whole heads take %llu bytes of KV, which "
+                 "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu bytes of KV, which "
                  "a KV budget of %llu bytes does not hold",
-                 name_, heads_.size(), kLeastPages, settings_.page, n_context_, full_.size(),
+                 name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(),
                  static_cast<unsigned long long>(slots * slot_bytes_),
                  static_cast<unsigned long long>((budget_.max_slots + rings_.slots()) * slot_bytes_));
   return error(Code::invalid_argument,
-               "policy %s: %zu heads with %u pages of %u tokens, digests of %u tokens and %zu whole heads take %llu slots, which a KV "
+               "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu slots, which a KV "
                "budget of %g (%llu slots) does not hold; it must be at least %.3f",
-               name_, heads_.size(), kLeastPages, settings_.page, n_context_, full_.size(), static_cast<unsigned long long>(slots),
+               name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(), static_cast<unsigned long long>(slots),
                budget_.share, static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
 }
 
@@ -112,7 +115,9 @@ void PagedPolicy::select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector
 }
 
 uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
-  return div_up(heads_.size() * (n_tokens / page) * digest_bytes_, slot_bytes_);
+  // A digest is two vectors.
+  const uint64_t values = settings_.rank > 0 ? settings_.rank * (n_tokens + head_dim_) : n_tokens / page * 2 * head_dim_;
+  return div_up(heads_.size() * values * digest_bytes_, 2 * head_dim_ * slot_bytes_);
 }
 
 uint64_t PagedPolicy::room() const { return budget_.max_slots - std::min(budget_.max_slots, full_.size() * uint64_t{n_context_}); }
@@ -127,8 +132,7 @@ uint64_t PagedPolicy::slots_at(uint32_t n_tokens) const {
   const auto left = [this](uint64_t slots, uint32_t n) {
     return (slots - std::min(slots, digest_slots(n, settings_.page))) / std::max<uint64_t>(heads_.size(), 1);
   };
-  const uint64_t least = kLeastPages * uint64_t{settings_.page};
-  return std::min({std::max(left(share_at(n_tokens), n_tokens), least), left(room(), n_context_), uint64_t{n_context_}});
+  return std::min({std::max(left(share_at(n_tokens), n_tokens), least_tokens()), left(room(), n_context_), uint64_t{n_context_}});
 }
 
 double PagedPolicy::least_share(uint64_t slots) const {

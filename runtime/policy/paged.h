@@ -1,13 +1,14 @@
 // What policies share whose heads hold whole pages of the text, by digests of all of them that stay on the device (pages.cpp,
-// raas.cpp): which heads hold pages and which everything, how large pages are and how many of them a head has room for, and
+// raas.cpp; tokens.h: pages are single tokens, and low-rank keys their digests): which heads hold pages and which everything, how large pages are and how many of them a head has room for, and
 // which of its slots are whose at first.
 //
 // A head's slots are pages in any order, the first ones, the last whole ones and those between, then the page that is being
-// written. What a budget comes to counts digests: 1 / page of full KV in F16. First pages and window are at most a quarter of a
+// written. What a budget comes to counts digests: 1 / page of full KV in F16; of low-rank keys rank / (2 head_dim), and bases. First pages and window are at most a quarter of a
 // head's slots each, a page is 16 or 8 tokens where a head would hold few of 32, and the first layers are only whole by themselves
 // where they and the digests take no more than half of the budget.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,10 @@ struct PageSettings {
   uint32_t page = 0;                   // 0: 32, or less
   uint32_t sinks = 512, window = 512, first_layers = 1;
   bool deviation = false;              // digests are middle and mean deviation
+  uint32_t rank = 0;                   // pages are of one token, digests low-rank keys; 0: they are not
   // Those that every such policy has; given: by the options, and not by what the budget holds.
   Status read(OptionReader* reader);
+  Status read_kept(OptionReader* reader);   // of these, what is kept whatever the scores
   bool first_layers_given = false;
 };
 
@@ -65,6 +68,8 @@ class PagedPolicy : public Policy {
  private:
   // Slots that digests of n tokens take, of all heads.
   uint64_t digest_slots(uint32_t n_tokens, uint32_t page) const;
+  // Tokens of a head, of a few pages: the one that is written, one behind it, one candidate, one more.
+  uint64_t least_tokens() const { return 4 * std::max<uint64_t>(settings_.page, 4); }
   // Slots of all paged heads, digests included: what the plan has, and their share at n tokens.
   uint64_t room() const;
   uint64_t share_at(uint32_t n_tokens) const;
@@ -73,7 +78,7 @@ class PagedPolicy : public Policy {
   double least_share(uint64_t slots) const;
 
   Budget budget_;                        // max_slots: without windows
-  uint64_t slot_bytes_, digest_bytes_;
+  uint64_t slot_bytes_, digest_bytes_, head_dim_;
   bool everything_ = false;
 };
 

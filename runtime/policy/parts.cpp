@@ -142,13 +142,13 @@ void TailedPolicy::end_settling(size_t most) {
   misses_.reserve(most);
 }
 
-Status TailedPolicy::refill(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted,
-                            uint64_t visible_at) {
+Status refill_selection(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted, uint64_t visible_at,
+                        std::vector<uint8_t>* marks, std::vector<Replacement>* misses, Report* report) {
   const Span<const uint32_t> held = heads->positions(head).subspan(first_slot, wanted.size());
-  plan_misses(held, wanted, first_slot, &marks_, &misses_);
-  report_.wanted_tokens += wanted.size();
-  report_.missed_tokens += misses_.size();
-  return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
+  plan_misses(held, wanted, first_slot, marks, misses);
+  report->wanted_tokens += wanted.size();
+  report->missed_tokens += misses->size();
+  return misses->empty() ? ok_status() : heads->refill(head, *misses, visible_at);
 }
 
 Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape, uint32_t n_tokens,

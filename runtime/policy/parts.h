@@ -106,6 +106,11 @@ inline constexpr double kNextStepShare = 1. / 32;
 // The queries of so many last positions are kept for policies that look through a window of them.
 inline constexpr uint32_t kMostWindow = 64;
 
+// The head's slots from first_slot on become `wanted`, by fetching what is missing. marks: of all tokens, 0 between uses; misses: room
+// for all that are wanted.
+Status refill_selection(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted, uint64_t visible_at,
+                        std::vector<uint8_t>* marks, std::vector<Replacement>* misses, Report* report);
+
 // What policies share whose compressed heads hold a selection of the prompt and a tail: windows and the budget, a head
 // profile or the calibration in its stead, refills of selections.
 class TailedPolicy : public Policy {
@@ -131,8 +136,9 @@ class TailedPolicy : public Policy {
   static void select_all(uint32_t n_tokens, std::vector<uint32_t>* out) {
     for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
   }
-  // The slots from first_slot on become `wanted`, by fetching what is missing.
-  Status refill(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted, uint64_t visible_at);
+  Status refill(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted, uint64_t visible_at) {
+    return refill_selection(heads, head, first_slot, wanted, visible_at, &marks_, &misses_, &report_);
+  }
 
   const SharedProfile profile_;
   const Calibration calibration_;
@@ -176,6 +182,7 @@ Result<std::unique_ptr<Policy>> make_heterocache(const Shape&, const Budget&, co
 Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_duoattention(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_raas(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_loki(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_omnikv(const Shape&, const Budget&, const Options&, const SharedProfile&);
 // The methods of window.cpp, by name.
 Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape&, const Budget&, const Options&);

@@ -62,12 +62,16 @@ struct WeightsQuery {
 };
 
 // Heads whose pages are to have digests (Backend::digest), and of how many tokens a page is.
-enum class PageDigest : uint8_t { range, deviation, mean };   // largest and smallest value; the middle and the mean deviation; the mean
+enum class PageDigest : uint8_t {
+  range, deviation, mean,   // largest and smallest value; the middle and the mean deviation; the mean
+  low_rank,                 // of pages of one token, in layers that have them in all heads: what its key comes to along the directions in
+                            // which its head's keys differ most, so many as `rank` (Heads::make_low_rank)
+};
 struct PageDigests {
   uint32_t page_tokens = 0;     // a divisor of the reservoir's pages; 0: there are none
   PageDigest kind = PageDigest::range;
   std::vector<uint32_t> heads;  // ascending
-  uint32_t rank = 0;            // of low-rank keys that their layers have, by which what is fetched is rebuilt; 0: they have none
+  uint32_t rank = 0;            // of low-rank keys that their layers have, by which what is fetched is rebuilt, or found; 0: they have none
 };
 
 // Asks which `k` of a head's pages, first_page .. first_page + n_pages - 1, a position's query may attend to most, by their digests.
@@ -95,9 +99,10 @@ class Heads {
   // After settle() only heads that hold all of the keys, in order, may be asked about. rule.pool_first is always so.
   virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;
   virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
-  // Of heads that have digests (Policy::digests), pages that are whole. The softmax is over those that are asked about.
+  // Of heads that have digests (Policy::digests), pages that are whole, and have rows where these are low-rank keys. The softmax is over
+  // those that are asked about. Layer by layer.
   virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
-  // Keys under the condition of top_keys(), pages under that of top_pages(); of one kind, and scaled or not, in one call.
+  // Keys under the condition of top_keys(), pages under that of top_pages(); of one kind, scaled or not, and of one layer, in one call.
   virtual Status scores(Span<const ScoresQuery> queries) = 0;
   // Of pages that have means: the least cosine of a page's keys with them, (whole pages).
   virtual Span<const float> page_cosines(uint32_t head) const = 0;

@@ -108,6 +108,13 @@ constexpr OptionRow kRaasOptions[] = {
     {"top", ".5", "share of a head's pages that each query head looks at, where it is its best"},
     {"prompt", "compete", "keep: pages of the prompt stay, where the budget holds them and more"},
 };
+constexpr OptionRow kLokiOptions[] = {
+    {"rank", "(a quarter of a key, or less)", "dimensions of a turned key that find it, in fours; as many as it has: exact"},
+    {"reduce", "mean", "of a group's softmaxes, or max"},
+    with(kSinks, "0"),
+    {"window", "32", "most recent tokens that always stay, at most a quarter, two at least"},
+    with(kFirstLayers, "0"),
+};
 constexpr OptionRow kOmniOptions[] = {
     {"filters", "(2+8+18 of 32, as the budget has it)", "layers that look for tokens, among those without window, joined by +"},
     {"behind", "(1, where the budget holds it)", "the layer behind a filter keeps everything, while others' tokens are fetched"},
@@ -202,6 +209,19 @@ const PolicyRow kRows[] = {
      "- K_base belongs to its head (the code reads it in another order than it writes).\n"
      "- Group reduction is one parameter, mean (code: mean in calibration, max at run time). Blocks of queries, not a sliding median.\n"
      "- Where full heads exceed the budget: an error with a head profile, else volatile heads are demoted, most stable first.\n"},
+    {"loki", "Loki", "arXiv:2406.02542", "products with the first dimensions of turned keys, softmax, mean of the group", "evenly",
+     "the last tokens, the best of the others", "every step, by its own query, before it attends",
+     "the first dimensions of all turned keys, a basis for each head, the last query, a staging ring",
+     "what is kept, when it is chosen, and misses of every step, which waits for them", all(kLokiOptions),
+     "A head's keys differ along few directions. Turned so that these come first, a quarter of a key tells nearly what the whole one would:\n"
+     "so much of every token stays on the device, every step finds its tokens by that, and attends to them as they are.\n"
+     "- Directions are the principal components of keys behind RoPE. The mean is taken off to find them, not when keys are turned, as in\n"
+     "  the code: it adds the same to all of a query's products.\n"
+     "- The code finds them on another text, once for a model; here on the keys that are there when all is chosen, for each KV head.\n"
+     "- Each query head chooses for itself in the code, on repeated KV; here the mean of its group's softmaxes chooses for its KV head.\n"
+     "- It keeps all KV on the device and reads less of it, also for the prompt, which is exact here; what is not chosen stays in host\n"
+     "  memory. The budget counts what finds it: rank / (2 head_dim) of full KV in F16.\n"
+     "- The last tokens stay whatever they score. Nothing is chosen anew however long the answer gets.\n"},
     {"omnikv", "OmniKV", "ICLR 2025", "this step's query in a filter layer, maximum over all its query heads",
      "filter layers, the first ones and those behind filters everything; the others evenly",
      "best tokens, one set up to the next filter; all generated ones", "every step, by its own query, before it attends",
@@ -307,7 +327,8 @@ constexpr Entry kPolicies[] = {
     {"arkvale", {1}, &pages},
     {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &by<&make_duoattention>},
     {"freekv", {1}, &pages},
-    {"heterocache", {64}, &by<&make_heterocache>}, {"omnikv", {1}, &by<&make_omnikv>},
+    {"heterocache", {64}, &by<&make_heterocache>}, {"loki", {1}, &by<&make_loki>},
+    {"omnikv", {1}, &by<&make_omnikv>},
     {"pyramidkv", {kMostWindow}, &window},
     {"quest", {1}, &pages},                {"raas", {1}, &by<&make_raas>},
     {"shadowkv", {1}, &shadow},             {"shadowkv+", {1}, &shadow},

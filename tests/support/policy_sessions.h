@@ -24,6 +24,7 @@ struct PolicyMode {
       if (policy == std::string(paged)) return true;
     return chunks();
   }
+  bool tokens() const { return policy == std::string("loki"); }   // single ones, which come and go
   bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
   bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }   // K of what is fetched
 };
@@ -57,6 +58,8 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"raas", "raas", {{"page", "8"}}, false},
       {"raas_top", "raas", {{"page", "16"}, {"stamp", "top"}, {"prompt", "keep"}, {"first_layers", "0"}}, false},
       {"omnikv", "omnikv", {}, true, true},
+      {"loki", "loki", {}, true, true},
+      {"loki_max", "loki", {{"rank", "3"}, {"window", "1"}, {"sinks", "4"}, {"reduce", "max"}}, true, true},
       {"shadowkv", "shadowkv", {}, true, true},
       {"shadowkv_exact_keys", "shadowkv", {{"chunk", "4"}, {"rank", "100000"}}, true, true},
       {"shadowkv_plus", "shadowkv+", {{"outliers", "6"}, {"local", "16"}}, true, true},

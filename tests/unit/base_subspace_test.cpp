@@ -64,10 +64,13 @@ TEST(Subspace, FindsTheLargestDirections) {
     leading_subspace(matrix.data(), n, rank, &basis);
     ASSERT_EQ(basis.size(), rank * n);
     expect_orthonormal(basis, rank, n);
-    for (size_t r = 0; r < rank; ++r) {   // each up to its sign
-      double product = 0;
-      for (size_t i = 0; i < n; ++i) product += static_cast<double>(basis[r * n + i]) * vectors[r * n + i];
-      ASSERT_NEAR(std::fabs(product), 1, 1e-4) << "of " << n << ", " << r;
+    for (size_t r = 0; r < rank; ++r) {   // each by the sign of its largest component
+      double product = 0, largest = 0;
+      for (size_t i = 0; i < n; ++i) {
+        product += static_cast<double>(basis[r * n + i]) * vectors[r * n + i];
+        if (std::fabs(vectors[r * n + i]) > std::fabs(largest)) largest = vectors[r * n + i];
+      }
+      ASSERT_NEAR(product, largest < 0 ? -1 : 1, 1e-4) << "of " << n << ", " << r;
     }
   }
 }

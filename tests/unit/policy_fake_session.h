@@ -114,6 +114,7 @@ class FakeSession final : public Heads {
   }
   // Between: layers ask, and what they fetch for this step is there at once.
   void ask_layers(uint32_t n_layers) {
+    asking_ = true;
     for (uint32_t layer = 0; layer < n_layers && policy_->asks_before_attend(); ++layer) {
       layer_ = layer, within_ = true;
       const Status status = policy_->before_attend(this, layer, step_ + 1, n_tokens_);
@@ -121,6 +122,7 @@ class FakeSession final : public Heads {
       if (!status.ok()) throw std::runtime_error(status.message());
       for (uint32_t head = 0; head < n_heads() && policy_->waits_before(layer); ++head) place(head);
     }
+    asking_ = false;
     for (const Pending& pending : pending_)
       EXPECT_TRUE(pending.what.empty() || pending.visible_at > step_ + 1) << "no layer has waited for this step's refills";
   }
@@ -221,7 +223,8 @@ class FakeSession final : public Heads {
       EXPECT_TRUE(std::count(digests.heads.begin(), digests.heads.end(), query.head) == 1) << "a head without digests";
       EXPECT_LT(query.position, n_tokens_ + within_) << "a query that there is not yet";
       EXPECT_GE(query.position + n_queries(), n_tokens_) << "a query that is gone";
-      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, n_tokens_) << "pages that are not whole";
+      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, digests.kind == PageDigest::low_rank ? n_rows_ : n_tokens_)
+          << "pages that are not whole, or tokens without rows";
       EXPECT_LE(query.k, query.n_pages);
       const std::vector<float> logits = attention_(query.head, query.position, query.position + 1);
       std::vector<float> pages(size_t{group_} * query.n_pages, -INFINITY), scores(query.n_pages);
@@ -314,7 +317,7 @@ class FakeSession final : public Heads {
       EXPECT_TRUE(paged || what[i].slot < selected_[head]) << "a generated token's slot";
       EXPECT_LE(what[i].token + what[i].count, paged ? n_tokens_ : n_prompt_);
       EXPECT_LE(what[i].slot + what[i].count, held_[head].size());
-      if (policy_->digests().rank > 0) {
+      if (policy_->digests().rank > 0 && policy_->digests().kind != PageDigest::low_rank) {
         EXPECT_LE(what[i].slot + what[i].count, policy_->rebuilt_slots(head));
         EXPECT_LE(what[i].token + what[i].count, n_rows_);
       }
@@ -342,7 +345,9 @@ class FakeSession final : public Heads {
   }
   void check_unique(uint32_t head) const {
     std::vector<bool> seen(n_tokens_);
-    for (const uint32_t p : held_[head]) {
+    for (size_t slot = 0; slot < held_[head].size(); ++slot) {
+      if (asking_ && slot == slots_[head]) continue;   // the step's own token stands there already
+      const uint32_t p = held_[head][slot];
       ASSERT_LT(p, n_tokens_) << "head " << head;
       ASSERT_FALSE(seen[p]) << "head " << head << " holds token " << p << " twice";
       seen[p] = true;
@@ -354,7 +359,7 @@ class FakeSession final : public Heads {
   uint32_t group_, n_context_, query_rows_;
   uint32_t n_tokens_ = 0, n_prompt_ = 0;
   uint64_t step_ = 0, n_refills_ = 0;
-  bool settling_ = false, within_ = false;
+  bool settling_ = false, within_ = false, asking_ = false;
   uint32_t layer_ = 0;
   std::vector<uint32_t> capacity_, selected_;
   std::vector<Tokens> held_;             // the position in each slot

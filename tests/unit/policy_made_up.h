@@ -47,7 +47,7 @@ struct Model {
   uint32_t n_kv_heads;
   std::vector<int32_t> window;   // (n_layers)
   uint32_t n_context = 400;
-  Shape shape() const { return {static_cast<uint32_t>(window.size()), n_kv_heads, n_context, window}; }
+  Shape shape() const { return {static_cast<uint32_t>(window.size()), n_kv_heads, n_context, window, 1, 1, 16}; }
   uint32_t n_heads() const { return static_cast<uint32_t>(window.size()) * n_kv_heads; }
   bool windowed(uint32_t head) const { return window[head / n_kv_heads] > 0; }
 };
