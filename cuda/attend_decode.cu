@@ -4,7 +4,8 @@
 // Blocks of 4 warps walk the items, which they find from the rows' positions or the heads' lengths, so that one graph serves
 // every step. Warp w takes tokens 16 w .. 16 w + 15 of every page: it copies the strip as it lies, K and V, past the
 // registers (cp.async, 16 bytes a lane) and computes on it with m16n8k16. Warps share nothing but the queries and wait for
-// nobody; at an item's end their (o, m, l) merge in order, and a second kernel merges the splits in order.
+// nobody; at an item's end their (o, m, l) merge in order, and a second kernel merges the splits in order. A head's mean, a token alone,
+// is an item of its own: its (o, l) times the tokens that it stands for.
 //
 // The 16 rows of a matrix product are 8 queries twice: rows 0-7 are the queries rounded to halves, rows 8-15 what rounding
 // took, 22 bits together; so are the softmax weights. Both rows of a query lie in the same lane, whose sum is the product with
@@ -45,7 +46,7 @@ int most_splits(int max_context) {
   int most = 0;
   for (const int n : {2048, 8192, 32768, max_context}) {
     const int keys = std::min(n, max_context);
-    most = std::max(most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // a window may begin within one
+    most = std::max(most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // a window may begin within one; or a mean
   }
   return most;
 }
@@ -68,11 +69,12 @@ struct DecodeWork {
 };
 
 struct Splits {
-  int tokens, first, count;   // `first` counts from position 0
+  int tokens, first, count;   // `first` counts from position 0; `count` with a mean's, the last
 };
 __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
   const int tokens = split_tokens(span.last - span.first), first = span.first / tokens;
-  return {tokens, first, span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0};
+  const int n_means = span.n_mean > 0 ? 1 : 0;
+  return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_means};
 }
 
 // Which item a block is at. All warps search, and find the same.
@@ -292,6 +294,22 @@ __device__ __forceinline__ void load_queries(const float* q, int n_queries, floa
   }
 }
 
+// A head's mean: a query is a warp's.
+template <int kDim>
+__device__ __forceinline__ void attend_mean(const KeySpan& span, const float* q, int n_queries, float scale, float* partial_o, float2* partial_ml,
+                                            int64_t stride) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const float alike = static_cast<float>(span.n_mean);
+  for (int g = warp; g < n_queries; g += G::kWarps) {
+    float dot = 0.0f;
+    for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.mean[i], dot);
+    dot = warp_sum(dot) * scale;
+    const bool seen = dot != -INFINITY;   // it weighs nothing else, also where there is nothing else
+    for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.mean[kDim + i] : 0.0f;
+    if (lane == 0) partial_ml[g * stride] = make_float2(dot, seen ? alike : 0.0f);
+  }
+}
+
 template <KvType kType, int kDim>
 __global__ void __launch_bounds__(G::kThreads) attend_decode_kernel(DecodeWork w) {
   using S = Strip<kType, kDim>;
@@ -308,7 +326,13 @@ __global__ void __launch_bounds__(G::kThreads) attend_decode_kernel(DecodeWork w
     const int split_first = (splits.first + item.split) * splits.tokens;
     const int first = max(span.first, split_first), last = min(span.last, split_first + splits.tokens);
     const int head = item.kv_head * w.group + item.first_query, n_queries = min(w.group - item.first_query, G::kQueries);
-    load_queries<kType, kDim>(w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim, n_queries, w.scale, queries);
+    const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
+    const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // of the first query
+    if (span.n_mean > 0 && item.split + 1 == splits.count) {
+      attend_mean<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
+      continue;
+    }
+    load_queries<kType, kDim>(q, n_queries, w.scale, queries);
     __syncthreads();
 
     Partial<kDim> part;
@@ -353,9 +377,9 @@ __global__ void __launch_bounds__(G::kThreads) attend_decode_kernel(DecodeWork w
         o.x = fmaf(weight, x.x, o.x), o.y = fmaf(weight, x.y, o.y), o.z = fmaf(weight, x.z, o.z), o.w = fmaf(weight, x.w, o.w);
         l = fmaf(weight, ml[v][g].y, l);
       }
-      const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head + g) * w.max_splits + item.split;
-      *reinterpret_cast<float4*>(w.partial_o + to * kDim + dim) = o;
-      if (dim == 0) w.partial_ml[to] = make_float2(m, l);
+      const int64_t at = to + int64_t{g} * w.max_splits;
+      *reinterpret_cast<float4*>(w.partial_o + at * kDim + dim) = o;
+      if (dim == 0) w.partial_ml[at] = make_float2(m, l);
     }   // the next item's queries lie elsewhere, and its strips come behind a barrier
   }
 }

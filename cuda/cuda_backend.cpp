@@ -178,6 +178,7 @@ class CudaBackend final : public Backend {
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
+  void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
@@ -473,7 +474,7 @@ void CudaBackend::begin_step(const Step& step) {
   for (size_t i = 0; i < step.heads.size(); ++i) {   // tiles of all heads, one behind the other
     const HeadView& head = step.heads[i];
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
-    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, head.n_keys, 0};
+    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.mean), head.n_keys, head.n_mean};
     std::memcpy(bounce.data() + plan_.heads + i * sizeof there, &there, sizeof there);
     if (bytes > 0) std::memcpy(bounce.data() + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;
@@ -653,6 +654,38 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
     for (int32_t i = 0; i < n_parts && shape.kind == DigestKind::mean; ++i)
       if (owners[i]->cosines)
         download(owners[i]->cosines, {address(parts[i].cosines)}, static_cast<uint64_t>(parts[i].n_pages) * sizeof(float));
+  }
+}
+
+// Likewise; tokens of one tile, as steps let them go, need no table.
+void CudaBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
+  static_assert(sizeof(MeanPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  const Ptr<std::byte> at{address(scratch)};
+  for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
+    MeanPart parts[TopKeysPlan::kBatch] = {};
+    int32_t n_parts = 0;
+    for (; next < jobs.size() && n_parts < TopKeysPlan::kBatch; ++next) {
+      const MeanJob& job = jobs[next];
+      if (job.end <= job.first) continue;
+      const int32_t first_tile = job.first / kPageTokens, n_tiles = (job.end - 1) / kPageTokens - first_tile + 1;
+      MeanPart& part = parts[n_parts];
+      part.offset = job.offset;
+      part.first = job.first % kPageTokens, part.n = job.end - job.first;
+      part.n_before = job.n_before, part.mean = device(job.mean);
+      if (n_tiles == 1) {
+        part.offset += job.tiles[first_tile];
+      } else {
+        const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
+        part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
+        upload(at + tiles, job.tiles + first_tile, static_cast<uint64_t>(n_tiles) * sizeof(uint64_t));
+      }
+      ++n_parts;
+    }
+    if (n_parts == 0) return;
+    upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(MeanPart));
+    cuda::add_to_means(queue_, reinterpret_cast<const MeanPart*>(scratch), kv, n_parts);
   }
 }
 

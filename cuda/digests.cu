@@ -1,8 +1,11 @@
-// Digests of pages (Backend::digest): what a page's keys lie between, dimension by dimension, or their mean.
+// What stands for several tokens: digests of pages (Backend::digest), what a page's keys lie between, dimension by dimension, or their
+// mean; and means of what heads have let go (Backend::add_to_means).
 //
 // A block has a page, a thread a dimension: a warp reads 32 neighbouring values of a token at once, and every key is read once (twice
 // for the mean deviation, the second time from a cache). 32K tokens of 8 heads of 128 in F16 are 64 MiB of K a layer: 75 us of a 4090's
 // bandwidth, once a prompt; a page that has just been completed, 8 KiB a head, costs its launch.
+// Of a mean a block has a head, a thread two of its values or fewer, and adds token by token, in double, eight on their way at a time:
+// all that 32K tokens of 256 heads let go, 4 GiB of host memory, is bound by the link; a token of each by the launches.
 #include "cuda/kv.cuh"
 
 namespace orrery::cuda {
@@ -82,7 +85,32 @@ __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
   if (lane == 0) part.cosines[index] = static_cast<float>(least);
 }
 
+constexpr int kMeanThreads = 256, kMeanBatch = 8;
+__global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPart* parts, KvType type, int token_values) {
+  const MeanPart part = parts[blockIdx.x];
+  const int token_bytes = kv_bytes(type, token_values);
+  const auto token = [&](int i) {
+    const int at = part.first + i;
+    const uint64_t tile = part.tiles ? part.tiles[at / kPageTokens] + part.offset : part.offset;
+    return reinterpret_cast<const std::byte*>(tile) + at % kPageTokens * token_bytes;
+  };
+  for (int value = static_cast<int>(threadIdx.x); value < token_values; value += kMeanThreads) {
+    double sum = part.n_before > 0 ? part.n_before * static_cast<double>(part.mean[value]) : 0.0;
+    for (int first = 0; first < part.n; first += kMeanBatch) {
+      float x[kMeanBatch];
+      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+        x[i] = first + i < part.n ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
+      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i) sum += static_cast<double>(x[i]);
+    }
+    part.mean[value] = static_cast<float>(sum / (part.n_before + part.n));
+  }
+}
+
 }  // namespace
+
+void add_to_means(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts) {
+  launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kMeanThreads)}, add_to_means_kernel, parts, kv.type, 2 * kv.head_dim);
+}
 
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {
   const DigestWork w{parts, shape.kv.type, shape.kv.head_dim, shape.page_tokens, shape.kind};

@@ -151,6 +151,15 @@ struct DigestPart {
   float* cosines;          // (n_pages) of means
 };
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages);
+// Tokens to take into a mean, likewise.
+struct MeanPart {
+  const uint64_t* tiles;   // from the first token's on; null: they lie in one, at `offset`
+  uint64_t offset;
+  int32_t first, n;        // the first one, in the first tile
+  int32_t n_before;
+  float* mean;
+};
+void add_to_means(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts);
 // The batch's parts and tiles are there.
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys);

@@ -12,8 +12,8 @@ namespace orrery::cuda {
 struct DeviceHead {
   const uint64_t* tiles;    // (n_keys / kPageTokens, rounded up) device addresses
   uint64_t append_at;       // device address
-  int32_t n_keys;
-  int32_t reserved;
+  const float* mean;        // (2, head_dim) where n_mean > 0
+  int32_t n_keys, n_mean;
 };
 
 // Where all of it lies: the same addresses in every step of a session. By value to kernels.

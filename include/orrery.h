@@ -321,7 +321,10 @@ typedef struct orrery_session orrery_session;
                     representatives (of a layer; 2 of 8 heads and more, else 1), rho .5, steps 5, visible 1, refresh 1,
                     calibration 16, top_k 1024, tail 0
      "duoattention" some heads whole, the others the first tokens and the last ones (DuoAttention): full_share (as the
-                    budget has it), sinks 128, window 32, tail 0
+                    budget has it), sinks 128, compensation 0, window 32, tail 0
+     "razorattention"
+                    the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
+                    the budget if that is less), sinks 4, compensation 1
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
                     CAKE); the names are defaults of what can be combined: score (mean, variance), pool (none, avg,

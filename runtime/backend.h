@@ -87,6 +87,9 @@ struct HeadView {
   int32_t n_keys = 0;                // slots attended to, the appended one included
   uint64_t append_at = 0;            // device address of the slot that the step's token is written to
   LeftWeights left = {};             // where given: attend() leaves them there (BackendInfo::leaves_weights)
+  // One more token beside the slots, which weighs as much as n_mean alike: K and V (2, head_dim). 0: there is none.
+  Ptr<const float> mean = {};
+  int32_t n_mean = 0;
 };
 
 // One token to compute.
@@ -197,6 +200,15 @@ struct DigestShape {
   KvFormat kv;                       // of the keys
   int32_t page_tokens = 0;           // a divisor of kPageTokens
   DigestKind kind = DigestKind::range;
+};
+
+// Tokens of a KV head that become one with those that have already, as their mean.
+struct MeanJob {
+  const uint64_t* tiles = nullptr;   // as a KeysJob's
+  uint64_t offset = 0;
+  int32_t first = 0, end = 0;        // tokens of these tiles
+  int32_t n_before = 0;              // that it is the mean of; 0: it is made anew
+  Ptr<float> mean;                   // (2, head_dim) K and V
 };
 
 // Keys as products of a row of each token's own and a basis that they share: the key of position p is row p times the basis. Those of
@@ -358,6 +370,8 @@ class Backend {
 
   // Between steps: digests of pages. Page and slot numbers are the same, so that a job can go on where one ended.
   virtual void digest(Span<const DigestJob> jobs, const DigestShape& shape) = 0;
+  // Between steps: means take in these tokens, in order, summed in double. No two jobs are of the same mean.
+  virtual void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) = 0;
   // Between steps: the best keys of each job. A NaN ranks lowest. The work is as if each job stood alone.
   virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
   // Between steps: the weights of each job's queries. The work is as if each job stood alone.

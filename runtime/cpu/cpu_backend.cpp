@@ -65,7 +65,7 @@ struct ScratchPlan {
     rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(limits.head_dim), 2));
     rope = take(rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
     runs = take(rows * sizeof(RowRun));
-    max_splits = div_up<int64_t>(std::max(limits.max_context, 1), kSplitTokens);
+    max_splits = div_up<int64_t>(std::max(limits.max_context, 1), kSplitTokens) + 1;   // and a mean
     const uint64_t row_partials = static_cast<uint64_t>(limits.n_heads) * static_cast<uint64_t>(max_splits) *
                                   static_cast<uint64_t>(partial_floats(limits.head_dim)) * sizeof(float);
     const uint64_t fitting = row_partials ? kPartialBytes / row_partials : rows;
@@ -157,6 +157,7 @@ class CpuBackend final : public Backend {
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
+  void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
@@ -469,6 +470,12 @@ void CpuBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   pool_->end_burst();
 }
 
+void CpuBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
+  pool_->begin_burst();
+  cpu::add_to_means(jobs, kv, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes);
+  pool_->end_burst();
+}
+
 void CpuBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
   pool_->begin_burst();
   cpu::top_keys(jobs, shape, keys_work());
@@ -510,20 +517,23 @@ void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const
   }
 }
 
-// Items: row x KV head x split; then the splits of each query head are merged, in order.
+// Items: row x KV head x split; then the splits of each query head are merged, in order. A head's mean is its last split, a token alone:
+// its sums times as many as it stands for are what so many alike would have come to.
 void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape) {
   const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
   const int64_t floats = partial_floats(dim);
   float* partials = reinterpret_cast<float*>(scratch_ + plan_.partials);
   struct Splits {
-    int64_t first_key, last_key, first, count;
+    int64_t first_key, last_key, first, count;   // count: with the mean's
+    bool has_mean;
   };
   const auto splits_of = [&](int64_t row, int32_t head) {
     const HeadView* view = head_view(layer, head);
     const int64_t last_key = view ? view->n_keys : step_.rows[static_cast<size_t>(row)].position + int64_t{1};
     const int64_t first_key = shape.window > 0 && !view ? std::max<int64_t>(0, last_key - shape.window) : 0;
     const int64_t first = first_key / kSplitTokens;
-    return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first};
+    const bool has_mean = view && view->n_mean > 0;
+    return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first + has_mean, has_mean};
   };
   const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
     return partials + ((wave_row * shape.n_heads + head) * plan_.max_splits + split) * floats;
@@ -544,9 +554,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       KvHead kv;
       int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
       LeftWeights left;
+      int32_t n_alike;  // tokens that a mean stands for; 0: these are tokens themselves
     };
     const auto item_of = [&](int64_t item) {
-      Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}};
+      Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}, 0};
       Splits splits = splits_of(wave + i.row, 0);
       while (i.split >= splits.count) {
         i.split -= splits.count;
@@ -554,10 +565,15 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
         splits = splits_of(wave + i.row, static_cast<int32_t>(i.head));
       }
       const int32_t head = static_cast<int32_t>(i.head);
+      const HeadView* view = head_view(layer, head);
+      if (splits.has_mean && i.split + 1 == splits.count) {
+        i.kv = {KvType::f32, dim, &view->mean.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
+        i.last_key = 1, i.n_alike = view->n_mean;
+        return i;
+      }
       const int64_t start = (splits.first + i.split) * kSplitTokens;
       i.first_key = std::max(start, splits.first_key);
       i.last_key = std::min(start + kSplitTokens, splits.last_key);
-      const HeadView* view = head_view(layer, head);
       i.kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
                   : kv_head(step_.rows[static_cast<size_t>(wave + i.row)].sequence, layer, head);
       if (view) i.left = view->left;
@@ -582,6 +598,11 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
                             weight_rows(i.left, group),
                             thread_scratch(thread)};
       kernels_.attend_decode(task);
+      for (int32_t g = 0; i.n_alike > 1 && g < group; ++g) {
+        float* sums = task.partials + g * task.partial_stride;
+        sums[1] *= static_cast<float>(i.n_alike);
+        for (int32_t j = 16; j < 16 + dim; ++j) sums[j] *= static_cast<float>(i.n_alike);
+      }
     });
     for_ranges(rows * shape.n_heads, most * dim, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {

@@ -95,4 +95,23 @@ void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels&
   });
 }
 
+// A thread's scratch, room for a tile of keys and values, holds a token's floats and its sums.
+void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
+                  uint64_t thread_bytes) {
+  const auto n = static_cast<int32_t>(kv.token_values());
+  pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
+    const MeanJob& job = jobs[static_cast<size_t>(item)];
+    auto* sums = reinterpret_cast<double*>(thread_scratch + static_cast<uint64_t>(thread) * thread_bytes);
+    auto *values = reinterpret_cast<float*>(sums + n), *mean = reinterpret_cast<float*>(job.mean.address);
+    for (int32_t i = 0; i < n; ++i) sums[i] = job.n_before > 0 ? job.n_before * static_cast<double>(mean[i]) : 0.0;
+    for (int32_t t = job.first; t < job.end; ++t) {
+      const auto* token = reinterpret_cast<const std::byte*>(job.tiles[t / kPageTokens] + job.offset) +
+                          static_cast<uint64_t>(t % kPageTokens) * kv.token_bytes();
+      kernels.load_kv(kv.type, token, n, values);
+      for (int32_t i = 0; i < n; ++i) sums[i] += static_cast<double>(values[i]);
+    }
+    for (int32_t i = 0; i < n; ++i) mean[i] = static_cast<float>(sums[i] / (job.n_before + job.end - job.first));
+  });
+}
+
 }  // namespace orrery::cpu

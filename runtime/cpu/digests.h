@@ -1,4 +1,5 @@
-// Digests of pages (Backend::digest): every page is one thread's.
+// What stands for several tokens: digests of pages (Backend::digest), every page one thread's; and means of what heads have let go
+// (Backend::add_to_means), every head's one thread's.
 #pragma once
 
 #include <cstddef>
@@ -13,5 +14,7 @@ namespace orrery::cpu {
 
 void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
             uint64_t thread_bytes);
+void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
+                  uint64_t thread_bytes);
 
 }  // namespace orrery::cpu

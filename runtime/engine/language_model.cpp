@@ -5,6 +5,7 @@
 #include "runtime/engine/resident.h"
 #include "runtime/engine/session.h"
 #include "runtime/kv/digests.h"
+#include "runtime/kv/means.h"
 
 namespace orrery::engine {
 
@@ -135,6 +136,7 @@ policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint3
   shape.slot_bytes = kv_format(h, device).token_bytes();
   shape.digest_bytes = kv::Digests::digest_bytes(h.head_dim);
   shape.head_dim = static_cast<uint32_t>(h.head_dim);
+  shape.mean_bytes = kv::Means::bytes_of(1, h.head_dim);
   return shape;
 }
 

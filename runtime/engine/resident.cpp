@@ -32,6 +32,7 @@ uint64_t left_bytes(const model::Hyperparameters& h, int64_t stride) {
 struct Beside {
   kv::DigestSpec digests;
   kv::LowRankSpec low_rank;
+  uint32_t n_means = 0;
   bool rebuilds() const { return low_rank.rank > 0 && !low_rank.by_head; }
   // Of a layer's queries as rows are of keys.
   uint64_t projected_bytes(const model::Hyperparameters& h) const {
@@ -46,6 +47,7 @@ Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) 
                     : asked.kind == policy::PageDigest::deviation ? DigestKind::deviation
                                                                   : DigestKind::range,
                     asked.heads};
+  beside.n_means = policy.n_means();
   if (asked.rank == 0) return beside;
   beside.low_rank.rank = asked.rank;
   beside.low_rank.by_head = asked.kind == policy::PageDigest::low_rank;
@@ -57,7 +59,8 @@ Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) 
   return beside;
 }
 uint64_t slots_beside(const Beside& beside, uint64_t slots, const KvFormat& format, uint32_t n_context) {
-  const uint64_t bytes = kv::Digests::bytes_of(beside.digests, format.head_dim, n_context) + kv::LowRank::bytes_of(beside.low_rank, format, n_context);
+  const uint64_t bytes = kv::Digests::bytes_of(beside.digests, format.head_dim, n_context) +
+                         kv::LowRank::bytes_of(beside.low_rank, format, n_context) + kv::Means::bytes_of(beside.n_means, format.head_dim);
   return slots - std::min(slots, div_up(bytes, format.token_bytes()));
 }
 
@@ -83,7 +86,8 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   if (policy.ok()) {
     const Beside beside = beside_of(*policy.value(), h);
     bytes.digests = kv::Digests::region_bytes(beside.digests, h.head_dim, n_context) +
-                    align_up(kv::LowRank::bytes_of(beside.low_rank, format, n_context), kv::kArenaAlignment);
+                    align_up(kv::LowRank::bytes_of(beside.low_rank, format, n_context), kv::kArenaAlignment) +
+                    kv::Means::region_bytes(beside.n_means, h.head_dim);
     // As it comes from the reservoir.
     const KvFormat fetched = kv_format(h, options.kv_type);
     bytes.staging = kv::LowRank::region_bytes(beside.low_rank, fetched, n_context) -
@@ -114,6 +118,7 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   const uint64_t q = policy.ok() && policy.value()->asks_before_attend() ? 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float) : 0;
   const uint64_t scores = policy.ok() ? policy.value()->score_bytes(static_cast<uint32_t>(h.n_heads / h.n_kv_heads)) : 0;
   return store + step + refills + q + scores + staging * sizeof(HostPiece) + kv::Digests::host_bytes(beside.digests, heads, n_context) +
+         kv::Means::host_bytes(beside.n_means, beside.n_means > 0 ? heads : 0) +
          kv::LowRank::host_bytes(beside.low_rank, kv_format(h, options.kv_type), n_context, backend);
 }
 
@@ -133,6 +138,9 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   }
   if (const uint64_t bytes = beside.projected_bytes(h)) {
     ORRERY_ASSIGN(r->projected_, kv::ArenaRegion::take(&runtime.arena(), bytes, "the session's queries by low-rank keys"));
+  }
+  if (beside.n_means > 0) {
+    ORRERY_ASSIGN(r->means_, kv::Means::make(&runtime.arena(), pages->format(), beside.n_means));
   }
   const uint64_t n_slots = slots_beside(beside, resident_slots(h, options, n_context), r->format_, n_context);
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
@@ -169,13 +177,14 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
 }
 
 uint64_t Resident::bytes() const {
-  return store_->bytes() + (digests_ ? digests_->bytes() : 0) + (low_rank_ ? low_rank_->bytes() : 0);
+  return store_->bytes() + (digests_ ? digests_->bytes() : 0) + (low_rank_ ? low_rank_->bytes() : 0) + (means_ ? means_->bytes() : 0);
 }
 
 uint64_t Resident::used_bytes() const {
   uint64_t slots = 0;
   for (uint32_t head = 0; settled_ && head < store_->n_heads(); ++head) slots += store_->length(head);
-  return slots * format_.token_bytes() + (digests_ ? digests_->used_bytes() : 0) + (low_rank_ ? low_rank_->used_bytes() : 0);
+  return slots * format_.token_bytes() + (digests_ ? digests_->used_bytes() : 0) + (low_rank_ ? low_rank_->used_bytes() : 0) +
+         (means_ && settled_ ? means_->used_bytes() : 0);
 }
 
 kv::Refills::Stats Resident::refill_stats() const { return refills_ ? refills_->stats() : kv::Refills::Stats(); }
@@ -446,6 +455,15 @@ void Resident::rebuild(uint32_t head, uint32_t n_slots) {
   low_rank_->rebuild(&model_->runtime().backend(), head, format_.type, runs_);
 }
 
+// What selected_, which ascends, leaves out is in the head's mean.
+void Resident::let_go(uint32_t head, uint32_t n_tokens) {
+  Backend& backend = model_->runtime().backend();
+  means_->want(head);
+  uint32_t next = 0;
+  for (const uint32_t p : selected_) means_->add(&backend, *pages_, head, next, p), next = p + 1;
+  means_->add(&backend, *pages_, head, next, n_tokens);
+}
+
 Status Resident::settle(uint32_t n_tokens) {
   const uint64_t start = now_us();
   invalidate();
@@ -457,12 +475,15 @@ Status Resident::settle(uint32_t n_tokens) {
   settling_ = false;
   ORRERY_TRY(std::move(status));
   store_->lay_out(capacity_);
+  if (means_) means_->clear();
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     policy_->select(head, n_tokens, capacity_[head], &selected_);
     store_->fill(&model_->runtime().backend(), *pages_, head, selected_);
     if (const uint32_t n = policy_->rebuilt_slots(head); low_rank_ && n > 0) rebuild(head, n);
+    if (means_ && policy_->has_mean(head)) let_go(head, n_tokens);
     settled_bytes_ += selected_.size() * pages_->format().token_bytes();
   }
+  if (means_) means_->finish(&model_->runtime().backend(), *pages_);
   settled_ = true;
   settle_us_ += now_us() - start;
   return ok_status();
@@ -490,8 +511,24 @@ Status Resident::prepare(uint32_t n_tokens) {
     views_[head] = store_->view_with_append(head, slot);
     ++head;
   }
+  if (means_) add_replaced();
   watch();
   return ok_status();
+}
+
+// Tokens whose slots the step's own takes go into their heads' means, which the step attends to.
+void Resident::add_replaced() {
+  Backend& backend = model_->runtime().backend();
+  for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    if (!means_->wanted(head)) continue;
+    if (slots_[head] < store_->length(head)) {
+      const uint32_t position = store_->positions(head)[slots_[head]];
+      means_->add(&backend, *pages_, head, position, position + 1);
+    }
+    views_[head].mean = means_->mean(head);
+    views_[head].n_mean = static_cast<int32_t>(means_->n_tokens(head));
+  }
+  means_->finish(&backend, *pages_);
 }
 
 // The step leaves the weights of heads whose best keys will be asked for.
@@ -527,6 +564,7 @@ Status Resident::copy_from(const Resident& other) {
   store_->copy_from(&backend, *other.store_);
   if (digests_) digests_->copy_from(&backend, *other.digests_);
   if (low_rank_) low_rank_->copy_from(&backend, *other.low_rank_);
+  if (means_) means_->copy_from(&backend, *other.means_);
   if (refills_)
     for (const kv::Refills::Pending& pending : other.refills_->pending())
       ORRERY_TRY(refills_->add(*pages_, pending.head, other.refills_->what(pending), pending.visible_at));

@@ -26,6 +26,7 @@
 #include "runtime/kv/digests.h"
 #include "runtime/kv/head_store.h"
 #include "runtime/kv/low_rank.h"
+#include "runtime/kv/means.h"
 #include "runtime/kv/page_table.h"
 #include "runtime/kv/refills.h"
 #include "runtime/policy/policy.h"
@@ -37,8 +38,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
   // Takes its regions of the arena. `pages` is the session's, and outlives this; so do the frequencies of `rope`.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope);
-  // Device memory, and the two parts of the KV among it. digests: with low-rank keys. staging: with room to work on these.
-  // queries: the last ones, as they are and projected, and the scores of watched heads.
+  // Device memory, and the two parts of the KV among it. digests: with low-rank keys, and means of what heads
+  // have let go. staging: with room to work on these. queries: the last ones, as they are and projected, and the scores of watched heads.
   struct Bytes {
     uint64_t full_kv = 0, compressed_kv = 0, digests = 0, staging = 0, queries = 0;
     uint64_t all() const { return full_kv + compressed_kv + digests + staging + queries; }
@@ -98,6 +99,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
       : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
   Status settle(uint32_t n_tokens);
   void rebuild(uint32_t head, uint32_t n_slots);
+  void let_go(uint32_t head, uint32_t n_tokens);
+  void add_replaced();
   void watch();
   uint32_t known_queries(uint32_t n_tokens) const;   // of positions n_tokens-1, n_tokens-2, ...
   template <class Query>
@@ -131,6 +134,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::unique_ptr<kv::LowRank> low_rank_;          // null for policies that do not ask for any
   std::unique_ptr<kv::Refills> refills_;           // likewise
   std::unique_ptr<kv::Digests> digests_;           // likewise
+  std::unique_ptr<kv::Means> means_;               // likewise
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone

@@ -49,16 +49,14 @@ uint32_t WindowRings::slot_for(uint32_t head, uint32_t length) {
 }
 
 uint64_t TailedBudget::selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const {
-  const uint64_t horizon = uint64_t{n_tokens} + tail, n_compressed = n_heads_ - n_full;
-  const double each = std::max(share_ * static_cast<double>(horizon),
-                               static_cast<double>(std::min<uint64_t>(horizon, kLeastSlots)));
-  const uint64_t all = n_heads_ * horizon;
+  const uint64_t horizon = uint64_t{n_tokens} + tail, n_compressed = n_heads_ - n_full, more = beside(n_full);
   // A millionth of a slot is a rounding of the share, and no token.
-  uint64_t slots = std::min({static_cast<uint64_t>(each * n_heads_ + 1e-6), all, max_slots_});
+  const auto share = static_cast<uint64_t>(share_ * static_cast<double>(horizon) * n_heads_ + 1e-6);
+  uint64_t slots = std::min(std::max(share, n_heads_ * std::min<uint64_t>(horizon, kLeastSlots) + more), n_heads_ * horizon + more);
   // Where the context is far from full the plan has room for the full heads, however small the share.
-  const uint64_t least = n_full * horizon + n_compressed * std::min<uint64_t>(horizon, 2 * uint64_t{tail});
+  const uint64_t least = n_full * horizon + n_compressed * std::min<uint64_t>(horizon, 2 * uint64_t{tail}) + more;
   slots = std::min(std::max(slots, least), max_slots_);
-  const uint64_t taken = n_full * horizon + n_compressed * tail;
+  const uint64_t taken = n_full * horizon + n_compressed * tail + more;
   return slots > taken ? std::min(slots - taken, n_compressed * n_tokens) : 0;
 }
 
@@ -81,7 +79,7 @@ TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) 
 
 uint64_t TailedBudget::least_slots(uint32_t n_full) const {
   // At the context's end: full heads hold all of it, the others a prompt token and a generated one.
-  return uint64_t{n_full} * n_context_ + 2 * uint64_t{n_heads_ - n_full};
+  return uint64_t{n_full} * n_context_ + 2 * uint64_t{n_heads_ - n_full} + beside(n_full);
 }
 
 double TailedBudget::least_share(uint32_t n_full) const {
@@ -96,7 +94,7 @@ bool TailedBudget::fits(uint32_t n_full) const {
 }
 
 TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, uint32_t tail, const Calibration& calibration,
-                           SharedProfile profile)
+                           SharedProfile profile, Ratio beside)
     : profile_(std::move(profile)),
       calibration_(calibration),
       n_kv_heads_(shape.n_kv_heads),
@@ -104,7 +102,7 @@ TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, uint32_t ta
       n_context_(shape.n_context),
       window_(shape.window.begin(), shape.window.end()),
       rings_(shape),
-      budget_(rings_.n_other_heads(), shape.n_context, budget.share, max_slots(budget), tail) {}
+      budget_(rings_.n_other_heads(), shape.n_context, budget.share, max_slots(budget), tail, beside) {}
 
 Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
   const uint32_t n_full = n_full_heads();

@@ -57,9 +57,9 @@ class WindowRings {
 // (n + T) slots a head, at least kLeastSlots, at most what the plan has.
 class TailedBudget {
  public:
-  // n_heads: without window; max_slots: for these.
-  TailedBudget(uint32_t n_heads, uint32_t n_context, double share, uint64_t max_slots, uint32_t tail)
-      : n_heads_(n_heads), n_context_(n_context), share_(share), max_slots_(max_slots), tail_(tail) {}
+  // n_heads: without window; max_slots: for these; beside: slots' worth that each compressed head has besides.
+  TailedBudget(uint32_t n_heads, uint32_t n_context, double share, uint64_t max_slots, uint32_t tail, Ratio beside = {})
+      : n_heads_(n_heads), n_context_(n_context), share_(share), max_slots_(max_slots), tail_(tail), beside_(beside) {}
 
   struct Division {
     uint32_t tail = 0;      // T
@@ -81,6 +81,8 @@ class TailedBudget {
   double share_;
   uint64_t max_slots_;
   uint32_t tail_;           // asked for; 0: n_tokens / 32, 16 to 256
+  Ratio beside_;
+  uint64_t beside(uint32_t n_full) const { return ((n_heads_ - n_full) * beside_.num + beside_.den - 1) / beside_.den; }
 };
 
 // How a session without a head profile calibrates itself when it settles: with the queries of the prompt's last
@@ -125,7 +127,7 @@ class TailedPolicy : public Policy {
 
  protected:
   TailedPolicy(const Shape& shape, const Budget& budget, uint32_t tail, const Calibration& calibration,
-               SharedProfile profile);
+               SharedProfile profile, Ratio beside = {});
   Shape shape() const { return {n_layers_, n_kv_heads_, n_context_, window_}; }
   // Of layers without window.
   uint64_t max_slots(const Budget& budget) const { return budget.max_slots - std::min(budget.max_slots, rings_.slots()); }
@@ -180,7 +182,8 @@ const std::string* nearest_name(const std::string& name, const std::vector<std::
 Result<std::unique_ptr<Policy>> make_streaming(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_heterocache(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const Options&, const SharedProfile&);
-Result<std::unique_ptr<Policy>> make_duoattention(const Shape&, const Budget&, const Options&, const SharedProfile&);
+// The methods of static_heads.cpp, by name.
+Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_raas(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_loki(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_omnikv(const Shape&, const Budget&, const Options&, const SharedProfile&);

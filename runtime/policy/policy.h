@@ -28,6 +28,7 @@ struct Shape {
   Span<const int32_t> window;   // (n_layers) sliding window of the layer in tokens, 0: none
   uint64_t slot_bytes = 1, digest_bytes = 1;   // of a token of one head on the device, of a page's digest (a mean: half of it)
   uint32_t head_dim = 1;
+  uint64_t mean_bytes = 1;      // of a head's mean of what it has let go (Policy::has_mean)
 };
 
 // How much may be resident, as a share of full KV or in slots (a slot: one token of one head).
@@ -157,6 +158,14 @@ class Policy {
   // Heads whose pages are to have digests, and how large pages are: what top_pages() may be asked. Memory of the device, which the
   // policy leaves free of slots: digest_bytes for each page of each of them.
   virtual PageDigests digests() const { return {}; }
+  // So many heads at most, known once it has settled, have one more token beside their slots: the mean of all that they have let go,
+  // those between what select() names, which then ascends, and those that slot_for() replaces. Memory of the device, which the policy
+  // leaves free of slots: Shape::mean_bytes each.
+  virtual uint32_t n_means() const { return 0; }
+  virtual bool has_mean(uint32_t head) const {
+    (void)head;
+    return false;
+  }
   // Queries of the last positions that settle() asks for, if there are so many.
   virtual uint32_t queries_wanted() const { return 0; }
   // n_tokens are there, the last one at position n_tokens - 1: how many slots each head gets, (n_layers * n_kv_heads),

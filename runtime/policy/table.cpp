@@ -45,12 +45,16 @@ constexpr OptionRow kSyncOptions[] = {
     kTail,
 };
 
-constexpr OptionRow kDuoOptions[] = {
-    {"full_share", "(what the budget leaves)", "heads that keep everything"},
-    {"sinks", "128", "first tokens that streaming heads keep, at most a third of their slots"},
-    {"window", "32", "last queries that rank heads without a head profile"},
-    kTail,
-};
+// Of the methods of static_heads.cpp.
+constexpr std::array<OptionRow, 5> static_options(const char* full_share, const char* sinks, const char* compensation) {
+  return {{{"full_share", full_share, "heads that keep everything"},
+           {"sinks", sinks, "first tokens that streaming heads keep, at most a third of their slots"},
+           {"compensation", compensation, "1: what a streaming head lets go stays as one token, its mean"},
+           {"window", "32", "last queries that rank heads without a head profile"},
+           kTail}};
+}
+constexpr auto kDuoOptions = static_options("(what the budget leaves)", "128", "0");
+constexpr auto kRazorOptions = static_options("(.15, or half the budget)", "4", "1");
 
 // Of the methods of window.cpp: their own choices, and what they have in common.
 constexpr std::array<OptionRow, 14> window_options(const char* score, const char* pool, const char* width, const char* layers,
@@ -257,6 +261,17 @@ const PolicyRow kRows[] = {
      "- The paper keeps the prompt whole and spends the budget on the answer (prompt=keep, where it fits). A share of the prompt has all\n"
      "  pages compete; its last query chooses those that are there at first.\n"
      "- Digests of pages that are gone stay, and count.\n"},
+    {"razorattention", "RazorAttention", "arXiv:2407.15891", "a head profile ranks heads, or the last 32 queries",
+     "15% of the heads everything; the others what that leaves", "retrieving heads all; the others sinks, recent, and the mean of the rest", "never",
+     "the last 64 positions' queries, a token of floats a head", kSelection, all(kRazorOptions),
+     "As duoattention, but what a streaming head lets go is not lost altogether: it stays as one compensation token, the mean of its keys and\n"
+     "of its values, which weighs as much in the softmax as so many tokens alike. Where the dropped keys are alike nothing changes.\n"
+     "- Retrieving are the paper's induction and echo heads, 14% and 1% of the query heads, which it finds in random tokens said several times.\n"
+     "  Here heads are ranked as for duoattention, and 15% of the KV heads retrieve, or what takes half of the budget.\n"
+     "- The others' buffer, max(4000, N / 5) tokens in the paper, is what the budget leaves. There is no published code.\n"
+     "- The paper compresses the prompt. Here tokens that an answer pushes out of the buffer join the mean in the step that does so; a later\n"
+     "  prompt, or a retrieving head's full tail, makes buffers and means anew from all that there is.\n"
+     "- Means are in floats, whatever the KV type, and count: 8 head_dim bytes a head are no slots.\n"},
     {"shadowkv", "ShadowKV", "arXiv:2410.21465", "products with chunks' mean keys, softmax, max of the group", "evenly",
      "outlying chunks, the last ones, all generated tokens; the best of the others, K rebuilt", "every step, by its own query, before it attends",
      "mean keys of all chunks, low-rank keys of all tokens, a staging ring", "what is kept, when it is chosen, and V of every step's misses, which it waits for",
@@ -310,6 +325,10 @@ template <Maker make>
 Made by(const char*, const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile) {
   return make(shape, budget, options, profile);
 }
+Made static_heads(const char* name, const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile) {
+  return make_static_heads(name, shape, budget, options, profile);
+}
+
 Made window(const char* name, const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
   return make_window(name, shape, budget, options);
 }
@@ -325,12 +344,13 @@ Made shadow(const char* name, const Shape& shape, const Budget& budget, const Op
 constexpr Entry kPolicies[] = {
     {"adakv", {kMostWindow}, &window},      {"adapyramid", {kMostWindow}, &window},
     {"arkvale", {1}, &pages},
-    {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &by<&make_duoattention>},
+    {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &static_heads},
     {"freekv", {1}, &pages},
     {"heterocache", {64}, &by<&make_heterocache>}, {"loki", {1}, &by<&make_loki>},
     {"omnikv", {1}, &by<&make_omnikv>},
     {"pyramidkv", {kMostWindow}, &window},
     {"quest", {1}, &pages},                {"raas", {1}, &by<&make_raas>},
+    {"razorattention", {kMostWindow}, &static_heads},
     {"shadowkv", {1}, &shadow},             {"shadowkv+", {1}, &shadow},
     {"snapkv", {kMostWindow}, &window},     {"streaming", {0}, &by<&make_streaming>},
     {"synckv", {64}, &by<&make_synckv>},

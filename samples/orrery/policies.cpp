@@ -28,7 +28,7 @@ struct Column {
   const char *title, *key;
   size_t width;
 };
-constexpr Column kColumns[] = {{"policy", "name", 12}, {"score", "score", 22}, {"allocate", "allocate", 22},
+constexpr Column kColumns[] = {{"policy", "name", 14}, {"score", "score", 21}, {"allocate", "allocate", 21},
                                {"keep", "keep", 20},   {"refresh", "refresh", 20}, {"device, beside the budget", "device", 20},
                                {"link", "link", 14}};
 
@@ -63,8 +63,8 @@ void print_table(const Json& rows, Output& out) {
     const std::string paper = text_of(row, "paper");
     std::string defaults;
     for (const Json& o : row.at("options")) defaults += (defaults.empty() ? ": " : ", ") + text_of(o, "name") + " " + text_of(o, "default");
-    for (const std::string& line : wrapped(text_of(row, "method") + (paper.empty() ? "" : ", " + paper) + defaults, 126))
-      out.write("              " + line + "\n");
+    for (const std::string& line : wrapped(text_of(row, "method") + (paper.empty() ? "" : ", " + paper) + defaults, 124))
+      out.write("                " + line + "\n");
   }
 }
 

@@ -155,7 +155,8 @@ TEST(GpuAttendDecode, WhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(got[64])) << "the test asks nothing";
 }
 
-// Slots of any number, one head's behind the other's, in any type; the graph is replayed with other lengths.
+// Slots of any number, one head's behind the other's, in any type, with means and without; the graph is replayed with other lengths and
+// means.
 TEST(GpuAttendDecode, ResidentHeads) {
   constexpr int32_t kLayers = 2, kKvHeads = 3, kGroup = 2;
   struct Slots {
@@ -178,6 +179,8 @@ TEST(GpuAttendDecode, ResidentHeads) {
       const KvView view = pages.view();
       const size_t width = static_cast<size_t>(kKvHeads * kGroup * slots.dim);
       Buffer<float> q(m, normal_values(width, 6)), out(m, width);
+      const auto mean_values = 2 * static_cast<uint64_t>(slots.dim);
+      Buffer<float> means(m, normal_values(capacities.size() * mean_values, 7));
       std::vector<float> all;
       for (const int32_t missing : {0, 1, 2}) {
         std::vector<std::vector<uint64_t>> tiles(capacities.size());
@@ -185,7 +188,8 @@ TEST(GpuAttendDecode, ResidentHeads) {
         uint64_t first = store.address();
         for (size_t h = 0; h < tiles.size(); ++h) {
           for (int32_t t = 0; t * kPageTokens < capacities[h]; ++t) tiles[h].push_back(first + static_cast<uint64_t>(t) * one.head_bytes());
-          heads.push_back({tiles[h].data(), std::max(1, capacities[h] - missing), first});
+          heads.push_back({tiles[h].data(), std::max(1, capacities[h] - missing), first, {}, means.cptr() + h * mean_values,
+                           missing * static_cast<int32_t>(h % 3) * 40});
           first += static_cast<uint64_t>(capacities[h]) * one.token_bytes();
         }
         Step step;

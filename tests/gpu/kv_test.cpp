@@ -158,5 +158,32 @@ TEST(GpuKv, KeepsTheLastQueries) {
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
 }
 
+// Means take tokens in: many of several tiles, one alone behind others. As the CPU backend sums them, to the bit: in order, in double.
+TEST(GpuKv, MeansTakeTokensIn) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : {32, 80, 128, 256}) {
+      if (!stores(type, dim)) continue;
+      SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+      const KvFormat kv = kv_format(type, kLayers, kHeads, dim);
+      StepLimits l = limits(dim);
+      l.max_top_keys = 256;
+      const auto [expected, got] = on_both(l, [&](Machine* m) {
+        const Pages pages(m, kv, 200, 9);
+        const auto mean_values = 2 * static_cast<uint64_t>(dim);
+        constexpr uint64_t kMeans = 12;   // more than a batch
+        Buffer<float> means(m, normal_values(kMeans * mean_values, 3));
+        std::vector<MeanJob> jobs;
+        for (uint64_t i = 0; i < kMeans; ++i) {
+          const auto first = static_cast<int32_t>(i * 13);
+          const uint64_t offset = i % kLayers * kv.layer_bytes() + i % kHeads * kv.head_bytes();
+          jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50, means.ptr() + i * mean_values});
+        }
+        (*m)->add_to_means(jobs, kv);
+        return means.get();
+      });
+      EXPECT_TRUE(same_bits(expected.data(), got.data(), got.size()));
+    }
+}
+
 }  // namespace
 }  // namespace orrery

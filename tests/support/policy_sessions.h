@@ -49,6 +49,8 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
       {"cake", "cake", {}, false},
       {"duoattention", "duoattention", {}, false},
+      {"razorattention", "razorattention", {}, false},
+      {"duoattention_compensated", "duoattention", {{"compensation", "1"}, {"full_share", "0.2"}, {"sinks", "10"}}, false},
       {"freekv", "freekv", {{"page", "16"}}, true, true},
       {"freekv_turning", "freekv", {{"page", "16"}, {"tau", "0.99"}}, true, true},
       {"freekv_small_pages", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"digest", "deviation"}, {"tau", "0"}}, true},

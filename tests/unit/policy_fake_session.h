@@ -73,6 +73,12 @@ class FakeSession final : public Heads {
   const std::vector<Tokens>& held() const { return held_; }
   uint64_t n_refills() const { return n_refills_; }
   Tokens selected(uint32_t head) const { return Tokens(held_[head].begin(), held_[head].begin() + selected_[head]); }
+  // Of heads that have a mean of what they have let go.
+  uint32_t n_means() const {
+    uint32_t n = 0;
+    for (uint32_t head = 0; head < n_heads(); ++head) n += policy_->has_mean(head);
+    return n;
+  }
   uint64_t total_capacity() const { return std::accumulate(capacity_.begin(), capacity_.end(), uint64_t{0}); }
 
   void settle(uint32_t n_tokens) {
@@ -88,8 +94,10 @@ class FakeSession final : public Heads {
       selected_[head] = static_cast<uint32_t>(held_[head].size());
       EXPECT_LE(held_[head].size(), capacity_[head]) << head;
       EXPECT_LE(capacity_[head], n_context_) << head;
+      EXPECT_TRUE(!policy_->has_mean(head) || std::is_sorted(held_[head].begin(), held_[head].end())) << head;
       check_unique(head);
     }
+    EXPECT_LE(n_means(), policy_->n_means());
   }
 
   // Before a token is computed. Whether everything was settled anew.

@@ -27,6 +27,8 @@ const Candidate kPolicies[] = {
     {"cake", {{"heads", "adaptive"}, {"pool", "none"}, {"tail", "31"}}},
     {"duoattention", {}},
     {"duoattention", {{"full_share", "0.3"}, {"sinks", "4"}, {"window", "5"}}},
+    {"razorattention", {}},
+    {"razorattention", {{"full_share", "0.3"}, {"sinks", "0"}, {"tail", "20"}}},
     {"freekv", {}},
     {"freekv", {{"page", "8"}, {"sinks", "0"}, {"window", "20"}, {"first_layers", "1"}}},
     {"freekv", {{"page", "4"}, {"sinks", "12"}, {"refresh", "0"}}},
@@ -175,7 +177,7 @@ std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uin
 // Capacities, and that what a head keeps is the best of its own or, in SyncKV, of a head of its layer that keeps all.
 void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uint64_t max_slots, double share) {
   const uint32_t n = s.n_tokens();
-  ASSERT_LE(s.total_capacity(), max_slots);
+  ASSERT_LE(s.total_capacity() + s.n_means(), max_slots);
   const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv", omni = std::string(c.policy) == "omnikv";
   const bool max = !c.options.empty() && c.options.back() == std::pair<std::string, std::string>{"reduce", "max"};
   const ScoreRule rule = hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
@@ -266,7 +268,7 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
         }
         ++n_runs;
         FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
-        const bool streaming = std::string(c.policy) == "streaming" || std::string(c.policy) == "duoattention";   // rings
+        const bool streaming = is_one_of(c, {"streaming", "duoattention", "razorattention"});   // rings
         const bool paged = has_pages(c) || has_chunks(c);
         session.similarity = likeness, session.page_cosine = nearness;
         std::map<uint32_t, FakeSession::AskedPages> latest;   // by head

@@ -285,6 +285,39 @@ TEST(PolicyWorked, DuoAttentionsHeads) {
   EXPECT_EQ(s.held()[2].size(), 391u);
 }
 
+// 15% of 20 heads, 3, keep everything, and the others share what they leave of half of the tokens; their means take four slots each.
+TEST(PolicyWorked, RazorAttentionsHeads) {
+  std::vector<double> stability(20, .9);
+  stability[4] = .2, stability[11] = .3, stability[17] = .1;
+  const auto p = profile(std::vector<Role>(20, kAnchor), std::vector<uint32_t>(20, kNo), stability);
+  Shape s = shape(20, 1000);
+  s.slot_bytes = 64, s.mean_bytes = 256;
+  FakeSession razor(must(make_policy("razorattention", s, {.5, 10000}, {{"tail", "10"}}, p)), 20, 1, 1000, noise);
+  EXPECT_EQ(razor.policy().n_full_heads(), 3u);
+  EXPECT_EQ(razor.policy().n_means(), 17u);
+  razor.settle(390);
+  // Slots: .5 * 400 * 20, of which the full heads take 1200, tails 170 and means 68: 2562 are left, 151 for each but five less.
+  uint32_t n_more = 0;
+  for (uint32_t head = 0; head < 20; ++head) {
+    const bool full = head == 4 || head == 11 || head == 17;
+    EXPECT_EQ(razor.policy().has_mean(head), !full) << head;
+    if (!full) n_more += razor.capacity(head) - 160;
+    EXPECT_TRUE(full ? razor.capacity(head) == 400 : razor.capacity(head) == 160 || razor.capacity(head) == 161) << head;
+    Tokens expected;
+    sinks_and_recent(390, 4, full ? 390 : razor.capacity(head) - 4, &expected);
+    EXPECT_EQ(razor.selected(head), expected) << head;
+  }
+  EXPECT_EQ(n_more, 2562 - 17 * 150u);
+  EXPECT_EQ(razor.total_capacity() + 17 * 4, 4000u);
+  razor.step();   // position 390: in place of the oldest recent one
+  EXPECT_EQ(razor.held()[0][4], 390u);
+  // Half of a small budget is whole heads' at most; a whole one has no mean.
+  const auto n_full = [&](double share) { return must(make_policy("razorattention", s, {share, slots_for_share(s, share)}, {}))->n_full_heads(); };
+  EXPECT_EQ(n_full(.2), 2u);
+  EXPECT_EQ(n_full(.8), 3u);
+  EXPECT_EQ(n_full(1), 20u);
+}
+
 // Everything, and a budget in slots: as many heads as fit beside one token and a tail of the others.
 TEST(PolicyWorked, DuoAttentionsBudgets) {
   const auto n_full = [](double share, uint64_t slots, uint32_t n_context) {

@@ -1,18 +1,30 @@
-// DuoAttention (arXiv:2410.10819): a few heads retrieve, and keep everything; the others stream.
+// Methods whose heads are of two kinds for good: a few retrieve, and keep everything; the others stream.  DuoAttention
+// (arXiv:2410.10819) and RazorAttention (arXiv:2407.15891) differ in how many retrieve, and in what the others have (kMethods):
 //   score     none while a conversation lasts; heads are ranked once, by a head profile
-//   allocate  as many heads keep everything as the budget holds, beside what the others need
-//   keep      those others their first tokens and the most recent; the oldest recent one makes room
+//   allocate  DuoAttention: as many heads keep everything as the budget holds, beside what the others need; RazorAttention: a fixed share of
+//             the heads, and the others what that leaves
+//   keep      those others their first tokens and the most recent; the oldest recent one makes room. With compensation (RazorAttention) what
+//             they let go stays as one token: the mean of its K and of its V, which weighs as much as so many alike
 //   refresh   never
-// The paper learns a gate for every head and takes a quantile of the gates. A head profile stands for them here: volatile and
-// pivot heads retrieve before the others, then the less stable ones (of imported profiles: those with the larger allocation).
-// Without a profile the session ranks its heads when it settles, by what the gates learn: how much of their attention the
-// prompt's last queries give to keys that are neither sinks nor recent, where a streaming head would not see them.
 //
-// The paper's number of heads is fixed (half of them under GQA), and a streaming head holds 128 sinks and 256 recent tokens (the
-// published patterns' configuration; the README says 64 and 256). Here the budget is fixed: streaming heads hold those 384 tokens or,
-// where that is less, a quarter of the budget; retrieving heads take the rest, unless `full_share` says how many there are.
+// Who retrieves. DuoAttention learns a gate for every head and takes a quantile of the gates; RazorAttention takes the heads that look most
+// at what followed an earlier occurrence of a token (14%), or at that occurrence (1%), in random tokens said several times. A head
+// profile stands for both here: volatile and pivot heads retrieve before the others, then the less stable ones (of imported profiles: those
+// with the larger allocation). Without a profile the session ranks its heads when it settles, by what the gates learn: how much of their
+// attention the prompt's last queries give to keys that are neither sinks nor recent, where a streaming head would not see them. A head is
+// a KV head, with all of its query heads.
+//
+// How many, and what the others hold. In both papers these are constants, and the budget follows; here the budget is fixed.
+//   - DuoAttention: half of the heads (under GQA), and 128 sinks and 256 recent tokens (the published patterns' configuration; the README
+//     says 64 and 256). Here streaming heads hold those 384 tokens or, where that is less, a quarter of the budget; retrieving heads take the
+//     rest, unless `full_share` says how many there are.
+//   - RazorAttention: 15% of the heads, and 4 sinks and the last max(4000, N / 5) of N tokens. Here 15%, or what takes half of the budget where
+//     that is less; streaming heads share the rest.
 // What a streaming head has beyond its sinks is recent: sinks are a third of its slots, `sinks` at most.
-// Heads are trimmed once, behind the whole prompt: how it is cut into chunks does not show (the code trims after each).
+// Heads are trimmed once, behind the whole prompt: how it is cut into chunks does not show (DuoAttention's code trims after each).
+//
+// A token that makes room in the middle of an answer is in the mean from that step on (RazorAttention's paper compresses the prompt alone),
+// so that a head with compensation always attends to everything, if to some of it as one.
 #include <algorithm>
 #include <numeric>
 
@@ -26,14 +38,25 @@ constexpr uint32_t kStreaming = 384;   // tokens of a streaming head
 constexpr double kStreamingShare = .25;
 
 struct Settings {
+  uint32_t sinks = 128;
+  bool compensation = false;
+  double most_full = 1;     // of all heads, where nobody says how many; below 1: of the budget half at most
   double full_share = -1;   // of all heads; below 0: as the budget has it
-  uint32_t sinks = 128, window = 32, tail = 0;
+  uint32_t window = 32, tail = 0;
 };
 
-class DuoAttention final : public TailedPolicy {
+struct Method {
+  const char* name;
+  Settings settings;
+};
+constexpr Method kMethods[] = {{"duoattention", {128, false, 1}}, {"razorattention", {4, true, .15}}};
+
+class StaticHeads final : public TailedPolicy {
  public:
-  DuoAttention(const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
-      : TailedPolicy(shape, budget, settings.tail, {}, std::move(profile)),
+  StaticHeads(const char* name, const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
+      : TailedPolicy(shape, budget, settings.tail, {}, std::move(profile),
+                     settings.compensation ? Ratio{shape.mean_bytes, shape.slot_bytes} : Ratio{}),
+        name_(name),
         settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     const double n = rings_.n_other_heads(), all = n * n_context_;
@@ -42,7 +65,8 @@ class DuoAttention final : public TailedPolicy {
     const double streaming = std::min(static_cast<double>(kStreaming) / n_context_,
                                       kStreamingShare * share / (1 - (1 - kStreamingShare) * share + 1e-12));
     double full = settings_.full_share;
-    if (full < 0) full = share >= 1 ? 1 : std::max(0.0, (share - streaming) / (1 - streaming));
+    if (full < 0 && share >= 1) full = 1;
+    if (full < 0) full = settings_.most_full < 1 ? std::min(settings_.most_full, share / 2) : std::max(0.0, (share - streaming) / (1 - streaming));
     n_full_ = static_cast<uint32_t>(full * n + 1e-6);
     // The plan's last slots, and those of the shortest contexts.
     while (settings_.full_share < 0 && n_full_ > 0 && !budget_.fits(n_full_)) --n_full_;
@@ -50,8 +74,10 @@ class DuoAttention final : public TailedPolicy {
     if (profile_) rank_by_profile();
   }
 
-  const char* name() const override { return "duoattention"; }
+  const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return n_full_; }
+  uint32_t n_means() const override { return settings_.compensation ? rings_.n_other_heads() - n_full_ : 0; }
+  bool has_mean(uint32_t head) const override { return settings_.compensation && !rings_.has(head) && !heads_[head].full; }
   uint32_t queries_wanted() const override { return profile_ ? 0 : settings_.window; }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
@@ -133,6 +159,7 @@ class DuoAttention final : public TailedPolicy {
     return ok_status();
   }
 
+  const char* const name_;
   const Settings settings_;
   uint32_t n_full_ = 0;
   std::vector<Head> heads_;
@@ -140,16 +167,19 @@ class DuoAttention final : public TailedPolicy {
 
 }  // namespace
 
-Result<std::unique_ptr<Policy>> make_duoattention(const Shape& shape, const Budget& budget, const Options& options,
+Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Shape& shape, const Budget& budget, const Options& options,
                                                   const SharedProfile& profile) {
-  Settings s;
-  OptionReader reader("duoattention", options);
+  const Method* method = kMethods;
+  while (std::string(method->name) != name) ++method;
+  Settings s = method->settings;
+  OptionReader reader(name, options);
   ORRERY_TRY(reader.fraction("full_share", &s.full_share));
   ORRERY_TRY(reader.count("sinks", 0, 1u << 20, &s.sinks));
+  ORRERY_TRY(reader.flag("compensation", &s.compensation));
   ORRERY_TRY(reader.count("window", 1, kMostWindow, &s.window));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.finish());
-  auto policy = std::make_unique<DuoAttention>(shape, budget, s, profile);
+  auto policy = std::make_unique<StaticHeads>(method->name, shape, budget, s, profile);
   ORRERY_TRY(policy->check_room(budget, "retrieve and keep their whole KV"));
   return std::unique_ptr<Policy>(std::move(policy));
 }
