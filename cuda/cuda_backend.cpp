@@ -598,7 +598,8 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
       const int32_t count = std::min(job.n_positions - next_position, TopKeysPlan::kBatch - n_entries);
       if (count > 0) {
         const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
-        const int64_t row = int64_t{job.layer} * shape.queries.n_rows * shape.n_heads * shape.kv.head_dim;
+        const int64_t stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
+        const int64_t row = int64_t{job.layer} * shape.queries.n_rows * stride;
         TopKeysPart& part = parts[n_parts];
         part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
         part.offset = job.offset;
@@ -721,7 +722,9 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
   int32_t slot = 0;   // of the last part: a job that goes on in the next batch keeps it, the others take those behind it
   const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
     if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
-    part->mean = job.mean, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
+    part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
+    const uint64_t row = plan.out + static_cast<uint64_t>(slot * plan.stride) * sizeof(float);
+    if (job.add && n_before == 0) upload({address(scratch + row)}, job.out, static_cast<uint64_t>(job.n_keys) * sizeof(float));
   };
   for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const KeyWeightsJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
     cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);

@@ -126,9 +126,9 @@ struct TopKeysPart {
   uint32_t by_score;
   const uint32_t* among;   // on the device, ascending: how many of these were found is the part's result; null: the keys are
   int32_t n_among;
-  // Of weights: whether their mean is asked for, the row of the results that it is summed in, how many of the job's positions
-  // have been, and how many there are.
-  uint32_t mean;
+  // Of weights: whether their mean is asked for, or their sum with what stands in the row; the row of the results that it is summed in, how
+  // many of the job's positions have been, and how many there are.
+  uint32_t mean, add;
   int32_t slot, n_before, n_all;
 };
 // Where a batch's things lie in the scratch memory, in bytes: parts, tiles (kBatch, tile_stride), results (kBatch, stride; keys

@@ -29,7 +29,7 @@ struct TopKeysWork {
   TopKeysPlan plan;
   std::byte* scratch;
   KvType type;
-  int32_t head_dim, n_parts, ring_rows;
+  int32_t head_dim, n_parts, ring_rows, ring_first;
   int64_t ring_stride;   // floats from position to position
   float scale;
   uint32_t causal;       // queries see no keys behind their position
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   for (int i = warp; i < part.n_positions * group; i += kWeightThreads / 32) {
     const int g = i % group, position = part.first_position + i / group;
     const int seen = w.causal ? min(n, position + 1 - tile * kPageTokens) : n;
-    const float* q = part.queries + position % w.ring_rows * w.ring_stride + g * w.head_dim;
+    const float* q = part.queries + (position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
     float y[2] = {0.0f, 0.0f};
     for (int at = 0; at < w.head_dim; at += 4) {
       const float4 x = *reinterpret_cast<const float4*>(q + at);
@@ -185,18 +185,19 @@ __global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWor
   const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
   if (i >= part.n_keys) return;
   float* mean = reinterpret_cast<float*>(w.scratch + w.plan.out) + part.slot * w.plan.stride + i;
-  float sum = part.mean && part.n_before > 0 ? *mean : 0.0f;
-  for (int entry = part.first_entry; entry < part.first_entry + part.n_positions; ++entry)
+  float sum = part.mean && (part.add || part.n_before > 0) ? *mean : 0.0f;
+  for (int entry = part.first_entry; entry < part.first_entry + part.n_positions; ++entry) {
+    float of_group = 0.0f;
     for (int g = 0; g < w.plan.group; ++g) {
       float* weight = entry_of(w, entry) + g * w.plan.stride + i;
       const float x = __fmul_rn(*weight, units_of(w, entry_of(w, entry))[g * w.plan.tile_stride + i / kPageTokens]);
-      if (part.mean)
-        sum += x;
-      else
-        *weight = x;
+      of_group += x;
+      if (!part.mean) *weight = x;
     }
+    sum += of_group / static_cast<float>(w.plan.group);
+  }
   const bool last = part.n_before + part.n_positions == part.n_all;
-  if (part.mean) *mean = last ? sum / static_cast<float>(part.n_all * w.plan.group) : sum;
+  if (part.mean) *mean = last && !part.add ? sum / static_cast<float>(part.n_all) : sum;
 }
 
 // The k-th largest of bits (n), and how many of its equals are among the k.
@@ -350,7 +351,8 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.plan = plan, w.scratch = scratch;
   w.type = shape.kv.type, w.head_dim = shape.kv.head_dim;
   w.n_parts = n_parts, w.ring_rows = shape.queries.n_rows;
-  w.ring_stride = int64_t{shape.n_heads} * shape.kv.head_dim;
+  w.ring_first = shape.queries.first;
+  w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
   w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
   launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel, w);

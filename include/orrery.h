@@ -311,6 +311,7 @@ typedef struct orrery_session orrery_session;
    as well: prompts attend to everything, exactly; generated tokens to what is on the device. Options, by name, with
    their defaults:
      "streaming"    the first tokens and the last ones (StreamingLLM): sinks 4
+     "h2o"          the tokens that all queries together have attended to most, and the last ones (H2O): recent .5 (their share)
      "heterocache"  volatile and pivot heads whole, the others their best tokens, refreshed when their pivot's attention
                     drifts (HeteroCache): tau_sim .5, tau_stable .5, tau_drift (as tau_stable), full_share (of heads
                     that may be whole without a head profile; .2, or half the budget if that is less), surplus demote

@@ -100,10 +100,12 @@ struct Row {
 };
 
 // The queries of a sequence's last positions, behind RoPE, on the device: that of position p in layer l lies at
-// data + (l * n_rows + p % n_rows) * n_heads * head_dim.
+// data + (l * n_rows + (p - first) % n_rows) * stride.
 struct QueryRing {
   Ptr<float> data;
   int32_t n_rows = 0;
+  int32_t first = 0;                 // 0 where steps keep their queries
+  int64_t stride = 0;                // floats; 0: n_heads * head_dim
 };
 
 struct Step {
@@ -258,6 +260,7 @@ struct TopKeysShape : KeysShape {
 // the others).
 struct KeyWeightsJob : KeysJob {
   bool mean = false;                 // of all rows, in place of the rows
+  bool add = false;                  // of a mean: each position's, in order, is added to what stands in `out`, and no mean over them made
   float* out = nullptr;              // (n_positions, n_heads / n_kv_heads, n_keys), or (n_keys): host memory
 };
 

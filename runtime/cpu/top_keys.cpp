@@ -44,10 +44,10 @@ template <class Job, class Use>
 void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, const KeysWork& work, const Use& use) {
   const TopKeysScratch& scratch = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads, dim = shape.kv.head_dim;
-  const uint64_t q_floats = static_cast<uint64_t>(shape.n_heads) * static_cast<uint64_t>(dim);
+  const uint64_t q_floats = static_cast<uint64_t>(shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * dim);
   const auto query = [&](const Job& job, int32_t i) {
     const uint64_t row = static_cast<uint64_t>(job.layer) * static_cast<uint64_t>(shape.queries.n_rows) +
-                         static_cast<uint64_t>((job.first_position + i) % shape.queries.n_rows);
+                         static_cast<uint64_t>((job.first_position + i - shape.queries.first) % shape.queries.n_rows);
     return reinterpret_cast<const float*>(shape.queries.data.address) + row * q_floats +
            static_cast<uint64_t>(job.kv_head) * static_cast<uint64_t>(group) * static_cast<uint64_t>(dim);
   };
@@ -256,7 +256,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       const int32_t n_rows = job.mean ? group : 1;   // that become one
       for (int32_t g = 0; g < group; g += n_rows) {
         const int64_t row = (part.first + (entry - part.entry)) * group + g;
-        const WeightRows rows = s.rows(work.base, entry);
+        const WeightRows rows = job.left.data ? weight_rows(job.left, group) : s.rows(work.base, entry);
         const int64_t tiles = g * rows.tile_stride;
         work.kernels.key_scores({rows.weights + g * rows.stride, rows.stride, rows.units + tiles, rows.sums + tiles, rows.tile_stride,
                                  n_rows, job.n_keys, {}, s.shares(work.base, entry),
@@ -270,12 +270,12 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       const int64_t first = item % stretches * kKeysPerItem, last = std::min<int64_t>(first + kKeysPerItem, job.n_keys);
       if (!job.mean || first >= last) return;
       float* out = job.out;
-      if (part.first == 0) std::fill(out + first, out + last, 0.0f);
+      if (part.first == 0 && !job.add) std::fill(out + first, out + last, 0.0f);
       for (int32_t i = 0; i < part.count; ++i) {
         const float* row = s.scores(work.base, part.entry + i);   // a group's mean
         for (int64_t j = first; j < last; ++j) out[j] += row[j];
       }
-      if (part.first + part.count < job.n_positions) return;
+      if (job.add || part.first + part.count < job.n_positions) return;
       for (int64_t j = first; j < last; ++j) out[j] /= static_cast<float>(job.n_positions);
     });
   });

@@ -99,7 +99,7 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   if (policy.ok()) {
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
-    if (backend.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(n_context));
+    if (backend.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(policy.value()->watched_keys(n_context)));
   }
   bytes.compressed_kv = kv - bytes.full_kv;
   return bytes;
@@ -117,7 +117,8 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   const Beside beside = policy.ok() ? beside_of(*policy.value(), h) : Beside();
   const uint64_t q = policy.ok() && policy.value()->asks_before_attend() ? 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float) : 0;
   const uint64_t scores = policy.ok() ? policy.value()->score_bytes(static_cast<uint32_t>(h.n_heads / h.n_kv_heads)) : 0;
-  return store + step + refills + q + scores + staging * sizeof(HostPiece) + kv::Digests::host_bytes(beside.digests, heads, n_context) +
+  const uint64_t sums = policy.ok() && policy.value()->sums_attention() ? AttentionSums::host_bytes(h, n_context) + slots * sizeof(float) : 0;
+  return store + step + refills + q + scores + sums + staging * sizeof(HostPiece) + kv::Digests::host_bytes(beside.digests, heads, n_context) +
          kv::Means::host_bytes(beside.n_means, beside.n_means > 0 ? heads : 0) +
          kv::LowRank::host_bytes(beside.low_rank, kv_format(h, options.kv_type), n_context, backend);
 }
@@ -143,6 +144,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     ORRERY_ASSIGN(r->means_, kv::Means::make(&runtime.arena(), pages->format(), beside.n_means));
   }
   const uint64_t n_slots = slots_beside(beside, resident_slots(h, options, n_context), r->format_, n_context);
+  if (r->policy_->sums_attention()) {
+    r->sums_ = std::make_unique<AttentionSums>(h, n_context);
+    r->weights_.resize(n_slots);
+  }
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
   if (const uint64_t staging = staging_tokens(*r->policy_, n_slots)) {
     ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
@@ -158,7 +163,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   }
   r->watched_.reserve(r->policy_->n_watched());
   if (const uint64_t n = r->policy_->n_watched(); n > 0 && runtime.backend().info().leaves_weights) {
-    r->left_stride_ = left_stride(n_context);
+    r->left_stride_ = left_stride(r->policy_->watched_keys(n_context));
     ORRERY_ASSIGN(r->left_region_,
                   kv::ArenaRegion::take(&runtime.arena(), n * left_bytes(h, r->left_stride_), "the weights of watched heads"));
   }
@@ -202,11 +207,13 @@ void Resident::before_write(uint32_t from) {
 void Resident::truncate(uint32_t n_tokens) {
   invalidate();
   if (digests_) digests_->truncate(n_tokens);
+  if (sums_) sums_->truncate(n_tokens);
   for (uint32_t& p : ring_positions_)
     if (p != kNone && p >= n_tokens) p = kNone;
 }
 
 void Resident::note_queries(uint32_t from, uint32_t to) {
+  if (sums_ && sums_->under_way()) sums_->finish();
   const uint32_t n_rows = static_cast<uint32_t>(ring_positions_.size());
   if (n_rows == 0) return;
   for (uint32_t p = to - std::min(to - from, n_rows); p < to; ++p) ring_positions_[p % n_rows] = p;
@@ -222,6 +229,7 @@ uint32_t Resident::known_queries(uint32_t n_tokens) const {
 Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
   if (settled_) return {};   // those of the steps since are known
   const uint32_t wanted = std::min(policy_->queries_wanted(), n_tokens), known = known_queries(n_tokens);
+  if (sums_ && sums_->n_rows() < n_tokens) return {sums_->n_rows(), n_tokens};
   return known >= wanted ? Positions{} : Positions{n_tokens - wanted, n_tokens - known};
 }
 
@@ -398,8 +406,10 @@ Status Resident::query_similarity(Span<float> out) {
   return ok_status();
 }
 
-Status Resident::before_attend(int32_t layer, Ptr<const float> q) {
-  ORRERY_TRY(model_->runtime().backend().synchronize());   // the queries stand there
+Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
+  Backend& backend = model_->runtime().backend();
+  ORRERY_TRY(backend.synchronize());   // the queries stand there
+  if (sums_ && sums_->under_way()) return sums_->add_layer(&backend, *pages_, layer, q, q_stride);
   layer_ = layer, q_ = q;
   Status status = policy_->before_attend(this, static_cast<uint32_t>(layer), step_ + 1, n_tokens_);
   q_ = {};
@@ -541,6 +551,34 @@ void Resident::watch() {
     views_[watched_[i]].left = {{left_region_.data().address + i * block}, left_stride_};
 }
 
+// What the step's query has attended to, slot by slot, to the sums of the tokens that the slots hold.
+Status Resident::add_weights(uint32_t position) {
+  const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
+  const auto windowed = [&](uint32_t head) { return model_->hyper().window[head / n_kv_heads] > 0; };
+  weights_jobs_.clear();
+  float* out = weights_.data();
+  for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    if (windowed(head)) continue;
+    KeyWeightsJob job;
+    set_keys(policy::WeightsQuery{head, position, 1, store_->length(head), true, out}, &job);
+    job.mean = true;
+    job.out = out;
+    weights_jobs_.push_back(job);
+    out += store_->length(head);
+  }
+  Backend& backend = model_->runtime().backend();
+  backend.key_weights(weights_jobs_, keys_shape());
+  ORRERY_TRY(backend.synchronize());
+  const float* weight = weights_.data();
+  for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    if (windowed(head)) continue;
+    const Span<float> sums = sums_->of(head);
+    for (const uint32_t p : store_->positions(head)) sums[p] += *weight++;
+  }
+  sums_->add_row();
+  return ok_status();
+}
+
 Status Resident::commit(uint32_t position) {
   ++step_;
   watched_position_ = position;
@@ -548,6 +586,7 @@ Status Resident::commit(uint32_t position) {
   note_queries(position, position + 1);
   if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
+  if (status.ok() && sums_) status = add_weights(position);
   if (status.ok()) status = policy_->after_step(this, step_, position);
   watched_position_ = kNone;
   if (!status.ok()) invalidate();
@@ -558,6 +597,7 @@ Status Resident::copy_from(const Resident& other) {
   Backend& backend = model_->runtime().backend();
   policy_ = other.policy_->clone();
   ring_positions_ = other.ring_positions_;
+  if (sums_) sums_->copy_from(*other.sums_);
   if (ring_.n_rows > 0) backend.copy(ring_region_.data(), other.ring_region_.data(), ring_region_.bytes());
   if (!other.settled_) return ok_status();
   step_ = other.step_;

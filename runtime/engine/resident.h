@@ -22,6 +22,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/attention_sums.h"
 #include "runtime/engine/language_model.h"
 #include "runtime/kv/digests.h"
 #include "runtime/kv/head_store.h"
@@ -67,7 +68,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   void note_queries(uint32_t from, uint32_t to);
   QueryRing queries() const { return ring_; }
   // Positions whose queries must be computed again before prepare(n_tokens), as first and end; both 0: none. They are
-  // lost when a session is loaded, or rewound.
+  // lost when a session is loaded, or rewound; where attention is summed all of them may be.
   struct Positions {
     uint32_t first = 0, end = 0;
   };
@@ -78,9 +79,11 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Span<const HeadView> views() const { return views_; }
   const KvFormat& format() const { return format_; }
   const kv::PageTable& reservoir() const { return *pages_; }
-  // What the step's layers ask before their attention, or null: the policy wants to know nothing.
-  model::LayerHook* hook() { return policy_->asks_before_attend() ? this : nullptr; }
-  Status before_attend(int32_t layer, Ptr<const float> q) override;
+  // What the layers of a step of positions [from, from + n) ask before their attention, or null: nobody wants to know anything.
+  model::LayerHook* hook(Phase phase, uint32_t from, uint32_t n) {
+    return (phase == Phase::decode ? policy_->asks_before_attend() : sums_ && sums_->begin(from, n)) ? this : nullptr;
+  }
+  Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
   // It has been computed.
   Status commit(uint32_t position);
   // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
@@ -88,6 +91,10 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
   // What is resident does not count any more.
   void invalidate();
+  // For benchmarks: the queries of n tokens have been.
+  void assume(uint32_t n_tokens) {
+    if (sums_) sums_->assume(n_tokens);
+  }
   // For tests: asked behind each step, before the policy is; its error is the policy's.
   void set_step_fault(std::function<Status(uint64_t step)> fault) { step_fault_ = std::move(fault); }
 
@@ -101,6 +108,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   void rebuild(uint32_t head, uint32_t n_slots);
   void let_go(uint32_t head, uint32_t n_tokens);
   void add_replaced();
+  Status add_weights(uint32_t position);
   void watch();
   uint32_t known_queries(uint32_t n_tokens) const;   // of positions n_tokens-1, n_tokens-2, ...
   template <class Query>
@@ -118,6 +126,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Status top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) override;
   Status scores(Span<const policy::ScoresQuery> queries) override;
   uint32_t group() const override;
+  Span<const float> attention_sums(uint32_t head) const override { return sums_->of(head); }
   Span<const uint32_t> positions(uint32_t head) const override { return store_->positions(head); }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override;
   Status query_similarity(Span<float> out) override;
@@ -135,6 +144,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::unique_ptr<kv::Refills> refills_;           // likewise
   std::unique_ptr<kv::Digests> digests_;           // likewise
   std::unique_ptr<kv::Means> means_;               // likewise
+  std::unique_ptr<AttentionSums> sums_;            // likewise
+  std::vector<float> weights_;                     // (slots) of a step, where they are summed
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone

@@ -123,15 +123,15 @@ Status Session::recover_queries(uint32_t n_tokens) {
   // Prompt tokens come out with the same bits; generated ones, which attended to less, would not.
   const uint64_t page_bytes = table_->format().page_bytes();
   const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
-  const uint32_t first_page = missing.first / page_tokens, n_pages = (missing.end - 1) / page_tokens + 1 - first_page;
+  const uint32_t n_pages = std::min(missing.end - missing.first, options_.chunk()) / page_tokens + 2;
   ORRERY_ASSIGN(const os::Region saved, os::Region::allocate(n_pages * page_bytes));
   table_->make_writable(&backend, missing.first, missing.end);
   const KvView view = table_->view();
-  for (uint32_t i = 0; i < n_pages; ++i)
-    backend.download(saved.data() + i * page_bytes, {view.pages[first_page + i]}, page_bytes);
   Status status = ok_status();
   for (uint32_t from = missing.first; from < missing.end && status.ok();) {
     const uint32_t n = std::min(missing.end - from, options_.chunk());
+    const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
+    for (uint32_t i = first; i < end; ++i) backend.download(saved.data() + (i - first) * page_bytes, {view.pages[i]}, page_bytes);
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
@@ -140,12 +140,12 @@ Status Session::recover_queries(uint32_t n_tokens) {
     step.sequences = {&view, 1};
     step.kv = table_->format();
     step.queries = resident_->queries();
-    status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(), step, nullptr, {});
+    status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(), step, nullptr, {},
+                            resident_->hook(Phase::prefill, from, n));
     if (status.ok()) resident_->note_queries(from, from + n);
+    for (uint32_t i = first; i < end; ++i) backend.upload({view.pages[i]}, saved.data() + (i - first) * page_bytes, page_bytes);
     from += n;
   }
-  for (uint32_t i = 0; i < n_pages; ++i)
-    backend.upload({view.pages[first_page + i]}, saved.data() + i * page_bytes, page_bytes);
   return status;
 }
 
@@ -186,7 +186,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
   if (n_logits > 0) logits_at_ = 0;
   if (status.ok()) status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out,
-                                             resident_ && phase == Phase::decode ? resident_->hook() : nullptr);
+                                             resident_ ? resident_->hook(phase, from, n) : nullptr);
   if (status.ok()) {
     n_computed_ = from + n;
     if (resident_ && phase == Phase::decode) status = resident_->commit(from);
@@ -249,6 +249,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
   n_computed_ = n;
+  if (resident_) resident_->assume(n);
   return backend.synchronize();
 }
 

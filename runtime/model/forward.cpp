@@ -83,7 +83,7 @@ Status Pass::attention(int32_t i, const Layer& l) {
   b_.rope(q, stride, h_.n_heads, h_.head_dim);
   b_.rope(k, stride, h_.n_kv_heads, h_.head_dim);
   b_.append_kv(i, k, v, stride);
-  if (hook_) ORRERY_TRY(hook_->before_attend(i, q));
+  if (hook_) ORRERY_TRY(hook_->before_attend(i, q, stride));
 
   AttendShape shape;
   shape.n_heads = h_.n_heads;

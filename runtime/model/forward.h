@@ -40,12 +40,12 @@ struct ForwardOutput {
   float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
 };
 
-// Asked between layers of a decode step of one row: before its attention, when the row's KV has been appended.
+// Asked between layers of a step, of one row where it decodes: before its attention, when the rows' KV has been appended.
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
-  // q: (n_heads, head_dim) behind RoPE, on the device. What follows goes on when this returns.
-  virtual Status before_attend(int32_t layer, Ptr<const float> q) = 0;
+  // q: (n_rows, n_heads, head_dim) behind RoPE, on the device, rows q_stride floats apart. What follows goes on when this returns.
+  virtual Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) = 0;
 };
 
 // Runs the step on `backend`, whose scratch is set from `work`.  `cancel` is looked at between layers: then the status

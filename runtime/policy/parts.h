@@ -23,6 +23,9 @@ class UniformAllocation {
   bool enough(uint64_t slots) const { return most_ >= slots || n_full_ == 0; }
   uint64_t least_slots(uint64_t slots) const { return windowed_slots_ + slots * n_full_; }   // of all heads together
   bool windowed(uint32_t head) const { return window_[head / n_kv_heads_] > 0; }
+  uint32_t most() const { return static_cast<uint32_t>(std::min<uint64_t>(most_, n_context_)); }   // slots of such a head
+  // Nothing ever has to make room.
+  bool everything() const { return n_full_ == 0 || (share_ >= 1.0 && most_ >= n_context_); }
 
  private:
   uint32_t n_kv_heads_, n_context_;
@@ -182,6 +185,7 @@ const std::string* nearest_name(const std::string& name, const std::vector<std::
 Result<std::unique_ptr<Policy>> make_streaming(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_heterocache(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_synckv(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_h2o(const Shape&, const Budget&, const Options&, const SharedProfile&);
 // The methods of static_heads.cpp, by name.
 Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_raas(const Shape&, const Budget&, const Options&, const SharedProfile&);

@@ -112,6 +112,10 @@ class Heads {
   virtual void hide_page(uint32_t head, uint32_t page, bool hidden) = 0;
   // Low-rank keys of the first n_tokens: with a basis of their own (in settle()), or by the one that there is.
   virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
+  // What the queries of all positions so far have attended to each of the head's keys, (n_context) by position: the mean of the group, summed.
+  // A prompt's queries to everything, a generated token's to what was there, in its step; it has been added when after_step() is called.
+  // Of policies that want them (Policy::sums_attention), and heads of layers without window.
+  virtual Span<const float> attention_sums(uint32_t head) const = 0;
   virtual uint32_t group() const = 0;   // query heads of a KV head
   // The position that each slot of a head holds.
   virtual Span<const uint32_t> positions(uint32_t head) const = 0;
@@ -183,10 +187,13 @@ class Policy {
   // The slot for the next token of head (layer * n_kv_heads + head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
   // Heads that hold all of their keys and whose best ones after_step() will ask for by the query of the step that is
-  // about to be computed: attention leaves its weights of them, and the keys need not be read again. A hint; at most
-  // n_watched() of them.
+  // about to be computed, or whose attention is summed: attention leaves its weights of them, and the keys need not be read again. A hint;
+  // at most n_watched() of them, of n_context keys at most, or so many.
   virtual void watch(std::vector<uint32_t>* heads) const { heads->clear(); }
   virtual uint32_t n_watched() const { return 0; }
+  virtual uint32_t watched_keys(uint32_t n_context) const { return n_context; }
+  // Whether Heads::attention_sums() are wanted.
+  virtual bool sums_attention() const { return false; }
   // Whether before_attend() is to be called.
   virtual bool asks_before_attend() const { return false; }
   // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() and scores() may be asked by

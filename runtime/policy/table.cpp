@@ -17,6 +17,8 @@ constexpr OptionRow kRefresh = {"refresh", "1", "0: what was chosen first stays"
 
 constexpr OptionRow kStreamingOptions[] = {{"sinks", "4", "first tokens that always stay"}};
 
+constexpr OptionRow kH2oOptions[] = {{"recent", ".5", "share of a head's slots that are the most recent tokens'"}};
+
 constexpr OptionRow kHeteroOptions[] = {
     {"tau_sim", ".5", "heads that overlap so much are of one cluster"},
     {"tau_stable", ".5", "heads outside clusters that overlap with themselves so much are anchors, the others volatile"},
@@ -201,6 +203,20 @@ const PolicyRow kRows[] = {
      "- 512 first and 512 recent tokens of 2,048 become a quarter of what a head has, each; the budget counts the digests.\n"},
     {"full", "full attention", "", "none", "everything", "everything", "never", "all KV", "nothing", {},
      "All KV lies on the device; there is no copy in host memory. What every policy is compared with.\n"},
+    {"h2o", "H2O", "arXiv:2306.14048", "the sum of all queries' weights so far, mean of the group", "evenly",
+     "the largest sums, and the most recent tokens", "every step the newest replaces the least sum that is not recent",
+     "the last query; on the CPU a step's weights, a float a slot and query head", kSelection, all(kH2oOptions),
+     "Tokens that all queries together have attended to most, the heavy hitters, and the most recent ones; each step the newest token\n"
+     "takes the place of the one that has been attended to least, outside the recent ones. Sums are not divided by how many queries\n"
+     "have seen a key, as in paper and code: early tokens have the advantage.\n"
+     "- A prompt's sums are made tile by tile while it is read, without a matrix of all weights; that takes about as long again as its\n"
+     "  attention. They are floats in host memory, one for each token and head, added in the order of positions.\n"
+     "- The code keeps a tenth of the prompt as heavy hitters and a tenth as recent tokens, here half of the budget each. It sums for each\n"
+     "  query head; here a KV head's sum is its group's mean.\n"
+     "- The code forgets the sum of what it evicts; here a later prompt's queries add to all, and may bring tokens back. A generated token's\n"
+     "  query adds to what is resident.\n"
+     "- Queries are not kept, so that sums cannot be taken back: behind a rewind, or in a session that was loaded, the next answer begins by\n"
+     "  computing all tokens once more for their queries. A fork takes the sums with it.\n"},
     {"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1", "the last query, avg pool 5, mean of the group",
      "volatile and pivot heads everything; the others by 1 / stability", "best tokens and all generated ones",
      "every 5 steps, where a pivot has drifted", "the last 64 positions' queries, its watching heads' scores, a staging ring", "what is kept, when it is chosen, and misses of refills",
@@ -346,7 +362,7 @@ constexpr Entry kPolicies[] = {
     {"arkvale", {1}, &pages},
     {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &static_heads},
     {"freekv", {1}, &pages},
-    {"heterocache", {64}, &by<&make_heterocache>}, {"loki", {1}, &by<&make_loki>},
+    {"h2o", {1}, &by<&make_h2o>},          {"heterocache", {64}, &by<&make_heterocache>}, {"loki", {1}, &by<&make_loki>},
     {"omnikv", {1}, &by<&make_omnikv>},
     {"pyramidkv", {kMostWindow}, &window},
     {"quest", {1}, &pages},                {"raas", {1}, &by<&make_raas>},

@@ -182,24 +182,29 @@ TEST(GpuTopKeys, CountsWhatIsCommon) {
 constexpr Job kWeightsJobs[] = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false}, {1, 1, 64, 63, 1, 0, false}, {0, 0, 1, 0, 1, 0, false},
                                 {1, 1, 1200, 1188, 12, 0, false}, {0, 0, 70, 100, 12, 0, false}};
 
-// Of each job, rows or their mean, or the products.
-std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, bool mean, bool products = false) {
+// Of each job, rows, their mean, their sum with what is there, of rows that lie apart, or the products.
+enum class Of { rows, mean, sum, products };
+std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of of) {
+  const bool mean = of == Of::mean || of == Of::sum;
+  const int32_t gap = of == Of::sum ? 20 : 0;
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
   const Pages pages(m, kv, 1200, 11);
-  Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
+  Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * (kKvHeads * kGroup * dim + gap)), 13));
   std::vector<std::vector<float>> out;
   std::vector<KeyWeightsJob> asked;
   for (const Job& j : kWeightsJobs) {
     KeyWeightsJob job;
     set_keys(j, kv, pages.addresses(), &job);
-    job.mean = mean;
-    out.emplace_back(static_cast<size_t>(j.n_keys * (mean ? 1 : j.n * kGroup)) + 1, 12345.0f);
+    job.mean = mean, job.add = of == Of::sum;
+    out.emplace_back(static_cast<size_t>(j.n_keys * (mean ? 1 : j.n * kGroup)) + 1, job.add ? 1.5f : 12345.0f);
+    out.back().back() = 12345.0f;
     asked.push_back(job);
   }
   for (size_t i = 0; i < asked.size(); ++i) asked[i].out = out[i].data();
   KeysShape shape;
   set_shape(kv, ring, &shape);
-  shape.products = products;
+  shape.products = of == Of::products;
+  if (of == Of::sum) shape.queries.stride = kKvHeads * kGroup * dim + gap, shape.queries.first = -5;
   (*m)->key_weights(asked, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   for (std::vector<float>& o : out) {
@@ -212,9 +217,9 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, bo
 TEST(GpuTopKeys, WeightsAndTheirMeans) {
   for (const KvType type : {KvType::f16, KvType::q8_0})
     for (const int32_t dim : {32, 128})
-      for (const bool mean : {false, true}) {
-        SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + (mean ? ", means" : ", rows"));
-        const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return weights(m, type, dim, mean); });
+      for (const Of of : {Of::rows, Of::mean, Of::sum}) {
+        SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + (of == Of::rows ? ", rows" : of == Of::mean ? ", means" : ", sums"));
+        const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return weights(m, type, dim, of); });
         for (size_t j = 0; j < expected.size(); ++j)
           for (size_t i = 0; i < expected[j].size(); ++i)   // 0: behind the position, the same places
             ASSERT_NEAR(got[j][i], expected[j][i], 1e-4 * static_cast<double>(expected[j][i])) << "job " << j << " at " << i;
@@ -223,7 +228,7 @@ TEST(GpuTopKeys, WeightsAndTheirMeans) {
 
 TEST(GpuTopKeys, ProductsInPlaceOfWeights) {
   for (const KvType type : kKvTypes) {
-    const auto [expected, got] = on_both(limits(64), [&](Machine* m) { return weights(m, type, 64, false, true); });
+    const auto [expected, got] = on_both(limits(64), [&](Machine* m) { return weights(m, type, 64, Of::products); });
     for (size_t j = 0; j < expected.size(); ++j)
       for (size_t i = 0; i < expected[j].size(); ++i) ASSERT_NEAR(got[j][i], expected[j][i], 1e-5) << "job " << j << " at " << i;
   }
@@ -241,9 +246,9 @@ TEST(GpuTopKeys, ThreadsRunInAnyOrder) {
 
 TEST(GpuTopKeys, WeightsOfThreadsInAnyOrder) {
   Machine m(true, limits(64));
-  const auto forwards = weights(&m, KvType::f16, 64, true);
+  const auto forwards = weights(&m, KvType::f16, 64, Of::mean);
   emulated::set_reversed(true);
-  const auto backwards = weights(&m, KvType::f16, 64, true);
+  const auto backwards = weights(&m, KvType::f16, 64, Of::mean);
   emulated::set_reversed(false);
   EXPECT_EQ(forwards, backwards);
 }

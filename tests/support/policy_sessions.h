@@ -25,6 +25,8 @@ struct PolicyMode {
     return chunks();
   }
   bool tokens() const { return policy == std::string("loki"); }   // single ones, which come and go
+  // All slots are taken when it settles, and stay what they are: the newest token takes another's.
+  bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
   bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
   bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }   // K of what is fetched
 };
@@ -35,6 +37,8 @@ inline void PrintTo(const PolicyMode& mode, std::ostream* out) { *out << mode.na
 inline const std::vector<PolicyMode>& policy_modes() {
   static const std::vector<PolicyMode> modes = {
       {"streaming", "streaming", {}, false},
+      {"h2o", "h2o", {}, false},
+      {"h2o_heavy", "h2o", {{"recent", "0.1"}}, false},
       {"heterocache", "heterocache", {{"tau_sim", "0.2"}, {"tau_drift", "1"}}, true},
       {"heterocache_staggered",
        "heterocache",

@@ -221,6 +221,59 @@ TEST(PolicyChanges, OmniKvsFiltersSuitTheModelsDepth) {
   }
 }
 
+// Which tokens are there when each step's weights, of what is there, have been added, and the least of the sums makes room.
+TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
+  const Model& m = kModels[1];   // its second layer has a window
+  for (const double recent : {.5, .1, 0.0, 1.0}) {
+    FakeSession s = open("h2o", m, .4, {{"recent", std::to_string(recent).substr(0, 3)}});
+    s.settle(300);
+    std::vector<std::vector<double>> sums;
+    for (uint32_t head = 0; head < s.n_heads(); ++head) sums.push_back(attended(head, 300)), sums.back().resize(400);
+    std::vector<std::set<uint32_t>> held;
+    for (const Tokens& tokens : s.held()) held.push_back(as_set(tokens));
+    uint32_t n_heavy = 0;   // that were given up, not being the oldest
+    for (uint32_t t = 300; t < 390; ++t) {
+      ASSERT_FALSE(s.prepare());
+      s.commit();
+      for (uint32_t head = 0; head < s.n_heads(); ++head) {
+        if (m.windowed(head)) continue;
+        const auto n_recent = std::max(1u, static_cast<uint32_t>(recent * s.capacity(head) + .5));
+        uint32_t least = t;
+        for (const uint32_t p : held[head])
+          if (p + n_recent <= t && (least == t || sums[head][p] < sums[head][least])) least = p;
+        n_heavy += least != *held[head].begin();
+        held[head].erase(least), held[head].insert(t);
+        ASSERT_EQ(as_set(s.held()[head]), held[head]) << "token " << t << ", head " << head << ", recent " << recent;
+        const std::vector<float> logits = restless(head, t, t + 1);
+        for (uint32_t q = 0; q < kGroup; ++q) {
+          double sum = 0;
+          for (const uint32_t p : held[head]) sum += std::exp(static_cast<double>(logits[q * (t + 1) + p]));
+          for (const uint32_t p : held[head]) sums[head][p] += std::exp(static_cast<double>(logits[q * (t + 1) + p])) / sum / kGroup;
+        }
+      }
+    }
+    EXPECT_EQ(n_heavy > 200, recent < 1) << recent;
+    // A later prompt's queries are added to all, and all compete again.
+    s.settle(395);
+    for (uint32_t head = 0; head < s.n_heads(); ++head) {
+      if (m.windowed(head)) continue;
+      const auto n_recent = std::max(1u, static_cast<uint32_t>(recent * s.capacity(head) + .5));
+      for (uint32_t t = 390; t < 395; ++t) {
+        const std::vector<float> logits = restless(head, t, t + 1);
+        for (uint32_t q = 0; q < kGroup; ++q) {
+          double sum = 0;
+          for (uint32_t p = 0; p <= t; ++p) sum += std::exp(static_cast<double>(logits[q * (t + 1) + p]));
+          for (uint32_t p = 0; p <= t; ++p) sums[head][p] += std::exp(static_cast<double>(logits[q * (t + 1) + p])) / sum / kGroup;
+        }
+      }
+      const auto order = in_order({sums[head].begin(), sums[head].begin() + 395 - n_recent});
+      std::set<uint32_t> expected(order.begin(), order.begin() + (s.capacity(head) - n_recent));
+      for (uint32_t p = 395 - n_recent; p < 395; ++p) expected.insert(p);
+      ASSERT_EQ(as_set(s.held()[head]), expected) << "head " << head << ", recent " << recent;
+    }
+  }
+}
+
 // Which pages are there when each has the time of the last step that looked at it.
 TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
   for (const Options& options : {Options{{"page", "4"}, {"threshold", "0.02"}}, Options{{"page", "4"}, {"stamp", "top"}, {"top", "0.3"}, {"sinks", "0"}}}) {

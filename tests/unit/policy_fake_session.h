@@ -43,6 +43,7 @@ class FakeSession final : public Heads {
     other.n_tokens_ = n_tokens_, other.n_prompt_ = n_prompt_, other.step_ = step_;
     other.similarity = similarity;
     other.capacity_ = capacity_, other.selected_ = selected_, other.held_ = held_, other.pending_ = pending_;
+    other.sums_ = sums_, other.n_summed_ = n_summed_;
     other.hidden_ = hidden_, other.n_rows_ = n_rows_, other.page_cosine = page_cosine;
     return other;
   }
@@ -83,6 +84,7 @@ class FakeSession final : public Heads {
 
   void settle(uint32_t n_tokens) {
     n_tokens_ = n_prompt_ = n_tokens;
+    if (policy_->sums_attention()) sum_prompt();
     for (auto& pending : pending_) pending.what.clear();
     for (auto& hidden : hidden_) hidden.clear();
     settling_ = true;
@@ -148,11 +150,17 @@ class FakeSession final : public Heads {
       else
         held_[head].at(slots_[head]) = n_tokens_;
     }
-    // Heads that were watched are asked about by the step's query, and no others.
+    // Heads that were watched are asked about by the step's query, or summed, and no others.
     std::vector<uint32_t> watched;
     policy_->watch(&watched);
     EXPECT_LE(watched.size(), policy_->n_watched());
+    for (const uint32_t head : watched) EXPECT_LE(held_[head].size(), policy_->watched_keys(n_context_));
     ++n_tokens_;
+    if (policy_->sums_attention()) {
+      for (const uint32_t head : watched) add_row(head, n_tokens_ - 1, held_[head]);
+      n_summed_ = n_tokens_;
+      watched.clear();
+    }
     const size_t before = asked_.size();
     const Status status = policy_->after_step(this, step_, n_tokens_ - 1);
     if (!status.ok()) throw std::runtime_error(status.message());
@@ -310,6 +318,12 @@ class FakeSession final : public Heads {
     return ok_status();
   }
 
+  Span<const float> attention_sums(uint32_t head) const override {
+    EXPECT_TRUE(policy_->sums_attention());
+    EXPECT_EQ(n_summed_, n_tokens_);
+    return sums_.at(head);
+  }
+
   uint32_t group() const override { return group_; }
 
   Span<const uint32_t> positions(uint32_t head) const override { return held_[head]; }
@@ -351,6 +365,25 @@ class FakeSession final : public Heads {
     p.what.clear();
     check_unique(head);
   }
+  // What a position's query attends to among some tokens, the mean of the group.
+  void add_row(uint32_t head, uint32_t position, const Tokens& tokens) {
+    const std::vector<float> logits = attention_(head, position, position + 1);
+    std::vector<float> row(tokens.size());
+    for (uint32_t g = 0; g < group_; ++g) {
+      for (size_t i = 0; i < tokens.size(); ++i) row[i] = logits[size_t{g} * (position + 1) + tokens[i]];
+      softmax(row, row);
+      for (size_t i = 0; i < tokens.size(); ++i) sums_[head][tokens[i]] += row[i] / static_cast<float>(group_);
+    }
+  }
+  // The prompt's queries that are not summed yet, or, where there were more, all.
+  void sum_prompt() {
+    if (n_summed_ > n_tokens_ || sums_.empty()) sums_.assign(n_heads(), std::vector<float>(n_context_)), n_summed_ = 0;
+    for (; n_summed_ < n_tokens_; ++n_summed_) {
+      Tokens seen(n_summed_ + 1);
+      std::iota(seen.begin(), seen.end(), 0u);
+      for (uint32_t head = 0; head < n_heads(); ++head) add_row(head, n_summed_, seen);
+    }
+  }
   void check_unique(uint32_t head) const {
     std::vector<bool> seen(n_tokens_);
     for (size_t slot = 0; slot < held_[head].size(); ++slot) {
@@ -375,6 +408,8 @@ class FakeSession final : public Heads {
   std::vector<Pending> pending_;
   std::vector<std::set<uint32_t>> hidden_;   // pages, by head
   mutable std::vector<float> cosines_;
+  std::vector<std::vector<float>> sums_;   // (n_heads, n_context), where they are wanted
+  uint32_t n_summed_ = 0;                // positions whose queries are in them
   uint32_t n_rows_ = 0;                  // tokens that have low-rank keys
   std::vector<Asked> asked_;
   std::vector<AskedPages> asked_pages_;

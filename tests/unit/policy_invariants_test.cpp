@@ -10,6 +10,9 @@ namespace {
 const Candidate kPolicies[] = {
     {"streaming", {}},
     {"streaming", {{"sinks", "0"}}},
+    {"h2o", {}},
+    {"h2o", {{"recent", "0"}}},
+    {"h2o", {{"recent", "0.8"}}},
     {"heterocache", {}},
     {"heterocache", {{"full_share", "0.3"}, {"tau_sim", "0.3"}, {"tau_drift", "0.9"}, {"reduce", "max"}}},
     {"heterocache", {{"full_share", "0.3"}, {"tau_sim", "0.3"}, {"tau_drift", "1"}, {"stagger", "1"}, {"visible", "5"}, {"tail", "23"}}},
@@ -226,6 +229,15 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       ASSERT_EQ(kept, best_of_window(head, n, kept.size(), w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
                                      variance)) << head;
     }
+    if (std::string(c.policy) == "h2o") {
+      const std::vector<double>& sums = attended(head, n);
+      const auto n_recent = std::max(1u, static_cast<uint32_t>(std::stod(option(c, "recent", ".5")) * s.capacity(head) + .5));
+      ASSERT_EQ(kept.size(), s.capacity(head));
+      const auto order = in_order({sums.begin(), sums.end() - n_recent});
+      std::set<uint32_t> expected(order.begin(), order.begin() + (s.capacity(head) - n_recent));
+      for (uint32_t p = n - n_recent; p < n; ++p) expected.insert(p);
+      ASSERT_EQ(kept, expected) << head;
+    }
     if (hetero) {
       ASSERT_EQ(kept, best_of(head, n, kept.size(), rule)) << head;
     } else if (omni) {
@@ -268,7 +280,7 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
         }
         ++n_runs;
         FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
-        const bool streaming = is_one_of(c, {"streaming", "duoattention", "razorattention"});   // rings
+        const bool streaming = is_one_of(c, {"streaming", "duoattention", "razorattention", "h2o"});   // slots are used again
         const bool paged = has_pages(c) || has_chunks(c);
         session.similarity = likeness, session.page_cosine = nearness;
         std::map<uint32_t, FakeSession::AskedPages> latest;   // by head

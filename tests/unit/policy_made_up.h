@@ -113,6 +113,22 @@ inline std::set<uint32_t> best_of_layer(const Model& m, uint32_t layer, uint32_t
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
+// What the queries of positions 0 .. n - 1 attend to each key of a head, summed: the mean of the group.
+inline const std::vector<double>& attended(uint32_t head, uint32_t n) {
+  static std::map<std::pair<uint32_t, uint32_t>, std::vector<double>> sums;   // they are asked for again and again
+  std::vector<double>& of = sums[{head, n}];
+  for (uint32_t p = of.empty() ? 0 : n; p < n; ++p) {
+    of.resize(n);
+    const std::vector<float> logits = restless(head, p, p + 1);
+    for (uint32_t q = 0; q < kGroup; ++q) {
+      double sum = 0;
+      for (uint32_t key = 0; key <= p; ++key) sum += std::exp(static_cast<double>(logits[q * (p + 1) + key]));
+      for (uint32_t key = 0; key <= p; ++key) of[key] += std::exp(static_cast<double>(logits[q * (p + 1) + key])) / sum / kGroup;
+    }
+  }
+  return of;
+}
+
 inline std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(tokens.begin(), tokens.end()); }
 
 inline FakeSession open(const char* policy, const Model& m, double share, const Options& options) {

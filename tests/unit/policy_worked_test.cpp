@@ -149,6 +149,31 @@ TEST(PolicyWorked, ShadowKvsRanksFollowWidthAndBudget) {
   EXPECT_EQ(rank(128, 1, {}), 0u);      // everything is there
 }
 
+// H2O: weights of five queries over the keys that each sees, whose columns come to 1.9, 1.4, 1.3, .2 and .2. Of three slots two are heavy
+// hitters', 0 and 1; by the mean over the queries that have seen them they would be 2 and 0. Then the answer's weights are added to what is
+// there.
+TEST(PolicyWorked, H2OsColumnSums) {
+  const std::vector<std::vector<float>> rows = {
+      {1}, {.5f, .5f}, {.2f, .2f, .6f}, {.1f, .6f, .2f, .1f}, {.1f, .1f, .5f, .1f, .2f},
+      {.2f, .1f, 0, 0, 0, .7f},              // of tokens that are not there: nothing
+      {.1f, .1f, 0, 0, 0, 0, .8f}};
+  FakeSession s(must(make_policy("h2o", shape(1, 64), {.05, 3}, {{"recent", ".34"}})), 1, 1, 64, [&](uint32_t, uint32_t position, uint32_t n_keys) {
+    std::vector<float> out(n_keys);
+    for (uint32_t key = 0; key < n_keys; ++key) out[key] = std::log(rows[std::min<size_t>(position, 6)][key]);
+    return out;
+  });
+  s.settle(5);
+  const float expected[] = {1.9f, 1.4f, 1.3f, .2f, .2f};
+  for (size_t key = 0; key < 5; ++key) EXPECT_NEAR(s.attention_sums(0)[key], expected[key], 1e-6);
+  EXPECT_EQ(s.held()[0], (Tokens{0, 1, 4}));
+  s.step();   // 4 is recent no more, and the least
+  EXPECT_EQ(s.held()[0], (Tokens{0, 1, 5}));
+  const float after[] = {2.1f, 1.5f, 1.3f, .2f, .2f, .7f};
+  for (size_t key = 0; key < 6; ++key) EXPECT_NEAR(s.attention_sums(0)[key], after[key], 1e-6);
+  s.step();
+  EXPECT_EQ(s.held()[0], (Tokens{0, 1, 6}));
+}
+
 // N = 6, N_full = 3, L = 100, rho = .8 of the prompt: L_base = 60, and eq. 8 deals 180 tokens.
 TEST(PolicyWorked, HeteroCachesLengths) {
   const std::vector<Role> roles = {kPivot, kSatellite, kVolatile, kAnchor, kPivot, kSatellite};
