@@ -344,6 +344,10 @@ typedef struct orrery_session orrery_session;
      "raas"         pages, of which those go that the answer has not looked at for the longest time (RaaS): page 16, digest,
                     sinks, window and first_layers as "freekv", stamp threshold (or top), threshold .0001, top .5, prompt
                     compete (or keep, where the budget holds it)
+     "infinigen"    tokens that are fetched while the layer before is computed, chosen by what its input makes of this layer's queries
+                    and a few dimensions of turned keys, which stay on the device and count (InfiniGen): ratio .2 (of a key, less
+                    where the budget is small; in fours), alpha 4 (tokens that score less than that below the best are asked
+                    for), most .2 (of all tokens), sinks 0, window 32, first_layers 2 (0 where the budget is small)
      "loki"         tokens that every step's query chooses by the first dimensions of their keys, which are turned by each head's
                     principal components and stay on the device, and count (Loki): rank (a quarter of a key, or less where the
                     budget is small; in fours), reduce mean (or max), sinks 0, window 32 (tokens, at most a quarter),

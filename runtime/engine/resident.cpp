@@ -50,7 +50,8 @@ Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) 
   beside.n_means = policy.n_means();
   if (asked.rank == 0) return beside;
   beside.low_rank.rank = asked.rank;
-  beside.low_rank.by_head = asked.kind == policy::PageDigest::low_rank;
+  beside.low_rank.by_head = policy::is_low_rank(asked.kind);
+  beside.low_rank.skewed = asked.kind == policy::PageDigest::skewed;
   if (beside.low_rank.by_head) beside.digests.heads.clear();   // rows are what pages of a token are found by
   for (const uint32_t head : asked.heads) {
     const uint32_t layer = head / static_cast<uint32_t>(h.n_kv_heads);
@@ -406,13 +407,27 @@ Status Resident::query_similarity(Span<float> out) {
   return ok_status();
 }
 
-Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
-  Backend& backend = model_->runtime().backend();
-  ORRERY_TRY(backend.synchronize());   // the queries stand there
-  if (sums_ && sums_->under_way()) return sums_->add_layer(&backend, *pages_, layer, q, q_stride);
+Status Resident::ask(int32_t layer, Ptr<const float> q) {
+  ORRERY_TRY(model_->runtime().backend().synchronize());   // the queries stand there
   layer_ = layer, q_ = q;
   Status status = policy_->before_attend(this, static_cast<uint32_t>(layer), step_ + 1, n_tokens_);
   q_ = {};
+  return status;
+}
+
+Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
+  // What this layer is to have comes before anything is asked for the next one, which would be waited for too.
+  if (refills_) ORRERY_TRY(refills_->apply(store_.get(), step_ + 1));
+  return next_q ? ask(layer + 1, next_q) : ok_status();
+}
+
+Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
+  if (sums_ && sums_->under_way()) {
+    Backend& backend = model_->runtime().backend();
+    ORRERY_TRY(backend.synchronize());   // the queries stand there
+    return sums_->add_layer(&backend, *pages_, layer, q, q_stride);
+  }
+  Status status = ask(layer, q);
   if (status.ok() && refills_ && policy_->waits_before(static_cast<uint32_t>(layer))) status = refills_->apply(store_.get(), step_ + 1);
   return status;
 }
@@ -448,9 +463,24 @@ void Resident::hide_page(uint32_t head, uint32_t page, bool hidden) {
 
 Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
   Backend& backend = model_->runtime().backend();
-  if (with_basis) return low_rank_->settle(&backend, *pages_, n_tokens);
-  low_rank_->extend(&backend, *pages_, n_tokens);
-  return ok_status();
+  if (!with_basis) {
+    low_rank_->extend(&backend, *pages_, n_tokens);
+    return ok_status();
+  }
+  const model::Hyperparameters& h = model_->hyper();
+  const auto n_rows = static_cast<uint32_t>(ring_.n_rows);
+  const auto width = static_cast<uint64_t>(h.q_dim());
+  kv::LastQueries queries;
+  if (low_rank_->skewed()) {
+    queries.n_heads = h.n_heads, queries.n_positions = known_queries(n_tokens);
+    queries.rows.resize(static_cast<uint64_t>(h.n_layers) * queries.n_positions * width);
+    for (uint64_t row = 0; row < static_cast<uint64_t>(h.n_layers) * queries.n_positions; ++row) {
+      const uint64_t layer = row / queries.n_positions, position = n_tokens - 1 - row % queries.n_positions;
+      backend.download(&queries.rows[row * width], {(ring_.data + (layer * n_rows + position % n_rows) * width).address}, width * sizeof(float));
+    }
+    ORRERY_TRY(backend.synchronize());
+  }
+  return low_rank_->settle(&backend, *pages_, n_tokens, queries);
 }
 
 // The head's first slots, which hold selected_'s tokens as they are, get K as it would be rebuilt later.

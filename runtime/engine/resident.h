@@ -84,6 +84,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
     return (phase == Phase::decode ? policy_->asks_before_attend() : sums_ && sums_->begin(from, n)) ? this : nullptr;
   }
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
+  bool looks_ahead() const override { return policy_->asks_ahead(); }
+  Status before_layer(int32_t layer, Ptr<const float> next_q) override;
   // It has been computed.
   Status commit(uint32_t position);
   // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
@@ -105,6 +107,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Resident(const LanguageModel* model, const SessionOptions& options, const kv::PageTable* pages)
       : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
   Status settle(uint32_t n_tokens);
+  Status ask(int32_t layer, Ptr<const float> q);   // the policy, by a layer's queries
   void rebuild(uint32_t head, uint32_t n_slots);
   void let_go(uint32_t head, uint32_t n_tokens);
   void add_replaced();

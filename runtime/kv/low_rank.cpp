@@ -1,6 +1,8 @@
 #include "runtime/kv/low_rank.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "runtime/base/checked.h"
 #include "runtime/base/half.h"
@@ -41,15 +43,50 @@ size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const Backend&
   return std::clamp<size_t>(static_cast<size_t>(std::max(n, 1)), 1, std::max<size_t>(units_of(spec, format), 1));
 }
 
-// Products of dimensions (width, width), summed over n keys, become what is left of them when the keys' mean is taken off.
-void take_off_mean(const std::vector<float>& sums, uint32_t n, std::vector<float>* products) {
-  const size_t width = sums.size();
-  for (size_t i = 0; i < width; ++i)
-    for (size_t j = 0; j < width; ++j) {
-      float& x = (*products)[i * width + j];
-      x = static_cast<float>(static_cast<double>(x) - static_cast<double>(sums[i]) * static_cast<double>(sums[j]) / n);
-    }
-}
+// Finds a unit's basis; all that it needs is taken when it is made.
+class BasisFinder {
+ public:
+  BasisFinder(const LowRankSpec& spec, size_t width)
+      : products(width * width), sums(width), of_queries(spec.skewed ? width * width : 0), basis((spec.skewed ? width : spec.rank) * width),
+        rank_(spec.rank), width_(width), weights_(width), order_(width), subspace_(static_cast<int64_t>(width), static_cast<int64_t>(basis.size() / width)) {}
+  std::vector<float> products, sums, of_queries;   // (width, width), (width), (width, width)
+  std::vector<float> basis;                        // (rank, width), and others behind
+
+  // basis: of products of keys' dimensions.
+  void find() { subspace_.find(products.data(), basis.data()); }
+  // Of these without the mean.
+  void find_centred(uint32_t n_keys) {
+    for (size_t i = 0; i < width_; ++i)
+      for (size_t j = 0; j < width_; ++j) {
+        float& x = products[i * width_ + j];
+        x = static_cast<float>(static_cast<double>(x) - static_cast<double>(sums[i]) * static_cast<double>(sums[j]) / n_keys);
+      }
+    find();
+  }
+  // Directions of the queries, those along which these and keys have the largest root mean squares together; the first ones first.
+  void find_skewed(double n_keys, double n_queries) {
+    subspace_.find(of_queries.data(), basis.data());
+    for (size_t r = 0; r < width_; ++r) weights_[r] = along(r, of_queries, n_queries) + along(r, products, n_keys);
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b; });
+    std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(rank_));
+    for (size_t r = 0; r < rank_; ++r)   // from no further in front
+      std::copy_n(basis.begin() + static_cast<ptrdiff_t>(order_[r] * width_), width_, basis.begin() + static_cast<ptrdiff_t>(r * width_));
+  }
+
+ private:
+  double along(size_t direction, const std::vector<float>& squares, double n) const {
+    const float* x = &basis[direction * width_];
+    double sum = 0;
+    for (size_t i = 0; i < width_; ++i)
+      for (size_t j = 0; j < width_; ++j) sum += static_cast<double>(x[i]) * static_cast<double>(squares[i * width_ + j]) * static_cast<double>(x[j]);
+    return std::sqrt(std::max(sum, 0.0) / n);
+  }
+  const size_t rank_, width_;
+  std::vector<double> weights_;
+  std::vector<size_t> order_;
+  Subspace subspace_;
+};
 
 }  // namespace
 
@@ -64,7 +101,8 @@ uint64_t LowRank::region_bytes(const LowRankSpec& spec, const KvFormat& format, 
 
 uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Backend& backend) {
   if (spec.rank == 0) return 0;
-  const uint64_t width = width_of(spec, format), each = width * width * sizeof(float) + 3 * width * (spec.rank + 16) * sizeof(double);
+  const uint64_t width = width_of(spec, format), n_found = spec.skewed ? width : spec.rank + uint64_t{16};
+  const uint64_t each = (1 + spec.skewed) * width * width * sizeof(float) + 3 * width * n_found * sizeof(double);
   const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTile) * sizeof(uint64_t) : 0;
   return n_at_once(spec, format, backend) * each + tiles;
 }
@@ -109,23 +147,38 @@ LowRankKeys LowRank::unit(size_t i, const PageTable* reservoir) const {
   return keys;
 }
 
-Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
+// Of a head's group.
+void LowRank::add_query_products(const LastQueries& queries, size_t at, std::vector<float>* products) const {
+  const LowRankKeys keys = unit(at, nullptr);
+  const auto width = static_cast<size_t>(format_.head_dim), n_heads = static_cast<size_t>(queries.n_heads);
+  const size_t group = n_heads / static_cast<size_t>(format_.n_kv_heads), first = static_cast<size_t>(keys.layer) * queries.n_positions;
+  std::fill(products->begin(), products->end(), 0.0f);
+  for (size_t row = first; row < first + queries.n_positions; ++row)
+    for (size_t g = 0; g < group; ++g) {
+      const float* q = &queries.rows[(row * n_heads + static_cast<size_t>(keys.kv_head) * group + g) * width];
+      for (size_t i = 0; i < width; ++i)
+        for (size_t j = 0; j < width; ++j) (*products)[i * width + j] += q[i] * q[j];
+    }
+}
+
+Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens, const LastQueries& queries) {
   const size_t width = width_of(spec_, format_), n_threads = n_at_once(spec_, format_, *backend);
-  std::vector<std::vector<float>> products(n_threads, std::vector<float>(width * width)), bases(n_threads, std::vector<float>(spec_.rank * width));
-  std::vector<std::vector<float>> sums(n_threads, std::vector<float>(width));
-  std::vector<Subspace> finders(n_threads, Subspace(static_cast<int64_t>(width), spec_.rank));
+  std::vector<BasisFinder> finders(n_threads, BasisFinder(spec_, width));
   std::vector<uint16_t> halves(spec_.rank * width);
   // Where there are no threads to be had one after the other will do.
   auto pool = ThreadPool::make(static_cast<int32_t>(n_threads), static_cast<int32_t>(n_threads));
   for (size_t first = 0; first < n_units(); first += n_threads) {
     const size_t n = std::min(n_threads, n_units() - first);
+    const bool centred = spec_.by_head && !spec_.skewed;
     for (size_t i = 0; i < n; ++i)
-      backend->key_products(unit(first + i, &reservoir), static_cast<int32_t>(n_tokens), products[i].data(), spec_.by_head ? sums[i].data() : nullptr);
+      backend->key_products(unit(first + i, &reservoir), static_cast<int32_t>(n_tokens), finders[i].products.data(), centred ? finders[i].sums.data() : nullptr);
     ORRERY_TRY(backend->synchronize());
     const auto find = [&](int64_t i, int32_t) {
-      const auto at = static_cast<size_t>(i);
-      if (spec_.by_head) take_off_mean(sums[at], n_tokens, &products[at]);
-      finders[at].find(products[at].data(), bases[at].data());
+      BasisFinder& finder = finders[static_cast<size_t>(i)];
+      if (centred) return finder.find_centred(n_tokens);
+      if (!spec_.skewed) return finder.find();
+      add_query_products(queries, first + static_cast<size_t>(i), &finder.of_queries);
+      finder.find_skewed(n_tokens, static_cast<double>(queries.n_positions) * queries.n_heads / format_.n_kv_heads);
     };
     if (pool.ok()) {
       pool.value()->run(static_cast<int64_t>(n), find);
@@ -133,7 +186,7 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
       for (size_t i = 0; i < n; ++i) find(static_cast<int64_t>(i), 0);
     }
     for (size_t i = 0; i < n; ++i) {
-      std::transform(bases[i].begin(), bases[i].end(), halves.begin(), float_to_half);
+      std::transform(finders[i].basis.begin(), finders[i].basis.begin() + static_cast<ptrdiff_t>(halves.size()), halves.begin(), float_to_half);
       backend->upload(unit(first + i, nullptr).basis, halves.data(), 2 * halves.size());
     }
   }

@@ -3,6 +3,8 @@
 //   half of a transfer. The basis has the directions that hold most of the keys.
 // - Of a head: rows are what its keys, behind RoPE, come to in the directions along which they differ most, the principal components of
 //   the keys; the mean is not taken off, which would add the same to all of a query's products. Rows find what is fetched whole.
+//   Skewed, the directions are those of the head's last queries, their right singular vectors, along which queries and keys come to most
+//   together (InfiniGen).
 //
 // A basis is that of the keys that were there when it was made, and stays until the next time; rows can be added. The memory is one
 // region of the arena, taken when the session opens; settle() takes host memory besides.
@@ -25,6 +27,14 @@ struct LowRankSpec {
   uint32_t rank = 0;
   std::vector<uint32_t> layers;   // ascending
   bool by_head = false;           // every KV head of them for itself
+  bool skewed = false;            // by_head alone
+};
+
+// Of the last positions of all layers: (n_layers, n_positions, n_heads, head_dim).
+struct LastQueries {
+  std::vector<float> rows;
+  uint32_t n_positions = 0;
+  int32_t n_heads = 0;
 };
 
 class LowRank {
@@ -43,9 +53,10 @@ class LowRank {
   uint32_t n_tokens() const { return n_tokens_; }   // that have rows
   uint32_t rank() const { return spec_.rank; }
   bool by_head() const { return spec_.by_head; }
+  bool skewed() const { return spec_.skewed; }
 
-  // Basis and rows anew, of the reservoir's first n_tokens.
-  Status settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
+  // Basis and rows anew, of the reservoir's first n_tokens; and of these queries, where they are skewed.
+  Status settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens, const LastQueries& queries = {});
   // Rows up to n_tokens.
   void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
   // Rows by head: addresses of the head's tiles of kPageTokens rows, one behind the other, as keys without V.
@@ -66,6 +77,7 @@ class LowRank {
   size_t unit_of(uint32_t head) const;
   uint64_t unit_bytes() const;
   LowRankKeys unit(size_t i, const PageTable* reservoir) const;
+  void add_query_products(const LastQueries& queries, size_t unit, std::vector<float>* products) const;
   LowRankSpec spec_;
   KvFormat format_;
   RopeSpec rope_;

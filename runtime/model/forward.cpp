@@ -40,6 +40,9 @@ class Pass {
 
  private:
   Status attention(int32_t i, const Layer& l);
+  // What work_.normed holds becomes queries, keys and values in work_.qkv; or, where the layer has them apart, queries alone.
+  void project(const Layer& l, bool queries_alone);
+  int64_t qkv_stride() const { return h_.q_dim() + 2 * int64_t{h_.kv_dim()}; }
   void feed_forward(int32_t i, const Layer& l);
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
     b_.rms_norm(x, h_.n_embd, weight, out, h_.n_embd, 1, h_.n_embd, h_.norm_eps);
@@ -63,12 +66,9 @@ class Pass {
   LayerHook* hook_;
 };
 
-Status Pass::attention(int32_t i, const Layer& l) {
-  const uint64_t q_dim = static_cast<uint64_t>(h_.q_dim()), kv_dim = static_cast<uint64_t>(h_.kv_dim());
-  const int64_t stride = static_cast<int64_t>(q_dim + 2 * kv_dim);
-  const Ptr<float> q = work_.qkv, k = q + q_dim, v = k + kv_dim;
-
-  norm(work_.x, l.attn_norm, work_.normed);
+void Pass::project(const Layer& l, bool queries_alone) {
+  const int64_t stride = qkv_stride();
+  const Ptr<float> q = work_.qkv, k = q + static_cast<uint64_t>(h_.q_dim()), v = k + static_cast<uint64_t>(h_.kv_dim());
   if (l.qkv) {
     const Product p{&l.qkv, l.qkv_bias, q, stride, false};
     b_.matmul({&p, 1}, work_.normed, h_.n_embd, n_rows_);
@@ -76,14 +76,34 @@ Status Pass::attention(int32_t i, const Layer& l) {
     const Product p[] = {{&l.q, l.q_bias, q, stride, false},
                          {&l.k, l.k_bias, k, stride, false},
                          {&l.v, l.v_bias, v, stride, false}};
-    b_.matmul({p, 3}, work_.normed, h_.n_embd, n_rows_);
+    b_.matmul({p, queries_alone ? size_t{1} : size_t{3}}, work_.normed, h_.n_embd, n_rows_);
   }
   if (l.q_norm) b_.rms_norm(q, stride, l.q_norm, q, stride, h_.n_heads, h_.head_dim, h_.norm_eps);
-  if (l.k_norm) b_.rms_norm(k, stride, l.k_norm, k, stride, h_.n_kv_heads, h_.head_dim, h_.norm_eps);
   b_.rope(q, stride, h_.n_heads, h_.head_dim);
+  if (queries_alone) return;
+  if (l.k_norm) b_.rms_norm(k, stride, l.k_norm, k, stride, h_.n_kv_heads, h_.head_dim, h_.norm_eps);
   b_.rope(k, stride, h_.n_kv_heads, h_.head_dim);
+}
+
+Status Pass::attention(int32_t i, const Layer& l) {
+  const uint64_t q_dim = static_cast<uint64_t>(h_.q_dim()), kv_dim = static_cast<uint64_t>(h_.kv_dim());
+  const int64_t stride = qkv_stride();
+  const Ptr<float> q = work_.qkv, k = q + q_dim, v = k + kv_dim;
+  const bool looks_ahead = hook_ && hook_->looks_ahead();
+
+  norm(work_.x, l.attn_norm, work_.normed);
+  if (looks_ahead && i == 0) {
+    project(l, true);
+    ORRERY_TRY(hook_->before_layer(-1, q));
+  }
+  if (looks_ahead) {
+    const bool last = i + 1 == h_.n_layers;
+    if (!last) project(w_.layers[static_cast<size_t>(i) + 1], true);
+    ORRERY_TRY(hook_->before_layer(i, last ? Ptr<const float>() : q));
+  }
+  project(l, false);
   b_.append_kv(i, k, v, stride);
-  if (hook_) ORRERY_TRY(hook_->before_attend(i, q, stride));
+  if (hook_ && !looks_ahead) ORRERY_TRY(hook_->before_attend(i, q, stride));
 
   AttendShape shape;
   shape.n_heads = h_.n_heads;

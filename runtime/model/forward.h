@@ -40,12 +40,21 @@ struct ForwardOutput {
   float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
 };
 
-// Asked between layers of a step, of one row where it decodes: before its attention, when the rows' KV has been appended.
+// Asked between layers of a step, of one row where it decodes: before its attention, when the rows' KV has been appended; or, where
+// it decodes, when a layer begins.
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
   // q: (n_rows, n_heads, head_dim) behind RoPE, on the device, rows q_stride floats apart. What follows goes on when this returns.
   virtual Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) = 0;
+  // Whether before_layer() is asked in place of before_attend().
+  virtual bool looks_ahead() const { return false; }
+  // When a layer begins: next_q is as q, but the next layer's, made by its own weights of what this one's attention takes in; null in the
+  // last one. At first for layer -1, with what layer 0 makes of its own.
+  virtual Status before_layer(int32_t layer, Ptr<const float> next_q) {
+    (void)layer, (void)next_q;
+    return ok_status();
+  }
 };
 
 // Runs the step on `backend`, whose scratch is set from `work`.  `cancel` is looked at between layers: then the status

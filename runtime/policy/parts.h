@@ -189,6 +189,7 @@ Result<std::unique_ptr<Policy>> make_h2o(const Shape&, const Budget&, const Opti
 // The methods of static_heads.cpp, by name.
 Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_raas(const Shape&, const Budget&, const Options&, const SharedProfile&);
+Result<std::unique_ptr<Policy>> make_infinigen(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_loki(const Shape&, const Budget&, const Options&, const SharedProfile&);
 Result<std::unique_ptr<Policy>> make_omnikv(const Shape&, const Budget&, const Options&, const SharedProfile&);
 // The methods of window.cpp, by name.

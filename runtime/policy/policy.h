@@ -67,7 +67,9 @@ enum class PageDigest : uint8_t {
   range, deviation, mean,   // largest and smallest value; the middle and the mean deviation; the mean
   low_rank,                 // of pages of one token, in layers that have them in all heads: what its key comes to along the directions in
                             // which its head's keys differ most, so many as `rank` (Heads::make_low_rank)
+  skewed,                   // likewise, along those of the last queries' directions along which queries and keys come to most
 };
+inline bool is_low_rank(PageDigest kind) { return kind == PageDigest::low_rank || kind == PageDigest::skewed; }
 struct PageDigests {
   uint32_t page_tokens = 0;     // a divisor of the reservoir's pages; 0: there are none
   PageDigest kind = PageDigest::range;
@@ -196,6 +198,9 @@ class Policy {
   virtual bool sums_attention() const { return false; }
   // Whether before_attend() is to be called.
   virtual bool asks_before_attend() const { return false; }
+  // Whether before_attend() of a layer is called when the layer before is about to be computed, with queries that the layer makes of what
+  // that one's attention takes in; of the first one when it begins, with its own. What it asks for is waited for when its layer begins.
+  virtual bool asks_ahead() const { return false; }
   // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() and scores() may be asked by
   // them. Refills visible at this step are waited for, where waits_before() says so; everything here is.
   virtual Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) {

@@ -77,7 +77,7 @@ Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce 
     return error(Code::invalid_argument, "%zu weights are not %u query heads of %zu keys", rows.size(),
                  n_query_heads, n);
   }
-  std::copy(rows.begin(), rows.begin() + n, out.begin());
+  if (out.data() != rows.data()) std::copy(rows.begin(), rows.begin() + n, out.begin());
   for (uint32_t h = 1; h < n_query_heads; ++h) {   // row by row: vectors of keys
     const float* row = rows.data() + h * n;
     if (reduce == GroupReduce::mean) {

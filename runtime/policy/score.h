@@ -36,7 +36,7 @@ struct ScoreRule {
 // already; -inf masks a key. No key left: all zero. Several +inf share the weight.
 void softmax(Span<const float> logits, Span<float> out);
 
-// out[j] = mean or max over h of rows[h][j]; rows: (n_query_heads, n_keys), out: (n_keys).
+// out[j] = mean or max over h of rows[h][j]; rows: (n_query_heads, n_keys), out: (n_keys), distinct memory or the first row.
 Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce reduce, Span<float> out);
 
 // torch's avg_pool1d and max_pool1d with stride 1 and padding width / 2: in and out are (n), distinct memory.

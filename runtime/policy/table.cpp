@@ -121,6 +121,14 @@ constexpr OptionRow kLokiOptions[] = {
     {"window", "32", "most recent tokens that always stay, at most a quarter, two at least"},
     with(kFirstLayers, "0"),
 };
+constexpr OptionRow kInfiniOptions[] = {
+    {"ratio", ".2", "dimensions of a turned key that find it, of all, rounded up to fours; less where the budget is small"},
+    {"alpha", "4", "a step asks for as many tokens as score less than that below the best"},
+    {"most", ".2", "of all tokens, that a step asks for in a head"},
+    with(kSinks, "0"),
+    {"window", "32", "most recent tokens that always stay, at most a quarter, two at least"},
+    kTwoLayers,
+};
 constexpr OptionRow kOmniOptions[] = {
     {"filters", "(2+8+18 of 32, as the budget has it)", "layers that look for tokens, among those without window, joined by +"},
     {"behind", "(1, where the budget holds it)", "the layer behind a filter keeps everything, while others' tokens are fetched"},
@@ -229,6 +237,22 @@ const PolicyRow kRows[] = {
      "- K_base belongs to its head (the code reads it in another order than it writes).\n"
      "- Group reduction is one parameter, mean (code: mean in calibration, max at run time). Blocks of queries, not a sliding median.\n"
      "- Where full heads exceed the budget: an error with a head profile, else volatile heads are demoted, most stable first.\n"},
+    {"infinigen", "InfiniGen (prefetch)", "arXiv:2406.19707", "the next layer's queries, made of this one's input; products with a fifth of turned keys",
+     "the first layers everything; the others evenly", "the last tokens, others by score", "every step, a layer ahead",
+     "a fifth of the dimensions of all turned keys, a basis for each head, the last 64 positions' queries, a staging ring",
+     "what is kept, when it is chosen, and misses of every step, while the layer before is computed", all(kInfiniOptions),
+     "What a layer's attention takes in is nearly what the next layer's does. So while a layer is computed, the next one's weights make\n"
+     "queries of its input, these find tokens by a few dimensions of their keys, and what is missing is fetched meanwhile. Keys are\n"
+     "turned so that few dimensions are enough: along the directions that the prompt's last queries have.\n"
+     "- The paper turns weights, and needs a fifth of the query projection. Behind RoPE there is no such part: as in the code for Llama\n"
+     "  the whole projection is computed, a step's second one, and the query turned behind it.\n"
+     "- Dimensions are those with the largest mean squares of queries and keys, for sums of absolute values; the paper's directions are of\n"
+     "  another text.\n"
+     "- As many tokens are asked for as score less than alpha below the best, in the mean over a layer's query heads; the best go by the\n"
+     "  distance from a query head's own best, the smallest of the group.\n"
+     "- What was not asked for stays until something better needs its place, and is attended to. Nothing is lost: where the paper's pool\n"
+     "  in host memory is full it gives tokens up.\n"
+     "- The first two layers are whole where the budget allows it.\n"},
     {"loki", "Loki", "arXiv:2406.02542", "products with the first dimensions of turned keys, softmax, mean of the group", "evenly",
      "the last tokens, the best of the others", "every step, by its own query, before it attends",
      "the first dimensions of all turned keys, a basis for each head, the last query, a staging ring",
@@ -362,7 +386,8 @@ constexpr Entry kPolicies[] = {
     {"arkvale", {1}, &pages},
     {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &static_heads},
     {"freekv", {1}, &pages},
-    {"h2o", {1}, &by<&make_h2o>},          {"heterocache", {64}, &by<&make_heterocache>}, {"loki", {1}, &by<&make_loki>},
+    {"h2o", {1}, &by<&make_h2o>},          {"heterocache", {64}, &by<&make_heterocache>}, {"infinigen", {kMostWindow}, &by<&make_infinigen>},
+    {"loki", {1}, &by<&make_loki>},
     {"omnikv", {1}, &by<&make_omnikv>},
     {"pyramidkv", {kMostWindow}, &window},
     {"quest", {1}, &pages},                {"raas", {1}, &by<&make_raas>},

@@ -24,7 +24,7 @@ struct PolicyMode {
       if (policy == std::string(paged)) return true;
     return chunks();
   }
-  bool tokens() const { return policy == std::string("loki"); }   // single ones, which come and go
+  bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen"); }   // single ones, which come and go
   // All slots are taken when it settles, and stay what they are: the newest token takes another's.
   bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
   bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
@@ -65,6 +65,8 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"raas_top", "raas", {{"page", "16"}, {"stamp", "top"}, {"prompt", "keep"}, {"first_layers", "0"}}, false},
       {"omnikv", "omnikv", {}, true, true},
       {"loki", "loki", {}, true, true},
+      {"infinigen", "infinigen", {}, true, true},
+      {"infinigen_few", "infinigen", {{"alpha", "1.5"}, {"most", "0.1"}, {"sinks", "3"}}, true, true},
       {"loki_max", "loki", {{"rank", "3"}, {"window", "1"}, {"sinks", "4"}, {"reduce", "max"}}, true, true},
       {"shadowkv", "shadowkv", {}, true, true},
       {"shadowkv_exact_keys", "shadowkv", {{"chunk", "4"}, {"rank", "100000"}}, true, true},

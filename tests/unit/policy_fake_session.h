@@ -125,13 +125,19 @@ class FakeSession final : public Heads {
   // Between: layers ask, and what they fetch for this step is there at once.
   void ask_layers(uint32_t n_layers) {
     asking_ = true;
-    for (uint32_t layer = 0; layer < n_layers && policy_->asks_before_attend(); ++layer) {
-      layer_ = layer, within_ = true;
-      const Status status = policy_->before_attend(this, layer, step_ + 1, n_tokens_);
+    const bool ahead = policy_->asks_ahead();   // then what a layer is to have is there before the next one is asked about
+    const auto place_all = [&] {
+      for (uint32_t head = 0; head < n_heads(); ++head) place(head);
+    };
+    for (layer_ = 0; layer_ < n_layers && policy_->asks_before_attend(); ++layer_) {
+      if (ahead) place_all();
+      within_ = true;
+      const Status status = policy_->before_attend(this, layer_, step_ + 1, n_tokens_);
       within_ = false;
       if (!status.ok()) throw std::runtime_error(status.message());
-      for (uint32_t head = 0; head < n_heads() && policy_->waits_before(layer); ++head) place(head);
+      if (!ahead && policy_->waits_before(layer_)) place_all();
     }
+    if (ahead) place_all();
     asking_ = false;
     for (const Pending& pending : pending_)
       EXPECT_TRUE(pending.what.empty() || pending.visible_at > step_ + 1) << "no layer has waited for this step's refills";
@@ -239,7 +245,7 @@ class FakeSession final : public Heads {
       EXPECT_TRUE(std::count(digests.heads.begin(), digests.heads.end(), query.head) == 1) << "a head without digests";
       EXPECT_LT(query.position, n_tokens_ + within_) << "a query that there is not yet";
       EXPECT_GE(query.position + n_queries(), n_tokens_) << "a query that is gone";
-      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, digests.kind == PageDigest::low_rank ? n_rows_ : n_tokens_)
+      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, is_low_rank(digests.kind) ? n_rows_ : n_tokens_)
           << "pages that are not whole, or tokens without rows";
       EXPECT_LE(query.k, query.n_pages);
       const std::vector<float> logits = attention_(query.head, query.position, query.position + 1);
@@ -339,7 +345,7 @@ class FakeSession final : public Heads {
       EXPECT_TRUE(paged || what[i].slot < selected_[head]) << "a generated token's slot";
       EXPECT_LE(what[i].token + what[i].count, paged ? n_tokens_ : n_prompt_);
       EXPECT_LE(what[i].slot + what[i].count, held_[head].size());
-      if (policy_->digests().rank > 0 && policy_->digests().kind != PageDigest::low_rank) {
+      if (policy_->digests().rank > 0 && !is_low_rank(policy_->digests().kind)) {
         EXPECT_LE(what[i].slot + what[i].count, policy_->rebuilt_slots(head));
         EXPECT_LE(what[i].token + what[i].count, n_rows_);
       }
