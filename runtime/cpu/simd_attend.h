@@ -198,15 +198,15 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
   }
 }
 
-// weights[block][t][query] = scores[t][query] * the scale of V[t]'s block, so that the sums take V's integers.
+// weights[block][t][query] = scores[t][query] * the scale of V[t]'s block, so that the sums take V's integers. Scales are written
+// out for each query first, whole vectors at a time; what is beyond a token's queries, the next ones overwrite.
 template <KvType kType, int kDim, int G>
 void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, int first, int last, const DecodeScratch& s) {
   for (int b = 0; b < head.dim() / 32; ++b) {
     float* out = s.weights + b * kTile * G;
-    for (int t = first; t < last; ++t) {
-      const float d = half_value(block_of<kType>(tile + static_cast<uint64_t>(2 * t + 1) * head.vector_bytes(), b));
-      for (int g = 0; g < G; ++g) out[t * G + g] = s.scores[t * G + g] * d;
-    }
+    const uint8_t* scale = block_of<kType>(tile + static_cast<uint64_t>(2 * first + 1) * head.vector_bytes(), b);
+    for (int t = first; t < last; ++t, scale += head.token_bytes()) V::store(out + t * G, V::set_half(scale));
+    for (int i = first * G; i < last * G; i += V::kLanes) V::store(out + i, V::mul(V::load(out + i), V::load(s.scores + i)));
   }
 }
 

@@ -40,7 +40,8 @@ Result<const gguf::Tensor*> find(const gguf::File& file, const std::string& name
   return t;
 }
 
-// Whether a vector can be used where it lies: float32, aligned for one, in memory that the backend reads.
+// Whether a vector can be used where it lies: float32, aligned for one, in memory that the backend reads. Where matrices are
+// repacked it is not: the pages around it would stay with it.
 bool in_place(const gguf::Tensor& t, const Backend& backend) {
   return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && backend.info().unified_memory;
 }
@@ -142,18 +143,22 @@ class Counter final : public Visitor {
     return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>*) override {
-    if (!in_place(t, backend_)) vectors_ += align_up(t.n_elements * sizeof(float), kWeightAlignment);
+    const uint64_t bytes = align_up(t.n_elements * sizeof(float), kWeightAlignment);
+    vectors_ += bytes;
+    if (!in_place(t, backend_)) converted_ += bytes;
     return ok_status();
   }
   // By the size of the arena, not by what is free there: the same file is placed in the same way every time.
   Placement placement(uint64_t arena_bytes) const {
-    const bool repacks = !backend_.info().unified_memory || matrices_ <= arena_bytes / 2;
-    return {vectors_ + (repacks ? matrices_ : 0), repacks};
+    const bool unified = backend_.info().unified_memory;
+    if (unified && (matrices_ == 0 || matrices_ > arena_bytes / 2)) return {converted_, false};
+    return {vectors_ + matrices_, true};
   }
 
  private:
   const Backend& backend_;
-  uint64_t matrices_ = 0, vectors_ = 0;
+  uint64_t matrices_ = 0;                  // repacked
+  uint64_t vectors_ = 0, converted_ = 0;   // all, and those of them that cannot be used as they lie
 };
 
 // Places each tensor, in the region or where the file lies, and keeps the accounts.
@@ -171,17 +176,18 @@ class Placer final : public Visitor {
     ORRERY_TRY(account(t));
     const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
     const uint64_t bytes = repacks_ ? repacked_bytes(t, backend_) : 0;
-    if (bytes) repacked_.push_back(&t);
+    if (bytes) copied_.push_back(&t);
     std::unique_lock<std::mutex> turn;
     if (options_.turn) turn = std::unique_lock<std::mutex>(*options_.turn);
     return backend_.place_weight(t.type, rows, cols, t.data, bytes ? take(bytes) : Ptr<std::byte>{}, out);
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>* out) override {
     ORRERY_TRY(account(t));
-    if (in_place(t, backend_)) {
+    if (!repacks_ && in_place(t, backend_)) {
       *out = {reinterpret_cast<uint64_t>(t.data)};
       return ok_status();
     }
+    copied_.push_back(&t);
     std::vector<float> values(t.n_elements);
     gguf::dequantize_row(t.type, t.data, values.data(), t.n_elements);
     const Ptr<std::byte> at = take(t.n_elements * sizeof(float));
@@ -189,8 +195,8 @@ class Placer final : public Visitor {
     *out = {at.address};
     return backend_.synchronize();
   }
-  // Matrices that lie in the arena now.
-  const std::vector<const gguf::Tensor*>& repacked() const { return repacked_; }
+  // What lies in the arena now.
+  const std::vector<const gguf::Tensor*>& copied() const { return copied_; }
   TensorType main_type() const {
     TensorType most = TensorType::f32;
     uint64_t elements = 0;
@@ -219,7 +225,7 @@ class Placer final : public Visitor {
   Model& model_;
   const LoadOptions& options_;
   const bool repacks_;
-  std::vector<const gguf::Tensor*> repacked_;
+  std::vector<const gguf::Tensor*> copied_;
   Ptr<std::byte> next_;
   uint64_t done_ = 0, total_;
   std::map<TensorType, uint64_t> elements_by_type_;
@@ -276,7 +282,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv
     ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
   else
     file.fingerprint(false, m->fingerprint);
-  for (const gguf::Tensor* t : placer.repacked()) file.let_go(*t);   // nothing is held twice
+  for (const gguf::Tensor* t : placer.copied()) file.let_go(*t);   // nothing is held twice
   return m;
 }
 

@@ -66,11 +66,12 @@ struct Model {
   kv::ArenaRegion region;                      // weights that do not
 };
 
-// Where load_model() will place weights, from the header alone: in the arena vectors that need converting, and matrices
-// that the backend repacks. One that reads them as they lie too repacks none if they took more than half of the arena.
+// Where load_model() will place weights, from the header alone: in the arena matrices that the backend repacks, and vectors with
+// them. A backend that reads matrices as they lie too repacks none if they took more than half of the arena; then only vectors that
+// need converting are placed there.
 struct Placement {
   uint64_t arena_bytes = 0;
-  bool repacks = false;                        // those for which Backend::weight_bytes() is not 0
+  bool repacks = false;                        // matrices for which Backend::weight_bytes() is not 0
 };
 Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend,
                                 uint64_t arena_bytes);

@@ -266,8 +266,8 @@ void bench_prefill(Bench& bench) {
 
 void bench_attend(Bench& bench) {
   const double floats = peak_rate(bench.clock, bench.backend.info().path, peak::Kind::floats) * 1e-9;
-  std::printf("\n%-8s %8s %12s %9s %14s %9s %16s %10s\n", "KV", "head_dim", "decode GB/s", "of read", "resident GB/s", "of read",
-              "prefill GFLOP/s", "of peak");
+  std::printf("\n%-8s %8s %12s %9s %14s %9s %16s %10s %12s %10s\n", "KV", "head_dim", "decode GB/s", "of read", "resident GB/s", "of read",
+              "prefill GFLOP/s", "of peak", "behind 32K", "of peak");
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0})
     for (int32_t head_dim : {64, 128}) {
       if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
@@ -277,12 +277,14 @@ void bench_attend(Bench& bench) {
       const double bandwidth = read_bandwidth(bench.clock);  // for each line: the machine is not ours alone
       const double pages = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, false);
       const double resident = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, true);
-      // Two products of head_dim per visible key and query head.
-      const double flops = 4.0 * head_dim * 32 * rows * (8192 - rows / 2) * 1e-9;
-      const double prefill = flops / bench.attend(type, head_dim, Phase::prefill, 8192, rows, false);
-      std::printf("%-8s %8d %12.1f %8.0f%% %14.1f %8.0f%% %16.0f", type_traits(kv_tensor_type(type))->name, head_dim, pages,
-                  100 * pages / bandwidth, resident, 100 * resident / bandwidth, prefill);
-      if (floats > 0) std::printf(" %9.0f%%", 100 * prefill / floats);
+      std::printf("%-8s %8d %12.1f %8.0f%% %14.1f %8.0f%%", type_traits(kv_tensor_type(type))->name, head_dim, pages,
+                  100 * pages / bandwidth, resident, 100 * resident / bandwidth);
+      for (const int32_t behind : {8192, context}) {   // two products of head_dim per visible key and query head
+        const double flops = 4.0 * head_dim * 32 * rows * (behind - rows / 2) * 1e-9;
+        const double prefill = flops / bench.attend(type, head_dim, Phase::prefill, behind, rows, false);
+        std::printf(" %*.0f", behind == context ? 12 : 16, prefill);
+        if (floats > 0) std::printf(" %9.0f%%", 100 * prefill / floats);
+      }
       std::printf("\n");
       std::fflush(stdout);
     }
