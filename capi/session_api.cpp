@@ -21,7 +21,10 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   ORRERY_TRY(read_options(given, &orrery_session_options_init, "orrery_session_options", &o));
   engine::SessionOptions out;
   out.n_context = o.n_context;
-  if (o.policy) out.policy = o.policy;
+  if (o.policy)
+    out.policy = o.policy;
+  else if (o.kv_budget_bytes != 0 || o.kv_budget_share != 1.0f)
+    out.policy = "auto";
   out.kv_budget_bytes = o.kv_budget_bytes;
   out.kv_share = static_cast<double>(o.kv_budget_share);
   if (o.n_policy_options > 0) ORRERY_REQUIRE(o.policy_options);

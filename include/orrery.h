@@ -326,6 +326,8 @@ typedef struct orrery_session orrery_session;
      "razorattention"
                     the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
                     the budget if that is less), sinks 4, compensation 1
+     "auto"         what keeps most of full attention's answers for its bytes, of all that is here: "cake" with pool max, width
+                    15, heads adaptive, safeguard protect, and a tail of a sixteenth of what a head may hold
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
                     CAKE); the names are defaults of what can be combined: score (mean, variance), pool (none, avg,
@@ -336,7 +338,8 @@ typedef struct orrery_session orrery_session;
                     at most a quarter), first_layers 1 (exempt; 0 where the budget is small), refresh 1, tau .8 (a step whose
                     query has a smaller cosine with the last one's chooses by its own, and waits; 0: none), score softmax
                     (or raw: means of bounds), set head (or layer: one for its heads), asked 1 (share of a head's pages that
-                    a step asks for; the others stay by their scores)
+                    a step asks for; the others stay by their scores), heads uniform (or adaptive: room by what the last queries
+                    look at), floor .2 (of the average, of adaptive heads)
      "quest"        the same with every step choosing by its own query (Quest): page 16, sinks 0, window 32, first_layers 2,
                     tau 2
      "arkvale"      the same, one set for the layer by means of estimates, and the better half asked for (ArkVale): digest
@@ -380,7 +383,7 @@ struct orrery_session_options {
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
   uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results */
   uint32_t n_policy_options;
-  const char *policy;             /* see "KV policies"; default "full" */
+  const char *policy;             /* see "KV policies"; NULL (default): "full", or "auto" where a KV budget is given */
   const orrery_option *policy_options;  /* (n_policy_options) */
   uint64_t kv_budget_bytes;       /* device memory for KV under such a policy; 0: by share */
   float kv_budget_share;          /* of full KV's tokens, more than 0, at most 1 (default): of n_context in the plan, of

@@ -19,7 +19,7 @@ StepLimits limits_with(const model::Hyperparameters& h, const StepLimits& held, 
   const int32_t context = static_cast<int32_t>(n_context);
   StepLimits limits = model::step_limits(h, std::max(static_cast<int32_t>(options.chunk()), held.max_rows),
                                          std::max(context, held.max_context));
-  limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy).query_rows > 0 ? context : 0);
+  limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy, options.policy_options).query_rows > 0 ? context : 0);
   return limits;
 }
 

@@ -82,7 +82,7 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   const KvFormat format = kv_format(h, options.resident_type());
   uint64_t slots = resident_slots(h, options, n_context);
   Bytes bytes;
-  bytes.queries = ring_bytes(h, policy::policy_needs(options.policy).query_rows);
+  bytes.queries = ring_bytes(h, policy::policy_needs(options.policy, options.policy_options).query_rows);
   const auto policy = make_policy(h, options, n_context);
   if (policy.ok()) {
     const Beside beside = beside_of(*policy.value(), h);
@@ -129,7 +129,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   const model::Hyperparameters& h = model->hyper();
   Runtime& runtime = model->runtime();
   std::unique_ptr<Resident> r(new Resident(model, options, pages));
-  const policy::Needs needs = policy::policy_needs(options.policy);
+  const policy::Needs needs = policy::policy_needs(options.policy, options.policy_options);
   ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
   const Beside beside = beside_of(*r->policy_, h);
   if (!beside.digests.heads.empty()) {

@@ -49,7 +49,7 @@ class HeteroCache final : public TailedPolicy {
  public:
   HeteroCache(const Shape& shape, const Budget& budget, const Settings& settings, const Calibration& calibration,
               SharedProfile profile)
-      : TailedPolicy(shape, budget, settings.tail, calibration, std::move(profile)),
+      : TailedPolicy(shape, budget, {settings.tail}, calibration, std::move(profile)),
         settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     if (settings_.tau_drift < 0) settings_.tau_drift = profile_ ? profile_->tau_drift : settings_.tau.tau_stable;

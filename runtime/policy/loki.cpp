@@ -34,7 +34,7 @@ class Loki final : public TokenPolicy {
     if (!paged_ || begin == end) return ok_status();
     ORRERY_TRY(choose(heads, rule_, begin, end, position, position));
     for (size_t i = begin; i < end; ++i)
-      ORRERY_TRY(refill_selection(heads, heads_[i], n_first_, {chosen(i), n_between_}, step, &marks_, &misses_, &report_));
+      ORRERY_TRY(refill_selection(heads, heads_[i], n_first_, chosen(i), step, &marks_, &misses_, &report_));
     return ok_status();
   }
 

@@ -29,7 +29,7 @@ struct Settings {
 class OmniKv final : public TailedPolicy {
  public:
   OmniKv(const Shape& shape, const Budget& budget, const Settings& settings)
-      : TailedPolicy(shape, budget, settings.tail, {1, 1, {}}, nullptr), refresh_(settings.refresh), filter_of_(shape.n_layers, kDense) {
+      : TailedPolicy(shape, budget, {settings.tail}, {1, 1, {}}, nullptr), refresh_(settings.refresh), filter_of_(shape.n_layers, kDense) {
     for (uint32_t l = 0; l < n_layers_; ++l)
       if (window_[l] == 0) layers_.push_back(l);
     const uint64_t room = max_slots(budget) / (2 * uint64_t{n_context_} * std::max(n_kv_heads_, 1u));   // of layers

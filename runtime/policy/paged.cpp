@@ -91,8 +91,22 @@ void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
   if (!paged_) return;
   n_first_ = std::max(std::min(settings_.sinks, slots / 4) / page, settings_.sinks > 0 && n_slots_ > 2 ? 1u : 0u);
   n_last_ = std::max(std::min(settings_.window, slots / 4) / page, 2u) - 1;
+  keep_first(n_first_);
+}
+
+void PagedPolicy::keep_first(uint32_t n) {
+  n_first_ = n;
   n_between_ = n_slots_ - n_first_ - n_last_;
-  chosen_.resize(heads_.size() * n_between_);
+  first_chosen_.resize(heads_.size() + 1);
+  for (size_t i = 0; i <= heads_.size(); ++i) first_chosen_[i] = i * n_between_;
+  chosen_.resize(first_chosen_.back());
+}
+
+void PagedPolicy::spread(Span<const uint64_t> counts, Span<uint32_t> capacity) {
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    first_chosen_[i + 1] = first_chosen_[i] + counts[i];
+    capacity[heads_[i]] = (n_slots(i) + 1) * settings_.page;
+  }
 }
 
 void PagedPolicy::select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) {
@@ -109,7 +123,7 @@ void PagedPolicy::select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector
   }
   const size_t at = static_cast<size_t>(found - heads_.begin());
   for (uint32_t p = 0; p < n_first_; ++p) add(p);
-  for (uint32_t i = 0; i < n_between_; ++i) add(chosen(at)[i]);
+  for (const uint32_t p : chosen(at)) add(p);
   for (uint32_t p = n_pages - n_last_; p < n_pages; ++p) add(p);
   for (uint32_t p = n_pages * page; p < n_tokens; ++p) out->push_back(p);
 }

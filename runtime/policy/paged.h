@@ -47,23 +47,26 @@ class PagedPolicy : public Policy {
   // be filled in.
   void begin_settling(uint32_t n_tokens, Span<uint32_t> capacity);
   // So many pages from the first on stay, less than n_slots_ - n_last_.
-  void keep_first(uint32_t n) { n_between_ -= n - n_first_, n_first_ = n; }
+  void keep_first(uint32_t n);
+  // heads_[i] gets counts[i] pages between first and last, at least one, n_between_ on average.
+  void spread(Span<const uint64_t> counts, Span<uint32_t> capacity);
   // heads_ of a layer, as [begin, end).
   std::pair<size_t, size_t> heads_of(uint32_t layer) const;
   // Whole pages of n tokens that are neither first nor last.
   uint32_t n_candidates(uint32_t n_tokens) const { return n_tokens / settings_.page - n_first_ - n_last_; }
-  // Of heads_[i]: n_between_ pages.
-  uint32_t* chosen(size_t i) { return &chosen_[i * n_between_]; }
+  // Of heads_[i]: pages between first and last, and all whole ones.
+  Span<uint32_t> chosen(size_t i) { return Span<uint32_t>(chosen_).subspan(first_chosen_[i], first_chosen_[i + 1] - first_chosen_[i]); }
+  uint32_t n_slots(size_t i) { return n_first_ + static_cast<uint32_t>(chosen(i).size()) + n_last_; }
 
   const char* const name_;
   PageSettings settings_;
   WindowRings rings_;
   uint32_t n_layers_, n_kv_heads_, n_context_;
   std::vector<uint32_t> heads_, full_;   // that hold pages, and that hold everything
-  // Since settling: whether there are more pages than a head holds, and how many it has for the first, the last whole, the others.
+  // Since settling: whether there are more pages than a head holds, and how many it has for the first, the last whole, the others
+  // (n_slots_, n_between_: on average).
   bool paged_ = false;
   uint32_t n_slots_ = 0, n_first_ = 0, n_last_ = 0, n_between_ = 0;
-  std::vector<uint32_t> chosen_;         // (heads_, n_between_)
 
  private:
   // Slots that digests of n tokens take, of all heads.
@@ -77,6 +80,8 @@ class PagedPolicy : public Policy {
   uint64_t slots_at(uint32_t n_tokens) const;
   double least_share(uint64_t slots) const;
 
+  std::vector<uint32_t> chosen_;         // of all heads_, one behind the other,
+  std::vector<size_t> first_chosen_;     // (heads_ + 1) beginning here
   Budget budget_;                        // max_slots: without windows
   uint64_t slot_bytes_, digest_bytes_, head_dim_;
   bool everything_ = false;

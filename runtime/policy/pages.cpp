@@ -2,7 +2,7 @@
 // what the query looks for, by digests of all pages that stay on the device.
 //   score     bounds of the last query's products with a page's keys; softmax over the candidates, mean over the group; or the
 //             bounds' own mean (score=raw), of all query heads of the layer (set=layer)
-//   allocate  evenly
+//   allocate  evenly, or by what each head's last queries look at, of all heads together (heads=adaptive)
 //   keep      first pages, the last ones with the one that is being written, and the best of those between; all of it stays
 //             in the reservoir
 //   refresh   every step, by its own query for the next one, or where the query has turned, for itself; misses alone are fetched, in
@@ -23,22 +23,31 @@
 // the one that is being written.
 // ArkVale's digest is no bound: the middle, and what keys are off it on average. Its attention takes in all that is there. A page that
 // leaves the window has no score yet and stays for a step; of equal scores the later page goes.
+// Ours, heads=adaptive: each of the last 16 queries has its best pages among those of all heads, by the softmax weights that fall on them; a head
+// gets room in proportion to how many were its own, at least `floor` of the average. A head that looks at one place has no
+// use for as many pages as one that looks everywhere: at small budgets this keeps more than anything else here.
 // Ours: the budget counts digests, 1 / page of full KV in F16 (paged.h says how it shrinks what papers give in tokens).
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "runtime/policy/paged.h"
+#include "runtime/policy/spread.h"
 
 namespace orrery::policy {
 
 namespace {
+
+constexpr double kLeastWanted = 1e-3;   // pages of a head that no query looks at
 
 struct Settings : PageSettings {
   bool refresh = true;
   double tau = 0;                      // cosine of two queries below which a step chooses by its own; 0: none does
   bool raw = false, layer = false;     // scores are means of bounds; a layer's heads have one set
   double asked = 1;                    // of the pages that a head holds: for so many it asks anew
+  bool adaptive = false;               // heads have as many pages as their queries look at
   // The backend finds the best pages by itself; else it gives scores.
+  double floor = .2;                   // of the average: at least so many
   bool by_scores() const { return raw || layer || asked < 1; }
 };
 
@@ -60,7 +69,10 @@ class PagePolicy final : public PagedPolicy {
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
-    free_.resize(n_slots_);
+    if (options_.adaptive) ORRERY_TRY(adapt(heads, n_tokens, capacity));
+    uint32_t most = 0;
+    for (size_t i = 0; i < heads_.size(); ++i) most = std::max(most, n_slots(i));
+    free_.resize(most);
     corrected_.assign(n_layers_, 0);
     queries_.clear();
     if (options_.by_scores()) {
@@ -70,13 +82,14 @@ class PagePolicy final : public PagedPolicy {
       best_.reserve(most_pages_);
       bounds_queries_.reserve(n_kv_heads_);
     }
-    n_best_ = n_between_;   // at first as many as there is room for
+    settling_ = true;   // at first as many as there is room for
     for (size_t i = 0; i < heads_.size(); ++i) ask(i, n_tokens - 1, n_tokens);
-    ORRERY_TRY(choose(heads));
-    const auto n_asked = options_.refresh ? static_cast<uint32_t>(options_.asked * n_slots_ + 1e-9) : n_slots_;
-    n_best_ = std::clamp(n_asked, n_first_ + n_last_ + 1, n_slots_) - n_first_ - n_last_;
-    return ok_status();
+    Status status = choose(heads);
+    settling_ = false;
+    return status;
   }
+
+  uint32_t queries_wanted() const override { return options_.adaptive ? kPageQueries : 1; }
 
   bool asks_before_attend() const override { return options_.refresh && options_.tau > 0 && !heads_.empty(); }
 
@@ -117,7 +130,39 @@ class PagePolicy final : public PagedPolicy {
  private:
   // Of n_tokens that are there, the best pages by the query of a position: into chosen().
   void ask(size_t i, uint32_t position, uint32_t n_tokens) {
-    queries_.push_back({heads_[i], position, n_first_, n_candidates(n_tokens), n_best_, chosen(i)});
+    queries_.push_back({heads_[i], position, n_first_, n_candidates(n_tokens), n_best(i), chosen(i).data()});
+  }
+  // Of heads_[i], that it asks for.
+  uint32_t n_best(size_t i) {
+    if (settling_ || !options_.refresh || options_.asked >= 1) return static_cast<uint32_t>(chosen(i).size());
+    const uint32_t n = n_slots(i);
+    return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_first_ + n_last_ + 1, n) - n_first_ - n_last_;
+  }
+
+  // Allocate: each of the last queries' own best pages, of all heads together; heads get room in proportion.
+  Status adapt(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
+    const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), group = heads->group();
+    const size_t n_heads = heads_.size();
+    const uint64_t total = uint64_t{n_between_} * n_heads;
+    std::vector<float> weights(size_t{w} * group * n_tokens), mass(w * n_heads * n);
+    for (size_t i = 0; i < n_heads; ++i) {
+      const WeightsQuery query{heads_[i], n_tokens - w, w, n_tokens, false, weights.data()};
+      ORRERY_TRY(heads->key_weights({&query, 1}));
+      for (uint32_t r = 0; r < w * group; ++r)
+        for (uint32_t p = 0; p < n; ++p) {
+          const float* of_page = &weights[size_t{r} * n_tokens + size_t{n_first_ + p} * page];
+          mass[(r / group * n_heads + i) * n + p] += std::accumulate(of_page, of_page + page, 0.0f);
+        }
+    }
+    std::vector<double> wanted(n_heads, kLeastWanted);
+    for (uint32_t q = 0; q < w; ++q) {
+      ORRERY_ASSIGN(const std::vector<uint64_t> counts, count_best(Span<const float>(mass).subspan(q * n_heads * n, n_heads * n), n_heads, total, 1));
+      for (size_t i = 0; i < n_heads; ++i) wanted[i] += static_cast<double>(counts[i]);
+    }
+    const auto least = std::max<uint64_t>(static_cast<uint64_t>(options_.floor * n_between_), 1);
+    ORRERY_ASSIGN(const std::vector<uint64_t> counts, apportion(wanted, total, least, n));
+    spread(counts, capacity);
+    return ok_status();
   }
   Status choose(Heads* heads) {
     if (queries_.empty()) return ok_status();
@@ -144,11 +189,11 @@ class PagePolicy final : public PagedPolicy {
       const Span<float> rows{&bounds_[i * group * n], size_t{n_rows} * n};
       for (uint32_t r = 0; r < n_rows && !options_.raw; ++r) softmax(rows.subspan(size_t{r} * n, n), rows.subspan(size_t{r} * n, n));
       ORRERY_TRY(group_reduce(rows, n_rows, GroupReduce::mean, scores));
-      top_k(scores, queries[i].k, &best_);
-      std::sort(best_.begin(), best_.end());
       for (size_t j = i; j < i + n_together; ++j) {
+        top_k(scores, queries[j].k, &best_);
+        std::sort(best_.begin(), best_.end());
         for (uint32_t b = 0; b < queries[j].k; ++b) queries[j].out[b] = best_[b] + n_first_;
-        const size_t head = static_cast<size_t>(queries[j].out - chosen_.data()) / n_between_;
+        const auto head = static_cast<size_t>(std::lower_bound(heads_.begin(), heads_.end(), queries[j].head) - heads_.begin());
         std::copy(scores.begin(), scores.end(), scores_.begin() + static_cast<ptrdiff_t>(head * most_pages_ + n_first_));
       }
     }
@@ -160,7 +205,7 @@ class PagePolicy final : public PagedPolicy {
   Status exchange(Heads* heads, size_t i, uint32_t n_tokens, bool completed, uint64_t visible_at) {
     const uint32_t head = heads_[i], page = settings_.page, n_pages = n_tokens / page;
     const Span<const uint32_t> held = heads->positions(head);
-    const Span<const uint32_t> best{chosen(i), n_best_};
+    const Span<const uint32_t> best{chosen(i).data(), n_best(i)};
     const auto for_each_wanted = [&](const auto& f) {   // but for the page that moves
       for (uint32_t p = 0; p < n_first_; ++p) f(p);
       for (const uint32_t p : best) f(p);
@@ -168,7 +213,7 @@ class PagePolicy final : public PagedPolicy {
     };
     for_each_wanted([&](uint32_t p) { marks_[p] = 1; });
     uint32_t n_free = 0;
-    for (uint32_t slot = 0; slot < n_slots_; ++slot) {
+    for (uint32_t slot = 0; slot < n_slots(i); ++slot) {
       uint8_t& wanted = marks_[held[size_t{slot} * page] / page];
       if (!wanted) free_[n_free++] = slot;
       wanted = 0;
@@ -195,8 +240,8 @@ class PagePolicy final : public PagedPolicy {
   static constexpr ScoreRule kSoftmaxMean = {GroupReduce::mean, Pooling::none, 1, true, false};
   const Settings options_;
   const uint32_t most_pages_;
+  bool settling_ = false;
   // Since settling.
-  uint32_t n_best_ = 0;                  // pages between first and last that a step asks for
   Roomy<PageQuery> queries_;
   std::vector<uint8_t> marks_;           // (pages) 0 between uses
   std::vector<uint32_t> free_;           // (n_slots_)
@@ -231,15 +276,18 @@ Result<std::unique_ptr<Policy>> make_pages(const char* name, const Shape& shape,
   OptionReader reader(name, options);
   static constexpr const char* kScores[] = {"softmax", "raw"};
   static constexpr const char* kSets[] = {"head", "layer"};
-  uint32_t score = s.raw, set = s.layer;
+  static constexpr const char* kHeads[] = {"uniform", "adaptive"};
+  uint32_t score = s.raw, set = s.layer, spread = s.adaptive;
   ORRERY_TRY(s.read(&reader));
   ORRERY_TRY(reader.flag("refresh", &s.refresh));
   ORRERY_TRY(reader.number("tau", 0, 2, &s.tau));
   ORRERY_TRY(reader.choice("score", {kScores, 2}, &score));
   ORRERY_TRY(reader.choice("set", {kSets, 2}, &set));
   ORRERY_TRY(reader.fraction("asked", &s.asked));
+  ORRERY_TRY(reader.choice("heads", {kHeads, 2}, &spread));
+  ORRERY_TRY(reader.fraction("floor", &s.floor));
   ORRERY_TRY(reader.finish());
-  s.raw = score == 1, s.layer = set == 1;
+  s.raw = score == 1, s.layer = set == 1, s.adaptive = spread == 1;
   auto policy = std::make_unique<PagePolicy>(name, shape, budget, s);
   ORRERY_TRY(policy->check());
   return std::unique_ptr<Policy>(std::move(policy));

@@ -60,12 +60,18 @@ uint64_t TailedBudget::selected_with(uint32_t n_tokens, uint32_t n_full, uint32_
   return slots > taken ? std::min(slots - taken, n_compressed * n_tokens) : 0;
 }
 
+uint32_t TailedBudget::tail_at(uint32_t n_tokens) const {
+  if (tail_.slots > 0) return tail_.slots;
+  const uint32_t tail = std::clamp(n_tokens / 32, 16u, 256u);
+  if (tail_.least_part == 0) return tail;
+  const double each = std::min(share_ * n_tokens, static_cast<double>(max_slots_) / n_heads_);
+  return std::clamp(static_cast<uint32_t>(each / tail_.least_part + 1e-6), 8u, tail);
+}
+
 TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) const {
   const uint32_t n_compressed = n_heads_ - n_full, room = n_context_ - n_tokens;
   Division division;
-  division.tail = std::min(room, everything() || n_compressed == 0 ? room
-                                 : tail_ > 0                       ? tail_
-                                                                   : std::clamp(n_tokens / 32, 16u, 256u));
+  division.tail = std::min(room, everything() || n_compressed == 0 ? room : tail_at(n_tokens));
   // A tail takes no more than the prompt's part; where there is hardly room, one token of each.
   division.selected = selected_with(n_tokens, n_full, division.tail);
   while (division.tail > 1 && n_compressed > 0 &&
@@ -93,7 +99,7 @@ bool TailedBudget::fits(uint32_t n_full) const {
   return divide(std::max(n_context_, 2u) - 1, n_full).selected > 0;
 }
 
-TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, uint32_t tail, const Calibration& calibration,
+TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration,
                            SharedProfile profile, Ratio beside)
     : profile_(std::move(profile)),
       calibration_(calibration),

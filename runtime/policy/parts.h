@@ -55,13 +55,19 @@ class WindowRings {
   uint64_t slots_ = 0;
 };
 
+// How many slots a compressed head has for generated tokens: so many, or by what there is.
+struct Tail {
+  uint32_t slots = 0;       // 0: n_tokens / 32, 16 to 256
+  uint32_t least_part = 0;  // or that, but at most 1 / least_part of what a head may hold, and at least 8; 0: no such bound
+};
+
 // Slots that some heads with the whole context leave to the others, which all hold a selection of the prompt and a tail
 // for generated tokens; generated tokens count like the prompt's. At n tokens with a tail of T the budget is share *
 // (n + T) slots a head, at least kLeastSlots, at most what the plan has.
 class TailedBudget {
  public:
   // n_heads: without window; max_slots: for these; beside: slots' worth that each compressed head has besides.
-  TailedBudget(uint32_t n_heads, uint32_t n_context, double share, uint64_t max_slots, uint32_t tail, Ratio beside = {})
+  TailedBudget(uint32_t n_heads, uint32_t n_context, double share, uint64_t max_slots, Tail tail, Ratio beside = {})
       : n_heads_(n_heads), n_context_(n_context), share_(share), max_slots_(max_slots), tail_(tail), beside_(beside) {}
 
   struct Division {
@@ -78,12 +84,13 @@ class TailedBudget {
   bool everything() const { return max_slots_ >= uint64_t{n_heads_} * n_context_ && share_ >= 1.0; }
 
  private:
+  uint32_t tail_at(uint32_t n_tokens) const;
   // Prompt slots of all compressed heads with a tail of `tail`; less than n_compressed: no room.
   uint64_t selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const;
   uint32_t n_heads_, n_context_;
   double share_;
   uint64_t max_slots_;
-  uint32_t tail_;           // asked for; 0: n_tokens / 32, 16 to 256
+  Tail tail_;
   Ratio beside_;
   uint64_t beside(uint32_t n_full) const { return ((n_heads_ - n_full) * beside_.num + beside_.den - 1) / beside_.den; }
 };
@@ -108,8 +115,9 @@ using SharedProfile = std::shared_ptr<const HeadProfile>;
 // is filled while the other half is read.
 inline constexpr double kNextStepShare = 1. / 32;
 
-// The queries of so many last positions are kept for policies that look through a window of them.
-inline constexpr uint32_t kMostWindow = 64;
+// The queries of so many last positions are kept for policies that look through a window of them, and for pages that are dealt out by
+// what some of them look at.
+inline constexpr uint32_t kMostWindow = 64, kPageQueries = 16;
 
 // The head's slots from first_slot on become `wanted`, by fetching what is missing. marks: of all tokens, 0 between uses; misses: room
 // for all that are wanted.
@@ -129,7 +137,7 @@ class TailedPolicy : public Policy {
   Status check_room(const Budget& budget, const char* what) const;
 
  protected:
-  TailedPolicy(const Shape& shape, const Budget& budget, uint32_t tail, const Calibration& calibration,
+  TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration,
                SharedProfile profile, Ratio beside = {});
   Shape shape() const { return {n_layers_, n_kv_heads_, n_context_, window_}; }
   // Of layers without window.

@@ -254,8 +254,8 @@ uint64_t slots_for_share(const Shape& shape, double share);
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,
                                             const Options& options,
                                             const std::shared_ptr<const HeadProfile>& profile = nullptr);
-// Of a policy with that name; nothing for names that there are not.
-Needs policy_needs(const std::string& name);
+// Of a policy with that name and these options; nothing for names that there are not.
+Needs policy_needs(const std::string& name, const Options& options);
 
 // A policy as a row of the table that people read, and its page.
 struct OptionRow {

@@ -49,7 +49,7 @@ class Raas final : public PagedPolicy {
     now_ = 1;
 
     std::vector<PageQuery> queries;
-    for (size_t i = 0; i < heads_.size(); ++i) queries.push_back({heads_[i], n_tokens - 1, n_first_, n_candidates(n_tokens), n_between_, chosen(i)});
+    for (size_t i = 0; i < heads_.size(); ++i) queries.push_back({heads_[i], n_tokens - 1, n_first_, n_candidates(n_tokens), n_between_, chosen(i).data()});
     ORRERY_TRY(heads->top_pages(queries, {GroupReduce::mean, Pooling::none, 1, true, false}));
     return look(heads, n_tokens - 1, n_pages, [&](size_t i) {   // as select() will lay them out
       for (uint32_t slot = 0; slot < n_slots_; ++slot)

@@ -54,7 +54,7 @@ constexpr Method kMethods[] = {{"duoattention", {128, false, 1}}, {"razorattenti
 class StaticHeads final : public TailedPolicy {
  public:
   StaticHeads(const char* name, const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
-      : TailedPolicy(shape, budget, settings.tail, {}, std::move(profile),
+      : TailedPolicy(shape, budget, {settings.tail}, {}, std::move(profile),
                      settings.compensation ? Ratio{shape.mean_bytes, shape.slot_bytes} : Ratio{}),
         name_(name),
         settings_(settings),

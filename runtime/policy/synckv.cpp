@@ -37,7 +37,7 @@ class SyncKv final : public TailedPolicy {
  public:
   SyncKv(const Shape& shape, const Budget& budget, const Settings& settings, const Calibration& calibration,
          SharedProfile profile)
-      : TailedPolicy(shape, budget, settings.tail, calibration, std::move(profile)),
+      : TailedPolicy(shape, budget, {settings.tail}, calibration, std::move(profile)),
         settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     if (profile_) use_profile();

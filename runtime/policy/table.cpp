@@ -60,27 +60,29 @@ constexpr auto kRazorOptions = static_options("(.15, or half the budget)", "4", 
 
 // Of the methods of window.cpp: their own choices, and what they have in common.
 constexpr std::array<OptionRow, 14> window_options(const char* score, const char* pool, const char* width, const char* layers,
-                                                   const char* heads) {
+                                                   const char* heads, const char* safeguard = "floor", OptionRow tail = kTail) {
   return {{{"score", score, "of the window's weights: mean, or CAKE's mean + gamma variance (variance)"},
            {"pool", pool, "over neighbouring keys: none, avg or max"},
            {"width", width, "of the pooling; odd"},
            {"layers", layers, "the budget over layers: uniform, pyramid or preference (CAKE)"},
            {"heads", heads, "a layer's part over its heads: uniform or adaptive (Ada-KV)"},
            {"window", "32", "last queries that choose, and stay"},
-           {"safeguard", "floor", "of adaptive heads: floor (Ada-KV's code), or protect (kvpress)"},
+           {"safeguard", safeguard, "of adaptive heads: floor (Ada-KV's code), or protect (kvpress)"},
            {"alpha", ".2", "the safeguard's part of an even share"},
            {"beta", "20", "the pyramid's last layer: mean / beta"},
            {"tau_1", "1", "preference: entropy^(1/tau_1)"},
            {"tau_2", "1", "preference: variance^(1/tau_2)"},
            {"gamma", "200", "weight of the variance in a score"},
            {"first_layers", "0", "layers, from the first, that keep everything"},
-           kTail}};
+           tail}};
 }
 constexpr auto kSnapOptions = window_options("mean", "avg", "5", "uniform", "uniform");
 constexpr auto kPyramidOptions = window_options("mean", "avg", "5", "pyramid", "uniform");
 constexpr auto kAdaOptions = window_options("mean", "max", "7", "uniform", "adaptive");
 constexpr auto kAdaPyramidOptions = window_options("mean", "max", "7", "pyramid", "adaptive");
 constexpr auto kCakeOptions = window_options("variance", "avg", "5", "preference", "uniform");
+constexpr OptionRow kShortTail = {"tail", "0", "slots for generated tokens until all is chosen anew; 0: a sixteenth of what a head may hold, or less"};
+constexpr auto kAutoOptions = window_options("variance", "max", "15", "preference", "adaptive", "protect", kShortTail);
 
 // Of policies whose heads hold whole pages, and of the methods of pages.cpp: their own choices, and what they have in common.
 constexpr OptionRow kPage = {"page", "auto", "tokens: 4, 8, 16, 32 or 64; auto: 32, or less where the budget holds few of them"};
@@ -97,11 +99,15 @@ constexpr OptionRow kTau = {"tau", ".8", "a step whose query has a smaller cosin
 constexpr OptionRow kPageScore = {"score", "softmax", "of a page: the mean of its query heads' softmaxes, or of the bounds themselves (raw)"};
 constexpr OptionRow kPageSet = {"set", "head", "pages are chosen by each head for itself, or by all of the layer (layer)"};
 constexpr OptionRow kAsked = {"asked", "1", "share of a head's pages that a step asks for; missing ones take the place of the lowest scores"};
-constexpr OptionRow kFreeOptions[] = {kPage, kDigest, kSinks, kWindow, kFirstLayers, kRefresh, kTau, kPageScore, kPageSet, kAsked};
+constexpr OptionRow kPageHeads = {"heads", "uniform", "room for pages: the same for all heads, or by what their last 16 queries look at (adaptive)"};
+constexpr OptionRow kPageFloor = {"floor", ".2", "of adaptive heads: at least so much of the average"};
+constexpr OptionRow kFreeOptions[] = {kPage, kDigest, kSinks, kWindow, kFirstLayers, kRefresh, kTau, kPageScore, kPageSet, kAsked,
+                                      kPageHeads, kPageFloor};
 constexpr OptionRow kQuestOptions[] = {with(kPage, "16"), kDigest, with(kSinks, "0"), with(kWindow, "32"), kTwoLayers, kRefresh,
-                                       with(kTau, "2"), kPageScore, kPageSet, kAsked};
+                                       with(kTau, "2"), kPageScore, kPageSet, kAsked, kPageHeads, kPageFloor};
 constexpr OptionRow kArkOptions[] = {kPage, with(kDigest, "deviation"), with(kSinks, "64"), with(kWindow, "64"), kTwoLayers, kRefresh,
-                                     with(kTau, "2"), with(kPageScore, "raw"), with(kPageSet, "layer"), with(kAsked, ".5")};
+                                     with(kTau, "2"), with(kPageScore, "raw"), with(kPageSet, "layer"), with(kAsked, ".5"), kPageHeads,
+                                     kPageFloor};
 
 constexpr OptionRow kRaasOptions[] = {
     with(kPage, "16"),
@@ -180,6 +186,16 @@ const PolicyRow kRows[] = {
      "- All heads of a layer hold the same pages, by the mean over all query heads, as in the code.\n"
      "- The first two layers are whole where the budget allows it. 64 first and 64 recent tokens are two pages each, as in the code.\n"
      "- The prompt's last query makes the first selection, behind the whole prompt.\n"},
+    {"auto", "CAKE's scores and layers, Ada-KV's heads", "", "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
+     "layers by entropy and variance of their attention; their heads by the best scores of all", kBestAndWindow,
+     "when as many tokens have been generated as a sixteenth of what a head may hold", kWindowQueries, kSelection, all(kAutoOptions),
+     "For those who want to think of none of this, and what a KV budget without a policy means: of all compositions measured here\n"
+     "the one that keeps most of full attention's answers for its bytes, and no step waits for the link.\n"
+     "- Layers' parts are CAKE's, a layer's heads compete as Ada-KV's do (with kvpress's safeguard), and so few tokens go where few are looked at.\n"
+     "- A wide maximum, 15 keys: a token that is looked at stays with the sentence around it, which an answer reads next. With 5 or 7\n"
+     "  the middle of a passage is kept and its end is lost.\n"
+     "- A short tail: when it is full, everything is chosen anew by the answer's own last queries, and what it has come to need comes back.\n"
+     "- With device_kv_type q8_0 the same bytes hold nearly twice the tokens, and more is kept.\n"},
     {"cake", "CAKE", "arXiv:2503.12491", "mean + 200 variance of the last 32 queries, avg pool 5, mean of the group",
      "layers by entropy and variance of their attention; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kCakeOptions),
@@ -383,7 +399,7 @@ Made shadow(const char* name, const Shape& shape, const Budget& budget, const Op
 
 constexpr Entry kPolicies[] = {
     {"adakv", {kMostWindow}, &window},      {"adapyramid", {kMostWindow}, &window},
-    {"arkvale", {1}, &pages},
+    {"arkvale", {1}, &pages},               {"auto", {kMostWindow}, &window},
     {"cake", {kMostWindow}, &window},       {"duoattention", {kMostWindow}, &static_heads},
     {"freekv", {1}, &pages},
     {"h2o", {1}, &by<&make_h2o>},          {"heterocache", {64}, &by<&make_heterocache>}, {"infinigen", {kMostWindow}, &by<&make_infinigen>},
@@ -416,10 +432,13 @@ Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape
                near ? "; did you mean '" : "", near ? near->c_str() : "", near ? "'?" : "", list.c_str());
 }
 
-Needs policy_needs(const std::string& name) {
+Needs policy_needs(const std::string& name, const Options& options) {
+  Needs needs;
   for (const Entry& entry : kPolicies)
-    if (name == entry.name) return entry.needs;
-  return {};
+    if (name == entry.name) needs = entry.needs;
+  for (const auto& [option, value] : options)   // pages that are dealt out by what some queries look at
+    if (needs.query_rows > 0 && option == "heads" && value == "adaptive") needs.query_rows = std::max(needs.query_rows, kPageQueries);
+  return needs;
 }
 
 }  // namespace orrery::policy

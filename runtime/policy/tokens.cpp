@@ -33,7 +33,7 @@ Status TokenPolicy::settle_by(Heads* heads, const ScoreRule& rule, uint32_t n_to
 
 Status TokenPolicy::choose(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
   queries_.clear();
-  for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, n_first_, n_candidates(n_tokens), n_between_, chosen(i)});
+  for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, n_first_, n_candidates(n_tokens), n_between_, chosen(i).data()});
   return heads->top_pages(queries_, rule);
 }
 

@@ -105,7 +105,7 @@ OptionGroup session_group() {
             "What a policy keeps on the device, if it is to be coarser than --kv-type, which host memory holds."},
            {"--policy", "NAME",
             "What of the KV cache stays on the device: full, or a policy of `orrery policies`. What does not is kept in host "
-            "memory, where prompts still attend to it (default full)."},
+            "memory, where prompts still attend to it (default full; with --kv-budget: auto, which keeps most for its bytes)."},
            {"--policy-option", "NAME=VALUE", "A parameter of the policy, as in sinks=8; may be given several times.",
             true},
            {"--kv-budget", "SHARE|SIZE",
@@ -199,7 +199,7 @@ SessionSettings::SessionSettings(const Args& args) {
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
   options.chunk_tokens = static_cast<uint32_t>(args.integer("--chunk", 0, kMaxTokens, options.chunk_tokens));
-  policy_ = args.text("--policy", "full");
+  policy_ = args.text("--policy", args.has("--kv-budget") ? "auto" : "full");
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
     const size_t equals = text.find('=');

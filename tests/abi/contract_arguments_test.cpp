@@ -663,6 +663,28 @@ TEST_F(Arguments, PoliciesAreOpenedByName) {
   EXPECT_EQ(open(nullptr, 0, 1.0f, 1), ORRERY_INVALID_ARGUMENT);   // less than the sinks take
 }
 
+// A KV budget without a policy is auto's, and without either there is full attention.
+TEST_F(Arguments, AKvBudgetWithoutAPolicyIsAutos) {
+  const auto device_bytes = [&](const char* policy, float share, uint64_t bytes) {
+    orrery_session_options o = session_options();
+    o.n_context = 1024;
+    o.policy = policy;
+    o.kv_budget_share = share;
+    o.kv_budget_bytes = bytes;
+    orrery_session* h = nullptr;
+    EXPECT_EQ(orrery_session_open(model.get(), &o, &h, nullptr), ORRERY_OK);
+    orrery_stats stats;
+    orrery_stats_init(&stats);
+    EXPECT_EQ(orrery_session_stats(h, &stats, nullptr), ORRERY_OK);
+    EXPECT_EQ(stats.reservoir_bytes > 0, share < 1 || bytes > 0);
+    orrery_session_free(h);
+    return stats.device_kv_bytes;
+  };
+  EXPECT_EQ(device_bytes(nullptr, .5f, 0), device_bytes("auto", .5f, 0));
+  EXPECT_EQ(device_bytes(nullptr, 1, 1u << 20), device_bytes("auto", 1, 1u << 20));
+  EXPECT_EQ(device_bytes(nullptr, 1, 0), device_bytes("full", 1, 0));
+}
+
 // Opening and planning agree on what the device may hold, and name the types.
 TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
   const auto open = [&](const char* policy, uint32_t type, uint32_t device, Error* error) {

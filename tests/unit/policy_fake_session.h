@@ -29,7 +29,7 @@ class FakeSession final : public Heads {
         attention_(std::move(attention)),
         group_(group),
         n_context_(n_context),
-        query_rows_(policy_needs(policy_->name()).query_rows),
+        query_rows_(std::max(policy_needs(policy_->name(), {}).query_rows, policy_->queries_wanted())),
         capacity_(n_heads),
         selected_(n_heads),
         held_(n_heads),

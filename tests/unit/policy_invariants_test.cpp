@@ -28,6 +28,7 @@ const Candidate kPolicies[] = {
     {"adapyramid", {{"alpha", "0"}}},
     {"cake", {}},
     {"cake", {{"heads", "adaptive"}, {"pool", "none"}, {"tail", "31"}}},
+    {"auto", {}},
     {"duoattention", {}},
     {"duoattention", {{"full_share", "0.3"}, {"sinks", "4"}, {"window", "5"}}},
     {"razorattention", {}},
@@ -37,13 +38,16 @@ const Candidate kPolicies[] = {
     {"freekv", {{"page", "4"}, {"sinks", "12"}, {"refresh", "0"}}},
     {"freekv", {{"page", "4"}, {"tau", "0"}}},
     {"freekv", {{"page", "8"}, {"score", "raw"}}},
+    {"freekv", {{"page", "4"}, {"heads", "adaptive"}, {"tau", "0"}}},
     {"quest", {}},
     {"quest", {{"page", "8"}, {"sinks", "8"}, {"tau", "0.9"}}},
     {"quest", {{"page", "4"}, {"set", "layer"}}},
+    {"quest", {{"page", "4"}, {"heads", "adaptive"}, {"floor", "0"}}},
     {"arkvale", {}},
     {"arkvale", {{"page", "4"}, {"tau", "0.9"}}},
     {"arkvale", {{"page", "8"}, {"score", "softmax"}, {"set", "head"}, {"sinks", "0"}, {"asked", "0.3"}}},
     {"arkvale", {{"page", "8"}, {"asked", "1"}}},
+    {"arkvale", {{"page", "8"}, {"heads", "adaptive"}, {"asked", "0.7"}}},
     {"raas", {}},
     {"raas", {{"page", "4"}, {"stamp", "top"}, {"sinks", "0"}}},
     {"raas", {{"page", "8"}, {"prompt", "keep"}, {"first_layers", "1"}, {"threshold", "0.01"}}},
@@ -61,7 +65,7 @@ bool is_one_of(const Candidate& c, std::initializer_list<const char*> names) {
   return std::any_of(names.begin(), names.end(), [&](const char* name) { return std::string(c.policy) == name; });
 }
 // The methods that choose by a window of queries and never refresh, and those whose heads hold whole pages.
-bool chooses_once(const Candidate& c) { return is_one_of(c, {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake"}); }
+bool chooses_once(const Candidate& c) { return is_one_of(c, {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake", "auto"}); }
 bool has_pages(const Candidate& c) { return is_one_of(c, {"freekv", "quest", "arkvale", "raas"}); }
 bool has_chunks(const Candidate& c) { return std::string(c.policy).substr(0, 8) == "shadowkv"; }
 
@@ -222,9 +226,9 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       for (uint32_t h = exempt; h < s.n_heads(); ++h)
         if (!m.windowed(h)) total += s.n_selected(h), ++n_compressed;
       const auto w = static_cast<uint32_t>(std::min<uint64_t>({std::stoul(option(c, "window", "32")), n, std::max<uint64_t>(total / n_compressed / 2, 1)}));
-      const bool variance = std::string(c.policy) == "cake", ada = std::string(c.policy).substr(0, 3) == "ada";
-      const std::string pool = option(c, "pool", ada ? "max" : "avg");
-      const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", ada ? "7" : "5")));
+      const bool variance = is_one_of(c, {"cake", "auto"}), ada = std::string(c.policy).substr(0, 3) == "ada", automatic = is_one_of(c, {"auto"});
+      const std::string pool = option(c, "pool", ada || automatic ? "max" : "avg");
+      const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", automatic ? "15" : ada ? "7" : "5")));
       ASSERT_GE(kept.size(), w) << head;
       ASSERT_EQ(kept, best_of_window(head, n, kept.size(), w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
                                      variance)) << head;
@@ -252,6 +256,24 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
         found = s.n_selected(r) == n && kept == best_of(r, n, kept.size(), rule);
       ASSERT_TRUE(found) << head;
     }
+  }
+}
+
+// auto is a composition of window.cpp's parts, with a tail of a sixteenth of what a head may hold: of 380 tokens at 10% 8, the
+// least, at 60% 14, and at 80% no more than everybody's, 16.
+TEST(PolicyInvariants, AutoIsCakeWithAdaptiveHeadsAndAShortTail) {
+  const Model m{"one layer", 4, {0}};
+  const auto settled = [&](const char* name, double share, Options options) {
+    FakeSession s(must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+    s.settle(380);
+    return s;
+  };
+  for (const auto& [share, tail] : {std::pair(.1, 8u), std::pair(.6, 14u), std::pair(.8, 16u)}) {
+    const FakeSession s = settled("auto", share, {});
+    EXPECT_EQ(s.capacity(0) - s.n_selected(0), tail) << share;
+    const FakeSession same = settled("cake", share, {{"pool", "max"}, {"width", "15"}, {"heads", "adaptive"}, {"safeguard", "protect"},
+                                                     {"tail", std::to_string(tail)}});
+    EXPECT_EQ(s.held(), same.held()) << share;
   }
 }
 

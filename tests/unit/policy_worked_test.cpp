@@ -94,6 +94,28 @@ TEST(PolicyWorked, ArkValesRecalledPageTakesTheLowestsPlace) {
   EXPECT_EQ(pages(), (Tokens{1, 2, 4, 5}));   // in its slot
 }
 
+// Pages for heads by what they look at: one head's queries look at page 3 alone, the other's at all pages alike. Of eight pages that
+// they have together, one of each being for certain, the first needs no second.
+TEST(PolicyWorked, AHeadThatLooksAtOnePageLeavesItsRoomToTheOther) {
+  const auto attention = [](uint32_t head, uint32_t, uint32_t n_keys) {
+    std::vector<float> out(n_keys);
+    for (uint32_t key = 0; key < n_keys; ++key) out[key] = head == 0 && key / 4 == 3 ? 100.0f : 0.0f;
+    return out;
+  };
+  const auto lengths = [&](const char* heads, const char* floor) {
+    const Options options = {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}, {"heads", heads}, {"floor", floor}};
+    // Two heads of 6 pages, four of them chosen, and 2 * 16 digests, which count as a slot each here.
+    FakeSession s(must(make_policy("quest", shape(2, 64), {1.0, 2 * 24 + 32}, options)), 2, 1, 64, attention);
+    s.settle(64 - 4);
+    EXPECT_EQ(s.total_capacity(), 48u);
+    EXPECT_TRUE(std::count(s.held()[0].begin(), s.held()[0].end(), 12u));   // page 3
+    return std::pair(s.capacity(0) / 4 - 2, s.capacity(1) / 4 - 2);
+  };
+  EXPECT_EQ(lengths("uniform", "0"), std::pair(4u, 4u));
+  EXPECT_EQ(lengths("adaptive", "0"), std::pair(1u, 7u));
+  EXPECT_EQ(lengths("adaptive", ".5"), std::pair(2u, 6u));
+}
+
 // OmniKV: two query heads with products 3 1 0 2 and -5 -4 -6 -4.5. Their maximum's best two are 0 and 3; of softmaxes it would be 0
 // and 1.
 TEST(PolicyWorked, OmniKvsProductsAreNotNormalised) {
