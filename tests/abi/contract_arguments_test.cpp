@@ -628,8 +628,7 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   EXPECT_EQ(with(&O::n_context, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::chunk_tokens, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::policy, "no such policy"), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::kv_budget_share, 0.5f), ORRERY_INVALID_ARGUMENT);   // full keeps everything
-  EXPECT_EQ(with(&O::kv_budget_bytes, uint64_t{1} << 20), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::kv_budget_share, 1.5f), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::n_policy_options, 1u), ORRERY_INVALID_ARGUMENT);    // but no options
 }
 
@@ -683,6 +682,11 @@ TEST_F(Arguments, AKvBudgetWithoutAPolicyIsAutos) {
   EXPECT_EQ(device_bytes(nullptr, .5f, 0), device_bytes("auto", .5f, 0));
   EXPECT_EQ(device_bytes(nullptr, 1, 1u << 20), device_bytes("auto", 1, 1u << 20));
   EXPECT_EQ(device_bytes(nullptr, 1, 0), device_bytes("full", 1, 0));
+  orrery_session_options full = session_options();   // keeps everything
+  full.policy = "full";
+  full.kv_budget_share = .5f;
+  orrery_session* h = nullptr;
+  EXPECT_EQ(orrery_session_open(model.get(), &full, &h, nullptr), ORRERY_INVALID_ARGUMENT);
 }
 
 // Opening and planning agree on what the device may hold, and name the types.
