@@ -41,7 +41,7 @@ sanitizer = -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCMAKE_C
 threaded = unit_base unit_cpu unit_kv unit_engine abi_contract memory_test system_test
 space := $(subst ,, )
 , := ,
-only = -R '^($(subst $(space),|,$(strip $(1))))$$'
+only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
