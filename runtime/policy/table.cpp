@@ -189,8 +189,9 @@ const PolicyRow kRows[] = {
     {"auto", "CAKE's scores and layers, Ada-KV's heads", "", "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
      "layers by entropy and variance of their attention; their heads by the best scores of all", kBestAndWindow,
      "when as many tokens have been generated as a sixteenth of what a head may hold", kWindowQueries, kSelection, all(kAutoOptions),
-     "For those who want to think of none of this, and what a KV budget without a policy means: of all compositions measured here\n"
-     "the one that keeps most of full attention's answers for its bytes, and no step waits for the link.\n"
+     "For those who want to think of none of this, and what a KV budget without a policy means: at 30% of the KV and less\n"
+     "nothing measured here keeps more of full attention's answers, and no step waits for the link. At half of it loki, and quest with\n"
+     "heads=adaptive, keep an answer more of a hundred.\n"
      "- Layers' parts are CAKE's, a layer's heads compete as Ada-KV's do (with kvpress's safeguard), and so few tokens go where few are looked at.\n"
      "- A wide maximum, 15 keys: a token that is looked at stays with the sentence around it, which an answer reads next. With 5 or 7\n"
      "  the middle of a passage is kept and its end is lost.\n"

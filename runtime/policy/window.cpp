@@ -1,5 +1,5 @@
 // Methods that choose once, by a window of queries, and evict the rest: SnapKV (arXiv:2404.14469), PyramidKV (arXiv:2406.02069),
-// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and what keeps most of all that we have measured (auto).  They differ in three places, which are options of all of them; a
+// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and auto, which at small budgets keeps as much as anything that we have measured, or more.  They differ in three places, which are options of all of them; a
 // method's name stands for its own choices (kMethods), and any of them can be had with any other:
 //   score     the last `window` queries' softmax over all that each sees; the mean over them, and the group (mean), or CAKE's mean +
 //             gamma variance (variance), smoothed over neighbouring keys (pool, width)

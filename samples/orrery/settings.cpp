@@ -105,7 +105,7 @@ OptionGroup session_group() {
             "What a policy keeps on the device, if it is to be coarser than --kv-type, which host memory holds."},
            {"--policy", "NAME",
             "What of the KV cache stays on the device: full, or a policy of `orrery policies`. What does not is kept in host "
-            "memory, where prompts still attend to it (default full; with --kv-budget: auto, which keeps most for its bytes)."},
+            "memory, where prompts still attend to it (default full; with --kv-budget: auto)."},
            {"--policy-option", "NAME=VALUE", "A parameter of the policy, as in sinks=8; may be given several times.",
             true},
            {"--kv-budget", "SHARE|SIZE",
