@@ -5,6 +5,8 @@ BUILD_TYPE ?= Release
 PREFIX     ?= /usr/local
 DESTDIR    ?=
 WERROR     ?= OFF
+# ON: with the CUDA backend, which takes a toolkit of CUDA 12 or newer, and no GPU: make test CUDA=ON BUILD=build-cuda
+CUDA       ?= OFF
 JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
 # make bench: what runs, and on which types of weights: a model of 1.1 thousand million for each, 0.6 to 2.2 GB in $(BUILD)
@@ -16,7 +18,9 @@ BENCH_CONTEXTS ?= 4096 16384
 BENCH_POLICY_CONTEXTS ?= 32768
 # yes: llama.cpp is fetched and built, unless it has been; otherwise it is measured beside us only where it is there
 BENCH_PEER ?= yes
-# make gpu-all, gpu-test: GPUs that machine code is made for
+# make gpu-bench: some of limits matvec decode products prefill attention policy; all if none is named
+GPU_SECTIONS ?=
+# make gpu-all, gpu-build: GPUs that machine code is made for
 GPU_ARCHITECTURES ?= 80 86 89 90 120
 # make sanitize-address: which test programs, all if none is named
 SANITIZE     ?=
@@ -29,7 +33,7 @@ PRODUCTS   = orrery_shared orrery_static orrery_tool orrery_chat_sample
 
 # $(call configure,FOLDER,OPTIONS): Ninja where it is installed, unless the folder has been made by another generator.
 configure = mkdir -p $(1) && cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja)) \
-	-DCMAKE_INSTALL_PREFIX="$(PREFIX)" -DORRERY_WERROR=$(WERROR) $(2) $(CMAKE_ARGS) >$(1)/configure.log \
+	-DCMAKE_INSTALL_PREFIX="$(PREFIX)" -DORRERY_WERROR=$(WERROR) -DORRERY_CUDA=$(CUDA) $(2) $(CMAKE_ARGS) >$(1)/configure.log \
 	|| { cat $(1)/configure.log; exit 1; }
 # $(call build,FOLDER,TARGETS): without our own make's flags, which a generated Makefile would inherit.
 build = MAKEFLAGS=--no-print-directory cmake --build $(1) -j$(JOBS) $(if $(2),--target $(2))
@@ -45,7 +49,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-arm64 gpu-all gpu-build gpu-test bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -126,17 +130,23 @@ gpu-all:
 # The CUDA backend's tests on this machine's GPU, then under compute-sanitizer. Without CMake, what was built before is run:
 # a bare machine needs no more than $(BUILD)-gpu/tests/gpu/gpu_test and the toolkit's compute-sanitizer.
 gpu_test = $(BUILD)-gpu/tests/gpu/gpu_test
+gpu_bench = $(BUILD)-gpu/tests/bench/bench_gpu
 gpu-build:
 	@.ci/packages test
 	@$(call configure,$(BUILD)-gpu,-DCMAKE_BUILD_TYPE=Release -DORRERY_CUDA=ON \
 		-DORRERY_CUDA_ARCHITECTURES="$(subst $(space),;,$(GPU_ARCHITECTURES:=-real))")
-	@$(call build,$(BUILD)-gpu,gpu_test)
+	@$(call build,$(BUILD)-gpu,gpu_test bench_gpu)
 
 gpu-test:
 	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_test) ]
 	@$(gpu_test)
 	@set -e; for tool in memcheck racecheck initcheck synccheck; do echo "== compute-sanitizer, $$tool"; \
 		compute-sanitizer --tool $$tool --error-exitcode 1 $(gpu_test) --gtest_brief=1; done
+
+# What the CUDA backend reaches on this machine's GPU, beside what the GPU gives, as tables; likewise.
+gpu-bench:
+	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_bench) ]
+	@$(gpu_bench) $(GPU_SECTIONS)
 
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
@@ -156,6 +166,7 @@ help:
 	@echo "make test            build and run every test; the last line counts them"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
+	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"
 	@echo "make gpu-all         compile every kernel for GPU_ARCHITECTURES=\"$(GPU_ARCHITECTURES)\"; print what each takes"
 	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""
 	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"
@@ -164,4 +175,4 @@ help:
 	@echo "make fuzz            fuzz what reads files: FUZZ=\"$(FUZZ)\" FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make install         PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall takes it away"
 	@echo "make clean           remove build folders"
-	@echo "Variables: BUILD=$(BUILD) BUILD_TYPE=$(BUILD_TYPE) WERROR=$(WERROR) JOBS=$(JOBS) CMAKE_ARGS=$(CMAKE_ARGS)"
+	@echo "Variables: BUILD=$(BUILD) BUILD_TYPE=$(BUILD_TYPE) WERROR=$(WERROR) CUDA=$(CUDA) JOBS=$(JOBS) CMAKE_ARGS=$(CMAKE_ARGS)"

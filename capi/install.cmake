@@ -4,22 +4,26 @@ include(CMakePackageConfigHelpers)
 
 set_target_properties(orrery_shared PROPERTIES EXPORT_NAME orrery)
 set_target_properties(orrery_static PROPERTIES EXPORT_NAME static)
-install(TARGETS orrery_shared orrery_static EXPORT orreryTargets
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS orrery_shared EXPORT orreryTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS orrery_static EXPORT orreryStaticTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/include/orrery.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
-# Who links the static library links the CUDA runtime's static library, if ours was made with it.
+# The archive holds our objects alone: if they were made with CUDA, who links it links the CUDA runtime's archive too. (The shared
+# library has it inside.)
+set(static_needs_cuda OFF)
 if(TARGET CUDA::cudart_static)
-  set(find_cuda "find_dependency(CUDAToolkit)")
-  set(private_libraries " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+  set(static_needs_cuda ON)
+  get_target_property(cudart CUDA::cudart_static IMPORTED_LOCATION)
+  cmake_path(GET cudart PARENT_PATH cudart_folder)
+  set(private_libraries " -L${cudart_folder} -lcudart_static -lrt -ldl")
 endif()
 
-# find_package(orrery) gives orrery::orrery (shared) and orrery::static.
+# find_package(orrery) gives orrery::orrery (shared) and orrery::static, this with CUDA only where a toolkit is.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/orrery)
 install(EXPORT orreryTargets NAMESPACE orrery:: DESTINATION ${package})
+install(EXPORT orreryStaticTargets NAMESPACE orrery:: DESTINATION ${package})
 configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/orreryConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/orreryConfig.cmake INSTALL_DESTINATION ${package})
 # Before 1.0 a minor version may break callers.

@@ -9,4 +9,7 @@ Result<std::unique_ptr<Backend>> make_backend(const Options&) {
   return error(Code::unsupported, "this build of the library has no CUDA backend");
 }
 
+size_t graph_nodes(const Backend&) { return 0; }
+bool has_cublas(const Backend&) { return false; }
+
 }  // namespace orrery::cuda

@@ -22,6 +22,7 @@
 #include <algorithm>
 
 #include "cuda/kv.cuh"
+#include "cuda/quantize.cuh"
 
 namespace orrery::cuda {
 
@@ -310,8 +311,12 @@ __device__ __forceinline__ void attend_mean(const KeySpan& span, const float* q,
   }
 }
 
+// Left to itself (0) the compiler for sm_120 spills in this one instance.
 template <KvType kType, int kDim>
-__global__ void __launch_bounds__(G::kThreads) attend_decode_kernel(DecodeWork w) {
+[[maybe_unused]] inline constexpr int kLeastBlocks = kType == KvType::f32 && kDim == 32 ? 4 : 0;
+
+template <KvType kType, int kDim>
+__global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend_decode_kernel(DecodeWork w) {
   using S = Strip<kType, kDim>;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   uint4* queries = dynamic_shared<uint4>();
@@ -384,9 +389,11 @@ __global__ void __launch_bounds__(G::kThreads) attend_decode_kernel(DecodeWork w
   }
 }
 
-// The splits of a row's query head: warp w adds w, w + 8, ..., then the warps' sums are added in order.
+// The splits of a row's query head: warp w adds w, w + 8, ..., then the warps' sums are added in order. A warp writes 32 dimensions: a
+// group of the quantized row, if there is to be one.
 constexpr int kMergeWarps = 8;
-__global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int head_dim) {
+template <bool kQuantize>
+__global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int head_dim, QuantizedRows quantized) {
   const int n_heads = w.n_kv_heads * w.group, head = static_cast<int>(blockIdx.x) % n_heads, row = static_cast<int>(blockIdx.x) / n_heads;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n = splits_of(key_span(w.step, w.place, w.first_row + row, head / w.group)).count;
@@ -420,7 +427,9 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   if (dim >= head_dim) return;
   float total = 0.0f, sum = 0.0f;
   for (int v = 0; v < kMergeWarps; ++v) total += totals[v], sum += sums[v][dim];
-  w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * head_dim + dim] = total == 0.0f ? 0.0f : sum / total;
+  const float value = total == 0.0f ? 0.0f : sum / total;
+  w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * head_dim + dim] = value;
+  if constexpr (kQuantize) quantize_group(value, quantized, w.first_row + row, (head * head_dim + dim) / 32);
 }
 
 }  // namespace
@@ -431,7 +440,7 @@ uint64_t attend_scratch_bytes(const DeviceShape&, const StepLimits& limits) {
 }
 
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
-                   int32_t n_rows, int32_t max_context, std::byte* scratch) {
+                   const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch) {
   const int32_t dim = shape.kv.head_dim;
   DecodeWork w = {};
   w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
@@ -452,7 +461,8 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
       constexpr int kDim = decltype(head_dim)::value;
       launch(queue, {dim3(grid), dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes}, attend_decode_kernel<kType, kDim>, w);
     });
-    launch(queue, {dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), dim3(32 * kMergeWarps)}, merge_splits_kernel, w, dim);
+    launch(queue, {dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), dim3(32 * kMergeWarps)},
+           quantized ? merge_splits_kernel<true> : merge_splits_kernel<false>, w, dim, quantized ? *quantized : QuantizedRows{});
   }
 }
 

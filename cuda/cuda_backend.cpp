@@ -8,10 +8,12 @@
 #include <cstring>
 #include <mutex>
 
+#include "cuda/cublas.h"
 #include "cuda/formats.h"
 #include "cuda/kernels.h"
 #include "cuda/operations.h"
 #include "cuda/queue.h"
+#include "cuda/tuning.h"
 #include "runtime/base/checked.h"
 
 namespace orrery::cuda {
@@ -94,12 +96,14 @@ struct ScratchPlan {
   uint64_t rows = 0, pages = 0, frequencies = 0, heads = 0;   // uploaded
   uint64_t tiles = 0;                                         // of the heads, as many as a step has
   uint64_t upload_bytes = 0;
-  uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, total = 0;
+  uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, cublas = 0, total = 0;
   TopKeysPlan top_keys_plan;
+  CublasPlan cublas_plan;
   int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
 
   ScratchPlan() = default;
-  ScratchPlan(const StepLimits& l, const DeviceShape& shape) {
+  // tuning: null where there is no cuBLAS.
+  ScratchPlan(const StepLimits& l, const DeviceShape& shape, const Tuning* tuning) {
     const uint64_t n_rows = static_cast<uint64_t>(std::max(l.max_rows, 1));
     const auto take = [this](uint64_t bytes) {
       const uint64_t at = total;
@@ -122,6 +126,8 @@ struct ScratchPlan {
     top_keys_plan = TopKeysPlan(l);
     moves = take(kMostMoves * sizeof(KvMove));
     top_keys = take(top_keys_plan.bytes);
+    if (tuning) cublas_plan = CublasPlan(shape.architecture, tuning->blocks > 0, l);
+    cublas = take(cublas_plan.bytes);
   }
 };
 
@@ -137,6 +143,21 @@ void set_format(KvFormat* to, const KvFormat& from) {
   to->n_layers = from.n_layers;
   to->n_kv_heads = from.n_kv_heads;
   to->head_dim = from.head_dim;
+}
+
+// Why no device can be used, by name: the runtime calls it an insufficient driver too where there is none at all.
+Status no_device(cudaError_t e) {
+  int driver = 0, runtime = 0;
+  const bool known = cudaDriverGetVersion(&driver) == cudaSuccess && cudaRuntimeGetVersion(&runtime) == cudaSuccess;
+  cudaGetLastError();
+  Status s = known && driver == 0
+                 ? error(Code::unsupported, "no CUDA device can be used: this machine has no NVIDIA driver (libcuda.so.1)")
+             : known && driver / 1000 < runtime / 1000
+                 ? error(Code::unsupported, "no CUDA device can be used: the NVIDIA driver is for CUDA %d.%d, this build needs one for %d.0 or newer",
+                         driver / 1000, driver % 1000 / 10, runtime / 1000)
+                 : error(Code::unsupported, "no CUDA device can be used: %s", cudaGetErrorString(e));
+  s.detail().native_code = static_cast<int64_t>(e);
+  return s;
 }
 
 class CudaBackend final : public Backend {
@@ -163,7 +184,7 @@ class CudaBackend final : public Backend {
   Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
                       Weight* weight) override;
 
-  uint64_t scratch_bytes(const StepLimits& limits) const override { return ScratchPlan(limits, shape_).total; }
+  uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
   void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
 
   void begin_step(const Step& step) override;
@@ -189,8 +210,12 @@ class CudaBackend final : public Backend {
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
 
+  size_t graph_nodes() const { return graphs_.n_nodes(); }
+  bool has_cublas() const { return cublas_ != nullptr; }
+
  private:
   CudaBackend() = default;
+  ScratchPlan scratch_plan(const StepLimits& limits) const { return ScratchPlan(limits, shape_, cublas_ ? &tuning_ : nullptr); }
   int32_t n_rows() const { return static_cast<int32_t>(step_.rows.size()); }
   bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
@@ -201,7 +226,9 @@ class CudaBackend final : public Backend {
 
   ErrorLatch latch_;
   DeviceShape shape_;
+  Tuning tuning_ = kTuning[0];
   StreamOwner main_stream_, io_stream_;
+  std::unique_ptr<Cublas> cublas_;   // null: none of tuning_'s rows may go there, or it is not there
   Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
   Pinned bounce_[2], io_bounce_[2], step_bounce_[2];
   uint64_t step_bounce_bytes_ = 0;
@@ -222,10 +249,7 @@ class CudaBackend final : public Backend {
 
 Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   int n = 0;
-  if (const cudaError_t e = cudaGetDeviceCount(&n); e != cudaSuccess) {
-    cudaGetLastError();
-    return error(Code::unsupported, "no CUDA device can be used: %s", cudaGetErrorString(e));
-  }
+  if (const cudaError_t e = cudaGetDeviceCount(&n); e != cudaSuccess) return no_device(e);
   if (options.device < 0 || options.device >= n)
     return error(Code::unsupported, "CUDA device %d: there are %d", options.device, n);
   cudaDeviceProp properties;
@@ -251,6 +275,9 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
     ORRERY_TRY(made->io_bounce_[i].allocate(kBounceBytes));
   }
   made->operations_.reserve(kMostOperations);
+  made->tuning_ = tuning_of(shape.architecture);
+  if (options.products == Options::Products::cublas) made->tuning_.f16 = made->tuning_.bf16 = made->tuning_.blocks = 1;
+  if (options.products != Options::Products::own) made->cublas_ = Cublas::open();
   return std::unique_ptr<Backend>(std::move(made));
 }
 
@@ -400,6 +427,9 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
   if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
     return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
                  static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
+  // With the first matrix that may go there, while a model is loaded: nothing is taken of the device once a session is open.
+  if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_.stream()))
+    context_.cublas = cublas_.get();
   *weight = {type, n_rows, n_cols, {at.address}};
   const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(n_cols)), to_bytes = device_row_bytes(type, n_cols);
   if (to_bytes > kBounceBytes)
@@ -422,7 +452,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
 
 void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
   scratch_ = device(scratch);
-  plan_ = ScratchPlan(limits, shape_);
+  plan_ = scratch_plan(limits);
   StepContext context;
   context.device = shape_;
   context.step.rows = reinterpret_cast<const Row*>(scratch_ + plan_.rows);
@@ -435,6 +465,10 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.max_context = limits.max_context;
   context.quantized_at = scratch_ + plan_.quantized;
   context.attend_scratch = scratch_ + plan_.attend;
+  context.cublas = context_.cublas;
+  context.tuning = tuning_;
+  context.cublas_plan = plan_.cublas_plan;
+  context.cublas_scratch = scratch_ + plan_.cublas;
   context_ = context;
   if (plan_.upload_bytes > step_bounce_bytes_) {   // the largest so far: once a model
     send();
@@ -834,5 +868,8 @@ std::vector<DeviceDescription> devices() {
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options) { return CudaBackend::make(options); }
+
+size_t graph_nodes(const Backend& backend) { return static_cast<const CudaBackend&>(backend).graph_nodes(); }
+bool has_cublas(const Backend& backend) { return static_cast<const CudaBackend&>(backend).has_cublas(); }
 
 }  // namespace orrery::cuda

@@ -13,6 +13,9 @@ namespace orrery::cuda {
 
 struct Options {
   int32_t device = 0;   // by the driver's numbering
+  // Whose products prompts are computed with: what tuning.h says, our own kernels alone, or cuBLAS wherever it has one.
+  enum class Products : uint8_t { tuned, own, cublas };
+  Products products = Products::tuned;
 };
 
 struct DeviceDescription {
@@ -26,5 +29,10 @@ std::vector<DeviceDescription> devices();
 
 // A device that is not there -> unsupported, with the reason.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
+
+// For measurements, of what make_backend() gave: kernels of the last decode step's graph, and whether prompts' products may go through
+// cuBLAS.
+size_t graph_nodes(const Backend& backend);
+bool has_cublas(const Backend& backend);
 
 }  // namespace orrery::cuda

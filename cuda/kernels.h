@@ -62,6 +62,8 @@ void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_
 void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
           bool interleaved);
 void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
+// The same, and what quantize_rows() makes of it.
+void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n);
 void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
 
 // ---- matmul_decode.cu, matmul_prefill.cu, embed.cu: of weights as formats.h lays them out.
@@ -89,9 +91,35 @@ void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& 
                   int32_t n_rows);
 void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows);
 
+// ---- matmul_cublas.cu: prompts' products through cuBLAS.
+class Cublas;
+// Where things lie in its scratch memory, in bytes.
+struct CublasPlan {
+  uint64_t workspace = 0, workspace_bytes = 0;   // cuBLAS' own
+  uint64_t scales = 0, halves = 0;               // of rows: (max_rows), (max_rows, max_in)
+  uint64_t stripe = 0, stripe_bytes = 0;         // of weights that were blocks, where there are such
+  uint64_t bytes = 0;
+  CublasPlan() = default;
+  CublasPlan(int32_t architecture, bool of_blocks, const StepLimits& limits);
+};
+// As matmul_prefill(), of halves and blocks; it needs no quantized rows.
+void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::byte* scratch, const Products& products, ConstRows x, int32_t n_rows);
+
 // ---- kv.cu: rows to pages and slots, and between KV types.
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
                ConstRows v, int32_t n_rows);
+// The step's heads on their way to attention: queries and keys normed, where there are weights for it, and turned in place, then keys
+// and values as append_kv() stores them. The bits are those of rms_norm(), rope() and append_kv().
+struct HeadRows {
+  Rows q, k;
+  ConstRows v;
+  const float *q_norm, *k_norm;   // (head_dim) or null
+  float eps;
+  int32_t n_heads, n_rot;
+  bool interleaved;
+};
+void turn_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
+                        int32_t layer, int32_t n_rows);
 void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values);
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
 
@@ -109,8 +137,9 @@ struct Attention {
   int32_t window;            // 0: all
 };
 uint64_t attend_scratch_bytes(const DeviceShape& device, const StepLimits& limits);
+// quantized: null, or where to put what quantize_rows() makes of the result; heads of whole groups of 32, rows of whole padded columns.
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
-                   int32_t n_rows, int32_t max_context, std::byte* scratch);
+                   const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch);
 void attend_prefill(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
                     int32_t n_rows, std::byte* scratch);
 

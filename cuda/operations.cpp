@@ -19,16 +19,55 @@ StepContext::StepContext() { std::memset(static_cast<void*>(this), 0, sizeof *th
 
 namespace {
 
-bool takes_quantized(const Operation& op) {
+// Whether the product is cuBLAS' to compute.
+bool goes_elsewhere(const StepContext& c, const Operation& op, const DeviceProduct& p) {
+  const int32_t least = least_cublas_rows(c.tuning, p.weight.type);
+  return c.cublas && c.phase == Phase::prefill && least > 0 && op.n_rows >= least;
+}
+bool takes_quantized(const StepContext& c, const Operation& op) {
   const DeviceProduct* list = op.products.list;
-  return std::any_of(list, list + op.products.n, [](const DeviceProduct& p) { return !is_float(p.weight.type); });
+  return std::any_of(list, list + op.products.n, [&](const DeviceProduct& p) { return !is_float(p.weight.type) && !goes_elsewhere(c, op, p); });
 }
 int64_t n_in(const Operation& op) { return op.products.list[0].weight.n_cols; }
 
-// Whether the norm's rows are what the product takes, quantized: one kernel does both. The floats are written too.
-bool norm_feeds(const Operation& norm, const Operation* next) {
-  return next && next->kind == Operation::Kind::matmul && takes_quantized(*next) && norm.n_vectors == 1 && norm.dim == n_in(*next) &&
-         norm.n_rows == next->n_rows && norm.out.data == next->in.data && norm.out.stride == next->in.stride;
+// Whether what was written for the step's rows, `dim` values each, is what the product takes, quantized: one kernel does both. The floats
+// are written too.
+bool rows_feed(const StepContext& c, Rows out, int64_t dim, int32_t n_rows, const Operation* next) {
+  return next && next->kind == Operation::Kind::matmul && takes_quantized(c, *next) && dim == n_in(*next) && n_rows == next->n_rows &&
+         out.data == next->in.data && out.stride == next->in.stride;
+}
+
+// Whether a norm is of the heads' vectors that are turned next, in place.
+bool norms_heads(const Operation& norm, const Operation& rope) {
+  return norm.kind == Operation::Kind::rms_norm && rope.kind == Operation::Kind::rope && norm.in.data == rope.out.data && norm.out.data == rope.out.data &&
+         norm.in.stride == rope.out.stride && norm.out.stride == rope.out.stride && norm.n_vectors == rope.n_vectors && norm.dim == rope.dim &&
+         norm.n_rows == rope.n_rows;
+}
+// How many operations from the first on are queries and keys, normed or not, turned, and appended with the values: one kernel does
+// all of them. 0: they are not. `rows`, `append`: what it takes.
+size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Operation** append) {
+  *rows = {};
+  size_t i = 0;
+  const Operation* turned[2] = {};
+  for (int part = 0; part < 2; ++part) {
+    if (i + 1 < operations.size() && norms_heads(operations[i], operations[i + 1])) {
+      if (rows->q_norm && rows->eps != operations[i].eps) return 0;
+      (part == 0 ? rows->q_norm : rows->k_norm) = operations[i].weight;
+      rows->eps = operations[i++].eps;
+    }
+    if (i >= operations.size() || operations[i].kind != Operation::Kind::rope) return 0;
+    turned[part] = &operations[i++];
+  }
+  if (i >= operations.size() || operations[i].kind != Operation::Kind::append_kv) return 0;
+  const Operation &q = *turned[0], &k = *turned[1], &last = operations[i++];
+  const KvFormat& kv = last.attention.kv;
+  if (last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim || q.dim != k.dim ||
+      q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
+    return 0;
+  rows->q = q.out, rows->k = k.out, rows->v = last.in2;
+  rows->n_heads = q.n_vectors, rows->n_rot = q.n_rot, rows->interleaved = q.flag != 0;
+  *append = &last;
+  return i;
 }
 
 // Whether the products, of two matrices or of one that holds both, are swiglu's gate and up: then one kernel writes what
@@ -55,9 +94,16 @@ bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, Devi
 // Returns how many operations it did: two, where the next one is a gate. `quantized`: the input lies there already.
 size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const Operation* next, bool quantized) {
   const QuantizedRows rows = quantized_rows(c.quantized_at, op.n_rows, n_in(op));
-  if (!quantized && takes_quantized(op)) quantize_rows(queue, op.in, n_in(op), op.n_rows, rows);
+  if (!quantized && takes_quantized(c, op)) quantize_rows(queue, op.in, n_in(op), op.n_rows, rows);
   if (c.phase == Phase::prefill) {
-    matmul_prefill(queue, c.device, op.products, op.in, rows, op.n_rows);
+    Products ours = {}, others = {};
+    for (int32_t i = 0; i < op.products.n; ++i) {
+      const DeviceProduct& p = op.products.list[i];
+      Products& to = goes_elsewhere(c, op, p) ? others : ours;
+      to.list[to.n++] = p;
+    }
+    if (ours.n > 0) matmul_prefill(queue, c.device, ours, op.in, rows, op.n_rows);
+    if (others.n > 0) matmul_cublas(queue, *c.cublas, c.cublas_plan, c.cublas_scratch, others, op.in, op.n_rows);
     return 1;
   }
   DeviceProduct gate, up;
@@ -69,16 +115,22 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
   return 1;
 }
 
-void run_attend(Queue& queue, const StepContext& c, const Operation& op) {
+// Returns whether the next operation's input is quantized by now.
+bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const Operation* next) {
   const Attention& a = op.attention;
   if (c.n_ring > 0) {
     const int64_t width = int64_t{a.n_heads} * a.kv.head_dim;
     keep_queries(queue, c.step, c.query_ring + a.layer * c.n_ring * width, c.n_ring, op.in, width, op.n_rows);
   }
-  if (c.phase == Phase::decode)
-    attend_decode(queue, c.device, c.step, a, op.in, op.out, op.n_rows, c.max_context, c.attend_scratch);
-  else
+  if (c.phase == Phase::prefill) {
     attend_prefill(queue, c.device, c.step, a, op.in, op.out, op.n_rows, c.attend_scratch);
+    return false;
+  }
+  const int64_t width = int64_t{a.n_heads} * a.kv.head_dim;
+  const bool quantized = a.kv.head_dim % 32 == 0 && padded_columns(width) == width && rows_feed(c, op.out, width, op.n_rows, next);
+  const QuantizedRows to = quantized_rows(c.quantized_at, op.n_rows, width);
+  attend_decode(queue, c.device, c.step, a, op.in, op.out, quantized ? &to : nullptr, op.n_rows, c.max_context, c.attend_scratch);
+  return quantized;
 }
 
 }  // namespace
@@ -92,6 +144,13 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     const bool input_quantized = quantized;
     n_done = 1;
     quantized = false;
+    HeadRows heads;
+    const Operation* append = nullptr;
+    if (const size_t n = heads_to_cache(operations.last(operations.size() - i), &heads, &append)) {
+      turn_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer, append->n_rows);
+      n_done = n;
+      continue;
+    }
     switch (op.kind) {
       case Operation::Kind::embed:
         embed(queue, c.step, op.products.list[0].weight, op.out.data, op.n_rows);
@@ -100,7 +159,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         prepare_rope(queue, c.step, op.n_rows, op.n_rot, op.eps);
         break;
       case Operation::Kind::rms_norm:
-        quantized = norm_feeds(op, next);
+        quantized = op.n_vectors == 1 && rows_feed(c, op.out, op.dim, op.n_rows, next);
         if (quantized)
           rms_norm_quantized(queue, op.in, op.weight, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows, op.dim, op.eps);
         else
@@ -113,8 +172,14 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
       case Operation::Kind::append_kv:
         append_kv(queue, c.step, op.attention.kv, op.heads_type, op.flag != 0, op.attention.layer, op.in, op.in2, op.n_rows);
         break;
-      case Operation::Kind::attend: run_attend(queue, c, op); break;
-      case Operation::Kind::swiglu: swiglu(queue, op.in, op.in2, op.out, op.n_rows, op.dim); break;
+      case Operation::Kind::attend: quantized = run_attend(queue, c, op, next); break;
+      case Operation::Kind::swiglu:
+        quantized = rows_feed(c, op.out, op.dim, op.n_rows, next);
+        if (quantized)
+          swiglu_quantized(queue, op.in, op.in2, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows, op.dim);
+        else
+          swiglu(queue, op.in, op.in2, op.out, op.n_rows, op.dim);
+        break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
     }
   }

@@ -10,6 +10,7 @@
 
 #include "cuda/kernels.h"
 #include "cuda/queue.h"
+#include "cuda/tuning.h"
 
 namespace orrery::cuda {
 
@@ -43,6 +44,10 @@ struct StepContext {
   int32_t n_ring;
   std::byte* quantized_at;   // room for quantized rows, of each product's width
   std::byte* attend_scratch;
+  Cublas* cublas;            // null: not here
+  Tuning tuning;
+  CublasPlan cublas_plan;
+  std::byte* cublas_scratch;
 
   StepContext();   // zero, padding too: it is compared as bytes
 };

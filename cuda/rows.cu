@@ -3,6 +3,7 @@
 #include "cuda/kernels.h"
 #include "cuda/ptx.h"
 #include "cuda/quantize.cuh"
+#include "cuda/rope.cuh"
 
 namespace orrery::cuda {
 
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   sum = 0.0f;
   for (int i = 0; i < kThreads / 32; ++i) sum += sums[i];
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
+  const float scale = norm_scale(sum, dim, eps);
   const int n = kQuantize ? static_cast<int>(quantized.n_padded) : dim;
   for (int i = thread; i < n; i += kThreads) {
     const float value = i < dim ? in[i] * scale * weight[i] : 0.0f;
@@ -59,16 +60,23 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, i
   float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * head_dim;
   float* a = vector + (interleaved ? 2 * pair : pair);
   float* b = interleaved ? a + 1 : a + half;
-  const float first = *a, second = *b;
-  *a = first * cosine - second * sine;
-  *b = first * sine + second * cosine;
+  const float2 pair_turned = turned(*a, *b, cosine, sine);
+  *a = pair_turned.x;
+  *b = pair_turned.y;
 }
 
-__global__ void __launch_bounds__(kThreads) swiglu_kernel(ConstRows gate, ConstRows up, Rows out, int64_t n) {
+// A warp has 32 columns: a group of the quantized row, if there is to be one.
+template <bool kQuantize>
+__global__ void __launch_bounds__(kThreads) swiglu_kernel(ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
   const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= n) return;
-  const float g = gate.data[row * gate.stride + i];
-  out.data[row * out.stride + i] = g / (1.0f + expf(-g)) * up.data[row * up.stride + i];
+  if (!kQuantize && i >= n) return;
+  float value = 0.0f;
+  if (i < n) {
+    const float g = gate.data[row * gate.stride + i];
+    value = g / (1.0f + expf(-g)) * up.data[row * up.stride + i];
+    out.data[row * out.stride + i] = value;
+  }
+  if constexpr (kQuantize) quantize_group(value, quantized, row, static_cast<int>(i / 32));
 }
 
 __global__ void __launch_bounds__(kThreads) add_kernel(float* x, const float* y, int64_t n) {
@@ -103,7 +111,11 @@ void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_
 }
 
 void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {
-  launch(queue, {dim3(blocks(n), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel, gate, up, out, n);
+  launch(queue, {dim3(blocks(n), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<false>, gate, up, out, QuantizedRows{}, n);
+}
+
+void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n) {
+  launch(queue, {dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<true>, gate, up, out, quantized, n);
 }
 
 void add(Queue& queue, float* x, const float* y, int64_t n) {

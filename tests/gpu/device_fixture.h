@@ -20,8 +20,9 @@ namespace orrery::testing {
 // One of the two backends, with scratch for `limits`, and memory for buffers.
 class Machine {
  public:
-  Machine(bool cuda, const StepLimits& limits) : cuda_(cuda) {
-    auto made = cuda ? orrery::cuda::make_backend({}) : cpu::make_backend({2, "plain"});
+  // Products are those of our own kernels unless a test asks for others.
+  Machine(bool cuda, const StepLimits& limits, orrery::cuda::Options::Products products = orrery::cuda::Options::Products::own) : cuda_(cuda) {
+    auto made = cuda ? orrery::cuda::make_backend({0, products}) : cpu::make_backend({2, "plain"});
     if (!made.ok()) throw std::runtime_error(made.status().message());
     backend_ = std::move(made).value();
     const uint64_t scratch = backend_->scratch_bytes(limits);

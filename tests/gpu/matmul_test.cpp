@@ -4,9 +4,9 @@
 // that the test quantizes itself: the integers must be exactly right, and only float rounding remains.
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"
+#include "tests/support/quantized_activations.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/threads.h"
-#include "tests/support/quantized_activations.h"
 #endif
 
 namespace orrery {

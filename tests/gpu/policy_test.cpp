@@ -81,5 +81,35 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                                            Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0}, Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0}, Case{"infinigen", KvType::f16},
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));
 
+// Every policy: chunks and forks do not show, and a prompt behind generated tokens attends to everything, whatever is resident.
+class GpuPolicies : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
+  const auto model = open_spec("qwen3", on_cuda());
+  const std::vector<int32_t> prompt = random_tokens(*model, 72, 1), next = random_tokens(*model, 9, 2);
+  PolicyMode mode{"", GetParam(), {}, false};
+  const auto one = unwrap(Session::open(model, with_mode(mode, 0.6, 128))), other = unwrap(Session::open(model, with_mode(mode, 0.6, 128, KvType::f16, 17)));
+  EXPECT_TRUE(same_bits(answer(one.get(), prompt, 3), answer(other.get(), prompt, 3))) << "chunks";
+  const auto fork = unwrap(one->fork());
+  std::vector<float> a, b;
+  greedy(one.get(), 3, &a), greedy(fork.get(), 3, &b);
+  EXPECT_TRUE(same_bits(a, b)) << "forks";
+
+  const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  std::vector<float> expected(next.size() * n_vocab), got(expected.size());
+  const auto full = open_session(model, 128, KvType::f16);
+  unwrap(full->prefill(prompt, nullptr, nullptr));
+  unwrap(full->prefill(next, nullptr, expected.data()));
+  unwrap(one->rewind(static_cast<uint32_t>(prompt.size())));
+  unwrap(one->prefill(next, nullptr, got.data()));
+  EXPECT_TRUE(same_bits(got, expected)) << "a later prompt";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(compressing_policies()), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '+', 'p');
+  return name;
+});
+
 }  // namespace
 }  // namespace orrery

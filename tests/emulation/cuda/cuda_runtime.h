@@ -153,8 +153,8 @@ constexpr T max(T a, T b) { return a < b ? b : a; }
 
 // ---- the runtime
 enum cudaError_t {
-  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100,
-  cudaErrorIllegalAddress = 700,
+  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
+  cudaErrorIllegalAddress = 700, cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -169,6 +169,10 @@ struct Event {};
 // Launches in a stream: at once, or as a node of what it captures.
 void enqueue(Stream* stream, std::function<void()> work);
 extern std::function<cudaError_t()> fault;   // for tests: asked before every call that can fail
+extern int driver_version;                   // likewise: 0 where there is none
+extern int architecture;                     // likewise: 86
+// Memory, host memory, streams, events and graphs that have not been given back, by the whole process.
+size_t n_live();
 }  // namespace orrery::emulated
 using cudaStream_t = orrery::emulated::Stream*;
 using cudaEvent_t = orrery::emulated::Event*;
@@ -189,6 +193,8 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs;
 };
 
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);

@@ -13,6 +13,8 @@
 namespace orrery::emulated {
 
 std::function<cudaError_t()> fault;
+int driver_version = 12040;
+int architecture = 86;
 
 struct Graph {
   std::vector<std::function<void()>> nodes;
@@ -31,7 +33,7 @@ void enqueue(Stream* stream, std::function<void()> work) {
 namespace {
 
 constexpr size_t kPage = 4096;
-std::atomic<size_t> n_graphs_made{0};
+std::atomic<size_t> n_graphs_made{0}, n_alive{0};
 std::mutex allocations_mutex;
 std::map<void*, std::pair<void*, size_t>> allocations;   // what was handed out -> its mapping
 
@@ -65,13 +67,26 @@ cudaError_t release(void* at) {
 }  // namespace
 
 size_t graphs_made() { return n_graphs_made; }
+size_t n_live() {
+  const std::lock_guard<std::mutex> lock(allocations_mutex);
+  return allocations.size() + n_alive;
+}
 
 }  // namespace orrery::emulated
 
 using namespace orrery::emulated;
 
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 12040;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
+  if (driver_version < 12000) return cudaErrorInsufficientDriver;
   return faulty();
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
@@ -80,7 +95,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   std::snprintf(p->name, sizeof p->name, "emulated device");
   p->totalGlobalMem = size_t{8} << 30;
   p->sharedMemPerBlockOptin = 99 << 10;
-  p->major = 8, p->minor = 6;
+  p->major = architecture / 10, p->minor = architecture % 10;
   p->multiProcessorCount = 4;
   p->l2CacheSize = 4 << 20;
   p->canMapHostMemory = 1;
@@ -110,9 +125,11 @@ cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   if (const cudaError_t e = faulty()) return e;
   *stream = new Stream;
+  ++n_alive;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  n_alive -= stream != nullptr;
   delete stream;
   return cudaSuccess;
 }
@@ -125,12 +142,14 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = stream->capture.release();
+  n_alive += *graph != nullptr;
   if (const cudaError_t e = faulty()) return e;
   return *graph ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (const cudaError_t e = faulty()) return e;
   *exec = new Graph(*graph);
+  ++n_alive;
   ++n_graphs_made;
   return cudaSuccess;
 }
@@ -140,10 +159,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  n_alive -= graph != nullptr;
   delete graph;
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  n_alive -= exec != nullptr;
   delete exec;
   return cudaSuccess;
 }
@@ -154,9 +175,11 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void*, size_t* n_nodes) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   if (const cudaError_t e = faulty()) return e;
   *event = new Event;
+  ++n_alive;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  n_alive -= event != nullptr;
   delete event;
   return cudaSuccess;
 }

@@ -1,0 +1,637 @@
+// What the CUDA backend reaches on this machine's GPU, beside what the GPU gives: bench_gpu [tiny] [SECTION...].
+// Sections: limits (always), matvec, decode, products, prefill, attention, policy; all of them if none is named. tiny: everything on the
+// smallest shapes there are, to see that the program works; so it runs in emulation.
+//
+// Each figure is the median of at least five samples of 20 ms and more, by the host's clock around work that ends in a wait. What is read
+// is larger than the second-level cache, or another stretch each time. Beside it stands, of the same run: for reading, the bytes over the rate
+// at which a kernel merely reads; where little is read, that and the graph's nodes times the time of a node that does nothing; for
+// products, cuBLAS in F16 with sums in F32. Models have random weights: each matrix a few rows, repeated.
+// Tables are Markdown, a row as soon as it is there. What does not fit into the device's memory is left out, and said.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/cublas.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/formats.h"
+#include "cuda/kernels.h"
+#include "cuda/queue.h"
+#include "runtime/model/forward.h"
+#include "tests/bench/gpu_limits.h"
+#include "tests/support/random_blocks.h"
+
+namespace orrery::bench {
+namespace {
+
+using Products = cuda::Options::Products;
+
+// Everything that has a size, as it is measured and as it is tried.
+struct Sizes {
+  bool tiny = false;
+  int32_t n_embd = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, head_dim = 128, n_ff = 14336, n_vocab = 128256;
+  int32_t rows = 2048, short_context = 512, long_context = 32768, prefill_long = 8192;
+  uint64_t copied_bytes = uint64_t{1} << 30, least_weights = uint64_t{256} << 20, arena = uint64_t{40} << 30;
+  int32_t nodes = 1000, attend_layers = 8;
+  double sample_seconds = 0.02;
+  int samples = 5;
+};
+Sizes tiny_sizes() {
+  Sizes s;
+  s.tiny = true;
+  s.n_embd = 256, s.n_layers = 2, s.n_heads = 8, s.n_kv_heads = 2, s.head_dim = 32, s.n_ff = 256, s.n_vocab = 40;
+  s.rows = 16, s.short_context = 64, s.long_context = 128, s.prefill_long = 32;
+  s.copied_bytes = 1 << 16, s.least_weights = 1, s.arena = uint64_t{96} << 20;
+  s.nodes = 4, s.attend_layers = 2;
+  s.sample_seconds = 0, s.samples = 1;
+  return s;
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  std::printf("\n%s\n", what.c_str());
+  std::exit(1);
+}
+void check(const Status& s) {
+  if (!s.ok()) fail(s.message());
+}
+template <class T>
+T unwrap(Result<T> made) {
+  if (!made.ok()) fail(made.status().message());
+  return std::move(made).value();
+}
+template <class T>
+T* pointer(uint64_t address) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
+}
+
+// A value of a table; one that is no positive number ends the program: nothing that was not measured is printed.
+std::string number(double x, int digits) {
+  if (!(x > 0) || !std::isfinite(x)) fail("a figure that is none: " + std::to_string(x));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", digits, x);
+  return text;
+}
+std::string percent(double x) { return number(100 * x, x < 0.1 ? 1 : 0) + "%"; }
+void row(const std::vector<std::string>& cells) {
+  std::printf("|");
+  for (const std::string& cell : cells) std::printf(" %s |", cell.c_str());
+  std::printf("\n");
+  std::fflush(stdout);
+}
+void head(const char* title, const std::vector<std::string>& cells) {
+  std::printf("\n%s\n\n", title);
+  row(cells);
+  row(std::vector<std::string>(cells.size(), "---"));
+}
+
+// Seconds of one of run(n)'s n times, which returns when they are done.
+template <class F>
+double seconds(const Sizes& s, const F& run) {
+  const auto time = [&](int n) {
+    const auto begin = std::chrono::steady_clock::now();
+    run(n);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  run(1);
+  const int n = static_cast<int>(std::clamp(std::ceil(s.sample_seconds / std::max(time(1), 1e-9)), 1.0, 1000.0));
+  std::vector<double> samples;
+  for (int i = 0; i < s.samples; ++i) samples.push_back(time(n) / n);
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+class Bench {
+ public:
+  explicit Bench(const Sizes& sizes);
+  ~Bench() { cudaStreamDestroy(stream_); }
+
+  void limits();
+  void matvec();
+  void decode();
+  void products();
+  void prefill();
+  void attention();
+  void policy();
+
+ private:
+  struct Matmul {
+    int64_t n_out, n_in;
+    bool operator<(const Matmul& b) const { return std::make_pair(n_out, n_in) < std::make_pair(b.n_out, b.n_in); }
+  };
+  // Memory is taken one behind the other, and given back by where() and back().
+  uint64_t take(uint64_t bytes) {
+    const uint64_t at = (next_ + 255) / 256 * 256;
+    if (at + bytes > end_) fail("the arena is used up");
+    next_ = at + bytes;
+    return at;
+  }
+  bool fits(uint64_t bytes) const { return next_ + bytes + (uint64_t{1} << 20) <= end_; }
+
+  Weight random_weight(TensorType type, int64_t n_rows, int64_t n_cols);
+  uint64_t random_floats(size_t n, float scale = 1.0f);
+  void spread(uint64_t at, uint64_t pattern, uint64_t bytes);   // the first bytes again and again
+  uint64_t random_kv(KvType type, uint64_t bytes);
+  double cublas_seconds(Matmul shape, int32_t n_rows);
+  double matmul_seconds(Backend* backend, const std::vector<Weight>& weights, Phase phase, int32_t n_rows);
+  struct Llama;
+  std::unique_ptr<Llama> llama(TensorType type, int32_t context, int32_t max_rows);
+  uint64_t llama_bytes(TensorType type, int32_t context, int32_t max_rows) const;
+  Backend& b() const { return *tuned_; }
+
+  Sizes s_;
+  std::unique_ptr<Backend> tuned_, own_, through_;   // as the table says, our kernels, cuBLAS: one arena, the first's
+  cudaStream_t stream_ = nullptr;
+  cuda::ErrorLatch latch_;
+  cuda::Queue queue_{nullptr, &latch_};
+  std::unique_ptr<cuda::Cublas> cublas_;             // null: not here
+  cudaDeviceProp device_ = {};
+  uint64_t next_ = 0, end_ = 0;
+  double read_rate_ = 0, node_seconds_ = 0;          // bytes per second
+  std::map<Matmul, double> cublas_rates_;            // products per second
+};
+
+std::string driver() {
+  char line[256] = "";
+  if (std::FILE* file = std::fopen("/proc/driver/nvidia/version", "r")) {
+    if (!std::fgets(line, sizeof line, file)) line[0] = 0;
+    std::fclose(file);
+  }
+  const std::string text = line;
+  for (size_t at = 0; at < text.size(); ++at)   // the first number with a point
+    if (std::isdigit(static_cast<unsigned char>(text[at])) && text.find_first_not_of("0123456789.", at) > text.find('.', at))
+      return text.substr(at, text.find_first_not_of("0123456789.", at) - at);
+  return "unknown";
+}
+
+Bench::Bench(const Sizes& sizes) : s_(sizes) {
+  const auto make = [](Products products) { return unwrap(cuda::make_backend({0, products})); };
+  tuned_ = make(Products::tuned), own_ = make(Products::own), through_ = make(Products::cublas);
+  if (cudaGetDeviceProperties(&device_, 0) != cudaSuccess || cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess)
+    fail("no stream");
+  queue_ = cuda::Queue(stream_, &latch_);
+  cublas_ = cuda::Cublas::open();
+  if (cublas_ && !cublas_->start(stream_)) cublas_ = nullptr;
+  const uint64_t free_bytes = b().info().device_bytes, left = uint64_t{1} << 30;
+  const uint64_t bytes = std::min(s_.arena, free_bytes > 2 * left ? free_bytes - left : free_bytes / 2);
+  check(b().reserve_arena(bytes));
+  next_ = b().arena().address, end_ = next_ + bytes;
+  if (cublas_) {
+    const uint64_t n = s_.tiny ? 4096 : cuda::Cublas::workspace_bytes(10 * device_.major + device_.minor);
+    cublas_->set_workspace(queue_, pointer<std::byte>(take(n)), n);
+  }
+  int cuda_version = 0;
+  cudaDriverGetVersion(&cuda_version);
+  const std::time_t now = std::time(nullptr);
+  char date[32] = "";
+  std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
+  std::printf("%s, sm_%d%d, %d processors, %.1f GB; driver %s for CUDA %d.%d; %s; %s\n", device_.name, device_.major, device_.minor,
+              device_.multiProcessorCount, static_cast<double>(device_.totalGlobalMem) * 1e-9, driver().c_str(), cuda_version / 1000,
+              cuda_version % 1000 / 10, cublas_ ? "cuBLAS" : "no cuBLAS: its columns stay empty", date);
+}
+
+// ---- memory
+
+void Bench::spread(uint64_t at, uint64_t pattern, uint64_t bytes) {
+  for (uint64_t done = std::min(pattern, bytes); done < bytes; done += std::min(done, bytes - done))
+    b().copy({at + done}, Ptr<const std::byte>{at}, std::min(done, bytes - done));
+  check(b().synchronize());
+}
+
+// Rows lie one behind the other, all as long.
+Weight Bench::random_weight(TensorType type, int64_t n_rows, int64_t n_cols) {
+  const int64_t n = std::min(n_rows, std::max<int64_t>(1, (1 << 16) / n_cols));
+  const uint64_t at = take(b().weight_bytes(type, n_rows, n_cols));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(n_cols));
+  const std::vector<std::byte> file = testing::random_blocks(type, static_cast<uint64_t>(n * n_cols), static_cast<uint64_t>(n_rows + n_cols), scale);
+  Weight weight;
+  check(b().place_weight(type, n, n_cols, file.data(), {at}, &weight));
+  check(through_->place_weight(type, n, n_cols, file.data(), {at}, &weight));   // so that it starts cuBLAS
+  spread(at, b().weight_bytes(type, n, n_cols), b().weight_bytes(type, n_rows, n_cols));
+  weight.n_rows = n_rows;
+  return weight;
+}
+
+uint64_t Bench::random_floats(size_t n, float scale) {
+  testing::Random random(n);
+  std::vector<float> values(std::min<size_t>(n, 1 << 16));
+  for (float& v : values) v = scale * random.normal();
+  const uint64_t at = take(n * sizeof(float));
+  b().upload({at}, values.data(), values.size() * sizeof(float));
+  spread(at, values.size() * sizeof(float), n * sizeof(float));
+  return at;
+}
+
+uint64_t Bench::random_kv(KvType type, uint64_t bytes) {
+  const TensorType t = kv_tensor_type(type);
+  const uint64_t pattern = std::min<uint64_t>(bytes, row_bytes(t, 1 << 18)), at = take(bytes);
+  std::vector<std::byte> values(pattern);
+  testing::fill_random_blocks(t, values.data(), pattern / row_bytes(t, 32) * 32, 1, 1.0f);
+  b().upload({at}, values.data(), pattern);
+  spread(at, pattern, bytes);
+  return at;
+}
+
+// ---- what the device gives
+
+void Bench::limits() {
+  const uint64_t mark = next_, n = s_.copied_bytes;
+  const uint64_t from = random_floats(n / sizeof(float)), to = take(n), sums = take(static_cast<uint64_t>(device_.multiProcessorCount) * 2048 * 4);
+  const double copy = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) b().copy({to}, Ptr<const std::byte>{from}, n);
+    check(b().synchronize());
+  });
+  const auto wait = [&] {
+    queue_.check(cudaStreamSynchronize(stream_), "waiting");
+    check(latch_.status());
+  };
+  const double read = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) read_memory(queue_, device_.multiProcessorCount, pointer<std::byte>(from), n, pointer<uint32_t>(sums));
+    wait();
+  });
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  queue_.check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a graph");
+  for (int i = 0; i < s_.nodes; ++i) nothing(queue_);
+  queue_.check(cudaStreamEndCapture(stream_, &graph), "ending a graph");
+  queue_.check(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
+  check(latch_.status());
+  node_seconds_ = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) queue_.check(cudaGraphLaunch(exec, stream_), "launching a graph");
+    wait();
+  }) / s_.nodes;
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  read_rate_ = static_cast<double>(n) / read;
+  head("Limits", {"copying, GB/s (read and written)", "reading, GB/s", "an empty graph node, us"});
+  row({number(2e-9 * static_cast<double>(n) / copy, 1), number(read_rate_ * 1e-9, 1), number(node_seconds_ * 1e6, 2)});
+  next_ = mark;
+}
+
+// ---- products
+
+// Seconds of one of the products, of all weights in turn in one step.
+double Bench::matmul_seconds(Backend* backend, const std::vector<Weight>& weights, Phase phase, int32_t n_rows) {
+  const uint64_t mark = next_;
+  StepLimits l;
+  l.max_rows = n_rows, l.max_context = kPageTokens;
+  l.n_heads = l.n_kv_heads = 1, l.head_dim = 32;
+  l.max_in = weights[0].n_cols;
+  backend->set_scratch({take(backend->scratch_bytes(l))}, l);
+  const uint64_t x = random_floats(static_cast<size_t>(n_rows * weights[0].n_cols)), out = take(static_cast<uint64_t>(n_rows * weights[0].n_rows) * sizeof(float));
+  const std::vector<Row> rows(static_cast<size_t>(n_rows));
+  Step step;
+  step.phase = phase, step.rows = rows;
+  const double s = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      backend->begin_step(step);
+      for (const Weight& w : weights) {
+        const Product product{&w, {}, {out}, w.n_rows, false};
+        backend->matmul({&product, 1}, {x}, w.n_cols, n_rows);
+      }
+      backend->end_step();
+    }
+    check(backend->synchronize());
+  });
+  next_ = mark;
+  return s / static_cast<double>(weights.size());
+}
+
+void Bench::matvec() {
+  head("Decode: one product, the activations' quantization included", {"weights", "shape", "MB", "us", "GB/s", "of reading", "of reading and two nodes"});
+  for (const TypeTraits& type : kTypeTraits)
+    for (const Matmul shape : {Matmul{s_.n_ff, s_.n_embd}, Matmul{s_.n_embd, s_.n_ff}}) {
+      const uint64_t mark = next_, bytes = b().weight_bytes(type.type, shape.n_out, shape.n_in);
+      const uint64_t wanted = std::max(s_.least_weights, 4 * (s_.tiny ? 0 : static_cast<uint64_t>(device_.l2CacheSize)));
+      std::vector<Weight> weights(1, random_weight(type.type, shape.n_out, shape.n_in));
+      while (bytes * weights.size() < wanted || weights.size() < 2) {
+        weights.push_back(weights[0]);
+        weights.back().data = {take(bytes)};
+        b().copy({weights.back().data.address}, weights[0].data, bytes);
+      }
+      const double t = matmul_seconds(&b(), weights, Phase::decode, 1), floor = static_cast<double>(bytes) / read_rate_;
+      row({type.name, std::to_string(shape.n_out) + " x " + std::to_string(shape.n_in), number(static_cast<double>(bytes) * 1e-6, 1), number(t * 1e6, 1),
+           number(static_cast<double>(bytes) * 1e-9 / t, 1), percent(floor / t), percent((floor + 2 * node_seconds_) / t)});
+      next_ = mark;
+    }
+}
+
+// cuBLAS alone: F16, sums in F32.
+double Bench::cublas_seconds(Matmul shape, int32_t n_rows) {
+  const uint64_t mark = next_;
+  const auto halves = [&](int64_t n) { return random_kv(KvType::f16, static_cast<uint64_t>(n) * 2); };
+  const uint64_t x = halves(n_rows * shape.n_in), w = halves(shape.n_out * shape.n_in), out = take(static_cast<uint64_t>(n_rows * shape.n_out) * sizeof(float));
+  const cuda::HalfProduct product{TensorType::f16, pointer<std::byte>(x), pointer<std::byte>(w), pointer<float>(out), shape.n_in, shape.n_in,
+                                  shape.n_out, n_rows, static_cast<int32_t>(shape.n_out), static_cast<int32_t>(shape.n_in), false};
+  const double s = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) cublas_->multiply(queue_, product);
+    queue_.check(cudaStreamSynchronize(stream_), "waiting");
+    check(latch_.status());
+  });
+  next_ = mark;
+  return s;
+}
+
+void Bench::products() {
+  head("Prefill: one product; beside cuBLAS in F16 with sums in F32", {"weights", "shape", "rows", "cuBLAS, TFLOP/s", "our kernels", "of cuBLAS", "through cuBLAS", "of cuBLAS"});
+  for (const int32_t n_rows : {s_.rows, s_.rows / 4})
+    for (const Matmul shape : {Matmul{s_.n_ff, s_.n_embd}, Matmul{s_.n_embd, s_.n_ff}, Matmul{s_.n_embd, s_.n_embd}}) {
+      const double flop = 2e-12 * static_cast<double>(shape.n_out * shape.n_in) * n_rows;
+      const double limit = cublas_ ? cublas_seconds(shape, n_rows) : 0;
+      for (const TypeTraits& type : kTypeTraits) {
+        if (shape.n_out == shape.n_in && type.type != TensorType::f16 && type.type != TensorType::q8_0 && type.type != TensorType::q4_k) continue;
+        const uint64_t mark = next_;
+        const std::vector<Weight> weight(1, random_weight(type.type, shape.n_out, shape.n_in));
+        const double own = matmul_seconds(own_.get(), weight, Phase::prefill, n_rows);
+        std::vector<std::string> cells = {type.name, std::to_string(shape.n_out) + " x " + std::to_string(shape.n_in), std::to_string(n_rows),
+                                          cublas_ ? number(flop / limit, 1) : "", number(flop / own, 1), cublas_ ? percent(limit / own) : "", "", ""};
+        if (cublas_ && type.type != TensorType::f32) {
+          const double t = matmul_seconds(through_.get(), weight, Phase::prefill, n_rows);
+          cells[6] = number(flop / t, 1), cells[7] = percent(limit / t);
+        }
+        row(cells);
+        next_ = mark;
+      }
+    }
+}
+
+// ---- a whole model
+
+struct Bench::Llama {
+  explicit Llama(gguf::File file) : model(std::move(file)) {}
+  model::Model model;
+  model::RopeTable rope;
+  model::Workspace work;
+  StepLimits limits;
+  KvFormat kv;
+  std::vector<uint64_t> pages;
+  std::vector<Matmul> products;       // of a layer
+  uint64_t bytes = 0;                 // of weights that a token reads
+  uint64_t mark = 0;                  // where its memory begins
+};
+
+uint64_t Bench::llama_bytes(TensorType type, int32_t context, int32_t max_rows) const {
+  const int64_t q = s_.n_heads * s_.head_dim, kv = s_.n_kv_heads * s_.head_dim;
+  const auto matrix = [&](int64_t n, int64_t k) { return b().weight_bytes(type, n, k); };
+  const uint64_t layer = matrix(q, s_.n_embd) + 2 * matrix(kv, s_.n_embd) + matrix(s_.n_embd, q) + 2 * matrix(s_.n_ff, s_.n_embd) + matrix(s_.n_embd, s_.n_ff);
+  const uint64_t rest = 2 * matrix(s_.n_vocab, s_.n_embd) + static_cast<uint64_t>(max_rows) * static_cast<uint64_t>(4 * s_.n_embd + 5 * s_.n_ff + 4 * q) * 4;
+  return static_cast<uint64_t>(s_.n_layers) * layer + rest + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * 4 * kv) +
+         (s_.tiny ? uint64_t{1} << 20 : uint64_t{512} << 20);
+}
+
+std::unique_ptr<Bench::Llama> Bench::llama(TensorType type, int32_t context, int32_t max_rows) {
+  alignas(8) static const std::byte empty[24] = {std::byte{'G'}, std::byte{'G'}, std::byte{'U'}, std::byte{'F'}, std::byte{3}};
+  auto made = std::make_unique<Llama>(unwrap(gguf::File::parse({empty, sizeof empty}, "random")));
+  made->mark = next_;
+  model::Hyperparameters& h = made->model.hyper;
+  h.architecture = model::find_architecture("llama");
+  h.n_layers = s_.n_layers, h.n_embd = s_.n_embd, h.n_vocab = s_.n_vocab;
+  h.n_heads = s_.n_heads, h.n_kv_heads = s_.n_kv_heads, h.head_dim = h.n_rot = s_.head_dim;
+  h.n_ff.assign(static_cast<size_t>(s_.n_layers), s_.n_ff);
+  h.window.assign(static_cast<size_t>(s_.n_layers), 0);
+  h.trained_context = context;
+  h.rope.base = 500000.0f;
+  made->rope = model::make_rope_table(h, {}, static_cast<uint32_t>(context));
+
+  model::Weights& w = made->model.weights;
+  const std::vector<float> ones(static_cast<size_t>(s_.n_embd), 1.0f);
+  const uint64_t norm = take(ones.size() * sizeof(float));
+  b().upload({norm}, ones.data(), ones.size() * sizeof(float));
+  const auto matrix = [&](int64_t n, int64_t k) {
+    made->bytes += b().weight_bytes(type, n, k);
+    return random_weight(type, n, k);
+  };
+  made->products = {{h.q_dim(), s_.n_embd}, {h.kv_dim(), s_.n_embd}, {h.kv_dim(), s_.n_embd}, {s_.n_embd, h.q_dim()},
+                    {s_.n_ff, s_.n_embd}, {s_.n_ff, s_.n_embd}, {s_.n_embd, s_.n_ff}};
+  for (int32_t i = 0; i < s_.n_layers; ++i) {
+    model::Layer layer;
+    layer.attn_norm = layer.ffn_norm = {norm};
+    Weight* const to[] = {&layer.q, &layer.k, &layer.v, &layer.attn_out, &layer.gate, &layer.up, &layer.down};
+    for (size_t p = 0; p < made->products.size(); ++p) *to[p] = matrix(made->products[p].n_out, made->products[p].n_in);
+    w.layers.push_back(layer);
+  }
+  w.output_norm = {norm};
+  w.output = matrix(s_.n_vocab, s_.n_embd);
+  w.embedding = random_weight(type, s_.n_vocab, s_.n_embd);
+
+  made->kv = {KvType::f16, s_.n_layers, s_.n_kv_heads, s_.head_dim};
+  const uint64_t n_pages = static_cast<uint64_t>((context + kPageTokens - 1) / kPageTokens), page = made->kv.page_bytes();
+  const uint64_t kv = random_kv(KvType::f16, n_pages * page);
+  for (uint64_t i = 0; i < n_pages; ++i) made->pages.push_back(kv + i * page);
+  made->limits = model::step_limits(h, max_rows, context);
+  made->limits.n_layers = 0;   // of heads under a policy
+  made->work = model::carve_workspace(h, b(), made->limits, {});
+  made->work = model::carve_workspace(h, b(), made->limits, {take(made->work.bytes)});
+  b().set_scratch(made->work.scratch, made->limits);
+  return made;
+}
+
+constexpr TensorType kModelTypes[] = {TensorType::f16, TensorType::q8_0, TensorType::q4_k};
+
+void Bench::decode() {
+  head("Decode: a Llama of 8B, tokens with their logits on the host; floor: bytes of weights and KV over reading",
+       {"weights", "context", "ms", "tokens/s", "GB", "of floor", "nodes", "of floor and nodes"});
+  for (const TensorType type : kModelTypes) {
+    for (const int32_t context : {s_.short_context, s_.long_context}) {
+      if (!fits(llama_bytes(type, context, 1))) {
+        row({type_traits(type)->name, std::to_string(context), "does not fit", "", "", "", "", ""});
+        continue;
+      }
+      const auto m = llama(type, context, 1);
+      std::vector<float> logits(static_cast<size_t>(s_.n_vocab));
+      const Row rows[] = {{1, context - 1, 0}};
+      const KvView view{m->pages.data(), static_cast<int32_t>(m->pages.size())};
+      Step step;
+      step.phase = Phase::decode, step.rows = {rows, 1}, step.sequences = {&view, 1}, step.kv = m->kv;
+      model::ForwardOutput out;
+      out.n_logits = 1, out.logits = logits.data();
+      const double t = seconds(s_, [&](int times) {
+        for (int i = 0; i < times; ++i) check(model::forward(&b(), m->model, m->rope.spec(), m->work, step, nullptr, out));
+      });
+      const uint64_t bytes = m->bytes + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * s_.n_kv_heads) * m->kv.token_bytes();
+      const size_t nodes = cuda::graph_nodes(b());
+      const double floor = static_cast<double>(bytes) / read_rate_;
+      row({type_traits(type)->name, std::to_string(context), number(t * 1e3, 2), number(1 / t, 1), number(static_cast<double>(bytes) * 1e-9, 2),
+           percent(floor / t), std::to_string(nodes), percent((floor + static_cast<double>(nodes) * node_seconds_) / t)});
+      next_ = m->mark;
+    }
+  }
+}
+
+void Bench::prefill() {
+  head("Prefill: a Llama of 8B, chunks of at most 2,048 rows; beside its products alone in cuBLAS, F16 with sums in F32",
+       {"weights", "tokens", "ms", "tokens/s", "products in cuBLAS, ms", "of that"});
+  for (const TensorType type : kModelTypes)
+    for (const int32_t tokens : {s_.rows, s_.prefill_long}) {
+      if (!fits(llama_bytes(type, tokens, s_.rows))) {
+        row({type_traits(type)->name, std::to_string(tokens), "does not fit", "", "", ""});
+        continue;
+      }
+      const auto m = llama(type, tokens, s_.rows);
+      std::vector<float> logits(static_cast<size_t>(s_.n_vocab));
+      const KvView view{m->pages.data(), static_cast<int32_t>(m->pages.size())};
+      std::vector<Row> rows(static_cast<size_t>(s_.rows));
+      const double t = seconds(s_, [&](int times) {
+        for (int i = 0; i < times; ++i)
+          for (int32_t from = 0; from < tokens; from += s_.rows) {
+            for (int32_t r = 0; r < s_.rows; ++r) rows[static_cast<size_t>(r)] = {(from + r) % s_.n_vocab, from + r, 0};
+            Step step;
+            step.phase = Phase::prefill, step.rows = rows, step.sequences = {&view, 1}, step.kv = m->kv;
+            model::ForwardOutput out;
+            out.n_logits = from + s_.rows < tokens ? 0 : 1, out.logits = logits.data();
+            check(model::forward(&b(), m->model, m->rope.spec(), m->work, step, nullptr, out));
+          }
+      });
+      next_ = m->mark;
+      double limit = 0;
+      for (const Matmul shape : m->products) {
+        if (!cublas_) break;
+        if (!cublas_rates_.count(shape)) cublas_rates_[shape] = cublas_seconds(shape, s_.rows);
+        limit += cublas_rates_[shape] * s_.n_layers * (tokens / s_.rows);
+      }
+      row({type_traits(type)->name, std::to_string(tokens), number(t * 1e3, 1), number(tokens / t, 0), cublas_ ? number(limit * 1e3, 1) : "",
+           cublas_ ? percent(limit / t) : ""});
+    }
+}
+
+// ---- attention
+
+void Bench::attention() {
+  const int32_t context = s_.long_context, behind = s_.prefill_long, n_layers = s_.attend_layers;
+  head("Attention of 32 heads over 8, of 128: decode behind 32,768 tokens, prefill of 2,048 rows behind 8,192",
+       {"KV", "decode, us", "GB/s", "of reading", "prefill, ms", "TFLOP/s"});
+  for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0}) {
+    const uint64_t mark = next_;
+    const KvFormat format{type, n_layers, s_.n_kv_heads, s_.head_dim};
+    const uint64_t n_pages = static_cast<uint64_t>(context / kPageTokens), kv = random_kv(type, n_pages * format.page_bytes());
+    std::vector<uint64_t> pages;
+    for (uint64_t i = 0; i < n_pages; ++i) pages.push_back(kv + i * format.page_bytes());
+    StepLimits l;
+    l.max_rows = s_.rows, l.max_context = context;
+    l.n_heads = s_.n_heads, l.n_kv_heads = s_.n_kv_heads, l.head_dim = s_.head_dim, l.max_in = s_.n_embd;
+    b().set_scratch({take(b().scratch_bytes(l))}, l);
+    const int64_t width = int64_t{s_.n_heads} * s_.head_dim;
+    const uint64_t q = random_floats(static_cast<size_t>(s_.rows * width)), out = take(static_cast<uint64_t>(s_.rows * width) * sizeof(float));
+    const AttendShape shape{s_.n_heads, width, width, 1.0f / std::sqrt(static_cast<float>(s_.head_dim)), 0};
+    const auto time = [&](Phase phase, int32_t n_rows, int32_t end) {
+      std::vector<Row> rows;
+      for (int32_t i = 0; i < n_rows; ++i) rows.push_back({0, end - n_rows + i, 0});
+      const KvView view{pages.data(), static_cast<int32_t>(pages.size())};
+      Step step;
+      step.phase = phase, step.rows = rows, step.sequences = {&view, 1}, step.kv = format;
+      return seconds(s_, [&](int times) {
+        for (int i = 0; i < times; ++i) {
+          b().begin_step(step);
+          for (int32_t layer = 0; layer < n_layers; ++layer) b().attend(layer, {q}, {out}, shape);
+          b().end_step();
+        }
+        check(b().synchronize());
+      }) / n_layers;
+    };
+    const double decode = time(Phase::decode, 1, context), prefill = time(Phase::prefill, s_.rows, behind);
+    const double bytes = static_cast<double>(context) * s_.n_kv_heads * static_cast<double>(format.token_bytes());
+    const double flop = 4e-12 * static_cast<double>(width) * s_.rows * (behind - s_.rows / 2);
+    row({type_traits(kv_tensor_type(type))->name, number(decode * 1e6, 1), number(bytes * 1e-9 / decode, 1), percent(bytes / read_rate_ / decode),
+         number(prefill * 1e3, 2), number(flop / prefill, 1)});
+    next_ = mark;
+  }
+}
+
+// ---- what policies ask between steps
+
+void Bench::policy() {
+  const int32_t n_keys = s_.long_context, n_queries = 5, page_tokens = 16;
+  head("Policies: a layer of 8 heads behind 32,768 tokens, results on the host; five queries of four heads each; pages of 16 tokens",
+       {"KV", "top_keys of a quarter, ms", "key_weights, mean, ms", "digests, ms", "digests' share of reading"});
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    const uint64_t mark = next_;
+    const KvFormat format{type, 1, s_.n_kv_heads, s_.head_dim}, digest{KvType::f16, 1, s_.n_kv_heads, s_.head_dim};
+    const uint64_t n_tiles = static_cast<uint64_t>(n_keys / kPageTokens), kv = random_kv(type, n_tiles * format.page_bytes());
+    const uint64_t n_pages = static_cast<uint64_t>(n_keys / page_tokens), digest_tiles = (n_pages + kPageTokens - 1) / kPageTokens;
+    const uint64_t digests = take(digest_tiles * digest.page_bytes());
+    std::vector<uint64_t> tiles, to;
+    for (uint64_t i = 0; i < n_tiles; ++i) tiles.push_back(kv + i * format.page_bytes());
+    for (uint64_t i = 0; i < digest_tiles * static_cast<uint64_t>(s_.n_kv_heads); ++i) to.push_back(digests + i * digest.head_bytes());
+    StepLimits l;
+    l.max_rows = 1, l.max_context = n_keys;
+    l.n_heads = s_.n_heads, l.n_kv_heads = s_.n_kv_heads, l.head_dim = s_.head_dim, l.max_in = s_.n_embd, l.max_top_keys = n_keys;
+    b().set_scratch({take(b().scratch_bytes(l))}, l);
+    const int64_t width = int64_t{s_.n_heads} * s_.head_dim;
+    const QueryRing ring{{random_floats(static_cast<size_t>(n_queries * width))}, n_queries, 0, 0};
+    const float scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim));
+    const KeysShape shape{format, s_.n_heads, scale, ring};
+    TopKeysShape best;
+    static_cast<KeysShape&>(best) = shape;
+    best.scoring = {false, KeyScoring::Pooling::avg, 5};
+    const int32_t k = n_keys / 4;
+    std::vector<uint32_t> found(static_cast<size_t>(s_.n_kv_heads * n_queries * k));
+    std::vector<float> weights(static_cast<size_t>(s_.n_kv_heads) * static_cast<size_t>(n_keys));
+    std::vector<TopKeysJob> top;
+    std::vector<KeyWeightsJob> means;
+    std::vector<DigestJob> pages;
+    for (int32_t h = 0; h < s_.n_kv_heads; ++h) {
+      KeysJob job;
+      job.kv_head = h, job.tiles = tiles.data(), job.offset = static_cast<uint64_t>(h) * format.head_bytes(), job.n_keys = n_keys, job.n_positions = n_queries;
+      TopKeysJob asked;
+      static_cast<KeysJob&>(asked) = job;
+      asked.k = k, asked.out = &found[static_cast<size_t>(h * n_queries * k)];
+      top.push_back(asked);
+      KeyWeightsJob mean;
+      static_cast<KeysJob&>(mean) = job;
+      mean.first_position = n_keys - n_queries, mean.mean = true, mean.out = &weights[static_cast<size_t>(h) * static_cast<size_t>(n_keys)];
+      means.push_back(mean);
+      DigestJob d;
+      d.tiles = tiles.data(), d.offset = job.offset, d.n_pages = static_cast<int32_t>(n_pages), d.digests = &to[static_cast<size_t>(h) * digest_tiles];
+      pages.push_back(d);
+    }
+    const auto time = [&](const auto& call) {
+      return seconds(s_, [&](int times) {
+        for (int i = 0; i < times; ++i) call();
+        check(b().synchronize());
+      });
+    };
+    const double top_s = time([&] { b().top_keys(top, best); }), mean_s = time([&] { b().key_weights(means, shape); });
+    const double digest_s = time([&] { b().digest(pages, {format, page_tokens, DigestKind::range}); });
+    const double bytes = static_cast<double>(n_keys) * s_.n_kv_heads * static_cast<double>(format.vector_bytes());
+    row({type_traits(kv_tensor_type(type))->name, number(top_s * 1e3, 3), number(mean_s * 1e3, 3), number(digest_s * 1e3, 3), percent(bytes / read_rate_ / digest_s)});
+    next_ = mark;
+  }
+}
+
+constexpr struct {
+  const char* name;
+  void (Bench::*run)();
+} kSections[] = {{"limits", &Bench::limits}, {"matvec", &Bench::matvec}, {"decode", &Bench::decode}, {"products", &Bench::products},
+                 {"prefill", &Bench::prefill}, {"attention", &Bench::attention}, {"policy", &Bench::policy}};
+
+int run(int argc, char** argv) {
+  const auto has = [&](const char* word) {
+    return std::any_of(argv + 1, argv + argc, [&](const char* arg) { return std::strcmp(arg, word) == 0; });
+  };
+  const bool tiny = has("tiny");
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], "tiny") != 0 && std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return std::strcmp(argv[i], s.name) == 0; })) {
+      std::fprintf(stderr, "usage: bench_gpu [tiny] [limits] [matvec] [decode] [products] [prefill] [attention] [policy]\n");
+      return 2;
+    }
+  for (int i = 0; i < argc; ++i) std::printf("%s%s", i ? " " : "", i ? argv[i] : "bench_gpu");
+  std::printf("%s\n", tiny ? ": the figures say nothing, and shapes are not those of the titles" : "");
+  Bench bench(tiny ? tiny_sizes() : Sizes());
+  const bool all = argc == (tiny ? 2 : 1);
+  for (const auto& section : kSections)
+    if (all || has(section.name) || std::strcmp(section.name, "limits") == 0) (bench.*section.run)();
+  return 0;
+}
+
+}  // namespace
+}  // namespace orrery::bench
+
+int main(int argc, char** argv) { return orrery::bench::run(argc, argv); }

@@ -1,0 +1,37 @@
+#include "tests/bench/gpu_limits.h"
+
+#include "cuda/ptx.h"
+
+namespace orrery::bench {
+
+namespace {
+
+constexpr int kThreads = 512, kBlocksEach = 4, kAtOnce = 8;
+
+__global__ void __launch_bounds__(kThreads) read_kernel(const std::byte* from, uint64_t n, uint32_t* sums) {
+  const uint64_t stride = static_cast<uint64_t>(gridDim.x) * kThreads, first = static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  uint32_t sum = 0;
+  for (uint64_t i = first; i < n; i += kAtOnce * stride) {
+    uint4 v[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const uint64_t at = i + static_cast<uint64_t>(k) * stride;
+      v[k] = at < n ? cuda::load_once(from + 16 * at) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) sum += v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+  }
+  sums[first] = sum;
+}
+
+__global__ void __launch_bounds__(32) nothing_kernel() {}
+
+}  // namespace
+
+void read_memory(cuda::Queue& queue, int32_t n_processors, const std::byte* from, uint64_t bytes, uint32_t* sums) {
+  cuda::launch(queue, {dim3(static_cast<unsigned>(n_processors * kBlocksEach)), dim3(kThreads)}, read_kernel, from, bytes / 16, sums);
+}
+
+void nothing(cuda::Queue& queue) { cuda::launch(queue, {dim3(1), dim3(32)}, nothing_kernel); }
+
+}  // namespace orrery::bench

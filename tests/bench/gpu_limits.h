@@ -1,0 +1,16 @@
+// What a GPU gives: kernels that do nothing but read, or nothing at all. Beside them stands what the backend's reach (bench_gpu.cpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/queue.h"
+
+namespace orrery::bench {
+
+// Reads `bytes` (a multiple of 16) once, 16 at a time, neighbours by neighbours; sums: room for n_processors * 2048 words.
+void read_memory(cuda::Queue& queue, int32_t n_processors, const std::byte* from, uint64_t bytes, uint32_t* sums);
+// A kernel of one block that does nothing.
+void nothing(cuda::Queue& queue);
+
+}  // namespace orrery::bench

@@ -1,0 +1,91 @@
+// cuBLAS for the emulated build: what cuda/cublas.cpp looks for, by the library's documentation. Anything else that is asked of it
+// is refused, so that a call the library would refuse or misread fails here too.
+#include <atomic>
+#include <cstring>
+
+#include "cuda_runtime.h"
+#include "dlfcn.h"
+#include "runtime/base/half.h"
+
+namespace orrery::emulated {
+
+bool has_cublas = true;
+
+namespace {
+
+struct Handle {
+  Stream* stream = nullptr;
+  void* workspace = nullptr;
+};
+
+std::atomic<size_t> n_products{0};
+
+enum { kSuccess = 0, kInvalid = 7, kNoMemory = 3 };
+
+int create(Handle** handle) {
+  if (fault && fault() != cudaSuccess) return kNoMemory;
+  *handle = new Handle;
+  return kSuccess;
+}
+int destroy(Handle* handle) {
+  delete handle;
+  return kSuccess;
+}
+int set_stream(Handle* handle, Stream* stream) {
+  handle->stream = stream;
+  handle->workspace = nullptr;   // as it says there: a stream takes the workspace away
+  return kSuccess;
+}
+int set_workspace(Handle* handle, void* at, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(at) % 256 != 0 || bytes == 0) return kInvalid;
+  std::memset(at, 0xA5, bytes);   // it is the library's
+  handle->workspace = at;
+  return kSuccess;
+}
+
+float value(const void* p, int type, int64_t i) {
+  uint16_t bits;
+  std::memcpy(&bits, static_cast<const char*>(p) + 2 * i, 2);
+  if (type == 2) return half_to_float(bits);
+  return __uint_as_float(static_cast<unsigned>(bits) << 16);
+}
+
+// C (m, n) = alpha A^T B + beta C, in columns; A (k, m), B (k, n).
+int gemm(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int a_type, int lda, const void* b, int b_type,
+         int ldb, const void* beta, void* c, int c_type, int ldc, int compute, int algorithm) {
+  if (ta != 1 || tb != 0 || a_type != b_type || (a_type != 2 && a_type != 14) || c_type != 0 || compute != 68 || algorithm != -1) return kInvalid;
+  if (m < 0 || n < 0 || k < 0 || lda < k || ldb < k || ldc < m || !handle->workspace) return kInvalid;
+  if (fault)
+    if (const cudaError_t e = fault()) return e == cudaErrorMemoryAllocation ? kNoMemory : 13;
+  ++n_products;
+  const float scale = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
+  enqueue(handle->stream, [=] {
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t i = 0; i < m; ++i) {
+        float sum = 0.0f;
+        for (int64_t l = 0; l < k; ++l) sum += value(a, a_type, i * lda + l) * value(b, b_type, j * ldb + l);
+        float* out = static_cast<float*>(c) + j * ldc + i;
+        *out = kept == 0.0f ? scale * sum : scale * sum + kept * *out;   // C is not read where beta is 0
+      }
+  });
+  return kSuccess;
+}
+
+int library;   // its address stands for the library
+
+}  // namespace
+
+size_t cublas_products() { return n_products; }
+
+void* open_library(const char* name) { return has_cublas && std::strcmp(name, "libcublas.so.12") == 0 ? &library : nullptr; }
+
+void* find_function(void*, const char* name) {
+  const auto is = [&](const char* other) { return std::strcmp(name, other) == 0; };
+  if (is("cublasCreate_v2")) return reinterpret_cast<void*>(&create);
+  if (is("cublasDestroy_v2")) return reinterpret_cast<void*>(&destroy);
+  if (is("cublasSetStream_v2")) return reinterpret_cast<void*>(&set_stream);
+  if (is("cublasSetWorkspace_v2")) return reinterpret_cast<void*>(&set_workspace);
+  return is("cublasGemmEx") ? reinterpret_cast<void*>(&gemm) : nullptr;
+}
+
+}  // namespace orrery::emulated

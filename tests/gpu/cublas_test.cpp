@@ -1,0 +1,229 @@
+// Prompts' products through cuBLAS: cuda/matmul_cublas.cu, cuda/cublas.cpp, and which products go there. In emulation cuBLAS is a
+// definition (tests/emulation/cuda/cublas.cpp); on a GPU it is what the machine has, and where it has none these tests are skipped.
+//
+// The oracle is a product in double of the dequantized weights and the activations as they are. What may differ: activations, and
+// weights that were blocks, are rounded to halves, 2^-12 of each, or to BF16, 2^-9; and float sums.
+#include <limits>
+
+#include "runtime/gguf/dequantize.h"
+#include "tests/gpu/device_fixture.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/dlfcn.h"
+#endif
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using orrery::cuda::Options;
+
+StepLimits limits(int32_t rows, int64_t max_in) {
+  StepLimits l;
+  l.max_rows = rows;
+  l.max_context = 64;
+  l.n_heads = l.n_kv_heads = 1, l.head_dim = 32;
+  l.max_in = max_in;
+  return l;
+}
+
+bool available() {
+  const auto made = orrery::cuda::make_backend({0, Options::Products::cublas});
+  return made.ok() && orrery::cuda::has_cublas(*made.value());
+}
+
+struct Matrix {
+  Matrix(Machine* m, TensorType type, int64_t n_rows, int64_t n_cols, uint64_t seed)
+      : device(m, (*m)->weight_bytes(type, n_rows, n_cols)), values(static_cast<size_t>(n_rows * n_cols)) {
+    const std::vector<std::byte> file = random_blocks(type, static_cast<uint64_t>(n_rows * n_cols), seed, 1.0f);
+    gguf::dequantize_row(type, file.data(), values.data(), values.size());
+    EXPECT_TRUE((*m)->place_weight(type, n_rows, n_cols, file.data(), device.ptr(), &weight).ok());
+  }
+  Buffer<std::byte> device;
+  std::vector<float> values;   // (n_rows, n_cols)
+  Weight weight;
+};
+
+double share(TensorType type) { return type == TensorType::bf16 ? 0x1p-9 : type == TensorType::f16 ? 0x1p-12 : 0x1p-11; }
+
+// One product of rows `stride` apart behind `before` (bias, and what is accumulated to); row r's bound is share() of its |w x|.
+void expect_product(const Matrix& matrix, const std::vector<float>& x, int64_t stride, const std::vector<float>& before, double of_before,
+                    const std::vector<float>& got, int32_t n_rows) {
+  const int64_t n_in = matrix.weight.n_cols, n_out = matrix.weight.n_rows;
+  for (int64_t r = 0; r < n_rows; ++r)
+    for (int64_t o = 0; o < n_out; ++o) {
+      double sum = before[static_cast<size_t>(r * n_out + o)], magnitude = 0;
+      for (int64_t c = 0; c < n_in; ++c) {
+        const double term = static_cast<double>(matrix.values[static_cast<size_t>(o * n_in + c)]) * static_cast<double>(x[static_cast<size_t>(r * stride + c)]);
+        sum += term, magnitude += std::fabs(term);
+      }
+      const double bound = share(matrix.weight.type) * magnitude + of_before * std::fabs(sum);
+      ASSERT_NEAR(static_cast<double>(got[static_cast<size_t>(r * n_out + o)]), sum, bound) << type_traits(matrix.weight.type)->name << ", row " << r << ", out " << o;
+    }
+}
+
+class GpuCublas : public ::testing::TestWithParam<TensorType> {
+ protected:
+  void SetUp() override {
+    if (!available()) GTEST_SKIP() << "there is no cuBLAS here";
+  }
+};
+
+TEST_P(GpuCublas, MatchesTheDoubleProduct) {
+  struct Shape {
+    int64_t n_out, n_in;
+    int32_t n_rows;
+  };
+  Machine m(true, limits(70, 1024), Options::Products::cublas);
+  for (const Shape s : {Shape{1, 256, 1}, {33, 768, 3}, {70, 512, 70}, {5, 1024, 9}, {7, 96, 2}, {9, 32, 5}}) {
+    if (s.n_in % type_traits(GetParam())->block_elements != 0) continue;
+    const Matrix matrix(&m, GetParam(), s.n_out, s.n_in, 7);
+    const int64_t stride = s.n_in + 3;
+    const std::vector<float> values = normal_values(static_cast<size_t>(stride * s.n_rows), 11);
+    const Buffer<float> x(&m, values);
+    const Buffer<float> out(&m, static_cast<size_t>(s.n_rows * s.n_out));   // poison: a product that is not accumulated does not read it
+    const Product product{&matrix.weight, {}, out.ptr(), s.n_out, false};
+    m.begin(Phase::prefill, s.n_rows);
+    m->matmul({&product, 1}, x.cptr(), stride, s.n_rows);
+    m.end();
+    expect_product(matrix, values, stride, std::vector<float>(static_cast<size_t>(s.n_rows * s.n_out)), 1e-6, out.get(), s.n_rows);
+  }
+}
+
+// Bias, accumulation, both; rows of ordinary size beside ones that F16 does not hold.
+TEST_P(GpuCublas, BiasAccumulationAndRowsThatHalvesDoNotHold) {
+  const int64_t n_in = 256, n_out = 40;
+  const int32_t n_rows = 4;
+  Machine m(true, limits(n_rows, n_in), Options::Products::cublas);
+  const Matrix matrix(&m, GetParam(), n_out, n_in, 5);
+  std::vector<float> values = normal_values(static_cast<size_t>(n_rows * n_in), 3);
+  const float sizes[] = {1.0f, 1e9f, 1e-12f, 300.0f};
+  for (size_t i = 0; i < values.size(); ++i) values[i] *= sizes[i / static_cast<size_t>(n_in)];
+  const Buffer<float> x(&m, values);
+  const std::vector<float> biases = normal_values(static_cast<size_t>(n_out), 4), held = normal_values(static_cast<size_t>(n_rows * n_out), 6);
+  const Buffer<float> bias(&m, biases);
+  for (const bool biased : {false, true})
+    for (const bool accumulate : {false, true}) {
+      const Buffer<float> out(&m, held);
+      const Product product{&matrix.weight, biased ? bias.cptr() : Ptr<const float>{}, out.ptr(), n_out, accumulate};
+      m.begin(Phase::prefill, n_rows);
+      m->matmul({&product, 1}, x.cptr(), n_in, n_rows);
+      m.end();
+      std::vector<float> before(held.size());
+      for (size_t i = 0; i < before.size(); ++i)
+        before[i] = (accumulate ? held[i] : 0.0f) + (biased ? biases[i % static_cast<size_t>(n_out)] : 0.0f);
+      expect_product(matrix, values, n_in, before, 4e-7, out.get(), n_rows);
+    }
+}
+
+TEST_P(GpuCublas, StrangeActivationsStayStrange) {
+  const size_t n_in = 256, n_out = 9;
+  Machine m(true, limits(3, n_in), Options::Products::cublas);
+  const Matrix matrix(&m, GetParam(), n_out, n_in, 1);
+  std::vector<float> values(3 * n_in);
+  values[n_in + 40] = std::numeric_limits<float>::infinity();
+  values[2 * n_in + 255] = std::numeric_limits<float>::quiet_NaN();
+  const Buffer<float> x(&m, values);
+  const Buffer<float> out(&m, 3 * n_out);
+  const Product product{&matrix.weight, {}, out.ptr(), static_cast<int64_t>(n_out), false};
+  m.begin(Phase::prefill, 3);
+  m->matmul({&product, 1}, x.cptr(), n_in, 3);
+  m.end();
+  const std::vector<float> got = out.get();
+  for (size_t o = 0; o < n_out; ++o) {
+    EXPECT_EQ(got[o], 0.0f);
+    EXPECT_FALSE(std::isfinite(got[n_out + o]));
+    EXPECT_TRUE(std::isnan(got[2 * n_out + o]));
+  }
+}
+
+std::vector<TensorType> types() {
+  std::vector<TensorType> all;
+  for (const TypeTraits& traits : kTypeTraits)
+    if (traits.type != TensorType::f32) all.push_back(traits.type);
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Types, GpuCublas, ::testing::ValuesIn(types()), [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
+
+// Of several products of one input each goes its own way; those that stay have the bits that they have alone.
+TEST(GpuCublasProducts, EachGoesItsOwnWay) {
+  if (!available()) GTEST_SKIP() << "there is no cuBLAS here";
+  const int64_t n_in = 256;
+  const int32_t n_rows = 5;
+  Machine m(true, limits(n_rows, n_in), Options::Products::cublas), own(true, limits(n_rows, n_in));
+  const std::vector<float> values = normal_values(static_cast<size_t>(n_rows * n_in), 3);
+  const auto run = [&](Machine* machine) {
+    const Matrix a(machine, TensorType::q4_k, 45, n_in, 1), b(machine, TensorType::f32, 20, n_in, 2), c(machine, TensorType::bf16, 30, n_in, 3);
+    const Buffer<float> x(machine, values), out(machine, std::vector<float>(100 * static_cast<size_t>(n_rows), 77.0f));
+    const Product products[] = {{&a.weight, {}, out.ptr(), 100, false}, {&b.weight, {}, out.ptr() + 50, 100, false}, {&c.weight, {}, out.ptr() + 70, 100, false}};
+    machine->begin(Phase::prefill, n_rows);
+    (*machine)->matmul({products, 3}, x.cptr(), n_in, n_rows);
+    machine->end();
+    return out.get();
+  };
+  const std::vector<float> got = run(&m), expected = run(&own);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const size_t at = i % 100;
+    if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // F32, and what lies between
+    else EXPECT_NEAR(got[i], expected[i], 0.5f) << at;
+  }
+}
+
+#ifdef ORRERY_EMULATED
+class Cublas : public ::testing::Test {
+ protected:
+  void TearDown() override { emulated::has_cublas = true; }
+  static std::vector<float> product(Options::Products products, TensorType type, Phase phase, int32_t n_rows) {
+    Machine m(true, limits(n_rows, 256), products);
+    const Matrix matrix(&m, type, 33, 256, 7);
+    const Buffer<float> x(&m, normal_values(static_cast<size_t>(n_rows) * 256, 11)), out(&m, static_cast<size_t>(n_rows) * 33);
+    const Product p{&matrix.weight, {}, out.ptr(), 33, false};
+    m.begin(phase, n_rows);
+    m->matmul({&p, 1}, x.cptr(), 256, n_rows);
+    m.end();
+    return out.get();
+  }
+  // Products that cuBLAS computed meanwhile.
+  template <class F>
+  static size_t counted(const F& f) {
+    const size_t before = emulated::cublas_products();
+    f();
+    return emulated::cublas_products() - before;
+  }
+};
+
+TEST_F(Cublas, TheTableSaysWhatGoesThere) {
+  const auto n = [&](TensorType type, Phase phase, int32_t rows) { return counted([&] { product(Options::Products::tuned, type, phase, rows); }); };
+  EXPECT_EQ(n(TensorType::f16, Phase::prefill, 64), 1u);   // an emulated device is an sm_86
+  EXPECT_EQ(n(TensorType::bf16, Phase::prefill, 65), 1u);
+  EXPECT_EQ(n(TensorType::f16, Phase::prefill, 63), 0u);
+  EXPECT_EQ(n(TensorType::f16, Phase::decode, 64), 0u);
+  EXPECT_EQ(n(TensorType::f32, Phase::prefill, 64), 0u);
+  EXPECT_EQ(n(TensorType::q4_k, Phase::prefill, 64), 0u);
+}
+
+TEST_F(Cublas, WithoutItAllIsComputedByOurOwnKernels) {
+  const std::vector<float> expected = product(Options::Products::own, TensorType::f16, Phase::prefill, 64);
+  EXPECT_NE(product(Options::Products::tuned, TensorType::f16, Phase::prefill, 64), expected);
+  emulated::has_cublas = false;
+  EXPECT_EQ(product(Options::Products::tuned, TensorType::f16, Phase::prefill, 64), expected);
+}
+
+// A stripe is as many outs as fit; of the last one a single out is left.
+TEST_F(Cublas, LongMatricesGoInStripes) {
+  const int64_t n_in = 256, n_out = 2 * 65535 + 1;
+  Machine m(true, limits(1, n_in), Options::Products::cublas);
+  const Matrix matrix(&m, TensorType::q8_0, n_out, n_in, 7);
+  const std::vector<float> values = normal_values(static_cast<size_t>(n_in), 11);
+  const Buffer<float> x(&m, values), out(&m, static_cast<size_t>(n_out));
+  const Product p{&matrix.weight, {}, out.ptr(), n_out, false};
+  EXPECT_EQ(counted([&] {
+    m.begin(Phase::prefill, 1);
+    m->matmul({&p, 1}, x.cptr(), n_in, 1);
+    m.end();
+  }), 3u);
+  expect_product(matrix, values, n_in, std::vector<float>(static_cast<size_t>(n_out)), 1e-6, out.get(), 1);
+}
+#endif
+
+}  // namespace
+}  // namespace orrery

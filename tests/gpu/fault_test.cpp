@@ -1,0 +1,158 @@
+// What a GPU, or its driver, refuses: every call in turn, once or from then on. In the emulated build alone, whose runtime can be told to.
+//
+// Nothing ends the process, hangs or leaks; an error is a status that says what happened, the handles can be freed, and the next runtime
+// is as good as new.
+#ifdef ORRERY_EMULATED
+#include <gtest/gtest.h>
+
+#include "cuda/cuda_backend.h"
+#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/dlfcn.h"
+#include "tests/support/policy_sessions.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::Session;
+
+engine::RuntimeOptions on_cuda() {
+  engine::RuntimeOptions options = runtime_options(1);
+  options.backend = "cuda";
+  return options;
+}
+
+class GpuFaults : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    emulated::fault = nullptr;
+    emulated::driver_version = 12040;
+    emulated::has_cublas = true;
+  }
+  // Calls that can fail are counted, and refused from the nth on, or the nth alone.
+  static void refuse(cudaError_t error, int64_t n, bool and_after) {
+    calls() = 0;
+    emulated::fault = [=] {
+      const int64_t i = calls()++;
+      return i == n || (and_after && i > n) ? error : cudaSuccess;
+    };
+  }
+  static int64_t& calls() {
+    static int64_t n = 0;
+    return n;
+  }
+
+  // From a runtime to tokens, a fork and a prompt more, compressed or not; the first status that is not ok.
+  static Status use(const std::string& path, const char* policy, std::vector<float>* logits) {
+    ORRERY_ASSIGN(auto runtime, engine::Runtime::create(on_cuda()));
+    ORRERY_ASSIGN(auto model, engine::LanguageModel::open(runtime, path, {}));
+    engine::SessionOptions options;
+    options.n_context = 128;
+    options.policy = policy;
+    options.kv_share = policy == std::string("full") ? 1.0 : 0.6;
+    ORRERY_ASSIGN(auto session, Session::open(model, options));
+    ORRERY_TRY(session->prefill(random_tokens(*model, 70, 1), nullptr, nullptr));
+    for (int i = 0; i < 2; ++i) {
+      session->push_generated(argmax(session->logits()));
+      const Status s = session->decode();
+      if (!s.ok()) {   // it stays so, and the session can be asked what it likes
+        EXPECT_EQ(session->decode().code(), s.code());
+        EXPECT_FALSE(session->fork().ok() && session->prefill(random_tokens(*model, 3, 2), nullptr, nullptr).ok());
+        return session->decode();
+      }
+    }
+    ORRERY_ASSIGN(auto fork, session->fork());
+    ORRERY_TRY(fork->prefill(random_tokens(*model, 5, 3), nullptr, nullptr));
+    *logits = as_vector(fork->logits());
+    return ok_status();
+  }
+
+  static void every_call_in_turn(const char* policy, int64_t n_tries) {
+    const TempDir dir;
+    MatrixStorage halves;
+    halves.type = TensorType::f16;   // so that cuBLAS takes part
+    const std::string path = dir.write("model.gguf", build_model_gguf(load_model_spec("qwen3"), halves));
+    const size_t before = emulated::n_live();
+    std::vector<float> expected, logits;
+    refuse(cudaSuccess, -1, false);
+    unwrap(use(path, policy, &expected));
+    const int64_t n = calls();
+    ASSERT_GT(n, n_tries);
+    int64_t refused = 0;
+    for (const bool and_after : {true, false})
+      for (const cudaError_t error : {cudaErrorIllegalAddress, cudaErrorMemoryAllocation})
+        for (int64_t i = 0; i < n_tries; ++i) {
+          // Closely where things are made, further apart where steps repeat.
+          const int64_t at = i < n_tries / 2 ? i : n_tries / 2 + (i - n_tries / 2) * (n - n_tries / 2) / (n_tries - n_tries / 2);
+          refuse(error, at, and_after);
+          const Status s = use(path, policy, &logits);
+          emulated::fault = nullptr;
+          EXPECT_EQ(emulated::n_live(), before) << "call " << at << " of " << n;
+          if (s.ok()) {   // a call whose failure changes nothing, such as how much memory is free
+            EXPECT_FALSE(and_after) << "call " << at << " of " << n;
+            continue;
+          }
+          ++refused;
+          const Code code = s.code();
+          EXPECT_TRUE(code == Code::device_lost || code == Code::out_of_device_memory || code == Code::out_of_pinned_memory || code == Code::unsupported)
+              << "call " << at << " of " << n << ": " << s.message();
+        }
+    EXPECT_GT(refused, n_tries * 7 / 2) << "of " << 4 * n_tries;
+    unwrap(use(path, policy, &logits));
+    EXPECT_EQ(logits, expected) << "the next runtime";
+  }
+};
+
+TEST_F(GpuFaults, EveryCallInTurn) { every_call_in_turn("full", 24); }
+TEST_F(GpuFaults, EveryCallInTurnUnderAPolicy) { every_call_in_turn("synckv", 12); }
+
+TEST_F(GpuFaults, ALostDeviceIsNamed) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const auto session = open_session(model, 64, KvType::f16);
+  unwrap(session->prefill(random_tokens(*model, 9, 1), nullptr, nullptr));
+  refuse(cudaErrorIllegalAddress, 0, true);
+  session->push_generated(1);
+  const Status s = session->decode();
+  EXPECT_EQ(s.code(), Code::device_lost);
+  EXPECT_EQ(s.detail().native_code, 700);
+  EXPECT_EQ(open_bytes(build_model_gguf(load_model_spec("llama-plain"), {}))->runtime().backend_info().name, std::string("cpu"))
+      << "auto, where the GPU does not answer";
+}
+
+TEST_F(GpuFaults, TooLittleMemoryIsSaidInBytes) {
+  const auto backend = unwrap(cuda::make_backend({}));
+  refuse(cudaErrorMemoryAllocation, 0, false);
+  const Status s = backend->reserve_arena(12345 * 256);
+  EXPECT_EQ(s.code(), Code::out_of_device_memory);
+  EXPECT_EQ(s.detail().bytes_requested, 12345u * 256);
+  EXPECT_TRUE(backend->reserve_arena(12345 * 256).ok());
+}
+
+TEST_F(GpuFaults, WhatIsMissingIsNamed) {
+  const auto said = [] { return std::string(engine::Runtime::create(on_cuda()).take_status().message()); };
+  emulated::driver_version = 0;
+  EXPECT_NE(said().find("no NVIDIA driver"), std::string::npos) << said();
+  EXPECT_STREQ(unwrap(engine::Runtime::create(runtime_options(1)))->backend_info().name, "cpu");
+  emulated::driver_version = 11080;
+  EXPECT_NE(said().find("is for CUDA 11.8, this build needs one for 12.0"), std::string::npos) << said();
+  emulated::driver_version = 12040;
+  refuse(cudaErrorNoDevice, 0, true);
+  EXPECT_NE(said().find("no CUDA device can be used: an injected fault"), std::string::npos) << said();
+}
+
+// Two runtimes know nothing of each other: one's lost device is not the other's.
+TEST_F(GpuFaults, AnotherRuntimeGoesOn) {
+  const auto one = open_spec("llama-plain", on_cuda()), other = open_spec("llama-plain", on_cuda());
+  const auto a = open_session(one, 64, KvType::f16), b = open_session(other, 64, KvType::f16);
+  const std::vector<int32_t> prompt = random_tokens(*one, 9, 1);
+  unwrap(a->prefill(prompt, nullptr, nullptr));
+  refuse(cudaErrorMemoryAllocation, 0, false);
+  EXPECT_FALSE(b->prefill(prompt, nullptr, nullptr).ok());
+  emulated::fault = nullptr;
+  EXPECT_FALSE(b->prefill(prompt, nullptr, nullptr).ok());
+  EXPECT_EQ(greedy(a.get(), 3).size(), 3u);
+}
+
+}  // namespace
+}  // namespace orrery
+#endif
