@@ -55,7 +55,7 @@ struct Replacement {
 Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Span<const uint32_t> wanted);
 
 // The same without allocating, for tokens below marks->size(), whose marks are 0 before and after: `held` are the
-// slots from first_slot on. `misses` has room for all of them.
+// slots from first_slot on. `misses` has room for all of them and one more.
 void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_t first_slot,
                  std::vector<uint8_t>* marks, std::vector<Replacement>* misses);
 

@@ -21,9 +21,16 @@
 //   - Generated tokens count: the tail that they go to is inside the budget, and a full one settles everything anew.
 // A refill becomes visible `visible` steps after its check: 1 is the paper's next step, W hides the transfer behind a
 // block of steps, and takes a staging ring for a block's refills. `stagger` spreads the pivots' checks over the block's steps.
+//
+// Compositions with other methods' parts:
+//   - heads=adaptive (Ada-KV's): what compressed heads share goes where the best scores of all of them are, instead of by eq. 8.
+//   - window=W (SnapKV's): the mean of the last W queries' weights chooses and counts, instead of the last query's.
+//   - satellites=speculative (FreeKV's): every step fetches what the pivot's query of the step before looks at, and a satellite
+//     whose own query has turned waits for what the pivot's looks at now. The pivot's keys are what digests are to FreeKV.
 #include <algorithm>
 
 #include "runtime/policy/parts.h"
+#include "runtime/policy/spread.h"
 
 namespace orrery::policy {
 
@@ -43,6 +50,11 @@ struct Settings {
   bool demote = true;           // surplus full heads: demote volatile ones, else search thresholds
   uint32_t block = 5, visible = 1, tail = 0;
   bool stagger = false, refresh = true;
+  uint32_t window = 1;          // queries that choose when it settles
+  bool adaptive = false;        // counts of compressed heads: by their scores, a part `floor` evenly; else eq. 8
+  double floor = .2;
+  bool speculative = false;     // satellites follow every step
+  double tau_turn = .8;         // cosine of two of their queries below which they wait for the step's own; 0: never
 };
 
 class HeteroCache final : public TailedPolicy {
@@ -82,6 +94,12 @@ class HeteroCache final : public TailedPolicy {
   // Pivots: as many as the profile has, or full heads at all.
   uint32_t n_watched() const override { return !settings_.refresh ? 0 : profile_ ? report_.roles.pivot : most_full_; }
   void watch(std::vector<uint32_t>* heads) const override;
+  uint32_t queries_wanted() const override { return std::max(TailedPolicy::queries_wanted(), settings_.window); }
+  bool asks_before_attend() const override { return settings_.speculative && settings_.refresh && settings_.tau_turn > 0 && !budget_.everything(); }
+  Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override;
+  uint64_t score_bytes(uint32_t group) const override {
+    return asks_before_attend() ? (uint64_t{group} * 3 + 2) * n_context_ * sizeof(float) : 0;
+  }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
@@ -99,6 +117,15 @@ class HeteroCache final : public TailedPolicy {
   void assign(const std::vector<LayerRoles>& layers);
   Status find_roles(Heads* heads, uint32_t n_tokens);
   Status fit(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics);
+  // Of the compressed heads, in order, the scores of the prompt's n_tokens keys by its last queries: (heads, n_tokens).
+  Result<std::vector<float>> score(Heads* heads, uint32_t n_tokens) const;
+  Result<std::vector<uint64_t>> lengths(Span<const float> scores, Span<const double> weights, uint32_t n_tokens) const;
+  Status speculate(Heads* heads, uint64_t step, uint32_t position);
+  // A pivot's satellites, those that `moves` says, hold its best tokens from step visible_at on, each as many as it has slots.
+  template <class F>
+  Status move_satellites(Heads* heads, uint32_t p, uint64_t visible_at, const F& moves);
+  uint32_t most_of(uint32_t pivot) const;   // that one of its satellites holds
+  size_t best_of(uint32_t p) const { return settings_.speculative ? size_t{p} * most_selected_ : 0; }
   // A pivot's queries since its last check. On which side of tau_drift the block's median lies a majority knows: what
   // comes behind it need not be looked at.
   struct Block {
@@ -128,7 +155,12 @@ class HeteroCache final : public TailedPolicy {
   std::vector<double> overlaps_;     // (n_pivots, W)
   std::vector<uint32_t> common_;     // (n_pivots) in this step
   Roomy<uint32_t> looking_;    // in this step
-  std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order
+  std::vector<uint32_t> best_;       // (most_selected) of a pivot, in score order; speculative: of all of them, one behind the other
+  // Where satellites wait for a step's own query.
+  std::vector<float> similarity_;    // (n_kv_heads) of a layer's queries
+  std::vector<float> rows_, scores_; // (group, n_tokens), (n_tokens) of a pivot
+  ScoreScratch scratch_;
+  Roomy<uint32_t> order_;
 };
 
 void HeteroCache::use_profile() {
@@ -234,15 +266,20 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
     if (!h.full) weights.push_back(h.weight);
   });
   l_base_ = n_tokens;
+  const bool last_alone = settings_.window == 1 && !settings_.adaptive;   // then the backend finds the best by itself
   std::vector<uint64_t> lengths;
+  std::vector<float> scores;
   if (!weights.empty()) {
     l_base_ = static_cast<uint32_t>(division.selected / weights.size());
     if (l_base_ == 0)
       return error(Code::internal, "%zu compressed heads have no room at %u tokens", weights.size(), n_tokens);
-    ORRERY_ASSIGN(lengths, apportion(weights, uint64_t{l_base_} * weights.size(), 1, n_tokens));
+    if (!last_alone) {
+      ORRERY_ASSIGN(scores, score(heads, n_tokens));
+    }
+    ORRERY_ASSIGN(lengths, this->lengths(scores, weights, n_tokens));
   }
 
-  // The last query chooses.
+  // The last query chooses, or some of the last.
   const uint32_t last = n_tokens - 1;
   size_t room = 0, at = 0;
   most_selected_ = 0;
@@ -258,6 +295,15 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   });
   selected_.resize(room);
   for (KeyQuery& query : queries_) query.out = &selected_[heads_[query.head].first];
+  if (!last_alone) {
+    Tokens best;
+    for (size_t i = 0; i < queries_.size(); ++i) {
+      top_k(Span<const float>(scores).subspan(i * n_tokens, n_tokens), queries_[i].k, &best);
+      std::sort(best.begin(), best.end());
+      std::copy(best.begin(), best.end(), queries_[i].out);
+    }
+    queries_.clear();
+  }
   for_each_head([&](uint32_t head, Head& h) {
     if (h.role == Role::pivot) h.base = pivots_.size() * l_base_, pivots_.push_back(head);
   });
@@ -268,12 +314,55 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
 
   queries_.reserve(pivots_.size());
   common_.resize(pivots_.size());
-  best_.resize(most_selected_);
+  best_.resize(settings_.speculative ? most_selected_ * pivots_.size() : most_selected_);
+  if (asks_before_attend()) {
+    similarity_.resize(n_kv_heads_);
+    rows_.resize(size_t{heads->group()} * n_tokens);
+    scratch_.weights = scratch_.pooled = rows_;
+    scores_.resize(n_tokens);
+    order_.reserve(n_tokens);
+  }
   overlaps_.resize(pivots_.size() * settings_.block);
   blocks_.assign(pivots_.size(), {});
   looking_.reserve(pivots_.size());
   end_settling(most_selected_);
   return ok_status();
+}
+
+Result<std::vector<float>> HeteroCache::score(Heads* heads, uint32_t n_tokens) const {
+  const uint32_t group = heads->group(), w = std::min({settings_.window, heads->n_queries(), n_tokens});
+  const ScoreRule& rule = calibration_.rule;
+  const bool mean = rule.reduce == GroupReduce::mean;   // it and an average commute
+  std::vector<float> scores, rows(size_t{n_tokens} * (mean ? 1 : w * group)), pooled(n_tokens), largest(n_tokens);
+  for (uint32_t head = 0; head < heads_.size(); ++head) {
+    if (rings_.has(head) || heads_[head].full) continue;
+    const WeightsQuery query{head, n_tokens - w, w, n_tokens, mean, rows.data()};
+    ORRERY_TRY(heads->key_weights({&query, 1}));
+    const size_t at = scores.size();
+    scores.resize(at + n_tokens);
+    const Span<float> out = Span<float>(scores).subspan(at, n_tokens);
+    if (mean) {
+      ORRERY_TRY(pool1d(rows, rule.pooling, rule.pool_width, out));
+      continue;
+    }
+    for (uint32_t r = 0; r < w; ++r) {   // the sum over the queries orders keys, and counts, like the mean
+      std::fill(largest.begin(), largest.end(), 0.0f);
+      for (uint32_t g = 0; g < group; ++g) {
+        ORRERY_TRY(pool1d(Span<const float>(rows).subspan((size_t{r} * group + g) * n_tokens, n_tokens), rule.pooling, rule.pool_width, pooled));
+        for (uint32_t key = 0; key < n_tokens; ++key) largest[key] = std::max(largest[key], pooled[key]);
+      }
+      for (uint32_t key = 0; key < n_tokens; ++key) out[key] += largest[key];
+    }
+  }
+  return scores;
+}
+
+Result<std::vector<uint64_t>> HeteroCache::lengths(Span<const float> scores, Span<const double> weights, uint32_t n_tokens) const {
+  const uint64_t total = uint64_t{l_base_} * weights.size();
+  if (!settings_.adaptive) return apportion(weights, total, 1, n_tokens);
+  ORRERY_ASSIGN(const std::vector<uint64_t> counts, count_best(scores, weights.size(), total, 1));
+  ORRERY_ASSIGN(const Ratio floor, Ratio::from(settings_.floor));
+  return with_floor(counts, floor);
 }
 
 // Which of its block's queries, 0 to W - 1, a pivot's is in step `t` since settling; kNotYet: before its first block.
@@ -284,13 +373,14 @@ uint32_t HeteroCache::place(uint32_t pivot, uint64_t t) const {
 
 // Whether a pivot's query of step `t` is looked at: while its block's median is open.
 bool HeteroCache::looks(uint32_t pivot, uint64_t t) const {
-  if (place(pivot, t) == kNotYet || !settings_.refresh) return false;
+  if (place(pivot, t) == kNotYet || !settings_.refresh || settings_.speculative) return false;
   const Block& block = blocks_[pivot];
   return std::max(block.n_below, block.n_looked - block.n_below) <= settings_.block / 2;
 }
 
 void HeteroCache::watch(std::vector<uint32_t>* heads) const {
   heads->clear();
+  if (settings_.speculative && settings_.refresh) heads->assign(pivots_.begin(), pivots_.end());
   const uint64_t t = n_steps_ + 1;
   for (uint32_t p = 0; p < pivots_.size(); ++p) {
     const bool moves = blocks_[p].n_below > settings_.block / 2 && place(p, t) == settings_.block - 1;
@@ -327,8 +417,64 @@ bool HeteroCache::drifted(uint32_t pivot) {
   return !reaches((overlaps[half - 1] + overlaps[half]) / 2, settings_.tau_drift);
 }
 
+uint32_t HeteroCache::most_of(uint32_t pivot) const {
+  uint32_t most = 0;
+  const uint32_t first = pivot / n_kv_heads_ * n_kv_heads_;
+  for (uint32_t head = first; head < first + n_kv_heads_; ++head)
+    if (heads_[head].pivot == pivot) most = std::max(most, heads_[head].n_selected);
+  return most;
+}
+
+template <class F>
+Status HeteroCache::move_satellites(Heads* heads, uint32_t p, uint64_t visible_at, const F& moves) {
+  const uint32_t pivot = pivots_[p], first = pivot / n_kv_heads_ * n_kv_heads_;
+  for (uint32_t head = first; head < first + n_kv_heads_; ++head)
+    if (heads_[head].pivot == pivot && moves(head))
+      ORRERY_TRY(refill(heads, head, 0, {&best_[best_of(p)], heads_[head].n_selected}, visible_at));
+  return ok_status();
+}
+
+// Satellites whose query has turned get what their pivot looks at now, for this step.
+Status HeteroCache::before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) {
+  const auto of_layer = [&](uint32_t p) { return pivots_[p] / n_kv_heads_ == layer; };
+  bool any = false;
+  for (uint32_t p = 0; p < pivots_.size(); ++p) any = any || of_layer(p);
+  if (!any) return ok_status();
+  ORRERY_TRY(heads->query_similarity(similarity_));
+  const auto turned = [&](uint32_t head) { return static_cast<double>(similarity_[head % n_kv_heads_]) < settings_.tau_turn; };
+  for (uint32_t p = 0; p < pivots_.size(); ++p) {
+    if (!of_layer(p)) continue;
+    uint32_t n_turned = 0;
+    for (uint32_t head = layer * n_kv_heads_; head < (layer + 1) * n_kv_heads_; ++head) {
+      if (heads_[head].pivot != pivots_[p]) continue;
+      ++report_.n_checks;
+      n_turned += turned(head);
+    }
+    report_.n_triggers += n_turned;
+    if (n_turned == 0) continue;
+    const ScoresQuery query{pivots_[p], position, 0, n_tokens_, false, calibration_.rule.scaled, rows_.data()};
+    ORRERY_TRY(heads->scores({&query, 1}));
+    ORRERY_TRY(head_scores(rows_, heads->group(), calibration_.rule, &scratch_, scores_));
+    top_k(scores_, most_of(pivots_[p]), &order_);
+    std::copy(order_.begin(), order_.end(), &best_[best_of(p)]);
+    ORRERY_TRY(move_satellites(heads, p, step, turned));
+  }
+  return ok_status();
+}
+
+// For the next step, by this one's query.
+Status HeteroCache::speculate(Heads* heads, uint64_t step, uint32_t position) {
+  queries_.clear();
+  for (uint32_t p = 0; p < pivots_.size(); ++p)
+    queries_.push_back({pivots_[p], position, 1, n_tokens_, most_of(pivots_[p]), true, &best_[best_of(p)]});
+  if (!queries_.empty()) ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
+  for (uint32_t p = 0; p < pivots_.size(); ++p) ORRERY_TRY(move_satellites(heads, p, step + 1, [](uint32_t) { return true; }));
+  return ok_status();
+}
+
 Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
   const uint64_t t = ++n_steps_;
+  if (settings_.speculative) return settings_.refresh ? speculate(heads, step, position) : ok_status();
   looking_.clear();
   for (uint32_t p = 0; p < pivots_.size(); ++p)
     if (looks(p, t)) looking_.push_back(p);
@@ -342,17 +488,10 @@ Status HeteroCache::after_step(Heads* heads, uint64_t step, uint32_t position) {
     if (!moves) continue;
     ++report_.n_triggers;
     const uint32_t pivot = pivots_[p];
-    uint32_t most = 0;
-    const uint32_t first = pivot / n_kv_heads_ * n_kv_heads_;
-    for (uint32_t head = first; head < first + n_kv_heads_; ++head)
-      if (heads_[head].pivot == pivot) most = std::max(most, heads_[head].n_selected);
     const KeyQuery newest[] = {{pivot, position, 1, n_tokens_, l_base_, false, &base_[heads_[pivot].base]},
-                               {pivot, position, 1, n_tokens_, most, true, best_.data()}};
+                               {pivot, position, 1, n_tokens_, most_of(pivot), true, &best_[best_of(p)]}};
     ORRERY_TRY(heads->top_keys({newest, 2}, calibration_.rule));
-    for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
-      if (heads_[head].pivot != pivot) continue;
-      ORRERY_TRY(refill(heads, head, 0, {best_.data(), heads_[head].n_selected}, step + settings_.visible));
-    }
+    ORRERY_TRY(move_satellites(heads, p, step + settings_.visible, [](uint32_t) { return true; }));
   }
   return ok_status();
 }
@@ -368,7 +507,9 @@ Result<std::unique_ptr<Policy>> make_heterocache(const Shape& shape, const Budge
   OptionReader reader("heterocache", options);
   static constexpr const char* kReduce[] = {"mean", "max"};
   static constexpr const char* kSurplus[] = {"demote", "thresholds"};
-  uint32_t reduce = 0, surplus = 0;
+  static constexpr const char* kHeads[] = {"stability", "adaptive"};
+  static constexpr const char* kSatellites[] = {"triggered", "speculative"};
+  uint32_t reduce = 0, surplus = 0, adaptive = 0, speculative = 0;
   ORRERY_TRY(reader.fraction("tau_sim", &s.tau.tau_sim));
   ORRERY_TRY(reader.fraction("tau_stable", &s.tau.tau_stable));
   ORRERY_TRY(reader.fraction("tau_drift", &s.tau_drift));
@@ -379,6 +520,11 @@ Result<std::unique_ptr<Policy>> make_heterocache(const Shape& shape, const Budge
   ORRERY_TRY(reader.count("visible", 1, s.block, &s.visible));
   ORRERY_TRY(reader.flag("stagger", &s.stagger));
   ORRERY_TRY(reader.flag("refresh", &s.refresh));
+  ORRERY_TRY(reader.count("window", 1, kMostWindow, &s.window));
+  ORRERY_TRY(reader.choice("heads", {kHeads, 2}, &adaptive));
+  ORRERY_TRY(reader.fraction("floor", &s.floor));
+  ORRERY_TRY(reader.choice("satellites", {kSatellites, 2}, &speculative));
+  ORRERY_TRY(reader.fraction("tau", &s.tau_turn));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.count("calibration", 1, kMostBlock, &calibration.n_queries));
   ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &calibration.top_k));
@@ -389,6 +535,8 @@ Result<std::unique_ptr<Policy>> make_heterocache(const Shape& shape, const Budge
                  calibration.rule.pool_width);
   calibration.rule.reduce = reduce ? GroupReduce::max : GroupReduce::mean;
   s.demote = surplus == 0;
+  s.adaptive = adaptive == 1;
+  s.speculative = speculative == 1;
   auto policy = std::make_unique<HeteroCache>(shape, budget, s, calibration, profile);
   ORRERY_TRY(policy->check_room(budget, "keep their whole KV"));
   return std::unique_ptr<Policy>(std::move(policy));

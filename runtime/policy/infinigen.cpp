@@ -17,6 +17,8 @@
 // Ours: attention takes in all that is there, what has not been asked for in this step, too; the budget counts the keys' directions and the
 // whole layers, which are only whole by themselves where they take no more than half of it.
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "runtime/policy/tokens.h"
 
@@ -31,14 +33,16 @@ class InfiniGen final : public TokenPolicy {
 
   uint32_t queries_wanted() const override { return kMostWindow; }
   bool asks_ahead() const override { return true; }
-  uint64_t score_bytes(uint32_t group) const override { return (uint64_t{n_kv_heads_} * (group + 1) + 1) * n_context_ * sizeof(float); }
+  uint64_t score_bytes(uint32_t group) const override { return uint64_t{n_kv_heads_} * (group + 3) * n_context_ * sizeof(float); }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     ORRERY_TRY(settle_by(heads, {GroupReduce::mean, Pooling::none, 1, true, true}, n_tokens, capacity));
     if (!paged_) return ok_status();
     rows_.resize(size_t{n_kv_heads_} * heads->group() * n_context_);
-    best_.reserve(n_context_);
-    free_.reserve(n_between_);
+    n_near_.resize(n_kv_heads_);
+    best_.resize(n_kv_heads_), free_.resize(n_kv_heads_);
+    for (Roomy<uint32_t>& best : best_) best.reserve(n_context_);
+    for (Roomy<uint32_t>& free : free_) free.reserve(n_between_);
     scores_queries_.reserve(n_kv_heads_);
     return ok_status();
   }
@@ -52,57 +56,76 @@ class InfiniGen final : public TokenPolicy {
     for (size_t i = begin; i < end; ++i)
       scores_queries_.push_back({heads_[i], position, n_first_, n, true, true, &rows_[(i - begin) * group * n]});
     ORRERY_TRY(heads->scores(scores_queries_));
-    // Each query head's products become distances from its best one.
-    uint64_t n_near = 0;
-    const size_t n_rows = (end - begin) * group;
-    for (size_t r = 0; r < n_rows; ++r) {
-      float* row = &rows_[r * n];
-      const float best = *std::max_element(row, row + n);
-      for (uint32_t i = 0; i < n; ++i) row[i] -= best;
-      n_near += static_cast<uint64_t>(std::count_if(row, row + n, [this](float x) { return x > -alpha_; }));
-    }
+    // Each query head's products become distances from its best one, and a head's its largest: in the first row.
+    const size_t n_heads = end - begin, first = begin;
+    heads->each(n_heads, [&](size_t i) { n_near_[i] = measure(&rows_[i * group * n], group, n); });
+    const uint64_t n_near = std::accumulate(n_near_.begin(), n_near_.begin() + static_cast<ptrdiff_t>(n_heads), uint64_t{0});
     const auto most = static_cast<uint64_t>(most_ * position + 1e-9);
-    const auto n_wanted = static_cast<uint32_t>(std::min({n_near / n_rows, std::max<uint64_t>(most, 1), uint64_t{n_between_}}));
-    for (size_t i = begin; i < end; ++i) {
-      float* rows = &rows_[(i - begin) * group * n];
-      ORRERY_TRY(group_reduce({rows, size_t{group} * n}, group, GroupReduce::max, {rows, n}));
-      ORRERY_TRY(fetch(heads, heads_[i], {rows, n}, n_wanted, step));
-    }
-    return ok_status();
+    const auto n_wanted = static_cast<uint32_t>(std::min({n_near / (n_heads * group), std::max<uint64_t>(most, 1), uint64_t{n_between_}}));
+    heads->each(n_heads, [&](size_t i) {
+      plan(heads->positions(heads_[first + i]).subspan(n_first_, n_between_), {&rows_[i * group * n], n}, n_wanted, i);
+    });
+    return refill(heads, begin, end, n_wanted, step);
   }
 
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
-  // The head comes to hold the best n of its candidates, which have these scores.
-  Status fetch(Heads* heads, uint32_t head, Span<const float> scores, uint32_t n, uint64_t visible_at) {
-    const Span<const uint32_t> held = heads->positions(head).subspan(n_first_, n_between_);
-    top_k(scores, n, &best_);
-    for (uint32_t& token : best_) marks_[token += n_first_] = 1;
-    free_.clear();
-    for (uint32_t slot = 0; slot < n_between_; ++slot) {
-      if (!marks_[held[slot]]) free_.push_back(slot);
-      marks_[held[slot]] = 0;
+  // Rows (group, n) of products: the first becomes each token's largest distance. Returns how many of all are less than alpha below.
+  uint64_t measure(float* rows, uint32_t group, uint32_t n) const {
+    uint64_t n_near = 0;
+    for (uint32_t g = 0; g < group; ++g) {
+      float* row = rows + size_t{g} * n;
+      constexpr uint32_t kLanes = 16;
+      float most[kLanes];
+      std::fill(most, most + kLanes, -INFINITY);
+      const uint32_t whole = n / kLanes * kLanes;
+      for (uint32_t i = 0; i < whole; i += kLanes)
+        for (uint32_t j = 0; j < kLanes; ++j) most[j] = row[i + j] > most[j] ? row[i + j] : most[j];
+      float best = *std::max_element(most, most + kLanes);
+      for (uint32_t i = whole; i < n; ++i) best = std::max(best, row[i]);
+      uint32_t near = 0;
+      for (uint32_t i = 0; i < n; ++i) {
+        const float x = row[i] - best;
+        near += x > -alpha_;
+        rows[i] = g == 0 ? x : std::max(rows[i], x);
+      }
+      n_near += near;
     }
-    misses_.clear();
-    for (const uint32_t token : best_)
-      if (marks_[token]) misses_.push_back({0, token});
-    // Of equal scores the later token goes.
-    std::partial_sort(free_.begin(), free_.begin() + static_cast<ptrdiff_t>(misses_.size()), free_.end(), [&](uint32_t a, uint32_t b) {
-      const float x = scores[held[a] - n_first_], y = scores[held[b] - n_first_];
-      return x != y ? x < y : held[a] > held[b];
-    });
-    for (size_t i = 0; i < misses_.size(); ++i) misses_[i].slot = n_first_ + free_[i], marks_[misses_[i].token] = 0;
-    report_.wanted_tokens += n;
-    report_.missed_tokens += misses_.size();
-    return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
+    return n_near;
+  }
+
+  // What a head that holds these is to fetch, so that the best n of its candidates are there, which have these scores.
+  void plan(Span<const uint32_t> held, Span<const float> scores, uint32_t n, size_t i) {
+    std::vector<uint8_t>& marks = plans_[i].marks;
+    Roomy<Replacement>& misses = plans_[i].misses;
+    Roomy<uint32_t>&best = best_[i], &free = free_[i];
+    top_k_ascending(scores, n, &best);
+    for (uint32_t& token : best) marks[token += n_first_] = 1;
+    free.clear();
+    for (uint32_t slot = 0; slot < n_between_; ++slot) {
+      if (!marks[held[slot]]) free.push_back(slot);
+      marks[held[slot]] = 0;
+    }
+    misses.clear();
+    for (const uint32_t token : best)
+      if (marks[token]) misses.push_back({0, token});
+    // What scores lowest goes, of equal scores the later token; where all must, nothing needs to be looked for.
+    if (misses.size() < free.size())
+      std::nth_element(free.begin(), free.begin() + static_cast<ptrdiff_t>(misses.size()), free.end(), [&](uint32_t a, uint32_t b) {
+        const float x = scores[held[a] - n_first_], y = scores[held[b] - n_first_];
+        return x != y ? x < y : held[a] > held[b];
+      });
+    std::sort(free.begin(), free.begin() + static_cast<ptrdiff_t>(misses.size()));
+    for (size_t m = 0; m < misses.size(); ++m) misses[m].slot = n_first_ + free[m], marks[misses[m].token] = 0;
   }
 
   const float alpha_;
   const double most_;                    // of all tokens, that a step asks for
   // Since settling.
   std::vector<float> rows_;              // (n_kv_heads, group, candidates) of a layer
-  Roomy<uint32_t> best_, free_;          // (candidates), (n_between_)
+  std::vector<uint64_t> n_near_;         // (n_kv_heads)
+  std::vector<Roomy<uint32_t>> best_, free_;   // (n_kv_heads, candidates), (n_kv_heads, n_between_)
   Roomy<ScoresQuery> scores_queries_;
 };
 

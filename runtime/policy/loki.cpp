@@ -33,9 +33,11 @@ class Loki final : public TokenPolicy {
     const auto [begin, end] = heads_of(layer);
     if (!paged_ || begin == end) return ok_status();
     ORRERY_TRY(choose(heads, rule_, begin, end, position, position));
-    for (size_t i = begin; i < end; ++i)
-      ORRERY_TRY(refill_selection(heads, heads_[i], n_first_, chosen(i), step, &marks_, &misses_, &report_));
-    return ok_status();
+    heads->each(end - begin, [&, first = begin](size_t i) {
+      const Span<const uint32_t> held = heads->positions(heads_[first + i]).subspan(n_first_, n_between_);
+      plan_misses(held, chosen(first + i), n_first_, &plans_[i].marks, &plans_[i].misses);
+    });
+    return refill(heads, begin, end, n_between_, step);
   }
 
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }

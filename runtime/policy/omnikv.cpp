@@ -51,7 +51,7 @@ class OmniKv final : public TailedPolicy {
   const char* name() const override { return "omnikv"; }
   uint32_t n_full_heads() const override { return n_dense_ * n_kv_heads_; }
   double refill_share() const override { return asks_before_attend() ? kNextStepShare : 0; }
-  uint64_t score_bytes(uint32_t group) const override { return (uint64_t{n_kv_heads_} * group + 2) * n_context_ * sizeof(float); }
+  uint64_t score_bytes(uint32_t group) const override { return (uint64_t{n_kv_heads_} * group + 3) * n_context_ * sizeof(float); }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
@@ -66,6 +66,7 @@ class OmniKv final : public TailedPolicy {
     scores_queries_.reserve(n_kv_heads_);
     scores_.resize(n_tokens);
     best_.reserve(n_tokens);
+    held_.reserve(k_);
     for (uint32_t l = 0; l < n_layers_; ++l)
       if (finds(l)) ORRERY_TRY(find(heads, l, n_tokens - 1));
     end_settling(k_);
@@ -88,8 +89,9 @@ class OmniKv final : public TailedPolicy {
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     if (k_ == n_tokens_ || !finds(layer)) return ok_status();
     ORRERY_TRY(find(heads, layer, position));
+    held_.clear(), misses_.clear();
     for (uint32_t head = 0; head < filter_of_.size() * n_kv_heads_; ++head)
-      if (filter_of_[head / n_kv_heads_] == layer) ORRERY_TRY(refill(heads, head, 0, set_of(layer), step));
+      if (filter_of_[head / n_kv_heads_] == layer) ORRERY_TRY(fetch(heads, head, set_of(layer), step));
     return ok_status();
   }
 
@@ -100,6 +102,18 @@ class OmniKv final : public TailedPolicy {
   bool dense(uint32_t layer) const { return filter_of_[layer] == kDense; }
   bool finds(uint32_t layer) const { return std::find(filter_of_.begin(), filter_of_.end(), layer) != filter_of_.end(); }
   Span<uint32_t> set_of(uint32_t filter) { return Span<uint32_t>(sets_).subspan(size_t{filter} * k_, k_); }
+
+  // Where the last head held the same, slot by slot, what is missing is the same.
+  Status fetch(Heads* heads, uint32_t head, Span<const uint32_t> set, uint64_t step) {
+    const Span<const uint32_t> held = heads->positions(head).subspan(0, k_);
+    if (!std::equal(held.begin(), held.end(), held_.begin(), held_.end())) {
+      held_.assign(held.begin(), held.end());
+      plan_misses(held, set, 0, &marks_, &misses_);
+    }
+    report_.wanted_tokens += k_;
+    report_.missed_tokens += misses_.size();
+    return misses_.empty() ? ok_status() : heads->refill(head, misses_, step);
+  }
 
   // `room`: the most layers that may be dense.
   std::vector<uint32_t> default_filters(uint64_t room) const {
@@ -122,8 +136,7 @@ class OmniKv final : public TailedPolicy {
       scores_queries_.push_back({filter * n_kv_heads_ + h, position, 0, n_tokens_, false, true, &rows_[size_t{h} * heads->group() * n_tokens_]});
     ORRERY_TRY(heads->scores(scores_queries_));
     ORRERY_TRY(group_reduce(rows_, n_kv_heads_ * heads->group(), GroupReduce::max, scores_));
-    top_k(scores_, k_, &best_);
-    std::sort(best_.begin(), best_.end());
+    top_k_ascending(scores_, k_, &best_);
     std::copy(best_.begin(), best_.end(), set_of(filter).begin());
     return ok_status();
   }
@@ -139,6 +152,7 @@ class OmniKv final : public TailedPolicy {
   std::vector<float> rows_, scores_;   // (n_kv_heads, group, n_tokens_) of a filter, (n_tokens_)
   Roomy<ScoresQuery> scores_queries_;
   Roomy<uint32_t> best_;
+  Roomy<uint32_t> held_;               // (k_) of the head that misses_ are of; none: empty
 };
 
 }  // namespace

@@ -190,8 +190,7 @@ class PagePolicy final : public PagedPolicy {
       for (uint32_t r = 0; r < n_rows && !options_.raw; ++r) softmax(rows.subspan(size_t{r} * n, n), rows.subspan(size_t{r} * n, n));
       ORRERY_TRY(group_reduce(rows, n_rows, GroupReduce::mean, scores));
       for (size_t j = i; j < i + n_together; ++j) {
-        top_k(scores, queries[j].k, &best_);
-        std::sort(best_.begin(), best_.end());
+        top_k_ascending(scores, queries[j].k, &best_);
         for (uint32_t b = 0; b < queries[j].k; ++b) queries[j].out[b] = best_[b] + n_first_;
         const auto head = static_cast<size_t>(std::lower_bound(heads_.begin(), heads_.end(), queries[j].head) - heads_.begin());
         std::copy(scores.begin(), scores.end(), scores_.begin() + static_cast<ptrdiff_t>(head * most_pages_ + n_first_));

@@ -62,8 +62,8 @@ uint64_t TailedBudget::selected_with(uint32_t n_tokens, uint32_t n_full, uint32_
 
 uint32_t TailedBudget::tail_at(uint32_t n_tokens) const {
   if (tail_.slots > 0) return tail_.slots;
-  const uint32_t tail = std::clamp(n_tokens / 32, 16u, 256u);
-  if (tail_.least_part == 0) return tail;
+  if (tail_.least_part == 0) return std::clamp(n_tokens / 32, 16u, 256u);
+  const uint32_t tail = std::max(n_tokens / 32, 16u);
   const double each = std::min(share_ * n_tokens, static_cast<double>(max_slots_) / n_heads_);
   return std::clamp(static_cast<uint32_t>(each / tail_.least_part + 1e-6), 8u, tail);
 }
@@ -143,7 +143,7 @@ void TailedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
 
 void TailedPolicy::end_settling(size_t most) {
   marks_.assign(n_tokens_, 0);
-  misses_.reserve(most);
+  misses_.reserve(most + 1);
 }
 
 Status refill_selection(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted, uint64_t visible_at,

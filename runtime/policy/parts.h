@@ -58,7 +58,9 @@ class WindowRings {
 // How many slots a compressed head has for generated tokens: so many, or by what there is.
 struct Tail {
   uint32_t slots = 0;       // 0: n_tokens / 32, 16 to 256
-  uint32_t least_part = 0;  // or that, but at most 1 / least_part of what a head may hold, and at least 8; 0: no such bound
+  // Or n_tokens / 32, but at most 1 / least_part of what a head may hold, and at least 8: choosing anew costs as much as there are tokens,
+  // so that a token's part of it stays what it is however long the text is. 0: not so.
+  uint32_t least_part = 0;
 };
 
 // Slots that some heads with the whole context leave to the others, which all hold a selection of the prompt and a tail

@@ -129,6 +129,16 @@ class Heads {
   virtual Status query_similarity(Span<float> out) = 0;
   // At once: the head's last n tokens take the place of those from `slot` on, and the head is so much shorter.
   virtual void move_last(uint32_t head, uint32_t n, uint32_t slot) = 0;
+  // fn(i) for each i < n, in any order, on whatever threads there are: it writes what is i's own, and calls nothing here but positions().
+  template <class F>
+  void each(size_t n, const F& fn) {
+    run(n, [](const void* f, int64_t i) { (*static_cast<const F*>(f))(static_cast<size_t>(i)); }, &fn);
+  }
+
+ protected:
+  virtual void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) {
+    for (size_t i = 0; i < n; ++i) call(fn, static_cast<int64_t>(i));
+  }
 };
 
 // What a policy asks of the engine, whatever its options.

@@ -116,7 +116,7 @@ class Raas final : public PagedPolicy {
           if (!options_.top) {
             softmax(row, row);
           } else {
-            top_k(row, static_cast<size_t>(options_.better * n_slots_ + 1e-9), &best_);
+            top_k_ascending(row, static_cast<size_t>(options_.better * n_slots_ + 1e-9), &best_);
             for (const uint32_t slot : best_) stamps[slot] = now_;
           }
         }

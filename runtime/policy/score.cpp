@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace orrery::policy {
@@ -39,6 +40,15 @@ struct Better {
     return x > y || (x == y && a < b);
   }
 };
+
+// Numbers that order as scores do, NaN lowest; both zeros are the same.
+uint32_t order_of(float score) {
+  const float x = score + 0.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  bits ^= bits >> 31 ? UINT32_MAX : uint32_t{1} << 31;
+  return std::isnan(score) ? 0 : bits;
+}
 
 void keep_best(Span<const float> scores, size_t k, Tokens* candidates) {
   const Better better{scores};
@@ -153,6 +163,53 @@ void top_k(Span<const float> scores, size_t k, Tokens* out) {
   out->resize(scores.size());
   for (size_t i = 0; i < scores.size(); ++i) (*out)[i] = static_cast<uint32_t>(i);
   keep_best(scores, k, out);
+}
+
+void top_k_ascending(Span<const float> scores, size_t k, Tokens* out) {
+  const size_t n = scores.size();
+  out->resize(n);
+  uint32_t* left = out->data();   // those that may be among the best, ascending
+  if (k >= n) {
+    for (size_t i = 0; i < n; ++i) left[i] = static_cast<uint32_t>(i);
+    return;
+  }
+  if (k == 0) return out->clear();
+  // Of the k-th best the first digits, then the next ones among those that have these: its number, whole.
+  constexpr struct {
+    int shift, width;
+  } kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
+  size_t n_left = n, n_wanted = k;      // of those with the digits so far
+  uint32_t least = 0;
+  for (const auto digit : kDigits) {
+    uint32_t counts[2048] = {};
+    const bool first = digit.shift == kDigits[0].shift;
+    const auto next = [&](size_t i) { return order_of(scores[first ? i : left[i]]); };
+    const auto above = [&](uint32_t x) { return static_cast<uint64_t>(x) >> (digit.shift + digit.width); };
+    const uint32_t mask = (uint32_t{1} << digit.width) - 1;
+    for (size_t i = 0; i < n_left; ++i) {
+      const uint32_t x = next(i);
+      counts[x >> digit.shift & mask] += above(x) == least;
+    }
+    uint32_t value = mask;
+    while (counts[value] < n_wanted) n_wanted -= counts[value--];
+    least = least << digit.width | value;
+    size_t kept = 0;
+    for (size_t i = 0; i < n_left; ++i) {   // without branches: they would be guesses
+      const uint32_t at = first ? static_cast<uint32_t>(i) : left[i];
+      left[kept] = at;
+      kept += order_of(scores[at]) >> digit.shift >= least;
+    }
+    n_left = kept;
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < n_left; ++i) {   // of equal ones the first
+    const uint32_t at = left[i];
+    const bool equal = order_of(scores[at]) == least;
+    left[kept] = at;
+    kept += !equal || n_wanted > 0;
+    n_wanted -= equal && n_wanted > 0;
+  }
+  out->resize(k);
 }
 
 void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> excluded, Tokens* out) {

@@ -61,6 +61,9 @@ Status head_scores(Span<const float> logits, uint32_t n_query_heads, const Score
 // `out` is also the scratch: with a capacity of n nothing is allocated.
 void top_k(Span<const float> scores, size_t k, Tokens* out);
 
+// The same keys, ascending. O(n), without comparisons.
+void top_k_ascending(Span<const float> scores, size_t k, Tokens* out);
+
 // The same over the candidates that `excluded` (any order; indices outside scores do nothing) leaves.
 void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> excluded, Tokens* out);
 

@@ -46,7 +46,18 @@ struct WindowRows {
 struct Moments {
   std::vector<double> mean, variance;
   double entropy = 0;
-  void measure(const WindowRows& x);
+  void measure(const WindowRows& x) {
+    const size_t n_parts = begin(x);
+    for (size_t i = 0; i < n_parts; ++i) measure_part(x, i);
+    finish();
+  }
+  // The same in parts, so many as begin() says, each in any order and beside the others.
+  size_t begin(const WindowRows& x);
+  void measure_part(const WindowRows& x, size_t part);
+  void finish();
+
+ private:
+  std::vector<double> entropies_;   // of parts
 };
 
 // CAKE: how much a layer wants of the budget: summed over its KV heads, query heads and keys.

@@ -28,7 +28,12 @@ constexpr OptionRow kHeteroOptions[] = {
     {"block", "5", "steps between a pivot's checks"},
     {"visible", "1", "steps from a check to its refill, at most a block"},
     {"stagger", "0", "1: pivots take turns within a block"},
+    {"satellites", "triggered", "or speculative: every step, by the pivot's query of the step before (FreeKV)"},
+    {"tau", ".8", "speculative: satellites whose query turns by less than this cosine wait for the step's own; 0: none"},
     kRefresh,
+    {"window", "1", "last queries whose mean weights choose when it settles (SnapKV)"},
+    {"heads", "stability", "how the others share: by 1 / stability, or adaptive: where the best scores are (Ada-KV)"},
+    {"floor", ".2", "adaptive: the part that is shared evenly"},
     {"reduce", "mean", "of a group's scores, or max"},
     {"pool", "5", "neighbouring keys whose scores are averaged; odd"},
     kCalibration,
@@ -253,7 +258,9 @@ const PolicyRow kRows[] = {
      "- Satellites get their pivot's first tokens in score order; the code sorts by position before it cuts, a bug.\n"
      "- K_base belongs to its head (the code reads it in another order than it writes).\n"
      "- Group reduction is one parameter, mean (code: mean in calibration, max at run time). Blocks of queries, not a sliding median.\n"
-     "- Where full heads exceed the budget: an error with a head profile, else volatile heads are demoted, most stable first.\n"},
+     "- Where full heads exceed the budget: an error with a head profile, else volatile heads are demoted, most stable first.\n"
+     "- Other methods' parts, ours: heads=adaptive (Ada-KV's), window=W (SnapKV's), satellites=speculative (FreeKV's: pivots' keys are what\n"
+     "  digests are there).\n"},
     {"infinigen", "InfiniGen (prefetch)", "arXiv:2406.19707", "the next layer's queries, made of this one's input; products with a fifth of turned keys",
      "the first layers everything; the others evenly", "the last tokens, others by score", "every step, a layer ahead",
      "a fifth of the dimensions of all turned keys, a basis for each head, the last 64 positions' queries, a staging ring",

@@ -37,6 +37,16 @@ Status TokenPolicy::choose(Heads* heads, const ScoreRule& rule, size_t begin, si
   return heads->top_pages(queries_, rule);
 }
 
+Status TokenPolicy::refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at) {
+  for (size_t i = begin; i < end; ++i) {
+    const Span<const Replacement> misses = plans_[i - begin].misses;
+    report_.wanted_tokens += n_wanted;
+    report_.missed_tokens += misses.size();
+    if (!misses.empty()) ORRERY_TRY(heads->refill(heads_[i], misses, visible_at));
+  }
+  return ok_status();
+}
+
 Status TokenPolicy::after_step(Heads* heads, uint64_t, uint32_t position) {
   if (!paged_) return ok_status();
   ++n_steps_;

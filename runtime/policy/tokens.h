@@ -27,8 +27,8 @@ class TokenPolicy : public PagedPolicy {
  protected:
   TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PageSettings& settings, PageDigest kind)
       : PagedPolicy(name, shape, budget, settings), kind_(kind) {
-    marks_.resize(n_context_);
-    misses_.reserve(n_context_);
+    plans_.resize(heads_.empty() ? 0 : n_kv_heads_);
+    for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
     queries_.reserve(heads_.size());
   }
   // settle(), with the best tokens by the prompt's last query.
@@ -36,8 +36,14 @@ class TokenPolicy : public PagedPolicy {
   // Of n_tokens that are there, the best ones of heads_[begin .. end) by the query of a position: into chosen().
   Status choose(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens);
 
-  std::vector<uint8_t> marks_;           // (n_context_) 0 between uses
-  Roomy<Replacement> misses_;
+  // What a layer's heads are to fetch, each for itself.
+  struct Plan {
+    std::vector<uint8_t> marks;          // (n_context_) 0 between uses
+    Roomy<Replacement> misses;
+  };
+  // heads_[begin + i] gets what plans_[i] says, of n_wanted tokens each.
+  Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
+  std::vector<Plan> plans_;              // (n_kv_heads_)
 
  private:
   const PageDigest kind_;

@@ -174,7 +174,9 @@ class WindowPolicy final : public TailedPolicy {
           ORRERY_TRY(pool1d({own, n_old}, settings_.pooling, settings_.width, {out, n_old}));
           continue;
         }
-        moments.measure({own, w, group, n_old, n_tokens});
+        const WindowRows window{own, w, group, n_old, n_tokens};
+        heads->each(moments.begin(window), [&](size_t part) { moments.measure_part(window, part); });
+        moments.finish();
         dispersion.add(moments);
         if (settings_.score == Score::variance) {
           ORRERY_TRY(steady_scores(moments, group, settings_.gamma, settings_.pooling, settings_.width, {out, n_old}));

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "runtime/policy/allocate.h"
+#include "runtime/policy/parts.h"
 #include "runtime/policy/roles.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
@@ -218,6 +219,24 @@ TEST(PolicyAllocate, SinksAndRecentTokens) {
   EXPECT_EQ(ends(0, 2, 3), Tokens{});
   EXPECT_EQ(ends(5, 0, 2), (Tokens{3, 4}));
   EXPECT_EQ(ends(5, UINT32_MAX, UINT32_MAX), (Tokens{0, 1, 2, 3, 4}));
+}
+
+// Tails by what there is: a thirty-second of the text up to 256, or without that bound and at most a part of what a head may hold.
+TEST(PolicyAllocate, TailsGrowWithTheTextWhereAllIsChosenAnewOften) {
+  constexpr uint32_t kHeads = 128, kContext = 1u << 20;
+  const auto tail = [](uint32_t n_tokens, double share, Tail given) {
+    return TailedBudget(kHeads, kContext, share, uint64_t{kHeads} * kContext, given).divide(n_tokens, 0).tail;
+  };
+  EXPECT_EQ(tail(320, .25, {}), 16u);
+  EXPECT_EQ(tail(4096, .25, {}), 128u);
+  EXPECT_EQ(tail(32768, .25, {}), 256u);
+  EXPECT_EQ(tail(131072, .25, {}), 256u);
+  EXPECT_EQ(tail(1024, .1, {0, 16}), 8u);
+  EXPECT_EQ(tail(4096, .25, {0, 16}), 64u);
+  EXPECT_EQ(tail(32768, .25, {0, 16}), 512u);
+  EXPECT_EQ(tail(131072, .25, {0, 16}), 2048u);
+  EXPECT_EQ(tail(131072, .8, {0, 16}), 4096u);   // a thirty-second
+  EXPECT_EQ(tail(131072, .25, {77, 16}), 77u);
 }
 
 }  // namespace

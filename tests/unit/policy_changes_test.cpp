@@ -97,6 +97,104 @@ TEST(PolicyChanges, HeteroCachesSatellitesChangeOnTimeAndItsAnchorsNever) {
     }
 }
 
+// FreeKV's speculation for satellites: before a step they hold what their pivot's query of the step before looked at; where their own has
+// turned, what it looks at now, before they attend.
+TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
+  const auto attention = [](uint32_t head, uint32_t position, uint32_t n_keys) { return stars(head / 8, head % 8, position, n_keys); };
+  for (const double tau : {0., .85}) {
+    FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)},
+                                   {{"full_share", "0.25"}, {"tau_sim", "0.27"}, {"top_k", "60"}, {"tail", "41"}, {"satellites", "speculative"},
+                                    {"tau", std::to_string(tau)}})),
+                  16, kGroup, 600, attention);
+    s.similarity = likeness;
+    s.settle(400);
+    // Spokes of either star, by their hubs: 1 to 3 of 0, 5 and 6 of 4.
+    const auto hub_of = [](uint32_t head) { return head % 8 >= 1 && head % 8 <= 3 ? head / 8 * 8 : head % 8 == 5 || head % 8 == 6 ? head / 8 * 8 + 4 : UINT32_MAX; };
+    const auto best_of_hub = [&](uint32_t head, uint32_t position) {
+      std::vector<float> scores(400);
+      ScoreScratch scratch;
+      EXPECT_TRUE(head_scores(attention(hub_of(head), position, 400), kGroup, {GroupReduce::mean, Pooling::avg, 5, true}, &scratch, scores).ok());
+      const auto order = in_order({scores.begin(), scores.end()});
+      return std::set<uint32_t>(order.begin(), order.begin() + s.n_selected(head));
+    };
+    uint32_t n_turned = 0, n_moved = 0;
+    for (uint32_t t = 0; t < 40; ++t) {
+      ASSERT_FALSE(s.prepare());
+      const std::vector<Tokens> before = s.held();
+      const auto check = [&](uint32_t head, uint32_t position) { ASSERT_EQ(as_set(s.selected(head)), best_of_hub(head, position)) << "step " << t << ", head " << head; };
+      for (uint32_t head = 0; head < 16 && t > 0; ++head)
+        if (hub_of(head) != UINT32_MAX) check(head, s.n_tokens() - 1);
+      s.ask_layers(2);
+      for (uint32_t head = 0; head < 16; ++head) {
+        const bool turned = hub_of(head) != UINT32_MAX && static_cast<double>(likeness(head / 8, head % 8, s.n_tokens())) < tau;
+        if (turned) check(head, s.n_tokens());
+        else EXPECT_EQ(s.held()[head], before[head]) << head;
+        n_turned += turned, n_moved += s.held()[head] != before[head];
+      }
+      s.commit();
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(s.policy().report().n_triggers, n_turned);
+    EXPECT_EQ(s.policy().report().n_checks, tau > 0 ? 40u * 10 : 0u);
+    EXPECT_EQ(n_turned > 20, tau > 0);
+    EXPECT_EQ(n_moved > 10, tau > 0);
+  }
+}
+
+// Ada-KV's allocation for compressed heads: each has as many as of the best scores of all of them are its own, but for what is dealt
+// evenly, and chooses by the same scores.
+TEST(PolicyChanges, HeteroCachesHeadsShareByTheirScores) {
+  const auto attention = [](uint32_t head, uint32_t position, uint32_t n_keys) { return stars(head / 8, head % 8, position, n_keys); };
+  const auto settled = [&](Options options) {
+    options.insert(options.end(), {{"full_share", "0.25"}, {"tau_sim", "0.27"}, {"top_k", "60"}, {"tail", "41"}});
+    FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)}, options)), 16, kGroup, 600, attention);
+    s.settle(400);
+    return s;
+  };
+  const FakeSession by_stability = settled({}), evenly = settled({{"heads", "adaptive"}, {"floor", "1"}});
+  uint32_t total = 0, n_compressed = 0;
+  for (uint32_t head = 0; head < 16; ++head)
+    if (evenly.n_selected(head) < 400) total += evenly.n_selected(head), ++n_compressed;
+  for (const uint32_t w : {1u, 5u}) {
+    const FakeSession s = settled({{"heads", "adaptive"}, {"floor", "0.25"}, {"window", std::to_string(w)}});
+    std::vector<double> all;        // of compressed heads
+    std::vector<uint32_t> heads;
+    for (uint32_t head = 0; head < 16; ++head) {
+      ASSERT_EQ(s.n_selected(head) < 400, evenly.n_selected(head) < 400) << head;
+      ASSERT_EQ(s.n_selected(head) < 400, by_stability.n_selected(head) < 400) << head;
+      if (s.n_selected(head) == 400) continue;
+      heads.push_back(head);
+      std::vector<double> sums(400);
+      for (uint32_t p = 400 - w; p < 400; ++p) {
+        std::vector<float> logits(size_t{kGroup} * 400, -INFINITY), scores(400);
+        const std::vector<float> seen = attention(head, p, p + 1);
+        for (uint32_t q = 0; q < kGroup; ++q) std::copy_n(seen.begin() + q * (p + 1), p + 1, logits.begin() + q * 400);
+        ScoreScratch scratch;
+        ASSERT_TRUE(head_scores(logits, kGroup, {GroupReduce::mean, Pooling::avg, 5, true}, &scratch, scores).ok());
+        for (uint32_t key = 0; key < 400; ++key) sums[key] += static_cast<double>(scores[key]);
+      }
+      all.insert(all.end(), sums.begin(), sums.end());
+    }
+    ASSERT_EQ(heads.size(), n_compressed);
+    const auto order = in_order(all);
+    std::vector<uint32_t> counts(n_compressed);
+    for (uint32_t i = 0; i < total; ++i) ++counts[order[i] / 400];
+    uint32_t sum = 0, different = 0;
+    for (uint32_t i = 0; i < n_compressed; ++i) {
+      const double expected = .75 * counts[i] + .25 * total / n_compressed;
+      EXPECT_NEAR(s.n_selected(heads[i]), expected, 1.0) << heads[i];
+      EXPECT_NEAR(evenly.n_selected(heads[i]), static_cast<double>(total) / n_compressed, 1.0);
+      sum += s.n_selected(heads[i]);
+      different += s.n_selected(heads[i]) != by_stability.n_selected(heads[i]);
+      std::vector<double> own(all.begin() + i * 400, all.begin() + (i + 1) * 400);
+      const auto best = in_order(own);
+      EXPECT_EQ(as_set(s.selected(heads[i])), std::set<uint32_t>(best.begin(), best.begin() + s.n_selected(heads[i]))) << heads[i];
+    }
+    EXPECT_EQ(sum, total);
+    EXPECT_GE(different, 8u);
+  }
+}
+
 // Where a step asks for a part of what a head holds: what is missing takes the place of the lowest scores, and the others stay.
 TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
   for (const Options& options : {Options{{"page", "4"}}, Options{{"page", "8"}, {"set", "head"}, {"asked", "0.7"}}}) {

@@ -17,6 +17,9 @@ const Candidate kPolicies[] = {
     {"heterocache", {{"full_share", "0.3"}, {"tau_sim", "0.3"}, {"tau_drift", "0.9"}, {"reduce", "max"}}},
     {"heterocache", {{"full_share", "0.3"}, {"tau_sim", "0.3"}, {"tau_drift", "1"}, {"stagger", "1"}, {"visible", "5"}, {"tail", "23"}}},
     {"heterocache", {{"tau_sim", "0.3"}, {"surplus", "thresholds"}, {"block", "3"}, {"refresh", "0"}}},
+    {"heterocache", {{"full_share", "0.3"}, {"tau_sim", "0.3"}, {"satellites", "speculative"}, {"window", "3"}, {"reduce", "max"}}},
+    {"heterocache", {{"tau_sim", "0.3"}, {"heads", "adaptive"}, {"floor", "0.1"}, {"satellites", "speculative"}, {"tau", "0"}}},
+    {"heterocache", {{"full_share", "0.3"}, {"heads", "adaptive"}, {"window", "6"}}},
     {"synckv", {}},
     {"synckv", {{"representatives", "1"}, {"steps", "4"}, {"visible", "3"}, {"rho", "0.2"}, {"tail", "37"}}},
     {"synckv", {{"representatives", "1"}, {"rho", "1"}}},
@@ -75,15 +78,19 @@ std::string describe(const Candidate& c, const Model& m, double share) {
   return text;
 }
 
-// The best tokens by a head's last query, by sorting everything.
-std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule& rule) {
-  std::vector<float> scores(n);
+// The best tokens by a head's last w queries together, by sorting everything.
+std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule& rule, uint32_t w = 1) {
+  std::vector<double> sums(n);
   ScoreScratch scratch;
-  const Status status = head_scores(restless(head, n - 1, n), kGroup, rule, &scratch, scores);
-  EXPECT_TRUE(status.ok()) << status.message();
-  std::vector<uint32_t> order(n);
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  for (uint32_t p = n - std::min(w, n); p < n; ++p) {
+    std::vector<float> logits(size_t{kGroup} * n, -INFINITY), scores(n);
+    const std::vector<float> seen = restless(head, p, p + 1);
+    for (uint32_t q = 0; q < kGroup; ++q) std::copy_n(seen.begin() + q * (p + 1), p + 1, logits.begin() + q * n);
+    const Status status = head_scores(logits, kGroup, rule, &scratch, scores);
+    EXPECT_TRUE(status.ok()) << status.message();
+    for (uint32_t key = 0; key < n; ++key) sums[key] += static_cast<double>(scores[key]);
+  }
+  const auto order = in_order(sums);
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
@@ -243,7 +250,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       ASSERT_EQ(kept, expected) << head;
     }
     if (hetero) {
-      ASSERT_EQ(kept, best_of(head, n, kept.size(), rule)) << head;
+      ASSERT_EQ(kept, best_of(head, n, kept.size(), rule, static_cast<uint32_t>(std::stoul(option(c, "window", "1"))))) << head;
     } else if (omni) {
       bool found = false;
       for (uint32_t layer = 0; layer < head / m.n_kv_heads && !found; ++layer)

@@ -189,6 +189,31 @@ TEST(PolicyScore, TopKIsTheHeadOfAFullSort) {
   }
 }
 
+// Of all kinds of numbers, those that only the last digits tell apart among them.
+TEST(PolicyScore, TopKAscendingIsTheSameSet) {
+  Random random(5);
+  for (int round = 0; round < 400; ++round) {
+    const size_t n = 1 + random.below(round % 40 == 0 ? 40000 : 300);
+    Floats scores(n);
+    for (float& x : scores) {
+      const float strange[] = {kNaN, -kNaN, kInf, -kInf, 0.0f, -0.0f, 1e-45f, -1e-45f, 3e38f, -3e38f};
+      switch (round % 5) {
+        case 0: x = random.normal(); break;
+        case 1: x = static_cast<float>(random.below(7)) - 3; break;
+        case 2: x = -random.uniform(); break;
+        case 3: x = strange[random.below(10)]; break;
+        default: x = std::nextafter(-2.0f, random.below(2) ? 0.0f : -3.0f);
+      }
+    }
+    for (const size_t k : {size_t{0}, size_t{1}, static_cast<size_t>(random.below(n + 1)), n, n + 3}) {
+      Tokens expected = best(scores, k), found;
+      std::sort(expected.begin(), expected.end());
+      top_k_ascending(scores, k, &found);
+      ASSERT_EQ(found, expected) << k << " of " << n << ", round " << round;
+    }
+  }
+}
+
 // What must hold for every policy: the kept keys' scores are the sorted best, at every budget.
 TEST(PolicyScore, KeptScoresAreTheBestAtEveryBudget) {
   Random random(4);

@@ -106,5 +106,32 @@ TEST(PolicySpread, CakesMeasures) {
   EXPECT_EQ(one.preference(1, 1), 0.0);
 }
 
+// Longer rows than are looked at together, in whatever order their parts come, against the definitions.
+TEST(PolicySpread, MomentsOfManyKeysInAnyOrder) {
+  constexpr uint64_t kRows = 5, kHeads = 3, kKeys = 4101, kStride = 4110;
+  std::vector<float> rows(kRows * kHeads * kStride);
+  testing::Random random(12);
+  for (float& x : rows) x = random.below(4) == 0 ? 0.0f : std::exp(-25 * random.uniform());
+  const WindowRows window{rows.data(), kRows, kHeads, kKeys, kStride};
+  Moments m, backwards;
+  m.measure(window);
+  for (size_t part = backwards.begin(window); part-- > 0;) backwards.measure_part(window, part);
+  backwards.finish();
+  EXPECT_EQ(m.entropy, backwards.entropy);
+  EXPECT_EQ(m.mean, backwards.mean);
+  EXPECT_EQ(m.variance, backwards.variance);
+  double entropy = 0;
+  for (uint64_t h = 0; h < kHeads; ++h)
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      double mean = 0, variance = 0;
+      const auto at = [&](uint64_t r) { return static_cast<double>(rows[(r * kHeads + h) * kStride + key]); };
+      for (uint64_t r = 0; r < kRows; ++r) mean += at(r) / kRows, entropy -= at(r) * std::log(at(r) + 1e-10);
+      for (uint64_t r = 0; r < kRows; ++r) variance += (at(r) - mean) * (at(r) - mean) / (kRows - 1);
+      ASSERT_NEAR(m.mean[h * kKeys + key], mean, 1e-12) << h << ", " << key;
+      ASSERT_NEAR(m.variance[h * kKeys + key], variance, 1e-12) << h << ", " << key;
+    }
+  EXPECT_NEAR(m.entropy, entropy, 1e-6 * entropy);
+}
+
 }  // namespace
 }  // namespace orrery::policy
