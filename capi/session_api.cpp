@@ -25,6 +25,8 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
     out.policy = o.policy;
   else if (o.kv_budget_bytes != 0 || o.kv_budget_share != 1.0f)
     out.policy = "auto";
+  else
+    out.automatic = true;
   out.kv_budget_bytes = o.kv_budget_bytes;
   out.kv_share = static_cast<double>(o.kv_budget_share);
   if (o.n_policy_options > 0) ORRERY_REQUIRE(o.policy_options);

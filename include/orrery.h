@@ -383,7 +383,9 @@ struct orrery_session_options {
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
   uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results */
   uint32_t n_policy_options;
-  const char *policy;             /* see "KV policies"; NULL (default): "full", or "auto" where a KV budget is given */
+  const char *policy;             /* see "KV policies"; NULL (default): "auto" where a KV budget is given, else "full". Where
+                                     n_context tokens of KV do not fit the arena, though a tenth of them or more would:
+                                     "auto" with all that does (a plan says so by its compressed_kv_bytes) */
   const orrery_option *policy_options;  /* (n_policy_options) */
   uint64_t kv_budget_bytes;       /* device memory for KV under such a policy; 0: by share */
   float kv_budget_share;          /* of full KV's tokens, more than 0, at most 1 (default): of n_context in the plan, of

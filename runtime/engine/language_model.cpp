@@ -81,6 +81,33 @@ struct Planner {
   }
 };
 
+// An automatic session is full, where that fits; else auto with the largest part of the KV that does, a tenth at least: less than that
+// keeps too little to be taken unasked.
+kv::Plan decide(const Planner& planner, SessionOptions* options, uint64_t weights_bytes, uint64_t mapped_bytes, uint64_t budget) {
+  constexpr int kLeast = 100, kMost = 999;   // thousandths
+  const kv::Plan full = planner.plan(weights_bytes, mapped_bytes, budget);
+  if (!options->automatic || options->n_context == 0 || full.fits) return full;
+  SessionOptions part = *options;
+  part.policy = "auto";
+  const Planner planner_of_part{planner.hyper, planner.backend, part, planner.held, 0};
+  const auto plan_of = [&](int thousandths) {
+    part.kv_share = thousandths / 1000.;
+    return planner_of_part.plan(weights_bytes, mapped_bytes, budget);
+  };
+  int low = kLeast - 1, high = kMost + 1;
+  while (low + 1 < high) {
+    const int middle = low + (high - low) / 2;
+    (plan_of(middle).fits ? low : high) = middle;
+  }
+  if (low < kLeast) return full;
+  const kv::Plan plan = plan_of(low);
+  if (!make_policy(planner.hyper, part, plan.n_context).ok()) return full;
+  options->automatic = false;
+  options->policy = part.policy;
+  options->kv_share = part.kv_share;
+  return plan;
+}
+
 Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
   bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
   for (const policy::ProfileLayer& layer : profile.layers)
@@ -198,14 +225,15 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
       new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
 }
 
-kv::Plan LanguageModel::plan_session(const SessionOptions& options) const {
+kv::Plan LanguageModel::plan_session(SessionOptions* options) const {
   // The workspace that is there already serves as far as it goes; beyond that a whole new one is taken beside it.
   const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
   const std::lock_guard<std::mutex> lock(mutex_);
-  const std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(options.kv_type)];
-  const uint32_t spare_pages = pool && !options.compressed() ? pool->spare() : 0;
-  const Planner planner{hyper(), runtime_->backend(), options, limits_, spare_pages};
-  return planner.plan(0, 0, runtime_->arena().largest_free());
+  const std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(options->kv_type)];
+  const uint32_t spare_pages = pool && !options->compressed() ? pool->spare() : 0;
+  const SessionOptions given = *options;
+  const Planner planner{hyper(), runtime_->backend(), given, limits_, spare_pages};
+  return decide(planner, options, 0, 0, runtime_->arena().largest_free());
 }
 
 Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool in_reservoir) {
@@ -231,7 +259,7 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
 }
 
 Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,
-                           const SessionOptions& session) {
+                           SessionOptions session) {
   gguf::OpenOptions open;
   open.header_only = true;
   ORRERY_ASSIGN(const gguf::File file, gguf::File::open(path, open));
@@ -245,8 +273,9 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
     if (!weights.repacks ||
         backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
       mapped += t.bytes;
-  const Planner planner{hyper, *backend, session};
-  const kv::Plan plan = planner.plan(weights.arena_bytes, mapped, budget);
+  const SessionOptions given = session;
+  const Planner planner{hyper, *backend, given};
+  const kv::Plan plan = decide(planner, &session, weights.arena_bytes, mapped, budget);
   if (session.compressed()) {   // what opening would refuse, the plan refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
     (void)policy;

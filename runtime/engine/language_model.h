@@ -30,6 +30,7 @@ enum class Overflow : uint8_t { stop, drop_oldest };
 struct SessionOptions {
   uint32_t n_context = 0;      // 0: as trained, or what fits
   std::string policy = "full"; // what of the KV stays on the device: a name of policy::make_policy, or "full"
+  bool automatic = false;      // "full", but "auto" with what is free where a given n_context does not fit (plan, plan_session)
   policy::Options policy_options;
   double kv_share = 1.0;       // resident share of full KV's tokens, for policies other than full
   uint64_t kv_budget_bytes = 0;  // or bytes, in the device's type; 0: by share
@@ -57,8 +58,9 @@ class LanguageModel {
   const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
   const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
-  // What one more session would take of the arena's free part. Takes the step mutex.
-  kv::Plan plan_session(const SessionOptions& options) const;
+  // What one more session would take of the arena's free part, automatic ones decided. Takes the step mutex.
+  kv::Plan plan_session(SessionOptions* options) const;
+  kv::Plan plan_session(SessionOptions options) const { return plan_session(&options); }
   // Pages in the device arena, or in the reservoir.
   Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir = false);
   // Grows the workspace to serve sessions like this one. Takes the step mutex.
@@ -90,6 +92,6 @@ uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& o
 
 // The whole plan from a file's header: model, one session, and the budget.
 Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,
-                           const SessionOptions& session);
+                           SessionOptions session);
 
 }  // namespace orrery::engine

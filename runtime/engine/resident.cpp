@@ -151,7 +151,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   }
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
   if (const uint64_t staging = staging_tokens(*r->policy_, n_slots)) {
-    ORRERY_ASSIGN(kv::IoThread * io, runtime.io());
+    kv::IoThread* io = nullptr;
+    if (!runtime.moves_directly()) {
+      ORRERY_ASSIGN(io, runtime.io());
+    }
     ORRERY_ASSIGN(r->refills_,
                   kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, beside.rebuilds() ? r->low_rank_.get() : nullptr));
     r->misses_.reserve(n_context);
@@ -265,6 +268,13 @@ KeysShape Resident::keys_shape() const {
   return shape;
 }
 
+// Weights that attention has left are no keys.
+template <class Job>
+void Resident::count_searched(const std::vector<Job>& jobs, uint64_t key_bytes) {
+  for (const Job& job : jobs)
+    if (!settling_ && !job.left.data) searched_ += static_cast<uint64_t>(job.n_keys) * key_bytes;
+}
+
 Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
   jobs_.clear();
   for (const policy::KeyQuery& query : queries) {
@@ -280,6 +290,7 @@ Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::Sc
   TopKeysShape shape;
   static_cast<KeysShape&>(shape) = keys_shape();
   shape.scoring = key_scoring(rule);
+  count_searched(jobs_, shape.kv.vector_bytes());
   Backend& backend = model_->runtime().backend();
   backend.top_keys(jobs_, shape);
   return backend.synchronize();
@@ -294,8 +305,10 @@ Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
     job.out = query.out;
     weights_jobs_.push_back(job);
   }
+  const KeysShape shape = keys_shape();
+  count_searched(weights_jobs_, shape.kv.vector_bytes());
   Backend& backend = model_->runtime().backend();
-  backend.key_weights(weights_jobs_, keys_shape());
+  backend.key_weights(weights_jobs_, shape);
   return backend.synchronize();
 }
 
@@ -352,6 +365,7 @@ Status Resident::find_pages(Span<const policy::PageQuery> queries, const policy:
   set_pages(queries[0].head, queries[0].position, &shape);
   if (!rule.scaled) shape.scale = 1.0f;
   shape.scoring = key_scoring(rule);
+  count_searched(jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
   Backend& backend = model_->runtime().backend();
   backend.top_keys(jobs_, shape);
   ORRERY_TRY(backend.synchronize());
@@ -377,6 +391,7 @@ Status Resident::scores(Span<const policy::ScoresQuery> queries) {
   shape.products = true;
   if (queries[0].pages) set_pages(queries[0].head, queries[0].position, &shape);
   if (!queries[0].scaled) shape.scale = 1.0f;
+  count_searched(weights_jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
   Backend& backend = model_->runtime().backend();
   backend.key_weights(weights_jobs_, shape);
   return backend.synchronize();
@@ -612,7 +627,10 @@ Status Resident::add_weights(uint32_t position) {
 Status Resident::commit(uint32_t position) {
   ++step_;
   watched_position_ = position;
-  for (uint32_t head = 0; head < store_->n_heads(); ++head) store_->commit(head, slots_[head], position);
+  for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    store_->commit(head, slots_[head], position);
+    kv_read_ += store_->length(head) * format_.token_bytes();
+  }
   note_queries(position, position + 1);
   if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();

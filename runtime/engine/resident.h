@@ -56,6 +56,12 @@ class Resident final : public model::LayerHook, private policy::Heads {
   uint64_t used_bytes() const;
   policy::Report report() const { return policy_->report(); }
   kv::Refills::Stats refill_stats() const;
+  // What steps have read of the device's memory, in bytes: KV attended to, what tokens were looked for in, and rows that keys were rebuilt
+  // from. Settling is not among it.
+  struct Reads {
+    uint64_t kv = 0, searched = 0, rebuilt = 0;
+  };
+  Reads reads() const { return {kv_read_, searched_, low_rank_ && !low_rank_->by_head() ? refill_stats().tokens * 2 * low_rank_->rank() : 0}; }
   // Of settling, in all: copied from the reservoir, and the time.
   uint64_t settled_bytes() const { return settled_bytes_; }
   uint64_t settle_us() const { return settle_us_; }
@@ -118,6 +124,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
   void set_keys(const Query& query, KeysJob* job) const;
   KeysShape keys_shape() const;
   template <class Job>
+  void count_searched(const std::vector<Job>& jobs, uint64_t key_bytes);
+  template <class Job>
   void set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const;
   void set_pages(uint32_t head, uint32_t position, KeysShape* shape);
   Status find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule);
@@ -137,6 +145,9 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Span<const float> page_cosines(uint32_t head) const override { return digests_->cosines(head); }
   void hide_page(uint32_t head, uint32_t page, bool hidden) override;
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
+  void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {
+    model_->runtime().backend().for_each(static_cast<int64_t>(n), call, fn);
+  }
 
   const LanguageModel* model_;
   KvFormat format_;                                // on the device; pages_ has its own
@@ -161,7 +172,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Ptr<const float> q_;                             // within before_attend(): of layer_, at position n_tokens_
   int32_t layer_ = 0;
   std::vector<float> q_now_, q_before_;            // (q_dim) where the policy asks before layers attend
-  uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0;
+  uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0, searched_ = 0;
   uint32_t n_tokens_ = 0;                          // when settling, and of the step before its own token
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)
   std::vector<HeadView> views_;                    // (n_heads)

@@ -28,7 +28,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   rows_.reserve(options.chunk());
 }
 
-Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, const SessionOptions& options) {
+Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
   ORRERY_TRY(options.validate(model->hyper()));
   if (options.head_profile) {
     const model::Hyperparameters& h = model->hyper();
@@ -37,7 +37,11 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.n_kv_heads));
     ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
   }
-  const kv::Plan plan = model->plan_session(options);
+  const bool given = options.compressed();
+  const kv::Plan plan = model->plan_session(&options);
+  if (options.compressed() && !given)
+    model->runtime().log(LogLevel::info, "the KV of %u tokens does not fit the device: policy auto keeps %g of it there", plan.n_context,
+                         options.kv_share);
   if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
     return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
                         "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "

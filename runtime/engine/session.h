@@ -47,7 +47,7 @@ struct SessionStats {
 
 class Session {
  public:
-  static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, const SessionOptions& options);
+  static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
 
   const LanguageModel& model() const { return *model_; }
   const SessionOptions& options() const { return options_; }

@@ -146,6 +146,7 @@ void EvalRunner::check(const EvalSample& sample) const {
 Session EvalRunner::open(const EvalConfig* config, uint32_t n_context) const {
   orrery_session_options options = session_;
   options.n_context = n_context;
+  options.policy = "full";
   std::vector<orrery_option> parameters;
   if (config) {
     for (const auto& [name, value] : config->options) parameters.push_back({name.c_str(), value.c_str()});

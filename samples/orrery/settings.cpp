@@ -105,7 +105,7 @@ OptionGroup session_group() {
             "What a policy keeps on the device, if it is to be coarser than --kv-type, which host memory holds."},
            {"--policy", "NAME",
             "What of the KV cache stays on the device: full, or a policy of `orrery policies`. What does not is kept in host "
-            "memory, where prompts still attend to it (default full; with --kv-budget: auto)."},
+            "memory, where prompts still attend to it (default full; with --kv-budget, or where --context does not fit: auto)."},
            {"--policy-option", "NAME=VALUE", "A parameter of the policy, as in sinks=8; may be given several times.",
             true},
            {"--kv-budget", "SHARE|SIZE",
@@ -199,7 +199,7 @@ SessionSettings::SessionSettings(const Args& args) {
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
   options.chunk_tokens = static_cast<uint32_t>(args.integer("--chunk", 0, kMaxTokens, options.chunk_tokens));
-  policy_ = args.text("--policy", args.has("--kv-budget") ? "auto" : "full");
+  if (const std::string* policy = args.find("--policy")) policy_ = *policy;
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
     const size_t equals = text.find('=');
@@ -220,7 +220,7 @@ orrery_session_options SessionSettings::options() const {
   orrery_session_options options = base_;
   pointers_.clear();
   for (const auto& [name, value] : policy_options_) pointers_.push_back({name.c_str(), value.c_str()});
-  options.policy = policy_.c_str();
+  options.policy = policy_.empty() ? nullptr : policy_.c_str();
   if (head_profile_) options.head_profile = head_profile_->c_str();
   options.policy_options = pointers_.data();
   options.n_policy_options = static_cast<uint32_t>(pointers_.size());

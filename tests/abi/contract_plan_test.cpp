@@ -51,6 +51,7 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
           s.n_context = context;
           s.kv_type = type;
           s.chunk_tokens = chunk;
+          s.policy = "full";
           const orrery_plan_result plan = plan_of(path, r, s);
           EXPECT_EQ(plan.fits, 1u);
           EXPECT_EQ(plan.n_context, context);
@@ -91,6 +92,60 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
       }
     }
   }
+}
+
+// Nobody has named a policy: a context whose KV does not fit is auto's, with as much of it as does, as long as that is a tenth.
+TEST_F(Files, AContextThatDoesNotFitIsAutos) {
+  orrery_runtime_options r = runtime_options();
+  r.n_threads = 1;
+  r.device_budget_bytes = uint64_t{1} << 30;
+  orrery_session_options s = session_options();
+  s.n_context = 4096;
+  const orrery_plan_result full = plan_of(demo, r, s);
+  EXPECT_EQ(full.compressed_kv_bytes, 0u);
+  EXPECT_EQ(full.reservoir_bytes, 0u);
+  uint64_t most = UINT64_MAX;
+  for (const uint64_t percent : {99u, 60u, 25u}) {
+    SCOPED_TRACE(percent);
+    r.device_budget_bytes = full.device_bytes - full.full_kv_bytes * (100 - percent) / 100;
+    const orrery_plan_result plan = plan_of(demo, r, s);
+    EXPECT_EQ(plan.fits, 1u);
+    EXPECT_EQ(plan.n_context, 4096u);
+    EXPECT_EQ(plan.full_kv_bytes, 0u);
+    EXPECT_GT(plan.reservoir_bytes, 0u);
+    EXPECT_LE(plan.device_bytes, plan.budget_bytes);
+    EXPECT_GT(plan.device_bytes + full.full_kv_bytes / 500, plan.budget_bytes);   // shares go by thousandths
+    EXPECT_LT(plan.compressed_kv_bytes, most);
+    most = plan.compressed_kv_bytes;
+    const Runtime runtime = runtime_of(r);
+    const Model model = open_model(runtime, demo);
+    const Session session = open_session(model, s);
+    EXPECT_EQ(arena_used(runtime), plan.device_bytes);
+    orrery_stats stats = options(&orrery_stats_init);
+    ASSERT_EQ(orrery_session_stats(session.get(), &stats, nullptr), ORRERY_OK);
+    EXPECT_EQ(stats.reservoir_bytes, plan.reservoir_bytes);
+    pull(generate_tokens(session, std::vector<int32_t>(600, 70), generate_options(40)));
+    EXPECT_EQ(arena_used(runtime), plan.device_bytes);
+    // Named, it is what it is; and what fits is never less than the whole.
+    orrery_session_options named = s;
+    named.policy = "full";
+    EXPECT_EQ(plan_of(demo, r, named).fits, 0u);
+    named = s;
+    named.n_context = 0;
+    const orrery_plan_result whole = plan_of(demo, r, named);
+    EXPECT_EQ(whole.fits, 1u);
+    EXPECT_EQ(whole.compressed_kv_bytes, 0u);
+    EXPECT_LT(whole.n_context, 4096u);
+  }
+  r.device_budget_bytes = full.device_bytes - full.full_kv_bytes * 95 / 100;
+  EXPECT_EQ(plan_of(demo, r, s).fits, 0u);
+  EXPECT_EQ(plan_of(demo, r, s).full_kv_bytes, full.full_kv_bytes);
+  const Runtime runtime = runtime_of(r);
+  const Model model = open_model(runtime, demo);
+  orrery_session* h = nullptr;
+  Error error;
+  EXPECT_EQ(orrery_session_open(model.get(), &s, &h, &error), ORRERY_OUT_OF_DEVICE_MEMORY);
+  EXPECT_NE(std::string(error.message).find("the largest context that fits is"), std::string::npos);
 }
 
 // A share is of tokens, whatever their type; a budget in bytes holds the more of them the coarser they are.

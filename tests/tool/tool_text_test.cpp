@@ -188,11 +188,14 @@ TEST(Plan, AddsUpAndFollowsTheContext) {
             2048 * per_token);
   EXPECT_GT(small.at("full_kv_bytes"),
             plan({"--context", "2048", "--kv-type", "q4_0"}, 0).at("full_kv_bytes"));
-  // The numbers it gives are the edge: one budget fits, a byte less does not.
+  // The numbers it gives are the edge: one budget fits, a byte less does not, but for a policy.
   const uint64_t needed = large.at("device_bytes");
   EXPECT_EQ(plan({"--context", "4096", "--budget", std::to_string(needed)}, 0).at("fits"), true);
-  const Json short_by_one = plan({"--context", "4096", "--budget", std::to_string(needed - 1)}, 4);
+  const Json short_by_one = plan({"--context", "4096", "--budget", std::to_string(needed - 1), "--policy", "full"}, 4);
   EXPECT_EQ(short_by_one.at("fits"), false);
+  const Json by_itself = plan({"--context", "4096", "--budget", std::to_string(needed - 1)}, 0);
+  EXPECT_EQ(by_itself.at("full_kv_bytes"), 0u);
+  EXPECT_GT(by_itself.at("compressed_kv_bytes").get<uint64_t>(), 0u);
   EXPECT_LT(short_by_one.at("largest_context").get<uint64_t>(), 4096u);
   EXPECT_GE(large.at("largest_context").get<uint64_t>(), 4096u);
 }

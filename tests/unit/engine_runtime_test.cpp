@@ -1,4 +1,4 @@
-// What a runtime makes only when it is asked for it: the I/O thread, over the link that the options name.
+// Which backend a runtime takes, and what it makes only when it is asked for it: the I/O thread, over the link that the options name.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "cuda/cuda_backend.h"
 #include "tests/support/engine_fixture.h"
 
 namespace orrery {
@@ -49,6 +50,26 @@ TEST(EngineRuntime, TheIoThreadStartsWhenItIsNeeded) {
   runtime->backend().download(there.data(), region.data(), there.size());
   std::rotate(source.begin(), source.begin() + 5'000, source.end());
   EXPECT_EQ(there, source);
+}
+
+// In a build with the CUDA backend and in one without; the wording is that of people who look for what to install.
+TEST(EngineRuntime, WithoutAGpuAutoIsTheProcessorAndCudaSaysWhatIsMissing) {
+  if (!cuda::devices().empty()) GTEST_SKIP() << "there is a GPU";
+  engine::RuntimeOptions options = runtime_options(1);
+  options.backend = "auto";
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const auto runtime = unwrap(engine::Runtime::create(options));
+  options.backend = "cuda";
+  const auto refused = engine::Runtime::create(options);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr(), "");
+  EXPECT_STREQ(runtime->backend_info().name, "cpu");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::unsupported);
+  const std::string said = refused.status().message();
+  EXPECT_TRUE(said.find("this build of the library has no CUDA backend") != std::string::npos || said.find("NVIDIA driver") != std::string::npos ||
+              said.find("no CUDA-capable device") != std::string::npos)
+      << said;
 }
 
 }  // namespace
