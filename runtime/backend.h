@@ -223,6 +223,9 @@ struct LowRankKeys {
   Ptr<std::byte> rows, basis;        // (positions, rank), (rank, width()) in F16
   Ptr<std::byte> work;               // work_bytes(), 64-byte aligned, of which nothing needs to be kept
   const uint64_t* pages = nullptr;   // as a KvView's
+  // Or null: how keys are turned at the first position of each page, then at each position of the first one, rope.n_rot floats each:
+  // cosines (n_rot / 2) and sines, the pages' times rope.magnitude. What a position is turned by is then made of the two.
+  Ptr<const float> page_turns, turns;
 
   int32_t n_heads() const { return kv_head < 0 ? kv.n_kv_heads : 1; }
   int64_t width() const { return int64_t{n_heads()} * kv.head_dim; }
@@ -310,6 +313,11 @@ class Backend {
   // them is quantized. No target overlaps anything else. The list is the caller's again on return.
   virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
   virtual Status synchronize() = 0;
+  // Between operations, host work: call(context, i) for each i in [0, n), in any order, on the threads that the backend has of its own,
+  // if any. It does not call the backend.
+  virtual void for_each(int64_t n, void (*call)(const void* context, int64_t i), const void* context) {
+    for (int64_t i = 0; i < n; ++i) call(context, i);
+  }
   // Gathers the pieces, one behind the other, to `to`, and returns when the bytes are there. Beside everything else: on
   // any thread, during steps too, and not in their order; nobody else touches either side meanwhile.
   virtual Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) = 0;

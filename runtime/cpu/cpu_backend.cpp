@@ -86,7 +86,7 @@ T* host(Ptr<T> p) {
 }
 
 // Tokens that come and go lie anywhere: so many of them ahead memory is asked for what comes, to be read or written.
-constexpr size_t kMovesAhead = 6;
+constexpr size_t kMovesAhead = 12;
 template <int kWrite>
 void touch(const std::byte* at, uint64_t bytes) {
   constexpr uint64_t kLine = 64, kMost = 8 * kLine;   // of longer ones the processor foresees the rest
@@ -118,6 +118,11 @@ class CpuBackend final : public Backend {
   }
   void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
   Status synchronize() override { return ok_status(); }
+  void for_each(int64_t n, void (*call)(const void* context, int64_t i), const void* context) override {
+    pool_->begin_burst();
+    pool_->run(n, [&](int64_t i, int32_t) { call(context, i); });
+    pool_->end_burst();
+  }
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override {
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (i + kMovesAhead < pieces.size()) touch<0>(pieces[i + kMovesAhead].data, pieces[i + kMovesAhead].bytes);
@@ -439,19 +444,26 @@ void CpuBackend::convert_values(std::byte* to, KvType to_type, const std::byte* 
 
 void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
   if (moves.empty()) return;
-  const auto bytes = [&](KvType type, const KvMove& m) { return row_bytes(kv_tensor_type(type), m.n_tokens * token_values); };
+  const uint64_t to_bytes = row_bytes(kv_tensor_type(to_type), token_values), from_bytes = row_bytes(kv_tensor_type(from_type), token_values);
   uint64_t n_values = 0;
   for (const KvMove& m : moves) n_values += m.n_tokens * token_values;
-  const int64_t n = static_cast<int64_t>(moves.size());
-  for_ranges(n, static_cast<int64_t>(n_values) / n, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
+  // In few ranges, for what each begins with has not been asked for.
+  const int64_t n = static_cast<int64_t>(moves.size()), n_ranges = static_cast<int64_t>(n_values) < kSmallWork ? 1 : std::min<int64_t>(n, 4 * pool_->n_threads());
+  pool_->run(n_ranges, [&](int64_t range, int32_t) {
+    const int64_t last = n * (range + 1) / n_ranges;
+    for (int64_t i = n * range / n_ranges; i < last; ++i) {
       if (const auto next = static_cast<size_t>(i) + kMovesAhead; next < static_cast<size_t>(last)) {
         const KvMove& m = moves[next];
-        touch<0>(host(Ptr<const std::byte>{m.from}), bytes(from_type, m));
-        touch<1>(host(Ptr<std::byte>{m.to}), bytes(to_type, m));
+        touch<0>(host(Ptr<const std::byte>{m.from}), m.n_tokens * from_bytes);
+        touch<1>(host(Ptr<std::byte>{m.to}), m.n_tokens * to_bytes);
       }
       const KvMove& m = moves[static_cast<size_t>(i)];
-      convert_values(host(Ptr<std::byte>{m.to}), to_type, host(Ptr<const std::byte>{m.from}), from_type, m.n_tokens * token_values);
+      std::byte* to = host(Ptr<std::byte>{m.to});
+      const std::byte* from = host(Ptr<const std::byte>{m.from});
+      if (to_type == from_type)
+        std::memcpy(to, from, m.n_tokens * to_bytes);
+      else
+        convert_values(to, to_type, from, from_type, m.n_tokens * token_values);
     }
   });
 }

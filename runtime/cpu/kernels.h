@@ -170,13 +170,14 @@ struct ProjectTask {    // out[t][j] = keys[t] * basis[j]
   const std::byte* basis;  // (rank, width) halves
   float* out;           // (n_keys, rank)
 };
-struct RebuildTask {    // out[t] = sum over j of rows[t][j] basis[j], `dim` of the basis' columns
-  const std::byte* rows;   // (n_keys, rank) halves
+struct RebuildTask {    // out[t] (+)= sum over j of rows[t][j] basis[j]
+  const float* rows;    // (n_keys, rank), row_stride apart
+  int64_t row_stride;
   int32_t n_keys, rank;
-  const std::byte* basis;  // (rank, dim) halves, basis_stride values apart
-  int64_t basis_stride;
-  int32_t dim;
-  float* out;           // (n_keys, dim)
+  const float* basis;   // (rank, width)
+  int64_t width;        // a multiple of 16
+  float* out;           // (n_keys, width)
+  bool add;
 };
 
 struct Kernels {

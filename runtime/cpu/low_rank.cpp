@@ -10,6 +10,7 @@ namespace orrery::cpu {
 namespace {
 
 constexpr int32_t kTokensPerItem = 8;
+constexpr int32_t kRebuilt = 48, kRankAtOnce = 64;   // tokens whose keys are rebuilt together, so many of the basis' rows at a time
 
 // How RoPE turns position p, or turns it back: cosines and sines, (n_rot / 2) each, at `table`. Angles in double, as prepare_rope()'s.
 void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
@@ -19,6 +20,19 @@ void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
     const float cosine = static_cast<float>(std::cos(angle)), sine = static_cast<float>(std::sin(angle));
     table[i] = back ? cosine / spec.magnitude : cosine * spec.magnitude;
     table[half + i] = back ? -sine / spec.magnitude : sine * spec.magnitude;
+  }
+}
+
+// How RoPE turns position p, made of how it turns the page's first one and the first page's, if these are there: each value is rounded
+// once more, in its last place.
+void find_turn(const LowRankKeys& keys, int32_t p, float* table) {
+  if (!keys.turns) return fill_table(keys.rope, p, false, table);
+  const int32_t n = keys.rope.n_rot, half = n / 2;
+  const auto* page = reinterpret_cast<const float*>(keys.page_turns.address) + int64_t{p / kPageTokens} * n;
+  const auto* in_page = reinterpret_cast<const float*>(keys.turns.address) + int64_t{p % kPageTokens} * n;
+  for (int32_t i = 0; i < half; ++i) {
+    table[i] = page[i] * in_page[i] - page[half + i] * in_page[half + i];
+    table[half + i] = page[half + i] * in_page[i] + page[i] * in_page[half + i];
   }
 }
 
@@ -62,7 +76,8 @@ void load_batch(const LowRankKeys& keys, int32_t first, int32_t n, const LowRank
 }  // namespace
 
 int64_t low_rank_thread_bytes(int32_t head_dim) {
-  return (kTokensPerItem + 1) * int64_t{head_dim + 2} * int64_t{sizeof(float)};
+  const int64_t padded = (head_dim + 15) / 16 * 16;
+  return ((kRankAtOnce + kRebuilt + 1) * padded + kRebuilt * kRankAtOnce) * int64_t{sizeof(float)};
 }
 
 void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums, const LowRankWork& work) {
@@ -111,33 +126,65 @@ void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_he
   });
 }
 
+// Tokens of a few runs, kRebuilt at a time, so that products fill the multipliers and a part of the basis, as floats, serves many.
 void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {
-  const int32_t dim = keys.kv.head_dim;
+  const int32_t dim = keys.kv.head_dim, padded = (dim + 15) / 16 * 16;
   const KvFormat slots{slot_type, 1, 1, dim};
-  work.pool->run(static_cast<int64_t>(runs.size()), [&](int64_t item, int32_t thread) {
-    const RebuiltRun& run = runs[static_cast<size_t>(item)];
+  const auto* basis = reinterpret_cast<const std::byte*>(keys.basis.address) + 2 * int64_t{kv_head} * dim;
+  const auto n_runs = static_cast<int64_t>(runs.size()), per_item = std::clamp<int64_t>(n_runs / (8 * work.pool->n_threads()), 1, kRebuilt);
+  work.pool->run(div_up(n_runs, per_item), [&](int64_t item, int32_t thread) {
     float* table = reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
-    float* rebuilt = table + dim + 2;
-    for (int32_t at = 0; at < run.count; at += kTokensPerItem) {
-      const int32_t n = std::min(kTokensPerItem, run.count - at);
-      work.kernels.rebuild_keys({row_of(keys, run.position + at), n, keys.rank,
-                                 reinterpret_cast<const std::byte*>(keys.basis.address) + 2 * int64_t{kv_head} * dim, keys.width(), dim, rebuilt});
-      for (int32_t t = 0; t < n; ++t) {
-        float* key = rebuilt + int64_t{t} * dim;
-        auto* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<uint64_t>(at + t) * slots.token_bytes();
-        fill_table(keys.rope, run.position + at + t, false, table);
+    float *part = table + padded, *rows = part + int64_t{kRankAtOnce} * padded, *rebuilt = rows + kRebuilt * kRankAtOnce;
+    int32_t in_part = -1;   // the first of the basis' rows that lie there
+    const auto load_part = [&](int32_t first, int32_t n) {
+      for (int32_t j = 0; j < n && in_part != first; ++j) {
+        float* row = part + int64_t{j} * padded;
+        work.kernels.load_kv(KvType::f16, basis + 2 * (first + j) * keys.width(), dim, row);
+        std::fill(row + dim, row + padded, 0.0f);
+      }
+      in_part = first;
+    };
+    struct {
+      int32_t position;
+      std::byte* slot;
+      const std::byte* value;
+    } tokens[kRebuilt];
+    int32_t n_tokens = 0;
+    const auto rebuild = [&] {
+      for (int32_t first = 0; first < keys.rank; first += kRankAtOnce) {
+        const int32_t n = std::min(kRankAtOnce, keys.rank - first);
+        load_part(first, n);
+        for (int32_t t = 0; t < n_tokens; ++t)
+          work.kernels.load_kv(KvType::f16, row_of(keys, tokens[t].position) + 2 * first, n, rows + t * kRankAtOnce);
+        work.kernels.rebuild_keys({rows, kRankAtOnce, n_tokens, n, part, padded, rebuilt, first > 0});
+      }
+      for (int32_t t = 0; t < n_tokens; ++t) {
+        float* key = rebuilt + int64_t{t} * padded;
+        find_turn(keys, tokens[t].position, table);
         work.kernels.rope(key, table, table + keys.rope.n_rot / 2, keys.rope.n_rot, keys.rope.interleaved, 1, dim);
-        work.kernels.store_kv(slot_type, key, dim, slot);
-        if (!run.values) continue;
-        const auto* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<uint64_t>(at + t) * keys.kv.vector_bytes();
+        work.kernels.store_kv(slot_type, key, dim, tokens[t].slot);
+        if (!tokens[t].value) continue;
         if (slot_type == keys.kv.type) {
-          std::copy_n(value, keys.kv.vector_bytes(), slot + slots.vector_bytes());
+          std::copy_n(tokens[t].value, keys.kv.vector_bytes(), tokens[t].slot + slots.vector_bytes());
         } else {
-          work.kernels.load_kv(keys.kv.type, value, dim, key);
-          work.kernels.store_kv(slot_type, key, dim, slot + slots.vector_bytes());
+          work.kernels.load_kv(keys.kv.type, tokens[t].value, dim, key);
+          work.kernels.store_kv(slot_type, key, dim, tokens[t].slot + slots.vector_bytes());
         }
       }
+      n_tokens = 0;
+    };
+    for (int64_t r = item * per_item; r < std::min(n_runs, (item + 1) * per_item); ++r) {
+      const RebuiltRun& run = runs[static_cast<size_t>(r)];
+      auto* slot = reinterpret_cast<std::byte*>(run.to.address);
+      const auto* value = reinterpret_cast<const std::byte*>(run.values.address);
+      for (int32_t t = 0; t < run.count; ++t, slot += slots.token_bytes()) {
+        if (value) __builtin_prefetch(value), __builtin_prefetch(value + keys.kv.vector_bytes() - 1);
+        tokens[n_tokens++] = {run.position + t, slot, value};
+        if (value) value += keys.kv.vector_bytes();
+        if (n_tokens == kRebuilt) rebuild();
+      }
     }
+    if (n_tokens > 0) rebuild();
   });
 }
 

@@ -214,6 +214,7 @@ struct V : ByteProducts {
     return _mm_cvtsi128_si32(n);
   }
   static __m128i load_words(const void* p, int n) {  // n < 8 16-bit values, zeros after
+    if (n == 4) return _mm_loadl_epi64(static_cast<const __m128i*>(p));   // as low-rank keys have: a copy would wait for its stores
     uint16_t words[8] = {};
     __builtin_memcpy(words, p, static_cast<size_t>(n) * 2);
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));

@@ -53,44 +53,13 @@ void project_keys(const ProjectTask& t) {
     for (int64_t row = 0; row < t.rank; ++row) project_block<1, 1>(t, key, row);
 }
 
-// R keys, N vectors of their dimensions from `at` on; `left` > 0: of a single one so many lanes.
-template <int R, int N>
-void rebuild_block(const RebuildTask& t, int64_t key, int32_t at, int left) {
-  const std::byte *rows = t.rows + 2 * key * t.rank, *basis = t.basis + 2 * at;
-  V::F sums[R][N];
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) sums[r][n] = V::zero();
-  for (int64_t j = 0; j < t.rank; ++j, basis += 2 * t.basis_stride) {
-    V::F b[N];
-    for (int n = 0; n < N; ++n)
-      b[n] = left > 0 ? V::load_half_part(basis, left) : V::load_half(basis + 2 * n * V::kLanes);
-    for (int r = 0; r < R; ++r) {
-      const V::F x = V::set_half(reinterpret_cast<const uint8_t*>(rows + 2 * (r * t.rank + j)));
-      for (int n = 0; n < N; ++n) sums[r][n] = V::fma(x, b[n], sums[r][n]);
-    }
-  }
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) {
-      float* out = t.out + (key + r) * t.dim + at + n * V::kLanes;
-      if (left > 0)
-        V::store_part(out, sums[r][n], left);
-      else
-        V::store(out, sums[r][n]);
-    }
-}
-
-template <int R>
-void rebuild_rows(const RebuildTask& t, int64_t key) {
-  int32_t at = 0;
-  for (; at + 2 * V::kLanes <= t.dim; at += 2 * V::kLanes) rebuild_block<R, 2>(t, key, at, 0);
-  for (; at + V::kLanes <= t.dim; at += V::kLanes) rebuild_block<R, 1>(t, key, at, 0);
-  if (at < t.dim) rebuild_block<R, 1>(t, key, at, t.dim - at);
-}
-
 void rebuild_keys(const RebuildTask& t) {
-  int64_t key = 0;
-  for (; key + 4 <= t.n_keys; key += 4) rebuild_rows<4>(t, key);
-  for (; key < t.n_keys; ++key) rebuild_rows<1>(t, key);
+  const int n_vectors = static_cast<int>(t.width / V::kLanes);
+  const auto run = [&](const auto& product) { product.run(t.n_keys, n_vectors); };
+  if (t.add)
+    run(Gemm<Start::keep>{t.rows, t.row_stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+  else
+    run(Gemm<Start::zero>{t.rows, t.row_stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
 }
 
 }  // namespace

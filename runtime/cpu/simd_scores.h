@@ -9,28 +9,27 @@
 namespace orrery::cpu {
 namespace {
 
-// (padded_dim, kTile): the tile's keys, transposed; slots from `n` on become zeros. Those of the `next` tile, if there is one,
+// (head_dim, kTile): the tile's keys, transposed; slots from `n` on become zeros. Those of the `next` tile, if there is one,
 // are asked for meanwhile: they come while this one is multiplied, where reading them at once would wait for memory (half of the time).
 template <KvType kType>
 void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next, int n, float* keys) {
-  const int32_t dim = padded_dim(kv.head_dim);
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
   const uint64_t stride = token_bytes(kv);
   for (int t = 0; t < kTile; t += V::kLanes) {
     for (int j = 0; next != nullptr && j < V::kLanes; ++j)
       for (uint64_t b = 0; b < kv.vector_bytes; b += 64)
         __builtin_prefetch(next + static_cast<uint64_t>(t + j) * stride + b, 0, 2);
-    for (int i = 0; i < dim / V::kLanes; ++i) {
+    for (int i = 0; i < whole + (left > 0); ++i) {
       V::F rows[V::kLanes];
-      for (int j = 0; j < V::kLanes; ++j) {
-        const std::byte* key = tile + static_cast<uint64_t>(t + j) * stride;
-        rows[j] = t + j >= n               ? V::zero()
-                  : i < whole              ? load_chunk<kType>(key, i)
-                  : i == whole && left > 0 ? load_last<kType>(key, i, left)
-                                           : V::zero();
+      const std::byte* key = tile + static_cast<uint64_t>(t) * stride;
+      if (t + V::kLanes <= n && i < whole) {
+        ORRERY_UNROLL for (int j = 0; j < V::kLanes; ++j) rows[j] = load_chunk<kType>(key + static_cast<uint64_t>(j) * stride, i);
+      } else {
+        for (int j = 0; j < V::kLanes; ++j, key += stride)
+          rows[j] = t + j >= n ? V::zero() : i < whole ? load_chunk<kType>(key, i) : load_last<kType>(key, i, left);
       }
       V::transpose(rows);
-      for (int j = 0; j < V::kLanes; ++j)
+      for (int j = 0; j < (i < whole ? V::kLanes : left); ++j)
         V::store(keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
     }
   }
@@ -87,17 +86,17 @@ void weights_of(const KeyWeightsTask& t) {
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
     const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
     const int64_t at = start - t.first_key;
-    const std::byte* next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : nullptr;
-    convert_keys<kType>(t.kv, kv_tile(t.kv, start / kTile), next, n, s.keys);
-    if (t.bounds) convert_keys<kType>(t.kv, kv_tile(t.kv, start / kTile) + t.kv.vector_bytes, nullptr, n, s.values);
+    const std::byte *tile = kv_tile(t.kv, start / kTile), *next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : nullptr;
+    convert_keys<kType>(t.kv, tile, next, n, s.keys);
+    if (t.bounds) convert_keys<kType>(t.kv, tile + t.kv.vector_bytes, next ? next + t.kv.vector_bytes : nullptr, n, s.values);
     for (int part = 0; part < n_parts; ++part) {
       const int first = t.n_queries * part / n_parts, last = t.n_queries * (part + 1) / n_parts;
       const Gemm<Start::zero> product{s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile,
-                                      s.scores + first * kTile, kTile, 0, dim, nullptr};
+                                      s.scores + first * kTile, kTile, 0, head_dim, nullptr};
       product.run(last - first, kTile / V::kLanes);
       if (!t.bounds) continue;
       const Gemm<Start::keep> rest{s.o + static_cast<int64_t>(first) * dim, dim, s.values, kTile,
-                                   s.scores + first * kTile, kTile, 0, dim, nullptr};
+                                   s.scores + first * kTile, kTile, 0, head_dim, nullptr};
       rest.run(last - first, kTile / V::kLanes);
     }
     for (int i = 0; i < t.n_queries; ++i) {

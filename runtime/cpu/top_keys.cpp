@@ -131,27 +131,33 @@ struct Least {
   int64_t n_left;    // keys that have its first digits, or larger ones
 };
 
+constexpr int kTurns = 4;
+
+// The first eleven digits of the n_wanted-th largest, and which it is among those that have them. Counted in turns, so that equal
+// neighbours do not wait for each other; the counts leave most of the first-level cache to the scores, where they are narrow.
+template <class Count>
+uint32_t find_first(const float* scores, int64_t n, int64_t* n_wanted) {
+  Count counts[kTurns][2048] = {};
+  int64_t i = 0;
+  for (; i + kTurns <= n; i += kTurns)
+    for (int j = 0; j < kTurns; ++j) ++counts[j][bits_of(scores[i + j]) >> 20];
+  for (; i < n; ++i) ++counts[i % kTurns][bits_of(scores[i]) >> 20];
+  return find_digit(2048, n_wanted, [&](uint32_t d) { return int64_t{counts[0][d]} + counts[1][d] + counts[2][d] + counts[3][d]; });
+}
+
 // k >= 1. left: room for n; the keys that are left, ascending.
 Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
   // The k-th largest's first digits; then those that have them, or larger ones, are looked at alone: few more than k.
-  constexpr uint32_t kFirst = 2048, kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
+  constexpr uint32_t kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
   Least least{0, k, 0};
-  int64_t i = 0;
-  constexpr int kTurns = 4;
-  uint32_t firsts[kTurns][kFirst] = {};   // in turn, so that equal neighbours do not wait for each other
-  for (; i + kTurns <= n; i += kTurns)
-    for (int j = 0; j < kTurns; ++j) ++firsts[j][bits_of(scores[i + j]) >> 20];
-  for (; i < n; ++i) ++firsts[0][bits_of(scores[i]) >> 20];
-  uint32_t last = find_digit(kFirst, &least.n_equal, [&](uint32_t d) {
-    return int64_t{firsts[0][d]} + firsts[1][d] + firsts[2][d] + firsts[3][d];
-  });
-  for (i = 0; i < n; ++i) {            // without branches: they would be guesses
+  uint32_t last = n <= kTurns * int64_t{UINT16_MAX} ? find_first<uint16_t>(scores, n, &least.n_equal) : find_first<uint32_t>(scores, n, &least.n_equal);
+  for (int64_t i = 0; i < n; ++i) {    // without branches: they would be guesses
     left[least.n_left] = static_cast<uint32_t>(i);
     least.n_left += bits_of(scores[i]) >> 20 >= last;
   }
   for (const int shift : {10, 0}) {
     uint32_t counts[kDigits] = {};
-    for (i = 0; i < least.n_left; ++i) {
+    for (int64_t i = 0; i < least.n_left; ++i) {
       const uint32_t x = bits_of(scores[left[i]]);
       counts[x >> shift & (kDigits - 1)] += x >> (shift + 10) == last;
     }

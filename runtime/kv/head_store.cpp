@@ -51,20 +51,17 @@ void HeadStore::finish_moves(Backend* backend, KvType from_type) {
 
 void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions) {
   Head& head = heads_[index];
-  const KvView pages = reservoir.view();
-  const KvFormat& source = reservoir.format();
-  const uint64_t in_page = index / static_cast<uint32_t>(source.n_kv_heads) * source.layer_bytes() +
-                           index % static_cast<uint32_t>(source.n_kv_heads) * source.head_bytes();
+  const KvType from_type = reservoir.format().type;
+  const PageTable::HeadTokens tokens = reservoir.tokens_of(index);
   for (size_t i = 0; i < positions.size();) {
     // Neighbours in a page go at once.
-    const uint64_t p = positions[i];
+    const uint32_t p = positions[i];
     size_t n = 1;
     while (i + n < positions.size() && positions[i + n] == p + n && (p + n) % kTile != 0) ++n;
-    move(backend, {slot_address(head, i), pages.pages[p / kTile] + in_page + p % kTile * source.token_bytes(), static_cast<uint32_t>(n)},
-         source.type);
+    move(backend, {slot_address(head, i), tokens.address(p), static_cast<uint32_t>(n)}, from_type);
     i += n;
   }
-  finish_moves(backend, source.type);
+  finish_moves(backend, from_type);
   std::copy(positions.begin(), positions.end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
   head.length = static_cast<uint32_t>(positions.size());
 }
@@ -82,14 +79,24 @@ void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
 }
 
 void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type) {
-  const Head& head = heads_[index];
   const uint64_t token_bytes = KvFormat{from_type, 1, 1, format_.head_dim}.token_bytes();
   for (const Replacement& r : what) {
-    move(backend, {slot_address(head, r.slot), from.address, r.count}, from_type);
+    move(backend, {take_slots(index, r).address, from.address, r.count}, from_type);
     from = from + r.count * token_bytes;
-    for (uint32_t i = 0; i < r.count; ++i) positions_[head.first + r.slot + i] = r.position + i;
   }
   finish_moves(backend, from_type);
+}
+
+void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement> what, const PageTable& reservoir) {
+  const Head& head = heads_[index];
+  const PageTable::HeadTokens tokens = reservoir.tokens_of(index);
+  const KvType from_type = reservoir.format().type;
+  const uint64_t slots = slot_address(head, 0), token_bytes = format_.token_bytes();
+  for (const Replacement& r : what) {
+    uint32_t* positions = &positions_[head.first + r.slot];
+    for (uint32_t i = 0; i < r.count; ++i) positions[i] = r.position + i;
+    move(backend, {slots + r.slot * token_bytes, tokens.address(r.position), r.count}, from_type);
+  }
 }
 
 Ptr<std::byte> HeadStore::take_slots(uint32_t index, const Replacement& what) {

@@ -61,6 +61,10 @@ class HeadStore {
   // Slots (all of them < length) get other tokens, whose KV, in the reservoir's type, lies at `from` on the device, one
   // behind the other.
   void replace(Backend* backend, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type);
+  // Likewise, but from where they lie in the reservoir, whose memory is the device's; may only have happened after finish_replacing(),
+  // which the last of such calls is followed by: tokens of many heads go together.
+  void replace(Backend* backend, uint32_t head, Span<const Replacement> what, const PageTable& reservoir);
+  void finish_replacing(Backend* backend, KvType from_type) { finish_moves(backend, from_type); }
   // Likewise, but the caller writes them: where.
   Ptr<std::byte> take_slots(uint32_t head, const Replacement& what);
   KvType type() const { return format_.type; }

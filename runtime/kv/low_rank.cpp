@@ -27,6 +27,10 @@ uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2
 uint64_t work_at(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   return align_up(LowRank::bytes_of(spec, format, n_context), kArenaAlignment);
 }
+// How keys are turned back and forth, behind the room to work in (LowRankKeys::turns): of pages, then of the positions in one.
+uint64_t turns_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
+  return spec.by_head ? 0 : (div_up(n_context, kTile) + uint64_t{kTile}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
+}
 LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope) {
   LowRankKeys keys;
   keys.kv = format, keys.rank = static_cast<int32_t>(spec.rank);
@@ -96,7 +100,8 @@ uint64_t LowRank::bytes_of(const LowRankSpec& spec, const KvFormat& format, uint
 
 uint64_t LowRank::region_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   if (spec.rank == 0) return 0;
-  return work_at(spec, format, n_context) + align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment);
+  return work_at(spec, format, n_context) + align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment) +
+         align_up(turns_bytes(spec, format, n_context), kArenaAlignment);
 }
 
 uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Backend& backend) {
@@ -144,7 +149,28 @@ LowRankKeys LowRank::unit(size_t i, const PageTable* reservoir) const {
   keys.rows = keys.basis + basis_bytes(spec_, format_);
   keys.work = region_.data() + work_at(spec_, format_, n_context_);
   if (reservoir) keys.pages = reservoir->view().pages;
+  if (has_turns_) {
+    const Ptr<std::byte> turns = keys.work + align_up(keys.work_bytes(), kArenaAlignment);
+    keys.page_turns = {turns.address};
+    keys.turns = keys.page_turns + uint64_t{div_up(n_context_, kTile)} * static_cast<uint64_t>(rope_.n_rot);
+  }
   return keys;
+}
+
+void LowRank::make_turns(Backend* backend) {
+  if (has_turns_ || spec_.by_head || rope_.n_rot == 0) return;
+  const uint32_t n_pages = div_up(n_context_, kTile), half = static_cast<uint32_t>(rope_.n_rot) / 2;
+  std::vector<float> turns;
+  const auto add = [&](uint32_t position, double magnitude) {
+    const auto each = [&](double (*f)(double)) {
+      for (uint32_t i = 0; i < half; ++i) turns.push_back(static_cast<float>(f(position * static_cast<double>(rope_.inverse_frequency[i])) * magnitude));
+    };
+    each(std::cos), each(std::sin);
+  };
+  for (uint32_t page = 0; page < n_pages; ++page) add(page * kTile, static_cast<double>(rope_.magnitude));
+  for (uint32_t p = 0; p < kTile; ++p) add(p, 1);
+  has_turns_ = true;
+  backend->upload({unit(0, nullptr).page_turns.address}, turns.data(), turns.size() * sizeof(float));
 }
 
 // Of a head's group.
@@ -190,6 +216,7 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
       backend->upload(unit(first + i, nullptr).basis, halves.data(), 2 * halves.size());
     }
   }
+  make_turns(backend);
   n_tokens_ = 0;
   extend(backend, reservoir, n_tokens);
   return backend->synchronize();
@@ -212,6 +239,7 @@ void LowRank::rebuild(Backend* backend, uint32_t head, KvType slot_type, Span<co
 void LowRank::copy_from(Backend* backend, const LowRank& other) {
   backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, format_, n_context_));
   n_tokens_ = other.n_tokens_;
+  if (other.has_turns_) make_turns(backend);
 }
 
 }  // namespace orrery::kv

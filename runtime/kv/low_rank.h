@@ -77,11 +77,13 @@ class LowRank {
   size_t unit_of(uint32_t head) const;
   uint64_t unit_bytes() const;
   LowRankKeys unit(size_t i, const PageTable* reservoir) const;
+  void make_turns(Backend* backend);
   void add_query_products(const LastQueries& queries, size_t unit, std::vector<float>* products) const;
   LowRankSpec spec_;
   KvFormat format_;
   RopeSpec rope_;
   uint32_t n_context_, n_tokens_ = 0;
+  bool has_turns_ = false;        // LowRankKeys::turns stand there: since the first settle()
   ArenaRegion region_;
   size_t n_tiles_ = 0;
   std::vector<uint64_t> tiles_;   // (units, n_tiles_) of rows by head

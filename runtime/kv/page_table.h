@@ -21,6 +21,19 @@ class PageTable {
 
   const KvFormat& format() const { return pool_->format(); }
   KvView view() const { return {addresses_.data(), static_cast<int32_t>(addresses_.size())}; }
+  // Where a head's tokens (layer * n_kv_heads + KV head) lie, position by position.
+  struct HeadTokens {
+    const uint64_t* pages;
+    uint64_t in_page, token_bytes;
+    uint64_t address(uint32_t position) const {
+      constexpr auto kTile = static_cast<uint32_t>(kPageTokens);
+      return pages[position / kTile] + in_page + position % kTile * token_bytes;
+    }
+  };
+  HeadTokens tokens_of(uint32_t head) const {
+    const auto n_kv_heads = static_cast<uint32_t>(format().n_kv_heads);
+    return {addresses_.data(), head / n_kv_heads * format().layer_bytes() + head % n_kv_heads * format().head_bytes(), format().token_bytes()};
+  }
   uint32_t n_pages() const { return static_cast<uint32_t>(pages_.size()); }
   uint32_t n_shared() const;
   // Whether the page of this position, if there is one, is shared.

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
+#include "runtime/base/clock.h"
 
 namespace orrery::kv {
 
 namespace {
 constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
+constexpr size_t kRunsAtOnce = 4096;   // of tokens that are rebuilt where no chunks bound them
 }
 
 uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone) {
@@ -31,7 +33,7 @@ Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRe
   // Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
   chunks_ = std::vector<Chunk>(n_heads + 4);
   pieces_.resize(staging_tokens);
-  if (low_rank) runs_.reserve(staging_tokens / 2);
+  if (low_rank) runs_.reserve(std::max<uint64_t>(staging_tokens / 2, kRunsAtOnce));
 }
 
 Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
@@ -41,7 +43,7 @@ Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, A
                  static_cast<unsigned long long>(staging_tokens));
   ORRERY_ASSIGN(ArenaRegion staging,
                 ArenaRegion::take(arena, staging_bytes(format, staging_tokens, low_rank != nullptr), "the session's staging ring"));
-  backend->commit(staging.data(), staging.bytes());   // else the first round through the ring would pay for its pages
+  if (io) backend->commit(staging.data(), staging.bytes());   // else the first round through the ring would pay for its pages
   return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_pending, staging_tokens, low_rank));
 }
 
@@ -100,6 +102,7 @@ bool Refills::find_room(uint64_t n, uint64_t* at) {
 
 // Gives chunks to the I/O thread while ring and queue have room.
 Status Refills::start() {
+  if (!io_) return ok_status();
   for (Pending& p : pending_) {
     while (p.n_started < p.count) {
       const Span<const Replacement> left = what(p).subspan(p.n_started, p.count - p.n_started);
@@ -114,14 +117,11 @@ Status Refills::start() {
       c.n = n;
       c.n_what = n_what;
 
-      const uint64_t in_page = p.head / static_cast<uint32_t>(format_.n_kv_heads) * format_.layer_bytes() +
-                               p.head % static_cast<uint32_t>(format_.n_kv_heads) * format_.head_bytes();
-      const KvView pages = p.reservoir->view();
-      const uint64_t token = format_.token_bytes();
+      const PageTable::HeadTokens tokens = p.reservoir->tokens_of(p.head);
+      const uint64_t token = tokens.token_bytes;
       size_t n_pieces = 0;
       for (const Replacement& r : left.first(n_what)) {
-        const uint64_t address = pages.pages[r.position / kTile] + in_page + r.position % kTile * token;
-        const std::byte* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(address));
+        const auto* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(tokens.address(r.position)));
         if (low_rank_) {   // V stands behind K
           for (uint64_t i = 0; i < r.count; ++i) pieces_[at + n_pieces++] = {data + i * token + fetched_bytes_, fetched_bytes_};
           continue;
@@ -196,6 +196,43 @@ Status Refills::place_next(HeadStore* store, Pending* refresh) {
   return start();
 }
 
+// From the reservoir itself.
+void Refills::move_due(HeadStore* store, size_t n_due) {
+  const uint64_t start = now_us();
+  for (size_t i = 0; i < n_due; ++i) {
+    const Pending& p = pending_[i];
+    if (low_rank_)
+      rebuild_due(store, p);
+    else
+      store->replace(backend_, p.head, what(p), *p.reservoir);
+    for (const Replacement& r : what(p)) tokens_ += r.count;
+    ++requests_;
+  }
+  store->finish_replacing(backend_, format_.type);
+  const uint64_t ns = 1000 * (now_us() - start);
+  transfer_ns_ += ns, stall_ns_ += ns;
+}
+
+// K rebuilt, and V of one token at a time: in the pages it does not lie side by side.
+void Refills::rebuild_due(HeadStore* store, const Pending& refresh) {
+  const auto flush = [&] {
+    low_rank_->rebuild(backend_, refresh.head, store->type(), runs_);
+    runs_.clear();
+  };
+  runs_.clear();
+  const uint64_t slot_bytes = KvFormat{store->type(), 1, 1, format_.head_dim}.token_bytes();
+  const PageTable::HeadTokens tokens = refresh.reservoir->tokens_of(refresh.head);
+  for (const Replacement& r : what(refresh)) {
+    const Ptr<std::byte> to = store->take_slots(refresh.head, r);
+    const uint64_t value = tokens.address(r.position) + format_.vector_bytes();
+    for (uint32_t i = 0; i < r.count; ++i) {
+      runs_.push_back({static_cast<int32_t>(r.position + i), 1, to + i * slot_bytes, {value + i * tokens.token_bytes}});
+      if (runs_.size() == kRunsAtOnce) flush();
+    }
+  }
+  if (!runs_.empty()) flush();
+}
+
 Status Refills::place_due(HeadStore* store, size_t n_due) {
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
@@ -204,6 +241,8 @@ Status Refills::place_due(HeadStore* store, size_t n_due) {
         return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot + r.count - 1,
                      p.head < store->n_heads() ? store->length(p.head) : 0);
   }
+  if (!io_ && n_due > 0) move_due(store, n_due);
+  if (!io_) return ok_status();
   ORRERY_TRY(start());
   for (size_t i = 0; i < n_due; ++i)
     while (pending_[i].n_placed < pending_[i].count) ORRERY_TRY(place_next(store, &pending_[i]));

@@ -8,7 +8,9 @@
 // The data's way: add() takes the list; its tokens go over the I/O thread, in chunks of at most half the staging
 // ring, as room appears; apply() writes what is in the ring to the slots, in the order in which refreshes become
 // visible, and lets the next chunks in.  Link and ring carry the reservoir's own bytes; where the store's KV type is
-// another, apply() converts.  Nothing allocates after make(), except an error's text.
+// another, apply() converts.  Without an I/O thread there is no ring either: the reservoir is memory that the backend reads where it
+// lies, and apply() moves everything that has become visible at once, on all of the backend's threads.
+// Nothing allocates after make(), except an error's text.
 #pragma once
 
 #include <cstdint>
@@ -42,13 +44,14 @@ class Refills {
   // Of what was written to slots; bytes as they came over the link.
   struct Stats {
     uint64_t tokens = 0, bytes = 0, requests = 0;
-    uint64_t transfer_us = 0;      // on the link
+    uint64_t transfer_us = 0;      // on the link; or that apply() took to move it
     uint64_t stall_us = 0;         // that apply() waited
     double hidden() const;         // 1 - stall / transfer; 1 where nothing was transferred
   };
 
   // For at most max_pending replacements at once (a store's n_slots() is always enough), in the reservoir's format,
-  // through a ring of staging_tokens (at least 2, and twice the longest replacement) taken from the arena. I/O thread, backend and arena outlive it.
+  // through a ring of staging_tokens (at least 2, and twice the longest replacement) taken from the arena. I/O thread (null: the
+  // reservoir is the device's memory), backend and arena outlive it.
   // Where low_rank is given, V alone is fetched, and K rebuilt by it, which outlives it too; then only tokens that have rows.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
                                                uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr);
@@ -95,8 +98,10 @@ class Refills {
   void place(HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from);
   Status place_next(HeadStore* store, Pending* refresh);
   Status place_due(HeadStore* store, size_t n_due);
+  void move_due(HeadStore* store, size_t n_due);
+  void rebuild_due(HeadStore* store, const Pending& refresh);
 
-  IoThread* io_;
+  IoThread* io_;                         // or null
   Backend* backend_;
   KvFormat format_;
   LowRank* low_rank_;                    // or null

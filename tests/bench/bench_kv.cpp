@@ -7,8 +7,10 @@
 //   load=map     weights where the file is mapped, or read into memory (read), whose pages are larger
 //
 // KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Policies take turns,
-// a block of steps each, and each figure is the median of `repeat` blocks; the floor is what a step cannot do without,
-// weights and resident KV, over the rate at which the same threads merely read memory, measured behind each block.
+// a block of steps each, and each figure is the median of `repeat` blocks.  What a step cannot do without are weights, the KV that it
+// attends to, what it looks for tokens in (digests, rows of low-rank keys, keys), and what it fetches, which is read once and written
+// once; each as the session has counted it.  `of floor` is a step's time over that of these bytes at the rate at which the same threads
+// merely read memory, measured behind each block; `of read` the share of that rate that weights and resident KV come to.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -105,8 +107,20 @@ struct Settings {
 struct Contender {
   std::string policy;
   std::unique_ptr<engine::Session> session;
-  std::vector<double> times, shares;   // of each block: seconds a step, and of the floor
+  std::vector<double> times, shares, floors;   // of each block: seconds a step; of the rate of reading; of the floor
+  std::vector<double> attended, searched, fetched;   // bytes a step
 };
+
+// What a session's steps have read and fetched so far; of full attention's, which counts nothing, all that is there.
+struct Bytes {
+  double attended = 0, searched = 0, fetched = 0;
+};
+Bytes bytes_so_far(const engine::Session& session, double steps) {
+  const engine::Resident* r = session.resident();
+  if (!r) return {static_cast<double>(session.kv_used_bytes()) * steps, 0, 0};
+  const engine::Resident::Reads reads = r->reads();
+  return {static_cast<double>(reads.kv), static_cast<double>(reads.searched + reads.rebuilt), static_cast<double>(r->refill_stats().bytes)};
+}
 
 void run(const std::string& path, const Settings& settings) {
   engine::RuntimeOptions options;
@@ -134,8 +148,8 @@ void run(const std::string& path, const Settings& settings) {
       (tied ? 0 : static_cast<uint64_t>(table.n_rows) * row_bytes(table.type, static_cast<uint64_t>(table.n_cols)));
   std::printf("%s, %s (%s), %d threads; weights read by a step: %.0f MB; link %.1f GB/s\n", path.c_str(), info.name,
               info.path, info.n_threads, static_cast<double>(weights) / 1e6, settings.number("link") / 1e9);
-  std::printf("%8s  %-48s %8s %8s %9s %9s %7s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB",
-              "floor GB/s", "of read", "checks", "triggers", "hidden");
+  std::printf("%8s  %-48s %8s %8s %9s %9s %9s %9s %7s %8s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB", "attended",
+              "searched", "fetched", "of read", "of floor", "checks", "triggers", "hidden");
   for (const std::string& length : split(settings.values.at("contexts"), ',')) {
     const uint32_t n = static_cast<uint32_t>(std::atoi(length.c_str()));
     std::vector<Contender> contenders;
@@ -152,13 +166,14 @@ void run(const std::string& path, const Settings& settings) {
         wishes.kv_share = settings.number("budget");
         wishes.head_profile = profile;
       }
-      contenders.push_back({policy, unwrap(engine::Session::open(model, wishes)), {}, {}});
+      contenders.push_back({policy, unwrap(engine::Session::open(model, wishes)), {}, {}, {}, {}, {}, {}});
       std::vector<int32_t> prompt(n);
       for (uint32_t i = 0; i < n; ++i) prompt[i] = static_cast<int32_t>(300 + i * 7919 % 30000);
       unwrap(contenders.back().session->assume_prompt(prompt, fill_page));
     }
     for (int block = 0; block <= repeat; ++block)   // the first does not count: it settles
       for (Contender& c : contenders) {
+        const Bytes before = bytes_so_far(*c.session, 0);
         const uint64_t start = now_us();
         for (int i = 0; i < steps; ++i) {
           c.session->push_generated(static_cast<int32_t>(300 + i));
@@ -167,6 +182,12 @@ void run(const std::string& path, const Settings& settings) {
         const double step = static_cast<double>(now_us() - start) * 1e-6 / steps;
         const double read = rate.measure();
         if (block == 0) continue;
+        const Bytes after = bytes_so_far(*c.session, steps);
+        c.attended.push_back((after.attended - before.attended) / steps);
+        c.searched.push_back((after.searched - before.searched) / steps);
+        c.fetched.push_back((after.fetched - before.fetched) / steps);
+        const double bytes = static_cast<double>(weights) + c.attended.back() + c.searched.back() + 2 * c.fetched.back();
+        c.floors.push_back(step * read / bytes);
         c.times.push_back(step);
         c.shares.push_back(static_cast<double>(weights + c.session->kv_used_bytes()) / step / read);
       }
@@ -175,14 +196,16 @@ void run(const std::string& path, const Settings& settings) {
       const uint64_t kv = c.session->kv_used_bytes();
       policy::Report report;
       kv::Refills::Stats refills;
-      if (c.session->resident()) report = c.session->resident()->report(), refills = c.session->resident()->refill_stats();
-      std::printf("%8u  %-48s %8.2f %8.2f %9.1f %9.2f %6.1f%% %9llu %9llu %6.1f%%  (%.1f MB refilled, %.1f ms on the link, %.1f ms stalled)\n",
-                  n, c.policy.c_str(), step * 1e3, 1 / step, static_cast<double>(kv) / 1e6,
-                  static_cast<double>(weights + kv) / step / 1e9, 100 * median(c.shares),
-                  static_cast<unsigned long long>(report.n_checks),
-                  static_cast<unsigned long long>(report.n_triggers), 100 * refills.hidden(),
-                  static_cast<double>(refills.bytes) / 1e6, static_cast<double>(refills.transfer_us) / 1e3,
-                  static_cast<double>(refills.stall_us) / 1e3);
+      double settle_ms = 0;
+      if (const engine::Resident* r = c.session->resident())
+        report = r->report(), refills = r->refill_stats(), settle_ms = static_cast<double>(r->settle_us()) / 1e3;
+      std::printf("%8u  %-48s %8.2f %8.2f %9.1f %9.1f %9.1f %9.1f %6.1f%% %8.2f %9llu %9llu %6.1f%%  (%.1f MB refilled, %.1f ms on the link, "
+                  "%.1f ms stalled; settled %llu times, %.1f ms in all)\n",
+                  n, c.policy.c_str(), step * 1e3, 1 / step, static_cast<double>(kv) / 1e6, median(c.attended) / 1e6, median(c.searched) / 1e6,
+                  median(c.fetched) / 1e6, 100 * median(c.shares), median(c.floors), static_cast<unsigned long long>(report.n_checks),
+                  static_cast<unsigned long long>(report.n_triggers), 100 * refills.hidden(), static_cast<double>(refills.bytes) / 1e6,
+                  static_cast<double>(refills.transfer_us) / 1e3, static_cast<double>(refills.stall_us) / 1e3,
+                  static_cast<unsigned long long>(report.n_settled), settle_ms);
       std::fflush(stdout);
     }
   }

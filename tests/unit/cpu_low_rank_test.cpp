@@ -128,7 +128,7 @@ struct Shape {
   int32_t dim, rank;
   Rope rope;
 };
-const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}}, {32, 32, {true, 32, 1.0f}}, {80, 7, {false, 40, 1.19f}}, {128, 48, {true, 64, 1.0f}}};
+const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}}, {32, 32, {true, 32, 1.0f}}, {80, 7, {false, 40, 1.19f}}, {128, 48, {true, 64, 1.0f}}, {64, 90, {false, 64, 1.3f}}};
 const Rope kNoRope{false, 0, 1.0f};
 bool stores(KvType type, int32_t dim) { return type == KvType::f32 || type == KvType::f16 || dim % 32 == 0; }
 
@@ -252,7 +252,21 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
                           run.values ? Ptr<const std::byte>{values.ptr().address + static_cast<uint64_t>(n) * layer.kv.vector_bytes()} : Ptr<const std::byte>{}});
           n += run.count;
         }
-        rig->rebuild_keys(layer.keys, kHead, slot_type, runs);
+        // By angles of their own, or by what their pages and places in them are turned by.
+        LowRankKeys keys = layer.keys;
+        const size_t half = static_cast<size_t>(shape.rope.n_rot) / 2, n_pages = kTokens / kPageTokens + 1;
+        Guarded<float> turns((n_pages + kPageTokens) * 2 * half);
+        if ((static_cast<int>(type) + static_cast<int>(slot_type)) % 2 == 0) {
+          for (size_t row = 0; row < n_pages + kPageTokens; ++row)
+            for (size_t i = 0; i < half; ++i) {
+              const double position = static_cast<double>(row < n_pages ? row * kPageTokens : row - n_pages);
+              const double angle = position * static_cast<double>(keys.rope.inverse_frequency[i]), by = row < n_pages ? static_cast<double>(keys.rope.magnitude) : 1.0;
+              turns.data()[(2 * row) * half + i] = static_cast<float>(std::cos(angle) * by);
+              turns.data()[(2 * row + 1) * half + i] = static_cast<float>(std::sin(angle) * by);
+            }
+          keys.page_turns = turns.ptr(), keys.turns = turns.ptr() + n_pages * 2 * half;
+        }
+        rig->rebuild_keys(keys, kHead, slot_type, runs);
         const double tolerance = slot_type == KvType::f32 ? 1e-5 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .13;
         n = 0;
         for (const auto& run : kRuns)

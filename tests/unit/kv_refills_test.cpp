@@ -70,6 +70,13 @@ class Bench {
     return refills.ok() ? std::move(refills).value() : nullptr;
   }
 
+  // Of a reservoir that is the device's memory.
+  std::unique_ptr<Refills> make_direct(uint64_t max_tokens = 1000) {
+    auto refills = Refills::make(nullptr, &backend_, device_.get(), format_, max_tokens, 16);
+    EXPECT_TRUE(refills.ok());
+    return refills.ok() ? std::move(refills).value() : nullptr;
+  }
+
   // n replacements at different slots of a head, sometimes neighbours in the reservoir.
   std::vector<Replacement> draw(Random* random, size_t n) const {
     std::vector<Replacement> what;
@@ -374,6 +381,53 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   bench.expect(1, what);
   ASSERT_TRUE(refills->apply(bench.store.get(), 4).ok());
   bench.check();
+}
+
+// Without a thread nothing is under way: what is due comes from the pages as they are then, single tokens and runs of them, also
+// more than go at once; what is not due does not.
+TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    Bench bench(type);
+    const auto refills = bench.make_direct();
+    Random random(31);
+    uint64_t n_tokens = 0, n_refreshes = 0;
+    const auto ask = [&](uint32_t head, size_t n, uint64_t step) {
+      const auto what = bench.draw(&random, n);
+      EXPECT_TRUE(refills->add(bench.table(), head, what, step).ok());
+      n_tokens += n, n_refreshes += n > 0;
+      return what;
+    };
+    const auto later = ask(0, 12, 50);
+    for (uint64_t step = 1; step < 50; ++step) {
+      for (uint32_t head = 1; head < bench.n_heads(); ++head) bench.expect(head, ask(head, random.below(kSlots + 1), step));
+      if (step % 7 == 0) refills->recall();
+      ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+      bench.check();
+      if (HasFatalFailure()) return;
+      ASSERT_EQ(refills->pending().size(), 1u);
+    }
+    // The first page becomes another one, with other bytes.
+    std::memset(MemoryBackend::at({bench.table().view().pages[0]}), 0x55, bench.format().page_bytes());
+    for (uint32_t head = 0; head < bench.n_heads(); ++head)
+      bench.store->fill(bench.backend(), bench.table(), head, {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
+    bench.expect(0, later);
+    ASSERT_TRUE(refills->apply(bench.store.get(), 50).ok());
+    bench.check();
+    EXPECT_EQ(refills->stats().tokens, n_tokens);
+    EXPECT_EQ(refills->stats().bytes, n_tokens * bench.format().token_bytes());
+    EXPECT_EQ(refills->stats().requests, n_refreshes);
+    EXPECT_EQ(refills->stats().stall_us, refills->stats().transfer_us);
+    // A slot that there is not: all is forgotten, and nothing has changed.
+    ASSERT_TRUE(refills->add(bench.table(), 1, std::vector<Replacement>{{3, 7}}, 51).ok());
+    ASSERT_TRUE(refills->add(bench.table(), 2, std::vector<Replacement>{{kSlots, 7}}, 51).ok());
+    EXPECT_EQ(refills->apply(bench.store.get(), 51).code(), Code::invalid_argument);
+    EXPECT_TRUE(refills->pending().empty());
+    bench.check();
+    ask(3, 5, 60);
+    refills->drop();
+    ASSERT_TRUE(refills->apply(bench.store.get(), 60).ok());
+    bench.check();
+  }
 }
 
 // Parts of pages are fetched whole, however the ring cuts a refresh.
