@@ -267,6 +267,16 @@ struct KeyWeightsJob : KeysJob {
   float* out = nullptr;              // (n_positions, n_heads / n_kv_heads, n_keys), or (n_keys): host memory
 };
 
+// Asks for what key_weights() would give, query head by query head as the mean of the positions plus gamma times the unbiased variance
+// (of a single one: 0), of the first n_measured of the keys. What these come to, summed over query heads and keys: the entropies
+// -a log(a) of all weights, and the variances.
+struct KeyMomentsJob : KeysJob {
+  int32_t n_measured = 0;            // at most n_keys
+  double gamma = 0;
+  float* out = nullptr;              // (n_heads / n_kv_heads, n_measured), host memory
+  double *entropy = nullptr, *variance = nullptr;   // one number each, likewise
+};
+
 // The most that any step will ask for: sizes the scratch memory once.
 struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
@@ -295,6 +305,7 @@ struct BackendInfo {
   bool unified_memory = false;            // device addresses are host addresses
   uint64_t device_bytes = 0;              // that an arena may take now; 0: the device's memory is the host's
   bool leaves_weights = false;            // HeadView::left and KeysJob::left are used; else they are passed over
+  bool makes_moments = false;             // key_moments() is there
 };
 
 class Backend {
@@ -387,6 +398,8 @@ class Backend {
   virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
   // Between steps: the weights of each job's queries. The work is as if each job stood alone.
   virtual void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) = 0;
+  // Between steps, where BackendInfo::makes_moments says so: weights that nobody sees. At most 64 positions.
+  virtual void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) { (void)jobs, (void)shape; }
 
   // Between steps: out (width, width), host memory, = what the first n_tokens' keys' dimensions come to with each other, summed over
   // the tokens. Both halves are there. sums (width), or null: the dimensions alone. `rows` and `basis` are not looked at.

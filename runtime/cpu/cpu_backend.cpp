@@ -100,7 +100,7 @@ class CpuBackend final : public Backend {
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool)
       : kernels_(kernels), pool_(std::move(pool)) {}
 
-  BackendInfo info() const override { return {"cpu", kernels_.name, pool_->n_threads(), true, 0, true}; }
+  BackendInfo info() const override { return {"cpu", kernels_.name, pool_->n_threads(), true, 0, true, true}; }
 
   Status reserve_arena(uint64_t bytes) override {
     ORRERY_ASSIGN(arena_, os::Region::allocate(bytes));
@@ -165,6 +165,7 @@ class CpuBackend final : public Backend {
   void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
+  void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
@@ -497,6 +498,12 @@ void CpuBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape
 void CpuBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
   pool_->begin_burst();
   cpu::key_weights(jobs, shape, keys_work());
+  pool_->end_burst();
+}
+
+void CpuBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
+  pool_->begin_burst();
+  cpu::key_moments(jobs, shape, keys_work());
   pool_->end_burst();
 }
 

@@ -131,11 +131,13 @@ struct KeyWeightsTask {
   float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0; products: no more
   float* units[kQueryTile];     // (tiles) each
   float* sums[kQueryTile];      // (tiles) each: of out
+  float* logs[kQueryTile];      // (tiles) each: of out log2(out)
   int64_t ends[kQueryTile];     // keys from here on weigh nothing for the query
   int32_t n_queries;            // at most kQueryTile
   int64_t first_key, last_key;  // first_key at the start of a tile
   float scale;
   bool bounds;                  // q k is the sum of max(q K, q V) over the dimensions (KeysShape)
+  bool with_logs = false;       // logs are wanted
   bool products;                // out = scale * q k, -infinity for a NaN; units, sums and ends are not looked at
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
@@ -152,6 +154,19 @@ struct ScoresTask {
   KeyScoring scoring;  // pool_width at most kMostPooled
   float* shares;       // (n_rows, tiles) `tile_stride` apart: scratch
   float* out;          // (n)
+};
+
+// Such weights of one query head at some positions: each key's mean over them, plus gamma times its unbiased variance (of one position: 0).
+struct MomentsTask {
+  const float* rows;   // (n_rows, n) `stride` apart, whole tiles; from the first key on, which is at the start of a tile
+  int64_t stride;
+  const float* shares; // (n_rows, tiles) `tile_stride` apart: what each tile's weights are worth
+  int64_t tile_stride;
+  int32_t n_rows;      // at most kQueryTile
+  int64_t n;
+  float gamma;
+  float* out;          // (n)
+  float* variances;    // (tiles): the sums of the variances
 };
 
 // Low-rank keys (LowRankKeys), on rows of floats that are zeros from `width` to whole vectors.
@@ -216,6 +231,9 @@ struct Kernels {
   void (*widen)(const float* x, float* low, float* high, int32_t n);
   void (*key_weights)(const KeyWeightsTask& task);
   void (*key_scores)(const ScoresTask& task);
+  // What each tile's weights are worth in the softmax of a row, by its n_tiles units and sums.
+  void (*tile_shares)(const float* units, const float* sums, int64_t n_tiles, float* shares);
+  void (*key_moments)(const MomentsTask& task);
   void (*add_gram)(const GramTask& task);
   void (*project_keys)(const ProjectTask& task);
   void (*rebuild_keys)(const RebuildTask& task);

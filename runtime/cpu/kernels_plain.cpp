@@ -174,6 +174,8 @@ const Kernels kPlainKernels = {
     plain_widen,
     plain_key_weights,
     plain_key_scores,
+    plain_tile_shares,
+    plain_key_moments,
     plain_add_gram,
     plain_project_keys,
     plain_rebuild_keys,

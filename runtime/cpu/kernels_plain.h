@@ -14,6 +14,8 @@ int64_t plain_attend_scratch_bytes(int32_t head_dim);
 void plain_widen(const float* x, float* low, float* high, int32_t n);
 void plain_key_weights(const KeyWeightsTask& task);
 void plain_key_scores(const ScoresTask& task);
+void plain_tile_shares(const float* units, const float* sums, int64_t n_tiles, float* shares);
+void plain_key_moments(const MomentsTask& task);
 void plain_add_gram(const GramTask& task);
 void plain_project_keys(const ProjectTask& task);
 void plain_rebuild_keys(const RebuildTask& task);

@@ -71,6 +71,9 @@ void plain_key_weights(const KeyWeightsTask& t) {
     for (int32_t i = 0; i < t.n_queries && !t.products; ++i) {
       float* out = t.out[i] + at;
       plain_weigh_tile(out, std::clamp<int64_t>(t.ends[i] - start, 0, n), out, &t.units[i][tile], &t.sums[i][tile]);
+      if (!t.with_logs) continue;
+      t.logs[i][tile] = 0;
+      for (int64_t k = 0; k < n; ++k) t.logs[i][tile] += out[k] > 0 ? out[k] * std::log2(out[k]) : 0.0f;
     }
   }
 }
@@ -94,6 +97,27 @@ void plain_key_scores(const ScoresTask& t) {
     }
   }
   for (int64_t i = 0; i < t.n && !t.scoring.max_of_group; ++i) t.out[i] /= static_cast<float>(t.n_rows);
+}
+
+void plain_tile_shares(const float* units, const float* sums, int64_t n_tiles, float* shares) {
+  find_shares(nullptr, units, sums, n_tiles * kPageTokens, shares);
+}
+
+void plain_key_moments(const MomentsTask& t) {
+  for (int64_t first = 0; first < t.n; first += kPageTokens) {
+    const int64_t tile = first / kPageTokens;
+    float& variances = t.variances[tile] = 0;
+    for (int64_t key = first; key < std::min(t.n, first + kPageTokens); ++key) {
+      const auto at = [&](int32_t r) { return t.rows[r * t.stride + key] * t.shares[r * t.tile_stride + tile]; };
+      float mean = 0, variance = 0;
+      for (int32_t r = 0; r < t.n_rows; ++r) mean += at(r);
+      mean /= static_cast<float>(t.n_rows);
+      for (int32_t r = 0; r < t.n_rows; ++r) variance += (at(r) - mean) * (at(r) - mean);
+      variance /= static_cast<float>(std::max(t.n_rows - 1, 1));
+      variances += variance;
+      t.out[key] = mean + t.gamma * variance;
+    }
+  }
 }
 
 void plain_add_gram(const GramTask& t) {

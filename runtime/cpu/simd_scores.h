@@ -35,10 +35,12 @@ void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next
   }
 }
 
-// A tile's scores y of one query, `n` of them of keys that it sees (none if less than 0), become weights (KeyWeightsTask).
-void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum) {
+// A tile's scores y of one query, `n` of them of keys that it sees (none if less than 0), become weights (KeyWeightsTask). kLogs: log2 of a
+// weight is what it was made of, y - unit.
+template <bool kLogs>
+void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum, float* log) {
   constexpr int kVectors = kTile / V::kLanes;
-  V::F y[kVectors], largest = V::set(-kInfinity), total = V::zero();
+  V::F y[kVectors], largest = V::set(-kInfinity), total = V::zero(), logs = V::zero();
   for (int i = 0; i < kVectors; ++i) {
     const int left = n - i * V::kLanes;
     y[i] = V::load(scores + i * V::kLanes);
@@ -51,7 +53,9 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum)
     const V::F x = V::max(weight_of(y[i], base), V::zero());  // NaN weighs nothing
     V::store(out + i * V::kLanes, x);
     total = V::add(total, x);
+    if (kLogs) logs = V::fma(x, V::max(V::sub(y[i], base), V::set(-126.0f)), logs);   // of what weighs nothing 0, NaN too
   }
+  if (kLogs) *log = V::sum(logs);
   alignas(64) float lanes[V::kLanes];
   V::store(lanes, base);
   *unit = lanes[0];
@@ -105,8 +109,9 @@ void weights_of(const KeyWeightsTask& t) {
         continue;
       }
       const int64_t seen = t.ends[i] - start;
-      weigh_tile(s.scores + i * kTile, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile,
-                 t.sums[i] + at / kTile);
+      const auto weigh = t.with_logs ? weigh_tile<true> : weigh_tile<false>;
+      weigh(s.scores + i * kTile, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile, t.sums[i] + at / kTile,
+            t.with_logs ? t.logs[i] + at / kTile : nullptr);
     }
   }
 }
@@ -166,6 +171,53 @@ void find_shares(const float* row, const float* units, const float* sums, int64_
   }
   const float inverse = factor / V::sum(total);
   for (int64_t i = 0; i < n_tiles; ++i) shares[i] *= inverse;
+}
+
+void tile_shares(const float* units, const float* sums, int64_t n_tiles, float* shares) {
+  find_shares(nullptr, units, sums, n_tiles * kTile, 1.0f, shares);
+}
+
+// A tile at a time: its weights, times their shares, stay in the first-level cache until they have met their means.
+void key_moments(const MomentsTask& t) {
+  constexpr int kVectors = kTile / V::kLanes;
+  alignas(64) float room[kQueryTile * kTile];
+  const V::F each = V::set(1.0f / static_cast<float>(t.n_rows)), of_variance = V::set(t.n_rows > 1 ? 1.0f / static_cast<float>(t.n_rows - 1) : 0.0f);
+  for (int64_t first = 0; first < t.n; first += kTile) {
+    const int64_t tile = first / kTile;
+    V::F mean[kVectors], variance[kVectors], sum = V::zero();
+    for (V::F& x : mean) x = V::zero();
+    for (V::F& x : variance) x = V::zero();
+    for (int32_t r = 0; r < t.n_rows; ++r) {
+      const float* row = t.rows + r * t.stride + first;
+      const V::F share = V::set(t.shares[r * t.tile_stride + tile]);
+      ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) {
+        const V::F x = V::mul(V::load(row + i * V::kLanes), share);
+        V::store(room + r * kTile + i * V::kLanes, x);
+        mean[i] = V::add(mean[i], x);
+      }
+    }
+    for (V::F& x : mean) x = V::mul(x, each);
+    for (int32_t r = 0; r < t.n_rows; ++r)
+      ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) {
+        const V::F x = V::sub(V::load(room + r * kTile + i * V::kLanes), mean[i]);
+        variance[i] = V::fma(x, x, variance[i]);
+      }
+    for (int i = 0; i < kVectors; ++i) {
+      const int64_t at = first + i * V::kLanes, left = t.n - at;
+      if (left <= 0) break;
+      variance[i] = V::mul(variance[i], of_variance);
+      const V::F x = V::fma(V::set(t.gamma), variance[i], mean[i]);
+      if (left < V::kLanes) {
+        V::store_part(t.out + at, x, static_cast<int>(left));
+        V::store(room, variance[i]);
+        variance[i] = V::load_part(room, static_cast<int>(left));   // of keys that are measured alone
+      } else {
+        V::store(t.out + at, x);
+      }
+      sum = V::add(sum, variance[i]);
+    }
+    t.variances[tile] = V::sum(sum);
+  }
 }
 
 // How a row's scores meet those that are there.

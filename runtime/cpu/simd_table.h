@@ -29,6 +29,8 @@ constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = m
       widen,
       key_weights,
       key_scores,
+      tile_shares,
+      key_moments,
       add_gram,
       project_keys,
       rebuild_keys,

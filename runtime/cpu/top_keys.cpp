@@ -1,6 +1,7 @@
 #include "runtime/cpu/top_keys.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -38,19 +39,34 @@ struct Part {
   int32_t entry;         // its first in the batch
 };
 
+// The job's `i`-th position's: (group, head_dim).
+const float* query_of(const KeysJob& job, const KeysShape& shape, int32_t i) {
+  const uint64_t group = static_cast<uint64_t>(shape.n_heads / shape.kv.n_kv_heads), dim = static_cast<uint64_t>(shape.kv.head_dim);
+  const uint64_t width = shape.queries.stride > 0 ? static_cast<uint64_t>(shape.queries.stride) : static_cast<uint64_t>(shape.n_heads) * dim;
+  const uint64_t row = static_cast<uint64_t>(job.layer) * static_cast<uint64_t>(shape.queries.n_rows) +
+                       static_cast<uint64_t>((job.first_position + i - shape.queries.first) % shape.queries.n_rows);
+  return reinterpret_cast<const float*>(shape.queries.data.address) + row * width + static_cast<uint64_t>(job.kv_head) * group * dim;
+}
+
+KeyWeightsTask task_of(const KeysJob& job, const KeysShape& shape, const KeysWork& work, int64_t first_key, int64_t last_key, int32_t thread) {
+  KeyWeightsTask task;
+  task.kv = {shape.kv.type, shape.kv.head_dim, job.tiles, job.offset, shape.kv.vector_bytes(), shape.keys_alone};
+  task.first_key = first_key;
+  task.last_key = last_key;
+  task.scale = shape.scale;
+  task.bounds = shape.bounds;
+  task.products = shape.products;
+  task.scratch = work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes;
+  task.n_queries = 0;
+  return task;
+}
+
 // Batch by batch: its queries' weights are computed, and use(parts, n_entries) goes on with them. A causal query sees no key
 // behind its own position.
 template <class Job, class Use>
 void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, const KeysWork& work, const Use& use) {
   const TopKeysScratch& scratch = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads, dim = shape.kv.head_dim;
-  const uint64_t q_floats = static_cast<uint64_t>(shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * dim);
-  const auto query = [&](const Job& job, int32_t i) {
-    const uint64_t row = static_cast<uint64_t>(job.layer) * static_cast<uint64_t>(shape.queries.n_rows) +
-                         static_cast<uint64_t>((job.first_position + i - shape.queries.first) % shape.queries.n_rows);
-    return reinterpret_cast<const float*>(shape.queries.data.address) + row * q_floats +
-           static_cast<uint64_t>(job.kv_head) * static_cast<uint64_t>(group) * static_cast<uint64_t>(dim);
-  };
   size_t next_job = 0;
   int32_t next_position = 0;
   while (next_job < jobs.size()) {
@@ -77,20 +93,12 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       const int64_t first = item % stretches * kKeysPerItem;
       const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
       if (first >= last || part.job->left.data) return;
-      KeyWeightsTask task;
-      task.kv = {shape.kv.type, dim, part.job->tiles, part.job->offset, shape.kv.vector_bytes(), shape.keys_alone};
-      task.first_key = first;
-      task.last_key = last;
-      task.scale = shape.scale;
-      task.bounds = shape.bounds;
-      task.products = shape.products;
-      task.scratch = work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes;
-      task.n_queries = 0;
+      KeyWeightsTask task = task_of(*part.job, shape, work, first, last, thread);
       for (int32_t i = 0; i < part.count; ++i)
         for (int32_t g = 0; g < group; ++g) {
           const WeightRows rows = scratch.rows(work.base, part.entry + i);
           const int64_t tile = g * rows.tile_stride + first / kPageTokens;
-          task.q[task.n_queries] = query(*part.job, part.first + i) + static_cast<int64_t>(g) * dim;
+          task.q[task.n_queries] = query_of(*part.job, shape, part.first + i) + static_cast<int64_t>(g) * dim;
           task.out[task.n_queries] = rows.weights + g * rows.stride + first;
           task.units[task.n_queries] = rows.units + tile;
           task.sums[task.n_queries] = rows.sums + tile;
@@ -120,6 +128,7 @@ TopKeysScratch::TopKeysScratch(int32_t max_keys, int32_t group) : group_(group) 
   tile_stride_ = static_cast<int64_t>(align_up(static_cast<uint64_t>(div_up(max_keys, kPageTokens)), 16));
   const int64_t floats = (group_ + 2) * stride_ + 3 * group_ * tile_stride_;
   entry_bytes_ = static_cast<uint64_t>(floats) * sizeof(float);
+  moments_bytes_ = static_cast<uint64_t>(kQueryTile * (stride_ + 5 * tile_stride_)) * sizeof(float);
 }
 
 namespace {
@@ -285,6 +294,90 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       for (int64_t j = first; j < last; ++j) out[j] /= static_cast<float>(job.n_positions);
     });
   });
+}
+
+namespace {
+
+// The sum over a row's first n keys of -a log(a), a the weights times their tiles' shares: log2(a) is that of the weight, its tile's unit
+// and what is the same for all of the row. `key`: where a weight stands.
+template <class Key>
+double entropy_of_row(const float* units, const float* sums, const float* logs, const float* shares, int64_t n_tiles, int64_t n, const Key& key) {
+  float unit = 0, share = 0;   // of the tile that is worth most
+  for (int64_t tile = 0; tile < n_tiles; ++tile)
+    if (sums[tile] > 0 && (share == 0 || units[tile] > unit)) unit = units[tile], share = shares[tile];
+  if (share == 0) return 0;    // nothing weighs anything
+  const double log_share = std::log2(static_cast<double>(share));
+  double sum = 0;
+  for (int64_t tile = 0; tile * kPageTokens < n; ++tile) {
+    if (!(shares[tile] > 0)) continue;
+    double own = static_cast<double>(sums[tile]), own_logs = static_cast<double>(logs[tile]);
+    if (n < (tile + 1) * kPageTokens) {
+      own = own_logs = 0;
+      for (int64_t i = tile * kPageTokens; i < n; ++i) {
+        const auto x = static_cast<double>(*key(i));
+        own += x, own_logs += x > 0 ? x * std::log2(x) : 0;
+      }
+    }
+    sum += static_cast<double>(shares[tile]) * (own_logs + own * (static_cast<double>(units[tile] - unit) + log_share));
+  }
+  return -std::log(2.0) * sum;
+}
+
+// Of the query heads [first_head, first_head + n_heads) of the job's group: weights, what their tiles are worth, moments.
+void add_moments(const KeyMomentsJob& job, const KeysShape& shape, const KeysWork& work, int32_t first_head, int32_t n_heads) {
+  using Tiles = TopKeysScratch::Tiles;
+  const TopKeysScratch& s = work.scratch;
+  const int32_t n_rows = job.n_positions, n_queries = n_heads * n_rows;   // a head's rows side by side
+  const int64_t stretches = div_up<int64_t>(job.n_keys, kKeysPerItem), n_tiles = div_up<int64_t>(job.n_keys, kPageTokens);
+  const auto tiles = [&](Tiles what, int64_t query) { return s.tiles(work.base, what, query); };
+  const auto width = [&](int64_t first) { return std::min<int64_t>(kKeysPerItem, n_tiles * kPageTokens - first); };
+  const auto row = [&](int64_t query, int64_t first) { return s.stretch(work.base, first) + query * width(first); };
+  work.pool->run(stretches, [&](int64_t stretch, int32_t thread) {
+    const int64_t first = stretch * kKeysPerItem, tile = first / kPageTokens;
+    KeyWeightsTask task = task_of(job, shape, work, first, std::min<int64_t>(first + kKeysPerItem, job.n_keys), thread);
+    task.with_logs = true;
+    for (int32_t i = 0; i < n_queries; ++i) {
+      const int32_t position = i % n_rows;
+      task.q[i] = query_of(job, shape, position) + int64_t{first_head + i / n_rows} * shape.kv.head_dim;
+      task.out[i] = row(i, first);
+      task.units[i] = tiles(Tiles::units, i) + tile;
+      task.sums[i] = tiles(Tiles::sums, i) + tile;
+      task.logs[i] = tiles(Tiles::logs, i) + tile;
+      task.ends[i] = int64_t{job.first_position} + position + 1;
+    }
+    task.n_queries = n_queries;
+    work.kernels.key_weights(task);
+  });
+  double entropies[kQueryTile];
+  work.pool->run(n_queries, [&](int64_t i, int32_t) {
+    const float *units = tiles(Tiles::units, i), *sums = tiles(Tiles::sums, i);
+    float* shares = tiles(Tiles::shares, i);
+    work.kernels.tile_shares(units, sums, n_tiles, shares);
+    const auto key = [&](int64_t k) { return row(i, k / kKeysPerItem * kKeysPerItem) + k % kKeysPerItem; };
+    entropies[i] = entropy_of_row(units, sums, tiles(Tiles::logs, i), shares, n_tiles, job.n_measured, key);
+  });
+  for (int32_t i = 0; i < n_queries; ++i) *job.entropy += entropies[i];
+  const int64_t measured = div_up<int64_t>(job.n_measured, kKeysPerItem);
+  work.pool->run(measured * n_heads, [&](int64_t item, int32_t) {
+    const int64_t head = item % n_heads, first = item / n_heads * kKeysPerItem, tile = first / kPageTokens;
+    work.kernels.key_moments({row(head * n_rows, first), width(first), tiles(Tiles::shares, head * n_rows) + tile,
+                              s.tile_stride(), n_rows,
+                              std::min<int64_t>(kKeysPerItem, job.n_measured - first), static_cast<float>(job.gamma),
+                              job.out + (first_head + head) * job.n_measured + first, tiles(Tiles::variances, head) + tile});
+  });
+  for (int32_t head = 0; head < n_heads; ++head)
+    for (int64_t tile = 0; tile * kPageTokens < job.n_measured; ++tile) *job.variance += static_cast<double>(tiles(Tiles::variances, head)[tile]);
+}
+
+}  // namespace
+
+void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape, const KeysWork& work) {
+  const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
+  for (const KeyMomentsJob& job : jobs) {
+    *job.entropy = *job.variance = 0;
+    const int32_t at_once = std::max(1, std::min(group, kQueryTile / job.n_positions));
+    for (int32_t g = 0; g < group; g += at_once) add_moments(job, shape, work, g, std::min(at_once, group - g));
+  }
 }
 
 }  // namespace orrery::cpu

@@ -182,6 +182,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->selected_.reserve(n_context);
   r->jobs_.reserve(n_heads);
   r->weights_jobs_.reserve(n_heads);
+  r->moments_jobs_.reserve(n_heads);
   return r;
 }
 
@@ -309,6 +310,26 @@ Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
   count_searched(weights_jobs_, shape.kv.vector_bytes());
   Backend& backend = model_->runtime().backend();
   backend.key_weights(weights_jobs_, shape);
+  return backend.synchronize();
+}
+
+Status Resident::key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) {
+  Backend& backend = model_->runtime().backend();
+  if (!backend.info().makes_moments) return Heads::key_moments(queries, rows);
+  moments_jobs_.clear();
+  for (const policy::MomentsQuery& query : queries) {
+    KeyMomentsJob job;
+    set_keys(query, &job);
+    job.n_measured = static_cast<int32_t>(query.n_measured);
+    job.gamma = query.gamma;
+    job.out = query.out;
+    job.entropy = &query.dispersion->entropy;
+    job.variance = &query.dispersion->variance;
+    moments_jobs_.push_back(job);
+  }
+  const KeysShape shape = keys_shape();
+  count_searched(moments_jobs_, shape.kv.vector_bytes());
+  backend.key_moments(moments_jobs_, shape);
   return backend.synchronize();
 }
 

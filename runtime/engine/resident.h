@@ -134,6 +134,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   uint32_t n_queries() const override { return known_queries(n_tokens_); }
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
   Status key_weights(Span<const policy::WeightsQuery> queries) override;
+  Status key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) override;
   Status top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) override;
   Status scores(Span<const policy::ScoresQuery> queries) override;
   uint32_t group() const override;
@@ -179,6 +180,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::vector<uint32_t> selected_;                 // room for n_context
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;
+  std::vector<KeyMomentsJob> moments_jobs_;
   std::vector<kv::Replacement> misses_;            // room for a head's
   std::vector<RebuiltRun> runs_;
   std::function<Status(uint64_t)> step_fault_;

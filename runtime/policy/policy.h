@@ -6,8 +6,10 @@
 // kSettleAgain, settle() over everything, and on.  Settling may take host memory; what happens for every token does not.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "runtime/policy/drift.h"
 #include "runtime/policy/profile.h"
 #include "runtime/policy/score.h"
+#include "runtime/policy/spread.h"
 
 namespace orrery::policy {
 
@@ -62,6 +65,17 @@ struct WeightsQuery {
   float* out = nullptr;         // (n_positions, query heads of the KV head, n_keys); mean: (n_keys)
 };
 
+// Asks for what the rows of such weights come to, query head by query head: each key's mean over the positions plus gamma times the unbiased
+// variance (of a single one: 0); and what they come to together.
+struct MomentsQuery {
+  uint32_t head = 0;
+  uint32_t first_position = 0, n_positions = 0;   // at least one
+  uint32_t n_keys = 0, n_measured = 0;            // of these the first so many
+  double gamma = 0;
+  float* out = nullptr;         // (query heads of the KV head, n_measured)
+  Dispersion* dispersion = nullptr;
+};
+
 // Heads whose pages are to have digests (Backend::digest), and of how many tokens a page is.
 enum class PageDigest : uint8_t {
   range, deviation, mean,   // largest and smallest value; the middle and the mean deviation; the mean
@@ -102,6 +116,8 @@ class Heads {
   // After settle() only heads that hold all of the keys, in order, may be asked about. rule.pool_first is always so.
   virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;
   virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
+  // Of key_weights(), unless the backend has something quicker; `rows`: memory that it uses then, and may be kept for the next call.
+  virtual Status key_moments(Span<const MomentsQuery> queries, std::vector<float>* rows);
   // Of heads that have digests (Policy::digests), pages that are whole, and have rows where these are low-rank keys. The softmax is over
   // those that are asked about. Layer by layer.
   virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
@@ -133,6 +149,22 @@ class Heads {
   template <class F>
   void each(size_t n, const F& fn) {
     run(n, [](const void* f, int64_t i) { (*static_cast<const F*>(f))(static_cast<size_t>(i)); }, &fn);
+  }
+  // The same of what may fail, or find no memory: the error of the first that has one.
+  template <class F>
+  Status try_each(size_t n, const F& fn) {
+    std::vector<Status> status(n);
+    std::atomic<bool> no_memory{false};
+    each(n, [&](size_t i) {
+      try {
+        status[i] = fn(i);
+      } catch (const std::bad_alloc&) {   // which nobody would catch on another thread
+        no_memory = true;
+      }
+    });
+    if (no_memory) throw std::bad_alloc();
+    for (Status& s : status) ORRERY_TRY(std::move(s));
+    return ok_status();
   }
 
  protected:

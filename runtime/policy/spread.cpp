@@ -89,21 +89,27 @@ Result<std::vector<uint64_t>> count_best(Span<const float> scores, uint64_t n_he
   if (n_heads == 0 || n * n_heads != scores.size() || n_protected > n || n_heads * n_protected > total || total > scores.size())
     return error(Code::invalid_argument, "the best %llu of %zu scores of %llu heads, %llu of each for certain", ull(total),
                  scores.size(), ull(n_heads), ull(n_protected));
-  std::vector<uint64_t> counts(n_heads, n_protected);
-  std::vector<uint32_t> rest;   // scores that are not protected, as indices
+  std::vector<uint64_t> counts(n_heads, n_protected), ends(n_heads);   // of each head's part of `rest`
+  std::vector<float> rest;   // scores that are not protected, head by head
+  rest.reserve(scores.size() - n_heads * n_protected);
   Tokens best;
   for (uint64_t h = 0; h < n_heads; ++h) {
     const Span<const float> own = scores.subspan(h * n, n);
-    std::vector<bool> taken(n);
-    if (n_protected > 0) top_k(own, n_protected, &best);
-    for (const uint32_t key : best) taken[key] = true;
-    for (uint64_t key = 0; key < n; ++key)
-      if (!taken[key]) rest.push_back(static_cast<uint32_t>(h * n + key));
+    top_k_ascending(own, n_protected, &best);
+    auto next = own.begin();
+    for (const uint32_t key : best) {
+      rest.insert(rest.end(), next, own.begin() + key);
+      next = own.begin() + key + 1;
+    }
+    rest.insert(rest.end(), next, own.end());
+    ends[h] = rest.size();
   }
-  const auto better = [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] || (!(scores[a] < scores[b]) && a < b); };
-  const auto end = rest.begin() + static_cast<ptrdiff_t>(total - n_heads * n_protected);
-  if (end != rest.end()) std::nth_element(rest.begin(), end, rest.end(), better);
-  for (auto i = rest.begin(); i != end; ++i) ++counts[*i / n];
+  top_k_ascending(rest, total - n_heads * n_protected, &best);
+  uint64_t head = 0;
+  for (const uint32_t i : best) {
+    while (i >= ends[head]) ++head;
+    ++counts[head];
+  }
   return counts;
 }
 
@@ -185,6 +191,10 @@ void Moments::finish() {
   for (const double e : entropies_) entropy += e;
 }
 
+void Moments::scores(double gamma, Span<float> out) const {
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(mean[i] + gamma * variance[i]);
+}
+
 void Dispersion::add(const Moments& m) {
   entropy += m.entropy;
   for (const double v : m.variance) variance += v;
@@ -194,15 +204,12 @@ double Dispersion::preference(double tau_1, double tau_2) const {
   return std::pow(std::max(entropy, 0.0), 1 / tau_1) * std::pow(variance, 1 / tau_2);
 }
 
-Status steady_scores(const Moments& m, uint64_t n_heads, double gamma, Pooling pooling, uint32_t width, Span<float> out) {
+Status steady_scores(Span<const float> scores, uint64_t n_heads, Pooling pooling, uint32_t width, Span<float> out) {
   const size_t n = out.size();
-  if (m.mean.size() != n_heads * n)
-    return error(Code::invalid_argument, "%zu moments are not %llu query heads of %zu keys", m.mean.size(), ull(n_heads), n);
-  std::vector<float> scores(n_heads * n), pooled(n_heads * n);
-  for (size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<float>(m.mean[i] + gamma * m.variance[i]);
-  for (uint64_t h = 0; h < n_heads; ++h) {
-    ORRERY_TRY(pool1d(Span<const float>(scores).subspan(h * n, n), pooling, width, Span<float>(pooled).subspan(h * n, n)));
-  }
+  if (scores.size() != n_heads * n)
+    return error(Code::invalid_argument, "%zu scores are not those of %llu query heads, %zu keys each", scores.size(), ull(n_heads), n);
+  std::vector<float> pooled(n_heads * n);
+  for (uint64_t h = 0; h < n_heads; ++h) ORRERY_TRY(pool1d(scores.subspan(h * n, n), pooling, width, Span<float>(pooled).subspan(h * n, n)));
   return group_reduce(pooled, static_cast<uint32_t>(n_heads), GroupReduce::mean, out);
 }
 

@@ -55,6 +55,8 @@ struct Moments {
   size_t begin(const WindowRows& x);
   void measure_part(const WindowRows& x, size_t part);
   void finish();
+  // out (n_heads, n) = mean + gamma variance.
+  void scores(double gamma, Span<float> out) const;
 
  private:
   std::vector<double> entropies_;   // of parts
@@ -64,10 +66,11 @@ struct Moments {
 struct Dispersion {
   double entropy = 0, variance = 0;
   void add(const Moments& m);
+  void add(const Dispersion& other) { entropy += other.entropy, variance += other.variance; }
   double preference(double tau_1, double tau_2) const;   // entropy^(1/tau_1) variance^(1/tau_2)
 };
 
-// CAKE: scores (n): for each of n_heads query heads the mean and gamma times the variance, pooled, then the mean over heads.
-Status steady_scores(const Moments& m, uint64_t n_heads, double gamma, Pooling pooling, uint32_t width, Span<float> out);
+// CAKE: scores (n): those of each of n_heads query heads, `scores` (n_heads, n), pooled, then the mean over heads.
+Status steady_scores(Span<const float> scores, uint64_t n_heads, Pooling pooling, uint32_t width, Span<float> out);
 
 }  // namespace orrery::policy

@@ -135,19 +135,28 @@ class WindowPolicy final : public TailedPolicy {
     ORRERY_ASSIGN(const Scores scores, score(heads, n_tokens, w));
     const uint64_t total_old = total - n_compressed * w;
     ORRERY_ASSIGN(const std::vector<uint64_t> of_layers, over_layers(scores, total_old, n_tokens));
-    Tokens best;
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      const Span<const float> layer = scores.of_layer(i, n_kv_heads_);
-      ORRERY_ASSIGN(const std::vector<uint64_t> counts, over_heads(layer, of_layers[i], w));
+    std::vector<std::vector<uint64_t>> counts(layers_.size());
+    const auto allocate = [&](size_t i) {
+      ORRERY_ASSIGN(counts[i], over_heads(scores.of_layer(i, n_kv_heads_), of_layers[i], w));
+      return ok_status();
+    };
+    ORRERY_TRY(heads->try_each(layers_.size(), allocate));
+    size_t first = 0;
+    for (size_t i = 0; i < layers_.size(); ++i)
       for (uint32_t h = 0; h < n_kv_heads_; ++h) {
-        top_k(layer.subspan(size_t{h} * scores.n_old, scores.n_old), counts[h], &best);
-        std::sort(best.begin(), best.end());
-        for (uint32_t p = scores.n_old; p < n_tokens; ++p) best.push_back(p);
-        heads_[size_t{layers_[i]} * n_kv_heads_ + h] = {selected_.size(), static_cast<uint32_t>(best.size())};
-        selected_.insert(selected_.end(), best.begin(), best.end());
+        Head& head = heads_[size_t{layers_[i]} * n_kv_heads_ + h] = {first, static_cast<uint32_t>(counts[i][h]) + w};
+        first += head.n_selected;
       }
-    }
-    return ok_status();
+    selected_.resize(first);
+    return heads->try_each(layers_.size() * n_kv_heads_, [&](size_t i) {
+      const Head& head = heads_[size_t{layers_[i / n_kv_heads_]} * n_kv_heads_ + i % n_kv_heads_];
+      const Span<const float> own = Span<const float>(scores.values).subspan(i * scores.n_old, scores.n_old);
+      Tokens best;
+      top_k_ascending(own, head.n_selected - w, &best);
+      const auto end = std::copy(best.begin(), best.end(), selected_.begin() + static_cast<ptrdiff_t>(head.first));
+      std::iota(end, end + w, scores.n_old);
+      return ok_status();
+    });
   }
 
   // By the last w queries.
@@ -155,41 +164,51 @@ class WindowPolicy final : public TailedPolicy {
     Scores scores;
     const uint32_t n_old = scores.n_old = n_tokens - w;
     scores.values.resize(layers_.size() * n_kv_heads_ * n_old);
-    const bool mean = settings_.score == Score::mean && settings_.layers != Layers::preference;
-    const uint32_t group = heads->group(), n_asked = mean ? n_kv_heads_ : 1;   // all means of a layer, or one head's rows
-    std::vector<float> rows(size_t{n_tokens} * (mean ? n_kv_heads_ : w * group));
-    std::vector<WeightsQuery> queries(n_asked);
+    if (settings_.score == Score::mean && settings_.layers != Layers::preference) {
+      ORRERY_TRY(score_means(heads, n_tokens, w, &scores));
+      return scores;
+    }
+    // Layer by layer: what each query head makes of the keys, and that of a group together.
+    const uint32_t group = heads->group();
+    const size_t of_head = size_t{group} * n_old;
+    const double gamma = settings_.score == Score::variance ? settings_.gamma : 0;
+    std::vector<float> moments(n_kv_heads_ * of_head), rows;
+    std::vector<MomentsQuery> queries(n_kv_heads_);
+    std::vector<Dispersion> dispersions(n_kv_heads_);
     float* out = scores.values.data();
-    Moments moments;
     for (const uint32_t layer : layers_) {
+      for (uint32_t h = 0; h < n_kv_heads_; ++h)
+        queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, n_old, gamma, &moments[h * of_head], &dispersions[h]};
+      ORRERY_TRY(heads->key_moments(queries, &rows));
+      const auto smooth = [&](size_t h) {
+        const Span<float> own(&moments[h * of_head], of_head), to(out + h * n_old, n_old);
+        if (settings_.score == Score::variance) return steady_scores(own, group, settings_.pooling, settings_.width, to);
+        ORRERY_TRY(group_reduce(own, group, GroupReduce::mean, own.first(n_old)));
+        return pool1d(own.first(n_old), settings_.pooling, settings_.width, to);
+      };
+      ORRERY_TRY(heads->try_each(n_kv_heads_, smooth));
       Dispersion dispersion;
-      for (uint32_t h = 0; h < n_kv_heads_; ++h, out += n_old) {
-        float* own = rows.data() + (mean ? size_t{h} * n_tokens : 0);
-        if (h % n_asked == 0) {
-          for (uint32_t i = 0; i < n_asked; ++i)
-            queries[i] = {layer * n_kv_heads_ + h + i, n_old, w, n_tokens, mean, own + size_t{i} * n_tokens};
-          ORRERY_TRY(heads->key_weights(queries));
-        }
-        if (mean) {
-          ORRERY_TRY(pool1d({own, n_old}, settings_.pooling, settings_.width, {out, n_old}));
-          continue;
-        }
-        const WindowRows window{own, w, group, n_old, n_tokens};
-        heads->each(moments.begin(window), [&](size_t part) { moments.measure_part(window, part); });
-        moments.finish();
-        dispersion.add(moments);
-        if (settings_.score == Score::variance) {
-          ORRERY_TRY(steady_scores(moments, group, settings_.gamma, settings_.pooling, settings_.width, {out, n_old}));
-          continue;
-        }
-        for (uint32_t g = 0; g < group; ++g)
-          for (uint32_t key = 0; key < n_old; ++key)
-            own[key] = (g == 0 ? 0.0f : own[key]) + static_cast<float>(moments.mean[size_t{g} * n_old + key]) / static_cast<float>(group);
-        ORRERY_TRY(pool1d({own, n_old}, settings_.pooling, settings_.width, {out, n_old}));
-      }
+      for (const Dispersion& d : dispersions) dispersion.add(d);
       scores.preference.push_back(dispersion.preference(settings_.tau_1, settings_.tau_2));
+      out += size_t{n_kv_heads_} * n_old;
     }
     return scores;
+  }
+
+  // By the means over all rows of a head.
+  Status score_means(Heads* heads, uint32_t n_tokens, uint32_t w, Scores* scores) const {
+    const uint32_t n_old = scores->n_old;
+    std::vector<float> rows(size_t{n_tokens} * n_kv_heads_);
+    std::vector<WeightsQuery> queries(n_kv_heads_);
+    float* out = scores->values.data();
+    for (const uint32_t layer : layers_) {
+      for (uint32_t h = 0; h < n_kv_heads_; ++h)
+        queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, true, &rows[size_t{h} * n_tokens]};
+      ORRERY_TRY(heads->key_weights(queries));
+      for (uint32_t h = 0; h < n_kv_heads_; ++h, out += n_old)
+        ORRERY_TRY(pool1d({&rows[size_t{h} * n_tokens], n_old}, settings_.pooling, settings_.width, {out, n_old}));
+    }
+    return ok_status();
   }
 
   // (layers_)

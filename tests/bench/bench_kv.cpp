@@ -2,6 +2,7 @@
 //   contexts=32768,131072   tokens of made-up KV
 //   policies=full,heterocache   policy[:option=value...]; all but full with the made-up head profile beside this file
 //   budget=0.25  steps=50  threads=0  repeat=5
+//   settlings=0  so many more, behind the blocks: the median's time, and how many tokens a head has room for behind one
 //   link=0       bytes per second of a simulated link, 0: none
 //   latency=0    its microseconds for each request
 //   load=map     weights where the file is mapped, or read into memory (read), whose pages are larger
@@ -100,7 +101,7 @@ struct Settings {
                                                {"budget", "0.25"},           {"steps", "50"},
                                                {"threads", "0"},             {"repeat", "5"},
                                                {"link", "0"},                {"latency", "0"},
-                                               {"load", "map"}};
+                                               {"settlings", "0"},           {"load", "map"}};
   double number(const char* name) const { return std::atof(values.at(name).c_str()); }
 };
 
@@ -109,7 +110,23 @@ struct Contender {
   std::unique_ptr<engine::Session> session;
   std::vector<double> times, shares, floors;   // of each block: seconds a step; of the rate of reading; of the floor
   std::vector<double> attended, searched, fetched;   // bytes a step
+  std::vector<double> settlings;                     // seconds
+  uint32_t room = 0;                                 // tokens of the head that is full first
 };
+
+// Chooses everything anew, and computes a token.
+void settle(Contender* c) {
+  engine::Resident* r = c->session->resident();
+  if (!r) return;
+  const uint64_t before = r->settle_us();
+  r->invalidate();
+  c->session->push_generated(300);
+  unwrap(c->session->decode());
+  c->settlings.push_back(static_cast<double>(r->settle_us() - before) * 1e-6);
+  c->room = UINT32_MAX;
+  for (uint32_t head = 0; head < r->store().n_heads(); ++head)
+    c->room = std::min(c->room, r->store().capacity(head) - r->store().length(head) + 1);
+}
 
 // What a session's steps have read and fetched so far; of full attention's, which counts nothing, all that is there.
 struct Bytes {
@@ -140,6 +157,7 @@ void run(const std::string& path, const Settings& settings) {
   ReadRate rate(info.n_threads);
 
   const int steps = static_cast<int>(settings.number("steps")), repeat = static_cast<int>(settings.number("repeat"));
+  const int settlings = static_cast<int>(settings.number("settlings"));
   // Of the embedding a token reads one row.
   const Weight& table = model->weights().weights.embedding;
   const bool tied = table.data.address == model->weights().weights.output.data.address;
@@ -157,7 +175,7 @@ void run(const std::string& path, const Settings& settings) {
       engine::SessionOptions wishes;
       const std::vector<std::string> parts = split(policy, ':');
       wishes.policy = parts[0];
-      wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64;
+      wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64 + (settlings > 0 ? n / 32 : 0);   // with room for a whole tail
       for (size_t i = 1; i < parts.size(); ++i) {
         const size_t equals = parts[i].find('=');
         wishes.policy_options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
@@ -166,7 +184,9 @@ void run(const std::string& path, const Settings& settings) {
         wishes.kv_share = settings.number("budget");
         wishes.head_profile = profile;
       }
-      contenders.push_back({policy, unwrap(engine::Session::open(model, wishes)), {}, {}, {}, {}, {}, {}});
+      contenders.emplace_back();
+      contenders.back().policy = policy;
+      contenders.back().session = unwrap(engine::Session::open(model, wishes));
       std::vector<int32_t> prompt(n);
       for (uint32_t i = 0; i < n; ++i) prompt[i] = static_cast<int32_t>(300 + i * 7919 % 30000);
       unwrap(contenders.back().session->assume_prompt(prompt, fill_page));
@@ -191,6 +211,8 @@ void run(const std::string& path, const Settings& settings) {
         c.times.push_back(step);
         c.shares.push_back(static_cast<double>(weights + c.session->kv_used_bytes()) / step / read);
       }
+    for (int i = 0; i < settlings; ++i)
+      for (Contender& c : contenders) settle(&c);
     for (const Contender& c : contenders) {
       const double step = median(c.times);
       const uint64_t kv = c.session->kv_used_bytes();
@@ -199,13 +221,16 @@ void run(const std::string& path, const Settings& settings) {
       double settle_ms = 0;
       if (const engine::Resident* r = c.session->resident())
         report = r->report(), refills = r->refill_stats(), settle_ms = static_cast<double>(r->settle_us()) / 1e3;
+      char anew[64] = "";
+      if (!c.settlings.empty())
+        std::snprintf(anew, sizeof anew, "; anew %.1f ms, room for %u tokens", median(c.settlings) * 1e3, c.room);
       std::printf("%8u  %-48s %8.2f %8.2f %9.1f %9.1f %9.1f %9.1f %6.1f%% %8.2f %9llu %9llu %6.1f%%  (%.1f MB refilled, %.1f ms on the link, "
-                  "%.1f ms stalled; settled %llu times, %.1f ms in all)\n",
+                  "%.1f ms stalled; settled %llu times, %.1f ms in all%s)\n",
                   n, c.policy.c_str(), step * 1e3, 1 / step, static_cast<double>(kv) / 1e6, median(c.attended) / 1e6, median(c.searched) / 1e6,
                   median(c.fetched) / 1e6, 100 * median(c.shares), median(c.floors), static_cast<unsigned long long>(report.n_checks),
                   static_cast<unsigned long long>(report.n_triggers), 100 * refills.hidden(), static_cast<double>(refills.bytes) / 1e6,
                   static_cast<double>(refills.transfer_us) / 1e3, static_cast<double>(refills.stall_us) / 1e3,
-                  static_cast<unsigned long long>(report.n_settled), settle_ms);
+                  static_cast<unsigned long long>(report.n_settled), settle_ms, anew);
       std::fflush(stdout);
     }
   }

@@ -1,29 +1,21 @@
-// top_keys, key_weights and the ring of queries, on every path and of every KV type.
+// top_keys and the ring of queries, on every path and of every KV type.
 //
-// The oracle reads the stored keys back with gguf's own dequantization and scores them in double precision, row by row,
-// pooling first. Scores are floats in the kernels, so a choice may differ where two scores agree to 1e-5; select_top
-// itself is held to a sorted list, exactly. Pages lie scattered, poisoned where no key is, each before a guard page.
+// The oracle scores the stored keys in double precision, row by row, pooling first. Scores are floats in the kernels, so a
+// choice may differ where two scores agree to 1e-5; select_top itself is held to a sorted list, exactly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "runtime/base/checked.h"
 #include "runtime/cpu/top_keys.h"
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
-#include "tests/unit/cpu_fixture.h"
+#include "tests/unit/cpu_keys_fixture.h"
 
 namespace orrery {
 namespace {
 
 using namespace orrery::testing;
-using Pooling = KeyScoring::Pooling;
 using Keys = std::vector<uint32_t>;
-
-constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
-constexpr double kClose = 1e-5;
 
 // ---- select_top ----
 
@@ -111,140 +103,7 @@ TEST(CpuCountTop, IsWhatTheHeadOfTheListHasInCommon) {
 
 // ---- Backend::top_keys ----
 
-// Keys of every head in scattered pages, and the queries of the last positions in a ring.
-class Store {
- public:
-  Store(const KvFormat& format, int32_t n_heads, int32_t n_keys, int32_t n_ring, uint64_t seed)
-      : format_(format),
-        n_heads_(n_heads),
-        n_ring_(n_ring),
-        ring_(static_cast<size_t>(format.n_layers * n_ring * n_heads * format.head_dim)) {
-    for (int32_t i = 0; i < div_up(n_keys, kPageTokens); ++i) {
-      pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_bytes()));
-      addresses_.push_back(pages_.back()->ptr().address);
-    }
-    Random random(seed);
-    std::vector<float> key(static_cast<size_t>(format.head_dim));
-    for (int32_t l = 0; l < format.n_layers; ++l)
-      for (int32_t h = 0; h < format.n_kv_heads; ++h)
-        for (int32_t t = 0; t < n_keys; ++t) {
-          for (float& x : key) x = random.normal();
-          put(l, h, t, key);
-        }
-    fill_normal(ring_, seed + 1);
-  }
-
-  void put(int32_t layer, int32_t head, int32_t token, const std::vector<float>& key) {
-    gguf::quantize_row(kv_tensor_type(format_.type), key.data(), at(layer, head, token), key.size());
-  }
-  std::vector<float> key(int32_t layer, int32_t head, int32_t token) const {
-    std::vector<float> out(static_cast<size_t>(format_.head_dim));
-    gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token), out.data(), out.size());
-    return out;
-  }
-  std::vector<float> value(int32_t layer, int32_t head, int32_t token) const {
-    std::vector<float> out(static_cast<size_t>(format_.head_dim));
-    gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token) + format_.vector_bytes(), out.data(), out.size());
-    return out;
-  }
-  bool bounds = false;   // its tokens are digests
-  float* query(int32_t layer, int32_t position) const {
-    return ring_.data() + static_cast<size_t>((layer * n_ring_ + position % n_ring_) * n_heads_ * format_.head_dim);
-  }
-
-  TopKeysJob job(int32_t layer, int32_t head, int32_t n_keys, int32_t first, int32_t n, int32_t k, bool by_score) const {
-    TopKeysJob j;
-    j.layer = layer, j.kv_head = head, j.tiles = addresses_.data();
-    j.offset = static_cast<uint64_t>(layer) * format_.layer_bytes() + static_cast<uint64_t>(head) * format_.head_bytes();
-    j.n_keys = n_keys, j.first_position = first, j.n_positions = n, j.k = k, j.by_score = by_score;
-    return j;
-  }
-  TopKeysShape shape(const KeyScoring& scoring) const {
-    return {{format_, n_heads_, scale(), {ring_.ptr(), n_ring_}, bounds}, scoring};
-  }
-  StepLimits limits(int32_t max_top_keys) const {
-    return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys};
-  }
-  const uint64_t* pages() const { return addresses_.data(); }
-  int32_t n_pages() const { return static_cast<int32_t>(addresses_.size()); }
-  float scale() const { return 1.7f / std::sqrt(static_cast<float>(format_.head_dim)); }
-
-  // (n_keys) of one query head at a position, scaled.
-  std::vector<double> products(int32_t layer, int32_t kv_head, int32_t n_keys, int32_t position, int32_t head) const {
-    return products(layer, position, head, keys_of(layer, kv_head, n_keys));
-  }
-  // And their softmax.
-  std::vector<double> row(int32_t layer, int32_t kv_head, int32_t n_keys, int32_t position, int32_t head) const {
-    return softmax(layer, position, head, keys_of(layer, kv_head, n_keys));
-  }
-
-  // (n_keys) of one query.
-  std::vector<double> scores(const TopKeysJob& job, int32_t position, const KeyScoring& scoring) const {
-    const int32_t group = n_heads_ / format_.n_kv_heads, half = scoring.pool_width / 2;
-    const size_t n = static_cast<size_t>(job.n_keys);
-    const std::vector<std::vector<float>> keys = keys_of(job.layer, job.kv_head, job.n_keys);
-    std::vector<double> out(n, scoring.max_of_group ? -INFINITY : 0.0);
-    for (int32_t g = 0; g < group; ++g) {
-      const std::vector<double> row = softmax(job.layer, position, job.kv_head * group + g, keys);
-      for (int32_t i = 0; i < job.n_keys; ++i) {
-        double x = scoring.pooling == Pooling::max ? -INFINITY : 0.0;
-        const int32_t reach = scoring.pooling == Pooling::none ? 0 : half;
-        for (int32_t j = std::max(0, i - reach); j <= std::min(job.n_keys - 1, i + reach); ++j)
-          x = scoring.pooling == Pooling::max ? std::max(x, row[static_cast<size_t>(j)]) : x + row[static_cast<size_t>(j)];
-        if (scoring.pooling == Pooling::avg) x /= scoring.pool_width;
-        double& o = out[static_cast<size_t>(i)];
-        o = scoring.max_of_group ? std::max(o, x) : o + x / group;
-      }
-    }
-    return out;
-  }
-
- private:
-  std::byte* at(int32_t layer, int32_t head, int32_t token) const {
-    return pages_[static_cast<size_t>(token / kPageTokens)]->data() +
-           static_cast<size_t>(layer) * format_.layer_bytes() + static_cast<size_t>(head) * format_.head_bytes() +
-           static_cast<size_t>(token % kPageTokens) * format_.token_bytes();
-  }
-  std::vector<std::vector<float>> keys_of(int32_t layer, int32_t kv_head, int32_t n_keys) const {
-    std::vector<std::vector<float>> keys;
-    for (int32_t t = 0; t < n_keys; ++t) {
-      keys.push_back(key(layer, kv_head, t));
-      if (!bounds) continue;
-      const std::vector<float> lowest = value(layer, kv_head, t);
-      keys.back().insert(keys.back().end(), lowest.begin(), lowest.end());
-    }
-    return keys;
-  }
-  std::vector<double> products(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
-    const float* q = query(layer, position) + head * format_.head_dim;
-    std::vector<double> row;
-    for (const std::vector<float>& k : keys) {
-      double dot = 0;
-      const size_t dim = static_cast<size_t>(format_.head_dim);
-      for (size_t i = 0; i < dim; ++i) {
-        const double x = static_cast<double>(q[i]) * k[i];
-        dot += bounds ? std::max(x, static_cast<double>(q[i]) * k[dim + i]) : x;
-      }
-      row.push_back(dot * scale());
-    }
-    return row;
-  }
-  std::vector<double> softmax(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
-    std::vector<double> row = products(layer, position, head, keys);
-    const double most = *std::max_element(row.begin(), row.end());
-    double sum = 0;
-    for (double& x : row) sum += x = std::exp(x - most);
-    for (double& x : row) x /= sum;
-    return row;
-  }
-  KvFormat format_;
-  int32_t n_heads_, n_ring_;
-  Guarded<float> ring_;
-  std::vector<std::unique_ptr<Guarded<std::byte>>> pages_;
-  std::vector<uint64_t> addresses_;
-};
-
-std::vector<Keys> run(Rig& rig, const Store& store, std::vector<TopKeysJob> jobs, const KeyScoring& scoring) {
+std::vector<Keys> run(Rig& rig, const KeyStore& store, std::vector<TopKeysJob> jobs, const KeyScoring& scoring) {
   std::vector<std::unique_ptr<Guarded<uint32_t>>> out;
   for (TopKeysJob& job : jobs) {
     out.push_back(std::make_unique<Guarded<uint32_t>>(static_cast<size_t>(job.n_positions * job.k)));
@@ -291,7 +150,7 @@ std::string describe(const KvFormat& f, int32_t group, const KeyScoring& s, cons
 }
 
 // Runs jobs and checks every one of their sets.
-void run_and_check(const std::string& path, const KvFormat& format, int32_t n_heads, const Store& store,
+void run_and_check(const std::string& path, const KvFormat& format, int32_t n_heads, const KeyStore& store,
                    const std::vector<TopKeysJob>& jobs, const KeyScoring& scoring) {
   int32_t most = 0;
   for (const TopKeysJob& job : jobs) most = std::max(most, job.n_keys);
@@ -324,7 +183,7 @@ TEST_P(CpuTopKeys, EveryTypeShapeAndGroup) {
       for (const int32_t group : {1, 2, 4, 8, 16, 70}) {
         const KvFormat format{type, 1, group == 70 ? 1 : 2, dim};
         const int32_t n_heads = format.n_kv_heads * group, n = group <= 4 ? 300 : 130, last = format.n_kv_heads - 1;
-        const Store store(format, n_heads, n, 6, static_cast<uint64_t>(dim + group));
+        const KeyStore store(format, n_heads, n, 6, static_cast<uint64_t>(dim + group));
         // Two positions on either side of the ring's seam.
         run_and_check(GetParam(), format, n_heads, store,
                       {store.job(0, last, n, 5, 2, n / 4, false), store.job(0, 0, 65, 5, 1, 20, true)},
@@ -336,7 +195,7 @@ TEST_P(CpuTopKeys, EveryTypeShapeAndGroup) {
 
 TEST_P(CpuTopKeys, EveryScoringAndLength) {
   const KvFormat format{KvType::f16, 1, 1, 64};
-  const Store store(format, 2, 5000, 4, 11);
+  const KeyStore store(format, 2, 5000, 4, 11);
   for (const KeyScoring& scoring : scorings())
     for (const int32_t n : {1, 5, 63, 64, 65, 1000, 5000}) {
       if (n == 5000 && scoring.pool_width == 7) continue;
@@ -350,7 +209,7 @@ TEST_P(CpuTopKeys, EveryScoringAndLength) {
 // Positions around the ring, more queries than a batch, and none or all of the keys.
 TEST_P(CpuTopKeys, ManyPositionsAndTheEndsOfK) {
   const KvFormat format{KvType::q8_0, 2, 2, 64};
-  const Store store(format, 8, 200, 16, 12);
+  const KeyStore store(format, 8, 200, 16, 12);
   for (const int32_t first : {0, 15, 37})
     run_and_check(GetParam(), format, 8, store,
                   {store.job(1, 1, 200, first, 16, 50, false), store.job(0, 0, 3, first, 1, 0, false),
@@ -362,7 +221,7 @@ TEST_P(CpuTopKeys, ManyPositionsAndTheEndsOfK) {
 TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
   for (const KvType type : {KvType::f16, KvType::q4_0}) {
     const KvFormat format{type, 3, 2, 64};
-    const Store store(format, 6, 2200, 8, 13);
+    const KeyStore store(format, 6, 2200, 8, 13);
     const std::vector<TopKeysJob> jobs = {
         store.job(0, 0, 2200, 3, 5, 700, true),  store.job(1, 1, 1, 3, 5, 1, false),
         store.job(2, 0, 1025, 7, 3, 256, true),  store.job(0, 1, 1024, 0, 8, 1000, false),
@@ -397,7 +256,7 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
         const KvFormat format{type, 1, 3, 64};
         const int32_t n_heads = 3 * group, tile_end = div_up(n, kPageTokens) * kPageTokens, stride = tile_end + kPageTokens;
         const int32_t n_tiles = stride / kPageTokens;   // one more than there are
-        const Store store(format, n_heads, n, 1, static_cast<uint64_t>(n + group));
+        const KeyStore store(format, n_heads, n, 1, static_cast<uint64_t>(n + group));
         Rig rig(GetParam(), 2, {1, 1024, n_heads, 3, 64, 64, n});
         // Slots of a head lie in tiles of its own; the middle head's weights are not wanted.
         std::vector<std::vector<uint64_t>> tiles(3);
@@ -466,8 +325,8 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
 // ---- Backend::digest, and top_keys over what it has written ----
 
 // Digests of a head's whole pages, in a store of their own, by two jobs.
-void write_digests(Rig& rig, const KvFormat& format, const Store& keys, int32_t head, int32_t page_tokens, int32_t n_pages, DigestKind kind,
-                   const Store& digests, float* cosines = nullptr) {
+void write_digests(Rig& rig, const KvFormat& format, const KeyStore& keys, int32_t head, int32_t page_tokens, int32_t n_pages, DigestKind kind,
+                   const KeyStore& digests, float* cosines = nullptr) {
   const TopKeysJob where = keys.job(0, head, 0, 0, 0, 0, false);
   for (const int32_t first : {0, n_pages / 3}) {
     const DigestJob job{where.tiles, where.offset, first, first == 0 ? n_pages / 3 : n_pages - first, digests.pages(),
@@ -485,8 +344,8 @@ TEST_P(CpuTopKeys, DigestsAreWhatKeysLieBetween) {
           if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
           const KvFormat format{type, 1, 2, dim}, one{KvType::f16, 1, 1, dim};
           const int32_t n_pages = 350 / page_tokens;
-          const Store store(format, 2, 350, 1, static_cast<uint64_t>(dim));
-          Store digests(one, 1, n_pages, 1, 18);
+          const KeyStore store(format, 2, 350, 1, static_cast<uint64_t>(dim));
+          KeyStore digests(one, 1, n_pages, 1, 18);
           Rig rig(GetParam(), 2, store.limits(350));
           write_digests(rig, format, store, 1, page_tokens, n_pages, deviation ? DigestKind::deviation : DigestKind::range, digests);
           for (int32_t page = 0; page < n_pages; ++page) {
@@ -515,8 +374,8 @@ TEST_P(CpuTopKeys, BestPagesByTheirBounds) {
   for (const int32_t dim : {32, 80, 128})
     for (const int32_t group : {1, 4, 9}) {
       const KvFormat format{KvType::f16, 1, 1, dim};
-      const Store store(format, group, 1200, 1, static_cast<uint64_t>(dim));
-      Store digests(format, group, 150, 6, 19);
+      const KeyStore store(format, group, 1200, 1, static_cast<uint64_t>(dim));
+      KeyStore digests(format, group, 150, 6, 19);
       Rig rig(GetParam(), 2, store.limits(1200));
       write_digests(rig, format, store, 0, 8, 150, DigestKind::range, digests);
       digests.bounds = true;
@@ -539,7 +398,7 @@ TEST_P(CpuTopKeys, BestPagesByTheirBounds) {
 }
 
 // Means stand one behind the other, without V: the store's first half of slots, looked at as keys alone.
-float mean_at(const Store& digests, int32_t dim, int32_t page, size_t i) {
+float mean_at(const KeyStore& digests, int32_t dim, int32_t page, size_t i) {
   const auto* halves = reinterpret_cast<const uint16_t*>(digests.pages()[page / kPageTokens]) + page % kPageTokens * dim;
   float value;
   gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(halves + i), &value, 1);
@@ -553,12 +412,12 @@ TEST_P(CpuTopKeys, MeansAndHowNearKeysAreToThem) {
         if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
         const KvFormat format{type, 1, 2, dim}, one{KvType::f16, 1, 1, dim};
         const int32_t n_pages = 350 / page_tokens;
-        Store store(format, 2, 350, 1, 17);
+        KeyStore store(format, 2, 350, 1, 17);
         // Keys that are 0, and such as cancel out.
         std::vector<float> key(static_cast<size_t>(dim));
         for (int32_t t = 0; t < page_tokens; ++t) store.put(0, 1, t, key);
         for (int32_t t = 0; t < page_tokens; ++t) key[0] = t % 2 == 0 ? 1 : -1, store.put(0, 1, page_tokens + t, key);
-        Store digests(one, 1, n_pages, 1, 18);
+        KeyStore digests(one, 1, n_pages, 1, 18);
         Rig rig(GetParam(), 2, store.limits(350));
         std::vector<float> cosines(static_cast<size_t>(n_pages), 5.0f);
         write_digests(rig, format, store, 1, page_tokens, n_pages, DigestKind::mean, digests, cosines.data());
@@ -589,7 +448,7 @@ TEST_P(CpuTopKeys, TheBestOfMeansPassOverWhatIsNoNumber) {
   for (const int32_t dim : {32, 80}) {
     constexpr int32_t kPages = 150, kHidden = 40;
     const KvFormat format{KvType::f16, 1, 1, dim};
-    Store store(format, 2, kPages * 8, 6, 20), digests(format, 2, kPages, 6, 21);
+    KeyStore store(format, 2, kPages * 8, 6, 20), digests(format, 2, kPages, 6, 21);
     Rig rig(GetParam(), 2, store.limits(kPages));
     write_digests(rig, format, store, 0, 8, kPages, DigestKind::mean, digests);
     std::vector<bool> hidden(kPages);
@@ -632,7 +491,7 @@ TEST_P(CpuTopKeys, TheBestOfMeansPassOverWhatIsNoNumber) {
 // How many of some keys are among the best, by themselves and beside other jobs.
 TEST_P(CpuTopKeys, CountsWhatIsCommon) {
   const KvFormat format{KvType::f16, 2, 2, 64};
-  const Store store(format, 6, 1200, 8, 19);
+  const KeyStore store(format, 6, 1200, 8, 19);
   for (const KeyScoring& scoring : {KeyScoring{false, Pooling::avg, 5}, KeyScoring{true, Pooling::max, 7}}) {   // maxima tie
     std::vector<TopKeysJob> jobs = {store.job(0, 0, 1200, 3, 1, 300, false), store.job(1, 1, 70, 4, 1, 70, false),
                                     store.job(0, 1, 64, 5, 1, 0, false), store.job(1, 0, 1100, 6, 1, 1, false)};
@@ -658,7 +517,7 @@ TEST_P(CpuTopKeys, CountsWhatIsCommon) {
 TEST_P(CpuTopKeys, TiesGoToTheLowerKey) {
   for (const KvType type : kKvTypes) {
     const KvFormat format{type, 1, 1, 64};
-    Store store(format, 3, 150, 2, 14);
+    KeyStore store(format, 3, 150, 2, 14);
     Rig rig(GetParam(), 2, store.limits(150));
     for (int32_t t = 0; t < 150; t += 2) store.put(0, 0, t + 1, store.key(0, 0, t));
     const Keys found = run(rig, store, {store.job(0, 0, 150, 0, 1, 149, true)}, {false, Pooling::none, 1})[0];
@@ -678,7 +537,7 @@ TEST_P(CpuTopKeys, TiesGoToTheLowerKey) {
 // Also where the tiles' best keys differ by orders of magnitude.
 TEST_P(CpuTopKeys, TiesInDifferentTiles) {
   const KvFormat format{KvType::f32, 1, 1, 64};
-  Store store(format, 3, 192, 2, 17);
+  KeyStore store(format, 3, 192, 2, 17);
   Rig rig(GetParam(), 2, store.limits(192));
   for (int32_t t = 0; t < 60; ++t)
     for (const int32_t tile : {1, 2}) store.put(0, 0, tile * 64 + t, store.key(0, 0, t));
@@ -701,7 +560,7 @@ TEST_P(CpuTopKeys, TiesInDifferentTiles) {
 
 TEST_P(CpuTopKeys, NanRanksLowest) {
   const KvFormat format{KvType::f32, 1, 1, 64};
-  Store store(format, 2, 100, 2, 15);
+  KeyStore store(format, 2, 100, 2, 15);
   Rig rig(GetParam(), 1, store.limits(100));
   std::vector<float> spoilt(64, 1.0f);
   spoilt[17] = std::numeric_limits<float>::quiet_NaN();
@@ -762,131 +621,6 @@ TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
   rig->attend(0, q.cptr(), out.ptr(), {n_heads, width, width, 0.2f, 0});
   rig->end_step();
   EXPECT_TRUE(same_bits(ring.data(), wanted.data(), wanted.size()));
-}
-
-// ---- Backend::key_weights ----
-
-// (n_positions, group, n_keys), the softmax over the keys that the position sees.
-std::vector<double> weights_of(const Store& store, int32_t group, const KeyWeightsJob& job) {
-  std::vector<double> out;
-  for (int32_t i = 0; i < job.n_positions; ++i)
-    for (int32_t g = 0; g < group; ++g) {
-      const int32_t n = std::min(job.n_keys, job.first_position + i + 1);
-      std::vector<double> row = store.row(job.layer, job.kv_head, n, job.first_position + i, job.kv_head * group + g);
-      row.resize(static_cast<size_t>(job.n_keys));
-      out.insert(out.end(), row.begin(), row.end());
-    }
-  return out;
-}
-
-std::vector<std::vector<float>> run_weights(Rig& rig, const Store& store, std::vector<KeyWeightsJob> jobs, int32_t group, bool products = false) {
-  std::vector<std::unique_ptr<Guarded<float>>> out;
-  for (KeyWeightsJob& job : jobs) {
-    out.push_back(std::make_unique<Guarded<float>>(static_cast<size_t>(job.n_keys * (job.mean ? 1 : job.n_positions * group))));
-    job.out = out.back()->data();
-  }
-  KeysShape shape = store.shape({});
-  shape.products = products;
-  rig->key_weights(jobs, shape);
-  EXPECT_TRUE(rig->synchronize().ok());
-  std::vector<std::vector<float>> found;
-  for (const auto& o : out) found.emplace_back(o->data(), o->data() + o->size());
-  return found;
-}
-
-KeyWeightsJob weights_job(const Store& store, int32_t layer, int32_t head, int32_t n_keys, int32_t first, int32_t n, bool mean) {
-  KeyWeightsJob job;
-  static_cast<KeysJob&>(job) = store.job(layer, head, n_keys, first, n, 0, false);
-  job.mean = mean;
-  return job;
-}
-
-// The window's queries see ever more keys: at a tile's edges, within a tile, across two; rows and means, batches of several jobs.
-TEST_P(CpuTopKeys, WeightsAreCausalSoftmax) {
-  for (const KvType type : kKvTypes)
-    for (const int32_t group : {1, 4, 70}) {
-      const KvFormat format{type, 2, group == 70 ? 1 : 2, 64};
-      const int32_t last = format.n_kv_heads - 1;
-      const Store store(format, format.n_kv_heads * group, 1300, 32, static_cast<uint64_t>(group));
-      std::vector<KeyWeightsJob> jobs;
-      for (const bool mean : {false, true}) {
-        jobs.push_back(weights_job(store, 0, 0, 1, 0, 1, mean));
-        jobs.push_back(weights_job(store, 1, last, 140, 108, 32, mean));
-        jobs.push_back(weights_job(store, 0, last, 65, 63, 2, mean));
-        jobs.push_back(weights_job(store, 1, 0, 64, 61, 3, mean));
-        jobs.push_back(weights_job(store, 1, 0, 30, 300, 12, mean));   // all in sight of all
-        if (group == 4) jobs.push_back(weights_job(store, 0, last, 1300, 1283, 17, mean));
-      }
-      Rig rig(GetParam(), 2, store.limits(1300));
-      const auto found = run_weights(rig, store, jobs, group);
-      for (size_t j = 0; j < jobs.size(); ++j) {
-        std::vector<double> expected = weights_of(store, group, jobs[j]);
-        const size_t n = static_cast<size_t>(jobs[j].n_keys), n_rows = expected.size() / n;
-        if (jobs[j].mean) {
-          for (size_t i = n; i < expected.size(); ++i) expected[i % n] += expected[i];
-          expected.resize(n);
-          for (double& x : expected) x /= static_cast<double>(n_rows);
-        }
-        ASSERT_EQ(found[j].size(), expected.size());
-        for (size_t i = 0; i < expected.size(); ++i) {
-          if (expected[i] == 0)
-            ASSERT_EQ(found[j][i], 0.0f) << "job " << j << " at " << i << ": behind the position";
-          else
-            ASSERT_NEAR(found[j][i], expected[i], 2 * kClose * expected[i] + 1e-30) << "job " << j << " at " << i;
-        }
-      }
-    }
-}
-
-// Products of every key, whether the position sees it or not, and no more: what stands behind them is guarded.
-TEST_P(CpuTopKeys, ProductsInPlaceOfWeights) {
-  for (const KvType type : kKvTypes)
-    for (const bool bounds : {false, true}) {
-      const KvFormat format{type, 2, 2, type == KvType::f16 ? 72 : 64};
-      Store store(format, 6, 1300, 32, 3);
-      store.bounds = bounds;
-      std::vector<float> both(2 * static_cast<size_t>(format.head_dim));   // K, and V below it
-      Random random(4);
-      for (int32_t i = 0; bounds && i < 4 * 1300; ++i) {
-        for (size_t d = 0; d < both.size(); ++d) both[d] = random.normal() + (d < both.size() / 2 ? 4.0f : -4.0f);
-        store.put(i % 2, i / 2 % 2, i / 4, both);
-      }
-      std::vector<float> damaged = store.key(1, 1, 70);
-      damaged[5] = NAN;
-      if (!bounds && (type == KvType::f32 || type == KvType::f16)) store.put(1, 1, 70, damaged);
-      Rig rig(GetParam(), 2, store.limits(1300));
-      const std::vector<KeyWeightsJob> jobs = {weights_job(store, 0, 0, 1, 0, 1, false), weights_job(store, 1, 1, 131, 60, 3, false),
-                                               weights_job(store, 0, 1, 1300, 5, 12, false)};
-      const auto found = run_weights(rig, store, jobs, 3, true);
-      for (size_t j = 0; j < jobs.size(); ++j) {
-        const float* at = found[j].data();
-        for (int32_t i = 0; i < 3 * jobs[j].n_positions; ++i)
-          for (const double x : store.products(jobs[j].layer, jobs[j].kv_head, jobs[j].n_keys, jobs[j].first_position + i / 3, jobs[j].kv_head * 3 + i % 3)) {
-            if (std::isnan(x))
-              ASSERT_EQ(*at++, -INFINITY) << "job " << j;
-            else
-              ASSERT_NEAR(*at++, x, bounds ? 2e-4 : 2e-5) << "job " << j;
-          }
-      }
-    }
-}
-
-TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNoWeights) {
-  const KvFormat format{KvType::f16, 1, 2, 64};
-  const Store store(format, 6, 2100, 32, 5);
-  const std::vector<KeyWeightsJob> jobs = {weights_job(store, 0, 1, 2100, 2068, 32, true), weights_job(store, 0, 0, 100, 90, 3, false),
-                                           weights_job(store, 0, 0, 2100, 2080, 20, true), weights_job(store, 0, 1, 70, 65, 5, true)};
-  std::vector<std::vector<float>> first;
-  for (const int32_t n_threads : {1, 2, 3}) {
-    Rig rig(GetParam(), n_threads, store.limits(2100));
-    auto found = run_weights(rig, store, jobs, 3);
-    if (first.empty()) first = found;
-    for (size_t j = 0; j < jobs.size(); ++j) {
-      ASSERT_EQ(std::memcmp(found[j].data(), first[j].data(), found[j].size() * sizeof(float)), 0) << n_threads << " threads, job " << j;
-      const auto alone = run_weights(rig, store, {jobs[j]}, 3)[0];
-      ASSERT_EQ(std::memcmp(alone.data(), first[j].data(), alone.size() * sizeof(float)), 0) << "job " << j << " alone";
-    }
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, CpuTopKeys, ::testing::ValuesIn(paths()), PathName());

@@ -95,8 +95,10 @@ TEST(PolicySpread, CakesMeasures) {
   EXPECT_NEAR(d.variance, .03125 + 0 + .02 + .02, 1e-7);   // of two: half the difference's square
   EXPECT_NEAR(d.preference(1, 1), d.entropy * d.variance, 1e-12);
   EXPECT_NEAR(d.preference(.5, 2), std::pow(d.entropy, 2) * std::sqrt(d.variance), 1e-12);
-  std::vector<float> scores(2);
-  ASSERT_TRUE(steady_scores(m, 2, 200, Pooling::none, 1, scores).ok());
+  std::vector<float> of_heads(4), scores(2);
+  m.scores(200, of_heads);
+  ASSERT_TRUE(steady_scores(of_heads, 2, Pooling::none, 1, scores).ok());
+  EXPECT_FALSE(steady_scores(of_heads, 3, Pooling::none, 1, scores).ok());
   EXPECT_NEAR(scores[0], ((.375 + 200 * .03125) + (.2 + 200 * .02)) / 2, 1e-5);
   EXPECT_NEAR(scores[1], (.25 + (.3 + 200 * .02)) / 2, 1e-5);
   Dispersion one;   // a single row varies from nothing
