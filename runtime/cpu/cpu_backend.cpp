@@ -61,7 +61,9 @@ struct ScratchPlan {
       total += align_up(bytes, 64);
       return at;
     };
-    quantized = take(rows * static_cast<uint64_t>(quantized_row_bytes(limits.max_in)));
+    const int64_t strips = div_up<int64_t>(static_cast<int64_t>(rows), kPackedRows);
+    quantized = take(std::max(rows * static_cast<uint64_t>(quantized_row_bytes(limits.max_in)),
+                              kernels.pack_rows ? static_cast<uint64_t>(strips * packed_strip_bytes(limits.max_in)) : 0));
     rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(limits.head_dim), 2));
     rope = take(rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
     runs = take(rows * sizeof(RowRun));
@@ -310,19 +312,30 @@ int64_t CpuBackend::matmul_items(const Product& p, int64_t rows, int64_t out_ste
 void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t rows) {
   if (products.empty() || rows <= 0) return;
   const int64_t n_in = products[0].weight->n_cols;
+  const bool decode = step_.phase == Phase::decode, packs = !decode && kernels_.pack_rows;
   std::byte* quantized = scratch_ + plan_.quantized;
   const int64_t quantized_stride = quantized_row_bytes(n_in);
-  if (std::any_of(products.begin(), products.end(),
-                  [](const Product& p) { return quantized_type(p.weight->type); }))
+  const auto any = [&](auto wants) {
+    return std::any_of(products.begin(), products.end(), [&](const Product& p) { return wants(p.weight->type); });
+  };
+  if (packs) {
+    if (any([](TensorType type) { return type != TensorType::f32; }))
+      for_ranges(div_up<int64_t>(rows, kPackedRows), n_in * kPackedRows, [&](int64_t first, int64_t last) {
+        for (int64_t strip = first; strip < last; ++strip)
+          kernels_.pack_rows(host(x) + strip * kPackedRows * x_stride, x_stride,
+                             std::min<int64_t>(rows - strip * kPackedRows, kPackedRows), n_in,
+                             quantized + strip * packed_strip_bytes(n_in));
+      });
+  } else if (any(quantized_type)) {
     for_ranges(rows, n_in, [&](int64_t first, int64_t last) {
       for (int64_t r = first; r < last; ++r)
         kernels_.quantize_row(host(x) + r * x_stride, n_in, quantized + r * quantized_stride);
     });
+  }
 
   // Decode: a few contiguous stretches of weight rows for each thread, so that one that is held up can be
   // helped. Prefill: the kernel's tiles, those of the same weights one after another; parts of them where a
   // product has too few for the threads.
-  const bool decode = step_.phase == Phase::decode;
   const auto out_step = [&](const Product& p) -> int64_t {
     if (!decode) {
       int64_t step = kernels_.tile_out;
@@ -359,6 +372,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
                             x_stride,
                             quantized,
                             quantized_stride,
+                            packs ? quantized : nullptr,
                             first_row,
                             std::min<int64_t>(rows, first_row + row_step),
                             host(p.bias),

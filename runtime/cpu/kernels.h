@@ -41,6 +41,11 @@ static inline QuantizedRow quantized_row(const std::byte* row, int64_t n) {
           reinterpret_cast<const int16_t*>(row + p + p / 32 * 4)};
 }
 
+// Activations rounded to bf16, as tiles want them (Kernels::pack_rows): strips of 16 rows, of which each 32 columns are 16
+// pairs of columns of 16 rows; zeros beyond the last row and column.
+constexpr int64_t kPackedRows = 16, kPackedColumns = 32, kPackedTileBytes = 1024;
+static inline int64_t packed_strip_bytes(int64_t n) { return (n + kPackedColumns - 1) / kPackedColumns * kPackedTileBytes; }
+
 // out[r][o] (+)= sum over c of x[r][c] * weight[o][c] (+ bias[o]), for o in [first_out, last_out), r in
 // [first_row, last_row).
 struct MatmulTask {
@@ -53,6 +58,7 @@ struct MatmulTask {
   int64_t x_stride;
   const std::byte* quantized;  // (n_rows) quantized rows: for quantized weights
   int64_t quantized_stride;    // bytes
+  const std::byte* packed;     // or packed rows, from row 0 on: where there are any, and the weights are not F32
   int64_t first_row, last_row;
   const float* bias;  // (n_out) or null
   float* out;         // (n_rows, n_out)
@@ -206,6 +212,8 @@ struct Kernels {
   // quickest.
   void (*matmul_decode)(const MatmulTask& task);
   void (*matmul_prefill)(const MatmulTask& task);
+  // Or null: prefill of weights of all types but F32 takes packed rows. n_rows rows of x (n), kPackedRows at most, as one strip.
+  void (*pack_rows)(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out);
   int32_t tile_out, tile_rows;
   int64_t matmul_scratch_bytes;
   // Whether both want weights of this type in bands. They take them either way.

@@ -8,14 +8,31 @@
 
 namespace orrery::cpu {
 
+void pack_rows_amx(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out) {
+  for (int64_t c = 0; c < n; c += kPackedColumns, out += kPackedTileBytes) {
+    V::F pairs[kPackedRows];
+    for (int64_t r = 0; r < kPackedRows; ++r) {
+      const std::byte* row = reinterpret_cast<const std::byte*>(x + r * x_stride);
+      pairs[r] = r < n_rows ? _mm512_castsi512_ps(rounded(load_left<TensorType::f32>(row, c, n - c),
+                                                          load_left<TensorType::f32>(row, c + 16, n - c - 16)))
+                            : V::zero();
+    }
+    V::transpose(pairs);
+    for (int i = 0; i < kPackedRows; ++i) V::store(reinterpret_cast<float*>(out) + i * kPackedRows, pairs[i]);
+  }
+}
+
 void matmul_prefill_amx(const MatmulTask& t) {
   by_type(
-      t.type, [&](auto format) { tile_blocks<decltype(format)>(t); },
+      t.type,
+      [&](auto format) {
+        multiply_tiles(t, [&](auto&&... part) { unpack_row<decltype(format)>(t, part...); });
+      },
       [&](auto type) {
         if constexpr (decltype(type)::value == TensorType::f32)
           prefill_floats<TensorType::f32>(t);
         else
-          tile_halves<decltype(type)::value>(t);
+          multiply_tiles(t, [&](auto&&... part) { unpack_row<decltype(type)::value>(t, part...); });
       });
 }
 

@@ -5,7 +5,8 @@
 
 namespace orrery::cpu {
 
-// Kernels::matmul_prefill, in the scratch of the AVX-512 path.
+// Kernels::pack_rows and matmul_prefill, in the scratch of the AVX-512 path.
+void pack_rows_amx(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out);
 void matmul_prefill_amx(const MatmulTask& task);
 
 }  // namespace orrery::cpu

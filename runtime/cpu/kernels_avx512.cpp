@@ -16,6 +16,6 @@
 namespace orrery::cpu {
 
 const Kernels kAvx512Kernels = table("avx512");
-const Kernels kAmxKernels = table("amx", matmul_prefill_amx);
+const Kernels kAmxKernels = table("amx", matmul_prefill_amx, pack_rows_amx);
 
 }  // namespace orrery::cpu

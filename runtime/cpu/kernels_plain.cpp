@@ -157,6 +157,7 @@ const Kernels kPlainKernels = {
     quantize_row,
     matmul,
     matmul,
+    nullptr,
     16,
     64,
     0,

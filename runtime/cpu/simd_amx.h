@@ -1,30 +1,24 @@
-// Products of many rows of activations with quantized weights, F16 and BF16, on AMX's tiles; include after
+// Products of many rows of activations with weights of all types but F32, on AMX's tiles of bf16; include after
 // simd_avx512.h.
 //
-// A tile holds 16 rows of up to 64 bytes.  One instruction adds to 16 x 16 sums the product of 16 rows of
-// activations, 4 k bytes each, with k rows of weights: row i has columns 4 i .. 4 i + 3 of 16 weight rows (or
-// two columns, of bf16), which is how prefill's panels lie (simd_prefill.h).  It takes 16 cycles for up to
-// 16 x 16 x 64 products of bytes, or half as many of bf16: 1024 or 512 per cycle.
+// A tile holds 16 rows of 64 bytes.  One instruction adds to 16 x 16 sums the products of 16 rows of 32 columns with 32
+// columns of 16 more: 16 cycles, 512 products per cycle.  Weights are the first factor, as their rows lie; activations the
+// second, which wants pairs of columns side by side: they are packed so once for all products of them (pack_rows()).
 //
-// Quantized weights: a product for each group of 32 (16) columns, exact in 32 bits, whose sums go through
-// memory to become floats, times the scales of weights and activations.  That is what counts: a vector of 16
-// sums takes a conversion, a multiplication and an addition on two ports, so that 16 x 16 x 32 products take 24
-// cycles or more, not 16: 67% of what bf16 could do, 50% where there are minima too, at the very best; half of
-// it in groups of 16.  Sums of eight groups stay in registers.
+// Both are rounded to bf16, 8 bits, as bf16 models are computed everywhere; sums are floats.  Rounded so, weights are off by
+// 2^-9 of themselves at most, and so are activations: those that decode quantizes are off by 2^-8 of the largest of 32.  Products of
+// bytes spend more on their sums' conversion and scales, for each group of 32 columns, than on themselves, and three parts of a
+// float of 8 bits each, as good as floats, take five products for F16: 13% and 4% of the tiles' rate.
 //
-// F16 and BF16: activations are cut into three bf16 (8 + 8 + 8 bits: all of a float), F16 into two, and all
-// parts meet but the last ones, whose product is below 2^-22 of theirs: results are as good as those of fused
-// float multiply-adds.  It costs three instructions for BF16 and five for F16 where rounding activations and
-// weights to bf16 would do with one, but to 2^-8 only: 33% and 20% of bf16's peak at best, five and three times
-// what AVX-512 does with floats.  (AVX-512's own vdpbf16ps has twice the products of a fused multiply-add: three or
-// five of them would be slower than floats, so no path uses it.)  Cutting 16 rows of activations, some 300
-// instructions for 32 columns, is paid for 64 weight rows, and overlaps the tiles' work.  Sums stay in tiles for
-// 128 columns.  Subnormal parts count as zero, infinities come out as NaN.
+// 32 weight rows by 32 of activations: four tiles of sums, and a tile is loaded for each product.  32 weight rows of kPanel columns,
+// unpacked, stay in the first cache; the activations of kWide columns pass by them out of the second one, which is the limit:
+// 12 cache lines a product at two thirds of a line per cycle.  Unpacking costs as much as half a product where 256 rows share it.
 //
-// Not timed on hardware yet: tested in emulation (tests/emulation), and by unit_cpu where a machine has it.
+// Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): the products alone reach 63% of the tiles' peak out of
+// the second cache (100% out of the first one), all of it 40 to 46%.
 //
-// Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
-// Tiles are configured when a task begins and released when it ends: the threads carry none of it around.
+// Subnormal numbers count as zero.  Every output is its own chain of sums in ascending columns: which rows stand beside it
+// changes nothing.  Tiles are configured when a task begins and released when it ends: the threads carry none of it around.
 #pragma once
 
 #include "runtime/cpu/simd_prefill.h"
@@ -32,33 +26,26 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kTileHeight = 16;                 // rows of activations, and weight rows, of a tile of sums
-constexpr int64_t kPanelRowBytes = kStrip * 4;  // four codes, or one float, of each weight row of a panel
+constexpr int kTileHeight = kPackedRows;     // rows, of weights and of activations, of a tile
+constexpr int kBlock = kPackedColumns;       // columns of a tile
+constexpr int kBlocks = kPanel / kBlock;     // of a panel
+constexpr int kPairRows = 2 * kTileHeight;
+constexpr int64_t kWide = 8 * kPanel;        // columns whose activations, of kTileRows rows, fill half the second cache
+using SumTiles = float[2][kTileHeight][kTileHeight];                // [half][weight row][row]: of kPairRows weight rows
+using WeightTiles = std::byte[kBlocks][2][kTileHeight][2 * kBlock];  // likewise, in bf16
 
-// What ldtilecfg reads.
+// What ldtilecfg reads: tiles of 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 static_assert(sizeof(TileConfig) == 64);
-
-// Tiles 0 to 3 are sums; 4 and 6 activations of `bytes` a row; 5 and 7 the weights to multiply them with.
-constexpr TileConfig tile_config(int bytes) {
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) {
-    const bool activations = i == 4 || i == 6, weights = i == 5 || i == 7;
-    config.row_bytes[i] = static_cast<uint16_t>(activations ? bytes : 64);
-    config.rows[i] = static_cast<uint8_t>(weights ? bytes / 4 : kTileHeight);
-  }
-  return config;
-}
-template <int kBytes>
-constexpr TileConfig kTileConfig = tile_config(kBytes);
+inline constexpr TileConfig kTileConfig;
 
 class ConfiguredTiles {
  public:
-  explicit ConfiguredTiles(const TileConfig& config) { _tile_loadconfig(&config); }
+  ConfiguredTiles() { _tile_loadconfig(&kTileConfig); }
   ConfiguredTiles(const ConfiguredTiles&) = delete;
   ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
   ~ConfiguredTiles() { _tile_release(); }
@@ -67,149 +54,14 @@ class ConfiguredTiles {
 // Between writing memory and loading tiles from it: GCC's intrinsics do not say that they read it.
 inline void written() { asm("" ::: "memory"); }
 
-// Rows of sums up to whole tiles, beyond those that for_tiles() has cleared.
-inline void clear_beyond(MatmulScratch* scratch, int64_t n_out, int64_t n_rows) {
-  const int64_t end = (n_rows + kTileHeight - 1) / kTileHeight * kTileHeight;
-  for (int64_t strip = 0; strip * kStrip < n_out; ++strip)
-    __builtin_memset(scratch->sums[strip][n_rows], 0, static_cast<size_t>(end - n_rows) * kPanelRowBytes);
-}
-
-// ---- Quantized weights ----
-
-// Columns [c, c + 256) of up to 16 rows of activations: their codes, `stride` bytes apart, and scales.
-struct TileRows {
-  const int8_t* q;
-  int64_t stride;
-  alignas(64) float d[kTileHeight][kPanel / 32];
-  alignas(64) int8_t copied[kTileHeight][kPanel];  // where there are fewer: zeros beyond
-
-  TileRows(const MatmulTask& t, int64_t first, int64_t n, int64_t c) {
-    q = quantized_row(t.quantized + first * t.quantized_stride, t.n_columns).q + c;
-    stride = t.quantized_stride;
-    if (n < kTileHeight) {
-      __builtin_memset(d, 0, sizeof d);
-      __builtin_memset(copied, 0, sizeof copied);
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      const QuantizedRow row = quantized_row(t.quantized + (first + i) * t.quantized_stride, t.n_columns);
-      __builtin_memcpy(d[i], row.d + c / 32, sizeof d[i]);
-      if (n < kTileHeight) __builtin_memcpy(copied[i], row.q + c, sizeof copied[i]);
-    }
-    if (n < kTileHeight) q = copied[0], stride = kPanel;
-    written();
-  }
+struct TileScratch {
+  alignas(64) WeightTiles weights;
+  alignas(64) SumTiles sums[kTaskOut / kPairRows][kTileRows / kTileHeight];
 };
+static_assert(sizeof(TileScratch) <= sizeof(MatmulScratch), "it takes the place of one");
 
-// dots[j] = the products of four groups of columns from x and codes on.
-template <int kGroup>
-void multiply_groups(const int8_t* x, int64_t x_stride, const uint8_t* codes, int32_t (*dots)[kTileHeight][16]) {
-  constexpr int64_t kStep = kGroup / 4 * kPanelRowBytes;
-  _tile_zero(0);
-  _tile_loadd(4, x, x_stride);
-  _tile_loadd(5, codes, kPanelRowBytes);
-  _tile_dpbssd(0, 4, 5);
-  _tile_zero(1);
-  _tile_loadd(6, x + kGroup, x_stride);
-  _tile_loadd(7, codes + kStep, kPanelRowBytes);
-  _tile_dpbssd(1, 6, 7);
-  _tile_zero(2);
-  _tile_loadd(4, x + 2 * kGroup, x_stride);
-  _tile_loadd(5, codes + 2 * kStep, kPanelRowBytes);
-  _tile_dpbssd(2, 4, 5);
-  _tile_zero(3);
-  _tile_loadd(6, x + 3 * kGroup, x_stride);
-  _tile_loadd(7, codes + 3 * kStep, kPanelRowBytes);
-  _tile_dpbssd(3, 6, 7);
-  _tile_stored(0, dots[0], 64);
-  _tile_stored(1, dots[1], 64);
-  _tile_stored(2, dots[2], 64);
-  _tile_stored(3, dots[3], 64);
-}
-
-// sums (16 rows, kStrip), weight rows from `at` on += 16 rows of activations times those of the panel.
-template <class Format>
-void multiply_strip(const Panel& panel, int at, const TileRows& x, const RowParts* parts, float (*sums)[kStrip]) {
-  constexpr int kGroup = Format::kGroup;
-  V::F s[kTileHeight];
-#pragma GCC unroll 16
-  for (int i = 0; i < kTileHeight; ++i) s[i] = V::load(sums[i] + at);
-  for (int g = 0; g < kPanel / kGroup; g += 4) {
-    alignas(64) int32_t dots[4][kTileHeight][16];
-    multiply_groups<kGroup>(x.q + g * kGroup, x.stride, panel.codes[g * kGroup / 4][at], dots);
-    for (int j = g; j < g + 4; ++j) {
-      const V::F scale = V::load(panel.scale[j] + at);
-#pragma GCC unroll 16
-      for (int i = 0; i < kTileHeight; ++i) {
-        const V::F dot = V::to_float(V::load_i(dots[j - g][i]));
-        s[i] = V::fma(dot, V::mul(scale, V::set(x.d[i][j * kGroup / 32])), s[i]);
-        if (Format::kHasMin) s[i] = V::fnma(V::load(panel.min[j] + at), V::set(parts[i].min[j]), s[i]);
-      }
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kTileHeight; ++i) V::store(sums[i] + at, s[i]);
-}
-
-// sums (panels, kTileRows, kStrip) += the panels' first n_out weight rows times columns [c, c + 256) of the rows
-// [first, last).
-template <class Format>
-void multiply_strips(const IntegerTile& tile, int64_t n_out, const MatmulTask& t, int64_t first, int64_t last,
-                     int64_t c, float (*sums)[kTileRows][kStrip]) {
-  for (int64_t r = first; r < last; r += kTileHeight) {
-    const TileRows x(t, r, last - r < kTileHeight ? last - r : kTileHeight, c);
-    // The next rows, whose columns lie too far apart for the processor to foresee them.
-    for (int64_t i = r + kTileHeight; i < r + 2 * kTileHeight && i < last; ++i)
-      for (int line = 0; line < kPanel; line += 64)
-        _mm_prefetch(t.quantized + i * t.quantized_stride + c + line, _MM_HINT_T0);
-    for (int64_t o = 0; o < n_out; o += 16)
-      multiply_strip<Format>(tile.panels[o / kStrip], static_cast<int>(o % kStrip), x, tile.parts + (r - first),
-                             sums[o / kStrip] + (r - first));
-  }
-}
-
-template <class Format>
-void tile_blocks(const MatmulTask& t) {
-  MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);
-  IntegerTile& tile = scratch->integers;
-  const ConfiguredTiles tiles(kTileConfig<Format::kGroup>);
-  for_tiles(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
-    clear_beyond(scratch, n, last - first);
-    __builtin_memset(tile.parts + (last - first), 0,
-                     static_cast<size_t>((first - last) & (kTileHeight - 1)) * sizeof tile.parts[0]);
-    for (int64_t c = 0; c < t.n_columns; c += kPanel) {
-      fill_parts<Format, 0>(t, first, last, c, tile.parts);
-      for (int64_t at = 0; at < n; at += kStrip)
-        fill_panel<Format, 0>(t, o + at, n - at < kStrip ? n - at : kStrip, c, &tile.panels[at / kStrip]);
-      multiply_strips<Format>(tile, n, t, first, last, c, scratch->sums);
-    }
-  });
-}
-
-// ---- F16 and BF16 ----
-
-constexpr int kHalfColumns = 32;  // of a tile of bf16
-constexpr int kHalfBlocks = kFloatPanel / kHalfColumns;
-constexpr int kActivationParts = 3;
-template <TensorType kType>
-constexpr int kWeightParts = kType == TensorType::f16 ? 2 : 1;
-
-// As tiles are loaded: pairs of columns in 16 rows of activations, and of 16 weight rows at a time.
-struct HalfTile {
-  alignas(64) float weights[2][kHalfBlocks][kTileOut / 16][16][16];  // [part][block][strip][pair][weight row]
-  alignas(64) float x[kActivationParts][kHalfBlocks][kTileHeight][16];
-};
-static_assert(sizeof(HalfTile) <= sizeof(FloatTile), "it takes the place of one");
-
-// The next eight bits of 32 floats, as bf16 in order; what is left of them stays.  Cut, not rounded: the parts
-// of a float add up to it, and no finite one becomes infinite.
-inline V::F next_part(V::F& a, V::F& b) {
-  alignas(64) static constexpr int16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
-                                                     33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-  const V::I x = _mm512_castps_si512(a), y = _mm512_castps_si512(b), mask = V::set_i(static_cast<int32_t>(0xFFFF0000));
-  a = V::sub(a, _mm512_castsi512_ps(_mm512_and_si512(x, mask)));
-  b = V::sub(b, _mm512_castsi512_ps(_mm512_and_si512(y, mask)));
-  return _mm512_castsi512_ps(_mm512_permutex2var_epi16(x, V::load_i(kUpper), y));
-}
+// 32 floats as bf16, to nearest.
+inline V::I rounded(V::F a, V::F b) { return __builtin_bit_cast(V::I, _mm512_cvtne2ps_pbh(b, a)); }
 
 // Sixteen floats of a row of which `left` are left; zeros after them.
 template <TensorType kType>
@@ -219,99 +71,169 @@ V::F load_left(const std::byte* row, int64_t at, int64_t left) {
                      : load_weights_part<kType>(row, at, static_cast<int>(left));
 }
 
-// Columns [c, c + width) of the weight rows [o, o + n), up to whole tiles; zeros beyond.
-template <TensorType kType>
-void fill_half_weights(const MatmulTask& t, int64_t o, int64_t n, int64_t c, int width, HalfTile* tile) {
-  for (int block = 0; block * kHalfColumns < width; ++block)
-    for (int64_t strip = 0; strip * 16 < n; ++strip) {
-      V::F parts[2][16];
-      for (int64_t i = 0; i < 16; ++i) {
-        V::F a = V::zero(), b = V::zero();
-        if (strip * 16 + i < n) {
-          const std::byte* w = t.weight + (o + strip * 16 + i) * t.row_bytes;
-          const int64_t at = block * kHalfColumns;
-          a = load_left<kType>(w, c + at, width - at);
-          b = load_left<kType>(w, c + at + 16, width - at - 16);
-        }
-        for (int part = 0; part < kWeightParts<kType>; ++part) parts[part][i] = next_part(a, b);
-      }
-      for (int part = 0; part < kWeightParts<kType>; ++part) {
-        V::transpose(parts[part]);
-        for (int i = 0; i < 16; ++i) V::store(tile->weights[part][block][strip][i], parts[part][i]);
-      }
+// ---- Columns [c, c + n), n <= kPanel, of a weight row, as row i of a panel's tiles; zeros up to a whole block ----
+
+// weight = scale * (code - kOffset) - min, as dequantize() rounds it: the products are exact in a float.  Codes and scales are
+// spread by loads: of the two ports that compute, only one shuffles.
+template <class Format>
+void unpack_row(const MatmulTask& t, const std::byte* row, int64_t c, int64_t n, int i, WeightTiles& tiles) {
+  static_assert(kPanel == 256);
+  constexpr bool kPlain = !Format::kHasMin && !Format::kOffset;
+  uint8_t buffer[kMostBytes];
+  const uint8_t* w = reinterpret_cast<const uint8_t*>(row) + c / 256 * Format::kBytes;
+  alignas(64) Unpacked u;
+  Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
+  if (!kPlain)
+    for (int k = 0; k < (Format::kGroup == 16 ? 2 : 1); ++k) {
+      const __m256 min = Format::kHasMin ? u.min[k] : _mm256_setzero_ps();
+      u.min[k] = _mm256_fnmsub_ps(u.scale[k], _mm256_set1_ps(Format::kOffset), min);
     }
+  asm("" : "+m"(u));  // in memory, and read from there
+  const __m128i* codes = reinterpret_cast<const __m128i*>(u.q);
+  const float *scales = reinterpret_cast<const float*>(u.scale), *less = reinterpret_cast<const float*>(u.min);
+  const auto block = [&](int j) {
+    V::F halves[2];
+    for (int h = 0; h < 2; ++h) {
+      const int group = Format::kGroup == 16 ? 2 * j + h : j;
+      const V::F code = V::to_float(_mm512_cvtepi8_epi32(_mm_load_si128(codes + 2 * j + h)));
+      const V::F scale = V::set(scales[group]);
+      halves[h] = kPlain ? V::mul(code, scale) : V::fma(code, scale, V::set(less[group]));
+    }
+    V::store_i(tiles[j][i / kTileHeight][i % kTileHeight], rounded(halves[0], halves[1]));
+  };
+  if (n == kPanel) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kBlocks; ++j) block(j);
+  } else {
+    for (int j = 0; j * kBlock < n; ++j) block(j);
+  }
 }
 
-// The same columns of n rows of activations from `first` on; zeros up to a whole tile.
-inline void fill_half_rows(const MatmulTask& t, int64_t first, int64_t n, int64_t c, int width, HalfTile* tile) {
-  for (int block = 0; block * kHalfColumns < width; ++block)
-    for (int64_t i = 0; i < kTileHeight; ++i) {
-      V::F a = V::zero(), b = V::zero();
-      if (i < n) {
-        const std::byte* x = reinterpret_cast<const std::byte*>(t.x + (first + i) * t.x_stride);
-        const int64_t at = block * kHalfColumns;
-        a = load_left<TensorType::f32>(x, c + at, width - at);
-        b = load_left<TensorType::f32>(x, c + at + 16, width - at - 16);
-      }
-      for (auto& part : tile->x) V::store(part[block][i], next_part(a, b));
-    }
+template <TensorType kType>
+void unpack_row(const MatmulTask&, const std::byte* row, int64_t c, int64_t n, int i, WeightTiles& tiles) {
+  for (int64_t at = 0; at < n; at += kBlock) {
+    std::byte* to = tiles[at / kBlock][i / kTileHeight][i % kTileHeight];
+    if (n - at < kBlock)
+      V::store_i(to, rounded(load_left<kType>(row, c + at, n - at), load_left<kType>(row, c + at + 16, n - at - 16)));
+    else if (kType == TensorType::bf16)
+      V::store_i(to, V::load_i(row + 2 * (c + at)));
+    else
+      V::store_i(to, rounded(load_weights<kType>(row, c + at), load_weights<kType>(row, c + at + 16)));
+  }
 }
 
-// sums (panels, kTileRows, kStrip), 16 rows from `row` on += the tile's activations times its weights.  Four
-// tiles of sums take turns, so that none waits for its last product.
-template <TensorType kType>
-void multiply_halves(const HalfTile& tile, int64_t n_out, int width, int64_t row, float (*sums)[kTileRows][kStrip]) {
-  const int64_t n = (n_out + 15) / 16;
-  const auto at = [&](int strip) { return sums[strip * 16 / kStrip][row] + strip * 16 % kStrip; };
+// ---- Products ----
+
+// Asks for the weights that are unpacked next, some of them at each step of the products before: rows are pages apart, where
+// processors do not look ahead.
+struct Ahead {
+  const std::byte* weights;  // (n_rows, bytes), row_bytes apart
+  int64_t row_bytes, bytes, n_rows, per_step, row = 0, at = 0;
+
+  Ahead(const std::byte* next, int64_t stride, int64_t row_part, int64_t count, int64_t steps)
+      : weights(next), row_bytes(stride), bytes(row_part), n_rows(count), per_step((count * ((row_part + 63) / 64) + steps - 1) / steps) {}
+  void step() {
+    for (int64_t i = 0; i < per_step && row < n_rows; ++i) {
+      __builtin_prefetch(weights + row * row_bytes + at, 0, 2);
+      if ((at += 64) >= bytes) at = 0, ++row;
+    }
+  }
+};
+
+// sums (2, if kTwo) of two strips of packed rows, strip_bytes apart, += a panel's products; from zero where it begins.
+template <bool kTwo>
+void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* packed, int64_t strip_bytes, bool begins,
+                    SumTiles* sums, Ahead& ahead) {
   written();
-  _tile_loadd(0, at(0), kPanelRowBytes);
-  if (n > 1) _tile_loadd(1, at(1), kPanelRowBytes);
-  if (n > 2) _tile_loadd(2, at(2), kPanelRowBytes);
-  if (n > 3) _tile_loadd(3, at(3), kPanelRowBytes);
-  for (int block = 0; block * kHalfColumns < width; ++block)
-    for (int part = 0; part < kActivationParts; ++part) {
-      _tile_loadd(4, tile.x[part][block], 64);
-      for (int of_weights = 0; of_weights < kWeightParts<kType> && part + of_weights < kActivationParts; ++of_weights) {
-        const auto* weights = tile.weights[of_weights][block];
-        _tile_loadd(5, weights[0], 64);
-        _tile_dpbf16ps(0, 4, 5);
-        if (n > 1) {
-          _tile_loadd(6, weights[1], 64);
-          _tile_dpbf16ps(1, 4, 6);
-        }
-        if (n > 2) {
-          _tile_loadd(7, weights[2], 64);
-          _tile_dpbf16ps(2, 4, 7);
-        }
-        if (n > 3) {
-          _tile_loadd(5, weights[3], 64);
-          _tile_dpbf16ps(3, 4, 5);
-        }
-      }
+  if (begins) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (kTwo) _tile_zero(2);
+    if (kTwo) _tile_zero(3);
+  } else {
+    _tile_loadd(0, sums[0][0], 64);
+    _tile_loadd(1, sums[0][1], 64);
+    if (kTwo) _tile_loadd(2, sums[1][0], 64);
+    if (kTwo) _tile_loadd(3, sums[1][1], 64);
+  }
+  for (int block = 0; block < n_blocks; ++block, packed += kPackedTileBytes) {
+    ahead.step();
+    _tile_loadd(4, weights[block][0], 64);
+    _tile_loadd(6, packed, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, weights[block][1], 64);
+    _tile_dpbf16ps(1, 5, 6);
+    if (kTwo) {
+      _tile_loadd(7, packed + strip_bytes, 64);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
     }
-  _tile_stored(0, at(0), kPanelRowBytes);
-  if (n > 1) _tile_stored(1, at(1), kPanelRowBytes);
-  if (n > 2) _tile_stored(2, at(2), kPanelRowBytes);
-  if (n > 3) _tile_stored(3, at(3), kPanelRowBytes);
+  }
+  _tile_stored(0, sums[0][0], 64);
+  _tile_stored(1, sums[0][1], 64);
+  if (kTwo) _tile_stored(2, sums[1][0], 64);
+  if (kTwo) _tile_stored(3, sums[1][1], 64);
+  written();
 }
 
-template <TensorType kType>
-void tile_halves(const MatmulTask& t) {
-  static_assert(kTileOut == 64, "four tiles of sums");
-  MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);
-  HalfTile* tile = reinterpret_cast<HalfTile*>(&scratch->floats);
-  const ConfiguredTiles tiles(kTileConfig<64>);
-  for_tiles(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
-    clear_beyond(scratch, n, last - first);
-    for (int64_t c = 0; c < t.n_columns; c += kFloatPanel) {
-      const int width = static_cast<int>(t.n_columns - c < kFloatPanel ? t.n_columns - c : kFloatPanel);
-      fill_half_weights<kType>(t, o, n, c, width, tile);
-      for (int64_t r = first; r < last; r += kTileHeight) {
-        fill_half_rows(t, r, last - r < kTileHeight ? last - r : kTileHeight, c, width, tile);
-        multiply_halves<kType>(*tile, n, width, r - first, scratch->sums);
-      }
+// Outputs [o, o + n) of the rows [first, first + n_rows) of a strip.  Past the caches where all of a line is new: reading first what is
+// written over, of rows that are pages apart, takes a fifth of all time.
+inline void store_strip(const MatmulTask& t, int64_t o, int64_t n, int64_t first, int64_t n_rows, const SumTiles& sums) {
+  V::F turned[2][kTileHeight];
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < kTileHeight; ++i) turned[half][i] = V::load(sums[half][i]);
+    V::transpose(turned[half]);
+  }
+  const bool whole_lines = ((reinterpret_cast<uintptr_t>(t.out) | static_cast<uintptr_t>(t.out_stride) * sizeof(float)) & 63) == 0 && o % 16 == 0;
+  if (n == kPairRows && whole_lines && !t.accumulate && !t.bias) {
+    for (int64_t r = 0; r < n_rows; ++r)
+      for (int half = 0; half < 2; ++half) V::store_past(t.out + (first + r) * t.out_stride + o + half * kTileHeight, turned[half][r]);
+    return;
+  }
+  for (int64_t r = 0; r < n_rows; ++r) {
+    alignas(64) float row[kPairRows];
+    for (int half = 0; half < 2; ++half) V::store(row + half * kTileHeight, turned[half][r]);
+    store_outputs(t, first + r, o, row, static_cast<int>(n));
+  }
+}
+
+// unpack(row, c, n, i, tiles): unpack_row() of the weights' format.
+template <class Unpack>
+void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
+  TileScratch* scratch = reinterpret_cast<TileScratch*>(t.scratch);
+  const int64_t strip_bytes = packed_strip_bytes(t.n_columns);
+  const auto up_to = [](int64_t from, int64_t most, int64_t end) { return end - from < most ? end : from + most; };
+  const auto weights_at = [&](int64_t o, int64_t c) { return t.weight + o * t.row_bytes + t.row_bytes * c / t.n_columns; };
+  const ConfiguredTiles tiles;
+  for (int64_t first = t.first_row; first < t.last_row; first += kTileRows) {
+    const int64_t last = up_to(first, kTileRows, t.last_row), n_pairs = (last - first + kPairRows - 1) / kPairRows;
+    for (int64_t begin = t.first_out; begin < t.last_out; begin += kTaskOut) {
+      const int64_t end = up_to(begin, kTaskOut, t.last_out);
+      // Products of the columns whose activations are in the second cache, then of the next ones.
+      for (int64_t wide = 0; wide < t.n_columns; wide += kWide)
+        for (int64_t o = begin; o < end; o += kPairRows) {
+          const int64_t n_out = up_to(o, kPairRows, end) - o, wide_end = up_to(wide, kWide, t.n_columns);
+          for (int64_t c = wide; c < wide_end; c += kPanel) {
+            const int64_t n = up_to(c, kPanel, wide_end) - c;
+            for (int i = 0; i < n_out; ++i) unpack(t.weight + (o + i) * t.row_bytes, c, n, i, scratch->weights);
+            const int n_blocks = static_cast<int>((n + kBlock - 1) / kBlock);
+            const bool ends = c + n == t.n_columns;
+            Ahead ahead(c + n < wide_end ? weights_at(o, c + n) : weights_at(o + kPairRows, wide), t.row_bytes,
+                        t.row_bytes * n / t.n_columns, n_out, n_pairs * n_blocks);
+            for (int64_t r = first; r < last; r += kPairRows) {
+              const std::byte* packed = t.packed + r / kTileHeight * strip_bytes + c / kBlock * kPackedTileBytes;
+              SumTiles* sums = scratch->sums[(o - begin) / kPairRows] + (r - first) / kTileHeight;
+              const bool two = last - r > kTileHeight;
+              (two ? multiply_panel<true> : multiply_panel<false>)(scratch->weights, n_blocks, packed, strip_bytes, c == 0, sums, ahead);
+              if (!ends) continue;
+              store_strip(t, o, n_out, r, up_to(r, kTileHeight, last) - r, sums[0]);
+              if (two) store_strip(t, o, n_out, r + kTileHeight, up_to(r + kTileHeight, kTileHeight, last) - r - kTileHeight, sums[1]);
+            }
+          }
+        }
     }
-  });
+  }
+  V::finish_stores();
 }
 
 }  // namespace

@@ -6,12 +6,14 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = matmul_prefill) {
+constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = matmul_prefill,
+                        decltype(Kernels::pack_rows) pack = nullptr) {
   return {
       name,
       quantize_row,
       matmul_decode,
       prefill,
+      pack,
       kTaskOut,
       kTileRows,
       sizeof(MatmulScratch),

@@ -137,15 +137,16 @@ struct Bench {
     fill_random_blocks(type, weights.data(), static_cast<uint64_t>(16 * n_in), 1, 0.02f);
     for (uint64_t at = pattern; at < weights.size(); at += pattern)
       std::memcpy(weights.data() + at, weights.data(), std::min(pattern, weights.size() - at));
-    std::vector<float> x(static_cast<size_t>(n_rows * n_in)), out(static_cast<size_t>(n_rows * n_out));
+    const uint64_t rows_in = static_cast<uint64_t>(n_rows * n_in), rows_out = static_cast<uint64_t>(n_rows * n_out);
+    const os::Region x = region(rows_in * sizeof(float)), out = region(rows_out * sizeof(float));   // aligned, as the arena's
     Random random(1);
-    for (float& v : x) v = random.normal();
+    for (uint64_t i = 0; i < rows_in; ++i) reinterpret_cast<float*>(x.data())[i] = random.normal();
     const uint64_t placed = backend.weight_bytes(type, n_out, n_in);
     Weight weight;
     if (!backend.reserve_arena(placed).ok() ||
         !backend.place_weight(type, n_out, n_in, weights.data(), placed ? backend.arena() : Ptr<std::byte>{}, &weight).ok())
       std::exit(1);
-    const Product product{&weight, {}, pointer(out.data()), n_out, false};
+    const Product product{&weight, {}, pointer(reinterpret_cast<float*>(out.data())), n_out, false};
     const std::vector<Row> rows(static_cast<size_t>(n_rows));
     const double before = bandwidth ? read_bandwidth(clock, weights) : 0;
     backend.begin_step({phase, rows, {}, {}});
