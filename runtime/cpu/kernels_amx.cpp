@@ -1,6 +1,6 @@
 // Prefill's products on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
 // the one function has internal linkage.
-#include "runtime/cpu/kernels_amx.h"
+#include "runtime/cpu/kernels_avx512.h"
 
 #include "runtime/cpu/simd_avx512.h"
 // After the vector that it is written over.
@@ -24,15 +24,12 @@ void pack_rows_amx(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, 
 
 void matmul_prefill_amx(const MatmulTask& t) {
   by_type(
-      t.type,
-      [&](auto format) {
-        multiply_tiles(t, [&](auto&&... part) { unpack_row<decltype(format)>(t, part...); });
-      },
+      t.type, [&](auto format) { multiply_tiles(t, unpack_blocks<decltype(format)>); },
       [&](auto type) {
         if constexpr (decltype(type)::value == TensorType::f32)
           prefill_floats<TensorType::f32>(t);
         else
-          multiply_tiles(t, [&](auto&&... part) { unpack_row<decltype(type)::value>(t, part...); });
+          multiply_tiles(t, unpack_floats<decltype(type)::value>);
       });
 }
 

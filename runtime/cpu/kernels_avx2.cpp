@@ -17,6 +17,6 @@
 
 namespace orrery::cpu {
 
-const Kernels kAvx2Kernels = table("avx2");
+const Kernels kAvx2Kernels = table("avx2", matmul_decode, in_bands);
 
 }  // namespace orrery::cpu

@@ -17,6 +17,6 @@
 
 namespace orrery::cpu {
 
-const Kernels kAvx2VnniKernels = table("avx2vnni");
+const Kernels kAvx2VnniKernels = table("avx2vnni", matmul_decode, in_bands);
 
 }  // namespace orrery::cpu

@@ -14,6 +14,6 @@
 
 namespace orrery::cpu {
 
-const Kernels kNeonKernels = table("neon");
+const Kernels kNeonKernels = table("neon", matmul_decode, in_bands);
 
 }  // namespace orrery::cpu

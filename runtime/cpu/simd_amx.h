@@ -71,18 +71,17 @@ V::F load_left(const std::byte* row, int64_t at, int64_t left) {
                      : load_weights_part<kType>(row, at, static_cast<int>(left));
 }
 
-// ---- Columns [c, c + n), n <= kPanel, of a weight row, as row i of a panel's tiles; zeros up to a whole block ----
+// ---- Columns [c, c + n), n <= kPanel, of the weight rows [o, o + n_out) as tiles; zeros up to a whole block ----
 
 // weight = scale * (code - kOffset) - min, as dequantize() rounds it: the products are exact in a float.  Codes and scales are
 // spread by loads: of the two ports that compute, only one shuffles.
 template <class Format>
-void unpack_row(const MatmulTask& t, const std::byte* row, int64_t c, int64_t n, int i, WeightTiles& tiles) {
+void unpack_row(const uint8_t* w, int64_t left, int64_t n, int i, WeightTiles& tiles) {
   static_assert(kPanel == 256);
   constexpr bool kPlain = !Format::kHasMin && !Format::kOffset;
   uint8_t buffer[kMostBytes];
-  const uint8_t* w = reinterpret_cast<const uint8_t*>(row) + c / 256 * Format::kBytes;
   alignas(64) Unpacked u;
-  Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
+  Format::unpack(whole_block<Format>(w, left, buffer), u);
   if (!kPlain)
     for (int k = 0; k < (Format::kGroup == 16 ? 2 : 1); ++k) {
       const __m256 min = Format::kHasMin ? u.min[k] : _mm256_setzero_ps();
@@ -108,17 +107,25 @@ void unpack_row(const MatmulTask& t, const std::byte* row, int64_t c, int64_t n,
     for (int j = 0; j * kBlock < n; ++j) block(j);
   }
 }
+template <class Format>
+void unpack_blocks(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t n, WeightTiles& tiles) {
+  RowColumns<Format> columns(t, c);
+  for (int i = 0; i < n_out; ++i) unpack_row<Format>(columns.row(o + i), t.n_columns - c, n, i, tiles);
+}
 
 template <TensorType kType>
-void unpack_row(const MatmulTask&, const std::byte* row, int64_t c, int64_t n, int i, WeightTiles& tiles) {
-  for (int64_t at = 0; at < n; at += kBlock) {
-    std::byte* to = tiles[at / kBlock][i / kTileHeight][i % kTileHeight];
-    if (n - at < kBlock)
-      V::store_i(to, rounded(load_left<kType>(row, c + at, n - at), load_left<kType>(row, c + at + 16, n - at - 16)));
-    else if (kType == TensorType::bf16)
-      V::store_i(to, V::load_i(row + 2 * (c + at)));
-    else
-      V::store_i(to, rounded(load_weights<kType>(row, c + at), load_weights<kType>(row, c + at + 16)));
+void unpack_floats(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t n, WeightTiles& tiles) {
+  for (int i = 0; i < n_out; ++i) {
+    const std::byte* row = t.weight + (o + i) * t.row_bytes;
+    for (int64_t at = 0; at < n; at += kBlock) {
+      std::byte* to = tiles[at / kBlock][i / kTileHeight][i % kTileHeight];
+      if (n - at < kBlock)
+        V::store_i(to, rounded(load_left<kType>(row, c + at, n - at), load_left<kType>(row, c + at + 16, n - at - 16)));
+      else if (kType == TensorType::bf16)
+        V::store_i(to, V::load_i(row + 2 * (c + at)));
+      else
+        V::store_i(to, rounded(load_weights<kType>(row, c + at), load_weights<kType>(row, c + at + 16)));
+    }
   }
 }
 
@@ -184,8 +191,8 @@ inline void store_strip(const MatmulTask& t, int64_t o, int64_t n, int64_t first
     for (int i = 0; i < kTileHeight; ++i) turned[half][i] = V::load(sums[half][i]);
     V::transpose(turned[half]);
   }
-  const bool whole_lines = ((reinterpret_cast<uintptr_t>(t.out) | static_cast<uintptr_t>(t.out_stride) * sizeof(float)) & 63) == 0 && o % 16 == 0;
-  if (n == kPairRows && whole_lines && !t.accumulate && !t.bias) {
+  const uintptr_t first_line = reinterpret_cast<uintptr_t>(t.out + o), stride = static_cast<uintptr_t>(t.out_stride) * sizeof(float);
+  if (n == kPairRows && ((first_line | stride) & 63) == 0 && !t.accumulate && !t.bias) {
     for (int64_t r = 0; r < n_rows; ++r)
       for (int half = 0; half < 2; ++half) V::store_past(t.out + (first + r) * t.out_stride + o + half * kTileHeight, turned[half][r]);
     return;
@@ -197,13 +204,14 @@ inline void store_strip(const MatmulTask& t, int64_t o, int64_t n, int64_t first
   }
 }
 
-// unpack(row, c, n, i, tiles): unpack_row() of the weights' format.
+// unpack(t, o, n_out, c, n, tiles): unpack_blocks() or unpack_floats() of the weights' type.
 template <class Unpack>
 void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
   TileScratch* scratch = reinterpret_cast<TileScratch*>(t.scratch);
   const int64_t strip_bytes = packed_strip_bytes(t.n_columns);
   const auto up_to = [](int64_t from, int64_t most, int64_t end) { return end - from < most ? end : from + most; };
-  const auto weights_at = [&](int64_t o, int64_t c) { return t.weight + o * t.row_bytes + t.row_bytes * c / t.n_columns; };
+  const int64_t together = t.in_bands ? kBandRows : 1;  // rows whose columns lie side by side
+  const auto weights_at = [&](int64_t o, int64_t c) { return t.weight + o * t.row_bytes + together * t.row_bytes * c / t.n_columns; };
   const ConfiguredTiles tiles;
   for (int64_t first = t.first_row; first < t.last_row; first += kTileRows) {
     const int64_t last = up_to(first, kTileRows, t.last_row), n_pairs = (last - first + kPairRows - 1) / kPairRows;
@@ -212,14 +220,15 @@ void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
       // Products of the columns whose activations are in the second cache, then of the next ones.
       for (int64_t wide = 0; wide < t.n_columns; wide += kWide)
         for (int64_t o = begin; o < end; o += kPairRows) {
-          const int64_t n_out = up_to(o, kPairRows, end) - o, wide_end = up_to(wide, kWide, t.n_columns);
+          const int n_out = static_cast<int>(up_to(o, kPairRows, end) - o);
+          const int64_t wide_end = up_to(wide, kWide, t.n_columns);
           for (int64_t c = wide; c < wide_end; c += kPanel) {
             const int64_t n = up_to(c, kPanel, wide_end) - c;
-            for (int i = 0; i < n_out; ++i) unpack(t.weight + (o + i) * t.row_bytes, c, n, i, scratch->weights);
+            unpack(t, o, n_out, c, n, scratch->weights);
             const int n_blocks = static_cast<int>((n + kBlock - 1) / kBlock);
             const bool ends = c + n == t.n_columns;
-            Ahead ahead(c + n < wide_end ? weights_at(o, c + n) : weights_at(o + kPairRows, wide), t.row_bytes,
-                        t.row_bytes * n / t.n_columns, n_out, n_pairs * n_blocks);
+            Ahead ahead(c + n < wide_end ? weights_at(o, c + n) : weights_at(o + kPairRows, wide), together * t.row_bytes,
+                        together * t.row_bytes * n / t.n_columns, n_out / together, n_pairs * n_blocks);
             for (int64_t r = first; r < last; r += kPairRows) {
               const std::byte* packed = t.packed + r / kTileHeight * strip_bytes + c / kBlock * kPackedTileBytes;
               SumTiles* sums = scratch->sums[(o - begin) / kPairRows] + (r - first) / kTileHeight;

@@ -91,6 +91,52 @@ void take_signs(Panel* panel) {
     }
 }
 
+// Of weight rows, asked for in order, the bytes of columns [c, c + 256): where they lie, or where bands are taken apart to.
+template <class Format>
+class RowColumns {
+ public:
+  RowColumns(const MatmulTask& t, int64_t c) : t_(t), c_(c) {}
+
+  const uint8_t* row(int64_t o) {
+    const uint8_t* w = reinterpret_cast<const uint8_t*>(t_.weight) + o * t_.row_bytes + c_ / 256 * Format::kBytes;
+    prefetch_weights<Format::kBytes>(w, Format::kBytes);  // the next columns: in no order that processors foresee
+    if (!t_.in_bands) return w;
+    if (o % kBandRows == 0) take_apart(w + c_ / 256 * (kBandRows - 1) * Format::kBytes);
+    return rows_[o % kBandRows];
+  }
+
+ private:
+  // Layouts of bands.h: what leaves no whole words, then four words of each row at a time, turned.
+  void take_apart(const uint8_t* band) {
+    constexpr int kBlockBytes = Format::kBytes * Format::kBlock / 256, kHead = kBlockBytes % 4, kWords = kBlockBytes / 4;
+    const int64_t left = t_.n_columns - c_;
+    for (int b = 0; b < 256 / Format::kBlock && b * Format::kBlock < left; ++b, band += kBandRows * kBlockBytes) {
+      const auto to = [&](int r) { return rows_[r] + b * kBlockBytes; };
+      for (int r = 0; r < kBandRows; ++r) __builtin_memcpy(to(r), band + r * kHead, kHead);
+      const uint8_t* words = band + kBandRows * kHead;
+      for (int i = 0; i < kWords / 4 * 4; i += 4) {
+        __m256i x[4], y[4];
+        for (int k = 0; k < 4; ++k) x[k] = bytes32(words + (i + k) * 4 * kBandRows);
+        for (int k = 0; k < 4; k += 2) {
+          y[k] = _mm256_unpacklo_epi32(x[k], x[k + 1]);
+          y[k + 1] = _mm256_unpackhi_epi32(x[k], x[k + 1]);
+        }
+        for (int k = 0; k < 4; ++k) {
+          const __m256i rows = k % 2 ? _mm256_unpackhi_epi64(y[k / 2], y[k / 2 + 2]) : _mm256_unpacklo_epi64(y[k / 2], y[k / 2 + 2]);
+          _mm_storeu_si128(reinterpret_cast<__m128i*>(to(k) + kHead + 4 * i), _mm256_castsi256_si128(rows));
+          _mm_storeu_si128(reinterpret_cast<__m128i*>(to(k + 4) + kHead + 4 * i), _mm256_extracti128_si256(rows, 1));
+        }
+      }
+      for (int i = kWords / 4 * 4; i < kWords; ++i)
+        for (int r = 0; r < kBandRows; ++r) __builtin_memcpy(to(r) + kHead + 4 * i, words + (i * kBandRows + r) * 4, 4);
+    }
+  }
+
+  const MatmulTask& t_;
+  int64_t c_;
+  uint8_t rows_[kBandRows][Format::kBytes];
+};
+
 // The codes of weight rows [at, at + kLanes) and four columns, as products take them.
 template <class Format, class W = V>
 typename W::Codes panel_codes(const Panel& panel, int quad, int at) {
@@ -110,6 +156,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
   };
   Row rows[V::kLanes];
   uint8_t buffer[kMostBytes];
+  RowColumns<Format> columns(t, c);
   for (int half = 0; half < 2; ++half) {
     for (int i = 0; i < V::kLanes; ++i) {
       Row& row = rows[i];
@@ -118,9 +165,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
         __builtin_memset(&row, 0, sizeof row);
         continue;
       }
-      const uint8_t* w =
-          reinterpret_cast<const uint8_t*>(t.weight + (o + out) * t.row_bytes) + c / 256 * Format::kBytes;
-      prefetch_weights<Format::kBytes>(w, Format::kBytes);  // the next columns: in no order that processors foresee
+      const uint8_t* w = columns.row(o + out);
       Unpacked u;
       Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
       const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));

@@ -6,18 +6,17 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr Kernels table(const char* name, void (*prefill)(const MatmulTask&) = matmul_prefill,
-                        decltype(Kernels::pack_rows) pack = nullptr) {
+constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decode, decltype(Kernels::in_bands) wants_bands) {
   return {
       name,
       quantize_row,
-      matmul_decode,
-      prefill,
-      pack,
+      decode,
+      matmul_prefill,
+      nullptr,
       kTaskOut,
       kTileRows,
       sizeof(MatmulScratch),
-      in_bands,
+      wants_bands,
       rms_norm,
       rope,
       swiglu,

@@ -1,0 +1,16 @@
+// What the tables of AVX-512 and AMX (kernels_avx512.cpp) take from files that are compiled for other instructions.
+#pragma once
+
+#include "runtime/cpu/kernels.h"
+
+namespace orrery::cpu {
+
+// Kernels::matmul_decode and in_bands, 256 bits wide (kernels_avx512_decode.cpp).
+void matmul_decode_avx512(const MatmulTask& task);
+bool in_bands_avx512(TensorType type);
+
+// Kernels::pack_rows and matmul_prefill of AMX's tiles, in the scratch of the AVX-512 path (kernels_amx.cpp).
+void pack_rows_amx(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out);
+void matmul_prefill_amx(const MatmulTask& task);
+
+}  // namespace orrery::cpu
