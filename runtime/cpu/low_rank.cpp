@@ -178,6 +178,9 @@ void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Sp
       auto* slot = reinterpret_cast<std::byte*>(run.to.address);
       const auto* value = reinterpret_cast<const std::byte*>(run.values.address);
       for (int32_t t = 0; t < run.count; ++t, slot += slots.token_bytes()) {
+        // What it is made of lies anywhere: it comes while those before it are rebuilt.
+        const std::byte* row = row_of(keys, run.position + t);
+        for (int32_t b = 0; b < 2 * keys.rank; b += 64) __builtin_prefetch(row + b, 0, 2);
         if (value) __builtin_prefetch(value), __builtin_prefetch(value + keys.kv.vector_bytes() - 1);
         tokens[n_tokens++] = {run.position + t, slot, value};
         if (value) value += keys.kv.vector_bytes();
