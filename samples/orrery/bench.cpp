@@ -67,17 +67,17 @@ struct Work {
   uint64_t weights_bytes = 0;                  // read by each token that is decoded
   // Of products: of F32, of F16 and BF16, and of quantized weights.
   struct Ops {
-    double floats = 0, halves = 0, int8 = 0;
+    double floats = 0, halves = 0, quantized = 0;
   };
   Ops ops, last_ops;  // for each token of a prompt; and more for its last
 
   // The least time per token of a prompt of n; 0 where a peak is not known. Attention comes on top.
   double prefill_seconds(uint64_t n, const Limits& limits) const {
     const double count = static_cast<double>(n), floats = limits.float_ops_per_second(),
-                 halves = limits.half_ops_per_second(), int8 = limits.int8_ops_per_second();
-    if (floats <= 0 || halves <= 0 || int8 <= 0) return 0;
+                 halves = limits.half_ops_per_second(), quantized = limits.quantized_ops_per_second();
+    if (floats <= 0 || halves <= 0 || quantized <= 0) return 0;
     return (ops.floats + last_ops.floats / count) / floats + (ops.halves + last_ops.halves / count) / halves +
-           (ops.int8 + last_ops.int8 / count) / int8;
+           (ops.quantized + last_ops.quantized / count) / quantized;
   }
 };
 
@@ -99,7 +99,7 @@ Work work_per_token(const std::string& path) {
     double ops = 2;
     for (const Json& n : shape) ops *= n.get<double>();
     Work::Ops& sum = embedding || name == "output.weight" ? work.last_ops : work.ops;
-    (type == "F32" ? sum.floats : type == "F16" || type == "BF16" ? sum.halves : sum.int8) += ops;
+    (type == "F32" ? sum.floats : type == "F16" || type == "BF16" ? sum.halves : sum.quantized) += ops;
   }
   return work;
 }
@@ -198,12 +198,12 @@ int bench(const Args& args, Output& out) {
     out.flush();
   }
   const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
-               half_peak = limits.half_ops_per_second(), int8_peak = limits.int8_ops_per_second();
+               half_peak = limits.half_ops_per_second(), quantized_peak = limits.quantized_ops_per_second();
   if (!args.has("--json")) {
     out.write(format("\nMeasured between the runs, with as many threads: reading %.1f GB/s", read / 1e9));
     if (float_peak > 0)
-      out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s in int8", float_peak / 1e9,
-                       half_peak / 1e9, int8_peak / 1e9));
+      out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s of quantized weights", float_peak / 1e9,
+                       half_peak / 1e9, quantized_peak / 1e9));
     out.write("\n");
   } else {
     const Json json = {{"model",
@@ -224,7 +224,7 @@ int bench(const Args& args, Output& out) {
                         {{"read_gb_per_second", read / 1e9},
                          {"float_gflop_per_second", float_peak / 1e9},
                          {"half_gflop_per_second", half_peak / 1e9},
-                         {"int8_gop_per_second", int8_peak / 1e9}}},
+                         {"quantized_gop_per_second", quantized_peak / 1e9}}},
                        {"results", rows}};
     out.write(dump_json(json, 2) + "\n");
   }

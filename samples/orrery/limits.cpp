@@ -101,13 +101,14 @@ void Limits::sample() {
   }
   if (!peak::known(path_, peak::Kind::floats)) return;
   float_.push_back(peak_rate(n_threads_, path_, peak::Kind::floats));
-  half_.push_back(peak::known(path_, peak::Kind::bf16) ? peak_rate(n_threads_, path_, peak::Kind::bf16) : float_.back());
-  int8_.push_back(peak_rate(n_threads_, path_, peak::Kind::bytes));
+  const bool bf16 = peak::known(path_, peak::Kind::bf16);
+  half_.push_back(bf16 ? peak_rate(n_threads_, path_, peak::Kind::bf16) : float_.back());
+  quantized_.push_back(bf16 ? half_.back() : peak_rate(n_threads_, path_, peak::Kind::bytes));
 }
 
 double Limits::read_bytes_per_second() const { return median(read_); }
 double Limits::float_ops_per_second() const { return median(float_); }
 double Limits::half_ops_per_second() const { return median(half_); }
-double Limits::int8_ops_per_second() const { return median(int8_); }
+double Limits::quantized_ops_per_second() const { return median(quantized_); }
 
 }  // namespace orrery::tool

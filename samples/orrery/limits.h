@@ -24,7 +24,7 @@ class Limits {
   double read_bytes_per_second() const;
   double float_ops_per_second() const;   // F32, fused
   double half_ops_per_second() const;    // what F16 and BF16 are held against: bf16 where the path has it, else F32
-  double int8_ops_per_second() const;    // bytes, summed in 32 bits
+  double quantized_ops_per_second() const;    // of quantized weights: bf16 likewise, else bytes summed in 32 bits
 
  private:
   struct Unmap {
@@ -34,7 +34,7 @@ class Limits {
   int n_threads_;
   std::string path_;
   std::unique_ptr<uint64_t, Unmap> buffer_;
-  std::vector<double> read_, float_, half_, int8_;
+  std::vector<double> read_, float_, half_, quantized_;
 };
 
 }  // namespace orrery::tool

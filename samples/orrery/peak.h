@@ -12,7 +12,7 @@ enum class Kind {
   floats,        // fused multiply-adds of floats
   bytes,         // products of bytes summed in 32 bits at once: maddubs, madd, add; with VNNI one instruction
   bytes_16_bit,  // summed in 16 bits eight times before, as small codes allow; with VNNI the same as bytes
-  bf16,          // products of bf16 summed as floats, of "amx" alone, whose bytes are products of tiles likewise
+  bf16,          // products of bf16 summed as floats: of "amx" alone, which has them for all weights but F32
 };
 
 // Whether there is such a kernel for `path` (of the CPU backend): for "plain" there is none.

@@ -237,15 +237,14 @@ void bench_prefill(Bench& bench) {
   const auto rate = [&](peak::Kind kind) { return peak_rate(bench.clock, path, kind) * 1e-9; };
   const double floats = rate(peak::Kind::floats), bytes = rate(peak::Kind::bytes),
                bytes_16_bit = rate(peak::Kind::bytes_16_bit), bf16 = rate(peak::Kind::bf16);
-  // Beside its own instructions' peak each type is held against another: where there are tiles, that of bf16.
-  const double other = bf16 > 0 ? bf16 : bytes_16_bit;
-  if (floats > 0)
-    std::printf("\npeak: %.0f GFLOP/s of floats, %.0f of bytes, %.0f of %s\n", floats, bytes, other,
-                bf16 > 0 ? "bf16" : "bytes summed in 16 bits");
+  if (bf16 > 0)
+    std::printf("\npeak: %.0f GFLOP/s of floats, %.0f of bf16\n", floats, bf16);
+  else if (floats > 0)
+    std::printf("\npeak: %.0f GFLOP/s of floats, %.0f of bytes, %.0f of bytes summed in 16 bits\n", floats, bytes, bytes_16_bit);
   std::printf("%-8s", "prefill");
   const int32_t counts[] = {512, 256, 8};
   for (int32_t n : counts) std::printf(" %6d rows GFLOP/s", n);
-  std::printf(" %10s %12s\n", "of peak", bf16 > 0 ? "(of bf16)" : "(in 16 bits)");
+  std::printf(" %10s %12s\n", "of peak", bytes_16_bit > 0 ? "(in 16 bits)" : "");
   for (const TypeTraits& type : kTypeTraits) {
     if (!bench.wants(type.name)) continue;
     std::printf("%-8s", type.name);
@@ -257,9 +256,9 @@ void bench_prefill(Bench& bench) {
       std::printf(" %19.0f", reached);
     }
     const bool is_float = type.block_elements == 1;
-    const double own = !is_float ? bytes : bf16 > 0 && type.type != TensorType::f32 ? bf16 : floats;
+    const double own = bf16 > 0 && type.type != TensorType::f32 ? bf16 : is_float ? floats : bytes;
     if (floats > 0) std::printf(" %9.0f%%", 100 * first / own);
-    if (floats > 0 && !is_float) std::printf(" %11.0f%%", 100 * first / other);
+    if (bytes_16_bit > 0 && !is_float) std::printf(" %11.0f%%", 100 * first / bytes_16_bit);
     std::printf("\n");
     std::fflush(stdout);
   }

@@ -3,7 +3,7 @@
 
 For each type of weights, on one file that both read (make_model writes it where it is missing):
   decode    32 tokens behind a short prompt; limit: weights and KV over the rate at which memory can be read
-  prefill   512 tokens; limit: its products over the peak of registers, F32 for F16 weights and int8 for quantized ones
+  prefill   512 tokens; limit: its products over the peak of registers, bf16 where there are tiles, else F32 for F16 weights and int8 for quantized ones
   long      decoding behind 4K and more tokens of F16 KV: ours behind made-up KV (bench_kv), so that it takes seconds; the
             peer must prefill, and does so for --peer-context only
 Decode and prefill run in turns, ours, theirs, ours, theirs ..., one process each; a figure is the median of --rounds.
@@ -122,7 +122,7 @@ def spread(values):
 
 
 def print_turns(name, limit, rows):
-    print(f"\n| {name} | orrery, tokens/s | {limit} | llama.cpp, tokens/s | {limit} | ratio | reads, GB/s | F32, GFLOP/s | int8, GOP/s |")
+    print(f"\n| {name} | orrery, tokens/s | {limit} | llama.cpp, tokens/s | {limit} | ratio | reads, GB/s | F32, GFLOP/s | quantized, GOP/s |")
     print("| --- " * 9 + "|")
     for kind, measure in rows:
         speeds, shares, peers, limits = measure()
@@ -133,7 +133,7 @@ def print_turns(name, limit, rows):
         theirs = statistics.median(peers) if peers else 0
         at_limit = statistics.median([speed / part for speed, part in zip(speeds, shares) if part > 0] or [0])
         of = [statistics.median(limit[key] for limit in limits)
-              for key in ("read_gb_per_second", "float_gflop_per_second", "int8_gop_per_second")]
+              for key in ("read_gb_per_second", "float_gflop_per_second", "quantized_gop_per_second")]
         print(f"| {kind} | {spread(speeds)} | {cell(share, '{:.0%}')} | {spread(peers)} | {cell(theirs / at_limit if at_limit else 0, '{:.0%}')} "
               f"| {cell(ours / theirs if theirs else 0, '{:.2f}')} | {of[0]:.1f} | {of[1]:.0f} | {of[2]:.0f} |", flush=True)
 

@@ -218,7 +218,7 @@ TEST(Bench, MeasuresWhatItWasAskedFor) {
     const double prefill = row.at("prefill_tokens_per_second").at("median");
     EXPECT_NEAR(row.at("prefill_share_of_peak").get<double>(),
                 prefill * (ops + last / row.at("prompt_tokens").get<double>()) / 1e9 /
-                    limits.at("int8_gop_per_second").get<double>(),
+                    limits.at("quantized_gop_per_second").get<double>(),
                 1e-6);
   }
   const Finished table =
