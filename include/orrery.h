@@ -326,8 +326,8 @@ typedef struct orrery_session orrery_session;
      "razorattention"
                     the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
                     the budget if that is less), sinks 4, compensation 1
-     "auto"         at 30% of the KV and less nothing here keeps more of full attention's answers: "cake" with pool max, width
-                    15, heads adaptive, safeguard protect, and a tail of a sixteenth of what a head may hold
+     "auto"         over several turns nothing here keeps more of full attention's answers at 30% of the KV and less: "cake"
+                    with pool max, width 15, heads adaptive, safeguard protect, and a tail of a sixteenth of what a head may hold
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
                     CAKE); the names are defaults of what can be combined: score (mean, variance), pool (none, avg,
@@ -381,7 +381,8 @@ struct orrery_session_options {
   uint32_t n_context;             /* tokens; 0: as trained, or what fits the arena if that is less */
   uint32_t kv_type;               /* ORRERY_KV_: of everything that is kept; quantized types need head_dim % 32 == 0 */
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
-  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results */
+  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results, but
+                                     for last bits on a GPU where cuBLAS multiplies */
   uint32_t n_policy_options;
   const char *policy;             /* see "KV policies"; NULL (default): "auto" where a KV budget is given, else "full". Where
                                      n_context tokens of KV do not fit the arena, though a tenth of them or more would:

@@ -375,7 +375,7 @@ class Backend {
                         int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) = 0;
 
   // Every product of the same input x (n_rows, n_in): the input is quantized once.  n_rows may be less than the
-  // step's (the last rows' logits).
+  // step's (the last rows' logits).  What else is in a step does not show in a row, but for last bits where cuBLAS multiplies.
   virtual void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) = 0;
 
   // Prepares cos and sin of the step's positions; rope() turns n_heads vectors of head_dim at x + row * stride.

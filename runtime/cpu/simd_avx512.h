@@ -16,7 +16,6 @@ struct V {
   using F = __m512;
   using I = __m512i;
   static constexpr int kLanes = 16;
-  static constexpr int kDecodeRows = 4;   // activation rows in registers: over weights as they lie,
   static constexpr int kGemmVectors = 4;  // vectors of a float tile's width
   static constexpr int kAccumulators = 16;
 
@@ -169,27 +168,10 @@ struct V {
   static void store_i(void* p, I x) { _mm512_storeu_si512(p, x); }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 
-  // VNNI multiplies unsigned by signed bytes: codes are kept unsigned, with an offset that the sums of
-  // activations take back.  kOffset: of the codes as codes() gives them.
+  // Prefill's products: VNNI multiplies unsigned by signed bytes, so all codes lie with an offset that the sums of activations take
+  // back; sums have 32 bits from the start.
   template <class Format>
-  static constexpr int kOffset = Format::kSigned ? 128 : Format::kOffset;
-  static constexpr int kChunks = 4;  // vectors of codes in 256 weights
-  template <class Format>
-  static void codes(const Unpacked& u, I* out) {
-    for (int i = 0; i < 4; ++i) {
-      out[i] = _mm512_inserti64x4(_mm512_castsi256_si512(u.q[2 * i]), u.q[2 * i + 1], 1);
-      if (Format::kSigned) out[i] = _mm512_xor_si512(out[i], _mm512_set1_epi8(-128));
-    }
-  }
-  // acc + sums of four products.
-  template <bool kSigned>
-  static I dot(I acc, I codes, I activations) {
-    return _mm512_dpbusd_epi32(acc, codes, activations);
-  }
-
-  // Prefill's products: all codes are unsigned, and sums have 32 bits from the start.
-  template <class Format>
-  static constexpr int kPanelOffset = kOffset<Format>;
+  static constexpr int kPanelOffset = Format::kSigned ? 128 : Format::kOffset;
   static constexpr int run(int) { return 8; }
   static constexpr int rows(int) { return 6; }  // activation rows in registers
   static constexpr bool kComplements = false;

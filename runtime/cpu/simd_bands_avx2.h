@@ -29,7 +29,7 @@ struct Bands<Q4_0> {
   static void dot(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, V::F* sums) {
     for (int r = 0; r < R; ++r) sums[r] = V::zero();
     for (int64_t c = 0; c < n_columns; c += 32, w += kBytes) {
-      prefetch_weights<2048>(w, kBytes);
+      prefetch_stream<2048>(w, kBytes);
       V::I products[R];
       for (int r = 0; r < R; ++r) products[r] = V::zero_i();
 #pragma GCC unroll 4
@@ -105,7 +105,7 @@ struct Bands<Q4K> {
   static void dot(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, V::F* sums) {
     for (int r = 0; r < R; ++r) sums[r] = V::zero();
     for (int64_t c = 0; c < n_columns; c += 256, w += kBytes) {
-      prefetch_weights<2048>(w, 128);
+      prefetch_stream<2048>(w, 128);
       const Header header(w);
       V::F dots[R], minima[R];
       for (int r = 0; r < R; ++r) dots[r] = minima[r] = V::zero();
@@ -116,7 +116,7 @@ struct Bands<Q4K> {
         for (auto& p : products) p[0] = p[1] = V::zero_i();
 #pragma GCC unroll 8
         for (int k = 0; k < 8; ++k) {
-          if (k % 2 == 0) prefetch_weights<2048>(at + 32 * k, 64);
+          if (k % 2 == 0) prefetch_stream<2048>(at + 32 * k, 64);
           const V::I codes = bytes32(at + 32 * k);
           const V::Codes low = V::prepared(low_nibbles(codes)), high = V::prepared(high_nibbles(codes));
           for (int r = 0; r < R; ++r) {

@@ -21,6 +21,7 @@ namespace {
 
 struct ByteProducts {
   using I = __m256i;
+  static constexpr bool kTwoStages = false;  // how weights are asked for (prefetch_stream())
 
   // acc + sums of four products.
   template <bool kSigned>

@@ -19,6 +19,9 @@ namespace {
 
 struct ByteProducts {
   using I = __m256i;
+  // How weights are asked for (prefetch_stream()): steps of the 1.1B model in Q8_0 read 26 GB/s so, where a single stage 768 to 4096 bytes
+  // ahead gave 20 to 24, and the same threads merely read 31.
+  static constexpr bool kTwoStages = true;
 
   static I add_dots(I sums, I codes, I activations) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)

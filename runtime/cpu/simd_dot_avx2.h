@@ -100,7 +100,7 @@ void dot_row(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, float* 
   for (auto& s : sums) s[0] = s[1] = V::zero();
   uint8_t buffer[kMostBytes];
   for (int64_t c = 0; c < n_columns; c += 256, w += Format::kBytes) {
-    prefetch_weights<2048>(w, Format::kBytes);
+    prefetch_stream<2048>(w, Format::kBytes);
     Unpacked u;
     Format::unpack(whole_block<Format>(w, n_columns - c, buffer), u);
     for (int r = 0; r < R; ++r) {

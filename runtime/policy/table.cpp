@@ -28,7 +28,7 @@ constexpr OptionRow kHeteroOptions[] = {
     {"block", "5", "steps between a pivot's checks"},
     {"visible", "1", "steps from a check to its refill, at most a block"},
     {"stagger", "0", "1: pivots take turns within a block"},
-    {"satellites", "triggered", "or speculative: every step, by the pivot's query of the step before (FreeKV)"},
+    {"satellites", "triggered", "or speculative: every step, by the pivot's query of the step before (FreeKV), without tau_drift, block, visible and stagger"},
     {"tau", ".8", "speculative: satellites whose query turns by less than this cosine wait for the step's own; 0: none"},
     kRefresh,
     {"window", "1", "last queries whose mean weights choose when it settles (SnapKV)"},
@@ -194,9 +194,10 @@ const PolicyRow kRows[] = {
     {"auto", "CAKE's scores and layers, Ada-KV's heads", "", "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
      "layers by entropy and variance of their attention; their heads by the best scores of all", kBestAndWindow,
      "when as many tokens have been generated as a sixteenth of what a head may hold", kWindowQueries, kSelection, all(kAutoOptions),
-     "For those who want to think of none of this, and what a KV budget without a policy means: at 30% of the KV and less\n"
-     "nothing measured here keeps more of full attention's answers, and no step waits for the link. At half of it loki, and quest with\n"
-     "heads=adaptive, keep an answer more of a hundred.\n"
+     "For those who want to think of none of this, and what a KV budget without a policy means: over several turns, at 30% of the KV\n"
+     "and less, nothing measured here keeps more of full attention's answers, and no step waits for the link. At half of it loki, and\n"
+     "quest with heads=adaptive, keep an answer more of a hundred; at 30% infinigen keeps more for single questions, and loki where they\n"
+     "come after the text.\n"
      "- Layers' parts are CAKE's, a layer's heads compete as Ada-KV's do (with kvpress's safeguard), and so few tokens go where few are looked at.\n"
      "- A wide maximum, 15 keys: a token that is looked at stays with the sentence around it, which an answer reads next. With 5 or 7\n"
      "  the middle of a passage is kept and its end is lost.\n"

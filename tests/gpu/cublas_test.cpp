@@ -17,15 +17,6 @@ namespace {
 using namespace testing;
 using orrery::cuda::Options;
 
-StepLimits limits(int32_t rows, int64_t max_in) {
-  StepLimits l;
-  l.max_rows = rows;
-  l.max_context = 64;
-  l.n_heads = l.n_kv_heads = 1, l.head_dim = 32;
-  l.max_in = max_in;
-  return l;
-}
-
 bool available() {
   const auto made = orrery::cuda::make_backend({0, Options::Products::cublas});
   return made.ok() && orrery::cuda::has_cublas(*made.value());
@@ -73,7 +64,7 @@ TEST_P(GpuCublas, MatchesTheDoubleProduct) {
     int64_t n_out, n_in;
     int32_t n_rows;
   };
-  Machine m(true, limits(70, 1024), Options::Products::cublas);
+  Machine m(true, product_limits(70, 1024), Options::Products::cublas);
   for (const Shape s : {Shape{1, 256, 1}, {33, 768, 3}, {70, 512, 70}, {5, 1024, 9}, {7, 96, 2}, {9, 32, 5}}) {
     if (s.n_in % type_traits(GetParam())->block_elements != 0) continue;
     const Matrix matrix(&m, GetParam(), s.n_out, s.n_in, 7);
@@ -93,7 +84,7 @@ TEST_P(GpuCublas, MatchesTheDoubleProduct) {
 TEST_P(GpuCublas, BiasAccumulationAndRowsThatHalvesDoNotHold) {
   const int64_t n_in = 256, n_out = 40;
   const int32_t n_rows = 4;
-  Machine m(true, limits(n_rows, n_in), Options::Products::cublas);
+  Machine m(true, product_limits(n_rows, n_in), Options::Products::cublas);
   const Matrix matrix(&m, GetParam(), n_out, n_in, 5);
   std::vector<float> values = normal_values(static_cast<size_t>(n_rows * n_in), 3);
   const float sizes[] = {1.0f, 1e9f, 1e-12f, 300.0f};
@@ -117,7 +108,7 @@ TEST_P(GpuCublas, BiasAccumulationAndRowsThatHalvesDoNotHold) {
 
 TEST_P(GpuCublas, StrangeActivationsStayStrange) {
   const size_t n_in = 256, n_out = 9;
-  Machine m(true, limits(3, n_in), Options::Products::cublas);
+  Machine m(true, product_limits(3, n_in), Options::Products::cublas);
   const Matrix matrix(&m, GetParam(), n_out, n_in, 1);
   std::vector<float> values(3 * n_in);
   values[n_in + 40] = std::numeric_limits<float>::infinity();
@@ -149,7 +140,7 @@ TEST(GpuCublasProducts, EachGoesItsOwnWay) {
   if (!available()) GTEST_SKIP() << "there is no cuBLAS here";
   const int64_t n_in = 256;
   const int32_t n_rows = 5;
-  Machine m(true, limits(n_rows, n_in), Options::Products::cublas), own(true, limits(n_rows, n_in));
+  Machine m(true, product_limits(n_rows, n_in), Options::Products::cublas), own(true, product_limits(n_rows, n_in));
   const std::vector<float> values = normal_values(static_cast<size_t>(n_rows * n_in), 3);
   const auto run = [&](Machine* machine) {
     const Matrix a(machine, TensorType::q4_k, 45, n_in, 1), b(machine, TensorType::f32, 20, n_in, 2), c(machine, TensorType::bf16, 30, n_in, 3);
@@ -173,7 +164,7 @@ class Cublas : public ::testing::Test {
  protected:
   void TearDown() override { emulated::has_cublas = true; }
   static std::vector<float> product(Options::Products products, TensorType type, Phase phase, int32_t n_rows) {
-    Machine m(true, limits(n_rows, 256), products);
+    Machine m(true, product_limits(n_rows, 256), products);
     const Matrix matrix(&m, type, 33, 256, 7);
     const Buffer<float> x(&m, normal_values(static_cast<size_t>(n_rows) * 256, 11)), out(&m, static_cast<size_t>(n_rows) * 33);
     const Product p{&matrix.weight, {}, out.ptr(), 33, false};
@@ -211,7 +202,7 @@ TEST_F(Cublas, WithoutItAllIsComputedByOurOwnKernels) {
 // A stripe is as many outs as fit; of the last one a single out is left.
 TEST_F(Cublas, LongMatricesGoInStripes) {
   const int64_t n_in = 256, n_out = 2 * 65535 + 1;
-  Machine m(true, limits(1, n_in), Options::Products::cublas);
+  Machine m(true, product_limits(1, n_in), Options::Products::cublas);
   const Matrix matrix(&m, TensorType::q8_0, n_out, n_in, 7);
   const std::vector<float> values = normal_values(static_cast<size_t>(n_in), 11);
   const Buffer<float> x(&m, values), out(&m, static_cast<size_t>(n_out));

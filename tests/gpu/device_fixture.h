@@ -64,6 +64,16 @@ class Machine {
   uint64_t next_ = 0, end_ = 0;
 };
 
+// Of products alone, of `rows` rows at most.
+inline StepLimits product_limits(int32_t rows, int64_t max_in) {
+  StepLimits limits;
+  limits.max_rows = rows;
+  limits.max_context = 64;
+  limits.n_heads = limits.n_kv_heads = 1, limits.head_dim = 32;
+  limits.max_in = max_in;
+  return limits;
+}
+
 // n values of T in a machine's memory.
 template <class T>
 class Buffer {

@@ -18,15 +18,6 @@ constexpr Phase kPhases[] = {Phase::decode, Phase::prefill};
 const char* name(Phase phase) { return phase == Phase::decode ? "decode" : "prefill"; }
 bool float_type(TensorType type) { return type_traits(type)->block_elements == 1; }
 
-StepLimits limits(int32_t rows, int64_t max_in) {
-  StepLimits l;
-  l.max_rows = rows;
-  l.max_context = 64;
-  l.n_heads = l.n_kv_heads = 1, l.head_dim = 32;
-  l.max_in = max_in;
-  return l;
-}
-
 struct Matrix {
   Matrix(Machine* m, TensorType type, int64_t n_rows, int64_t n_cols, const std::vector<std::byte>& file)
       : device(m, (*m)->weight_bytes(type, n_rows, n_cols)), values(static_cast<size_t>(n_rows * n_cols)) {
@@ -88,7 +79,7 @@ TEST_P(GpuMatmul, MatchesTheDoubleProduct) {
     int64_t n_out, n_in;
     int32_t n_rows;
   };
-  Machine m(true, limits(150, 4096));
+  Machine m(true, product_limits(150, 4096));
   for (const Shape s : {Shape{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {65, 256, 7}, {17, 1280, 33}, {7, 32, 1}, {31, 96, 2}, {40, 288, 9},
                         {2, 4096, 5}, {130, 512, 4}, {140, 256, 150}})
     if (s.n_in % type_traits(GetParam())->block_elements == 0)   // rows side by side, or apart and not aligned
@@ -98,7 +89,7 @@ TEST_P(GpuMatmul, MatchesTheDoubleProduct) {
 // Where weights are: row i of the input picks column 11 i. (formats_test.cpp looks at every position.)
 TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
   const int32_t n_in = 512, n_rows = 47;
-  Machine m(true, limits(n_rows, n_in));
+  Machine m(true, product_limits(n_rows, n_in));
   const Matrix matrix(&m, GetParam(), 19, n_in, 1);
   std::vector<float> values(n_rows * n_in);
   for (size_t i = 0; i < n_rows; ++i) values[i * n_in + 11 * i] = -3.0f;
@@ -115,7 +106,7 @@ TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
 TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
   const int64_t n_in = 512, n_out = 20;
   const int32_t n = 40;
-  Machine m(true, limits(n, n_in));
+  Machine m(true, product_limits(n, n_in));
   const Matrix matrix(&m, GetParam(), n_out, n_in, 9);
   const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 23);
   const Buffer<float> x(&m, values);
@@ -136,7 +127,7 @@ TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
   const TypeTraits& type = *type_traits(GetParam());
   if (float_type(type.type)) return;
   const int64_t n_in = 512, n_out = 9;
-  Machine m(true, limits(3, n_in));
+  Machine m(true, product_limits(3, n_in));
   std::vector<float> values(static_cast<size_t>(3 * n_in));
   for (size_t i = 0; i < n_in; ++i) values[i] = 2.0f, values[n_in + i] = -2.0f, values[2 * n_in + i] = i % 2 ? 2.0f : -2.0f;
   const Buffer<float> x(&m, values);
@@ -179,7 +170,7 @@ TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
 // What cannot be quantized: zeros stay zeros, the smallest numbers vanish, infinities and NaNs come out as NaN.
 TEST_P(GpuMatmul, StrangeActivations) {
   const size_t n_in = 512, n_out = 9;
-  Machine m(true, limits(5, n_in));
+  Machine m(true, product_limits(5, n_in));
   const Matrix matrix(&m, GetParam(), n_out, n_in, 1);
   std::vector<float> values(5 * n_in);
   values[n_in + 40] = 1e-42f;
@@ -213,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Types, GpuMatmul, ::testing::ValuesIn(all_types()), Typ
 TEST(GpuMatmulFloats, AnyNumberOfColumns) {
   for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16})
     for (const int64_t n_in : {1, 3, 8, 15, 17, 31, 33, 64, 65, 127, 257}) {
-      Machine m(true, limits(5, n_in));
+      Machine m(true, product_limits(5, n_in));
       expect_double_product(&m, type, 35, n_in, 5, n_in);
     }
 }
@@ -221,7 +212,7 @@ TEST(GpuMatmulFloats, AnyNumberOfColumns) {
 // Values that half precision cannot hold, beside ones that are as small as theirs.
 TEST(GpuMatmulFloats, LargeAndSmallActivations) {
   const size_t n_in = 96;
-  Machine m(true, limits(3, n_in));
+  Machine m(true, product_limits(3, n_in));
   for (const TensorType type : {TensorType::f16, TensorType::bf16}) {
     const Matrix matrix(&m, type, 20, n_in, 3);
     std::vector<float> values = normal_values(3 * n_in, 5);
@@ -247,7 +238,7 @@ TEST(GpuMatmulFloats, LargeAndSmallActivations) {
 TEST(GpuMatmulProducts, BiasAccumulationAndOtherTypes) {
   const int64_t n_in = 512, stride = 100;
   const int32_t n_rows = 3;
-  Machine m(true, limits(n_rows, n_in));
+  Machine m(true, product_limits(n_rows, n_in));
   for (const TensorType second : {TensorType::f16, TensorType::q4_k}) {
     const Matrix a(&m, TensorType::q4_k, 45, n_in, 1), b(&m, second, 20, n_in, 2), c(&m, TensorType::q6_k, 45, n_in, 3);
     const Buffer<float> x(&m, normal_values(n_rows * n_in, 3));
@@ -290,7 +281,7 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
         for (const Phase phase : kPhases) {
           std::vector<float> act[2], normed[2];
           for (const bool fused : {false, true}) {
-            Machine m(true, limits(n_rows, n_in));
+            Machine m(true, product_limits(n_rows, n_in));
             const size_t rows = static_cast<size_t>(n_rows);
             const Buffer<float> x(&m, normal_values(rows * n_in, 3)), w(&m, normal_values(n_in, 4)), bias(&m, normal_values(2 * n_ff, 5));
             const Buffer<float> norm(&m, rows * n_in), both(&m, rows * 2 * n_ff), out(&m, rows * n_ff);
@@ -331,7 +322,7 @@ TEST(GpuMatmulRaces, ThreadsMayRunInAnyOrder) {
     int32_t n_rows;
   };
   const int64_t n_in = 256;
-  Machine m(true, limits(70, n_in));
+  Machine m(true, product_limits(70, n_in));
   for (const TensorType type : {TensorType::q4_k, TensorType::q6_k, TensorType::q8_0, TensorType::f16, TensorType::f32})
     for (const Shape s : {Shape{70, 5}, {140, 70}}) {
       const Matrix matrix(&m, type, s.n_out, n_in, 5);
