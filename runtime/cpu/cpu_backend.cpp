@@ -648,13 +648,21 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   }
 }
 
-// Items: KV head x block of rows (x part of a very large group), the longest first.
+// Items: KV head x block of rows (x part of a very large group), the longest first. Blocks are the kernel's, or parts of them
+// where there would be too few for the threads.
 void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape) {
   const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
-  const int32_t part_heads = std::min(group, kQueryTile), parts = div_up(group, part_heads);
-  const int32_t block_rows = kQueryTile / part_heads;
+  int32_t part_heads = 0, parts = 0, block_rows = 0;
   int64_t n_blocks = 0;
-  for (const RowRun& run : runs_) n_blocks += div_up(run.n_rows, block_rows);
+  const auto cut = [&](int32_t queries) {
+    part_heads = std::min(group, queries), parts = div_up(group, part_heads);
+    block_rows = queries / part_heads;
+    n_blocks = 0;
+    for (const RowRun& run : runs_) n_blocks += div_up(run.n_rows, block_rows);
+  };
+  int32_t queries = kernels_.prefill_queries(step_.kv.type, dim);
+  for (cut(queries); queries > kQueryTile && n_blocks * n_kv * parts < 4 * pool_->n_threads(); cut(queries))
+    queries = std::max(queries / 2, kQueryTile);
   pool_->run(n_blocks * n_kv * parts, [&](int64_t item, int32_t thread) {
     int64_t block = n_blocks - 1 - item / (n_kv * parts);
     const int32_t head = static_cast<int32_t>(item / parts % n_kv);

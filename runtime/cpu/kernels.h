@@ -113,14 +113,14 @@ struct DecodeTask {
 };
 
 // Queries of consecutive positions against all keys that each may see.
-constexpr int32_t kQueryTile = 64;  // queries of one task: rows * heads
+constexpr int32_t kQueryTile = 64;  // queries of one task, rows * heads, that every path takes
 struct PrefillTask {
   KvHead kv;
   const float* q;  // (n_rows, n_heads of the group, head_dim): rows q_stride floats apart
   int64_t q_stride;
   float* out;  // the same, out_stride floats apart
   int64_t out_stride;
-  int32_t n_rows, n_heads;  // n_rows * n_heads <= kQueryTile
+  int32_t n_rows, n_heads;  // n_rows * n_heads <= Kernels::prefill_queries
   int64_t first_position;   // of the first row; it sees keys [max(0, position - window + 1), position]
   int32_t window;           // 0: all
   float scale;
@@ -234,6 +234,7 @@ struct Kernels {
   void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,
                          float* out);
   void (*attend_prefill)(const PrefillTask& task);
+  int32_t (*prefill_queries)(KvType type, int32_t head_dim);  // of its quickest tasks; at least kQueryTile
   int64_t (*attend_scratch_bytes)(int32_t head_dim);  // a multiple of 64
   // Widens [low, high] (n each) to hold x.
   void (*widen)(const float* x, float* low, float* high, int32_t n);

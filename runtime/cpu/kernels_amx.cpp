@@ -1,10 +1,11 @@
-// Prefill's products on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
-// the one function has internal linkage.
+// Prefill's products and its attention on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
+// the functions of kernels_avx512.h has internal linkage.
 #include "runtime/cpu/kernels_avx512.h"
 
 #include "runtime/cpu/simd_avx512.h"
-// After the vector that it is written over.
+// After the vector that they are written over.
 #include "runtime/cpu/simd_amx.h"
+#include "runtime/cpu/simd_amx_attend.h"
 
 namespace orrery::cpu {
 
@@ -31,6 +32,22 @@ void matmul_prefill_amx(const MatmulTask& t) {
         else
           multiply_tiles(t, unpack_floats<decltype(type)::value>);
       });
+}
+
+void attend_prefill_amx(const PrefillTask& t) { attend_steps<kMostSteps>(t); }
+
+// What takes a page's conversion to few parts of a hundred, and a task's queries and outputs to less than half of a second-level cache
+// of 2 MB.
+int32_t prefill_queries_amx(int32_t head_dim) {
+  constexpr int64_t kMost = 2048, kValues = int64_t{1} << 17;
+  const int64_t fitting = kValues / tiled_dim(head_dim);
+  return static_cast<int32_t>(fitting < kMost ? fitting : kMost);
+}
+
+int64_t attend_scratch_bytes_amx(int32_t head_dim) {
+  AttendTiles s;
+  const int64_t n_blocks = (prefill_queries_amx(head_dim) + kQueries - 1) / kQueries;
+  return attend_tiles(nullptr, tiled_dim(head_dim), n_blocks, &s);
 }
 
 }  // namespace orrery::cpu

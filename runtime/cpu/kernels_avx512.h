@@ -13,4 +13,9 @@ bool in_bands_avx512(TensorType type);
 void pack_rows_amx(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out);
 void matmul_prefill_amx(const MatmulTask& task);
 
+// Kernels::attend_prefill with Q, K and V rounded to bf16, of KV that is rounded itself: of all types but F32 (kernels_amx.cpp).
+void attend_prefill_amx(const PrefillTask& task);
+int32_t prefill_queries_amx(int32_t head_dim);
+int64_t attend_scratch_bytes_amx(int32_t head_dim);
+
 }  // namespace orrery::cpu

@@ -171,6 +171,7 @@ const Kernels kPlainKernels = {
     plain_attend_decode,
     plain_merge_partials,
     plain_attend_prefill,
+    [](KvType, int32_t) { return kQueryTile; },
     plain_attend_scratch_bytes,
     plain_widen,
     plain_key_weights,

@@ -56,8 +56,10 @@ bool has_avx512() {
 bool has_amx() {
   const unsigned d = features(0).d;
   const bool bf16 = bit(d, 22), tile = bit(d, 24), int8 = bit(d, 25);
+  // Of AVX-512, what every processor with tiles has: bf16, and permutations of bytes.
+  const bool vectors = has_avx512() && bit(features(1).a, 5) && bit(features(0).c, 1);
   constexpr uint64_t kTileState = uint64_t{3} << 17;  // their shapes, their data
-  return has_avx512() && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState &&
+  return vectors && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState &&
          os::request_tile_registers();
 }
 #else

@@ -45,7 +45,7 @@ inline constexpr TileConfig kTileConfig;
 
 class ConfiguredTiles {
  public:
-  ConfiguredTiles() { _tile_loadconfig(&kTileConfig); }
+  explicit ConfiguredTiles(const TileConfig& config = kTileConfig) { _tile_loadconfig(&config); }
   ConfiguredTiles(const ConfiguredTiles&) = delete;
   ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
   ~ConfiguredTiles() { _tile_release(); }

@@ -19,6 +19,7 @@
 
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/simd_gemm.h"
+#include "runtime/cpu/simd_kv.h"
 #include "runtime/cpu/simd_rows.h"
 
 namespace orrery::cpu {
@@ -59,26 +60,6 @@ inline V::F weight_of(V::F y, V::F unit) {
 }
 
 inline int32_t padded_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
-
-template <KvType kType>
-V::F load_chunk(const std::byte* vector, int i) {
-  switch (kType) {
-    case KvType::f32:
-      return V::load(reinterpret_cast<const float*>(vector) + i * V::kLanes);
-    case KvType::f16:
-      return V::load_half(vector + 2 * i * V::kLanes);
-    case KvType::q8_0:
-      return V::load_q8(reinterpret_cast<const uint8_t*>(vector), i);
-    default:
-      return V::load_q4(reinterpret_cast<const uint8_t*>(vector), i);
-  }
-}
-// The last dimensions where they are no whole vector; block formats have none such.
-template <KvType kType>
-V::F load_last(const std::byte* vector, int i, int n) {
-  if (kType == KvType::f32) return V::load_part(reinterpret_cast<const float*>(vector) + i * V::kLanes, n);
-  return V::load_half_part(vector + 2 * i * V::kLanes, n);
-}
 
 template <KvType kType>
 void load_kv_chunks(const std::byte* x, int32_t n, float* out) {
@@ -581,6 +562,8 @@ void prefill_group(const PrefillTask& t) {
     for (int32_t j = 0; j < head_dim; ++j) out[j] = s.o[static_cast<int64_t>(i) * dim + j] * inverse;
   }
 }
+
+int32_t prefill_queries(KvType, int32_t) { return kQueryTile; }
 
 void attend_prefill(const PrefillTask& t) {
   switch (t.kv.type) {

@@ -26,6 +26,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       attend_decode,
       merge_partials,
       attend_prefill,
+      prefill_queries,
       attend_scratch_bytes,
       widen,
       key_weights,

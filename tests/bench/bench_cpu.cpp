@@ -6,9 +6,10 @@
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
 // memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4 MB;
 // prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both
-// measured by the same threads in the same run. top_keys in keys of 32K of eight heads that five queries of four heads
-// are done with, and these keys' bytes. Each figure is the median of the passes that fit into a fifth of a second or so;
-// matrices are larger than the caches, but for the one of 4 MB.
+// measured by the same threads in the same run; a prompt's attention, of chunks of 256 rows at the end of 8K and of 32K,
+// likewise. top_keys in keys of 32K of eight heads that five queries of four heads are done with, and these keys' bytes. Each
+// figure is the median of the passes that fit into a fifth of a second or so; matrices are larger than the caches, but for the
+// one of 4 MB.
 #include <time.h>
 
 #include <algorithm>
@@ -265,12 +266,17 @@ void bench_prefill(Bench& bench) {
 }
 
 void bench_attend(Bench& bench) {
-  const double floats = peak_rate(bench.clock, bench.backend.info().path, peak::Kind::floats) * 1e-9;
+  const std::string path = bench.backend.info().path;
+  const double floats = peak_rate(bench.clock, path, peak::Kind::floats) * 1e-9;
+  const double bf16 = peak_rate(bench.clock, path, peak::Kind::bf16) * 1e-9;
+  if (floats > 0) std::printf("\npeak: %.0f GFLOP/s of floats", floats);
+  if (bf16 > 0) std::printf(", %.0f of bf16: what prompts are held against, but behind F32", bf16);
   std::printf("\n%-8s %8s %12s %9s %14s %9s %16s %10s %12s %10s\n", "KV", "head_dim", "decode GB/s", "of read", "resident GB/s", "of read",
               "prefill GFLOP/s", "of peak", "behind 32K", "of peak");
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0})
     for (int32_t head_dim : {64, 128}) {
       if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
+      const double peak = bf16 > 0 && type != KvType::f32 ? bf16 : floats;
       const int32_t context = 32768, rows = 256;
       const double bytes = static_cast<double>(context / kPageTokens) *
                            static_cast<double>(KvFormat{type, 1, 8, head_dim}.page_bytes()) * 1e-9;
@@ -283,7 +289,7 @@ void bench_attend(Bench& bench) {
         const double flops = 4.0 * head_dim * 32 * rows * (behind - rows / 2) * 1e-9;
         const double prefill = flops / bench.attend(type, head_dim, Phase::prefill, behind, rows, false);
         std::printf(" %*.0f", behind == context ? 12 : 16, prefill);
-        if (floats > 0) std::printf(" %9.0f%%", 100 * prefill / floats);
+        if (peak > 0) std::printf(" %9.0f%%", 100 * prefill / peak);
       }
       std::printf("\n");
       std::fflush(stdout);

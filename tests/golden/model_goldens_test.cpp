@@ -40,7 +40,7 @@ std::vector<std::string> names() {
 
 class ModelGoldens : public ::testing::TestWithParam<std::string> {
  protected:
-  // f(model, run) on every path.
+  // f(path, model, run) on every path.
   template <class F>
   void for_each_run(F f) {
     const auto runs = load_model_runs(GetParam());
@@ -48,7 +48,7 @@ class ModelGoldens : public ::testing::TestWithParam<std::string> {
       const auto model = open_spec(GetParam(), runtime_options(2, path));
       for (const ModelRun& run : runs) {
         SCOPED_TRACE(std::string(path) + " " + run.name);
-        f(model, run);
+        f(std::string(path), model, run);
       }
     }
   }
@@ -57,7 +57,7 @@ class ModelGoldens : public ::testing::TestWithParam<std::string> {
 // Arithmetic in float32 against float64: measured at most 3.2e-6 of the largest logit on every case and path.
 // A trait of a model that is got wrong moves logits by a tenth and more (sensitivity.py).
 TEST_P(ModelGoldens, LogitsAndTokens) {
-  for_each_run([](const auto& model, const ModelRun& run) {
+  for_each_run([](const std::string&, const auto& model, const ModelRun& run) {
     int n_wrong = 0;
     EXPECT_LE(replay(model, run, KvType::f32, &n_wrong).relative(), 2e-5);
     EXPECT_EQ(n_wrong, 0);
@@ -68,16 +68,17 @@ TEST_P(ModelGoldens, LogitsAndTokens) {
 // largest (Q8_0), by up to 1/16 of it (Q4_0).  What that comes to in the logits depends on how sharp a
 // model's attention is: most cases stay near the rounding itself, qwen3-tied (queries and keys normed to
 // large values) reaches 8e-4, .021 and .39 of the logits' root mean square.  The bounds leave a factor of 2,
-// of 1.5 for Q4_0; keys or values that are read back wrong give about 1.4, as unrelated logits do.
+// of 1.5 for Q4_0; keys or values that are read back wrong give about 1.4, as unrelated logits do.  Tiles of bf16, which
+// attention of prompts takes on "amx", round all KV but F32 by 2^-9: F16 eight times as far as it does itself (6.8e-3).
 TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
   constexpr std::pair<KvType, double> kBounds[] = {
       {KvType::f16, 1.7e-3}, {KvType::q8_0, 0.045}, {KvType::q4_0, 0.6}};
-  for_each_run([&](const auto& model, const ModelRun& run) {
+  for_each_run([&](const std::string& path, const auto& model, const ModelRun& run) {
     for (const auto& [kv, bound] : kBounds) {
       if (kv != KvType::f16 && model->hyper().head_dim % 32 != 0) continue;
       int n_wrong = 0;
       const double rms = replay(model, run, kv, &n_wrong).rms();
-      EXPECT_LE(rms, bound) << type_traits(kv_tensor_type(kv))->name;
+      EXPECT_LE(rms, kv == KvType::f16 && path == "amx" ? 8 * bound : bound) << type_traits(kv_tensor_type(kv))->name;
       EXPECT_GT(rms, 0.0);
       if (kv == KvType::f16) {
         EXPECT_EQ(n_wrong, 0);  // every margin is .15 or more

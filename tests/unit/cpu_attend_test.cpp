@@ -86,41 +86,94 @@ std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence
   return std::vector<float>(out.data(), out.data() + out.size());
 }
 
-// softmax(q K^T) V over what position `p` may see.
-std::vector<double> expected(const Attention& a, const Sequence& s, int32_t layer, int32_t head, int32_t p,
-                             const float* q) {
+// Where attention's products are tiles of bf16: the "amx" path's of prompts, unless KV is kept as F32.
+bool in_tiles(const std::string& path, KvType type, Phase phase) {
+  return path == "amx" && type != KvType::f32 && phase == Phase::prefill;
+}
+float to_bf16(float x) {  // to nearest, ties to even
+  uint32_t bits = bits_of(x);
+  if ((bits & 0x7FFFFFFF) < 0x7F800000) bits += 0x7FFF + (bits >> 16 & 1);
+  bits &= 0xFFFF0000;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+struct Expected {
+  std::vector<double> out;      // (head_dim)
+  std::vector<double> spread;   // sum of weights * |v - out|: weights that are each wrong by a share e move out by e / (1 - e) of it
+  std::vector<double> size;     // sum of weights * |v|
+  double score_size = 0;        // the largest sum of |q k|, scaled
+};
+
+// softmax(q K^T) V over what position `p` may see; tiles: of what q, K and V are as bf16.
+Expected expected(const Attention& a, const Sequence& s, int32_t layer, int32_t head, int32_t p, const float* q, bool tiles = false) {
   const int32_t kv_head = head / (a.n_heads / a.format.n_kv_heads), dim = a.format.head_dim;
+  const auto kept = [&](float x) { return tiles ? to_bf16(x) : x; };
+  const float log2_e = 1.44269504088896f;
+  std::vector<double> scaled;
+  for (int32_t i = 0; i < dim; ++i)
+    scaled.push_back(tiles ? to_bf16(q[i] * (a.scale * log2_e)) * std::log(2.0) : static_cast<double>(q[i]) * a.scale);
   const int32_t from = a.window > 0 ? std::max(0, p - a.window + 1) : 0;
+  Expected e;
   std::vector<double> scores;
   double largest = -INFINITY;
   for (int32_t t = from; t <= p; ++t) {
     const std::vector<float> k = s.stored(layer, kv_head, t, false);
-    double dot = 0;
-    for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[i]) * k[static_cast<size_t>(i)];
-    scores.push_back(dot * a.scale);
+    double dot = 0, size = 0;
+    for (size_t i = 0; i < scaled.size(); ++i) {
+      const double product = scaled[i] * kept(k[i]);
+      dot += product, size += std::fabs(product);
+    }
+    scores.push_back(dot);
+    if (std::isfinite(size)) e.score_size = std::max(e.score_size, size);
     largest = std::max(largest, scores.back());
   }
-  std::vector<double> out(static_cast<size_t>(dim), 0.0);
+  for (auto* sums : {&e.out, &e.spread, &e.size}) sums->assign(static_cast<size_t>(dim), 0.0);
   double sum = 0;
-  for (int32_t t = from; t <= p; ++t) {
-    const double w = std::exp(scores[static_cast<size_t>(t - from)] - largest);
-    sum += w;
-    const std::vector<float> v = s.stored(layer, kv_head, t, true);
-    for (size_t i = 0; i < out.size(); ++i) out[i] += w * v[i];
-  }
-  for (double& x : out) x /= sum;
-  return out;
+  for (double& w : scores) sum += w = std::exp(w - largest);
+  const auto each = [&](const auto& add) {
+    for (int32_t t = from; t <= p; ++t) {
+      const std::vector<float> v = s.stored(layer, kv_head, t, true);
+      const double w = scores[static_cast<size_t>(t - from)] / sum;
+      for (size_t i = 0; i < v.size() && w > 0; ++i) add(i, w, static_cast<double>(kept(v[i])));
+    }
+  };
+  each([&](size_t i, double w, double v) { e.out[i] += w * v, e.size[i] += w * std::fabs(v); });
+  each([&](size_t i, double w, double v) { e.spread[i] += w * std::fabs(v - e.out[i]); });
+  return e;
 }
 
-void check_row(const Attention& a, const Sequence& s, int32_t p, const float* q, const float* out,
-               const char* what, int32_t layer = 0) {
+// Tiles round a weight to bf16, of eight bits, its fraction to a 64th, and its score, of a number of two, to 2^-10 with every 32
+// dimensions.
+double tile_weight_error(int32_t dim) {
+  const double to_64th = 0.0025, steps = (dim + 31) / 32 + 1;
+  const double e = 1.0 / 256 + to_64th + std::log(2.0) * steps / 2048;
+  return e / (1 - e);
+}
+
+void check_row(const std::string& path, Phase phase, const Attention& a, const Sequence& s, int32_t p, const float* q, const float* out,
+               int32_t layer = 0) {
   const int32_t dim = a.format.head_dim;
+  const bool tiles = in_tiles(path, a.format.type, phase);
   for (int32_t h = 0; h < a.n_heads; ++h) {
-    const std::vector<double> e = expected(a, s, layer, h, p, q + h * dim);
-    for (int32_t i = 0; i < dim; ++i)
-      ASSERT_NEAR(out[h * dim + i], e[static_cast<size_t>(i)], 1e-5)
-          << what << " position " << p << " head " << h << " dim " << i << " of " << dim << ", group "
-          << a.n_heads / a.format.n_kv_heads << ", window " << a.window;
+    const auto compare = [&](const Expected& e, double of_spread, double of_size) {
+      for (int32_t i = 0; i < dim; ++i) {
+        const size_t at = static_cast<size_t>(i);
+        ASSERT_NEAR(out[h * dim + i], e.out[at], 1e-5 + of_spread * e.spread[at] + of_size * e.size[at])
+            << (phase == Phase::prefill ? "prefill" : "decode") << " position " << p << " head " << h << " dim " << i << " of " << dim
+            << ", group " << a.n_heads / a.format.n_kv_heads << ", window " << a.window;
+      }
+    };
+    const Expected exact = expected(a, s, layer, h, p, q + h * dim);
+    if (!tiles) {
+      compare(exact, 0, 0);
+      continue;
+    }
+    const double weight_error = tile_weight_error(dim), u = 1.0 / 256;
+    compare(expected(a, s, layer, h, p, q + h * dim, true), weight_error, 0);
+    // q, k and v change by u of themselves, scores so by (2 u + u u) of their terms, weights by e to the power of twice that.
+    const double weights = std::exp(2 * (2 * u + u * u) * exact.score_size) * (1 + weight_error) - 1;
+    compare(exact, weights, u * (1 + weights));
   }
 }
 
@@ -178,9 +231,9 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
           if (length > n) continue;
           const int32_t p = length - 1;
           const float* row = q.data() + static_cast<size_t>(p) * width;
-          check_row(a, s, p, row, prefill.data() + static_cast<size_t>(p) * width, "prefill");
+          check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + static_cast<size_t>(p) * width);
           const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
-          check_row(a, s, p, row, decode.data(), "decode");
+          check_row(GetParam(), Phase::decode, a, s, p, row, decode.data());
           if (HasFatalFailure()) return;
         }
       }
@@ -200,9 +253,9 @@ TEST_P(CpuAttend, SlidingWindows) {
       const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
       for (int32_t p : {0, 1, 62, 63, 64, 65, 128, 511, 512, 576, 639}) {
         const float* row = q.data() + p * 6 * 64;
-        check_row(a, s, p, row, prefill.data() + p * 6 * 64, "prefill");
+        check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + p * 6 * 64);
         const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
-        check_row(a, s, p, row, decode.data(), "decode");
+        check_row(GetParam(), Phase::decode, a, s, p, row, decode.data());
         if (HasFatalFailure()) return;
       }
     }
@@ -278,51 +331,98 @@ TEST_P(CpuAttend, SequencesDoNotMix) {
 
 // Scores far apart, equal, and infinite: no NaN unless the input brings one.
 TEST_P(CpuAttend, ExtremeScores) {
-  const Attention a{{KvType::f32, 1, 1, 64}, 2, 0, 1.0f};
   const int32_t n = 200;
-  for (float size : {0.0f, 1e-30f, 30.0f, 1e4f, 1e18f}) {
-    const Sequence s(a.format, n, 3);
-    for (int32_t t = 0; t < n; ++t)
-      for (int32_t i = 0; i < 64; ++i) s.token(t)[i] *= size;
-    std::vector<float> q(static_cast<size_t>(n) * 128);
-    Random random(9);
-    for (float& x : q) x = random.normal();
-    Rig rig(GetParam(), 1, {n, n, 2, 1, 64, 64});
-    const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
-    const std::vector<float> decode = run(rig, a, Phase::decode, s, n - 1, 1, q.data() + (n - 1) * 128);
-    for (float x : prefill) ASSERT_TRUE(std::isfinite(x)) << size;
-    for (float x : decode) ASSERT_TRUE(std::isfinite(x)) << size;
-    if (size < 31) {
+  for (KvType type : {KvType::f32, KvType::f16}) {
+    const Attention a{{type, 1, 1, 64}, 2, 0, 1.0f};
+    for (float size : {0.0f, 1e-30f, 1e-4f, 30.0f, 1e3f, 1e4f, 1e18f}) {
+      if (type == KvType::f16 && size > 1e4f) continue;
+      const Sequence s(a.format, n, 3);
+      for (int32_t t = 0; t < n; ++t)
+        for (int32_t i = 0; i < 64; ++i) s.token(t)[i] *= size;
+      std::vector<float> q(static_cast<size_t>(n) * 128);
+      Random random(9);
+      for (float& x : q) x = random.normal();
+      Rig rig(GetParam(), 1, {n, n, 2, 1, 64, 64});
+      const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+      const std::vector<float> decode = run(rig, a, Phase::decode, s, n - 1, 1, q.data() + (n - 1) * 128);
+      for (float x : prefill) ASSERT_TRUE(std::isfinite(x)) << size;
+      for (float x : decode) ASSERT_TRUE(std::isfinite(x)) << size;
+      if (size >= 31) continue;
       for (int32_t p : {0, 70, 199}) {
-        const Attention& b = a;
+        if (in_tiles(GetParam(), type, Phase::prefill)) {
+          check_row(GetParam(), Phase::prefill, a, s, p, q.data() + p * 128, prefill.data() + p * 128);
+          continue;
+        }
         for (int32_t h = 0; h < 2; ++h) {
-          const std::vector<double> e = expected(b, s, 0, h, p, q.data() + p * 128 + h * 64);
+          const std::vector<double> e = expected(a, s, 0, h, p, q.data() + p * 128 + h * 64).out;
           // Scores of size 240: their rounding is what the exponential magnifies.
           for (int32_t i = 0; i < 64; ++i)
-            ASSERT_NEAR(prefill[static_cast<size_t>(p * 128 + h * 64 + i)], e[static_cast<size_t>(i)],
-                        size > 1 ? 1e-3 : 2e-6);
+            ASSERT_NEAR(prefill[static_cast<size_t>(p * 128 + h * 64 + i)], e[static_cast<size_t>(i)], size > 1 ? 1e-3 : 2e-6);
         }
       }
     }
+    // Keys of -infinity weigh nothing, also where a page has no others.
+    for (int32_t last : {63, 100, 199}) {
+      const Sequence s(a.format, n, 3);
+      for (int32_t t = 0; t < last; ++t) s.token(t)[0] = -INFINITY;
+      std::vector<float> q(static_cast<size_t>(n) * 128, 0.25f);
+      Rig rig(GetParam(), 1, {n, n, 2, 1, 64, 64});
+      run(rig, a, Phase::prefill, s, 0, n, q.data());
+      for (Phase phase : {Phase::prefill, Phase::decode}) {
+        const std::vector<float> out = run(rig, a, phase, s, n - 1, 1, q.data() + (n - 1) * 128);
+        check_row(GetParam(), phase, a, s, n - 1, q.data(), out.data());
+      }
+    }
   }
-  // Keys of -infinity weigh nothing.
-  const Sequence s(a.format, n, 3);
-  for (int32_t t = 0; t < 100; ++t) s.token(t)[0] = -INFINITY;
-  std::vector<float> q(static_cast<size_t>(n) * 128, 0.25f);
-  Rig rig(GetParam(), 1, {n, n, 2, 1, 64, 64});
-  run(rig, a, Phase::prefill, s, 0, n, q.data());
-  for (Phase phase : {Phase::prefill, Phase::decode}) {
-    const std::vector<float> out = run(rig, a, phase, s, n - 1, 1, q.data() + (n - 1) * 128);
-    check_row(a, s, n - 1, q.data(), out.data(), "-inf");
+}
+
+// Scores that grow from page to page by more than any unit of weights could hold, fall, and grow again.
+TEST_P(CpuAttend, ScoresThatClimb) {
+  const int32_t n = 520;
+  const Attention a{{KvType::f16, 1, 1, 64}, 4, 0, 1.0f};
+  for (float step : {0.5f, 3.0f, 40.0f, 400.0f}) {
+    // Floats round the last ones by more than the tolerance allows; so do tiles, but theirs knows of it.
+    if (step > 3 && !in_tiles(GetParam(), KvType::f16, Phase::prefill)) continue;
+    const Sequence s(a.format, n, 11);
+    for (int32_t t = 0; t < n; ++t) s.token(t)[0] = step * static_cast<float>((t + 20) / 40 % 7);
+    std::vector<float> q(static_cast<size_t>(n) * 256);
+    Random random(12);
+    for (float& x : q) x = 0.25f * random.normal();
+    for (size_t i = 0; i < q.size(); i += 64) q[i] = i % 128 == 0 ? 1.0f : -1.0f;
+    Rig rig(GetParam(), 2, {n, n, 4, 1, 64, 64});
+    const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+    for (int32_t p : {0, 19, 20, 63, 64, 140, 259, 300, 447, 448, 519})
+      check_row(GetParam(), Phase::prefill, a, s, p, q.data() + p * 256, prefill.data() + p * 256);
   }
 }
 
 // A NaN in the keys or values of a later position leaves earlier ones alone, in the same chunk too.
 TEST_P(CpuAttend, LaterPositionsCannotReachBack) {
-  const Attention a{{KvType::f16, 1, 1, 64}, 3, 0, 0.125f};
   const int32_t n = 100;
+  for (int32_t group : {1, 3, 16})
+    for (int32_t first : {0, 64}) {   // of K and V, or of V alone
+      const Attention a{{KvType::f16, 1, 1, 64}, group, 0, 0.125f};
+      const size_t width = static_cast<size_t>(group) * 64;
+      const Sequence clean(a.format, n, 3), spoilt(a.format, n, 3);
+      for (int32_t i = first; i < 128; ++i) spoilt.token(70)[i] = std::numeric_limits<float>::quiet_NaN();
+      std::vector<float> q(static_cast<size_t>(n) * width);
+      Random random(10);
+      for (float& x : q) x = random.normal();
+      Rig rig(GetParam(), 2, {n, n, group, 1, 64, 64});
+      const std::vector<float> a_out = run(rig, a, Phase::prefill, clean, 0, n, q.data());
+      const std::vector<float> b_out = run(rig, a, Phase::prefill, spoilt, 0, n, q.data());
+      EXPECT_TRUE(same_bits(a_out.data(), b_out.data(), 70 * width));
+      for (size_t i = 70 * width; i < b_out.size(); ++i) ASSERT_TRUE(std::isnan(b_out[i]));
+      EXPECT_TRUE(std::isnan(run(rig, a, Phase::decode, spoilt, 99, 1, q.data())[0]));
+    }
+}
+
+// Nor can one that has left the window.
+TEST_P(CpuAttend, PositionsBeforeTheWindowCannotReachIn) {
+  const int32_t n = 200;
+  const Attention a{{KvType::f16, 1, 1, 64}, 3, 40, 0.125f};
   const Sequence clean(a.format, n, 3), spoilt(a.format, n, 3);
-  for (int32_t i = 0; i < 128; ++i) spoilt.token(70)[i] = std::numeric_limits<float>::quiet_NaN();
+  for (int32_t i = 0; i < 128; ++i) spoilt.token(70)[i] = std::numeric_limits<float>::infinity();
   std::vector<float> q(static_cast<size_t>(n) * 192);
   Random random(10);
   for (float& x : q) x = random.normal();
@@ -330,8 +430,8 @@ TEST_P(CpuAttend, LaterPositionsCannotReachBack) {
   const std::vector<float> a_out = run(rig, a, Phase::prefill, clean, 0, n, q.data());
   const std::vector<float> b_out = run(rig, a, Phase::prefill, spoilt, 0, n, q.data());
   EXPECT_TRUE(same_bits(a_out.data(), b_out.data(), 70 * 192));
-  for (size_t i = 70 * 192; i < b_out.size(); ++i) ASSERT_TRUE(std::isnan(b_out[i]));
-  EXPECT_TRUE(std::isnan(run(rig, a, Phase::decode, spoilt, 99, 1, q.data())[0]));
+  for (size_t i = 70 * 192; i < 110 * 192; ++i) ASSERT_FALSE(std::isfinite(b_out[i]));
+  EXPECT_TRUE(same_bits(a_out.data() + 110 * 192, b_out.data() + 110 * 192, 90 * 192));
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, CpuAttend, ::testing::ValuesIn(paths()), PathName());
