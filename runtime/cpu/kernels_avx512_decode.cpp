@@ -1,5 +1,5 @@
 // Decode where there is AVX-512: 256 bits wide, as on AVX2, with its own VNNI.  Memory is what holds it up; vectors of twice the width
-// compute no faster from the caches (Q4_K: 34 GB/s a core and thread pair, 42 so), for they would gather scales across twice the lanes, and
+// compute no faster from the caches (Q4_K: 34 GB/s on two threads, 42 so), for they would gather scales across twice the lanes, and
 // eight rows of a band (simd_bands_avx2.h) are eight lanes.  Everything but the two functions has internal linkage.
 #include "runtime/cpu/kernels_avx512.h"
 #include "runtime/cpu/simd_bytes_avx2vnni.h"

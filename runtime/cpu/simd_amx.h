@@ -14,8 +14,8 @@
 // unpacked, stay in the first cache; the activations of kWide columns pass by them out of the second one, which is the limit:
 // 12 cache lines a product at two thirds of a line per cycle.  Unpacking costs as much as half a product where 256 rows share it.
 //
-// Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): the products alone reach 63% of the tiles' peak out of
-// the second cache (100% out of the first one), all of it 40 to 46%.
+// Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): 32% of the tiles' peak; the products alone reach 63%
+// out of the second cache, 100% out of the first one (tests/bench/RESULTS.md).
 //
 // Subnormal numbers count as zero.  Every output is its own chain of sums in ascending columns: which rows stand beside it
 // changes nothing.  Tiles are configured when a task begins and released when it ends: the threads carry none of it around.
