@@ -98,10 +98,19 @@ class RowColumns {
   RowColumns(const MatmulTask& t, int64_t c) : t_(t), c_(c) {}
 
   const uint8_t* row(int64_t o) {
-    const uint8_t* w = reinterpret_cast<const uint8_t*>(t_.weight) + o * t_.row_bytes + c_ / 256 * Format::kBytes;
-    prefetch_weights<Format::kBytes>(w, Format::kBytes);  // the next columns: in no order that processors foresee
-    if (!t_.in_bands) return w;
-    if (o % kBandRows == 0) take_apart(w + c_ / 256 * (kBandRows - 1) * Format::kBytes);
+    // The next columns are fetched meanwhile: they come in no order that processors foresee.
+    const uint8_t* begin = reinterpret_cast<const uint8_t*>(t_.weight) + o * t_.row_bytes;
+    if (!t_.in_bands) {
+      const uint8_t* w = begin + c_ / 256 * Format::kBytes;
+      prefetch_weights<Format::kBytes>(w, Format::kBytes);
+      return w;
+    }
+    if (o % kBandRows == 0) {
+      constexpr int kBandBytes = kBandRows * Format::kBytes;
+      const uint8_t* band = begin + c_ / 256 * kBandBytes;
+      prefetch_weights<kBandBytes>(band, kBandBytes);
+      take_apart(band);
+    }
     return rows_[o % kBandRows];
   }
 

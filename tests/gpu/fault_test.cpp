@@ -8,6 +8,7 @@
 #include "cuda/cuda_backend.h"
 #include "tests/emulation/cuda/cuda_runtime.h"
 #include "tests/emulation/cuda/dlfcn.h"
+#include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery {
@@ -15,12 +16,6 @@ namespace {
 
 using namespace testing;
 using engine::Session;
-
-engine::RuntimeOptions on_cuda() {
-  engine::RuntimeOptions options = runtime_options(1);
-  options.backend = "cuda";
-  return options;
-}
 
 class GpuFaults : public ::testing::Test {
  protected:

@@ -5,6 +5,7 @@
 // be the same one.
 #include <gtest/gtest.h>
 
+#include "tests/gpu/on_cuda.h"
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
 #ifdef ORRERY_EMULATED
@@ -18,11 +19,6 @@ namespace {
 using namespace testing;
 using engine::Session;
 
-engine::RuntimeOptions on_cuda(uint64_t budget_bytes = 64u << 20) {
-  engine::RuntimeOptions options = runtime_options(1, "auto", budget_bytes);
-  options.backend = "cuda";
-  return options;
-}
 engine::RuntimeOptions on_cpu() { return runtime_options(2, "plain"); }
 
 std::vector<int32_t> prompt_of(const engine::LanguageModel& model, size_t n, uint64_t seed) {

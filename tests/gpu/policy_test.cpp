@@ -3,6 +3,7 @@
 // whole cache's (model_test.cpp). Not with Q4_0: a value's last bit may move its code by an eighth, and then a choice.
 #include <gtest/gtest.h>
 
+#include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery {
@@ -10,12 +11,6 @@ namespace {
 
 using namespace testing;
 using engine::Session;
-
-engine::RuntimeOptions on_cuda() {
-  engine::RuntimeOptions options = runtime_options(1);
-  options.backend = "cuda";
-  return options;
-}
 
 struct Answer {
   std::vector<float> logits;

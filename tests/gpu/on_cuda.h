@@ -1,0 +1,14 @@
+// Whole models on the CUDA backend: how the tests of tests/gpu open them.
+#pragma once
+
+#include "tests/support/engine_fixture.h"
+
+namespace orrery::testing {
+
+inline engine::RuntimeOptions on_cuda(uint64_t budget_bytes = 64u << 20) {
+  engine::RuntimeOptions options = runtime_options(1, "auto", budget_bytes);
+  options.backend = "cuda";
+  return options;
+}
+
+}  // namespace orrery::testing
