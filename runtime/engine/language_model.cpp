@@ -33,6 +33,7 @@ struct Planner {
   const model::Hyperparameters& hyper;
   const Backend& backend;
   const SessionOptions& options;
+  bool moves_directly;    // engine::moves_directly()
   StepLimits held = {};   // of the workspace that is there already; zeros where there is none
   uint32_t spare_pages = 0;
 
@@ -43,12 +44,12 @@ struct Planner {
   }
   static uint64_t host_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    return session_host_bytes(p.hyper, p.backend, p.options, n_context);
+    return session_host_bytes(p.hyper, p.backend, p.options, n_context, p.moves_directly);
   }
 
   static kv::ResidentBytes resident_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.backend, p.options, n_context);
+    const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.backend, p.options, n_context, p.moves_directly);
     return {bytes.full_kv, bytes.compressed_kv, bytes.digests, bytes.staging + bytes.queries};
   }
 
@@ -89,7 +90,7 @@ kv::Plan decide(const Planner& planner, SessionOptions* options, uint64_t weight
   if (!options->automatic || options->n_context == 0 || full.fits) return full;
   SessionOptions part = *options;
   part.policy = "auto";
-  const Planner planner_of_part{planner.hyper, planner.backend, part, planner.held, 0};
+  const Planner planner_of_part{planner.hyper, planner.backend, part, planner.moves_directly, planner.held, 0};
   const auto plan_of = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return planner_of_part.plan(weights_bytes, mapped_bytes, budget);
@@ -232,7 +233,7 @@ kv::Plan LanguageModel::plan_session(SessionOptions* options) const {
   const std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(options->kv_type)];
   const uint32_t spare_pages = pool && !options->compressed() ? pool->spare() : 0;
   const SessionOptions given = *options;
-  const Planner planner{hyper(), runtime_->backend(), given, limits_, spare_pages};
+  const Planner planner{hyper(), runtime_->backend(), given, runtime_->moves_directly(), limits_, spare_pages};
   return decide(planner, options, 0, 0, runtime_->arena().largest_free());
 }
 
@@ -274,7 +275,7 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
         backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
       mapped += t.bytes;
   const SessionOptions given = session;
-  const Planner planner{hyper, *backend, given};
+  const Planner planner{hyper, *backend, given, moves_directly(runtime, *backend)};
   const kv::Plan plan = decide(planner, &session, weights.arena_bytes, mapped, budget);
   if (session.compressed()) {   // what opening would refuse, the plan refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));

@@ -11,10 +11,10 @@ namespace orrery::engine {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-// Tokens of the staging ring: as the policy says, and at least so many; 0 where it asks for no refills.
+// Tokens of the staging ring: as the policy says, and at least so many; 0 where it asks for no refills, or nothing is transferred.
 constexpr uint64_t kLeastStaging = 4096;
-uint64_t staging_tokens(const policy::Policy& policy, uint64_t n_slots) {
-  const double share = policy.refill_share();
+uint64_t staging_tokens(const policy::Policy& policy, uint64_t n_slots, bool moves_directly) {
+  const double share = moves_directly ? 0 : policy.refill_share();
   return share > 0 ? std::max(kLeastStaging, static_cast<uint64_t>(share * static_cast<double>(n_slots))) : 0;
 }
 
@@ -78,7 +78,7 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 }  // namespace
 
 Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Backend& backend,
-                                       const SessionOptions& options, uint32_t n_context) {
+                                       const SessionOptions& options, uint32_t n_context, bool moves_directly) {
   const KvFormat format = kv_format(h, options.resident_type());
   uint64_t slots = resident_slots(h, options, n_context);
   Bytes bytes;
@@ -94,7 +94,7 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
     bytes.staging = kv::LowRank::region_bytes(beside.low_rank, fetched, n_context) -
                     align_up(kv::LowRank::bytes_of(beside.low_rank, fetched, n_context), kv::kArenaAlignment);
     slots = slots_beside(beside, slots, format, n_context);
-    bytes.staging += kv::Refills::staging_bytes(fetched, staging_tokens(*policy.value(), slots), beside.rebuilds());
+    bytes.staging += kv::Refills::staging_bytes(fetched, staging_tokens(*policy.value(), slots, moves_directly), beside.rebuilds());
     bytes.queries += beside.projected_bytes(h);
   }
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
@@ -106,22 +106,30 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   return bytes;
 }
 
-uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context) {
-  const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
-  const uint64_t slots = resident_slots(h, options, n_context);
-  const uint64_t store = slots * sizeof(uint32_t) + (slots / kPageTokens + heads) * sizeof(uint64_t);
-  const uint64_t step = heads * (sizeof(HeadView) + 2 * sizeof(uint32_t)) + n_context * sizeof(uint32_t);
+uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+                              bool moves_directly) {
   const auto policy = make_policy(h, options, n_context);
-  const uint64_t staging = policy.ok() ? staging_tokens(*policy.value(), slots) : 0;
-  // A policy's own sets are about one index for each slot, thrice.
-  const uint64_t refills = staging > 0 ? slots * (sizeof(kv::Replacement) + 3 * sizeof(uint32_t)) : 0;
-  const Beside beside = policy.ok() ? beside_of(*policy.value(), h) : Beside();
-  const uint64_t q = policy.ok() && policy.value()->asks_before_attend() ? 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float) : 0;
-  const uint64_t scores = policy.ok() ? policy.value()->score_bytes(static_cast<uint32_t>(h.n_heads / h.n_kv_heads)) : 0;
-  const uint64_t sums = policy.ok() && policy.value()->sums_attention() ? AttentionSums::host_bytes(h, n_context) + slots * sizeof(float) : 0;
-  return store + step + refills + q + scores + sums + staging * sizeof(HostPiece) + kv::Digests::host_bytes(beside.digests, heads, n_context) +
-         kv::Means::host_bytes(beside.n_means, beside.n_means > 0 ? heads : 0) +
-         kv::LowRank::host_bytes(beside.low_rank, kv_format(h, options.kv_type), n_context, backend);
+  if (!policy.ok()) return 0;
+  const policy::Policy& p = *policy.value();
+  const BackendInfo info = backend.info();
+  const Beside beside = beside_of(p, h);
+  const KvFormat format = kv_format(h, options.resident_type()), fetched = kv_format(h, options.kv_type);
+  const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads), n = n_context;
+  const uint64_t slots = slots_beside(beside, resident_slots(h, options, n_context), format, n_context);
+  const uint64_t query_rows = policy::policy_needs(options.policy, options.policy_options).query_rows;
+  const uint64_t jobs = sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob);
+  uint64_t bytes = kv::HeadStore::host_bytes(heads, slots) + heads * (sizeof(HeadView) + 2 * sizeof(uint32_t) + jobs) + n * sizeof(uint32_t) +
+                   query_rows * sizeof(uint32_t);
+  if (p.refill_share() > 0)
+    bytes += n * sizeof(kv::Replacement) + kv::Refills::host_bytes(fetched, slots, staging_tokens(p, slots, moves_directly), beside.rebuilds());
+  if (beside.rebuilds()) bytes += n * sizeof(RebuiltRun);
+  if (beside.low_rank.skewed) bytes += static_cast<uint64_t>(h.n_layers) * query_rows * static_cast<uint64_t>(h.q_dim()) * sizeof(float);
+  if (p.asks_before_attend()) bytes += 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float);
+  if (p.sums_attention()) bytes += AttentionSums::host_bytes(h, n_context) + slots * sizeof(float);
+  const auto n_threads = static_cast<uint32_t>(std::max(info.n_threads, 1));
+  return bytes + p.host_bytes({static_cast<uint32_t>(h.n_heads / h.n_kv_heads), n_threads, info.makes_moments}) +
+         kv::Digests::host_bytes(beside.digests, heads, n_context) + kv::Means::host_bytes(beside.n_means, beside.n_means > 0 ? heads : 0) +
+         kv::LowRank::host_bytes(beside.low_rank, fetched, n_context, backend);
 }
 
 Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
@@ -150,9 +158,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     r->weights_.resize(n_slots);
   }
   ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
-  if (const uint64_t staging = staging_tokens(*r->policy_, n_slots)) {
+  if (r->policy_->refill_share() > 0) {
+    const uint64_t staging = staging_tokens(*r->policy_, n_slots, runtime.moves_directly());
     kv::IoThread* io = nullptr;
-    if (!runtime.moves_directly()) {
+    if (staging > 0) {
       ORRERY_ASSIGN(io, runtime.io());
     }
     ORRERY_ASSIGN(r->refills_,

@@ -45,9 +45,11 @@ class Resident final : public model::LayerHook, private policy::Heads {
     uint64_t full_kv = 0, compressed_kv = 0, digests = 0, staging = 0, queries = 0;
     uint64_t all() const { return full_kv + compressed_kv + digests + staging + queries; }
   };
-  static Bytes device_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options,
-                            uint32_t n_context);
-  static uint64_t host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context);
+  // moves_directly: engine::moves_directly(); then there is no staging ring.
+  static Bytes device_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+                            bool moves_directly);
+  static uint64_t host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+                             bool moves_directly);
 
   const kv::HeadStore& store() const { return *store_; }
   const kv::LowRank* low_rank() const { return low_rank_.get(); }   // or null

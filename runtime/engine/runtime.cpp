@@ -24,6 +24,10 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   return cpu::make_backend(cpu);
 }
 
+bool moves_directly(const RuntimeOptions& options, const Backend& backend) {
+  return backend.info().unified_memory && options.link.bytes_per_second == 0 && options.link.latency_us == 0 && !options.io_fault;
+}
+
 uint64_t budget_bytes(const RuntimeOptions& options, const Backend& backend) {
   if (options.device_budget_bytes) return options.device_budget_bytes;
   // What a GPU's other users, the screen among them, will want next.

@@ -38,6 +38,9 @@ struct RuntimeOptions {
 
 // The backend that the options name, without an arena: enough to plan with.
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
+// Whether sessions' KV moves from the reservoir to the arena without being transferred: the reservoir is memory that the backend reads,
+// and no link is simulated.
+bool moves_directly(const RuntimeOptions& options, const Backend& backend);
 // The size of its arena.
 uint64_t budget_bytes(const RuntimeOptions& options, const Backend& backend);
 
@@ -52,10 +55,7 @@ class Runtime {
   BackendInfo backend_info() const { return backend_->info(); }
   // Moves KV from the reservoir to the arena, for sessions that refresh theirs. The first call starts its thread.
   Result<kv::IoThread*> io();
-  // Whether there is nothing to move it over: the reservoir is memory that the backend reads, and no link is simulated.
-  bool moves_directly() const {
-    return backend_->info().unified_memory && options_.link.bytes_per_second == 0 && options_.link.latency_us == 0 && !options_.io_fault;
-  }
+  bool moves_directly() const { return engine::moves_directly(options_, *backend_); }
   // Held while a step, or a copy in the arena, runs: sessions take turns.
   std::mutex& step_mutex() { return step_mutex_; }
 

@@ -7,13 +7,14 @@
 
 namespace orrery::engine {
 
-uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context) {
+uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+                            bool moves_directly) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
   const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
   const uint64_t table = kv::pages_for(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
   const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
   const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double));
-  const uint64_t resident = options.compressed() ? Resident::host_bytes(h, backend, options, n_context) : 0;
+  const uint64_t resident = options.compressed() ? Resident::host_bytes(h, backend, options, n_context, moves_directly) : 0;
   return tokens + table + logits + sampler + resident;
 }
 

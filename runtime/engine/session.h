@@ -29,7 +29,8 @@
 namespace orrery::engine {
 
 // Host memory of one session beside its KV, in bytes: token list, page and slot tables, logits, sampler.
-uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context);
+uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+                            bool moves_directly);
 
 // The messages, and how they become a prompt.
 struct Conversation {

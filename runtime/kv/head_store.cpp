@@ -14,6 +14,10 @@ uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
   return align_up(n_slots * format.token_bytes(), kArenaAlignment);
 }
 
+uint64_t HeadStore::host_bytes(uint64_t n_heads, uint64_t n_slots) {
+  return n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove);
+}
+
 HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots)
     : format_(format), region_(std::move(region)) {
   const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);

@@ -32,6 +32,7 @@ class HeadStore {
   // Room for n_slots tokens of one head each, over all heads together, in `format`.
   static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots);
   static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
+  static uint64_t host_bytes(uint64_t n_heads, uint64_t n_slots);
 
   static constexpr size_t kMostMoves = 2048;   // tokens, or runs of them, that go at once
 

@@ -106,16 +106,18 @@ uint64_t LowRank::region_bytes(const LowRankSpec& spec, const KvFormat& format, 
 
 uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Backend& backend) {
   if (spec.rank == 0) return 0;
-  const uint64_t width = width_of(spec, format), n_found = spec.skewed ? width : spec.rank + uint64_t{16};
-  const uint64_t each = (1 + spec.skewed) * width * width * sizeof(float) + 3 * width * n_found * sizeof(double);
+  const uint64_t width = width_of(spec, format), n_basis = spec.skewed ? width : spec.rank, n_found = std::min(width, n_basis + 16);
+  const uint64_t each = ((1 + spec.skewed) * width + n_basis) * width * sizeof(float) + 2 * (width + n_found) * n_found * sizeof(double);
   const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTile) * sizeof(uint64_t) : 0;
-  return n_at_once(spec, format, backend) * each + tiles;
+  const uint64_t halves = spec.rank * width * sizeof(uint16_t);
+  return std::max(n_at_once(spec, format, backend) * each + halves, turns_bytes(spec, format, n_context)) + tiles;
 }
 
 LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region)
     : spec_(spec), format_(format), rope_(rope), n_context_(n_context), region_(std::move(region)) {
   if (!spec.by_head) return;
   n_tiles_ = div_up(n_context, kTile);
+  tiles_.reserve(n_units() * n_tiles_);
   for (size_t i = 0; i < n_units(); ++i)
     for (uint32_t tile = 0; tile < n_tiles_; ++tile) tiles_.push_back(unit(i, nullptr).rows.address + 2 * uint64_t{tile} * kTile * spec.rank);
 }
@@ -161,6 +163,7 @@ void LowRank::make_turns(Backend* backend) {
   if (has_turns_ || spec_.by_head || rope_.n_rot == 0) return;
   const uint32_t n_pages = div_up(n_context_, kTile), half = static_cast<uint32_t>(rope_.n_rot) / 2;
   std::vector<float> turns;
+  turns.reserve((n_pages + size_t{kTile}) * 2 * half);
   const auto add = [&](uint32_t position, double magnitude) {
     const auto each = [&](double (*f)(double)) {
       for (uint32_t i = 0; i < half; ++i) turns.push_back(static_cast<float>(f(position * static_cast<double>(rope_.inverse_frequency[i])) * magnitude));
@@ -189,7 +192,9 @@ void LowRank::add_query_products(const LastQueries& queries, size_t at, std::vec
 
 Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens, const LastQueries& queries) {
   const size_t width = width_of(spec_, format_), n_threads = n_at_once(spec_, format_, *backend);
-  std::vector<BasisFinder> finders(n_threads, BasisFinder(spec_, width));
+  std::vector<BasisFinder> finders;
+  finders.reserve(n_threads);   // each made in its place: a copy would be one too many
+  for (size_t i = 0; i < n_threads; ++i) finders.emplace_back(spec_, width);
   std::vector<uint16_t> halves(spec_.rank * width);
   // Where there are no threads to be had one after the other will do.
   auto pool = ThreadPool::make(static_cast<int32_t>(n_threads), static_cast<int32_t>(n_threads));

@@ -9,11 +9,21 @@ namespace orrery::kv {
 
 namespace {
 constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
-constexpr size_t kRunsAtOnce = 4096;   // of tokens that are rebuilt where no chunks bound them
+constexpr uint64_t kRunsAtOnce = 4096;   // of tokens that are rebuilt where no chunks bound them
+uint64_t runs_at_once(uint64_t staging_tokens) { return std::max(staging_tokens / 2, kRunsAtOnce); }
+// Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
+uint64_t chunks_at_once(uint64_t n_heads) { return n_heads + 4; }
+uint64_t heads_of(const KvFormat& format) { return static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads); }
 }
 
 uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone) {
   return align_up(staging_tokens * (values_alone ? format.vector_bytes() : format.token_bytes()), kArenaAlignment);
+}
+
+uint64_t Refills::host_bytes(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
+  const uint64_t n_heads = heads_of(format), transfers = staging_tokens > 0 ? chunks_at_once(n_heads) * sizeof(Chunk) : 0;
+  return n_heads * (sizeof(Pending) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) + transfers + staging_tokens * sizeof(HostPiece) +
+         (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
 }
 
 Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
@@ -26,24 +36,23 @@ Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRe
       staging_(std::move(staging)),
       max_pending_(max_pending),
       staging_tokens_(staging_tokens) {
-  const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
+  const uint64_t n_heads = heads_of(format);
   pending_.reserve(n_heads);
   what_.reserve(max_pending);
   has_pending_.resize(n_heads);
-  // Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
-  chunks_ = std::vector<Chunk>(n_heads + 4);
-  pieces_.resize(staging_tokens);
-  if (low_rank) runs_.reserve(std::max<uint64_t>(staging_tokens / 2, kRunsAtOnce));
+  if (io) chunks_ = std::vector<Chunk>(chunks_at_once(n_heads));
+  if (io) pieces_.resize(staging_tokens);
+  if (low_rank) runs_.reserve(runs_at_once(staging_tokens));
 }
 
 Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
                                                uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank) {
-  if (staging_tokens < 2)
-    return error(Code::invalid_argument, "a staging ring of %llu tokens, expected 2 or more",
-                 static_cast<unsigned long long>(staging_tokens));
+  if (io ? staging_tokens < 2 : staging_tokens > 0)
+    return error(Code::invalid_argument, "a staging ring of %llu tokens, expected %s", static_cast<unsigned long long>(staging_tokens),
+                 io ? "2 or more" : "none: nothing is transferred");
   ORRERY_ASSIGN(ArenaRegion staging,
                 ArenaRegion::take(arena, staging_bytes(format, staging_tokens, low_rank != nullptr), "the session's staging ring"));
-  if (io) backend->commit(staging.data(), staging.bytes());   // else the first round through the ring would pay for its pages
+  if (io) backend->commit(staging.data(), staging.bytes());   // else the first round through it would pay for its pages
   return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_pending, staging_tokens, low_rank));
 }
 
@@ -68,9 +77,9 @@ Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replac
     if (r.position >= n_tokens)
       return error(Code::invalid_argument, "a refresh of head %u with position %u of %llu", head, r.position,
                    static_cast<unsigned long long>(n_tokens));
-    if (r.count == 0 || r.count > kTile - r.position % kTile || r.count > staging_tokens_ / 2)
+    if (r.count == 0 || r.count > kTile - r.position % kTile || (io_ && r.count > staging_tokens_ / 2))
       return error(Code::invalid_argument, "a refresh of head %u with %u tokens from position %u on: they are of one page, at most %llu", head,
-                   r.count, r.position, static_cast<unsigned long long>(staging_tokens_ / 2));
+                   r.count, r.position, static_cast<unsigned long long>(io_ ? staging_tokens_ / 2 : kTile));
     if (low_rank_ && r.position + uint64_t{r.count} > low_rank_->n_tokens())
       return error(Code::invalid_argument, "a refresh of head %u with position %u: %u have rows to be rebuilt from", head, r.position,
                    low_rank_->n_tokens());

@@ -51,11 +51,12 @@ class Refills {
 
   // For at most max_pending replacements at once (a store's n_slots() is always enough), in the reservoir's format,
   // through a ring of staging_tokens (at least 2, and twice the longest replacement) taken from the arena. I/O thread (null: the
-  // reservoir is the device's memory), backend and arena outlive it.
+  // reservoir is the device's memory, and staging_tokens are 0), backend and arena outlive it.
   // Where low_rank is given, V alone is fetched, and K rebuilt by it, which outlives it too; then only tokens that have rows.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
                                                uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr);
   static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone = false);
+  static uint64_t host_bytes(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone);
   ~Refills() { drop(); }
   Refills(const Refills&) = delete;
   Refills& operator=(const Refills&) = delete;

@@ -27,7 +27,7 @@ namespace {
 class H2O final : public Policy {
  public:
   H2O(const Shape& shape, const Budget& budget, double recent)
-      : uniform_(shape, budget), rings_(shape), recent_(recent), heads_(size_t{shape.n_layers} * shape.n_kv_heads) {}
+      : uniform_(shape, budget), rings_(shape), recent_(recent), n_context_(shape.n_context), heads_(size_t{shape.n_layers} * shape.n_kv_heads) {}
 
   // A heavy hitter and a recent token are the least.
   Status check() const {
@@ -50,8 +50,12 @@ class H2O final : public Policy {
     uniform_.allocate(n_tokens, capacity);
     rings_.settle();
     ++report_.n_settled;
+    size_t n_selected = 0;
+    for (uint32_t head = 0; head < heads_.size(); ++head) n_selected += rings_.has(head) ? 0 : std::min(capacity[head], n_tokens);
+    renew(&selected_, n_selected);
     selected_.clear();
     Tokens best;
+    best.reserve(n_tokens);
     for (uint32_t head = 0; head < heads_.size(); ++head) {
       if (rings_.has(head)) continue;
       Head& h = heads_[head];
@@ -88,6 +92,11 @@ class H2O final : public Policy {
     return ok_status();
   }
 
+  // What is selected, and the best of a head.
+  uint64_t host_bytes(const HostShape&) const override {
+    return bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(uint64_t{rings_.n_other_heads()} * uniform_.most() + n_context_);
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
@@ -114,6 +123,7 @@ class H2O final : public Policy {
   UniformAllocation uniform_;
   WindowRings rings_;
   double recent_;
+  uint32_t n_context_;
   std::vector<Head> heads_;
   std::vector<uint32_t> selected_;   // since settling
 };

@@ -97,9 +97,7 @@ class HeteroCache final : public TailedPolicy {
   uint32_t queries_wanted() const override { return std::max(TailedPolicy::queries_wanted(), settings_.window); }
   bool asks_before_attend() const override { return settings_.speculative && settings_.refresh && settings_.tau_turn > 0 && !budget_.everything(); }
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override;
-  uint64_t score_bytes(uint32_t group) const override {
-    return asks_before_attend() ? (uint64_t{group} * 3 + 2) * n_context_ * sizeof(float) : 0;
-  }
+  uint64_t host_bytes(const HostShape& host) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
@@ -252,6 +250,19 @@ Status HeteroCache::find_roles(Heads* heads, uint32_t n_tokens) {
   return ok_status();
 }
 
+uint64_t HeteroCache::host_bytes(const HostShape& host) const {
+  const uint64_t n = n_context_, n_compressed = rings_.n_other_heads() - (profile_ ? n_full_ : 0), n_pivots = n_full_heads();
+  const uint64_t most_selected = settings_.adaptive || !profile_ ? n : budget_.most_of_head(), sets = n_compressed + n_pivots;
+  uint64_t bytes = tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(sets * budget_.most_of_head()) +
+                   bytes_of<uint32_t>(most_selected * (settings_.speculative ? n_pivots : 1)) +
+                   n_pivots * (sizeof(Block) + settings_.block * sizeof(double) + 3 * sizeof(uint32_t));
+  if (asks_before_attend()) bytes += bytes_of<float>((uint64_t{host.group} * 3 + 2) * n);
+  if (settings_.window == 1 && !settings_.adaptive) return bytes;
+  // Scores of all keys, and what makes them, or counts the best of them.
+  const uint64_t rows = calibration_.rule.reduce == GroupReduce::mean ? 1 : settings_.window * uint64_t{host.group};
+  return bytes + bytes_of<float>(n_compressed * n) + std::max(bytes_of<float>((rows + 2) * n), bytes_of<float>(2 * n_compressed * n));
+}
+
 Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
   begin_settling(n_tokens, capacity);
   selected_.clear();
@@ -293,7 +304,7 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
     if (h.role == Role::satellite) most_selected_ = std::max(most_selected_, h.n_selected);
     queries_.push_back({head, last, 1, n_tokens, h.n_selected, false, nullptr});
   });
-  selected_.resize(room);
+  renew(&selected_, room);
   for (KeyQuery& query : queries_) query.out = &selected_[heads_[query.head].first];
   if (!last_alone) {
     Tokens best;
@@ -307,19 +318,18 @@ Status HeteroCache::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   for_each_head([&](uint32_t head, Head& h) {
     if (h.role == Role::pivot) h.base = pivots_.size() * l_base_, pivots_.push_back(head);
   });
-  base_.resize(pivots_.size() * l_base_);
+  renew(&base_, pivots_.size() * l_base_);
   for (const uint32_t head : pivots_)
     queries_.push_back({head, last, 1, n_tokens, l_base_, false, &base_[heads_[head].base]});
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
 
   queries_.reserve(pivots_.size());
   common_.resize(pivots_.size());
-  best_.resize(settings_.speculative ? most_selected_ * pivots_.size() : most_selected_);
+  renew(&best_, settings_.speculative ? most_selected_ * pivots_.size() : most_selected_);
   if (asks_before_attend()) {
     similarity_.resize(n_kv_heads_);
-    rows_.resize(size_t{heads->group()} * n_tokens);
-    scratch_.weights = scratch_.pooled = rows_;
-    scores_.resize(n_tokens);
+    for (std::vector<float>* rows : {&rows_, &scratch_.weights, &scratch_.pooled}) renew(rows, size_t{heads->group()} * n_tokens);
+    renew(&scores_, n_tokens);
     order_.reserve(n_tokens);
   }
   overlaps_.resize(pivots_.size() * settings_.block);
@@ -333,7 +343,10 @@ Result<std::vector<float>> HeteroCache::score(Heads* heads, uint32_t n_tokens) c
   const uint32_t group = heads->group(), w = std::min({settings_.window, heads->n_queries(), n_tokens});
   const ScoreRule& rule = calibration_.rule;
   const bool mean = rule.reduce == GroupReduce::mean;   // it and an average commute
+  uint32_t n_compressed = 0;
+  for (uint32_t head = 0; head < heads_.size(); ++head) n_compressed += !rings_.has(head) && !heads_[head].full;
   std::vector<float> scores, rows(size_t{n_tokens} * (mean ? 1 : w * group)), pooled(n_tokens), largest(n_tokens);
+  scores.reserve(size_t{n_compressed} * n_tokens);
   for (uint32_t head = 0; head < heads_.size(); ++head) {
     if (rings_.has(head) || heads_[head].full) continue;
     const WeightsQuery query{head, n_tokens - w, w, n_tokens, mean, rows.data()};

@@ -33,7 +33,9 @@ class InfiniGen final : public TokenPolicy {
 
   uint32_t queries_wanted() const override { return kMostWindow; }
   bool asks_ahead() const override { return true; }
-  uint64_t score_bytes(uint32_t group) const override { return uint64_t{n_kv_heads_} * (group + 3) * n_context_ * sizeof(float); }
+  uint64_t host_bytes(const HostShape& host) const override {   // products, and what is best and free
+    return tokens_bytes() + bytes_of<float>(uint64_t{n_kv_heads_} * (host.group + 2) * n_context_);
+  }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     ORRERY_TRY(settle_by(heads, {GroupReduce::mean, Pooling::none, 1, true, true}, n_tokens, capacity));

@@ -40,6 +40,8 @@ class Loki final : public TokenPolicy {
     return refill(heads, begin, end, n_between_, step);
   }
 
+  uint64_t host_bytes(const HostShape&) const override { return tokens_bytes(); }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:

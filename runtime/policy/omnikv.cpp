@@ -51,7 +51,10 @@ class OmniKv final : public TailedPolicy {
   const char* name() const override { return "omnikv"; }
   uint32_t n_full_heads() const override { return n_dense_ * n_kv_heads_; }
   double refill_share() const override { return asks_before_attend() ? kNextStepShare : 0; }
-  uint64_t score_bytes(uint32_t group) const override { return (uint64_t{n_kv_heads_} * group + 3) * n_context_ * sizeof(float); }
+  // Sets, and a layer's scores with the best of them.
+  uint64_t host_bytes(const HostShape& host) const override {
+    return tailed_bytes() + bytes_of<uint32_t>(n_layers_ * budget_.most_of_head()) + bytes_of<float>((uint64_t{n_kv_heads_} * host.group + 3) * n_context_);
+  }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
@@ -61,8 +64,8 @@ class OmniKv final : public TailedPolicy {
     for (uint32_t head = 0; head < capacity.size(); ++head)
       if (!rings_.has(head)) capacity[head] = (dense(head / n_kv_heads_) ? n_tokens : k_) + division.tail;
     if (k_ == n_tokens) return ok_status();
-    sets_.resize(size_t{n_layers_} * k_);
-    rows_.resize(size_t{n_kv_heads_} * heads->group() * n_tokens);
+    renew(&sets_, size_t{n_layers_} * k_);
+    renew(&rows_, size_t{n_kv_heads_} * heads->group() * n_tokens);
     scores_queries_.reserve(n_kv_heads_);
     scores_.resize(n_tokens);
     best_.reserve(n_tokens);

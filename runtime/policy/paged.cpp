@@ -99,7 +99,7 @@ void PagedPolicy::keep_first(uint32_t n) {
   n_between_ = n_slots_ - n_first_ - n_last_;
   first_chosen_.resize(heads_.size() + 1);
   for (size_t i = 0; i <= heads_.size(); ++i) first_chosen_[i] = i * n_between_;
-  chosen_.resize(first_chosen_.back());
+  renew(&chosen_, first_chosen_.back());
 }
 
 void PagedPolicy::spread(Span<const uint64_t> counts, Span<uint32_t> capacity) {
@@ -126,6 +126,11 @@ void PagedPolicy::select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector
   for (const uint32_t p : chosen(at)) add(p);
   for (uint32_t p = n_pages - n_last_; p < n_pages; ++p) add(p);
   for (uint32_t p = n_pages * page; p < n_tokens; ++p) out->push_back(p);
+}
+
+uint64_t PagedPolicy::paged_bytes() const {
+  const uint64_t pages = heads_.size() * (slots_at(n_context_) / settings_.page + 1);
+  return bytes_of<uint32_t>(pages) + bytes_of<size_t>(heads_.size() + 1) + bytes_of<PageQuery>(heads_.size());
 }
 
 uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {

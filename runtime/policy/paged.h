@@ -50,6 +50,8 @@ class PagedPolicy : public Policy {
   void keep_first(uint32_t n);
   // heads_[i] gets counts[i] pages between first and last, at least one, n_between_ on average.
   void spread(Span<const uint64_t> counts, Span<uint32_t> capacity);
+  // Host memory of what is here, and of a question about each head.
+  uint64_t paged_bytes() const;
   // heads_ of a layer, as [begin, end).
   std::pair<size_t, size_t> heads_of(uint32_t layer) const;
   // Whole pages of n tokens that are neither first nor last.

@@ -54,22 +54,24 @@ struct Settings : PageSettings {
 class PagePolicy final : public PagedPolicy {
  public:
   PagePolicy(const char* name, const Shape& shape, const Budget& budget, const Settings& settings)
-      : PagedPolicy(name, shape, budget, settings), options_(settings), most_pages_(n_context_ / settings_.page) {
-    marks_.resize(most_pages_ + size_t{1});
-    queries_.reserve(heads_.size());
-    misses_.reserve(most_pages_);
-    similarity_.resize(n_kv_heads_);
-  }
+      : PagedPolicy(name, shape, budget, settings), options_(settings), most_pages_(n_context_ / settings_.page) {}
 
   double refill_share() const override { return heads_.empty() || !options_.refresh ? 0 : kNextStepShare; }
-  uint64_t score_bytes(uint32_t group) const override {
-    return options_.by_scores() ? (heads_.size() + uint64_t{n_kv_heads_} * group + 2) * most_pages_ * sizeof(float) : 0;
+  uint64_t host_bytes(const HostShape& host) const override {
+    const uint64_t n_heads = heads_.size();
+    const uint64_t exchanged = (sizeof(uint8_t) + sizeof(uint32_t) + sizeof(Replacement)) * (most_pages_ + uint64_t{1});
+    const uint64_t scored = options_.by_scores() ? bytes_of<float>((n_heads + uint64_t{n_kv_heads_} * host.group + 2) * most_pages_) : 0;
+    return paged_bytes() + exchanged + scored + (options_.adaptive && n_heads > 0 ? adapting_bytes(host.group) : 0);
   }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
     if (options_.adaptive) ORRERY_TRY(adapt(heads, n_tokens, capacity));
+    marks_.resize(most_pages_ + size_t{1});
+    queries_.reserve(heads_.size());
+    misses_.reserve(most_pages_);
+    similarity_.resize(n_kv_heads_);
     uint32_t most = 0;
     for (size_t i = 0; i < heads_.size(); ++i) most = std::max(most, n_slots(i));
     free_.resize(most);
@@ -139,6 +141,11 @@ class PagePolicy final : public PagedPolicy {
     return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_first_ + n_last_ + 1, n) - n_first_ - n_last_;
   }
 
+  // What adapt() gives back: weights of a head, what falls on the pages of all, and what counts the best of them.
+  uint64_t adapting_bytes(uint32_t group) const {
+    const uint64_t of_pages = heads_.size() * most_pages_;
+    return bytes_of<float>(kPageQueries * (group * uint64_t{n_context_} + of_pages)) + bytes_of<float>(2 * of_pages);
+  }
   // Allocate: each of the last queries' own best pages, of all heads together; heads get room in proportion.
   Status adapt(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
     const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), group = heads->group();

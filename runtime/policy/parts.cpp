@@ -141,8 +141,15 @@ void TailedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
   for (uint32_t head = 0; head < capacity.size(); ++head) capacity[head] = rings_.capacity(head);
 }
 
+uint64_t TailedPolicy::tailed_bytes() const {
+  const uint64_t calibrated = profile_ ? 0 : calibration_bytes(shape(), calibration_);
+  return bytes_of<uint8_t>(n_context_) + bytes_of<Replacement>(n_context_ + uint64_t{1}) +
+         bytes_of<KeyQuery>(uint64_t{n_layers_} * n_kv_heads_) * 2 + calibrated;
+}
+
 void TailedPolicy::end_settling(size_t most) {
-  marks_.assign(n_tokens_, 0);
+  renew(&marks_, n_tokens_);
+  std::fill(marks_.begin(), marks_.end(), uint8_t{0});
   misses_.reserve(most + 1);
 }
 
@@ -153,6 +160,13 @@ Status refill_selection(Heads* heads, uint32_t head, uint32_t first_slot, Span<c
   report->wanted_tokens += wanted.size();
   report->missed_tokens += misses->size();
   return misses->empty() ? ok_status() : heads->refill(head, *misses, visible_at);
+}
+
+uint64_t calibration_bytes(const Shape& shape, const Calibration& calibration) {
+  const uint64_t n_heads = shape.n_kv_heads, n_queries = std::min(calibration.n_queries, shape.n_context);
+  const uint64_t k = std::min(calibration.top_k, std::max(1u, shape.n_context / 4));
+  const uint64_t overlaps = LayerOverlaps::host_bytes(n_heads, std::max<uint64_t>(n_queries, 2) - 1, k, shape.n_context);
+  return bytes_of<uint32_t>(n_heads * (n_queries + 1) * k) + bytes_of<KeyQuery>(n_heads) + shape.n_layers * overlaps;
 }
 
 Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape, uint32_t n_tokens,

@@ -84,6 +84,8 @@ class TailedBudget {
   // Whether there is room however long the context gets; where all heads are full, for all of it.
   bool fits(uint32_t n_full) const;
   bool everything() const { return max_slots_ >= uint64_t{n_heads_} * n_context_ && share_ >= 1.0; }
+  // The most prompt slots of a compressed head, where they are dealt evenly: there are none more where full heads take theirs of more tokens.
+  uint64_t most_of_head() const { return n_heads_ == 0 ? 0 : std::min<uint64_t>(max_slots_ / n_heads_ + 1, n_context_); }
 
  private:
   uint32_t tail_at(uint32_t n_tokens) const;
@@ -107,6 +109,7 @@ struct Calibrated {
   std::vector<LayerOverlaps> layers;   // those without window, in order
   uint32_t top_k = 0;                  // keys in each set
 };
+uint64_t calibration_bytes(const Shape& shape, const Calibration& calibration);   // of host memory
 // With a single known query, that one is its own second step.
 Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
                              uint32_t n_tokens, const Calibration& calibration);
@@ -116,6 +119,18 @@ using SharedProfile = std::shared_ptr<const HeadProfile>;
 // Policy::refill_share() where refills are visible in the next step: that step waits for them anyhow, and half of the ring
 // is filled while the other half is read.
 inline constexpr double kNextStepShare = 1. / 32;
+
+// Host memory as a table counts it.
+template <class T>
+constexpr uint64_t bytes_of(uint64_t n) {
+  return n * sizeof(T);
+}
+// The vector has n elements, any; what it had before is given back first, so that both are never there at once.
+template <class Vector>
+void renew(Vector* vector, size_t n) {
+  if (vector->capacity() < n) *vector = Vector();
+  vector->resize(n);
+}
 
 // The queries of so many last positions are kept for policies that look through a window of them, and for pages that are dealt out by
 // what some of them look at.
@@ -146,6 +161,8 @@ class TailedPolicy : public Policy {
   uint64_t max_slots(const Budget& budget) const { return budget.max_slots - std::min(budget.max_slots, rings_.slots()); }
   // The beginning of settle(): what stood there is forgotten, windows have their capacity.
   void begin_settling(uint32_t n_tokens, Span<uint32_t> capacity);
+  // Host memory of what is here, where selections are refilled and heads calibrated.
+  uint64_t tailed_bytes() const;
   // Where selections have been made: `most` is the longest that is refilled.
   void end_settling(size_t most);
   static void select_all(uint32_t n_tokens, std::vector<uint32_t>* out) {

@@ -173,6 +173,13 @@ class Heads {
   }
 };
 
+// What the host memory of a policy depends on, beside its shape.
+struct HostShape {
+  uint32_t group = 1;           // query heads of a KV head
+  uint32_t n_threads = 1;       // that Heads::each() works on
+  bool makes_moments = false;   // Heads::key_moments() needs no rows of weights
+};
+
 // What a policy asks of the engine, whatever its options.
 struct Needs {
   uint32_t query_rows = 0;      // queries of so many last positions are kept
@@ -260,11 +267,8 @@ class Policy {
     (void)heads, (void)step, (void)position;
     return ok_status();
   }
-  // Host memory that it takes for scores, which scores() writes, and for what it makes of them; `group`: query heads of a KV head.
-  virtual uint64_t score_bytes(uint32_t group) const {
-    (void)group;
-    return 0;
-  }
+  // Host memory that it takes at most, in bytes: what it keeps from one settling to the next, and what settling works with and gives back.
+  virtual uint64_t host_bytes(const HostShape& host) const = 0;
   Report report() const { return report_; }
   // A policy in the same state, for a fork; its report is of_fork(). As the policy it was made of it allocates nothing until it settles.
   virtual std::unique_ptr<Policy> clone() const = 0;

@@ -49,6 +49,7 @@ class Raas final : public PagedPolicy {
     now_ = 1;
 
     std::vector<PageQuery> queries;
+    queries.reserve(heads_.size());
     for (size_t i = 0; i < heads_.size(); ++i) queries.push_back({heads_[i], n_tokens - 1, n_first_, n_candidates(n_tokens), n_between_, chosen(i).data()});
     ORRERY_TRY(heads->top_pages(queries, {GroupReduce::mean, Pooling::none, 1, true, false}));
     return look(heads, n_tokens - 1, n_pages, [&](size_t i) {   // as select() will lay them out
@@ -59,8 +60,8 @@ class Raas final : public PagedPolicy {
     });
   }
 
-  uint64_t score_bytes(uint32_t group) const override {   // of pages that are held, which are at most all
-    return (uint64_t{n_kv_heads_ + 1} * group + heads_.size() + 3) * (n_context_ / settings_.page) * sizeof(float);
+  uint64_t host_bytes(const HostShape& host) const override {   // of pages that are held, which are at most all
+    return paged_bytes() + bytes_of<float>((uint64_t{n_kv_heads_ + 1} * host.group + heads_.size() + 3) * (n_context_ / settings_.page));
   }
 
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {

@@ -128,9 +128,10 @@ Status LayerOverlaps::add(uint32_t step, Span<const Tokens> sets) {
     return error(Code::invalid_argument, "calibration step %u with %zu heads: expected step %u with %u", step,
                  sets.size(), next_step_, n_heads_);
   }
+  size_t n_tokens = marks_.size();
   for (const Tokens& set : sets)
-    for (const uint32_t token : set)
-      if (token >= marks_.size()) marks_.resize(size_t{token} + 1);
+    for (const uint32_t token : set) n_tokens = std::max(n_tokens, size_t{token} + 1);
+  if (n_tokens > marks_.size()) marks_ = std::vector<uint8_t>(n_tokens);
   if (step == 0) {
     prompt_sets_.assign(sets.begin(), sets.end());
   } else {

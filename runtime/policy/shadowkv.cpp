@@ -52,10 +52,6 @@ class ShadowPolicy final : public Policy {
       settings_.rank = static_cast<uint32_t>(std::max<uint64_t>(std::min({uint64_t{160}, width * 5 / 32, fits}), 1));
     }
     if (settings_.rank >= width) settings_.rank = 0;
-    marks_.resize(n_context_ / settings_.chunk + 1);
-    order_.reserve(marks_.size());
-    queries_.reserve(heads_.size());
-    misses_.reserve(marks_.size());
   }
 
   // Whether there is room for the smallest number of chunks, at the context's end.
@@ -85,6 +81,12 @@ class ShadowPolicy final : public Policy {
     return {settings_.chunk, PageDigest::mean, heads_, heads_.empty() ? 0 : settings_.rank};
   }
 
+  uint64_t host_bytes(const HostShape&) const override {
+    const uint64_t n_chunks = n_context_ / settings_.chunk + 1, held = slots_at(n_context_) / settings_.chunk;
+    return n_chunks * (sizeof(uint8_t) + sizeof(uint32_t) + sizeof(Replacement)) + bytes_of<uint32_t>((heads_.size() + 1) * held) +
+           bytes_of<PageQuery>(heads_.size());
+  }
+
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     ++report_.n_settled;
     rings_.settle();
@@ -101,9 +103,13 @@ class ShadowPolicy final : public Policy {
     n_outliers_ = std::min(settings_.outliers, n_whole / 6);
     n_best_ = n_whole - n_last_ - n_outliers_;
     n_candidates_ = n_tokens / chunk - n_last_;
-    best_.resize(heads_.size() * n_best_);
-    outliers_.resize(heads_.size() * n_outliers_);
+    renew(&best_, heads_.size() * n_best_);
+    renew(&outliers_, heads_.size() * n_outliers_);
     free_.resize(n_best_);
+    marks_.resize(n_context_ / settings_.chunk + 1);
+    order_.reserve(marks_.size());
+    queries_.reserve(heads_.size());
+    misses_.reserve(marks_.size());
     for (size_t i = 0; i < heads_.size(); ++i) find_outliers(heads, i);
     if (settings_.rank > 0) ORRERY_TRY(heads->make_low_rank(n_tokens, true));
     return choose(heads, 0, heads_.size(), n_tokens - 1);

@@ -115,6 +115,11 @@ class StaticHeads final : public TailedPolicy {
     return slot;
   }
 
+  uint64_t host_bytes(const HostShape&) const override {   // weights of a head, where heads are ranked by them
+    return bytes_of<Head>(heads_.size()) + (profile_ || n_full_ == 0 ? 0 : bytes_of<float>(n_context_)) +
+           heads_.size() * (2 * sizeof(double) + 2 * sizeof(uint32_t));
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:

@@ -51,6 +51,8 @@ class Streaming final : public Policy {
     return slot;
   }
 
+  uint64_t host_bytes(const HostShape&) const override { return bytes_of<uint32_t>(next_.size()); }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:

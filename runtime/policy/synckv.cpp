@@ -76,6 +76,9 @@ class SyncKv final : public TailedPolicy {
   uint32_t n_watched() const override { return settings_.refresh ? n_full_heads() : 0; }
   void watch(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
+  uint64_t host_bytes(const HostShape&) const override {
+    return tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(2 * n_full_heads() * budget_.most_of_head());
+  }
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
@@ -165,8 +168,8 @@ Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) 
       if (k < n_tokens) queries_.push_back({head, n_tokens - 1, 1, n_tokens, k, true, nullptr});
     }
   }
-  sets_.resize(room);
-  best_.resize(room);
+  renew(&sets_, room);
+  renew(&best_, room);
   for (Head& h : heads_) h.set = heads_[h.representative].set;
   for (KeyQuery& query : queries_) query.out = &sets_[heads_[query.head].set];
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));

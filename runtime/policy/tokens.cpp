@@ -27,6 +27,9 @@ Status TokenPolicy::settle_by(Heads* heads, const ScoreRule& rule, uint32_t n_to
   begin_settling(n_tokens, capacity);
   if (!paged_) return ok_status();
   n_steps_ = 0, n_rows_ = n_tokens;
+  plans_.resize(n_plans());
+  for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
+  queries_.reserve(heads_.size());
   ORRERY_TRY(heads->make_low_rank(n_tokens, true));
   return choose(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
 }

@@ -26,11 +26,9 @@ class TokenPolicy : public PagedPolicy {
 
  protected:
   TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PageSettings& settings, PageDigest kind)
-      : PagedPolicy(name, shape, budget, settings), kind_(kind) {
-    plans_.resize(heads_.empty() ? 0 : n_kv_heads_);
-    for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
-    queries_.reserve(heads_.size());
-  }
+      : PagedPolicy(name, shape, budget, settings), kind_(kind) {}
+  // Host memory of what is here, and in PagedPolicy.
+  uint64_t tokens_bytes() const { return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1}); }
   // settle(), with the best tokens by the prompt's last query.
   Status settle_by(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity);
   // Of n_tokens that are there, the best ones of heads_[begin .. end) by the query of a position: into chosen().
@@ -46,6 +44,7 @@ class TokenPolicy : public PagedPolicy {
   std::vector<Plan> plans_;              // (n_kv_heads_)
 
  private:
+  uint64_t n_plans() const { return heads_.empty() ? 0 : n_kv_heads_; }
   const PageDigest kind_;
   // Since settling.
   uint32_t n_steps_ = 0, n_rows_ = 0;    // tokens that have rows

@@ -109,6 +109,20 @@ class WindowPolicy final : public TailedPolicy {
     out->insert(out->end(), first, first + h.n_selected);
   }
 
+  // Scores and what is selected; and what scoring, counting or choosing takes beside them.
+  uint64_t host_bytes(const HostShape& host) const override {
+    const uint64_t n = n_context_, n_layers = layers_.size(), n_heads = n_layers * n_kv_heads_, of_layer = n_kv_heads_ * n;
+    const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.most_of_head()) + bytes_of<float>(n_heads * n);
+    uint64_t scoring = bytes_of<float>(of_layer);
+    if (by_moments()) {
+      const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);   // heads that are smoothed
+      scoring = bytes_of<float>((n_kv_heads_ + (settings_.score == Score::variance ? at_once : 0)) * host.group * n);
+      if (!host.makes_moments) scoring += (bytes_of<float>(settings_.window) + bytes_of<double>(2)) * host.group * n;
+    }
+    const uint64_t counting = settings_.heads == HeadsOf::uniform ? 0 : std::min<uint64_t>(host.n_threads, n_layers) * bytes_of<float>(2 * of_layer);
+    return kept + std::max({scoring, counting, bytes_of<uint32_t>(host.n_threads * n)});
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
@@ -126,6 +140,8 @@ class WindowPolicy final : public TailedPolicy {
       return Span<const float>(values).subspan(i * n, n);
     }
   };
+
+  bool by_moments() const { return settings_.score == Score::variance || settings_.layers == Layers::preference; }
 
   // Score, allocate, keep: `total` tokens of the compressed heads together.
   Status choose(Heads* heads, uint32_t n_tokens, uint64_t total) {
@@ -147,7 +163,7 @@ class WindowPolicy final : public TailedPolicy {
         Head& head = heads_[size_t{layers_[i]} * n_kv_heads_ + h] = {first, static_cast<uint32_t>(counts[i][h]) + w};
         first += head.n_selected;
       }
-    selected_.resize(first);
+    renew(&selected_, first);
     return heads->try_each(layers_.size() * n_kv_heads_, [&](size_t i) {
       const Head& head = heads_[size_t{layers_[i / n_kv_heads_]} * n_kv_heads_ + i % n_kv_heads_];
       const Span<const float> own = Span<const float>(scores.values).subspan(i * scores.n_old, scores.n_old);
@@ -164,7 +180,7 @@ class WindowPolicy final : public TailedPolicy {
     Scores scores;
     const uint32_t n_old = scores.n_old = n_tokens - w;
     scores.values.resize(layers_.size() * n_kv_heads_ * n_old);
-    if (settings_.score == Score::mean && settings_.layers != Layers::preference) {
+    if (!by_moments()) {
       ORRERY_TRY(score_means(heads, n_tokens, w, &scores));
       return scores;
     }

@@ -1,6 +1,8 @@
-// Counts what a test program takes by operator new, on every thread. It replaces the program's operators: include it in
-// one file of a program only.
+// Counts what a test program takes by operator new, on every thread: how often, and how many bytes are held. It replaces the program's
+// operators: include it in one file of a program only.
 #pragma once
+
+#include <malloc.h>
 
 #include <atomic>
 #include <cstddef>
@@ -10,18 +12,31 @@
 
 namespace {
 std::atomic<int64_t> n_allocations{0};
+std::atomic<int64_t> n_bytes_held{0}, n_bytes_most{0};   // now, and at most since most_bytes_from_here()
+
+inline void most_bytes_from_here() { n_bytes_most = n_bytes_held.load(); }
+
+inline void* counted(void* p) {
+  ++n_allocations;
+  if (!p) return p;
+  const auto bytes = static_cast<int64_t>(malloc_usable_size(p));
+  const int64_t held = n_bytes_held += bytes;
+  for (int64_t most = n_bytes_most; held > most && !n_bytes_most.compare_exchange_weak(most, held);) {
+  }
+  return p;
 }
+inline void give_back(void* p) {
+  if (p) n_bytes_held -= static_cast<int64_t>(malloc_usable_size(p));
+  std::free(p);
+}
+}  // namespace
 
 // malloc underneath, so that sanitizers still see each block. Not inlined: GCC would see half of the pair, and warn.
 __attribute__((noinline)) void* operator new(std::size_t n) {
-  ++n_allocations;
-  void* p = std::malloc(n > 0 ? n : 1);
+  void* p = counted(std::malloc(n > 0 ? n : 1));
   if (!p) throw std::bad_alloc();
   return p;
 }
-__attribute__((noinline)) void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
-  ++n_allocations;
-  return std::malloc(n > 0 ? n : 1);
-}
-__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
-__attribute__((noinline)) void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+__attribute__((noinline)) void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return counted(std::malloc(n > 0 ? n : 1)); }
+__attribute__((noinline)) void operator delete(void* p) noexcept { give_back(p); }
+__attribute__((noinline)) void operator delete(void* p, std::size_t) noexcept { give_back(p); }

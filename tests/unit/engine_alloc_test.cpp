@@ -1,5 +1,5 @@
 // The token path of a compressed session takes no host memory from one settling to the next: neither in the step nor in
-// the I/O thread, with refills asked for, under way and placed; and no more in a fork.
+// the I/O thread, with refills asked for, under way and placed; and no more in a fork. What a session takes of it in all is in its plan.
 #include <gtest/gtest.h>
 
 #include "tests/support/count_allocations.h"
@@ -51,6 +51,47 @@ TEST_P(Allocations, NoneInAFork) {
     const auto fork = unwrap(session->fork());
     EXPECT_GT(n_quiet_steps(fork.get(), 40), 30);
   }
+}
+
+// Opening, settling, stepping and settling again never hold more than the plan has, beside small things; nor is the plan much too large.
+TEST_P(Allocations, HostMemoryIsThePlans) {
+  constexpr uint32_t kContext = 8192;
+  constexpr int64_t kSmall = 96 << 10;   // options, handles, tables of layers and heads
+  Random random(7);
+  for (const double share : {.3, .6}) {
+    engine::RuntimeOptions o = runtime_options(2, "auto", uint64_t{1} << 30);
+    if (share > .5) o.link = {uint64_t{1} << 34, 0};   // with a ring to it
+    const auto model = open_demo(o);
+    const auto tokens = random_tokens(*model, kContext - 192, 8);
+    engine::SessionOptions options = with_mode(GetParam(), share, kContext);
+    const auto planned = static_cast<int64_t>(model->plan_session(&options).host_bytes);
+    const int64_t before = n_bytes_held;
+    most_bytes_from_here();
+    const auto session = unwrap(Session::open(model, options));
+    int64_t most = n_bytes_most;
+    unwrap(session->assume_prompt(tokens, [&](uint32_t, Span<std::byte> page) {
+      auto* halves = reinterpret_cast<uint16_t*>(page.data());
+      for (size_t i = 0; i < page.size() / 2; ++i) halves[i] = static_cast<uint16_t>(random.below(0x3C00) | random.below(2) << 15);
+    }));
+    most_bytes_from_here();
+    for (int i = 0; i < 3; ++i) {
+      for (int32_t step = 0; step < 12; ++step) feed(session.get(), 60 + step);
+      session->resident()->invalidate();
+    }
+    most = std::max<int64_t>(most, n_bytes_most) - before;
+    EXPECT_LE(most, planned + kSmall) << share;
+    EXPECT_LE(planned, most + most / 2 + kSmall) << share;
+  }
+}
+
+// A plan tries contexts of millions of tokens, and takes memory for none of them.
+TEST_P(Allocations, PlanningTakesNothingByTheContext) {
+  const auto model = open_demo(runtime_options(2, "auto", uint64_t{1} << 30));
+  engine::SessionOptions options = with_mode(GetParam(), .5, 640);
+  const int64_t before = n_bytes_held;
+  most_bytes_from_here();
+  EXPECT_TRUE(model->plan_session(&options).fits);
+  EXPECT_LE(n_bytes_most - before, 64 << 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Allocations, ::testing::ValuesIn(policy_modes()),

@@ -179,6 +179,33 @@ TEST(EnginePlan, KvBytesBoundTheContext) {
   EXPECT_GT(bound, 0);
 }
 
+// The staging ring is the transfers': where the reservoir is the device's own memory, and no link is simulated, there is none.
+TEST(EnginePlan, WhatIsNotTransferredNeedsNoRing) {
+  const OpenFile file(TensorType::q8_0);
+  for (const char* policy : {"heterocache", "synckv", "quest", "shadowkv", "loki"}) {
+    SCOPED_TRACE(policy);
+    engine::SessionOptions options = session_options(500);
+    options.policy = policy;
+    options.kv_share = .8;
+    uint64_t staging[2] = {};
+    for (const bool link : {false, true}) {
+      engine::RuntimeOptions runtime = runtime_options();
+      if (link) runtime.link = {uint64_t{1} << 30, 0};
+      const kv::Plan plan = file.plan(runtime, options);
+      staging[link] = plan.staging_bytes;
+      runtime.device_budget_bytes = plan.device_bytes;
+      const auto model = file.open(runtime);
+      engine::SessionOptions same = options;
+      EXPECT_EQ(model->plan_session(&same).staging_bytes, plan.staging_bytes);
+      const auto session = unwrap(Session::open(model, options));
+      EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
+      EXPECT_EQ(model->runtime().moves_directly(), !link);
+    }
+    const KvFormat kv = engine::kv_format(file.open(runtime_options())->hyper(), KvType::f16);
+    EXPECT_EQ(staging[1] - staging[0], kv::Refills::staging_bytes(kv, 4096, policy == std::string("shadowkv")));
+  }
+}
+
 TEST(EnginePlan, OptionsOutOfRangeAreRefused) {
   const auto model = open_spec("llama-plain");
   for (const auto& [options, words] :

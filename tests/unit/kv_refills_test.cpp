@@ -72,7 +72,7 @@ class Bench {
 
   // Of a reservoir that is the device's memory.
   std::unique_ptr<Refills> make_direct(uint64_t max_tokens = 1000) {
-    auto refills = Refills::make(nullptr, &backend_, device_.get(), format_, max_tokens, 16);
+    auto refills = Refills::make(nullptr, &backend_, device_.get(), format_, max_tokens, 0);
     EXPECT_TRUE(refills.ok());
     return refills.ok() ? std::move(refills).value() : nullptr;
   }
