@@ -162,6 +162,17 @@ struct ScoresTask {
   float* out;          // (n)
 };
 
+// Such weights of a group's query heads at some positions: to each key's sum comes each position's mean over the heads, in order.
+struct MeansTask {
+  const float* rows;   // (n_positions, n_heads, n) `stride` apart, whole tiles; from the first key on, which is at the start of a tile
+  int64_t stride;
+  const float* shares; // (n_positions, n_heads, tiles) `tile_stride` apart: what each tile's weights are worth
+  int64_t tile_stride;
+  int32_t n_positions, n_heads;
+  int64_t n;
+  float* out;          // (n)
+};
+
 // Such weights of one query head at some positions: each key's mean over them, plus gamma times its unbiased variance (of one position: 0).
 struct MomentsTask {
   const float* rows;   // (n_rows, n) `stride` apart, whole tiles; from the first key on, which is at the start of a tile
@@ -242,6 +253,7 @@ struct Kernels {
   void (*key_scores)(const ScoresTask& task);
   // What each tile's weights are worth in the softmax of a row, by its n_tiles units and sums.
   void (*tile_shares)(const float* units, const float* sums, int64_t n_tiles, float* shares);
+  void (*add_means)(const MeansTask& task);
   void (*key_moments)(const MomentsTask& task);
   void (*add_gram)(const GramTask& task);
   void (*project_keys)(const ProjectTask& task);

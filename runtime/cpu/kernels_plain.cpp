@@ -177,6 +177,7 @@ const Kernels kPlainKernels = {
     plain_key_weights,
     plain_key_scores,
     plain_tile_shares,
+    plain_add_means,
     plain_key_moments,
     plain_add_gram,
     plain_project_keys,

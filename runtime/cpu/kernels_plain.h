@@ -15,6 +15,7 @@ void plain_widen(const float* x, float* low, float* high, int32_t n);
 void plain_key_weights(const KeyWeightsTask& task);
 void plain_key_scores(const ScoresTask& task);
 void plain_tile_shares(const float* units, const float* sums, int64_t n_tiles, float* shares);
+void plain_add_means(const MeansTask& task);
 void plain_key_moments(const MomentsTask& task);
 void plain_add_gram(const GramTask& task);
 void plain_project_keys(const ProjectTask& task);

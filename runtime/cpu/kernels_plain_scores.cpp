@@ -103,6 +103,15 @@ void plain_tile_shares(const float* units, const float* sums, int64_t n_tiles, f
   find_shares(nullptr, units, sums, n_tiles * kPageTokens, shares);
 }
 
+void plain_add_means(const MeansTask& t) {
+  for (int64_t key = 0; key < t.n; ++key)
+    for (int32_t p = 0; p < t.n_positions; ++p) {
+      float sum = 0;
+      for (int32_t r = p * t.n_heads; r < (p + 1) * t.n_heads; ++r) sum += t.rows[r * t.stride + key] * t.shares[r * t.tile_stride + key / kPageTokens];
+      t.out[key] += sum / static_cast<float>(t.n_heads);
+    }
+}
+
 void plain_key_moments(const MomentsTask& t) {
   for (int64_t first = 0; first < t.n; first += kPageTokens) {
     const int64_t tile = first / kPageTokens;

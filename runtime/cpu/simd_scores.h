@@ -177,6 +177,38 @@ void tile_shares(const float* units, const float* sums, int64_t n_tiles, float* 
   find_shares(nullptr, units, sums, n_tiles * kTile, 1.0f, shares);
 }
 
+// A tile's sums stay in registers while the rows go by, each read once.
+void add_means(const MeansTask& t) {
+  constexpr int kVectors = kTile / V::kLanes;
+  const float part = 1.0f / static_cast<float>(t.n_heads);
+  for (int64_t first = 0; first < t.n; first += kTile) {
+    const int64_t tile = first / kTile;
+    const auto left = [&](int i) { return t.n - first - i * V::kLanes; };
+    V::F sums[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const float* at = t.out + first + i * V::kLanes;
+      sums[i] = left(i) >= V::kLanes ? V::load(at) : left(i) > 0 ? V::load_part(at, static_cast<int>(left(i))) : V::zero();
+    }
+    for (int32_t r = 0; r < t.n_positions * t.n_heads;) {
+      V::F mean[kVectors];
+      for (V::F& x : mean) x = V::zero();
+      for (const int32_t end = r + t.n_heads; r < end; ++r) {
+        const float* row = t.rows + r * t.stride + first;
+        const V::F share = V::set(t.shares[r * t.tile_stride + tile] * part);
+        ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) mean[i] = V::fma(V::load(row + i * V::kLanes), share, mean[i]);
+      }
+      ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) sums[i] = V::add(sums[i], mean[i]);
+    }
+    for (int i = 0; i < kVectors && left(i) > 0; ++i) {
+      float* at = t.out + first + i * V::kLanes;
+      if (left(i) >= V::kLanes)
+        V::store(at, sums[i]);
+      else
+        V::store_part(at, sums[i], static_cast<int>(left(i)));
+    }
+  }
+}
+
 // A tile at a time: its weights, times their shares, stay in the first-level cache until they have met their means.
 void key_moments(const MomentsTask& t) {
   constexpr int kVectors = kTile / V::kLanes;

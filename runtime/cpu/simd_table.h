@@ -32,6 +32,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       key_weights,
       key_scores,
       tile_shares,
+      add_means,
       key_moments,
       add_gram,
       project_keys,

@@ -257,9 +257,94 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
   });
 }
 
+namespace {
+
+// Weights of some rows of a job's, position by position and head by head, in stretches of keys (TopKeysScratch::stretch), with what their
+// tiles come to; at most kQueryTile rows.
+class WindowOfRows {
+ public:
+  WindowOfRows(const KeysJob& job, const KeysShape& shape, const KeysWork& work) : job_(job), shape_(shape), work_(work) {}
+  int64_t n_tiles() const { return div_up<int64_t>(job_.n_keys, kPageTokens); }
+  float* tiles(TopKeysScratch::Tiles what, int64_t row) const { return work_.scratch.tiles(work_.base, what, row); }
+  // Rows lie so many floats apart in the stretch of keys that begins with `first`.
+  int64_t width(int64_t first) const { return std::min<int64_t>(kKeysPerItem, n_tiles() * kPageTokens - first); }
+  float* row(int64_t row, int64_t first) const { return work_.scratch.stretch(work_.base, first) + row * width(first); }
+
+  // Row i becomes the weights of place(i): a position of the job's, counted from its first, and a query head of the group.
+  struct Place {
+    int32_t position, head;
+  };
+  template <class F>
+  void weigh(int32_t n_rows, bool with_logs, const F& place) const {
+    using Tiles = TopKeysScratch::Tiles;
+    work_.pool->run(div_up<int64_t>(job_.n_keys, kKeysPerItem), [&](int64_t stretch, int32_t thread) {
+      const int64_t first = stretch * kKeysPerItem, tile = first / kPageTokens;
+      KeyWeightsTask task = task_of(job_, shape_, work_, first, std::min<int64_t>(first + kKeysPerItem, job_.n_keys), thread);
+      task.with_logs = with_logs;
+      for (int32_t i = 0; i < n_rows; ++i) {
+        const Place p = place(i);
+        task.q[i] = query_of(job_, shape_, p.position) + int64_t{p.head} * shape_.kv.head_dim;
+        task.out[i] = row(i, first);
+        task.units[i] = tiles(Tiles::units, i) + tile;
+        task.sums[i] = tiles(Tiles::sums, i) + tile;
+        task.logs[i] = tiles(Tiles::logs, i) + tile;
+        task.ends[i] = int64_t{job_.first_position} + p.position + 1;
+      }
+      task.n_queries = n_rows;
+      work_.kernels.key_weights(task);
+    });
+  }
+  // Of a row that has been weighed.
+  void find_shares(int64_t row) const {
+    using Tiles = TopKeysScratch::Tiles;
+    work_.kernels.tile_shares(tiles(Tiles::units, row), tiles(Tiles::sums, row), n_tiles(), tiles(Tiles::shares, row));
+  }
+
+ private:
+  const KeysJob& job_;
+  const KeysShape& shape_;
+  const KeysWork& work_;
+};
+
+// A job's mean, as many positions at once as there is room for rows: keys are converted so much less often, and no position's own mean is
+// written down.
+void mean_weights(const KeyWeightsJob& job, const KeysShape& shape, const KeysWork& work) {
+  using Tiles = TopKeysScratch::Tiles;
+  const WindowOfRows rows(job, shape, work);
+  const int32_t group = shape.n_heads / shape.kv.n_kv_heads, at_once = kQueryTile / group;
+  if (!job.add) std::fill(job.out, job.out + job.n_keys, 0.0f);
+  for (int32_t position = 0; position < job.n_positions; position += at_once) {
+    const int32_t n = std::min(at_once, job.n_positions - position);
+    rows.weigh(n * group, false, [&](int32_t i) { return WindowOfRows::Place{position + i / group, i % group}; });
+    work.pool->run(n * group, [&](int64_t i, int32_t) { rows.find_shares(i); });
+    const bool divides = !job.add && position + n == job.n_positions;
+    work.pool->run(div_up<int64_t>(job.n_keys, kKeysPerItem), [&](int64_t stretch, int32_t) {
+      const int64_t first = stretch * kKeysPerItem, n_keys = std::min<int64_t>(kKeysPerItem, job.n_keys - first);
+      work.kernels.add_means({rows.row(0, first), rows.width(first), rows.tiles(Tiles::shares, 0) + first / kPageTokens,
+                              work.scratch.tile_stride(), n, group, n_keys, job.out + first});
+      for (int64_t key = first; divides && key < first + n_keys; ++key) job.out[key] /= static_cast<float>(job.n_positions);
+    });
+  }
+}
+
+}  // namespace
+
 void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const KeysWork& work) {
   const TopKeysScratch& s = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
+  // Means of a few rows that are there already, or of more query heads than a task takes, come as rows do.
+  const auto by_window = [&](const KeyWeightsJob& job) { return job.mean && !job.left.data && !shape.products && group <= kQueryTile; };
+  size_t n_by_window = 0;
+  for (const KeyWeightsJob& job : jobs) n_by_window += by_window(job);
+  if (n_by_window > 0) {
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      if (by_window(jobs[i]))
+        mean_weights(jobs[i], shape, work);
+      else
+        key_weights({&jobs[i], 1}, shape, work);
+    }
+    return;
+  }
   for_each_batch(jobs, shape, true, work, [&](Span<const Part<KeyWeightsJob>> parts, int32_t n_entries) {
     if (shape.products) return;
     int64_t most_keys = 0;   // of means
@@ -326,47 +411,27 @@ double entropy_of_row(const float* units, const float* sums, const float* logs, 
 // Of the query heads [first_head, first_head + n_heads) of the job's group: weights, what their tiles are worth, moments.
 void add_moments(const KeyMomentsJob& job, const KeysShape& shape, const KeysWork& work, int32_t first_head, int32_t n_heads) {
   using Tiles = TopKeysScratch::Tiles;
-  const TopKeysScratch& s = work.scratch;
+  const WindowOfRows rows(job, shape, work);
   const int32_t n_rows = job.n_positions, n_queries = n_heads * n_rows;   // a head's rows side by side
-  const int64_t stretches = div_up<int64_t>(job.n_keys, kKeysPerItem), n_tiles = div_up<int64_t>(job.n_keys, kPageTokens);
-  const auto tiles = [&](Tiles what, int64_t query) { return s.tiles(work.base, what, query); };
-  const auto width = [&](int64_t first) { return std::min<int64_t>(kKeysPerItem, n_tiles * kPageTokens - first); };
-  const auto row = [&](int64_t query, int64_t first) { return s.stretch(work.base, first) + query * width(first); };
-  work.pool->run(stretches, [&](int64_t stretch, int32_t thread) {
-    const int64_t first = stretch * kKeysPerItem, tile = first / kPageTokens;
-    KeyWeightsTask task = task_of(job, shape, work, first, std::min<int64_t>(first + kKeysPerItem, job.n_keys), thread);
-    task.with_logs = true;
-    for (int32_t i = 0; i < n_queries; ++i) {
-      const int32_t position = i % n_rows;
-      task.q[i] = query_of(job, shape, position) + int64_t{first_head + i / n_rows} * shape.kv.head_dim;
-      task.out[i] = row(i, first);
-      task.units[i] = tiles(Tiles::units, i) + tile;
-      task.sums[i] = tiles(Tiles::sums, i) + tile;
-      task.logs[i] = tiles(Tiles::logs, i) + tile;
-      task.ends[i] = int64_t{job.first_position} + position + 1;
-    }
-    task.n_queries = n_queries;
-    work.kernels.key_weights(task);
-  });
+  rows.weigh(n_queries, true, [&](int32_t i) { return WindowOfRows::Place{i % n_rows, first_head + i / n_rows}; });
   double entropies[kQueryTile];
   work.pool->run(n_queries, [&](int64_t i, int32_t) {
-    const float *units = tiles(Tiles::units, i), *sums = tiles(Tiles::sums, i);
-    float* shares = tiles(Tiles::shares, i);
-    work.kernels.tile_shares(units, sums, n_tiles, shares);
-    const auto key = [&](int64_t k) { return row(i, k / kKeysPerItem * kKeysPerItem) + k % kKeysPerItem; };
-    entropies[i] = entropy_of_row(units, sums, tiles(Tiles::logs, i), shares, n_tiles, job.n_measured, key);
+    rows.find_shares(i);
+    const auto key = [&](int64_t k) { return rows.row(i, k / kKeysPerItem * kKeysPerItem) + k % kKeysPerItem; };
+    entropies[i] = entropy_of_row(rows.tiles(Tiles::units, i), rows.tiles(Tiles::sums, i), rows.tiles(Tiles::logs, i),
+                                  rows.tiles(Tiles::shares, i), rows.n_tiles(), job.n_measured, key);
   });
   for (int32_t i = 0; i < n_queries; ++i) *job.entropy += entropies[i];
   const int64_t measured = div_up<int64_t>(job.n_measured, kKeysPerItem);
   work.pool->run(measured * n_heads, [&](int64_t item, int32_t) {
     const int64_t head = item % n_heads, first = item / n_heads * kKeysPerItem, tile = first / kPageTokens;
-    work.kernels.key_moments({row(head * n_rows, first), width(first), tiles(Tiles::shares, head * n_rows) + tile,
-                              s.tile_stride(), n_rows,
+    work.kernels.key_moments({rows.row(head * n_rows, first), rows.width(first), rows.tiles(Tiles::shares, head * n_rows) + tile,
+                              work.scratch.tile_stride(), n_rows,
                               std::min<int64_t>(kKeysPerItem, job.n_measured - first), static_cast<float>(job.gamma),
-                              job.out + (first_head + head) * job.n_measured + first, tiles(Tiles::variances, head) + tile});
+                              job.out + (first_head + head) * job.n_measured + first, rows.tiles(Tiles::variances, head) + tile});
   });
   for (int32_t head = 0; head < n_heads; ++head)
-    for (int64_t tile = 0; tile * kPageTokens < job.n_measured; ++tile) *job.variance += static_cast<double>(tiles(Tiles::variances, head)[tile]);
+    for (int64_t tile = 0; tile * kPageTokens < job.n_measured; ++tile) *job.variance += static_cast<double>(rows.tiles(Tiles::variances, head)[tile]);
 }
 
 }  // namespace

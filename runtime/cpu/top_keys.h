@@ -6,7 +6,8 @@
 // threads and serve all queries of their head, so that K is read and converted once; a tile's weights are of its own
 // unit (KeyWeightsTask); where attention has left them there is nothing to do.  Then the queries are dealt, each to one thread,
 // which makes scores of its weights and selects, or counts, or writes them down. A mean over queries is summed key by key,
-// queries in order, over all batches of its job. Moments take as many of a job's query heads at once as their window leaves room for.
+// queries in order, as many positions at once as a task has room for. Moments take as many of a job's query heads at once as their window leaves
+// room for.
 #pragma once
 
 #include <algorithm>

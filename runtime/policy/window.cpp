@@ -221,8 +221,11 @@ class WindowPolicy final : public TailedPolicy {
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
         queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, true, &rows[size_t{h} * n_tokens]};
       ORRERY_TRY(heads->key_weights(queries));
-      for (uint32_t h = 0; h < n_kv_heads_; ++h, out += n_old)
-        ORRERY_TRY(pool1d({&rows[size_t{h} * n_tokens], n_old}, settings_.pooling, settings_.width, {out, n_old}));
+      const auto smooth = [&](size_t h) {
+        return pool1d({&rows[h * n_tokens], n_old}, settings_.pooling, settings_.width, {out + h * n_old, n_old});
+      };
+      ORRERY_TRY(heads->try_each(n_kv_heads_, smooth));
+      out += size_t{n_kv_heads_} * n_old;
     }
     return ok_status();
   }
