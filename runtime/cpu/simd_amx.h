@@ -131,22 +131,6 @@ void unpack_floats(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t
 
 // ---- Products ----
 
-// Asks for the weights that are unpacked next, some of them at each step of the products before: rows are pages apart, where
-// processors do not look ahead.
-struct Ahead {
-  const std::byte* weights;  // (n_rows, bytes), row_bytes apart
-  int64_t row_bytes, bytes, n_rows, per_step, row = 0, at = 0;
-
-  Ahead(const std::byte* next, int64_t stride, int64_t row_part, int64_t count, int64_t steps)
-      : weights(next), row_bytes(stride), bytes(row_part), n_rows(count), per_step((count * ((row_part + 63) / 64) + steps - 1) / steps) {}
-  void step() {
-    for (int64_t i = 0; i < per_step && row < n_rows; ++i) {
-      __builtin_prefetch(weights + row * row_bytes + at, 0, 2);
-      if ((at += 64) >= bytes) at = 0, ++row;
-    }
-  }
-};
-
 // sums (2, if kTwo) of two strips of packed rows, strip_bytes apart, += a panel's products; from zero where it begins.
 template <bool kTwo>
 void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* packed, int64_t strip_bytes, bool begins,
@@ -210,8 +194,6 @@ void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
   TileScratch* scratch = reinterpret_cast<TileScratch*>(t.scratch);
   const int64_t strip_bytes = packed_strip_bytes(t.n_columns);
   const auto up_to = [](int64_t from, int64_t most, int64_t end) { return end - from < most ? end : from + most; };
-  const int64_t together = t.in_bands ? kBandRows : 1;  // rows whose columns lie side by side
-  const auto weights_at = [&](int64_t o, int64_t c) { return t.weight + o * t.row_bytes + together * t.row_bytes * c / t.n_columns; };
   const ConfiguredTiles tiles;
   for (int64_t first = t.first_row; first < t.last_row; first += kTileRows) {
     const int64_t last = up_to(first, kTileRows, t.last_row), n_pairs = (last - first + kPairRows - 1) / kPairRows;
@@ -227,8 +209,8 @@ void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
             unpack(t, o, n_out, c, n, scratch->weights);
             const int n_blocks = static_cast<int>((n + kBlock - 1) / kBlock);
             const bool ends = c + n == t.n_columns;
-            Ahead ahead(c + n < wide_end ? weights_at(o, c + n) : weights_at(o + kPairRows, wide), together * t.row_bytes,
-                        together * t.row_bytes * n / t.n_columns, n_out / together, n_pairs * n_blocks);
+            const bool turns = c + n == wide_end;  // to the next rows
+            Ahead ahead(t, turns ? o + kPairRows : o, n_out, turns ? wide : c + n, n, n_pairs * n_blocks);
             for (int64_t r = first; r < last; r += kPairRows) {
               const std::byte* packed = t.packed + r / kTileHeight * strip_bytes + c / kBlock * kPackedTileBytes;
               SumTiles* sums = scratch->sums[(o - begin) / kPairRows] + (r - first) / kTileHeight;

@@ -173,6 +173,7 @@ struct V {
   template <class Format>
   static constexpr int kPanelOffset = Format::kSigned ? 128 : Format::kOffset;
   static constexpr int run(int) { return 8; }
+  static constexpr bool kWholeSums = true;
   static constexpr int rows(int) { return 6; }  // activation rows in registers
   static constexpr bool kComplements = false;
   using Codes = I;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "runtime/cpu/simd_avx2.h"
+#include "runtime/cpu/simd_band_codes.h"
 #include "runtime/cpu/simd_weights.h"
 
 namespace orrery::cpu {
@@ -22,7 +23,7 @@ inline V::I two_words(const int16_t* p) { return V::repeated(reinterpret_cast<co
 template <>
 struct Bands<Q4_0> {
   static constexpr bool kHas = true;
-  static constexpr int kBytes = 8 * 18;  // of 32 columns: scales, four vectors of codes
+  static constexpr int kBytes = BandCodes<Q4_0>::kBytes;
 
   // sums (R, 8) = a band times R rows of activations.
   template <int R>
@@ -49,57 +50,14 @@ struct Bands<Q4_0> {
       }
     }
   }
-
-  // Up to 256 columns of a band, for prefill: codes and scales as they are.
-  template <class Codes, class Scales>
-  static void unpack(const uint8_t* w, int n_columns, const Codes& codes, const Scales& scales) {
-    for (int g = 0; g < n_columns / 32; ++g, w += kBytes) {
-      for (int k = 0; k < 4; ++k) {
-        const V::I x = bytes32(w + 16 + 32 * k);
-        codes(8 * g + k, low_nibbles(x));
-        codes(8 * g + 4 + k, high_nibbles(x));
-      }
-      scales(g, _mm256_cvtph_ps(bytes16(w)), V::zero());
-    }
-  }
 };
 
 template <>
 struct Bands<Q4K> {
   static constexpr bool kHas = true;
-  static constexpr int kBytes = 8 * 144;  // of 256 columns: d and dmin, three vectors of scales, 32 of codes
+  static constexpr int kBytes = BandCodes<Q4K>::kBytes;
 
-  // Of 256 columns: byte g % 4 of lane r of scales[g / 4] is the scale of group g of row r.
-  struct Header {
-    V::F d, dmin;
-    V::I scales[2], minima[2];
-
-    explicit Header(const uint8_t* w) {
-      const V::I both = bytes32(w), low = _mm256_and_si256(both, V::set_i(0xFFFF));
-      const V::I halves =
-          _mm256_permute4x64_epi64(_mm256_packus_epi32(low, _mm256_srli_epi32(both, 16)), 0xD8);
-      d = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-      dmin = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
-      // As scales_k4() in simd_blocks.h, of eight rows at once.
-      const V::I a = bytes32(w + 32), b = bytes32(w + 64), c = bytes32(w + 96);
-      const V::I six = V::set_i(0x3F3F3F3F), upper = V::set_i(0x30303030);
-      scales[0] = _mm256_and_si256(a, six);
-      minima[0] = _mm256_and_si256(b, six);
-      scales[1] = _mm256_or_si256(low_nibbles(c), _mm256_and_si256(_mm256_srli_epi32(a, 2), upper));
-      minima[1] = _mm256_or_si256(high_nibbles(c), _mm256_and_si256(_mm256_srli_epi32(b, 2), upper));
-    }
-    // Group g's, as a word twice in each lane, or as a lane's one number.
-    static V::I twice(const V::I* bytes, int g) {
-      const V::I at = V::set_i(static_cast<int32_t>(0x80008000u) | (g % 4) << 16 | g % 4);
-      return _mm256_shuffle_epi8(bytes[g / 4], _mm256_or_si256(at, lane_starts()));
-    }
-    static V::F floats(const V::I* bytes, int g) {
-      return V::to_float(_mm256_and_si256(_mm256_srli_epi32(bytes[g / 4], 8 * (g % 4)), V::set_i(0xFF)));
-    }
-    static V::I lane_starts() {  // of the words in each half, for both bytes that are taken
-      return _mm256_setr_epi32(0, 0x00040004, 0x00080008, 0x000C000C, 0, 0x00040004, 0x00080008, 0x000C000C);
-    }
-  };
+  using Header = BandCodes<Q4K>::Header;
 
   template <int R>
   static void dot(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, V::F* sums) {
@@ -139,20 +97,6 @@ struct Bands<Q4K> {
       for (int r = 0; r < R; ++r)
         sums[r] = V::fnma(minima[r], header.dmin, V::fma(dots[r], header.d, sums[r]));
     }
-  }
-
-  template <class Codes, class Scales>
-  static void unpack(const uint8_t* w, int, const Codes& codes, const Scales& scales) {
-    const Header header(w);
-    for (int i = 0; i < 4; ++i)
-      for (int k = 0; k < 8; ++k) {
-        const V::I x = bytes32(w + 128 + 256 * i + 32 * k);
-        codes(16 * i + k, low_nibbles(x));
-        codes(16 * i + 8 + k, high_nibbles(x));
-      }
-    for (int g = 0; g < 8; ++g)
-      scales(g, V::mul(Header::floats(header.scales, g), header.d),
-             V::mul(Header::floats(header.minima, g), header.dmin));
   }
 };
 

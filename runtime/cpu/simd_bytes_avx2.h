@@ -34,6 +34,7 @@ struct ByteProducts {
   static constexpr int kPanelOffset = Format::kOffset;
   // How many pairs of products with activations up to 127 fit into 16 bits one upon another.
   static constexpr int run(int bits) { return bits == 8 ? 1 : 32767 / (2 * 127 * ((1 << bits) - 1)); }
+  static constexpr bool kWholeSums = false;  // products are summed in as many bits as dots
   // Activation rows in registers: signs take room, and so do dots beside sums of few products.
   static constexpr int rows(int bits) { return run(bits) == 8 ? 6 : 4; }
   // Codes as products take them: of signed ones their magnitudes, and which are negative.

@@ -43,6 +43,7 @@ struct ByteProducts {
   static constexpr int kPanelOffset = Format::kSigned ? 128 : Format::kOffset;
   // Sums have 32 bits from the start.
   static constexpr int run(int) { return 8; }
+  static constexpr bool kWholeSums = true;
   static constexpr int rows(int) { return 6; }  // activation rows in registers
   static constexpr bool kComplements = false;
   using Codes = I;

@@ -16,6 +16,7 @@
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
 
+#include "runtime/cpu/simd_band_codes.h"
 #include "runtime/cpu/simd_gemm.h"
 #include "runtime/cpu/simd_weights.h"
 
@@ -91,6 +92,30 @@ void take_signs(Panel* panel) {
     }
 }
 
+// Asks for the weights that are unpacked next, columns [c, c + n) of the rows [o, o + n_out), some of them at each step of the products
+// before: rows are pages apart, where processors do not look ahead, and asked for at once they wait for each other.
+class Ahead {
+ public:
+  Ahead(const MatmulTask& t, int64_t o, int64_t n_out, int64_t c, int64_t n, int64_t steps) {
+    const int64_t together = t.in_bands ? kBandRows : 1;  // rows whose columns lie side by side
+    stride_ = together * t.row_bytes;
+    weights_ = t.weight + o * t.row_bytes + stride_ * c / t.n_columns;
+    bytes_ = stride_ * n / t.n_columns;
+    n_rows_ = n_out / together;
+    per_step_ = (n_rows_ * ((bytes_ + 63) / 64) + steps - 1) / steps;
+  }
+  void step() {
+    for (int64_t i = 0; i < per_step_ && row_ < n_rows_; ++i) {
+      __builtin_prefetch(weights_ + row_ * stride_ + at_, 0, 2);
+      if ((at_ += 64) >= bytes_) at_ = 0, ++row_;
+    }
+  }
+
+ private:
+  const std::byte* weights_;  // (n_rows, bytes), stride apart
+  int64_t stride_, bytes_, n_rows_, per_step_, row_ = 0, at_ = 0;
+};
+
 // Of weight rows, asked for in order, the bytes of columns [c, c + 256): where they lie, or where bands are taken apart to.
 template <class Format>
 class RowColumns {
@@ -98,19 +123,9 @@ class RowColumns {
   RowColumns(const MatmulTask& t, int64_t c) : t_(t), c_(c) {}
 
   const uint8_t* row(int64_t o) {
-    // The next columns are fetched meanwhile: they come in no order that processors foresee.
     const uint8_t* begin = reinterpret_cast<const uint8_t*>(t_.weight) + o * t_.row_bytes;
-    if (!t_.in_bands) {
-      const uint8_t* w = begin + c_ / 256 * Format::kBytes;
-      prefetch_weights<Format::kBytes>(w, Format::kBytes);
-      return w;
-    }
-    if (o % kBandRows == 0) {
-      constexpr int kBandBytes = kBandRows * Format::kBytes;
-      const uint8_t* band = begin + c_ / 256 * kBandBytes;
-      prefetch_weights<kBandBytes>(band, kBandBytes);
-      take_apart(band);
-    }
+    if (!t_.in_bands) return begin + c_ / 256 * Format::kBytes;
+    if (o % kBandRows == 0) take_apart(begin + c_ / 256 * kBandRows * Format::kBytes);
     return rows_[o % kBandRows];
   }
 
@@ -196,17 +211,16 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
 // The same from bands: their lanes are rows already.
 template <class Format>
 void fill_panel_from_bands(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
-  static_assert(V::kLanes == kBandRows && V::kPanelOffset<Format> == Format::kOffset && Format::kGroup == 32);
+  static_assert(V::kPanelOffset<Format> == Format::kOffset && Format::kGroup == 32 && V::kLanes % kBandRows == 0);
   const int n_columns = static_cast<int>(t.n_columns - c < kPanel ? t.n_columns - c : kPanel);
   if (n < kStrip || n_columns < kPanel) __builtin_memset(panel, 0, sizeof *panel);
   for (int64_t at = 0; at < n; at += kBandRows) {
     const uint8_t* band = reinterpret_cast<const uint8_t*>(t.weight + (o + at) * t.row_bytes) + c * kBandRows / 256 * Format::kBytes;
-    prefetch_weights<kBandRows * Format::kBytes>(band, kBandRows * Format::kBytes);
-    Bands<Format>::unpack(
-        band, n_columns, [&](int quad, V::I codes) { V::store_i(panel->codes[quad][at], codes); },
-        [&](int g, V::F scale, V::F min) {
-          V::store(&panel->scale[g][at], scale);
-          if (Format::kHasMin) V::store(&panel->min[g][at], min);
+    BandCodes<Format>::unpack(
+        band, n_columns, [&](int quad, __m256i codes) { _mm256_store_si256(reinterpret_cast<__m256i*>(panel->codes[quad][at]), codes); },
+        [&](int g, __m256 scale, __m256 min) {
+          _mm256_store_ps(&panel->scale[g][at], scale);
+          if (Format::kHasMin) _mm256_store_ps(&panel->min[g][at], min);
         });
   }
 }
@@ -222,38 +236,45 @@ constexpr int kCodeBits<Q5K> = 5;
 template <>
 constexpr int kCodeBits<Q6K> = 6;
 
+// The products of group g of a panel with that of R rows, summed in integers.
+template <class Format, int R>
+void group_dots(const Panel& panel, const int8_t* const* q, const RowParts* parts, int g, V::I (&dots)[R][2]) {
+  constexpr int kQuads = Format::kGroup / 4;
+  constexpr bool kOffset = V::kPanelOffset<Format> != 0, kLacks = Format::kSigned && V::kComplements;
+  constexpr int kRun = V::run(kCodeBits<Format>) < kQuads ? V::run(kCodeBits<Format>) : kQuads;
+  static_assert(kRun > 1 || !kOffset, "single products take nothing off");
+  static_assert(kRun == 1 || !kLacks, "sums of several products lack nothing");
+  const auto start = [&](int r, int j) {
+    return kLacks ? V::load_i(&panel.lacking[g][j * V::kLanes]) : kOffset ? V::set_i(parts[r].offset[g]) : V::zero_i();
+  };
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < 2; ++j) dots[r][j] = start(r, j);
+  V::I products[V::kWholeSums ? 1 : R][2];
+#pragma GCC unroll 8
+  for (int k = 0; k < kQuads; ++k) {
+    const V::Codes low = panel_codes<Format>(panel, g * kQuads + k, 0),
+                   high = panel_codes<Format>(panel, g * kQuads + k, V::kLanes);
+    for (int r = 0; r < R; ++r) {
+      const V::I a = V::repeated(q[r] + g * Format::kGroup + 4 * k);
+      for (int j = 0; j < 2; ++j) {
+        V::I& sum = V::kWholeSums ? dots[r][j] : products[V::kWholeSums ? 0 : r][j];
+        sum = V::products<Format::kSigned>(!V::kWholeSums && k % kRun == 0 ? V::zero_i() : sum, j ? high : low, a);
+        if (!V::kWholeSums && k % kRun == kRun - 1) dots[r][j] = V::widened(dots[r][j], sum);
+      }
+    }
+  }
+}
+
 // sums (R, kStrip) += the panel times columns [c, c + 256) of R rows of activations.
 template <class Format, int R>
 void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* parts, int64_t c,
                     float (*sums)[kStrip]) {
-  constexpr int kGroup = Format::kGroup, kQuads = kGroup / 4;
-  constexpr int kRun = V::run(kCodeBits<Format>) < kQuads ? V::run(kCodeBits<Format>) : kQuads;
-  static_assert(kRun > 1 || V::kPanelOffset<Format> == 0, "single products take nothing off");
-  constexpr bool kLacks = Format::kSigned && V::kComplements;
-  static_assert(kRun == 1 || !kLacks, "sums of several products lack nothing");
+  constexpr int kGroup = Format::kGroup;
   const int8_t* q[R];
   for (int r = 0; r < R; ++r) q[r] = x[r].q + c;
   for (int g = 0; g < 256 / kGroup; ++g) {
-    V::I dots[R][2], products[R][2];
-#pragma GCC unroll 8
-    for (int k = 0; k < kQuads; ++k) {
-      const V::Codes low = panel_codes<Format>(panel, g * kQuads + k, 0),
-                     high = panel_codes<Format>(panel, g * kQuads + k, V::kLanes);
-      for (int r = 0; r < R; ++r) {
-        const V::I a = V::repeated(q[r] + g * kGroup + 4 * k);
-        for (int j = 0; j < 2; ++j) {
-          V::I& sum = products[r][j];
-          sum = V::products<Format::kSigned>(k % kRun == 0 ? V::zero_i() : sum, j ? high : low, a);
-          if (kRun == 1 && k == 0) dots[r][j] = kLacks ? V::load_i(&panel.lacking[g][j * V::kLanes]) : V::zero_i();
-          if (kRun == 1) dots[r][j] = V::widened(dots[r][j], sum);
-        }
-      }
-      if (kRun > 1 && k % kRun == kRun - 1)
-        for (int r = 0; r < R; ++r) {
-          const V::I start = V::kPanelOffset<Format> ? V::set_i(parts[r].offset[g]) : V::zero_i();
-          for (int j = 0; j < 2; ++j) dots[r][j] = V::widened(k < kRun ? start : dots[r][j], products[r][j]);
-        }
-    }
+    V::I dots[R][2];
+    group_dots<Format, R>(panel, q, parts, g, dots);
     for (int r = 0; r < R; ++r) {
       const V::F d = V::set(x[r].d[(c + g * kGroup) / 32]);
       for (int j = 0; j < 2; ++j) {
@@ -281,8 +302,9 @@ void multiply_rows(int n, const Panel& panel, const QuantizedRow* x, const RowPa
 // sums (n_panels, kTileRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last).
 template <class Format>
 void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t, int64_t first, int64_t last,
-                     int64_t c, float (*sums)[kTileRows][kStrip]) {
+                     int64_t c, float (*sums)[kTileRows][kStrip], int64_t next_out, int64_t n_next, int64_t next_c) {
   constexpr int kRows = V::rows(kCodeBits<Format>);
+  Ahead ahead(t, next_out, n_next, next_c, kPanel, (last - first + kRows - 1) / kRows);
   for (int64_t r = first; r < last; r += kRows) {
     const int n = static_cast<int>(last - r < kRows ? last - r : kRows);
     QuantizedRow x[kRows];
@@ -291,8 +313,10 @@ void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t,
     for (int64_t i = r + kRows; i < r + 2 * kRows && i < last; ++i)
       for (int line = 0; line < kPanel; line += 64)
         _mm_prefetch(t.quantized + i * t.quantized_stride + c + line, _MM_HINT_T0);
-    for (int p = 0; p < n_panels; ++p)
+    for (int p = 0; p < n_panels; ++p) {
       multiply_rows<Format, kRows>(n, tile.panels[p], x, tile.parts + (r - first), c, sums[p] + (r - first));
+      if (p == 0) ahead.step();
+    }
   }
 }
 
@@ -300,15 +324,26 @@ void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t,
 template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, RowParts* parts) {
   if (!kOffset && !Format::kHasMin) return;
+  const __m256i ones = _mm256_set1_epi16(1), taken = _mm256_set1_epi16(-kOffset);
   for (int64_t r = first; r < last; ++r, ++parts) {
     const QuantizedRow x = quantized_row(t.quantized + r * t.quantized_stride, t.n_columns);
-    for (int g = 0; g < 256 / Format::kGroup; ++g) {
-      const int64_t at = c + g * Format::kGroup;
-      const int32_t sum = Format::kGroup == 32 ? x.sums[at / 16] + x.sums[at / 16 + 1] : x.sums[at / 16];
+    const __m256i sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sums + c / 16));  // of each 16
+    const __m256 d = _mm256_loadu_ps(x.d + c / 32);
+    for (int half = 0; half < (Format::kGroup == 16 ? 2 : 1); ++half) {
+      __m256i groups;  // eight of them, times -kOffset
+      __m256 scales = d;
+      if (Format::kGroup == 32) {
+        groups = _mm256_madd_epi16(sums, kOffset ? taken : ones);
+      } else {
+        groups = _mm256_cvtepi16_epi32(half ? _mm256_extracti128_si256(sums, 1) : _mm256_castsi256_si128(sums));
+        if (kOffset) groups = _mm256_mullo_epi32(groups, _mm256_set1_epi32(-kOffset));
+        const int first_d = 4 * half;
+        scales = _mm256_permutevar8x32_ps(d, _mm256_add_epi32(_mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), _mm256_set1_epi32(first_d)));
+      }
       if (kOffset)
-        parts->offset[g] = -kOffset * sum;
+        _mm256_store_si256(reinterpret_cast<__m256i*>(parts->offset + 8 * half), groups);
       else
-        parts->min[g] = x.d[at / 32] * static_cast<float>(sum);
+        _mm256_store_ps(parts->min + 8 * half, _mm256_mul_ps(scales, _mm256_cvtepi32_ps(groups)));
     }
   }
 }
@@ -342,14 +377,16 @@ void prefill_blocks(const MatmulTask& t) {
       int n_panels = 0;
       for (int64_t at = 0; at < n; at += kStrip, ++n_panels) {
         const int64_t rows = n - at < kStrip ? n - at : kStrip;
-        if constexpr (Bands<Format>::kHas)
+        if constexpr (BandCodes<Format>::kHas)
           if (t.in_bands) {
             fill_panel_from_bands<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
             continue;
           }
         fill_panel<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
       }
-      multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->sums);
+      const bool turns = c + kPanel >= t.n_columns;  // to the next rows of weights
+      const int64_t next_out = turns ? o + n : o, n_next = turns && t.last_out - next_out < n ? t.last_out - next_out : n;
+      multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->sums, next_out, n_next, turns ? 0 : c + kPanel);
     }
   });
 }

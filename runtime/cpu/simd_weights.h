@@ -70,14 +70,8 @@ const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buff
   return buffer;
 }
 
-// Asks for the weights that will be read kAheadBytes after these `bytes` at p: left to themselves processors stop
-// fetching ahead at every page's end.  Rows follow each other, and beyond the last one a prefetch does nothing.
-template <int kAheadBytes>
-void prefetch_weights(const void* p, int bytes) {
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + kAheadBytes + i);
-}
-
-// The same where weights are read once, as fast as memory gives them.  kNear: as far ahead as what is asked for stays in the first cache.
+// Asks for weights that are read once, as fast as memory gives them: left to themselves processors stop fetching ahead at every page's
+// end.  Rows follow each other, and beyond the last one a prefetch does nothing.  kNear: as far ahead as what is asked for stays in the first cache.
 // In two stages where V says so: Intel's processors have few places for lines that come to the first cache, more for the second.
 template <int kNear, class W = V>
 void prefetch_stream(const void* p, int bytes) {
