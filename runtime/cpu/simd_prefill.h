@@ -11,7 +11,10 @@
 // Measured on a core of an AMD EPYC with AVX2 (bench_cpu avx2 1 prefill, 512 rows): F16 at 86% of the peak of floats
 // (84% where activations are copied for 256 outputs at once instead of 512, 69% for 64);
 // Q8_0 at 66%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
-// in 16 bits would allow.
+// in 16 bits would allow.  On one of an Intel Xeon with AVX-512 (bench_cpu avx512 1 prefill; best of three): Q8_0 at 50%, Q4_0 at 53% and
+// Q4_K at 50% of the peak of bytes, on avx2vnni at 60%, 64% and 58%.  Scales are the limit there: for a group of 32 columns eight products,
+// and a conversion and two multiplications by floats (with minima three) of the same ports: 73% (67%) of the peak if nothing else were
+// done; unpacking takes a sixth of the time.
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
