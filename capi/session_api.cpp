@@ -299,8 +299,9 @@ orrery_status orrery_session_logits(const orrery_session* session, float* logits
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(logits);
     if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
-    if (n != s->logits().size())
-      return orrery::error(Code::invalid_argument, "n is %zu, the vocabulary has %zu", n, s->logits().size());
+    if (n != s->n_logits())
+      return orrery::error(Code::invalid_argument, "n is %zu, the vocabulary has %zu", n, s->n_logits());
+    ORRERY_TRY(s->fetch_logits());
     std::memcpy(logits, s->logits().data(), n * sizeof(float));
     return ok_status();
   });
@@ -310,8 +311,9 @@ orrery_status orrery_session_embedding(const orrery_session* session, float* emb
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(embedding);
     if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
-    if (n != s->embedding().size())
-      return orrery::error(Code::invalid_argument, "n is %zu, the embedding has %zu", n, s->embedding().size());
+    if (n != s->n_embedding())
+      return orrery::error(Code::invalid_argument, "n is %zu, the embedding has %zu", n, s->n_embedding());
+    ORRERY_TRY(s->fetch_logits());
     std::memcpy(embedding, s->embedding().data(), n * sizeof(float));
     return ok_status();
   });

@@ -93,7 +93,7 @@ class StreamOwner {
 
 // Where things lie in the scratch memory, in bytes from its start; what a step uploads is one stretch.
 struct ScratchPlan {
-  uint64_t rows = 0, pages = 0, frequencies = 0, heads = 0;   // uploaded
+  uint64_t rows = 0, pages = 0, frequencies = 0, shortlist = 0, heads = 0;   // uploaded
   uint64_t tiles = 0;                                         // of the heads, as many as a step has
   uint64_t upload_bytes = 0;
   uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, cublas = 0, total = 0;
@@ -116,6 +116,7 @@ struct ScratchPlan {
     n_sequences = std::min(std::max(l.max_rows, 1), kMostSequences);
     pages = take(static_cast<uint64_t>(n_sequences) * static_cast<uint64_t>(max_pages) * sizeof(uint64_t));
     frequencies = take(static_cast<uint64_t>(rope_floats) * sizeof(float));
+    shortlist = take(sizeof(DeviceShortlist));
     const uint64_t n_heads = static_cast<uint64_t>(std::max(l.n_layers, 0)) * static_cast<uint64_t>(std::max(l.n_kv_heads, 0));
     heads = take(n_heads * sizeof(DeviceHead));
     tiles = take(n_heads * static_cast<uint64_t>(max_pages) * sizeof(uint64_t));
@@ -209,6 +210,8 @@ class CudaBackend final : public Backend {
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+  uint64_t shortlist_bytes(int64_t n) const override { return cuda::shortlist_bytes(n); }
+  void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) override;
 
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
@@ -459,6 +462,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.step.pages = reinterpret_cast<const uint64_t*>(scratch_ + plan_.pages);
   context.step.heads = reinterpret_cast<const DeviceHead*>(scratch_ + plan_.heads);
   context.step.inverse_frequency = reinterpret_cast<const float*>(scratch_ + plan_.frequencies);
+  context.step.shortlist = reinterpret_cast<const DeviceShortlist*>(scratch_ + plan_.shortlist);
   context.step.rope = reinterpret_cast<float*>(scratch_ + plan_.rope);
   context.step.max_pages = plan_.max_pages;
   context.step.rope_floats = plan_.rope_floats;
@@ -846,6 +850,24 @@ void CudaBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   Operation& op = note(Operation::Kind::add, n_rows());
   op.out = {device(x), n};
   op.in = {device(y), n};
+  op.dim = n;
+}
+
+// What is asked goes with the step's rows, unless these have gone.
+void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
+  DeviceShortlist asked = {};
+  asked.n_best = request.n_best;
+  asked.n_tokens = static_cast<int32_t>(request.tokens.size());
+  asked.inverse_temperature = request.inverse_temperature;
+  std::copy(request.tokens.begin(), request.tokens.end(), asked.tokens);
+  if (queue_.failed()) return;
+  if (step_waits_)
+    std::memcpy(step_bounce_[step_turn_].data() + plan_.shortlist, &asked, sizeof asked);
+  else
+    upload({address(scratch_ + plan_.shortlist)}, &asked, sizeof asked);
+  Operation& op = note(Operation::Kind::shortlist, 1);
+  op.in = {device(logits), n};
+  op.out = {reinterpret_cast<float*>(device(out)), n};
   op.dim = n;
 }
 

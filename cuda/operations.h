@@ -15,7 +15,7 @@
 namespace orrery::cuda {
 
 struct Operation {
-  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add };
+  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist };
   Kind kind;
   int32_t n_rows;
   ConstRows in, in2;      // of append_kv: keys, values; of swiglu: gate, up
@@ -23,7 +23,7 @@ struct Operation {
   const float* weight;    // of rms_norm
   Products products;      // of embed: the table alone
   Attention attention;
-  int64_t dim;            // width of a vector, or what swiglu and add go over
+  int64_t dim;            // width of a vector, or what swiglu, add and shortlist go over
   int32_t n_vectors;      // of rms_norm and rope: vectors in a row
   int32_t n_rot;
   float eps;              // or rope's magnitude

@@ -86,6 +86,8 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+__device__ __forceinline__ unsigned warp_total(unsigned x) { return __reduce_add_sync(0xFFFFFFFFu, x); }
+__device__ __forceinline__ unsigned warp_largest(unsigned x) { return __reduce_max_sync(0xFFFFFFFFu, x); }
 template <class T>
 __device__ __forceinline__ T* dynamic_shared() {
   extern __shared__ uint4 orrery_dynamic_shared[];
@@ -120,6 +122,14 @@ inline uint2 load_once_8(const void* p) {
   return v;
 }
 inline float exp2_approx(float x) { return std::exp2(x); }
+inline unsigned warp_total(unsigned x) {
+  for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, i);
+  return x;
+}
+inline unsigned warp_largest(unsigned x) {
+  for (int i = 16; i > 0; i /= 2) x = max(x, __shfl_xor_sync(0xFFFFFFFFu, x, i));
+  return x;
+}
 template <class T>
 T* dynamic_shared() {
   return reinterpret_cast<T*>(emulated::dynamic_shared());

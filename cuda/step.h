@@ -16,12 +16,20 @@ struct DeviceHead {
   int32_t n_keys, n_mean;
 };
 
+// What is asked of a step's logits (runtime/backend.h: ShortlistRequest).
+struct DeviceShortlist {
+  int32_t n_best, n_tokens;
+  float inverse_temperature;
+  int32_t tokens[ShortlistRequest::kMostTokens];
+};
+
 // Where all of it lies: the same addresses in every step of a session. By value to kernels.
 struct StepView {
   const Row* rows;                  // (n_rows)
   const uint64_t* pages;            // (n_sequences, max_pages) device addresses
   const DeviceHead* heads;          // (n_layers, n_kv_heads), where the step has such
   const float* inverse_frequency;   // (n_rot / 2)
+  const DeviceShortlist* shortlist;
   float* rope;                      // (n_rows, 2, rope_floats / 2): cosines, then sines
   int32_t max_pages;
   int32_t rope_floats;

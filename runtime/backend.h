@@ -277,6 +277,30 @@ struct KeyMomentsJob : KeysJob {
   double *entropy = nullptr, *variance = nullptr;   // one number each, likewise
 };
 
+// What a sampler asks of a row of logits in place of the row itself, which stays where it is. NaN counts as -infinity, and +infinity
+// as the largest float; but entries and tokens get their logits as they are.
+struct ShortlistRequest {
+  static constexpr int32_t kMostBest = 1024, kMostTokens = 512;
+  int32_t n_best = 0;                // so many of the largest logits; at most kMostBest
+  Span<const int32_t> tokens = {};   // whose logits are wanted besides; at most kMostTokens
+  float inverse_temperature = 0.0f;  // of tempered_sum; 0: that is not wanted
+};
+// What it gets: this; behind it room for n_best entries, largest logit first (equals: lower token first); behind that a float for each
+// of `tokens`.
+struct ShortlistHead {
+  double sum = 0;                    // SumExp::sum() of the row
+  double tempered_sum = 0;           // of exp((x - most) / temperature), to 1e-5 of it; any order
+  float most = 0;                    // the largest logit; -infinity: none is a number, and the sums mean nothing
+  int32_t n_best = 0;                // entries: as many as were asked for, or as there are logits
+};
+struct ShortlistEntry {
+  float logit = 0;
+  int32_t token = -1;
+};
+inline uint64_t shortlist_result_bytes(const ShortlistRequest& request) {
+  return sizeof(ShortlistHead) + static_cast<uint64_t>(request.n_best) * sizeof(ShortlistEntry) + request.tokens.size() * sizeof(float);
+}
+
 // The most that any step will ask for: sizes the scratch memory once.
 struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
@@ -420,6 +444,17 @@ class Backend {
 
   // x += y, (n_rows, n) contiguous.
   virtual void add(Ptr<float> x, Ptr<const float> y, int64_t n) = 0;
+
+  // Memory that shortlist() takes for rows of n logits: results, then its own. 0: there is no shortlist() of such; where a row need not
+  // be fetched, nothing is gained by one.
+  virtual uint64_t shortlist_bytes(int64_t n) const {
+    (void)n;
+    return 0;
+  }
+  // Once in a step: what is asked of a row of n logits, to the start of `out` (shortlist_bytes(n), 16-byte aligned; so is the row).
+  virtual void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
+    (void)logits, (void)n, (void)request, (void)out;
+  }
 };
 
 }  // namespace orrery

@@ -118,14 +118,15 @@ Status Generation::prompt_step(Event* event) {
   if (held < total) {
     const uint32_t n = std::min(session_->options().chunk(), total - held);
     const Span<const int32_t> chunk(prompt_.data() + held, n);
-    Status status = session_->prefill_chunk(chunk, &cancel_, held + n == total, nullptr);
+    const bool last = held + n == total;
+    Status status = session_->prefill_chunk(chunk, &cancel_, last, nullptr, last ? sampler_.ask(prompt_) : nullptr);
     if (status.code() == Code::cancelled) {
       finish(Finish::cancelled, event);
       return ok_status();
     }
     ORRERY_TRY(std::move(status));
   } else {
-    ORRERY_TRY(session_->refresh_logits());
+    ORRERY_TRY(session_->refresh_logits(sampler_.ask(prompt_)));
   }
   event->type = EventType::progress;
   event->done = session_->n_computed() - first_;
@@ -137,7 +138,15 @@ Status Generation::prompt_step(Event* event) {
 // Computes the token chosen before, so that there are logits to choose from.
 Status Generation::next_token() {
   if (session_->tokens().size() == session_->n_computed()) return ok_status();
-  return session_->decode();
+  return session_->decode(sampler_.ask(session_->tokens()));
+}
+
+// By what the step left of its logits, or else by all of them.
+Result<Choice> Generation::choose() {
+  Choice choice;
+  if (sampler_.choose(session_->tokens(), &choice)) return choice;
+  ORRERY_TRY(session_->fetch_logits());
+  return sampler_.choose(session_->logits(), session_->tokens());
 }
 
 // The context is full in the middle of an answer: the oldest turns go, and what stays is computed again.
@@ -165,7 +174,7 @@ Status Generation::sample_step(Event* event) {
   }
   if (pending_ == Finish::none) {
     ORRERY_TRY(next_token());
-    auto choice = sampler_.choose(session_->logits(), session_->tokens());
+    auto choice = choose();
     if (!choice.ok()) {
       Status failed = choice.take_status();
       if (failed.code() != Code::cancelled) return failed;

@@ -64,6 +64,7 @@ class Generation {
   Status prompt_step(Event* event);
   Status sample_step(Event* event);
   Status next_token();
+  Result<Choice> choose();
   Status make_room();
   void finish(Finish reason, Event* event);
   void end(Finish reason) noexcept;

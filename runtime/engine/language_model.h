@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <cassert>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,8 +48,18 @@ struct SessionOptions {
   KvType resident_type() const { return device_kv_type.value_or(kv_type); }
 };
 
+// Logits and embedding of a step's last row that nobody has fetched: they lie in the workspace until another step needs the room.
+struct LeftRow {
+  std::atomic<bool>* waits = nullptr;   // the owner's; false as soon as both are there. null: nothing is left
+  float* logits = nullptr;              // (n_vocab), where they go
+  float* embedding = nullptr;           // (n_embd)
+  Ptr<const float> embedding_at;
+};
+
 class LanguageModel {
  public:
+  ~LanguageModel() { assert(!left_.waits); }
+
   static Result<std::shared_ptr<LanguageModel>> open(std::shared_ptr<Runtime> runtime, const std::string& path,
                                                      const ModelOptions& options);
 
@@ -68,6 +80,12 @@ class LanguageModel {
   const model::Workspace& workspace() const { return workspace_; }   // under the step mutex
   const StepLimits& limits() const { return limits_; }
 
+  // Under the step mutex. leave_row(): a step has left its row. fetch_row(): what is left goes to its owner, if anything is. drop_row():
+  // its owner wants it no more.
+  void leave_row(const LeftRow& row);
+  Status fetch_row();
+  void drop_row(const std::atomic<bool>* owner);
+
  private:
   LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
                 std::shared_ptr<const Vocabulary> vocabulary)
@@ -81,6 +99,7 @@ class LanguageModel {
   kv::ArenaRegion workspace_region_;
   model::Workspace workspace_;
   StepLimits limits_;
+  LeftRow left_;                                // under the step mutex
 };
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type);

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
+
+#include "runtime/base/sum_exp.h"
 
 namespace orrery::engine {
 
@@ -24,37 +27,11 @@ Status out_of_range(const char* name, float value, const char* expected) {
   return error(Code::invalid_argument, "%s is %g, expected %s", name, static_cast<double>(value), expected);
 }
 
-// exp(x) for x <= 0 to about 2e-7 relative, in plain arithmetic that compilers vectorise: a vocabulary's worth of
-// std::exp would cost more than a small model's last layer.
-inline float exp_negative(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  const float n = static_cast<float>(static_cast<int32_t>(x * 1.44269504f - 0.5f));
-  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  float p = 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  union {
-    uint32_t bits;
-    float value;
-  } scale = {static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23};
-  return p * scale.value;
-}
+// NaN, from damaged weights, is never chosen; nor does +inf drown the rest.
+float as_number(float x) { return x == x ? std::min(x, std::numeric_limits<float>::max()) : kMinusInfinity; }
 
-// ln(sum of exp), in eight fixed lanes. `most` is the largest logit.
-double log_sum_exp(Span<const float> logits, float most) {
-  double lanes[8] = {};
-  size_t i = 0;
-  for (; i + 8 <= logits.size(); i += 8)
-    for (size_t j = 0; j < 8; ++j) lanes[j] += static_cast<double>(exp_negative(logits[i + j] - most));
-  for (size_t j = 0; i < logits.size(); ++i, ++j) lanes[j] += static_cast<double>(exp_negative(logits[i] - most));
-  double sum = 0.0;
-  for (const double lane : lanes) sum += lane;
-  return static_cast<double>(most) + std::log(sum);
-}
+// How far ShortlistHead::tempered_sum may be off, of itself.
+constexpr double kTemperedError = 1e-5;
 
 }  // namespace
 
@@ -102,10 +79,13 @@ double Sampler::uniform() {
   return static_cast<double>(result >> 11) * 0x1.0p-53;
 }
 
+Span<const int32_t> Sampler::penalized(Span<const int32_t> tokens) const {
+  return penalizes() ? tokens.last(std::min<size_t>(tokens.size(), options_.penalty_tokens)) : Span<const int32_t>();
+}
+
 void Sampler::penalize(Span<const int32_t> tokens) {
   const SamplingOptions& o = options_;
-  if (o.repetition_penalty == 1.0f && o.frequency_penalty == 0.0f && o.presence_penalty == 0.0f) return;
-  const Span<const int32_t> last = tokens.last(std::min<size_t>(tokens.size(), o.penalty_tokens));
+  const Span<const int32_t> last = penalized(tokens);
   for (const int32_t t : last) ++count_[static_cast<size_t>(t)];
   for (const int32_t t : last) {
     const size_t i = static_cast<size_t>(t);
@@ -117,28 +97,36 @@ void Sampler::penalize(Span<const int32_t> tokens) {
   }
 }
 
+// Falling logit, ids rising among equals.
+bool Sampler::better(int32_t a, int32_t b) const {
+  const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
+  return x > y || (x == y && a < b);
+}
+
+double Sampler::weight(int32_t token, float most, double inverse) const {
+  return std::exp((static_cast<double>(logits_[static_cast<size_t>(token)]) - static_cast<double>(most)) * inverse);
+}
+
 int32_t Sampler::draw() {
-  // Falling logit, ids rising among equals.
-  const auto better = [&](int32_t a, int32_t b) {
-    const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
-    return x > y || (x == y && a < b);
-  };
   std::iota(order_.begin(), order_.end(), 0);
   size_t n = order_.size();
-  if (options_.top_k > 0 && options_.top_k < n) {
+  if (takes_top_k()) {
     n = options_.top_k;
-    std::nth_element(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n) - 1, order_.end(), better);
-    std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n));   // a fixed order: ids, rising
+    std::nth_element(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n) - 1, order_.end(),
+                     [&](int32_t a, int32_t b) { return better(a, b); });
   }
+  return draw_of_k(n);
+}
+
+// Of the first n candidates, behind top-k.
+int32_t Sampler::draw_of_k(size_t n) {
+  if (n < order_.size()) std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n));   // a fixed order: ids, rising
   float most = kMinusInfinity;
   for (size_t i = 0; i < n; ++i) most = std::max(most, logits_[static_cast<size_t>(order_[i])]);
-  const double inverse = 1.0 / static_cast<double>(options_.temperature);
-  const auto weigh = [&](int32_t id) {
-    return std::exp((static_cast<double>(logits_[static_cast<size_t>(id)]) - static_cast<double>(most)) * inverse);
-  };
+  const double inverse = inverse_temperature();
   double sum = 0.0, heaviest = 0.0;
   for (size_t i = 0; i < n; ++i) {
-    weight_[i] = weigh(order_[i]);
+    weight_[i] = weight(order_[i], most, inverse);
     sum += weight_[i];
     heaviest = std::max(heaviest, weight_[i]);
   }
@@ -149,16 +137,21 @@ int32_t Sampler::draw() {
     size_t kept = 0;
     for (size_t sorted = std::min<size_t>(n, 256); held < wanted && kept < n; sorted = std::min(n, sorted * 8)) {
       const auto begin = order_.begin() + static_cast<ptrdiff_t>(kept);
-      std::partial_sort(begin, order_.begin() + static_cast<ptrdiff_t>(sorted),
-                        order_.begin() + static_cast<ptrdiff_t>(n), better);
+      std::partial_sort(begin, order_.begin() + static_cast<ptrdiff_t>(sorted), order_.begin() + static_cast<ptrdiff_t>(n),
+                        [&](int32_t a, int32_t b) { return better(a, b); });
       for (; kept < sorted && held < wanted; ++kept) {
-        weight_[kept] = weigh(order_[kept]);
+        weight_[kept] = weight(order_[kept], most, inverse);
         held += weight_[kept];
       }
     }
     n = std::max<size_t>(kept, 1);
     sum = held;
   }
+  return draw_of_weights(n, sum, heaviest);
+}
+
+// Of the first n candidates, whose weights stand beside them: min-p, and one draw.
+int32_t Sampler::draw_of_weights(size_t n, double sum, double heaviest) {
   if (options_.min_p > 0.0f) {
     sum = 0.0;
     for (size_t i = 0; i < n; ++i) {
@@ -177,29 +170,31 @@ int32_t Sampler::draw() {
   return last;
 }
 
+// top_: the first of the best, with their share of what all come to.
+void Sampler::note_top(Span<const ShortlistEntry> best, double total) {
+  top_.clear();
+  for (size_t i = 0; i < std::min<size_t>(options_.n_logprobs, best.size()); ++i)
+    top_.push_back({best[i].token, static_cast<float>(static_cast<double>(as_number(best[i].logit)) - total)});
+}
+
 Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tokens) {
   float most = kMinusInfinity;
   for (size_t i = 0; i < logits.size(); ++i) {
-    const float x = logits[i];
-    // NaN, from damaged weights, is never chosen; nor does +inf drown the rest.
-    logits_[i] = x == x ? std::min(x, std::numeric_limits<float>::max()) : kMinusInfinity;
+    logits_[i] = as_number(logits[i]);
     most = std::max(most, logits_[i]);
   }
   if (most == kMinusInfinity) return error(Code::bad_model, "the model's output holds no number: its weights are damaged");
-  const double total = log_sum_exp(logits_, most);
+  const double total = static_cast<double>(most) + std::log(SumExp::sum(logits_, most));
 
   top_.clear();
   if (options_.n_logprobs > 0) {
     const size_t n = std::min<size_t>(options_.n_logprobs, logits_.size());
     std::iota(order_.begin(), order_.end(), 0);
-    std::partial_sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n), order_.end(), [&](int32_t a, int32_t b) {
-      const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
-      return x > y || (x == y && a < b);
-    });
-    for (size_t i = 0; i < n; ++i) {
-      const float x = logits_[static_cast<size_t>(order_[i])];
-      top_.push_back({order_[i], static_cast<float>(static_cast<double>(x) - total)});
-    }
+    std::partial_sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n), order_.end(),
+                      [&](int32_t a, int32_t b) { return better(a, b); });
+    ShortlistEntry best[kMaxLogprobs];
+    for (size_t i = 0; i < n; ++i) best[i] = {logits_[static_cast<size_t>(order_[i])], order_[i]};
+    note_top({best, n}, total);
   }
 
   for (const LogitBias& b : options_.bias) logits_[static_cast<size_t>(b.token)] += b.bias;
@@ -207,7 +202,7 @@ Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tok
   if (options_.hook) {
     if (options_.hook(options_.hook_user, logits_.data(), logits_.size(), tokens.data(), tokens.size()) != 0)
       return error(Code::cancelled, "cancelled by the logits hook");
-    for (float& x : logits_) x = x == x ? std::min(x, std::numeric_limits<float>::max()) : kMinusInfinity;
+    for (float& x : logits_) x = as_number(x);
   }
   const auto best = std::max_element(logits_.begin(), logits_.end());
   if (*best == kMinusInfinity)
@@ -218,6 +213,137 @@ Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tok
   choice.logprob = static_cast<float>(static_cast<double>(logits[static_cast<size_t>(choice.token)]) - total);
   choice.top = top_;
   return choice;
+}
+
+// By shortlist ---------------------------------------------------------------------------------------------
+
+// The best, as many as decide: one, or top-k, and one more for each token that may be driven back from among them.
+Shortlist* Sampler::ask(Span<const int32_t> tokens) {
+  const SamplingOptions& o = options_;
+  const bool draws = o.temperature > 0.0f, by_k = draws && takes_top_k(), by_p = draws && !by_k && o.top_p < 1.0f;
+  const float inverse = by_p ? 1.0f / o.temperature : 0.0f;
+  shortlist_.forget();
+  if (o.hook || !(inverse <= std::numeric_limits<float>::max())) return nullptr;
+  if (draws && !by_k && !by_p && o.min_p <= 0.0f) return nullptr;   // every token may be drawn
+  constexpr size_t kMost = ShortlistRequest::kMostBest;
+  if (by_k && o.top_k > kMost) return nullptr;
+
+  std::vector<int32_t>& wanted = shortlist_.ask(inverse);
+  bool fits = true;
+  const auto want = [&](int32_t token) {
+    if (std::exchange(count_[static_cast<size_t>(token)], 1u) == 1) return;
+    fits = fits && wanted.size() < static_cast<size_t>(ShortlistRequest::kMostTokens);
+    if (fits) wanted.push_back(token);
+  };
+  for (const LogitBias& b : o.bias) want(b.token);
+  for (const int32_t t : penalized(tokens)) want(t);
+  for (const LogitBias& b : o.bias) count_[static_cast<size_t>(b.token)] = 0;
+  for (const int32_t t : penalized(tokens)) count_[static_cast<size_t>(t)] = 0;
+  if (!fits) return nullptr;
+
+  const size_t n_best = !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : kMost;
+  shortlist_.set_best(static_cast<int32_t>(std::min(kMost, std::max<size_t>(n_best, o.n_logprobs))));
+  return &shortlist_;
+}
+
+// Bias and penalties, on the logits that are there; order_ becomes the tokens that rank before all those that are not, best first.
+// Returns how many they are.
+size_t Sampler::rank_shortlist(Span<const int32_t> tokens) {
+  const Span<const ShortlistEntry> best = shortlist_.best();
+  const Span<const int32_t> moved = shortlist_.tokens();
+  for (const ShortlistEntry& e : best) logits_[static_cast<size_t>(e.token)] = as_number(e.logit);
+  for (size_t i = 0; i < moved.size(); ++i) logits_[static_cast<size_t>(moved[i])] = as_number(shortlist_.logits()[i]);
+  for (const LogitBias& b : options_.bias) logits_[static_cast<size_t>(b.token)] += b.bias;
+  penalize(tokens);
+
+  const bool all = best.size() == logits_.size();
+  const ShortlistEntry& last = best[best.size() - 1];
+  size_t n = 0;
+  for (const int32_t t : moved) {
+    count_[static_cast<size_t>(t)] = 1;
+    const float x = logits_[static_cast<size_t>(t)], bound = as_number(last.logit);
+    if (all || x > bound || (x == bound && t <= last.token)) order_[n++] = t;
+  }
+  for (const ShortlistEntry& e : best)
+    if (count_[static_cast<size_t>(e.token)] == 0) order_[n++] = e.token;
+  for (const int32_t t : moved) count_[static_cast<size_t>(t)] = 0;
+  std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n), [&](int32_t a, int32_t b) { return better(a, b); });
+  return n;
+}
+
+bool Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
+  if (!shortlist_.there()) return false;
+  shortlist_.forget();
+  const ShortlistHead& head = shortlist_.head();
+  const Span<const ShortlistEntry> best = shortlist_.best();
+  if (best.empty() || head.most == kMinusInfinity) return false;
+  const size_t n = rank_shortlist(tokens);
+  const auto finite = [&](int32_t token) { return std::fabs(logits_[static_cast<size_t>(token)]) <= std::numeric_limits<float>::max(); };
+  // What is no number any more, or all there is: cases for all logits.
+  for (const int32_t t : shortlist_.tokens())
+    if (logits_[static_cast<size_t>(t)] != kMinusInfinity && !finite(t)) return false;
+  if (n == 0 || !finite(order_[0])) return false;
+  int32_t token = order_[0];
+  if (options_.temperature > 0.0f && !draw_of_shortlist(n, &token)) return false;
+
+  const double total = static_cast<double>(head.most) + std::log(head.sum);
+  float logit = 0.0f;
+  for (const ShortlistEntry& e : best) logit = e.token == token ? e.logit : logit;
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) logit = shortlist_.tokens()[i] == token ? shortlist_.logits()[i] : logit;
+  note_top(best, total);
+  choice->token = token;
+  choice->logprob = static_cast<float>(static_cast<double>(logit) - total);
+  choice->top = top_;
+  return true;
+}
+
+// Of the first n in order_, which are ranked.
+bool Sampler::draw_of_shortlist(size_t n, int32_t* token) {
+  if (takes_top_k()) {
+    if (n < options_.top_k) return false;
+    *token = draw_of_k(options_.top_k);
+    return true;
+  }
+  const float most = logits_[static_cast<size_t>(order_[0])];
+  size_t kept = 0;
+  double held = 0.0;
+  if (options_.top_p < 1.0f) {
+    if (!keep_top_p(n, &kept, &held)) return false;
+  } else {   // min-p alone: those that it leaves, in the order of ids
+    const double least = static_cast<double>(options_.min_p), inverse = inverse_temperature();
+    while (kept < n && weight(order_[kept], most, inverse) >= least) ++kept;
+    // The next one must be below by more than exp's last bits, so that those behind it are, too.
+    if (n < logits_.size() && (kept == n || weight(order_[kept], most, inverse) > least * (1 - 1e-12))) return false;
+    std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(kept));
+    for (size_t i = 0; i < kept; ++i) weight_[i] = weight(order_[i], most, inverse);
+  }
+  *token = draw_of_weights(kept, held, 1.0);
+  return true;
+}
+
+// How many of them hold top_p of all weights, of whose sum it is known between what it lies; false: that leaves it open.
+bool Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
+  const ShortlistHead& head = shortlist_.head();
+  const float most = logits_[static_cast<size_t>(order_[0])];
+  const double inverse = inverse_temperature();
+  const double unit = std::exp((static_cast<double>(head.most) - static_cast<double>(most)) * inverse);
+  double sum = unit * head.tempered_sum;
+  const double error = sum * kTemperedError;
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // as they are in place of as they were
+    const float was = as_number(shortlist_.logits()[i]);
+    sum += weight(shortlist_.tokens()[i], most, inverse) - std::exp((static_cast<double>(was) - static_cast<double>(most)) * inverse);
+  }
+  const double p = static_cast<double>(options_.top_p), least = p * (sum - error), wanted = p * (sum + error);
+  if (!(wanted <= std::numeric_limits<double>::max())) return false;
+  size_t kept = 0;
+  *held = 0.0;
+  for (; *held < wanted && kept < n; ++kept) {
+    if (*held >= least && kept > 0) return false;
+    weight_[kept] = weight(order_[kept], most, inverse);
+    *held += weight_[kept];
+  }
+  *n_kept = kept;
+  return *held >= wanted || n == logits_.size();
 }
 
 }  // namespace orrery::engine

@@ -1,6 +1,10 @@
 // Logits in, one token out.  Order: bias, penalties, the caller's hook; then, unless the temperature is 0 (the highest
 // logit, lowest id among equals): temperature, top-k, top-p, min-p, one draw.  The same seed and logits give the same
 // tokens on every platform.  Allocates nothing after construction.
+//
+// Where logits lie on a device it asks for a shortlist (shortlist.h) first: the best of them, and those of the tokens that it favours or
+// penalises. All others rank behind the last one of the best, whatever they are, so that most often this decides what all logits
+// would, to the last bit. Where it does not, it says so, and is given all of them.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +13,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/shortlist.h"
 
 namespace orrery::engine {
 
@@ -57,9 +62,29 @@ class Sampler {
   // a number.
   Result<Choice> choose(Span<const float> logits, Span<const int32_t> tokens);
 
+  // What the next choice behind `tokens` needs at most; null: all logits.
+  Shortlist* ask(Span<const int32_t> tokens);
+  // What choose() gives of all logits, of the shortlist that ask() asked for behind the same tokens: true. false: it does not decide it,
+  // or has not arrived; nothing has happened then.
+  bool choose(Span<const int32_t> tokens, Choice* choice);
+
  private:
+  bool penalizes() const {
+    return options_.repetition_penalty != 1.0f || options_.frequency_penalty != 0.0f || options_.presence_penalty != 0.0f;
+  }
+  bool takes_top_k() const { return options_.top_k > 0 && options_.top_k < logits_.size(); }
+  bool better(int32_t a, int32_t b) const;
+  Span<const int32_t> penalized(Span<const int32_t> tokens) const;
   void penalize(Span<const int32_t> tokens);
+  void note_top(Span<const ShortlistEntry> best, double total);
+  double inverse_temperature() const { return 1.0 / static_cast<double>(options_.temperature); }
+  double weight(int32_t token, float most, double inverse) const;
   int32_t draw();
+  int32_t draw_of_k(size_t n);
+  int32_t draw_of_weights(size_t n, double sum, double heaviest);
+  size_t rank_shortlist(Span<const int32_t> tokens);
+  bool draw_of_shortlist(size_t n, int32_t* token);
+  bool keep_top_p(size_t n, size_t* n_kept, double* held);
   double uniform();
 
   SamplingOptions options_;
@@ -68,6 +93,7 @@ class Sampler {
   std::vector<double> weight_;       // (n_vocab) of the candidates
   std::vector<uint32_t> count_;      // (n_vocab) occurrences, zero between calls
   std::vector<TokenLogprob> top_;
+  Shortlist shortlist_;
   uint64_t rng_[4];
 };
 

@@ -13,7 +13,7 @@ uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& back
   const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
   const uint64_t table = kv::pages_for(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
   const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
-  const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double));
+  const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes;
   const uint64_t resident = options.compressed() ? Resident::host_bytes(h, backend, options, n_context, moves_directly) : 0;
   return tokens + table + logits + sampler + resident;
 }
@@ -27,6 +27,12 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(options.chunk());
+}
+
+Session::~Session() {
+  if (!row_waits_.load(std::memory_order_acquire)) return;
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  model_->drop_row(&row_waits_);
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
@@ -155,11 +161,13 @@ Status Session::recover_queries(uint32_t n_tokens) {
 }
 
 Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
-                     float* logits) {
+                     float* logits, Shortlist* shortlist) {
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
   Backend& backend = model_->runtime().backend();
   const model::Workspace& work = model_->workspace();
+  if (n_logits > 0) logits_at_ = 0, model_->drop_row(&row_waits_);   // others come in their place
+  ORRERY_TRY(model_->fetch_row());
   const uint64_t start = now_us();
   backend.set_scratch(work.scratch, model_->limits());
   if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(from));
@@ -189,11 +197,19 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   out.n_logits = n_logits;
   out.logits = logits;
   out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
-  if (n_logits > 0) logits_at_ = 0;
+  ShortlistRequest request;
+  if (shortlist && n_logits == 1 && work.shortlist) {
+    request = shortlist->request();
+    out.request = &request, out.shortlist = shortlist->result();
+  }
   if (status.ok()) status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out,
                                              resident_ ? resident_->hook(phase, from, n) : nullptr);
   if (status.ok()) {
     n_computed_ = from + n;
+    if (out.request) {
+      shortlist->arrived();
+      model_->leave_row({&row_waits_, logits_.data(), embedding_.data(), model::left_embedding(work, model_->hyper(), static_cast<int32_t>(n))});
+    }
     if (resident_ && phase == Phase::decode) status = resident_->commit(from);
     if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);
   } else {
@@ -205,14 +221,14 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
 }
 
 Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits,
-                              float* logits) {
+                              float* logits, Shortlist* shortlist) {
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
   const size_t n_vocab = logits_.size();
   if (logits) {
-    ORRERY_TRY(step(tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits));
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits, nullptr));
     std::copy_n(logits + (n - 1) * n_vocab, n_vocab, logits_.begin());
   } else {
-    ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data()));
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist));
   }
   if (logits || want_logits) logits_at_ = from + n;
   tokens_.resize(from);
@@ -258,30 +274,36 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   return backend.synchronize();
 }
 
-Status Session::decode() {
+Status Session::decode(Shortlist* shortlist) {
   const uint32_t from = n_computed();
   if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
   const int32_t token = tokens_[from];
-  ORRERY_TRY(step({&token, 1}, Phase::decode, nullptr, 1, logits_.data()));
+  ORRERY_TRY(step({&token, 1}, Phase::decode, nullptr, 1, logits_.data(), shortlist));
   logits_at_ = from + 1;
   ++stats_.generated_tokens;
   return ok_status();
 }
 
-Status Session::refresh_logits() {
+Status Session::refresh_logits(Shortlist* shortlist) {
   if (has_logits() || n_computed() == 0) return ok_status();
   const uint32_t last = n_computed() - 1;
   const int32_t token = tokens_[last];
   const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
   n_computed_ = last;   // its page stays: the same values are written again
   if (resident_) resident_->truncate(last);
-  const Status status = step({&token, 1}, phase, nullptr, 1, logits_.data());
+  const Status status = step({&token, 1}, phase, nullptr, 1, logits_.data(), shortlist);
   if (!status.ok()) {
     truncate(last);
     return error(status.code(), "%s", status.message());
   }
   logits_at_ = last + 1;
   return ok_status();
+}
+
+Status Session::fetch_logits() {
+  if (!row_waits_.load(std::memory_order_acquire)) return ok_status();
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  return row_waits_.load(std::memory_order_relaxed) ? model_->fetch_row() : ok_status();
 }
 
 Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
@@ -295,6 +317,7 @@ Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::Sco
 
 Result<std::unique_ptr<Session>> Session::fork() {
   ORRERY_TRY(resume());
+  ORRERY_TRY(fetch_logits());
   std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
   child->tokens_.assign(tokens_.begin(), tokens_.end());
   child->by_decode_.assign(by_decode_.begin(), by_decode_.end());

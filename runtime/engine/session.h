@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/language_model.h"
 #include "runtime/engine/resident.h"
+#include "runtime/engine/shortlist.h"
 #include "runtime/engine/vocabulary.h"
 #include "runtime/kv/page_table.h"
 #include "runtime/model/rope.h"
@@ -49,6 +51,7 @@ struct SessionStats {
 class Session {
  public:
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
+  ~Session();
 
   const LanguageModel& model() const { return *model_; }
   const SessionOptions& options() const { return options_; }
@@ -76,13 +79,15 @@ class Session {
   // cancels. logits: (n, n_vocab) of every token, or null.
   Status prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits);
   // One chunk of it: at most options().chunk() tokens.
-  Status prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits);
+  // shortlist: null, or what to fetch in place of the last token's logits, where the backend has such: it arrives, or it does not.
+  Status prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
+                       Shortlist* shortlist = nullptr);
   // Adds a generated token, still to be computed.
   void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
   // Computes the token that push_generated() added.
-  Status decode();
+  Status decode(Shortlist* shortlist = nullptr);
   // Makes logits() those of the last computed token, computing it again if they are not.
-  Status refresh_logits();
+  Status refresh_logits(Shortlist* shortlist = nullptr);
 
   // Which of the computed tokens' keys some of the last queries attend to most, whatever is resident: see
   // Resident::top_page_keys. invalid_argument under policies that keep no queries.
@@ -94,8 +99,12 @@ class Session {
   Status assume_prompt(Span<const int32_t> tokens, const FillPage& fill);
 
   bool has_logits() const { return n_computed() > 0 && logits_at_ == n_computed(); }
-  Span<const float> logits() const { return logits_; }          // (n_vocab); if has_logits()
-  Span<const float> embedding() const { return embedding_; }    // (n_embd); if has_logits()
+  // Brings logits and embedding from the device, where a step that gave a shortlist left them.
+  Status fetch_logits();
+  size_t n_logits() const { return logits_.size(); }
+  size_t n_embedding() const { return embedding_.size(); }
+  Span<const float> logits() const { return assert(!row_waits_), logits_; }          // (n_vocab); if has_logits() and they are here
+  Span<const float> embedding() const { return assert(!row_waits_), embedding_; }    // (n_embd); likewise
 
   Result<std::unique_ptr<Session>> fork();
   // Takes device memory again, if parked.
@@ -115,7 +124,7 @@ class Session {
   Status park_copy_of(const Session& other);
   // Computes tokens that are there once more, for their queries; their KV stays as it is.
   Status recover_queries(uint32_t n_tokens);
-  Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits);
+  Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits, Shortlist* shortlist);
 
   std::shared_ptr<LanguageModel> model_;
   SessionOptions options_;
@@ -132,6 +141,7 @@ class Session {
   uint32_t logits_at_ = 0;                     // n_computed that logits_ belongs to
   std::vector<float> logits_;                  // (n_vocab)
   std::vector<float> embedding_;               // (n_embd)
+  std::atomic<bool> row_waits_{false};         // both are still on the device
   std::vector<Row> rows_;                      // room for a chunk
   Conversation conversation_;
   SessionStats stats_;

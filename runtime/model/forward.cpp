@@ -137,6 +137,12 @@ void Pass::output(const ForwardOutput& out) {
   norm(work_.x, w_.output_norm, work_.normed);
   const uint64_t n_embd = static_cast<uint64_t>(h_.n_embd), n_vocab = static_cast<uint64_t>(h_.n_vocab);
   const Product p{&w_.output, {}, work_.logits, h_.n_vocab, false};
+  if (out.request) {
+    b_.matmul({&p, 1}, left_embedding(work_, h_, n_rows_), h_.n_embd, 1);
+    b_.shortlist(left_logits(work_), h_.n_vocab, *out.request, work_.shortlist);
+    b_.download(out.shortlist, work_.shortlist, shortlist_result_bytes(*out.request));
+    return;
+  }
   for (int32_t from = 0; from < out.n_logits; from += kLogitRows) {
     const int32_t n = std::min(kLogitRows, out.n_logits - from);
     const uint64_t row = static_cast<uint64_t>(n_rows_ - out.n_logits + from);
@@ -145,8 +151,7 @@ void Pass::output(const ForwardOutput& out) {
                 static_cast<uint64_t>(n) * n_vocab * sizeof(float));
   }
   if (out.embedding)
-    b_.download(out.embedding, {(work_.normed + static_cast<uint64_t>(n_rows_ - 1) * n_embd).address},
-                n_embd * sizeof(float));
+    b_.download(out.embedding, {left_embedding(work_, h_, n_rows_).address}, n_embd * sizeof(float));
 }
 
 }  // namespace
@@ -181,6 +186,10 @@ Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, cons
   work.act = floats(rows, h.max_ff());
   if (h.architecture->post_norms) work.branch = floats(rows, h.n_embd);
   work.logits = floats(kLogitRows, h.n_vocab);
+  if (const uint64_t bytes = backend.shortlist_bytes(h.n_vocab); bytes > 0) {
+    work.shortlist = {base.address + at};
+    at += align_up(bytes, kv::kArenaAlignment);
+  }
   work.scratch = {base.address + at};
   at += align_up(backend.scratch_bytes(limits), kv::kArenaAlignment);
   work.bytes = at;

@@ -24,6 +24,7 @@ struct Workspace {
   Ptr<float> act;      // (max_rows, max_ff)
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; only where there are such
   Ptr<float> logits;   // (kLogitRows, n_vocab)
+  Ptr<std::byte> shortlist;   // Backend::shortlist_bytes() of it; null where there are no shortlists
   Ptr<std::byte> scratch;
   uint64_t bytes = 0;  // all of it
 };
@@ -38,7 +39,16 @@ struct ForwardOutput {
   int32_t n_logits = 0;        // of the step's last rows; 0: none are computed
   float* logits = nullptr;     // (n_logits, n_vocab), host
   float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
+  // Where given, of a single row: its shortlist goes to `shortlist` (shortlist_result_bytes(), host), and the row itself is not
+  // fetched, nor the embedding: both stay in the workspace, at left_logits() and left_embedding().
+  const ShortlistRequest* request = nullptr;
+  std::byte* shortlist = nullptr;
 };
+
+inline Ptr<const float> left_logits(const Workspace& work) { return work.logits; }
+inline Ptr<const float> left_embedding(const Workspace& work, const Hyperparameters& h, int32_t n_rows) {
+  return work.normed + static_cast<uint64_t>(n_rows - 1) * static_cast<uint64_t>(h.n_embd);
+}
 
 // Asked between layers of a step, of one row where it decodes: before its attention, when the rows' KV has been appended; or, where
 // it decodes, when a layer begins.

@@ -173,6 +173,8 @@ extern int driver_version;                   // likewise: 0 where there is none
 extern int architecture;                     // likewise: 86
 // Memory, host memory, streams, events and graphs that have not been given back, by the whole process.
 size_t n_live();
+// Copied from what cudaMalloc gave to what cudaHostAlloc gave, so far, by the whole process.
+uint64_t bytes_to_host();
 }  // namespace orrery::emulated
 using cudaStream_t = orrery::emulated::Stream*;
 using cudaEvent_t = orrery::emulated::Event*;

@@ -34,12 +34,18 @@ namespace {
 
 constexpr size_t kPage = 4096;
 std::atomic<size_t> n_graphs_made{0}, n_alive{0};
+std::atomic<uint64_t> n_bytes_to_host{0};
+struct Allocation {
+  void* base;       // of its mapping
+  size_t mapped;
+  bool host;
+};
 std::mutex allocations_mutex;
-std::map<void*, std::pair<void*, size_t>> allocations;   // what was handed out -> its mapping
+std::map<const void*, Allocation> allocations;   // by what was handed out
 
 cudaError_t faulty() { return fault ? fault() : cudaSuccess; }
 
-cudaError_t allocate(void** at, size_t bytes) {
+cudaError_t allocate(void** at, size_t bytes, bool host) {
   if (const cudaError_t e = faulty()) return e;
   const size_t padded = (bytes + kPage - 1) / kPage * kPage, mapped = padded + kPage;
   void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -50,7 +56,7 @@ cudaError_t allocate(void** at, size_t bytes) {
   if (bytes <= size_t{1} << 20) std::memset(base, 0xFF, padded);
   *at = end - (bytes + 255) / 256 * 256;
   const std::lock_guard<std::mutex> lock(allocations_mutex);
-  allocations[*at] = {base, mapped};
+  allocations[*at] = {base, mapped, host};
   return cudaSuccess;
 }
 
@@ -59,13 +65,23 @@ cudaError_t release(void* at) {
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   const auto found = allocations.find(at);
   if (found == allocations.end()) return cudaErrorInvalidValue;
-  munmap(found->second.first, found->second.second);
+  munmap(found->second.base, found->second.mapped);
   allocations.erase(found);
   return cudaSuccess;
 }
 
+// Whether it lies in an allocation of that kind.
+bool lies_in(const void* at, bool host) {
+  const std::lock_guard<std::mutex> lock(allocations_mutex);
+  auto next = allocations.upper_bound(at);
+  if (next == allocations.begin()) return false;
+  const Allocation& found = (--next)->second;
+  return found.host == host && at < static_cast<const char*>(found.base) + found.mapped;
+}
+
 }  // namespace
 
+uint64_t bytes_to_host() { return n_bytes_to_host; }
 size_t graphs_made() { return n_graphs_made; }
 size_t n_live() {
   const std::lock_guard<std::mutex> lock(allocations_mutex);
@@ -106,14 +122,15 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = *total_bytes = size_t{8} << 30;
   return faulty();
 }
-cudaError_t cudaMalloc(void** at, size_t bytes) { return allocate(at, bytes); }
+cudaError_t cudaMalloc(void** at, size_t bytes) { return allocate(at, bytes, false); }
 cudaError_t cudaFree(void* at) { return release(at); }
-cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) { return allocate(at, bytes); }
+cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) { return allocate(at, bytes, true); }
 cudaError_t cudaFreeHost(void* at) { return release(at); }
 cudaError_t cudaHostRegister(void*, size_t, unsigned) { return faulty(); }
 cudaError_t cudaHostUnregister(void*) { return faulty(); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
+  if (lies_in(to, true) && lies_in(from, false)) n_bytes_to_host += bytes;
   enqueue(stream, [=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }

@@ -1,0 +1,178 @@
+// Generation whose logits stay on the device: what is said is what all logits would say, little is fetched, and all of them are there
+// when somebody asks.
+#include <gtest/gtest.h>
+
+#include "tests/gpu/on_cuda.h"
+#include "tests/support/policy_sessions.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/cuda_runtime.h"
+#endif
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::Generation;
+using engine::Session;
+
+struct Said {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;   // of the token and of its alternatives, each step
+};
+
+Said say(Session* session, const std::vector<int32_t>& prompt, const engine::GenerateOptions& options) {
+  Said said;
+  const auto generation = unwrap(Generation::proceed(session, prompt, options));
+  for (engine::Event event; event.type != engine::EventType::done;) {
+    unwrap(generation->next(&event));
+    if (event.type != engine::EventType::token) continue;
+    said.tokens.push_back(event.token);
+    said.logprobs.push_back(event.logprob);
+    for (const engine::TokenLogprob& t : event.top) said.logprobs.push_back(t.logprob), said.tokens.push_back(t.token);
+  }
+  return said;
+}
+
+engine::GenerateOptions options_of(uint32_t max_tokens, float temperature = 0, uint32_t top_k = 0, float top_p = 1, float min_p = 0) {
+  engine::GenerateOptions o;
+  o.max_tokens = max_tokens;
+  o.ignore_end = true;
+  o.sampling.temperature = temperature, o.sampling.top_k = top_k, o.sampling.top_p = top_p, o.sampling.min_p = min_p;
+  o.sampling.seed = 11;
+  return o;
+}
+
+// A hook sees all logits, so that they are fetched.
+engine::GenerateOptions by_all_logits(engine::GenerateOptions o) {
+  o.sampling.hook = [](void*, float*, size_t, const int32_t*, size_t) { return 0; };
+  return o;
+}
+
+TEST(GpuSampling, SaysWhatAllLogitsSay) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  std::vector<engine::GenerateOptions> all = {options_of(6), options_of(6, 0.9f, 20), options_of(6, 0.6f, 0, 0.7f),
+                                              options_of(6, 1.3f, 0, 1, 0.4f), options_of(6, 0.8f, 30, 0.9f, 0.05f), options_of(6, 0.7f)};
+  for (size_t i = all.size(); i-- > 0;) {
+    engine::GenerateOptions o = all[i];
+    o.sampling.n_logprobs = 3;
+    o.sampling.repetition_penalty = 1.3f, o.sampling.frequency_penalty = -0.4f, o.sampling.presence_penalty = 0.2f;
+    o.sampling.penalty_tokens = 20;
+    o.sampling.bias = {{3, 2.0f}, {5, -1e30f}};
+    all.push_back(o);
+  }
+  for (const char* policy : {"full", "streaming"}) {
+    engine::SessionOptions session;
+    session.n_context = 96;
+    session.policy = policy;
+    session.kv_share = policy == std::string("full") ? 1.0 : 0.7;
+    const auto whole = unwrap(Session::open(model, session)), listed = unwrap(Session::open(model, session));
+    for (size_t i = 0; i < all.size(); ++i) {
+      SCOPED_TRACE(std::string(policy) + ", options " + std::to_string(i));
+      const std::vector<int32_t> prompt = random_tokens(*model, 20 + i % 3, i);
+      const Said expected = say(whole.get(), prompt, by_all_logits(all[i])), got = say(listed.get(), prompt, all[i]);
+      EXPECT_EQ(got.tokens, expected.tokens);
+      EXPECT_TRUE(same_bits(got.logprobs, expected.logprobs));
+    }
+  }
+}
+
+// Whoever asks for logits gets those of the last token, whatever the device did meanwhile.
+TEST(GpuSampling, LogitsAreThereForTheAsking) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);
+  const std::vector<int32_t> prompt = random_tokens(*model, 40, 1);
+  // All of them, fetched step by step: behind the prompt, and behind seven tokens that were computed.
+  const auto eager = open_session(model, 96, KvType::f16);
+  unwrap(eager->prefill(prompt, nullptr, nullptr));
+  std::vector<std::vector<float>> logits = {as_vector(eager->logits())}, embeddings = {as_vector(eager->embedding())};
+  for (int i = 0; i < 7; ++i) {
+    feed(eager.get(), argmax(eager->logits()));
+    logits.push_back(as_vector(eager->logits())), embeddings.push_back(as_vector(eager->embedding()));
+  }
+  const auto expect_at = [&](Session* s, size_t i) {
+    ASSERT_TRUE(s->has_logits());
+    unwrap(s->fetch_logits());
+    EXPECT_TRUE(same_bits(as_vector(s->logits()), logits[i]));
+    EXPECT_TRUE(same_bits(as_vector(s->embedding()), embeddings[i]));
+  };
+  say(one.get(), prompt, options_of(1));
+  expect_at(one.get(), 0);
+  say(one.get(), prompt, options_of(8));
+  expect_at(one.get(), 7);
+  say(one.get(), prompt, options_of(8));   // the prompt is there: its last token alone is computed again
+  say(other.get(), prompt, options_of(6));
+  expect_at(one.get(), 7);                 // other's steps have taken their place
+  say(other.get(), prompt, options_of(6));
+  const auto fork = unwrap(other->fork());
+  expect_at(fork.get(), 5);
+  expect_at(other.get(), 5);
+
+  say(one.get(), prompt, options_of(8));
+  const auto larger = open_session(model, 400, KvType::f16);   // whose workspace is another one
+  expect_at(one.get(), 7);
+
+  {   // a session that leaves them and goes
+    const auto gone = open_session(model, 96, KvType::f16);
+    say(gone.get(), prompt, options_of(8));
+  }
+  say(one.get(), prompt, options_of(8));
+  say(larger.get(), prompt, options_of(3));
+  expect_at(larger.get(), 2);
+  expect_at(one.get(), 7);
+  // A prompt that is cancelled changes nothing.
+  say(one.get(), prompt, options_of(8));
+  const std::vector<float> before = logits[7];
+  const uint32_t n = one->n_computed();
+  unwrap(one->rewind(n));
+  const std::atomic<bool> now{true};
+  EXPECT_EQ(one->prefill_chunk(random_tokens(*model, 5, 9), &now, false, nullptr).code(), Code::cancelled);
+  EXPECT_EQ(one->n_computed(), n);
+  expect_at(one.get(), 7);
+}
+
+#ifdef ORRERY_EMULATED
+// A token's step brings what its sampler asked for and no more; the graph stays what it is, whatever that is.
+TEST(GpuSampling, LittleIsFetched) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const uint64_t row = static_cast<uint64_t>(model->hyper().n_vocab + model->hyper().n_embd) * sizeof(float);
+  const std::vector<int32_t> prompt = random_tokens(*model, 40, 1);
+  const auto session = open_session(model, 96, KvType::f16);
+  size_t graphs = 0;
+  const auto fetched = [&](const engine::GenerateOptions& options) {
+    unwrap(session->rewind(0));
+    const uint64_t before = emulated::bytes_to_host();
+    say(session.get(), prompt, options);
+    const uint64_t bytes = emulated::bytes_to_host() - before;
+    EXPECT_EQ(bytes % options.max_tokens, 0u);
+    return bytes / options.max_tokens;
+  };
+  engine::GenerateOptions o = options_of(10);
+  EXPECT_EQ(fetched(by_all_logits(o)), row);
+  EXPECT_EQ(fetched(o), sizeof(ShortlistHead) + sizeof(ShortlistEntry));
+  graphs = emulated::graphs_made();
+  o.sampling.bias = {{7, 1.0f}, {8, -1.0f}};
+  EXPECT_EQ(fetched(o), sizeof(ShortlistHead) + 3 * sizeof(ShortlistEntry) + 2 * sizeof(float));
+  o = options_of(10, 0.8f, 25);
+  EXPECT_EQ(fetched(o), sizeof(ShortlistHead) + 25 * sizeof(ShortlistEntry));
+  o.sampling.repetition_penalty = 1.2f;
+  say(session.get(), prompt, o);
+  EXPECT_EQ(emulated::graphs_made(), graphs);
+  // What a shortlist leaves open is asked again, whole: so is a choice among all.
+  EXPECT_EQ(fetched(options_of(10, 0.8f)), row);
+}
+
+TEST(GpuSampling, ALostDeviceKeepsItsLogits) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);
+  const std::vector<int32_t> prompt = random_tokens(*model, 40, 1);
+  say(one.get(), prompt, options_of(4));
+  emulated::fault = [] { return cudaErrorIllegalAddress; };
+  EXPECT_EQ(other->prefill(prompt, nullptr, nullptr).code(), Code::device_lost);
+  emulated::fault = nullptr;
+  EXPECT_EQ(one->fetch_logits().code(), Code::device_lost) << "no zeros in their place";
+  EXPECT_EQ(one->fetch_logits().code(), Code::device_lost);
+}
+#endif
+
+}  // namespace
+}  // namespace orrery

@@ -1,0 +1,107 @@
+// Shortlists on the device beside their definition: cuda/shortlist.cu.
+#include "tests/gpu/device_fixture.h"
+#include "tests/support/shortlist_reference.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+ShortlistResult shortlist_of(Machine* m, Phase phase, const std::vector<float>& logits, const ShortlistRequest& request) {
+  const int64_t n = static_cast<int64_t>(logits.size());
+  const uint64_t bytes = (*m)->shortlist_bytes(n);
+  if (bytes == 0) throw std::runtime_error("no shortlist of so many logits");
+  // Aligned to 16 bytes, as the interface asks: what lies behind the row's last float is not the row's.
+  Buffer<float> row(m, (logits.size() + 3) / 4 * 4);
+  std::vector<float> padded(logits);
+  padded.resize((logits.size() + 3) / 4 * 4, kInfinity);
+  row.set(padded);
+  Buffer<std::byte> out(m, bytes);
+  m->begin(phase, 1);
+  (*m)->shortlist(row.cptr(), n, request, out.ptr());
+  m->end();
+  return read_shortlist(out.get().data(), request);
+}
+
+void expect_same(const ShortlistResult& got, const ShortlistResult& expected) {
+  EXPECT_EQ(got.head.n_best, expected.head.n_best);
+  EXPECT_EQ(got.head.most, expected.head.most);
+  if (std::isfinite(expected.head.most)) {
+    EXPECT_EQ(got.head.sum, expected.head.sum);   // to the last bit
+    EXPECT_NEAR(got.head.tempered_sum, expected.head.tempered_sum, 5e-6 * expected.head.tempered_sum);
+  }
+  ASSERT_EQ(got.best.size(), expected.best.size());
+  for (size_t i = 0; i < got.best.size(); ++i) {
+    ASSERT_EQ(got.best[i].token, expected.best[i].token) << i;
+    ASSERT_EQ(std::memcmp(&got.best[i].logit, &expected.best[i].logit, sizeof(float)), 0) << i;
+  }
+  ASSERT_EQ(got.logits.size(), expected.logits.size());
+  EXPECT_EQ(std::memcmp(got.logits.data(), expected.logits.data(), got.logits.size() * sizeof(float)), 0);
+}
+
+std::vector<int32_t> some_tokens(size_t n, size_t n_vocab, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(n_vocab));
+  return tokens;
+}
+
+TEST(GpuShortlist, AnyVocabulary) {
+  Machine m(true, product_limits(1, 64));
+  int turn = 0;
+  for (const size_t n : {1u, 2u, 31u, 32u, 33u, 255u, 257u, 1000u, 4099u, 32003u, 128256u})
+    for (const int32_t n_best : {1, 2, 40, 1024}) {
+      SCOPED_TRACE(std::to_string(n) + ", the best " + std::to_string(n_best));
+      const std::vector<int32_t> tokens = some_tokens(static_cast<size_t>(turn % 3 * 256), n, 2);
+      const ShortlistRequest request = {n_best, tokens, turn % 2 ? 1.25f : 0.0f};
+      const std::vector<float> logits = normal_values(n, static_cast<uint64_t>(++turn), 4.0f);
+      expect_same(shortlist_of(&m, turn % 4 ? Phase::decode : Phase::prefill, logits, request), expected_shortlist(logits, request));
+    }
+}
+
+TEST(GpuShortlist, OddRows) {
+  Machine m(true, product_limits(1, 64));
+  const auto with = [](std::vector<float> x, std::initializer_list<std::pair<size_t, float>> values) {
+    for (const auto& [at, value] : values) x[at] = value;
+    return x;
+  };
+  std::vector<float> rounded = normal_values(5000, 3, 2.0f), rising(5000), falling(5000), crowded(5000, -1.0f);
+  for (float& x : rounded) x = std::round(x);   // zeros of both signs among many equals
+  for (size_t i = 0; i < 5000; ++i) rising[i] = static_cast<float>(i), falling[i] = -static_cast<float>(i);
+  for (size_t i = 3000; i < 4100; ++i) crowded[i] = 1.0f + 1e-3f * static_cast<float>(i % 700);   // the best side by side
+  const std::vector<float> odd = with(rounded, {{0, kNan}, {31, kInfinity}, {32, -kInfinity}, {4999, std::numeric_limits<float>::max()}, {4998, kInfinity}});
+  const std::vector<std::vector<float>> rows = {
+      rounded, rising, falling, crowded, odd,
+      std::vector<float>(5000, 0.0f),
+      std::vector<float>(5000, -kInfinity),
+      std::vector<float>(5000, kNan),
+      std::vector<float>(5000, kInfinity),
+      with(std::vector<float>(5000, kNan), {{4321, -7.0f}}),
+      with(std::vector<float>(5000, -3e38f), {{17, 3e38f}, {4000, 1e-42f}}),
+  };
+  const std::vector<int32_t> tokens = {0, 31, 32, 4999, 0};
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (const int32_t n_best : {1, 33, 1000, 1024}) {
+      SCOPED_TRACE(std::to_string(i) + ", the best " + std::to_string(n_best));
+      const ShortlistRequest request = {n_best, tokens, 0.5f};
+      expect_same(shortlist_of(&m, Phase::decode, rows[i], request), expected_shortlist(rows[i], request));
+    }
+}
+
+// The largest vocabulary that there is a shortlist of; of one more token there is none.
+TEST(GpuShortlist, TheLargestVocabulary) {
+  Machine m(true, product_limits(1, 64));
+  constexpr size_t kMost = 524288;
+  EXPECT_EQ(m->shortlist_bytes(kMost + 1), 0u);
+  EXPECT_EQ(m->shortlist_bytes(0), 0u);
+  const std::vector<float> logits = normal_values(kMost, 9, 3.0f);
+  const std::vector<int32_t> tokens = {0, kMost - 1};
+  const ShortlistRequest request = {1024, tokens, 2.0f};
+  expect_same(shortlist_of(&m, Phase::decode, logits, request), expected_shortlist(logits, request));
+}
+
+}  // namespace
+}  // namespace orrery

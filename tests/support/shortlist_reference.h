@@ -1,0 +1,63 @@
+// A shortlist by its definition (runtime/backend.h): what a step leaves for a request, of a row of logits on the host.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/base/sum_exp.h"
+
+namespace orrery::testing {
+
+struct ShortlistResult {
+  ShortlistHead head;
+  std::vector<ShortlistEntry> best;
+  std::vector<float> logits;   // of the request's tokens
+};
+
+inline ShortlistResult expected_shortlist(const std::vector<float>& logits, const ShortlistRequest& request) {
+  ShortlistResult out;
+  std::vector<float> numbers(logits);
+  for (float& x : numbers)
+    x = std::isnan(x) ? -std::numeric_limits<float>::infinity() : std::min(x, std::numeric_limits<float>::max());
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return numbers[static_cast<size_t>(a)] > numbers[static_cast<size_t>(b)]; });
+  order.resize(std::min(order.size(), static_cast<size_t>(request.n_best)));
+  for (const int32_t t : order) out.best.push_back({logits[static_cast<size_t>(t)], t});
+  for (const int32_t t : request.tokens) out.logits.push_back(logits[static_cast<size_t>(t)]);
+  out.head.n_best = static_cast<int32_t>(order.size());
+  out.head.most = *std::max_element(numbers.begin(), numbers.end());
+  if (std::isinf(out.head.most)) return out;
+  out.head.sum = SumExp::sum(numbers, out.head.most);
+  const double most = out.head.most, inverse = request.inverse_temperature;
+  for (const float x : numbers)
+    if (inverse > 0) out.head.tempered_sum += std::exp((static_cast<double>(x) - most) * inverse);
+  return out;
+}
+
+// As bytes, where the step puts it.
+inline void write_shortlist(const ShortlistResult& result, const ShortlistRequest& request, std::byte* to) {
+  std::memcpy(to, &result.head, sizeof result.head);
+  to += sizeof result.head;
+  if (!result.best.empty()) std::memcpy(to, result.best.data(), result.best.size() * sizeof(ShortlistEntry));
+  to += static_cast<size_t>(request.n_best) * sizeof(ShortlistEntry);
+  if (!result.logits.empty()) std::memcpy(to, result.logits.data(), result.logits.size() * sizeof(float));
+}
+inline ShortlistResult read_shortlist(const std::byte* from, const ShortlistRequest& request) {
+  ShortlistResult out;
+  std::memcpy(&out.head, from, sizeof out.head);
+  from += sizeof out.head;
+  out.best.resize(static_cast<size_t>(out.head.n_best));
+  if (!out.best.empty()) std::memcpy(out.best.data(), from, out.best.size() * sizeof(ShortlistEntry));
+  from += static_cast<size_t>(request.n_best) * sizeof(ShortlistEntry);
+  out.logits.resize(request.tokens.size());
+  if (!out.logits.empty()) std::memcpy(out.logits.data(), from, out.logits.size() * sizeof(float));
+  return out;
+}
+
+}  // namespace orrery::testing
