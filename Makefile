@@ -18,7 +18,7 @@ BENCH_CONTEXTS ?= 4096 16384
 BENCH_POLICY_CONTEXTS ?= 32768
 # yes: llama.cpp is fetched and built, unless it has been; otherwise it is measured beside us only where it is there
 BENCH_PEER ?= yes
-# make gpu-bench: some of limits matvec decode products prefill attention policy; all if none is named
+# make gpu-bench: some of limits matvec decode sampling products prefill attention policy; all if none is named
 GPU_SECTIONS ?=
 # make gpu-all, gpu-build: GPUs that machine code is made for
 GPU_ARCHITECTURES ?= 80 86 89 90 120

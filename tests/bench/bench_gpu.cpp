@@ -1,5 +1,5 @@
 // What the CUDA backend reaches on this machine's GPU, beside what the GPU gives: bench_gpu [tiny] [SECTION...].
-// Sections: limits (always), matvec, decode, products, prefill, attention, policy; all of them if none is named. tiny: everything on the
+// Sections: limits (always), matvec, decode, sampling, products, prefill, attention, policy; all of them if none is named. tiny: everything on the
 // smallest shapes there are, to see that the program works; so it runs in emulation.
 //
 // Each figure is the median of at least five samples of 20 ms and more, by the host's clock around work that ends in a wait. What is read
@@ -117,6 +117,7 @@ class Bench {
   void limits();
   void matvec();
   void decode();
+  void sampling();
   void products();
   void prefill();
   void attention();
@@ -437,7 +438,7 @@ std::unique_ptr<Bench::Llama> Bench::llama(TensorType type, int32_t context, int
 constexpr TensorType kModelTypes[] = {TensorType::f16, TensorType::q8_0, TensorType::q4_k};
 
 void Bench::decode() {
-  head("Decode: a Llama of 8B, tokens with their logits on the host; floor: bytes of weights and KV over reading",
+  head("Decode: a Llama of 8B, tokens with what a greedy sampler asks of their logits on the host; floor: bytes of weights and KV over reading",
        {"weights", "context", "ms", "tokens/s", "GB", "of floor", "nodes", "of floor and nodes"});
   for (const TensorType type : kModelTypes) {
     for (const int32_t context : {s_.short_context, s_.long_context}) {
@@ -446,13 +447,15 @@ void Bench::decode() {
         continue;
       }
       const auto m = llama(type, context, 1);
-      std::vector<float> logits(static_cast<size_t>(s_.n_vocab));
+      ShortlistRequest request;
+      request.n_best = 1;
+      std::vector<std::byte> shortlist(shortlist_result_bytes(request));
       const Row rows[] = {{1, context - 1, 0}};
       const KvView view{m->pages.data(), static_cast<int32_t>(m->pages.size())};
       Step step;
       step.phase = Phase::decode, step.rows = {rows, 1}, step.sequences = {&view, 1}, step.kv = m->kv;
       model::ForwardOutput out;
-      out.n_logits = 1, out.logits = logits.data();
+      out.n_logits = 1, out.request = &request, out.shortlist = shortlist.data();
       const double t = seconds(s_, [&](int times) {
         for (int i = 0; i < times; ++i) check(model::forward(&b(), m->model, m->rope.spec(), m->work, step, nullptr, out));
       });
@@ -464,6 +467,46 @@ void Bench::decode() {
       next_ = m->mark;
     }
   }
+}
+
+// A step that is nothing else, its wait included.
+void Bench::sampling() {
+  head("Sampling: what a sampler is brought of 128,256 logits, from the graph's launch to the bytes on the host", {"asked for", "bytes", "us", "nodes"});
+  const uint64_t mark = next_;
+  StepLimits l;
+  l.max_rows = 1, l.max_context = kPageTokens;
+  l.n_heads = l.n_kv_heads = 1, l.head_dim = 32, l.max_in = 32;
+  b().set_scratch({take(b().scratch_bytes(l))}, l);
+  const size_t n = static_cast<size_t>(s_.n_vocab);
+  const Ptr<const float> logits{random_floats(n, 4.0f)};
+  const Ptr<std::byte> out{take(b().shortlist_bytes(s_.n_vocab))};
+  std::vector<std::byte> host(n * sizeof(float) + (uint64_t{1} << 14));
+  const std::vector<Row> rows(1);
+  const std::vector<int32_t> tokens(static_cast<size_t>(std::min(s_.n_vocab, ShortlistRequest::kMostTokens)));
+  Step step;
+  step.phase = Phase::decode, step.rows = rows;
+  const auto measured = [&](const char* what, const ShortlistRequest* request) {
+    const uint64_t bytes = request ? shortlist_result_bytes(*request) : n * sizeof(float);
+    const double t = seconds(s_, [&](int times) {
+      for (int i = 0; i < times; ++i) {
+        b().begin_step(step);
+        if (request) b().shortlist(logits, s_.n_vocab, *request, out);
+        b().download(host.data(), request ? Ptr<const std::byte>(out) : Ptr<const std::byte>{logits.address}, bytes);
+        b().end_step();
+      }
+      check(b().synchronize());
+    });
+    row({what, std::to_string(bytes), number(t * 1e6, 1), request ? std::to_string(cuda::graph_nodes(b())) : "0"});
+  };
+  const ShortlistRequest best{1, {}, 0.0f}, top_k{40, {}, 0.0f}, penalties{104, Span<const int32_t>(tokens).first(std::min<size_t>(tokens.size(), 64)), 0.0f};
+  const ShortlistRequest top_p{ShortlistRequest::kMostBest, {}, 1.25f}, most{ShortlistRequest::kMostBest, tokens, 1.25f};
+  measured("all", nullptr);
+  measured("greedy: the best", &best);
+  measured("top-k of 40", &top_k);
+  measured("the same with penalties of 64 tokens", &penalties);
+  measured("top-p: 1,024 and the tempered sum", &top_p);
+  measured("the same with 512 tokens", &most);
+  next_ = mark;
 }
 
 void Bench::prefill() {
@@ -609,7 +652,7 @@ void Bench::policy() {
 constexpr struct {
   const char* name;
   void (Bench::*run)();
-} kSections[] = {{"limits", &Bench::limits}, {"matvec", &Bench::matvec}, {"decode", &Bench::decode}, {"products", &Bench::products},
+} kSections[] = {{"limits", &Bench::limits}, {"matvec", &Bench::matvec}, {"decode", &Bench::decode}, {"sampling", &Bench::sampling}, {"products", &Bench::products},
                  {"prefill", &Bench::prefill}, {"attention", &Bench::attention}, {"policy", &Bench::policy}};
 
 int run(int argc, char** argv) {
@@ -619,7 +662,7 @@ int run(int argc, char** argv) {
   const bool tiny = has("tiny");
   for (int i = 1; i < argc; ++i)
     if (std::strcmp(argv[i], "tiny") != 0 && std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return std::strcmp(argv[i], s.name) == 0; })) {
-      std::fprintf(stderr, "usage: bench_gpu [tiny] [limits] [matvec] [decode] [products] [prefill] [attention] [policy]\n");
+      std::fprintf(stderr, "usage: bench_gpu [tiny] [limits] [matvec] [decode] [sampling] [products] [prefill] [attention] [policy]\n");
       return 2;
     }
   for (int i = 0; i < argc; ++i) std::printf("%s%s", i ? " " : "", i ? argv[i] : "bench_gpu");

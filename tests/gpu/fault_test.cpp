@@ -37,7 +37,7 @@ class GpuFaults : public ::testing::Test {
     return n;
   }
 
-  // From a runtime to tokens, a fork and a prompt more, compressed or not; the first status that is not ok.
+  // From a runtime to tokens, a fork and a prompt more, and an answer, compressed or not; the first status that is not ok.
   static Status use(const std::string& path, const char* policy, std::vector<float>* logits) {
     ORRERY_ASSIGN(auto runtime, engine::Runtime::create(on_cuda()));
     ORRERY_ASSIGN(auto model, engine::LanguageModel::open(runtime, path, {}));
@@ -59,6 +59,16 @@ class GpuFaults : public ::testing::Test {
     ORRERY_ASSIGN(auto fork, session->fork());
     ORRERY_TRY(fork->prefill(random_tokens(*model, 5, 3), nullptr, nullptr));
     *logits = as_vector(fork->logits());
+    return answer(session.get(), logits);
+  }
+  // Tokens of which little is fetched, and then the last one's logits.
+  static Status answer(Session* session, std::vector<float>* logits) {
+    engine::GenerateOptions options;
+    options.max_tokens = 2, options.ignore_end = true;
+    ORRERY_ASSIGN(auto generation, engine::Generation::proceed(session, as_vector(session->tokens()), options));
+    for (engine::Event event; event.type != engine::EventType::done;) ORRERY_TRY(generation->next(&event));
+    ORRERY_TRY(session->fetch_logits());
+    logits->insert(logits->end(), session->logits().begin(), session->logits().end());
     return ok_status();
   }
 
