@@ -207,6 +207,7 @@ class CpuBackend final : public Backend {
 
   int64_t matmul_items(const Product& p, int64_t rows, int64_t out_step, int64_t row_step) const;
   void keep_queries(int32_t layer, const float* q, const AttendShape& shape);
+  int32_t heads_together(int32_t n_kv, int64_t n_splits) const;
   void attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape);
   void attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape);
 
@@ -552,6 +553,12 @@ void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const
 
 // Items: row x KV head x split; then the splits of each query head are merged, in order. A head's mean is its last split, a token alone:
 // its sums times as many as it stands for are what so many alike would have come to.
+int32_t CpuBackend::heads_together(int32_t n_kv, int64_t n_splits) const {
+  int32_t n = std::min(n_kv, kDecodeHeads);
+  while (n > 1 && n_splits * div_up(n_kv, n) < 4 * pool_->n_threads()) n /= 2;
+  return n;
+}
+
 void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape) {
   const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
   const int64_t floats = partial_floats(dim);
@@ -573,11 +580,13 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   };
   for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
     const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
+    // KV heads of a task: side by side in pages they are read in one stretch, where enough tasks are left.
+    const int32_t together = step_.heads.empty() ? heads_together(n_kv, rows * splits_of(wave, 0).count) : 1;
     // Of a row, at most: heads of one row may have very different numbers of splits.
     int64_t row_items = 0, most = 0;
     for (int64_t r = 0; r < rows; ++r) {
       int64_t n = 0;
-      for (int32_t head = 0; head < n_kv; ++head) {
+      for (int32_t head = 0; head < n_kv; head += together) {
         const int64_t count = splits_of(wave + r, head).count;
         n += count, most = std::max(most, count);
       }
@@ -594,7 +603,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       Splits splits = splits_of(wave + i.row, 0);
       while (i.split >= splits.count) {
         i.split -= splits.count;
-        if (++i.head == n_kv) return i;
+        if ((i.head += together) >= n_kv) return i;
         splits = splits_of(wave + i.row, static_cast<int32_t>(i.head));
       }
       const int32_t head = static_cast<int32_t>(i.head);
@@ -620,6 +629,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const int64_t ahead = item + pool_->n_threads();
       const Item then = ahead < n_items ? item_of(ahead) : Item{};
       const DecodeTask task{i.kv,
+                            std::min(together, n_kv - static_cast<int32_t>(i.head)),
                             q + (wave + i.row) * shape.q_stride + i.head * group * dim,
                             group,
                             i.first_key,

@@ -99,16 +99,18 @@ static inline WeightRows weight_rows(const LeftWeights& left, int32_t n_queries)
 }
 
 // A generated token's queries against the keys at positions [first_key, last_key), all visible to it.
+constexpr int32_t kDecodeHeads = 8;
 struct DecodeTask {
-  KvHead kv;
-  const float* q;     // (n_queries, head_dim)
-  int32_t n_queries;  // of the KV head's group
+  KvHead kv;          // the first one of
+  int32_t n_heads;    // KV heads that lie side by side in pages, at most kDecodeHeads
+  const float* q;     // (n_heads, n_queries, head_dim)
+  int32_t n_queries;  // of a KV head's group
   int64_t first_key, last_key;
   const std::byte* next;  // the tile that this thread probably needs after these, or null: a hint to the caches
   float scale;
-  float* partials;  // (n_queries) partials, partial_stride floats apart
+  float* partials;  // (n_heads, n_queries) partials, partial_stride floats apart
   int64_t partial_stride;
-  WeightRows left;  // where wanted, first_key is at the start of a tile: keys' weights at [key], tiles' things at [tile]
+  WeightRows left;  // where wanted, of a single head; first_key is at the start of a tile: keys' weights at [key], tiles' things at [tile]
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 

@@ -58,15 +58,7 @@ void add_keys(const float* q, float scale, const float* keys, const float* value
 
 float inverse_or_zero(float l) { return l == 0 ? 0.0f : 1.0f / l; }
 
-}  // namespace
-
-// keys, values (kPageTokens, head_dim); prefill's running m and l (kQueryTile each) and o (kQueryTile,
-// head_dim); or, of weights and digests, three keys.
-int64_t plain_attend_scratch_bytes(int32_t head_dim) {
-  return static_cast<int64_t>(sizeof(float)) * (2 * kPageTokens * head_dim + kQueryTile * (2 + head_dim));
-}
-
-void plain_attend_decode(const DecodeTask& t) {
+void decode_head(const DecodeTask& t) {
   float* keys = reinterpret_cast<float*>(t.scratch);
   float* values = keys + kPageTokens * t.kv.head_dim;
   for (int32_t h = 0; h < t.n_queries; ++h) {
@@ -91,6 +83,24 @@ void plain_attend_decode(const DecodeTask& t) {
       plain_weigh_tile(row, last - first, row, t.left.units + tile, t.left.sums + tile);
     }
     first = last;
+  }
+}
+
+}  // namespace
+
+// keys, values (kPageTokens, head_dim); prefill's running m and l (kQueryTile each) and o (kQueryTile,
+// head_dim); or, of weights and digests, three keys.
+int64_t plain_attend_scratch_bytes(int32_t head_dim) {
+  return static_cast<int64_t>(sizeof(float)) * (2 * kPageTokens * head_dim + kQueryTile * (2 + head_dim));
+}
+
+void plain_attend_decode(const DecodeTask& t) {
+  for (int32_t h = 0; h < t.n_heads; ++h) {
+    DecodeTask head = t;
+    head.kv.offset += static_cast<uint64_t>(h) * kPageTokens * token_bytes(t.kv);
+    head.q += int64_t{h} * t.n_queries * t.kv.head_dim;
+    head.partials += int64_t{h} * t.n_queries * t.partial_stride;
+    decode_head(head);
   }
 }
 
