@@ -204,14 +204,28 @@ struct ProjectTask {    // out[t][j] = keys[t] * basis[j]
   const std::byte* basis;  // (rank, width) halves
   float* out;           // (n_keys, rank)
 };
+constexpr int kRebuilt = 48;   // keys of one task
 struct RebuildTask {    // out[t] (+)= sum over j of rows[t][j] basis[j]
-  const float* rows;    // (n_keys, rank), row_stride apart
-  int64_t row_stride;
-  int32_t n_keys, rank;
+  const std::byte* const* rows;   // (n_keys) of (rank) halves
+  int32_t n_keys, rank; // at most kRebuilt keys
+  float* floats;        // scratch for rows, (n_keys, rank in whole vectors of 16)
   const float* basis;   // (rank, width)
   int64_t width;        // a multiple of 16
   float* out;           // (n_keys, width)
   bool add;
+};
+struct TurnTask {       // to[t] = keys[t] behind RoPE, as tokens keep K, and values[t] behind it
+  float* keys;          // (n_keys, width); what is left in them is anything
+  int64_t width;        // a multiple of 16
+  int32_t n_keys, head_dim;
+  const int32_t* positions;            // (n_keys)
+  const float *page_turns, *turns;     // LowRankKeys'
+  int32_t n_rot;
+  bool interleaved;
+  float* table;         // (n_rot) scratch
+  KvType type;
+  std::byte* const* to; // (n_keys)
+  const std::byte* const* values;      // (n_keys) V as it is kept; null, or a null: it stays as it is
 };
 
 struct Kernels {
@@ -260,6 +274,7 @@ struct Kernels {
   void (*add_gram)(const GramTask& task);
   void (*project_keys)(const ProjectTask& task);
   void (*rebuild_keys)(const RebuildTask& task);
+  void (*turn_keys)(const TurnTask& task);
 };
 
 extern const Kernels kPlainKernels;

@@ -1,5 +1,6 @@
 // The plain path: every kernel in portable C++, short enough to be checked by reading.  It is what the others
 // are tested against, and what runs where none of them can.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -150,6 +151,22 @@ void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
   store_kv(kv_tensor_type(type), x, n, out);
 }
 
+void plain_turn_keys(const TurnTask& t) {
+  const int32_t half = t.n_rot / 2;
+  for (int32_t k = 0; k < t.n_keys; ++k) {
+    const float* page = t.page_turns + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
+    const float* turn = t.turns + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    for (int32_t i = 0; i < half; ++i) {
+      t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
+      t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];
+    }
+    rope(t.keys + k * t.width, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
+    store_kv_vector(t.type, t.keys + k * t.width, t.head_dim, t.to[k]);
+    const uint64_t bytes = KvFormat{t.type, 1, 1, t.head_dim}.vector_bytes();
+    if (t.values && t.values[k]) std::copy_n(t.values[k], bytes, t.to[k] + bytes);
+  }
+}
+
 }  // namespace
 
 const Kernels kPlainKernels = {
@@ -182,6 +199,7 @@ const Kernels kPlainKernels = {
     plain_add_gram,
     plain_project_keys,
     plain_rebuild_keys,
+    plain_turn_keys,
 };
 
 }  // namespace orrery::cpu

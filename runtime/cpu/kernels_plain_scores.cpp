@@ -152,7 +152,7 @@ void plain_rebuild_keys(const RebuildTask& t) {
   for (int64_t k = 0; k < t.n_keys; ++k)
     for (int64_t i = 0; i < t.width; ++i) {
       float sum = t.add ? t.out[k * t.width + i] : 0.0f;
-      for (int64_t j = 0; j < t.rank; ++j) sum += t.rows[k * t.row_stride + j] * t.basis[j * t.width + i];
+      for (int64_t j = 0; j < t.rank; ++j) sum += half_to_float(reinterpret_cast<const uint16_t*>(t.rows[k])[j]) * t.basis[j * t.width + i];
       t.out[k * t.width + i] = sum;
     }
 }

@@ -10,7 +10,9 @@ namespace orrery::cpu {
 namespace {
 
 constexpr int32_t kTokensPerItem = 8;
-constexpr int32_t kRebuilt = 48, kRankAtOnce = 64;   // tokens whose keys are rebuilt together, so many of the basis' rows at a time
+// Of the basis' rows keys are rebuilt by so many at once: as floats the usual ones stay in the second-level cache.
+constexpr int32_t kRankAtOnce = 160;
+constexpr int64_t kRunsPerItem = 1024;   // at most: the basis becomes floats for each item
 
 // How RoPE turns position p, or turns it back: cosines and sines, (n_rot / 2) each, at `table`. Angles in double, as prepare_rope()'s.
 void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
@@ -20,19 +22,6 @@ void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
     const float cosine = static_cast<float>(std::cos(angle)), sine = static_cast<float>(std::sin(angle));
     table[i] = back ? cosine / spec.magnitude : cosine * spec.magnitude;
     table[half + i] = back ? -sine / spec.magnitude : sine * spec.magnitude;
-  }
-}
-
-// How RoPE turns position p, made of how it turns the page's first one and the first page's, if these are there: each value is rounded
-// once more, in its last place.
-void find_turn(const LowRankKeys& keys, int32_t p, float* table) {
-  if (!keys.turns) return fill_table(keys.rope, p, false, table);
-  const int32_t n = keys.rope.n_rot, half = n / 2;
-  const auto* page = reinterpret_cast<const float*>(keys.page_turns.address) + int64_t{p / kPageTokens} * n;
-  const auto* in_page = reinterpret_cast<const float*>(keys.turns.address) + int64_t{p % kPageTokens} * n;
-  for (int32_t i = 0; i < half; ++i) {
-    table[i] = page[i] * in_page[i] - page[half + i] * in_page[half + i];
-    table[half + i] = page[half + i] * in_page[i] + page[i] * in_page[half + i];
   }
 }
 
@@ -126,68 +115,115 @@ void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_he
   });
 }
 
-// Tokens of a few runs, kRebuilt at a time, so that products fill the multipliers and a part of the basis, as floats, serves many.
-void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {
-  const int32_t dim = keys.kv.head_dim, padded = (dim + 15) / 16 * 16;
-  const KvFormat slots{slot_type, 1, 1, dim};
-  const auto* basis = reinterpret_cast<const std::byte*>(keys.basis.address) + 2 * int64_t{kv_head} * dim;
-  const auto n_runs = static_cast<int64_t>(runs.size()), per_item = std::clamp<int64_t>(n_runs / (8 * work.pool->n_threads()), 1, kRebuilt);
-  work.pool->run(div_up(n_runs, per_item), [&](int64_t item, int32_t thread) {
-    float* table = reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
-    float *part = table + padded, *rows = part + int64_t{kRankAtOnce} * padded, *rebuilt = rows + kRebuilt * kRankAtOnce;
-    int32_t in_part = -1;   // the first of the basis' rows that lie there
-    const auto load_part = [&](int32_t first, int32_t n) {
-      for (int32_t j = 0; j < n && in_part != first; ++j) {
-        float* row = part + int64_t{j} * padded;
-        work.kernels.load_kv(KvType::f16, basis + 2 * (first + j) * keys.width(), dim, row);
-        std::fill(row + dim, row + padded, 0.0f);
-      }
-      in_part = first;
-    };
-    struct {
-      int32_t position;
-      std::byte* slot;
-      const std::byte* value;
-    } tokens[kRebuilt];
-    int32_t n_tokens = 0;
-    const auto rebuild = [&] {
-      for (int32_t first = 0; first < keys.rank; first += kRankAtOnce) {
-        const int32_t n = std::min(kRankAtOnce, keys.rank - first);
-        load_part(first, n);
-        for (int32_t t = 0; t < n_tokens; ++t)
-          work.kernels.load_kv(KvType::f16, row_of(keys, tokens[t].position) + 2 * first, n, rows + t * kRankAtOnce);
-        work.kernels.rebuild_keys({rows, kRankAtOnce, n_tokens, n, part, padded, rebuilt, first > 0});
-      }
-      for (int32_t t = 0; t < n_tokens; ++t) {
-        float* key = rebuilt + int64_t{t} * padded;
-        find_turn(keys, tokens[t].position, table);
-        work.kernels.rope(key, table, table + keys.rope.n_rot / 2, keys.rope.n_rot, keys.rope.interleaved, 1, dim);
-        work.kernels.store_kv(slot_type, key, dim, tokens[t].slot);
-        if (!tokens[t].value) continue;
-        if (slot_type == keys.kv.type) {
-          std::copy_n(tokens[t].value, keys.kv.vector_bytes(), tokens[t].slot + slots.vector_bytes());
-        } else {
-          work.kernels.load_kv(keys.kv.type, tokens[t].value, dim, key);
-          work.kernels.store_kv(slot_type, key, dim, tokens[t].slot + slots.vector_bytes());
-        }
-      }
-      n_tokens = 0;
-    };
-    for (int64_t r = item * per_item; r < std::min(n_runs, (item + 1) * per_item); ++r) {
-      const RebuiltRun& run = runs[static_cast<size_t>(r)];
-      auto* slot = reinterpret_cast<std::byte*>(run.to.address);
-      const auto* value = reinterpret_cast<const std::byte*>(run.values.address);
-      for (int32_t t = 0; t < run.count; ++t, slot += slots.token_bytes()) {
-        // What it is made of lies anywhere: it comes while those before it are rebuilt.
-        const std::byte* row = row_of(keys, run.position + t);
-        for (int32_t b = 0; b < 2 * keys.rank; b += 64) __builtin_prefetch(row + b, 0, 2);
-        if (value) __builtin_prefetch(value), __builtin_prefetch(value + keys.kv.vector_bytes() - 1);
-        tokens[n_tokens++] = {run.position + t, slot, value};
-        if (value) value += keys.kv.vector_bytes();
-        if (n_tokens == kRebuilt) rebuild();
-      }
+namespace {
+
+// Rebuilds keys on one thread. What a token is made of, and where it goes, lies anywhere in memory: tokens go through in small groups, and
+// while one is multiplied what a later one needs is on its way.
+class Rebuilder {
+ public:
+  Rebuilder(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, const LowRankWork& work, int32_t thread)
+      : keys_(keys), work_(work), slots_{slot_type, 1, 1, keys.kv.head_dim}, padded_((keys.kv.head_dim + 15) / 16 * 16),
+        n_parts_(div_up(keys.rank, kRankAtOnce)), of_part_(div_up(keys.rank, n_parts_)), of_group_(n_parts_ == 1 ? kGroup : kRebuilt),
+        basis_(reinterpret_cast<const std::byte*>(keys.basis.address) + 2 * int64_t{kv_head} * keys.kv.head_dim),
+        table_(reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes)),
+        part_(table_ + padded_), rows_(part_ + int64_t{kRankAtOnce} * padded_), rebuilt_(rows_ + kRebuilt * kRankAtOnce) {}
+
+  void add(const RebuiltRun& run) {
+    auto* slot = reinterpret_cast<std::byte*>(run.to.address);
+    const auto* value = reinterpret_cast<const std::byte*>(run.values.address);
+    for (int32_t p = run.position; p < run.position + run.count; ++p, slot += slots_.token_bytes()) {
+      positions_[n_] = p, to_[n_] = slot, values_[n_] = value;
+      if (value) value += keys_.kv.vector_bytes();
+      if (++n_ == kListed) flush();
     }
-    if (n_tokens > 0) rebuild();
+  }
+  void flush() {
+    for (int32_t t = 0; t < std::min(kAhead, n_); ++t) prefetch(t);
+    for (int32_t first = 0; first < n_; first += of_group_) {
+      const int32_t n = std::min(of_group_, n_ - first);
+      for (int32_t t = first + kAhead; t < std::min(first + kAhead + n, n_); ++t) prefetch(t);
+      for (int32_t part = 0; part < n_parts_; ++part) multiply(first, n, part * of_part_, std::min(of_part_, keys_.rank - part * of_part_));
+      store(first, n);
+    }
+    n_ = 0;
+  }
+
+ private:
+  static constexpr int32_t kGroup = 6, kAhead = 24, kListed = 480;   // tokens; the first is what products take at once
+  void prefetch(int32_t t) const {
+    const auto lines = [](const std::byte* at, int64_t bytes) {
+      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(at + b, 0, 2);
+      __builtin_prefetch(at + bytes - 1, 0, 2);
+    };
+    lines(row_of(keys_, positions_[t]), 2 * int64_t{keys_.rank});
+    lines(to_[t], static_cast<int64_t>(values_[t] ? slots_.token_bytes() : slots_.vector_bytes()));
+    if (values_[t]) lines(values_[t], static_cast<int64_t>(keys_.kv.vector_bytes()));
+  }
+  // n tokens from first_token on, by n_rows of the basis' rows from first_row on.
+  void multiply(int32_t first_token, int32_t n, int32_t first_row, int32_t n_rows) {
+    const int32_t dim = keys_.kv.head_dim;
+    for (int32_t j = 0; j < n_rows && in_part_ != first_row; ++j) {
+      float* row = part_ + int64_t{j} * padded_;
+      work_.kernels.load_kv(KvType::f16, basis_ + 2 * (first_row + j) * keys_.width(), dim, row);
+      std::fill(row + dim, row + padded_, 0.0f);
+    }
+    in_part_ = first_row;
+    const std::byte* rows[kRebuilt];
+    for (int32_t t = 0; t < n; ++t) rows[t] = row_of(keys_, positions_[first_token + t]) + 2 * first_row;
+    work_.kernels.rebuild_keys({rows, n, n_rows, rows_, part_, padded_, rebuilt_, first_row > 0});
+  }
+  // What has been rebuilt, turned, and V beside it.
+  void store(int32_t first, int32_t n) {
+    const RopeSpec& rope = keys_.rope;
+    const int32_t dim = keys_.kv.head_dim;
+    const bool as_it_is = slots_.type == keys_.kv.type;
+    if (keys_.turns) {
+      const auto floats = [](Ptr<const float> p) { return reinterpret_cast<const float*>(static_cast<uintptr_t>(p.address)); };
+      work_.kernels.turn_keys({rebuilt_, padded_, n, dim, positions_ + first, floats(keys_.page_turns), floats(keys_.turns), rope.n_rot,
+                               rope.interleaved, table_, slots_.type, to_ + first, as_it_is ? values_ + first : nullptr});
+      if (as_it_is) return;
+    }
+    for (int32_t t = 0; t < n; ++t) {
+      std::byte* to = to_[first + t];
+      if (!keys_.turns) {
+        float* key = rebuilt_ + int64_t{t} * padded_;
+        fill_table(rope, positions_[first + t], false, table_);
+        work_.kernels.rope(key, table_, table_ + rope.n_rot / 2, rope.n_rot, rope.interleaved, 1, dim);
+        work_.kernels.store_kv(slots_.type, key, dim, to);
+      }
+      if (values_[first + t]) store_value(values_[first + t], to + slots_.vector_bytes());
+    }
+  }
+  void store_value(const std::byte* value, std::byte* to) {
+    if (slots_.type == keys_.kv.type) {
+      std::copy_n(value, keys_.kv.vector_bytes(), to);
+      return;
+    }
+    work_.kernels.load_kv(keys_.kv.type, value, keys_.kv.head_dim, table_);
+    work_.kernels.store_kv(slots_.type, table_, keys_.kv.head_dim, to);
+  }
+
+  const LowRankKeys& keys_;
+  const LowRankWork& work_;
+  const KvFormat slots_;
+  const int64_t padded_;
+  const int32_t n_parts_, of_part_, of_group_;   // of the basis; of tokens: many, where a part of the basis has to make room for the next
+  const std::byte* basis_;
+  float *table_, *part_, *rows_, *rebuilt_;      // (padded), (kRankAtOnce, padded), (kRebuilt, kRankAtOnce), (kRebuilt, padded)
+  int32_t in_part_ = -1;                         // the first of the basis' rows that lie in part_
+  int32_t n_ = 0, positions_[kListed];
+  std::byte* to_[kListed];
+  const std::byte* values_[kListed];
+};
+
+}  // namespace
+
+void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {
+  const auto n_runs = static_cast<int64_t>(runs.size()), per_item = std::clamp<int64_t>(n_runs / (8 * work.pool->n_threads()), 1, kRunsPerItem);
+  work.pool->run(div_up(n_runs, per_item), [&](int64_t item, int32_t thread) {
+    Rebuilder rebuilder(keys, kv_head, slot_type, work, thread);
+    for (int64_t r = item * per_item; r < std::min(n_runs, (item + 1) * per_item); ++r) rebuilder.add(runs[static_cast<size_t>(r)]);
+    rebuilder.flush();
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/cpu/simd_gemm.h"
+#include "runtime/cpu/simd_rows.h"
 
 namespace orrery::cpu {
 namespace {
@@ -54,12 +55,71 @@ void project_keys(const ProjectTask& t) {
 }
 
 void rebuild_keys(const RebuildTask& t) {
-  const int n_vectors = static_cast<int>(t.width / V::kLanes);
+  const int n_vectors = static_cast<int>(t.width / V::kLanes), left = t.rank % V::kLanes, whole = t.rank - left;
+  const int64_t stride = (t.rank + 15) / 16 * 16;
+  for (int32_t k = 0; k < t.n_keys; ++k) {
+    float* row = t.floats + k * stride;
+    for (int i = 0; i < whole; i += V::kLanes) V::store(row + i, V::load_half(t.rows[k] + 2 * i));
+    if (left > 0) V::store(row + whole, V::load_half_part(t.rows[k] + 2 * whole, left));
+  }
   const auto run = [&](const auto& product) { product.run(t.n_keys, n_vectors); };
   if (t.add)
-    run(Gemm<Start::keep>{t.rows, t.row_stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+    run(Gemm<Start::keep>{t.floats, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
   else
-    run(Gemm<Start::zero>{t.rows, t.row_stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+    run(Gemm<Start::zero>{t.floats, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+}
+
+// How RoPE turns a position is made of how it turns its page's first one and the place in the page: each value is rounded once more, in
+// its last place. A vector of pairs, from the i-th on.
+struct Turn {
+  V::F cosines, sines;
+  Turn(const float* page, const float* turn, int32_t half, int32_t i) {
+    const V::F pc = V::load(page + i), ps = V::load(page + half + i), tc = V::load(turn + i), ts = V::load(turn + half + i);
+    cosines = V::sub(V::mul(pc, tc), V::mul(ps, ts));
+    sines = V::add(V::mul(ps, tc), V::mul(pc, ts));
+  }
+};
+
+// Halves whose pairs lie n_rot / 2 apart, as nearly all models' do, are turned on their way from the products to their slots.
+void turn_keys(const TurnTask& t) {
+  const int32_t half = t.n_rot / 2;
+  const bool whole = half % V::kLanes == 0;
+  const bool at_once = whole && !t.interleaved && t.type == KvType::f16 && t.head_dim % V::kLanes == 0;
+  for (int32_t k = 0; k < t.n_keys; ++k) {
+    const float* page = t.page_turns + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
+    const float* turn = t.turns + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    float* key = t.keys + k * t.width;
+    if (at_once) {
+      std::byte* to = t.to[k];
+      for (int32_t i = 0; i < half; i += V::kLanes) {
+        const Turn by(page, turn, half, i);
+        const V::F a = V::load(key + i), b = V::load(key + half + i);
+        V::store_half(to + 2 * i, V::sub(V::mul(a, by.cosines), V::mul(b, by.sines)));
+        V::store_half(to + 2 * (half + i), V::add(V::mul(a, by.sines), V::mul(b, by.cosines)));
+      }
+      for (int32_t i = t.n_rot; i < t.head_dim; i += V::kLanes) V::store_half(to + 2 * i, V::load(key + i));
+      if (t.values && t.values[k]) {   // halves of twice as many lanes are one vector of floats
+        const auto* from = reinterpret_cast<const float*>(t.values[k]);
+        auto* behind = reinterpret_cast<float*>(to + 2 * t.head_dim);
+        int32_t i = 0;
+        for (; i + V::kLanes <= t.head_dim / 2; i += V::kLanes) V::store(behind + i, V::load(from + i));
+        if (2 * i < t.head_dim) V::store_part(behind + i, V::load_part(from + i, t.head_dim / 2 - i), t.head_dim / 2 - i);
+      }
+      continue;
+    }
+    for (int32_t i = 0; i < (whole ? half : 0); i += V::kLanes) {
+      const Turn by(page, turn, half, i);
+      V::store(t.table + i, by.cosines), V::store(t.table + half + i, by.sines);
+    }
+    for (int32_t i = whole ? half : 0; i < half; ++i) {
+      t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
+      t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];
+    }
+    rope(key, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
+    store_kv_vector(t.type, key, t.head_dim, t.to[k]);
+    const uint64_t bytes = KvFormat{t.type, 1, 1, t.head_dim}.vector_bytes();
+    if (t.values && t.values[k]) __builtin_memcpy(t.to[k] + bytes, t.values[k], bytes);
+  }
 }
 
 }  // namespace

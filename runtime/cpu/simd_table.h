@@ -37,6 +37,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       add_gram,
       project_keys,
       rebuild_keys,
+      turn_keys,
   };
 }
 

@@ -1,13 +1,15 @@
 // What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
 // [SECTION...] [TYPE...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines
-// where others work too. Sections: pool, decode, prefill, attend, top_keys; types as files name them (Q4_0); all of them
+// where others work too. Sections: pool, decode, prefill, attend, top_keys, rebuild; types as files name them (Q4_0); all of them
 // if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
 // memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4 MB;
 // prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both
 // measured by the same threads in the same run; a prompt's attention, of chunks of 256 rows at the end of 8K and of 32K,
-// likewise. top_keys in keys of 32K of eight heads that five queries of four heads are done with, and these keys' bytes. Each
+// likewise. top_keys in keys of 32K of eight heads that five queries of four heads are done with, and these keys' bytes. rebuild in F16
+// keys of every tenth chunk of 8 tokens of 32K, head by head, that come of low-rank ones with V beside them: their products against the
+// floats' rate, and the bytes that are read and written. Each
 // figure is the median of the passes that fit into a fifth of a second or so; matrices are larger than the caches, but for the
 // one of 4 MB.
 #include <time.h>
@@ -214,6 +216,39 @@ struct Bench {
     const TopKeysShape shape{{format, n_heads, 0.125f, {pointer(ring.data()), n_queries}}, {false, KeyScoring::Pooling::avg, 5}};
     return seconds(clock, [&] { backend.top_keys(jobs, shape); });
   }
+
+  // Keys and values of some chunks, as a step of ShadowKV's fetches them.
+  double rebuild(const KvFormat& format, int32_t rank, int32_t n_tokens, Span<const int32_t> chunks, int32_t chunk) {
+    LowRankKeys keys;
+    keys.kv = format, keys.rank = rank;
+    const auto halves = [](uint64_t n, uint64_t seed) {
+      os::Region memory = region(2 * n);
+      fill_random_blocks(TensorType::f16, memory.data(), n, seed, 1.0f);
+      return memory;
+    };
+    const auto n_rank = static_cast<uint64_t>(rank), n_pages_bytes = static_cast<uint64_t>(n_tokens / kPageTokens) * format.page_bytes();
+    const os::Region rows = halves(static_cast<uint64_t>(n_tokens) * n_rank, 1), basis = halves(static_cast<uint64_t>(keys.width()) * n_rank, 2);
+    const os::Region pages = halves(n_pages_bytes / 2, 3), slots = region(n_pages_bytes);
+    const std::vector<float> frequencies(static_cast<size_t>(format.head_dim / 2), 0.01f);
+    keys.rope = {false, format.head_dim, frequencies.data(), 1.0f};
+    keys.rows = pointer(rows.data()), keys.basis = pointer(basis.data());
+    const int32_t n_pages = n_tokens / kPageTokens;
+    const std::vector<float> turns(static_cast<size_t>((n_pages + kPageTokens) * format.head_dim), 0.7f);
+    keys.page_turns = pointer(turns.data()), keys.turns = keys.page_turns + static_cast<uint64_t>(n_pages * format.head_dim);
+    std::vector<std::vector<RebuiltRun>> runs(static_cast<size_t>(format.n_kv_heads));
+    for (size_t head = 0; head < runs.size(); ++head) {
+      std::byte* slot = slots.data() + head * (slots.size() / runs.size());
+      for (const int32_t first : chunks)
+        for (int32_t p = first * chunk; p < (first + 1) * chunk; ++p, slot += format.token_bytes()) {
+          const std::byte* token = pages.data() + static_cast<uint64_t>(p / kPageTokens) * format.page_bytes() + head * format.head_bytes() +
+                                   static_cast<uint64_t>(p % kPageTokens) * format.token_bytes();
+          runs[head].push_back({p, 1, pointer(slot), pointer(token + format.vector_bytes())});
+        }
+    }
+    return seconds(clock, [&] {
+      for (size_t head = 0; head < runs.size(); ++head) backend.rebuild_keys(keys, static_cast<int32_t>(head), format.type, runs[head]);
+    });
+  }
 };
 
 void bench_decode(Bench& bench) {
@@ -311,6 +346,28 @@ void bench_top_keys(Bench& bench) {
   }
 }
 
+void bench_rebuild(Bench& bench) {
+  if (!bench.wants("F16")) return;
+  const double peak = peak_rate(bench.clock, bench.backend.info().path, peak::Kind::floats) * 1e-9, bandwidth = read_bandwidth(bench.clock);
+  std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
+  std::printf("%-8s %8s %6s %12s %10s %10s %12s %9s\n", "rebuild", "head_dim", "rank", "Mkeys/s", "GFLOP/s", "of peak", "moved GB/s", "of read");
+  constexpr int32_t kTokens = 32768, kChunk = 8, kHeads = 8;
+  std::vector<int32_t> chunks;
+  Random random(4);
+  for (int32_t c = 0; c < kTokens / kChunk; ++c)
+    if (random.below(10) == 0) chunks.push_back(c);
+  for (const int32_t head_dim : {64, 128})
+    for (const int32_t rank : {80, 160}) {
+      const KvFormat format{KvType::f16, 1, kHeads, head_dim};
+      const double s = bench.rebuild(format, rank, kTokens, chunks, kChunk), n = static_cast<double>(chunks.size()) * kChunk * kHeads;
+      // Rows and V are read, tokens written, which reads them too.
+      const double moved = n * static_cast<double>(2 * rank + 2 * head_dim + 8 * head_dim) * 1e-9 / s, flops = n * 2 * rank * head_dim * 1e-9 / s;
+      std::printf("%-8s %8d %6d %12.1f %10.0f", "F16", head_dim, rank, n * 1e-6 / s, flops);
+      if (peak > 0) std::printf(" %9.0f%%", 100 * flops / peak);
+      std::printf(" %12.1f %8.0f%%\n", moved, 100 * moved / bandwidth);
+    }
+}
+
 // What a parallel operation costs beside its work: every thread takes one item and waits there for the others, so that
 // it lasts until the last one has come; inside a burst, where threads wait awake, and behind a pause in which they went
 // to sleep. The wall clock's time.
@@ -352,7 +409,8 @@ constexpr struct {
   const char* name;
   void (*run)(Bench&);
 } kSections[] = {
-    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"attend", bench_attend}, {"top_keys", bench_top_keys}};
+    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"attend", bench_attend}, {"top_keys", bench_top_keys},
+    {"rebuild", bench_rebuild}};
 
 int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& words) {
   std::vector<std::string> only, types;
@@ -360,7 +418,7 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::ve
     const bool is_type = type_traits_by_name(word) != nullptr;
     if (!is_type &&
         std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
-      std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, attend, top_keys\n", word.c_str());
+      std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, attend, top_keys, rebuild\n", word.c_str());
       return 1;
     }
     (is_type ? types : only).push_back(word);
