@@ -330,7 +330,7 @@ typedef struct orrery_session orrery_session;
                     with pool max, width 15, heads adaptive, safeguard protect, and a tail of a sixteenth of what a head may hold
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
-                    CAKE); the names are defaults of what can be combined: score (mean, variance), pool (none, avg,
+                    CAKE); the names are defaults of what can be combined: score (mean, variance, each), pool (none, avg,
                     max), width, layers (uniform, pyramid, preference), heads (uniform, adaptive); window 32, safeguard
                     floor (or protect), alpha .2, beta 20, tau_1 1, tau_2 1, gamma 200, first_layers 0 (exempt), tail 0
      "freekv"       pages that come and go with the query, one step behind, by digests of all pages that stay on the device and

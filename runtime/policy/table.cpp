@@ -66,7 +66,7 @@ constexpr auto kRazorOptions = static_options("(.15, or half the budget)", "4", 
 // Of the methods of window.cpp: their own choices, and what they have in common.
 constexpr std::array<OptionRow, 14> window_options(const char* score, const char* pool, const char* width, const char* layers,
                                                    const char* heads, const char* safeguard = "floor", OptionRow tail = kTail) {
-  return {{{"score", score, "of the window's weights: mean, or CAKE's mean + gamma variance (variance)"},
+  return {{{"score", score, "of the window's weights: mean, CAKE's mean + gamma variance (variance), or Ada-KV's algorithm 2 (each)"},
            {"pool", pool, "over neighbouring keys: none, avg or max"},
            {"width", width, "of the pooling; odd"},
            {"layers", layers, "the budget over layers: uniform, pyramid or preference (CAKE)"},
@@ -176,7 +176,8 @@ const PolicyRow kRows[] = {
      "- Algorithm 2, line 8 prints the two parts of the safeguard the wrong way round: alpha, .2, is the floor. safeguard=protect is\n"
      "  kvpress's instead: each head's best int(alpha n) tokens come first, n counting the window, and so often protecting nothing.\n"
      "- The code's rounding misses the total; here it is exact, by largest remainder.\n"
-     "- Scores are the code's (scaled, the window inside the softmax, pooled behind the means), not those of algorithm 2.\n"},
+     "- Scores are the code's (scaled, the window inside the softmax, pooled behind the means). Those of algorithm 2 are score=each: unscaled\n"
+     "  products with the keys before the window, softmax and maximum query by query, then the mean.\n"},
     {"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:2407.11550", "mean of the last 32 queries and the group, max pool 7",
      "layers on a falling line; heads of a layer by the best scores of all", kBestAndWindow, kOnce, kWindowQueries, kSelection,
      all(kAdaPyramidOptions), "As adakv, with the layers' parts of pyramidkv.\n"},

@@ -2,7 +2,8 @@
 // Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and auto, which at small budgets keeps as much as anything that we have measured, or more.  They differ in three places, which are options of all of them; a
 // method's name stands for its own choices (kMethods), and any of them can be had with any other:
 //   score     the last `window` queries' softmax over all that each sees; the mean over them, and the group (mean), or CAKE's mean +
-//             gamma variance (variance), smoothed over neighbouring keys (pool, width)
+//             gamma variance (variance), smoothed over neighbouring keys (pool, width); or each query's own softmax, as in Ada-KV's
+//             algorithm 2 (each)
 //   allocate  over layers evenly (uniform), on a falling line (pyramid), by entropy and variance (preference); over a layer's heads
 //             evenly (uniform), or by the best scores of all of them, with a safeguard (adaptive)
 //   keep      each head its best tokens before the window, the window, and every generated token
@@ -11,7 +12,8 @@
 // Where the papers and their codes disagree or are silent:
 //   - One choice for each KV head, by its group's mean (SnapKV's code chooses for each query head, on repeated KV).
 //   - Scores are the codes': scaled products, the softmax runs over the window's keys as well, whose columns are then dropped; pooling
-//     behind the means (Ada-KV's algorithm 2: unscaled, over outside keys alone, each query pooled by itself).
+//     behind the means. score=each is Ada-KV's algorithm 2: unscaled products, a softmax over the keys before the window alone, each row
+//     pooled by itself, then the mean; a maximum and a mean do not commute, so that other tokens are the best.
 //   - Totals are exact, by largest remainder: PyramidKV's whole steps and Ada-KV's rounding are not.
 //   - alpha is the floor of a head's share (floor: Ada-KV's code; algorithm 2, line 8 has it reversed), .2 as in the paper. The
 //     other safeguard is kvpress's (protect): the best int(alpha n) of each head come first, n and these counting the window, and
@@ -34,7 +36,7 @@ namespace orrery::policy {
 
 namespace {
 
-enum class Score : uint32_t { mean, variance };
+enum class Score : uint32_t { mean, variance, each };
 enum class Layers : uint32_t { uniform, pyramid, preference };
 enum class HeadsOf : uint32_t { uniform, adaptive };
 enum class Safeguard : uint32_t { floor, protect };
@@ -113,11 +115,12 @@ class WindowPolicy final : public TailedPolicy {
   uint64_t host_bytes(const HostShape& host) const override {
     const uint64_t n = n_context_, n_layers = layers_.size(), n_heads = n_layers * n_kv_heads_, of_layer = n_kv_heads_ * n;
     const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.most_of_head()) + bytes_of<float>(n_heads * n);
-    uint64_t scoring = bytes_of<float>(of_layer);
+    uint64_t scoring = bytes_of<float>(of_layer * (settings_.score == Score::each ? host.group + 1 : 1));
     if (by_moments()) {
       const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);   // heads that are smoothed
-      scoring = bytes_of<float>((n_kv_heads_ + (settings_.score == Score::variance ? at_once : 0)) * host.group * n);
-      if (!host.makes_moments) scoring += (bytes_of<float>(settings_.window) + bytes_of<double>(2)) * host.group * n;
+      uint64_t moments = bytes_of<float>((n_kv_heads_ + (settings_.score == Score::variance ? at_once : 0)) * host.group * n);
+      if (!host.makes_moments) moments += (bytes_of<float>(settings_.window) + bytes_of<double>(2)) * host.group * n;
+      scoring = std::max(scoring, moments);
     }
     const uint64_t counting = settings_.heads == HeadsOf::uniform ? 0 : std::min<uint64_t>(host.n_threads, n_layers) * bytes_of<float>(2 * of_layer);
     return kept + std::max({scoring, counting, bytes_of<uint32_t>(host.n_threads * n)});
@@ -180,18 +183,22 @@ class WindowPolicy final : public TailedPolicy {
     Scores scores;
     const uint32_t n_old = scores.n_old = n_tokens - w;
     scores.values.resize(layers_.size() * n_kv_heads_ * n_old);
-    if (!by_moments()) {
-      ORRERY_TRY(score_means(heads, n_tokens, w, &scores));
-      return scores;
-    }
-    // Layer by layer: what each query head makes of the keys, and that of a group together.
+    if (by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, &scores));
+    if (settings_.score == Score::each) ORRERY_TRY(score_each(heads, w, &scores));
+    if (settings_.score == Score::mean && !by_moments()) ORRERY_TRY(score_means(heads, n_tokens, w, &scores));
+    return scores;
+  }
+
+  // Layer by layer: what each query head makes of the keys, and that of a group together.
+  Status score_moments(Heads* heads, uint32_t n_tokens, uint32_t w, Scores* scores) const {
+    const uint32_t n_old = scores->n_old;
     const uint32_t group = heads->group();
     const size_t of_head = size_t{group} * n_old;
     const double gamma = settings_.score == Score::variance ? settings_.gamma : 0;
     std::vector<float> moments(n_kv_heads_ * of_head), rows;
     std::vector<MomentsQuery> queries(n_kv_heads_);
     std::vector<Dispersion> dispersions(n_kv_heads_);
-    float* out = scores.values.data();
+    float* out = scores->values.data();
     for (const uint32_t layer : layers_) {
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
         queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, n_old, gamma, &moments[h * of_head], &dispersions[h]};
@@ -205,10 +212,41 @@ class WindowPolicy final : public TailedPolicy {
       ORRERY_TRY(heads->try_each(n_kv_heads_, smooth));
       Dispersion dispersion;
       for (const Dispersion& d : dispersions) dispersion.add(d);
-      scores.preference.push_back(dispersion.preference(settings_.tau_1, settings_.tau_2));
+      scores->preference.push_back(dispersion.preference(settings_.tau_1, settings_.tau_2));
       out += size_t{n_kv_heads_} * n_old;
     }
-    return scores;
+    return ok_status();
+  }
+
+  // Each query of each head by itself, by unscaled products with the keys before the window (Ada-KV's algorithm 2, lines 3 and 4).
+  Status score_each(Heads* heads, uint32_t w, Scores* scores) const {
+    const uint32_t n_old = scores->n_old, group = heads->group();
+    const size_t of_head = size_t{group} * n_old;
+    std::vector<float> rows(n_kv_heads_ * of_head), pooled(size_t{n_kv_heads_} * n_old);
+    std::vector<ScoresQuery> queries(n_kv_heads_);
+    float* out = scores->values.data();
+    std::fill(scores->values.begin(), scores->values.end(), 0.0f);
+    const auto each = 1 / static_cast<float>(w * group);
+    for (const uint32_t layer : layers_) {
+      for (uint32_t position = n_old; position < n_old + w; ++position) {
+        for (uint32_t h = 0; h < n_kv_heads_; ++h) queries[h] = {layer * n_kv_heads_ + h, position, 0, n_old, false, false, &rows[h * of_head]};
+        ORRERY_TRY(heads->scores(queries));
+        const auto add = [&](size_t h) {
+          const Span<float> own(&pooled[h * n_old], n_old);
+          float* sums = out + h * n_old;
+          for (uint32_t g = 0; g < group; ++g) {
+            const Span<float> row(&rows[h * of_head + size_t{g} * n_old], n_old);
+            softmax(row, row);
+            ORRERY_TRY(pool1d(row, settings_.pooling, settings_.width, own));
+            for (uint32_t key = 0; key < n_old; ++key) sums[key] += own[key] * each;
+          }
+          return ok_status();
+        };
+        ORRERY_TRY(heads->try_each(n_kv_heads_, add));
+      }
+      out += size_t{n_kv_heads_} * n_old;
+    }
+    return ok_status();
   }
 
   // By the means over all rows of a head.
@@ -278,7 +316,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape& shape
   while (std::string(method->name) != name) ++method;
   Settings s = method->settings;
   OptionReader reader(name, options);
-  static constexpr const char* kScore[] = {"mean", "variance"};
+  static constexpr const char* kScore[] = {"mean", "variance", "each"};
   static constexpr const char* kPool[] = {"none", "avg", "max"};
   static constexpr const char* kLayers[] = {"uniform", "pyramid", "preference"};
   static constexpr const char* kHeads[] = {"uniform", "adaptive"};

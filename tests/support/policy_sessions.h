@@ -55,6 +55,7 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"snapkv", "snapkv", {}, false},
       {"pyramidkv", "pyramidkv", {{"window", "8"}, {"first_layers", "1"}}, false},
       {"adakv", "adakv", {}, false},
+      {"adakv_each", "adakv", {{"score", "each"}}, false},
       {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
       {"cake", "cake", {}, false},
       {"auto", "auto", {}, false},

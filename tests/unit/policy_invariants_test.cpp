@@ -27,6 +27,7 @@ const Candidate kPolicies[] = {
     {"snapkv", {{"window", "3"}, {"pool", "max"}, {"width", "7"}, {"tail", "19"}, {"first_layers", "1"}}},
     {"pyramidkv", {}},
     {"adakv", {}},
+    {"adakv", {{"score", "each"}, {"window", "5"}}},
     {"adakv", {{"safeguard", "protect"}, {"alpha", "0.7"}, {"window", "6"}, {"layers", "preference"}}},
     {"adapyramid", {{"alpha", "0"}}},
     {"cake", {}},
@@ -94,8 +95,10 @@ std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule&
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
-// The best tokens before the window, by sorting everything, and the window: w queries, the mean of their rows and query heads.
-std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint32_t w, Pooling pooling, uint32_t width, bool variance) {
+// The best tokens before the window, by sorting everything, and the window: w queries, the mean of their rows and query heads. Each: rows
+// are of the keys before the window alone, and pooled by themselves.
+std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint32_t w, Pooling pooling, uint32_t width, bool variance,
+                                  bool each) {
   const uint32_t n_old = n - w;
   std::vector<std::vector<double>> rows;   // (w, group) of old keys
   for (uint32_t p = n_old; p < n; ++p) {
@@ -103,12 +106,23 @@ std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint
     for (uint32_t q = 0; q < kGroup; ++q) {
       rows.emplace_back();
       double sum = 0;
-      for (uint32_t key = 0; key <= p; ++key) sum += std::exp(static_cast<double>(logits[q * (p + 1) + key]));
+      for (uint32_t key = 0; key < (each ? n_old : p + 1); ++key) sum += std::exp(static_cast<double>(logits[q * (p + 1) + key]));
       for (uint32_t key = 0; key < n_old; ++key) rows.back().push_back(std::exp(static_cast<double>(logits[q * (p + 1) + key])) / sum);
     }
   }
   std::vector<double> scores(n_old);
-  for (uint32_t q = 0; q < kGroup; ++q) {
+  const auto add_pooled = [&](const std::vector<double>& x) {
+    for (int64_t key = 0; key < int64_t{n_old}; ++key) {
+      double y = 0;
+      const int64_t half = pooling == Pooling::none ? 0 : width / 2;
+      for (int64_t j = std::max<int64_t>(key - half, 0); j <= std::min<int64_t>(key + half, int64_t{n_old} - 1); ++j)
+        y = pooling == Pooling::max ? std::max(y, x[static_cast<size_t>(j)]) : y + x[static_cast<size_t>(j)];
+      scores[static_cast<size_t>(key)] += y;
+    }
+  };
+  for (const std::vector<double>& row : rows)
+    if (each) add_pooled(row);
+  for (uint32_t q = 0; q < kGroup && !each; ++q) {
     std::vector<double> x(n_old);
     for (uint32_t key = 0; key < n_old; ++key) {
       double mean = 0, squares = 0;
@@ -122,13 +136,7 @@ std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint
       if (q + 1 < kGroup) continue;
       std::fill(scores.begin(), scores.end(), 0.0);
     }
-    for (int64_t key = 0; key < int64_t{n_old}; ++key) {
-      double y = 0;
-      const int64_t half = pooling == Pooling::none ? 0 : width / 2;
-      for (int64_t j = std::max<int64_t>(key - half, 0); j <= std::min<int64_t>(key + half, int64_t{n_old} - 1); ++j)
-        y = pooling == Pooling::max ? std::max(y, x[static_cast<size_t>(j)]) : y + x[static_cast<size_t>(j)];
-      scores[static_cast<size_t>(key)] += y;
-    }
+    add_pooled(x);
   }
   std::vector<uint32_t> order(n_old);
   std::iota(order.begin(), order.end(), 0u);
@@ -238,7 +246,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", automatic ? "15" : ada ? "7" : "5")));
       ASSERT_GE(kept.size(), w) << head;
       ASSERT_EQ(kept, best_of_window(head, n, kept.size(), w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
-                                     variance)) << head;
+                                     variance, option(c, "score", "") == "each")) << head;
     }
     if (std::string(c.policy) == "h2o") {
       const std::vector<double>& sums = attended(head, n);

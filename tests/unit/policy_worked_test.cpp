@@ -70,6 +70,23 @@ TEST(PolicyWorked, PagesByTheMeanOfSoftmaxesOrOfBounds) {
   }
 }
 
+// Ada-KV: two query heads that look at keys 0 and 4, maxima over 5 keys. The code pools their mean, which makes all six keys alike; algorithm
+// 2 takes the mean of what is pooled, .5 .5 1 .5 .5 .5.
+TEST(PolicyWorked, AdaKvsScoresOfTheCodeAndOfAlgorithm2) {
+  for (const char* layers : {"uniform", "preference"})
+    for (const char* score : {"mean", "each"}) {
+      const Options options = {{"width", "5"}, {"window", "1"}, {"tail", "1"}, {"layers", layers}, {"score", score}};
+      FakeSession s(must(make_policy("adakv", shape(1, 16), {1.0, 3}, options)), 1, 2, 16, [&](uint32_t, uint32_t, uint32_t n_keys) {
+        std::vector<float> out;
+        for (uint32_t q = 0; q < 2; ++q)
+          for (uint32_t key = 0; key < n_keys; ++key) out.push_back(key == 4 * q ? 0 : -40);
+        return out;
+      });
+      s.settle(7);
+      EXPECT_EQ(s.selected(0), score == std::string("each") ? (Tokens{2, 6}) : (Tokens{0, 6})) << score << ", layers " << layers;
+    }
+}
+
 // ArkVale: of five pages that are there two are asked for, one of them the last. Estimates 5 1 4 2 3 of pages 0 to 4: 0, 2 and 4 are
 // there at first. A step that estimates 1 5 2 3 4 asks for page 1, which takes the place of the lowest, page 0.
 TEST(PolicyWorked, ArkValesRecalledPageTakesTheLowestsPlace) {
