@@ -11,11 +11,12 @@
 // float of 8 bits each, as good as floats, take five products for F16: 13% and 4% of the tiles' rate.
 //
 // 32 weight rows by 32 of activations: four tiles of sums, and a tile is loaded for each product.  32 weight rows of kPanel columns,
-// unpacked, stay in the first cache; the activations of kWide columns pass by them out of the second one, which is the limit:
-// 12 cache lines a product at two thirds of a line per cycle.  Unpacking costs as much as half a product where 256 rows share it.
+// unpacked, stay in the first cache; the activations of kWide columns pass by them out of the second one, hidden behind the products.
+// Sums are what is not: they come and go for every panel, 237 cycles for each 512 of multiplying.  Unpacking costs as much as half a
+// product where 256 rows share it.
 //
-// Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): 32% of the tiles' peak; the products alone reach 63%
-// out of the second cache, 100% out of the first one (tests/bench/RESULTS.md).
+// Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): 32% of the tiles' peak; the products alone reach 68%
+// of it with zeros, and 55 to 57% with random numbers, under which the clock falls (tests/bench/RESULTS.md).
 //
 // Subnormal numbers count as zero.  Every output is its own chain of sums in ascending columns: which rows stand beside it
 // changes nothing.  Tiles are configured when a task begins and released when it ends: the threads carry none of it around.
