@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <cassert>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,8 +57,6 @@ struct LeftRow {
 
 class LanguageModel {
  public:
-  ~LanguageModel() { assert(!left_.waits); }
-
   static Result<std::shared_ptr<LanguageModel>> open(std::shared_ptr<Runtime> runtime, const std::string& path,
                                                      const ModelOptions& options);
 

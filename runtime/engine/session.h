@@ -10,7 +10,6 @@
 #pragma once
 
 #include <atomic>
-#include <cassert>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,8 +102,9 @@ class Session {
   Status fetch_logits();
   size_t n_logits() const { return logits_.size(); }
   size_t n_embedding() const { return embedding_.size(); }
-  Span<const float> logits() const { return assert(!row_waits_), logits_; }          // (n_vocab); if has_logits() and they are here
-  Span<const float> embedding() const { return assert(!row_waits_), embedding_; }    // (n_embd); likewise
+  // (n_vocab) and (n_embd), if has_logits(); empty while they are left on the device.
+  Span<const float> logits() const { return here(logits_); }
+  Span<const float> embedding() const { return here(embedding_); }
 
   Result<std::unique_ptr<Session>> fork();
   // Takes device memory again, if parked.
@@ -117,6 +117,7 @@ class Session {
   void set_generating(bool on) { generating_ = on; }
 
  private:
+  Span<const float> here(const std::vector<float>& row) const { return row_waits_ ? Span<const float>() : Span<const float>(row); }
   friend class SessionFile;
   Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context);
   // Slot, reservation, page table and workspace.

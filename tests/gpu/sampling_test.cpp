@@ -96,6 +96,7 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
     EXPECT_TRUE(same_bits(as_vector(s->embedding()), embeddings[i]));
   };
   say(one.get(), prompt, options_of(1));
+  EXPECT_TRUE(one->logits().empty() && one->embedding().empty());   // still on the device
   expect_at(one.get(), 0);
   say(one.get(), prompt, options_of(8));
   expect_at(one.get(), 7);

@@ -125,7 +125,7 @@ std::vector<std::string> forbidden_words(Source source) {
   return find_words(
       source,
       {// ends the process
-       "abort(", "exit(", "_exit(", "_Exit(", "quick_exit(", "terminate(", "atexit(", "set_terminate(",
+       "abort(", "exit(", "_exit(", "_Exit(", "quick_exit(", "terminate(", "atexit(", "set_terminate(", "assert(",
        "kill(",
        // prints
        "printf(", "fprintf(", "vprintf(", "vfprintf(", "puts(", "fputs(", "putchar(", "perror(", "cout",
