@@ -785,8 +785,8 @@ LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
   LowRankWork w;
   const auto width = static_cast<uint64_t>(keys.padded_width());
   w.kv = keys.kv;
-  w.first_head = std::max(keys.kv_head, 0), w.n_heads = keys.n_heads();
-  w.layer = keys.layer, w.rank = keys.rank, w.n_rot = keys.rope.n_rot;
+  w.offset = w.kv.head_offset(keys.layer, std::max(keys.kv_head, 0)), w.n_heads = keys.n_heads();
+  w.rank = keys.rank, w.n_rot = keys.rope.n_rot;
   w.interleaved = keys.rope.interleaved, w.magnitude = keys.rope.magnitude;
   w.rows = device(keys.rows), w.basis = device(keys.basis);
   w.batch = reinterpret_cast<float*>(device(keys.work));

@@ -203,8 +203,9 @@ void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t 
 // ---- low_rank.cu: keys of a layer as products of rows and a basis (LowRankKeys), its memory by parts.
 struct LowRankWork {
   KvFormat kv;
-  int32_t first_head, n_heads;   // whose keys stand side by side
-  int32_t layer, rank, n_rot;
+  uint64_t offset;               // from a page's address to the first head's tokens
+  int32_t n_heads;               // whose keys stand side by side
+  int32_t rank, n_rot;
   bool interleaved;
   float magnitude;
   std::byte *rows, *basis;

@@ -152,7 +152,7 @@ unsigned blocks(int64_t n, int64_t per_block) { return static_cast<unsigned>((n 
 namespace {
 
 AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k, ConstRows v) {
-  return {step, k, v, static_cast<uint64_t>(layer) * kv.layer_bytes(), layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
+  return {step, k, v, kv.head_offset(layer, 0), layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
           0, kv.type, heads_type, to_heads};
 }
 

@@ -178,7 +178,7 @@ struct KvPlace {            // of one layer, for kernels
   bool resident;
 };
 inline KvPlace kv_place(const Attention& a) {
-  return {a.resident ? 0 : static_cast<uint64_t>(a.layer) * a.kv.layer_bytes(), a.resident ? 0 : a.kv.head_bytes(),
+  return {a.resident ? 0 : a.kv.head_offset(a.layer, 0), a.resident ? 0 : a.kv.head_bytes(),
           a.layer * a.kv.n_kv_heads, a.window, a.resident};
 }
 __device__ __forceinline__ int first_visible(int position, int window) {

@@ -48,8 +48,7 @@ __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, Batc
   float* table = dynamic_shared<float>();
   const int t = static_cast<int>(blockIdx.x), position = pages.first + t, thread = static_cast<int>(threadIdx.x);
   const int dim = w.kv.head_dim, width = w.n_heads * dim, vector_bytes = kv_bytes(w.kv.type, dim), half = w.n_rot / 2;
-  const std::byte* layer = reinterpret_cast<const std::byte*>(pages.at[position / kPageTokens - pages.first / kPageTokens]) +
-                           (int64_t{w.layer} * w.kv.n_kv_heads + w.first_head) * kPageTokens * 2 * vector_bytes;
+  const std::byte* layer = reinterpret_cast<const std::byte*>(pages.at[position / kPageTokens - pages.first / kPageTokens]) + w.offset;
   float* row = w.batch + static_cast<int64_t>(t) * width;
   for (int i = thread; i < width; i += kThreads) {
     const std::byte* key = layer + (i / dim * kPageTokens + position % kPageTokens) * 2 * vector_bytes;

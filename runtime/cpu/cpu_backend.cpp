@@ -418,8 +418,7 @@ void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t hea
 KvHead CpuBackend::kv_head(int32_t sequence, int32_t layer, int32_t head) const {
   const KvFormat& kv = step_.kv;
   return {kv.type, kv.head_dim, step_.sequences[static_cast<size_t>(sequence)].pages,
-          static_cast<uint64_t>(layer) * kv.layer_bytes() + static_cast<uint64_t>(head) * kv.head_bytes(),
-          kv.vector_bytes()};
+          kv.head_offset(layer, head), kv.vector_bytes()};
 }
 
 void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {

@@ -44,13 +44,13 @@ void deal_tokens(int32_t n, const LowRankWork& work, const F& fn) {
 // The batch becomes the keys of positions first .. first + n - 1 before RoPE, zeros behind each.
 void load_batch(const LowRankKeys& keys, int32_t first, int32_t n, const LowRankWork& work) {
   const KvFormat& kv = keys.kv;
-  const auto first_head = static_cast<uint64_t>(std::max(keys.kv_head, 0));
+  const uint64_t offset = kv.head_offset(keys.layer, std::max(keys.kv_head, 0));
   deal_tokens(n, work, [&](int32_t begin, int32_t end, float* table) {
     for (int32_t t = begin; t < end; ++t) {
       const int32_t p = first + t;
       float* row = batch_of(keys) + t * keys.padded_width();
-      const auto* token = reinterpret_cast<const std::byte*>(keys.pages[p / kPageTokens] + static_cast<uint64_t>(keys.layer) * kv.layer_bytes()) +
-                          first_head * kv.head_bytes() + static_cast<uint64_t>(p % kPageTokens) * kv.token_bytes();
+      const auto* token = reinterpret_cast<const std::byte*>(keys.pages[p / kPageTokens] + offset) +
+                          static_cast<uint64_t>(p % kPageTokens) * kv.token_bytes();
       for (int32_t h = 0; h < keys.n_heads(); ++h)
         work.kernels.load_kv(kv.type, token + static_cast<uint64_t>(h) * kv.head_bytes(), kv.head_dim, row + h * kv.head_dim);
       if (keys.rope.n_rot > 0) {

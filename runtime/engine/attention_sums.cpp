@@ -27,7 +27,7 @@ Status AttentionSums::add_layer(Backend* backend, const kv::PageTable& pages, in
     KeyWeightsJob job;
     job.kv_head = head;
     job.tiles = pages.view().pages;
-    job.offset = static_cast<uint64_t>(layer) * format.layer_bytes() + static_cast<uint64_t>(head) * format.head_bytes();
+    job.offset = format.head_offset(layer, head);
     job.n_keys = n_keys;
     job.first_position = static_cast<int32_t>(first_coming_), job.n_positions = static_cast<int32_t>(n_coming_);
     job.mean = job.add = true;

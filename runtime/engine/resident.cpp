@@ -254,10 +254,8 @@ void Resident::set_keys(const Query& query, KeysJob* job) const {
   job->layer = static_cast<int32_t>(query.head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(query.head % n_kv_heads);
   if (settling_) {
-    const KvFormat& format = pages_->format();
     job->tiles = pages_->view().pages;
-    job->offset = static_cast<uint64_t>(job->layer) * format.layer_bytes() +
-                  static_cast<uint64_t>(job->kv_head) * format.head_bytes();
+    job->offset = pages_->format().head_offset(query.head);
   } else {
     job->tiles = store_->tiles(query.head);
     if (query.n_positions == 1 && query.first_position == watched_position_) job->left = views_[query.head].left;

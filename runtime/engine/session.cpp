@@ -11,7 +11,7 @@ uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& back
                             bool moves_directly) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
   const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
-  const uint64_t table = kv::pages_for(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
+  const uint64_t table = kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
   const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
   const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes;
   const uint64_t resident = options.compressed() ? Resident::host_bytes(h, backend, options, n_context, moves_directly) : 0;
@@ -72,7 +72,7 @@ Status Session::acquire() {
   ORRERY_ASSIGN(SessionSlot slot, SessionSlot::take(model_->runtime_ptr()));
   const bool compressed = options_.compressed();
   ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed));
-  ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_for(n_context_)));
+  ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
   ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
   auto table = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
   if (compressed) {
@@ -142,7 +142,7 @@ Status Session::recover_queries(uint32_t n_tokens) {
   for (uint32_t from = missing.first; from < missing.end && status.ok();) {
     const uint32_t n = std::min(missing.end - from, options_.chunk());
     const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
-    for (uint32_t i = first; i < end; ++i) backend.download(saved.data() + (i - first) * page_bytes, {view.pages[i]}, page_bytes);
+    for (uint32_t i = first; i < end; ++i) table_->download(&backend, i, saved.data() + (i - first) * page_bytes);
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
@@ -154,7 +154,7 @@ Status Session::recover_queries(uint32_t n_tokens) {
     status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(), step, nullptr, {},
                             resident_->hook(Phase::prefill, from, n));
     if (status.ok()) resident_->note_queries(from, from + n);
-    for (uint32_t i = first; i < end; ++i) backend.upload({view.pages[i]}, saved.data() + (i - first) * page_bytes, page_bytes);
+    for (uint32_t i = first; i < end; ++i) table_->upload(&backend, i, saved.data() + (i - first) * page_bytes);
     from += n;
   }
   return status;
@@ -261,11 +261,10 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
   Backend& backend = model_->runtime().backend();
   table_->make_writable(&backend, 0, n);
-  const KvView view = table_->view();
   std::vector<std::byte> page(table_->format().page_bytes());
-  for (int32_t i = 0; i < view.n_pages; ++i) {
-    fill(static_cast<uint32_t>(i), page);
-    backend.upload({view.pages[i]}, page.data(), page.size());
+  for (uint32_t i = 0; i < table_->n_pages(); ++i) {
+    fill(i, page);
+    table_->upload(&backend, i, page.data());
   }
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
@@ -343,13 +342,11 @@ Result<std::unique_ptr<Session>> Session::fork() {
 
 Status Session::park_copy_of(const Session& other) {
   const uint64_t page_bytes = other.table_->format().page_bytes();
-  const KvView view = other.table_->view();
-  ORRERY_ASSIGN(parked_pages_, os::Region::allocate(static_cast<uint64_t>(view.n_pages) * page_bytes));
+  const uint32_t n_pages = other.table_->n_pages();
+  ORRERY_ASSIGN(parked_pages_, os::Region::allocate(n_pages * page_bytes));
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  for (int32_t i = 0; i < view.n_pages; ++i)
-    model_->runtime().backend().download(parked_pages_.data() + static_cast<uint64_t>(i) * page_bytes,
-                                         {view.pages[i]}, page_bytes);
-  stats_.device_to_host_bytes += static_cast<uint64_t>(view.n_pages) * page_bytes;
+  for (uint32_t i = 0; i < n_pages; ++i) other.table_->download(&model_->runtime().backend(), i, parked_pages_.data() + i * page_bytes);
+  stats_.device_to_host_bytes += n_pages * page_bytes;
   return model_->runtime().backend().synchronize();
 }
 
@@ -360,10 +357,8 @@ Status Session::resume() {
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
   Backend& backend = model_->runtime().backend();
   table_->make_writable(&backend, 0, n_computed());
-  const KvView view = table_->view();
-  for (int32_t i = 0; i < view.n_pages; ++i)
-    backend.upload({view.pages[i]}, parked_pages_.data() + static_cast<uint64_t>(i) * page_bytes, page_bytes);
-  stats_.host_to_device_bytes += static_cast<uint64_t>(view.n_pages) * page_bytes;
+  for (uint32_t i = 0; i < table_->n_pages(); ++i) table_->upload(&backend, i, parked_pages_.data() + i * page_bytes);
+  stats_.host_to_device_bytes += table_->n_pages() * page_bytes;
   ORRERY_TRY(backend.synchronize());
   parked_pages_ = os::Region();
   return ok_status();

@@ -99,7 +99,6 @@ Result<uint64_t> SessionFile::size(Session* session) {
 
 Status SessionFile::save(Session* session, const Sink& sink) {
   ORRERY_TRY(session->resume());
-  const KvView view = session->table_->view();
   ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
                                               session->rope_));
   Hash128 hash;
@@ -113,14 +112,14 @@ Status SessionFile::save(Session* session, const Sink& sink) {
   ORRERY_TRY(write(session->by_decode_.data(), n));
   ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
   std::vector<std::byte> page(image.header.page_bytes);
-  for (int32_t i = 0; i < view.n_pages; ++i) {
+  for (uint32_t i = 0; i < image.header.n_pages; ++i) {
     {
       const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
       Backend& backend = session->model_->runtime().backend();
-      backend.download(page.data(), {view.pages[i]}, page.size());
+      session->table_->download(&backend, i, page.data());
       ORRERY_TRY(backend.synchronize());
     }
-    if (i + 1 == view.n_pages) clear_unused_slots(session->table_->format(), image.header.n_tokens, page.data());
+    if (i + 1 == image.header.n_pages) clear_unused_slots(session->table_->format(), image.header.n_tokens, page.data());
     ORRERY_TRY(write(page.data(), page.size()));
   }
   session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
@@ -213,9 +212,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   session->tokens_.assign(tokens.begin(), tokens.end());
   session->by_decode_.assign(phases, phases + h.n_tokens);
   session->table_->make_writable(&backend, 0, h.n_tokens);
-  const KvView view = session->table_->view();
-  for (uint32_t i = 0; i < h.n_pages; ++i)
-    backend.upload({view.pages[i]}, at + i * h.page_bytes, h.page_bytes);
+  for (uint32_t i = 0; i < h.n_pages; ++i) session->table_->upload(&backend, i, at + i * h.page_bytes);
   session->n_computed_ = h.n_tokens;
   session->logits_at_ = 0;
   session->conversation_.messages = std::move(messages);

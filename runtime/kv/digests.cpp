@@ -53,10 +53,7 @@ Result<std::unique_ptr<Digests>> Digests::make(Arena* arena, const DigestSpec& s
 }
 
 void Digests::add_job(const PageTable& reservoir, uint32_t head, uint32_t first, uint32_t n) {
-  const KvFormat& source = reservoir.format();
-  const auto kv_heads = static_cast<uint32_t>(source.n_kv_heads);
-  jobs_.push_back({reservoir.view().pages, head / kv_heads * source.layer_bytes() + head % kv_heads * source.head_bytes(),
-                   static_cast<int32_t>(first), static_cast<int32_t>(n), tiles_of_[head],
+  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(head), static_cast<int32_t>(first), static_cast<int32_t>(n), tiles_of_[head],
                    cosines_.empty() ? nullptr : cosines_.data() + first_cosine(head) + first});
 }
 

@@ -34,10 +34,8 @@ void Means::add(Backend* backend, const PageTable& reservoir, uint32_t index, ui
   Head& head = heads_[index];
   if (end <= first) return;
   if (head.waits) finish(backend, reservoir);   // one stretch of a head at a time
-  const KvFormat& format = reservoir.format();
-  const auto kv_heads = static_cast<uint32_t>(format.n_kv_heads);
-  jobs_.push_back({reservoir.view().pages, index / kv_heads * format.layer_bytes() + index % kv_heads * format.head_bytes(),
-                   static_cast<int32_t>(first), static_cast<int32_t>(end), static_cast<int32_t>(head.n), at(head)});
+  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), static_cast<int32_t>(first), static_cast<int32_t>(end),
+                   static_cast<int32_t>(head.n), at(head)});
   head.n += end - first;
   head.waits = true;
 }

@@ -15,7 +15,7 @@ Status PagePool::reserve(uint32_t n) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t spare = total_ - reserved_;
   if (n > spare) {
-    const uint64_t missing = n - spare;
+    const uint64_t missing = align_up(n - spare, kPagesTogether);
     uint64_t bytes = 0;
     if (!checked_mul(missing, format_.page_bytes(), &bytes)) bytes = UINT64_MAX;
     std::list<Slab> fresh(1);   // made aside: a failure half-way changes nothing
@@ -24,7 +24,7 @@ Status PagePool::reserve(uint32_t n) {
     slab.pages.resize(missing);
     for (size_t i = missing; i-- > 0;) {   // so that pages are taken in ascending order
       Page& page = slab.pages[i];
-      page.address = slab.region.data().address + i * format_.page_bytes();
+      page.address = slab.region.data().address + format_.page_offset(i);
       page.next_free = free_;
       free_ = &page;
     }

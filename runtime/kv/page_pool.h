@@ -1,4 +1,5 @@
-// The KV pages of one model, in slabs of the arena.  A session reserves as many pages as its context may need, so that
+// The KV pages of one model, in slabs of the arena, kPagesTogether side by side (KvFormat). They are taken in ascending order, so that
+// a session that is alone reads its layers in long stretches.  A session reserves as many pages as its context may need, so that
 // taking one later cannot fail; forks share pages by reference count and copy one when they first write to it.
 //
 // Why taking cannot fail: a session's table never has more entries than its reservation, so the distinct pages in use
@@ -30,9 +31,10 @@ class PagePool {
 
   const KvFormat& format() const { return format_; }
 
-  // Pages that exist and that nobody has reserved: in slabs that a fork's shared pages keep from going.
+  // Pages that exist and that nobody has reserved: in slabs that a fork's shared pages keep from going, or what is left of
+  // kPagesTogether.
   uint32_t spare() const;
-  // Makes sure that `n` more pages exist; out_of_device_memory otherwise.
+  // Makes sure that `n` more pages exist, and as many as kPagesTogether makes of them; out_of_device_memory otherwise.
   Status reserve(uint32_t n);
   // Gives a reservation back; slabs that nobody needs go back to the arena.
   void unreserve(uint32_t n);

@@ -17,6 +17,12 @@ uint32_t PageTable::n_shared() const {
   return n;
 }
 
+template <class F>
+void PageTable::for_each_layer(F f) const {
+  for (int32_t layer = 0; layer < format().n_layers; ++layer)
+    f(format().head_offset(layer, 0), static_cast<uint64_t>(layer) * format().layer_bytes());
+}
+
 void PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
   for (uint32_t i = from / kTokens; i < (to + kTokens - 1) / kTokens; ++i) {
     if (i >= pages_.size()) {
@@ -24,7 +30,9 @@ void PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
       addresses_.push_back(pages_.back()->address);
     } else if (pool_->shared(pages_[i])) {
       Page* copy = pool_->take();
-      backend->copy({copy->address}, {pages_[i]->address}, pool_->format().page_bytes());
+      for_each_layer([&](uint64_t at, uint64_t) {
+        backend->copy({copy->address + at}, {pages_[i]->address + at}, format().layer_bytes());
+      });
       pool_->drop(pages_[i]);
       pages_[i] = copy;
       addresses_[i] = copy->address;
@@ -39,6 +47,14 @@ void PageTable::truncate(uint32_t n_tokens) {
     pages_.pop_back();
     addresses_.pop_back();
   }
+}
+
+void PageTable::download(Backend* backend, uint32_t page, std::byte* to) const {
+  for_each_layer([&](uint64_t at, uint64_t packed) { backend->download(to + packed, {addresses_[page] + at}, format().layer_bytes()); });
+}
+
+void PageTable::upload(Backend* backend, uint32_t page, const std::byte* from) const {
+  for_each_layer([&](uint64_t at, uint64_t packed) { backend->upload({addresses_[page] + at}, from + packed, format().layer_bytes()); });
 }
 
 void PageTable::share(const PageTable& other) {

@@ -31,8 +31,7 @@ class PageTable {
     }
   };
   HeadTokens tokens_of(uint32_t head) const {
-    const auto n_kv_heads = static_cast<uint32_t>(format().n_kv_heads);
-    return {addresses_.data(), head / n_kv_heads * format().layer_bytes() + head % n_kv_heads * format().head_bytes(), format().token_bytes()};
+    return {addresses_.data(), format().head_offset(head), format().token_bytes()};
   }
   uint32_t n_pages() const { return static_cast<uint32_t>(pages_.size()); }
   uint32_t n_shared() const;
@@ -47,10 +46,17 @@ class PageTable {
   void make_writable(Backend* backend, uint32_t from, uint32_t to);
   // Keeps the pages of the first n_tokens.
   void truncate(uint32_t n_tokens);
+  // A page's content, one layer behind the other (KvFormat::page_bytes()), from and to host memory.
+  void download(Backend* backend, uint32_t page, std::byte* to) const;
+  void upload(Backend* backend, uint32_t page, const std::byte* from) const;
   // Becomes a copy of `other` (of the same pool) that shares its pages.
   void share(const PageTable& other);
 
  private:
+  // Calls f(where a layer lies from a page's address on, where it lies in a page's content).
+  template <class F>
+  void for_each_layer(F f) const;
+
   std::shared_ptr<PagePool> pool_;
   std::vector<Page*> pages_;
   std::vector<uint64_t> addresses_;   // (n_pages), beside pages_: what kernels read

@@ -10,7 +10,7 @@ namespace orrery::kv {
 namespace {
 
 uint64_t page_bytes(const PlanInput& in, uint32_t n_context) {
-  const uint32_t pages = pages_for(n_context);
+  const uint32_t pages = pages_to_reserve(n_context);
   return align_up((pages - std::min(pages, in.spare_pages)) * in.kv.page_bytes(), kArenaAlignment);
 }
 
@@ -24,7 +24,11 @@ uint64_t device_bytes(const PlanInput& in, uint32_t n_context) {
 
 }  // namespace
 
-uint32_t pages_for(uint32_t n_context) { return div_up(n_context, static_cast<uint32_t>(kPageTokens)); }
+uint32_t pages_for(uint32_t n_tokens) { return div_up(n_tokens, static_cast<uint32_t>(kPageTokens)); }
+uint32_t pages_to_reserve(uint32_t n_context) {
+  constexpr uint32_t kTogether = kPagesTogether;
+  return div_up(pages_for(n_context), kTogether) * kTogether;
+}
 
 Plan make_plan(const PlanInput& in, uint32_t n_context) {
   Plan plan;

@@ -40,8 +40,9 @@ struct Plan {
   bool fits = false;
 };
 
-// KV pages that a context of n tokens takes.
-uint32_t pages_for(uint32_t n_context);
+// KV pages that hold n tokens, and those that are reserved for a context: in units of kPagesTogether.
+uint32_t pages_for(uint32_t n_tokens);
+uint32_t pages_to_reserve(uint32_t n_context);
 
 // For n_context tokens; 0: the largest context that fits, at most max_context.
 Plan make_plan(const PlanInput& input, uint32_t n_context);

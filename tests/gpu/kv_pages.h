@@ -19,11 +19,11 @@ inline KvFormat kv_format(KvType type, int32_t n_layers, int32_t n_kv_heads, int
 // Writes a token of every layer and head to its page. K and V of all layers and heads: the same order as in a page.
 inline void store_token(const KvFormat& kv, int32_t slot, Random* random, std::byte* page) {
   std::vector<float> x(static_cast<size_t>(kv.head_dim));
-  for (int32_t head = 0; head < kv.n_layers * kv.n_kv_heads; ++head)
+  for (uint32_t head = 0; head < static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads); ++head)
     for (int32_t i = 0; i < 2; ++i) {
       for (float& v : x) v = random->normal();
       cpu::store_kv(kv_tensor_type(kv.type), x.data(), kv.head_dim,
-                    page + static_cast<uint64_t>(head) * kv.head_bytes() + static_cast<uint64_t>(slot) * kv.token_bytes() +
+                    page + kv.head_offset(head) + static_cast<uint64_t>(slot) * kv.token_bytes() +
                         static_cast<uint64_t>(i) * kv.vector_bytes());
     }
 }
@@ -34,7 +34,7 @@ class Pages {
   Pages(Machine* machine, const KvFormat& kv, int32_t n_tokens, uint64_t seed) {
     Random random(seed);
     for (int32_t first = 0; first < n_tokens; first += kPageTokens) {
-      std::vector<std::byte> page(kv.page_bytes(), std::byte{0xFF});
+      std::vector<std::byte> page(kv.page_span(), std::byte{0xFF});
       for (int32_t t = 0; t < std::min(kPageTokens, n_tokens - first); ++t) store_token(kv, t, &random, page.data());
       pages_.push_back(std::make_unique<Buffer<std::byte>>(machine, page));
       addresses_.push_back(pages_.back()->address());

@@ -175,7 +175,7 @@ TEST(GpuKv, MeansTakeTokensIn) {
         std::vector<MeanJob> jobs;
         for (uint64_t i = 0; i < kMeans; ++i) {
           const auto first = static_cast<int32_t>(i * 13);
-          const uint64_t offset = i % kLayers * kv.layer_bytes() + i % kHeads * kv.head_bytes();
+          const uint64_t offset = kv.head_offset(static_cast<int32_t>(i % kLayers), static_cast<int32_t>(i % kHeads));
           jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50, means.ptr() + i * mean_values});
         }
         (*m)->add_to_means(jobs, kv);

@@ -20,7 +20,7 @@ struct Job {
 template <typename Asked>
 void set_keys(const Job& j, const KvFormat& kv, const uint64_t* tiles, Asked* job) {
   job->layer = j.layer, job->kv_head = j.head, job->tiles = tiles;
-  job->offset = static_cast<uint64_t>(j.layer) * kv.layer_bytes() + static_cast<uint64_t>(j.head) * kv.head_bytes();
+  job->offset = kv.head_offset(j.layer, j.head);
   job->n_keys = j.n_keys, job->first_position = j.first, job->n_positions = j.n;
 }
 
@@ -124,7 +124,7 @@ std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, Kv
   Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
   const int32_t n = 1200 / page_tokens;
   cosines->assign(static_cast<size_t>(n), 0.0f);
-  const auto at = [&](uint64_t layer, uint64_t head) { return layer * kv.layer_bytes() + head * kv.head_bytes(); };
+  const auto at = [&](int32_t layer, int32_t head) { return kv.head_offset(layer, head); };
   (*m)->digest(std::vector<DigestJob>{{pages.addresses(), at(1, 0), 0, n / 4, first.addresses(), cosines->data()},
                                       {pages.addresses(), at(0, 1), 0, n, second.addresses()},
                                       {pages.addresses(), at(1, 0), n / 4, n - n / 4, first.addresses(), cosines->data() + n / 4}},

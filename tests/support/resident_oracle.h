@@ -18,9 +18,7 @@ inline std::vector<float> key_at(const KvFormat& f, uint64_t address) {
 }
 inline std::vector<float> reservoir_key(const kv::PageTable& reservoir, uint32_t head, uint32_t position, bool value = false) {
   const KvFormat& f = reservoir.format();
-  const auto kv_heads = static_cast<uint32_t>(f.n_kv_heads);
-  return key_at(f, reservoir.view().pages[position / kPageTokens] + head / kv_heads * f.layer_bytes() + head % kv_heads * f.head_bytes() +
-                       position % kPageTokens * f.token_bytes() + (value ? f.vector_bytes() : 0));
+  return key_at(f, reservoir.view().pages[position / kPageTokens] + f.head_offset(head) + position % kPageTokens * f.token_bytes() + (value ? f.vector_bytes() : 0));
 }
 inline std::vector<float> reservoir_value(const kv::PageTable& reservoir, uint32_t head, uint32_t position) {
   return reservoir_key(reservoir, head, position, true);

@@ -28,7 +28,7 @@ class Sequence {
         row_(2 * static_cast<size_t>(format.n_kv_heads * format.head_dim)),
         kv_(static_cast<size_t>(n_tokens) * row_) {
     for (int32_t i = 0; i < div_up(n_tokens, kPageTokens); ++i) {
-      pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_bytes()));
+      pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_span()));
       addresses_.push_back(pages_.back()->ptr().address);
     }
     fill_normal(kv_, seed);
@@ -42,9 +42,7 @@ class Sequence {
 
   // What lies in the pages.
   std::vector<float> stored(int32_t layer, int32_t head, int32_t token, bool value) const {
-    const std::byte* at = pages_[static_cast<size_t>(token / kPageTokens)]->data() +
-                          static_cast<size_t>(layer) * format_.layer_bytes() +
-                          static_cast<size_t>(head) * format_.head_bytes() +
+    const std::byte* at = pages_[static_cast<size_t>(token / kPageTokens)]->data() + format_.head_offset(layer, head) +
                           static_cast<size_t>(token % kPageTokens) * format_.token_bytes() +
                           (value ? format_.vector_bytes() : 0);
     std::vector<float> out(static_cast<size_t>(format_.head_dim));
@@ -194,13 +192,13 @@ TEST_P(CpuAttend, AppendWritesTheFormatsBytesAndNothingElse) {
       rig->append_kv(1, s.k(0), s.v(0), s.stride());
       rig->end_step();
       for (int32_t page = 0; page < 3; ++page) {
-        std::vector<std::byte> want(format.page_bytes(), std::byte{0xFF});
+        std::vector<std::byte> want(format.page_span(), std::byte{0xFF});
         for (int32_t t = 0; t < kPageTokens && page * kPageTokens + t < 130; ++t)
           for (int32_t h = 0; h < 3; ++h)
             for (int32_t value = 0; value < 2; ++value)
               gguf::quantize_row(
                   kv_tensor_type(type), s.token(page * kPageTokens + t) + (value * 3 + h) * dim,
-                  want.data() + format.layer_bytes() + static_cast<uint64_t>(h) * format.head_bytes() +
+                  want.data() + format.head_offset(1, h) +
                       static_cast<uint64_t>(t) * format.token_bytes() +
                       static_cast<uint64_t>(value) * format.vector_bytes(),
                   static_cast<uint64_t>(dim));

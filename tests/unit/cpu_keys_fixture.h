@@ -28,7 +28,7 @@ class KeyStore {
         n_ring_(n_ring),
         ring_(static_cast<size_t>(format.n_layers * n_ring * n_heads * format.head_dim)) {
     for (int32_t i = 0; i < div_up(n_keys, kPageTokens); ++i) {
-      pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_bytes()));
+      pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_span()));
       addresses_.push_back(pages_.back()->ptr().address);
     }
     Random random(seed);
@@ -63,7 +63,7 @@ class KeyStore {
   TopKeysJob job(int32_t layer, int32_t head, int32_t n_keys, int32_t first, int32_t n, int32_t k, bool by_score) const {
     TopKeysJob j;
     j.layer = layer, j.kv_head = head, j.tiles = addresses_.data();
-    j.offset = static_cast<uint64_t>(layer) * format_.layer_bytes() + static_cast<uint64_t>(head) * format_.head_bytes();
+    j.offset = format_.head_offset(layer, head);
     j.n_keys = n_keys, j.first_position = first, j.n_positions = n, j.k = k, j.by_score = by_score;
     return j;
   }
@@ -109,8 +109,7 @@ class KeyStore {
 
  private:
   std::byte* at(int32_t layer, int32_t head, int32_t token) const {
-    return pages_[static_cast<size_t>(token / kPageTokens)]->data() +
-           static_cast<size_t>(layer) * format_.layer_bytes() + static_cast<size_t>(head) * format_.head_bytes() +
+    return pages_[static_cast<size_t>(token / kPageTokens)]->data() + format_.head_offset(layer, head) +
            static_cast<size_t>(token % kPageTokens) * format_.token_bytes();
   }
   std::vector<std::vector<float>> keys_of(int32_t layer, int32_t kv_head, int32_t n_keys) const {

@@ -58,7 +58,7 @@ class Layer {
     Random random(seed);
     std::vector<float> x(static_cast<size_t>(dim));
     for (int32_t i = 0; i < div_up(kTokens, kPageTokens); ++i) {
-      pages_.push_back(std::make_unique<Guarded<std::byte>>(kv.page_bytes()));
+      pages_.push_back(std::make_unique<Guarded<std::byte>>(kv.page_span()));
       addresses_.push_back(pages_.back()->ptr().address);
     }
     for (int32_t t = 0; t < kTokens; ++t)
@@ -79,7 +79,7 @@ class Layer {
     keys.work = work_->ptr();
   }
   std::byte* at(int32_t token, int32_t head) const {
-    return pages_[static_cast<size_t>(token / kPageTokens)]->data() + kLayer * kv.layer_bytes() + static_cast<uint64_t>(head) * kv.head_bytes() +
+    return pages_[static_cast<size_t>(token / kPageTokens)]->data() + kv.head_offset(kLayer, head) +
            static_cast<uint64_t>(token % kPageTokens) * kv.token_bytes();
   }
   Doubles key(int32_t token) const {   // (width) before RoPE

@@ -140,21 +140,21 @@ struct Coarse {
     fill_normal(kv, 7);
     const size_t n_pages = static_cast<size_t>((n + 63) / 64);
     for (size_t i = 0; i < n_pages; ++i) {
-      pages.push_back(std::make_unique<Guarded<std::byte>>(format.page_bytes()));
-      tiles.push_back(std::make_unique<Guarded<std::byte>>(heads_kv.page_bytes()));
+      pages.push_back(std::make_unique<Guarded<std::byte>>(format.page_span()));
+      tiles.push_back(std::make_unique<Guarded<std::byte>>(heads_kv.page_span()));
       addresses.push_back(pages.back()->ptr().address);
     }
     for (uint32_t head = 0; head < 6; ++head) {
       tile_addresses.emplace_back();
       for (const auto& tile : tiles)
-        tile_addresses.back().push_back(tile->ptr().address + head * heads_kv.head_bytes());
+        tile_addresses.back().push_back(tile->ptr().address + heads_kv.head_offset(head));
     }
   }
   KvView view() const { return {addresses.data(), static_cast<int32_t>(addresses.size())}; }
   Ptr<const float> k(int32_t token) const { return kv.cptr() + static_cast<uint64_t>(token * 6 * format.head_dim); }
   Ptr<const float> v(int32_t token) const { return k(token) + static_cast<uint64_t>(3 * format.head_dim); }
   const std::byte* in_page(uint32_t head, int32_t token) const {
-    return pages[static_cast<size_t>(token / 64)]->data() + head * format.head_bytes() +
+    return pages[static_cast<size_t>(token / 64)]->data() + format.head_offset(head) +
            static_cast<uint64_t>(token % 64) * format.token_bytes();
   }
   uint64_t slot(uint32_t head, int32_t slot) const {

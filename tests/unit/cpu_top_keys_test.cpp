@@ -588,7 +588,7 @@ TEST_P(CpuTopKeys, NanRanksLowest) {
 TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
   const KvFormat format{KvType::f16, 2, 2, 32};
   const int32_t n_heads = 6, n_ring = 8, width = n_heads * 32, stride = width + 5, n = 40;
-  Guarded<std::byte> page(format.page_bytes());
+  Guarded<std::byte> page(format.page_span());
   std::memset(page.data(), 0, page.size());
   const uint64_t address = page.ptr().address;
   const KvView view{&address, 1};

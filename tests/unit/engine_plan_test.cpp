@@ -79,7 +79,7 @@ TEST(EnginePlan, TheLargestContextOpensAndAPageMoreDoesNot) {
   int bound = 0;
   for (int i = 0; i < 20; ++i) {
     const engine::RuntimeOptions runtime =
-        runtime_options(2, "auto", least.device_bytes + random.below(3 << 20));
+        runtime_options(2, "auto", least.device_bytes + random.below(2 << 20));
     const kv::Plan plan = file.plan(runtime, session_options(0));
     ASSERT_GT(plan.largest_context, 0u);
     const auto model = file.open(runtime);

@@ -25,9 +25,8 @@ constexpr uint32_t kChunk = 8, kOutliers = 2;
 
 const std::byte* token(const kv::PageTable& reservoir, uint32_t head, uint32_t position) {
   const KvFormat& f = reservoir.format();
-  const auto kv_heads = static_cast<uint32_t>(f.n_kv_heads);
-  return reinterpret_cast<const std::byte*>(reservoir.view().pages[position / kPageTokens] + head / kv_heads * f.layer_bytes() +
-                                            head % kv_heads * f.head_bytes() + position % kPageTokens * f.token_bytes());
+  return reinterpret_cast<const std::byte*>(reservoir.view().pages[position / kPageTokens] + f.head_offset(head) +
+                                            position % kPageTokens * f.token_bytes());
 }
 const std::byte* slot(const Resident& resident, uint32_t head, uint32_t index) {
   return reinterpret_cast<const std::byte*>(resident.store().tiles(head)[index / kPageTokens] + index % kPageTokens * resident.format().token_bytes());

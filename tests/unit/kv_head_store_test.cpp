@@ -56,8 +56,8 @@ class Stores {
   }
 
   std::byte* token(uint32_t head, uint32_t position) const {
-    return MemoryBackend::at({table->view().pages[position / 64]}) + head / 3 * format_.layer_bytes() +
-           head % 3 * format_.head_bytes() + position % 64 * format_.token_bytes();
+    return MemoryBackend::at({table->view().pages[position / 64]}) + format_.head_offset(head) +
+           position % 64 * format_.token_bytes();
   }
   std::vector<std::byte> expected(uint32_t head, uint32_t position) const {
     std::vector<std::byte> out(device_format_.token_bytes());

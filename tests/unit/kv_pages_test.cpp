@@ -141,6 +141,7 @@ class Load {
 
   void check() const {
     std::map<uint64_t, int> owners;  // by page address
+    std::map<uint64_t, uint64_t> layers;   // by a layer's address: its page
     uint64_t reserved = 0;
     for (const Sequence& s : sequences_) {
       const KvView view = s.table->view();
@@ -151,8 +152,12 @@ class Load {
         ++owners[view.pages[i]];
         const uint64_t first = backend_.arena().address;
         ASSERT_GE(view.pages[i], first);
-        ASSERT_LE(view.pages[i] + kFormat.page_bytes(), first + arena_->bytes());
-        ASSERT_EQ((view.pages[i] - first) % kFormat.page_bytes(), 0u) << "pages overlap";
+        ASSERT_LE(view.pages[i] + kFormat.page_span(), first + arena_->bytes());
+        ASSERT_EQ((view.pages[i] - first) % kFormat.layer_bytes(), 0u) << "pages overlap";
+        for (int32_t layer = 0; layer < kFormat.n_layers; ++layer) {
+          const auto owner = layers.emplace(view.pages[i] + kFormat.head_offset(layer, 0), view.pages[i]).first;
+          ASSERT_EQ(owner->second, view.pages[i]) << "pages overlap";
+        }
       }
       for (uint32_t p = 0; p < s.length(); ++p) ASSERT_EQ(*slot(s, p), s.stamps[p]) << "position " << p;
     }
@@ -260,13 +265,43 @@ TEST(KvPages, AForkCopiesOnlyThePageThatIsWritten) {
   child.share(parent);
   EXPECT_EQ(child.n_shared(), 3u);
   child.make_writable(&backend, 150, 151);
-  EXPECT_EQ(backend.n_copies, 1);
+  EXPECT_EQ(backend.n_copies, kFormat.n_layers);
   EXPECT_EQ(child.n_shared(), 2u);
   EXPECT_EQ(parent.n_shared(), 2u);
   parent.make_writable(&backend, 150, 200);  // its third page is its own again
-  EXPECT_EQ(backend.n_copies, 1);
+  EXPECT_EQ(backend.n_copies, kFormat.n_layers);
   child.truncate(64);
   EXPECT_EQ(parent.n_shared(), 1u);
+}
+
+// Of four pages a layer is one stretch; what a reservation leaves of them, the next one gets.
+TEST(KvPages, LayersOfPagesTogetherAreOneStretch) {
+  MemoryBackend backend;
+  ASSERT_TRUE(backend.reserve_arena(8 * kFormat.page_bytes()).ok());
+  Arena arena(&backend, 8 * kFormat.page_bytes());
+  const auto pool = std::make_shared<PagePool>(&arena, kFormat);
+  auto a = PageReservation::make(pool, 6);
+  ASSERT_TRUE(a.ok());
+  EXPECT_EQ(arena.used(), 8 * kFormat.page_bytes());
+  EXPECT_EQ(pool->spare(), 2u);
+  auto b = PageReservation::make(pool, 2);
+  ASSERT_TRUE(b.ok());
+  PageTable table(pool, 8);
+  table.make_writable(&backend, 0, 8 * 64);
+  const KvView view = table.view();
+  for (uint64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(view.pages[i], backend.arena().address + i / 4 * 4 * kFormat.page_bytes() + i % 4 * kFormat.layer_bytes());
+    EXPECT_EQ(kFormat.head_offset(1, 0), 4 * kFormat.layer_bytes());
+  }
+  // A page's content is packed, layer behind layer.
+  std::vector<std::byte> content(kFormat.page_bytes()), back(content.size());
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(i * 7 + i / 251);
+  table.upload(&backend, 5, content.data());
+  for (int32_t layer = 0; layer < kFormat.n_layers; ++layer)
+    EXPECT_EQ(std::memcmp(MemoryBackend::at({view.pages[5] + kFormat.head_offset(layer, 0)}),
+                          content.data() + static_cast<uint64_t>(layer) * kFormat.layer_bytes(), kFormat.layer_bytes()), 0);
+  table.download(&backend, 5, back.data());
+  EXPECT_EQ(content, back);
 }
 
 TEST(KvPages, SparePagesServeTheNextReservation) {

@@ -22,7 +22,7 @@ uint64_t host(const void*, uint32_t n) { return 7 + uint64_t{n} * 5; }
 
 uint64_t expected_bytes(const PlanInput& in, uint32_t n) {
   const auto round = [](uint64_t x) { return (x + 255) / 256 * 256; };
-  const uint64_t pages = (uint64_t{n} + 63) / 64;
+  const uint64_t pages = (uint64_t{n} + 255) / 256 * 4;
   const uint64_t missing = pages > in.spare_pages ? pages - in.spare_pages : 0;
   return round(in.weights_bytes) + round(missing * in.kv.page_bytes()) + workspace(in.self, n);
 }
@@ -75,6 +75,10 @@ TEST(KvPlan, PagesForAContext) {
   EXPECT_EQ(pages_for(64), 1u);
   EXPECT_EQ(pages_for(65), 2u);
   EXPECT_EQ(pages_for(1u << 27), 1u << 21);
+  EXPECT_EQ(pages_to_reserve(0), 0u);
+  EXPECT_EQ(pages_to_reserve(1), 4u);
+  EXPECT_EQ(pages_to_reserve(256), 4u);
+  EXPECT_EQ(pages_to_reserve(257), 8u);
 }
 
 TEST(KvPlan, HugeModelsDoNotWrap) {

@@ -39,7 +39,7 @@ class Bench {
  public:
   explicit Bench(KvType type = KvType::q8_0, IoThread::Options options = {}, int32_t n_layers = 2)
       : format_{type, n_layers, 3, 32}, n_heads_(static_cast<uint32_t>(n_layers) * 3) {
-    const uint64_t bytes = uint64_t{1} << 20;
+    const uint64_t bytes = uint64_t{2} << 20;
     EXPECT_TRUE(backend_.reserve_arena(bytes).ok());
     device_ = std::make_unique<Arena>(&backend_, bytes);
     auto host = os::Region::allocate(bytes);
@@ -367,9 +367,9 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   ASSERT_TRUE(refills->add(bench.table(), 1, what, 4).ok());
   refills->recall();
   // The last page becomes another one, with other bytes.
-  const uint64_t old_page = bench.table().view().pages[kPages - 1];
+  const std::vector<std::byte> other(bench.format().page_bytes(), std::byte{0x55});
+  bench.table().upload(bench.backend(), kPages - 1, other.data());
   bench.table_to_change()->truncate(kTokens - 64);
-  std::memset(MemoryBackend::at({old_page}), 0x55, bench.format().page_bytes());
   bench.table_to_change()->make_writable(bench.backend(), kTokens - 64, kTokens);
   for (uint32_t head = 0; head < bench.n_heads(); ++head)   // the oracle reads it, too
     bench.store->fill(bench.backend(), bench.table(), head,
@@ -407,7 +407,8 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
       ASSERT_EQ(refills->pending().size(), 1u);
     }
     // The first page becomes another one, with other bytes.
-    std::memset(MemoryBackend::at({bench.table().view().pages[0]}), 0x55, bench.format().page_bytes());
+    const std::vector<std::byte> other(bench.format().page_bytes(), std::byte{0x55});
+    bench.table().upload(bench.backend(), 0, other.data());
     for (uint32_t head = 0; head < bench.n_heads(); ++head)
       bench.store->fill(bench.backend(), bench.table(), head, {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
     bench.expect(0, later);
