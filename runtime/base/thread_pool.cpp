@@ -1,6 +1,6 @@
 // How the pool's threads meet.
 //
-// One 64-bit word holds the next item and the number of items; whoever moves it forward owns the item.
+// One 64-bit word for each thread holds the next and the end of its items; whoever moves one of the two owns an item.
 // Because a successful exchange compares the whole word, a worker that slept through operations can only ever
 // take an item of the operation at hand, whose fields stand still until that item is done.
 //
@@ -49,7 +49,7 @@ bool spin_until(const F& done) {
 
 Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t n_processors) {
   if (n_threads < 1) return error(Code::invalid_argument, "a thread pool of %d threads", n_threads);
-  std::unique_ptr<ThreadPool> pool(new ThreadPool(n_threads <= n_processors));
+  std::unique_ptr<ThreadPool> pool(new ThreadPool(n_threads <= n_processors, n_threads));
   pool->workers_.reserve(static_cast<size_t>(n_threads) - 1);
   const os::SignalsBlocked blocked;
   for (int32_t i = 1; i < n_threads; ++i) {
@@ -88,34 +88,57 @@ void ThreadPool::end_burst() {
   if (--n_bursts_ == 0) burst_.fetch_add(1);
 }
 
-bool ThreadPool::has_items() const {
-  const uint64_t items = items_.load();
-  return (items >> 32) < (items & 0xFFFFFFFFu);
+bool ThreadPool::Stretch::take_first(int64_t* item) {
+  uint64_t at = items.load();
+  while ((at >> 32) < (at & 0xFFFFFFFFu)) {
+    if (!items.compare_exchange_weak(at, at + (uint64_t{1} << 32))) continue;
+    *item = static_cast<int64_t>(at >> 32);
+    return true;
+  }
+  return false;
+}
+
+bool ThreadPool::Stretch::take_last(int64_t* item) {
+  uint64_t at = items.load();
+  while ((at >> 32) < (at & 0xFFFFFFFFu)) {
+    if (!items.compare_exchange_weak(at, at - 1)) continue;
+    *item = static_cast<int64_t>(at & 0xFFFFFFFFu) - 1;
+    return true;
+  }
+  return false;
+}
+
+void ThreadPool::run_item(int64_t item, int32_t thread) {
+  call_(fn_, item, thread);
+  if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    all_done_.notify_one();
+  }
 }
 
 // Runs items until none is left to take; whether it ran any.
 bool ThreadPool::run_items(int32_t thread) {
   bool ran = false;
-  uint64_t items = items_.load();
-  while ((items >> 32) < (items & 0xFFFFFFFFu)) {
-    if (!items_.compare_exchange_weak(items, items + (uint64_t{1} << 32))) continue;
-    call_(fn_, static_cast<int64_t>(items >> 32), thread);
-    ran = true;
-    if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
-      { std::lock_guard<std::mutex> lock(mutex_); }
-      all_done_.notify_one();
-    }
-    items = items_.load();
-  }
+  const size_t own = static_cast<size_t>(thread), n = stretches_.size();
+  for (int64_t item; stretches_[own].take_first(&item); ran = true) run_item(item, thread);
+  for (size_t i = 1; i < n; ++i)
+    for (int64_t item; stretches_[(own + i) % n].take_last(&item); ran = true) run_item(item, thread);
   return ran;
 }
 
 void ThreadPool::worker(int32_t thread) {
   uint32_t burst = 0;  // the burst this worker has spun in
   for (;;) {
-    while (run_items(thread)) {
+    uint32_t seen = 0;  // operations
+    const auto has_items = [&] { return n_operations_.load() != seen; };
+    const auto spin = [&] {
       burst = burst_.load();
       if (may_spin_ && (burst & 1)) spin_until([&] { return has_items() || burst_.load() != burst; });
+    };
+    for (;;) {
+      seen = n_operations_.load();
+      if (!run_items(thread)) break;
+      spin();
     }
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1);
@@ -127,8 +150,7 @@ void ThreadPool::worker(int32_t thread) {
     sleepers_.fetch_sub(1);
     if (stop_) return;
     lock.unlock();
-    burst = burst_.load();
-    if (may_spin_ && (burst & 1)) spin_until([&] { return has_items() || burst_.load() != burst; });
+    spin();
   }
 }
 
@@ -151,7 +173,10 @@ void ThreadPool::run_job(int64_t n_items, Call call, const void* fn) {
   call_ = call;
   fn_ = fn;
   unfinished_.store(n_items);
-  items_.store(static_cast<uint64_t>(n_items));
+  const auto n = static_cast<int64_t>(stretches_.size());
+  for (int64_t i = 0; i < n; ++i)
+    stretches_[static_cast<size_t>(i)].items.store(static_cast<uint64_t>(n_items * i / n) << 32 | static_cast<uint64_t>(n_items * (i + 1) / n));
+  n_operations_.fetch_add(1);
   if (sleepers_.load() > 0) {
     { std::lock_guard<std::mutex> lock(mutex_); }
     work_there_.notify_all();

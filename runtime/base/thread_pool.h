@@ -5,9 +5,10 @@
 // sleeper takes ten times that; where there are more threads than processors nobody spins, since a spinning
 // thread would keep the one it waits for off the processor.
 //
-// Items are dealt from one atomic word, so which thread runs which item is a matter of luck: an item's result
-// must not depend on it.  A worker that wakes late finds nothing left and delays nobody.  The pool belongs to
-// one caller at a time; run() is not reentrant.
+// Each thread has a stretch of an operation's items, which it runs in ascending order; who is through with his own takes the last ones
+// of others. Items that lie side by side in memory are thus read in order, as far as can be: on an Intel Xeon with AMX a core reads whole megabytes
+// half as fast again as 256 KB here and there. Still, which thread runs which item is a matter of luck: an item's result must not depend on it.
+// A worker that wakes late finds nothing left and delays nobody.  The pool belongs to one caller at a time; run() is not reentrant.
 #pragma once
 
 #include <atomic>
@@ -53,11 +54,11 @@ class ThreadPool {
  private:
   using Call = void (*)(const void* fn, int64_t item, int32_t thread) noexcept;
 
-  explicit ThreadPool(bool may_spin) : may_spin_(may_spin) {}
+  ThreadPool(bool may_spin, int32_t n_threads) : may_spin_(may_spin), stretches_(static_cast<size_t>(n_threads)) {}
   void run_job(int64_t n_items, Call call, const void* fn);
   void worker(int32_t thread);
   bool run_items(int32_t thread);
-  bool has_items() const;
+  void run_item(int64_t item, int32_t thread);
   void wait_for_items_done();
 
   const bool may_spin_;
@@ -67,7 +68,13 @@ class ThreadPool {
   // took one.
   Call call_ = nullptr;
   const void* fn_ = nullptr;
-  alignas(64) std::atomic<uint64_t> items_{0};      // next item << 32 | number of items
+  struct alignas(64) Stretch {
+    std::atomic<uint64_t> items{0};                 // next << 32 | end
+    bool take_first(int64_t* item);
+    bool take_last(int64_t* item);
+  };
+  std::vector<Stretch> stretches_;                  // (n_threads())
+  alignas(64) std::atomic<uint32_t> n_operations_{0};   // that there were
   alignas(64) std::atomic<int64_t> unfinished_{0};  // items not finished yet
   int n_bursts_ = 0;                               // the caller's, one within another
   alignas(64) std::atomic<uint32_t> burst_{0};      // odd inside a burst

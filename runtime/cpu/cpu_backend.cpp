@@ -624,9 +624,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     pool_->run(n_items, [&](int64_t item, int32_t thread) {
       const Item i = item_of(item);
       if (i.first_key == i.last_key) return;
-      // Items are dealt in order, so that about this one is the thread's next.
-      const int64_t ahead = item + pool_->n_threads();
-      const Item then = ahead < n_items ? item_of(ahead) : Item{};
+      const Item then = item + 1 < n_items ? item_of(item + 1) : Item{};   // most likely the thread's next
       const DecodeTask task{i.kv,
                             std::min(together, n_kv - static_cast<int32_t>(i.head)),
                             q + (wave + i.row) * shape.q_stride + i.head * group * dim,
