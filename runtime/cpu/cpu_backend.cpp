@@ -550,14 +550,15 @@ void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const
   }
 }
 
-// Items: row x KV head x split; then the splits of each query head are merged, in order. A head's mean is its last split, a token alone:
-// its sums times as many as it stands for are what so many alike would have come to.
+// How many KV heads an item has: as many as leave four items to each thread.
 int32_t CpuBackend::heads_together(int32_t n_kv, int64_t n_splits) const {
   int32_t n = std::min(n_kv, kDecodeHeads);
   while (n > 1 && n_splits * div_up(n_kv, n) < 4 * pool_->n_threads()) n /= 2;
   return n;
 }
 
+// Items: row x KV head x split; then the splits of each query head are merged, in order. A head's mean is its last split, a token alone:
+// its sums times as many as it stands for are what so many alike would have come to.
 void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape) {
   const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
   const int64_t floats = partial_floats(dim);

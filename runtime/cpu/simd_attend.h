@@ -8,7 +8,8 @@
 // query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
 // the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
 // one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
-// as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
+// as long. Requests stand apart: an Intel Xeon with AMX reads keys at 20 GB/s and core where each line is asked for between some
+// multiplications, at 13 where two are asked for in a row (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
 // read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse, as if
 // what is asked for while too many lines are on their way were dropped).  KV heads that lie side by side in pages are read in one
 // stretch, tile by tile (Intel Xeon with AMX, behind 64K tokens: steps of the 1.1B model 6% shorter than head by head; memory gives it
@@ -140,6 +141,13 @@ struct DecodeScratch {
   }
 };
 
+// Asks for the part's share of the kLines lines at `soon`, behind what x was made by.
+template <int kLines>
+[[gnu::always_inline]] inline void ask_part(V::F& x, const std::byte* soon, int part, int n_parts) {
+  if (kLines == 0) return;
+  ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
+}
+
 // scores[t][query] for G queries and the keys [first, last) of a tile.  kPart: the last dimensions are no whole
 // vector.
 template <KvType kType, int kDim, int G, bool kPart>
@@ -155,7 +163,8 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
       keys[k] = tile + static_cast<uint64_t>(at) * head.token_bytes();
     }
     const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();  // of its first half
-    for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) __builtin_prefetch(soon + b, 0, 2);
+    if (kDim == 0)
+      for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) V::ask(soon + b);
     V::F sums[8];
     ORRERY_UNROLL for (int i = 0; i < 8; ++i) sums[i] = V::zero();
     const auto add = [&](const V::F* x, int i) {
@@ -163,6 +172,7 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
         V::F q = V::load(s.q + (i * G + g) * V::kLanes);
         // Once for all keys: compilers would rather load it again with every product, and loads are the limit.
         if (kKeys > 1) V::hold(q);
+        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64)>(q, soon, i * G + g, kDim / V::kLanes * G);
         ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
       }
     };
@@ -221,7 +231,6 @@ void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* t
   const std::byte* soon = next + kTile * head.vector_bytes() * (chunks + static_cast<uint64_t>(chunk)) / chunks +
                           static_cast<uint64_t>(first) * step;
   for (int t = first; t < last; ++t, value += head.token_bytes(), weights += G, soon += step) {
-    ORRERY_UNROLL for (int l = 0; l < kLines; ++l) __builtin_prefetch(soon + 64 * l, 0, 2);
     ORRERY_UNROLL for (int c0 = 0; c0 < C; c0 += kShared) {
       V::F x[kShared];
       const uint8_t* block = block_of<kType>(value, (chunk + c0) / kBlockChunks);
@@ -231,7 +240,8 @@ void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* t
                                 : load_chunk<kType>(value, chunk + c0 + c);
       ORRERY_UNROLL for (int j = 0; j < G * kShared; ++j) {
         const int g = j / kShared, c = j % kShared;
-        const V::F p = V::set(weights[c0 / kBlockChunks * kTile * G + g]);
+        V::F p = V::set(weights[c0 / kBlockChunks * kTile * G + g]);
+        if (c == 0) ask_part<kLines>(p, soon, c0 / kShared * G + g, C / kShared * G);
         o[g * C + c0 + c] = V::fma(p, x[c], o[g * C + c0 + c]);
       }
     }
@@ -315,6 +325,20 @@ void leave_weights(const float* weights, V::F m, int first_query, int n, int64_t
   }
 }
 
+// Query g as decode_scores() wants it, scaled, and its sums: zeros. null: zeros too.
+template <KvType kType, int kDim, int G>
+void load_query(const float* q, int32_t head_dim, float scale, int g, const DecodeScratch& s) {
+  const int32_t dim = padded_dim(head_dim);
+  const V::F factor = V::set(scale);
+  for (int32_t i = 0; i < dim; i += V::kLanes) {
+    alignas(64) float x[V::kLanes] = {};
+    for (int32_t j = 0; q != nullptr && j < V::kLanes && i + j < head_dim; ++j)
+      x[j] = kType == KvType::q4_0 ? q[dim_at<kType>(i + j)] * unit_at<kType>(i + j) : q[i + j];
+    V::store(s.q + (i / V::kLanes * G + g) * V::kLanes, V::mul(V::load(x), factor));
+    V::store(s.o + g * dim + i, V::zero());
+  }
+}
+
 // `n` <= G queries of each head, from its first_query on.  Heads that lie side by side take turns, tile by tile: memory is read in longer
 // stretches.
 template <KvType kType, int kDim, int G>
@@ -325,13 +349,7 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
   for (int32_t h = 0; h < t.n_heads; ++h) {
     const DecodeScratch s(t.scratch, dim, h);
     const float* q = t.q + (int64_t{h} * t.n_queries + first_query) * head_dim;
-    for (int g = 0; g < G; ++g)
-      for (int32_t i = 0; i < dim; ++i) {
-        const int64_t at = int64_t{g} * head_dim + dim_at<kType>(i);
-        s.q[(i / V::kLanes * G + g) * V::kLanes + i % V::kLanes] =
-            g < n && i < head_dim ? q[at] * (t.scale * kLog2E) * unit_at<kType>(i) : 0.0f;
-        s.o[g * dim + i] = 0;
-      }
+    for (int g = 0; g < G; ++g) load_query<kType, kDim, G>(g < n ? q + int64_t{g} * head_dim : nullptr, head_dim, t.scale * kLog2E, g, s);
     m[h] = V::set(-kInfinity), l[h] = V::zero();
   }
   const uint64_t head_bytes = kTile * head.token_bytes();

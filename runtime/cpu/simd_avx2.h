@@ -24,6 +24,9 @@ struct V : ByteProducts {
   static F set(float x) { return _mm256_set1_ps(x); }
   static F load(const float* p) { return _mm256_loadu_ps(p); }
   static void hold(F& x) { asm("" : "+x"(x)); }  // in a register: not loaded again where it is used
+  // Asks for a line that comes to the second cache; behind what x was made by, so that compilers leave it where it stands.
+  static void ask(const void* p) { __builtin_prefetch(p, 0, 2); }
+  static void ask_behind(F& x, const void* p) { asm volatile("prefetcht1 %1" : "+x"(x) : "m"(*static_cast<const char*>(p))); }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   // Past the caches, to an aligned place that nobody reads before finish_stores().
   static void store_past(float* p, F x) { _mm256_stream_ps(p, x); }

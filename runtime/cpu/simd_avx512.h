@@ -29,6 +29,15 @@ struct V {
     (void)x;
 #endif
   }
+  // Asks for a line that comes to the second cache; behind what x was made by, so that compilers leave it where it stands.
+  static void ask(const void* p) { __builtin_prefetch(p, 0, 2); }
+  static void ask_behind(F& x, const void* p) {
+#ifdef __AVX512F__
+    asm volatile("prefetcht1 %1" : "+v"(x) : "m"(*static_cast<const char*>(p)));
+#else
+    (void)x, ask(p);
+#endif
+  }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   // Past the caches, to an aligned place that nobody reads before finish_stores().
   static void store_past(float* p, F x) {
