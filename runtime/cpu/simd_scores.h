@@ -9,6 +9,27 @@
 namespace orrery::cpu {
 namespace {
 
+// Lines of `n` keys, asked for one by one, evenly over `n_times` calls of ask(): see simd_attend.h.
+class KeysAhead {
+ public:
+  KeysAhead(const std::byte* keys, uint64_t stride, uint64_t vector_bytes, int n, int n_times)
+      : at_(keys), stride_(stride), bytes_(vector_bytes), n_lines_(keys ? n * static_cast<int>((vector_bytes + 63) / 64) : 0), n_times_(n_times) {}
+  void ask() {
+    for (due_ += n_lines_; due_ >= n_times_; due_ -= n_times_) {
+      V::ask(at_ + line_);
+      line_ += 64;
+      if (line_ >= bytes_) at_ += stride_, line_ = 0;
+    }
+  }
+
+ private:
+  const std::byte* at_;
+  const uint64_t stride_, bytes_;
+  const int n_lines_, n_times_;
+  int due_ = 0;
+  uint64_t line_ = 0;
+};
+
 // (head_dim, kTile): the tile's keys, transposed; slots from `n` on become zeros. Those of the `next` tile, if there is one,
 // are asked for meanwhile: they come while this one is multiplied, where reading them at once would wait for memory (half of the time).
 template <KvType kType>
@@ -16,9 +37,7 @@ void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
   const uint64_t stride = token_bytes(kv);
   for (int t = 0; t < kTile; t += V::kLanes) {
-    for (int j = 0; next != nullptr && j < V::kLanes; ++j)
-      for (uint64_t b = 0; b < kv.vector_bytes; b += 64)
-        __builtin_prefetch(next + static_cast<uint64_t>(t + j) * stride + b, 0, 2);
+    KeysAhead ahead(next ? next + static_cast<uint64_t>(t) * stride : nullptr, stride, kv.vector_bytes, V::kLanes, kv.head_dim);
     for (int i = 0; i < whole + (left > 0); ++i) {
       V::F rows[V::kLanes];
       const std::byte* key = tile + static_cast<uint64_t>(t) * stride;
@@ -29,8 +48,10 @@ void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next
           rows[j] = t + j >= n ? V::zero() : i < whole ? load_chunk<kType>(key, i) : load_last<kType>(key, i, left);
       }
       V::transpose(rows);
-      for (int j = 0; j < (i < whole ? V::kLanes : left); ++j)
+      for (int j = 0; j < (i < whole ? V::kLanes : left); ++j) {
         V::store(keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
+        ahead.ask();
+      }
     }
   }
 }
