@@ -425,8 +425,8 @@ std::unique_ptr<Bench::Llama> Bench::llama(TensorType type, int32_t context, int
   w.embedding = random_weight(type, s_.n_vocab, s_.n_embd);
 
   made->kv = {KvType::f16, s_.n_layers, s_.n_kv_heads, s_.head_dim};
-  const uint64_t n_pages = align_up(static_cast<uint64_t>((context + kPageTokens - 1) / kPageTokens), kPagesTogether);
-  const uint64_t kv = random_kv(KvType::f16, n_pages * made->kv.page_bytes());
+  const uint64_t n_pages = static_cast<uint64_t>((context + kPageTokens - 1) / kPageTokens);
+  const uint64_t kv = random_kv(KvType::f16, align_up(n_pages, kPagesTogether) * made->kv.page_bytes());
   for (uint64_t i = 0; i < n_pages; ++i) made->pages.push_back(kv + made->kv.page_offset(i));
   made->limits = model::step_limits(h, max_rows, context);
   made->limits.n_layers = 0;   // of heads under a policy
@@ -555,7 +555,8 @@ void Bench::attention() {
   for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0}) {
     const uint64_t mark = next_;
     const KvFormat format{type, n_layers, s_.n_kv_heads, s_.head_dim};
-    const uint64_t n_pages = align_up(static_cast<uint64_t>(context / kPageTokens), kPagesTogether), kv = random_kv(type, n_pages * format.page_bytes());
+    const uint64_t n_pages = static_cast<uint64_t>(context / kPageTokens);
+    const uint64_t kv = random_kv(type, align_up(n_pages, kPagesTogether) * format.page_bytes());
     std::vector<uint64_t> pages;
     for (uint64_t i = 0; i < n_pages; ++i) pages.push_back(kv + format.page_offset(i));
     StepLimits l;
