@@ -326,12 +326,12 @@ typedef struct orrery_session orrery_session;
      "razorattention"
                     the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
                     the budget if that is less), sinks 4, compensation 1
-     "auto"         over several turns nothing here keeps more of full attention's answers at 30% of the KV and less: "cake"
-                    with pool max, width 15, heads adaptive, safeguard protect, and a tail of a sixteenth of what a head may hold
+     "auto"         what keeps most of full attention's answers at a fifth of the KV and less: "cake" with pool max, width 15, layers
+                    and heads adaptive, tau_1 2, tau_2 2, gamma 800, safeguard protect, a tail of a sixteenth of what a head may hold
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
                     CAKE); the names are defaults of what can be combined: score (mean, variance, each), pool (none, avg,
-                    max), width, layers (uniform, pyramid, preference), heads (uniform, adaptive); window 32, safeguard
+                    max), width, layers (uniform, pyramid, preference, adaptive), heads (uniform, adaptive); window 32, safeguard
                     floor (or protect), alpha .2, beta 20, tau_1 1, tau_2 1, gamma 200, first_layers 0 (exempt), tail 0
      "freekv"       pages that come and go with the query, one step behind, by digests of all pages that stay on the device and
                     count (FreeKV): page auto (4 to 64 tokens), digest range (or deviation), sinks 512, window 512 (each

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 namespace orrery::policy {
@@ -64,15 +63,6 @@ struct Better {
     return x > y || (x == y && a < b);
   }
 };
-
-// Numbers that order as scores do, NaN lowest; both zeros are the same.
-uint32_t order_of(float score) {
-  const float x = score + 0.0f;
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  bits ^= bits >> 31 ? UINT32_MAX : uint32_t{1} << 31;
-  return std::isnan(score) ? 0 : bits;
-}
 
 void keep_best(Span<const float> scores, size_t k, Tokens* candidates) {
   const Better better{scores};

@@ -7,7 +7,9 @@
 // ranks below everything in a top-k, so that a damaged model gives poor sets and no undefined ones.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "runtime/base/span.h"
@@ -56,6 +58,15 @@ struct ScoreScratch {
 // All of the above: logits (n_query_heads, n_keys), scaled and masked -> out (n_keys).
 Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule,
                    ScoreScratch* scratch, Span<float> out);
+
+// Numbers that order as scores do: NaN lowest, both zeros the same.
+inline uint32_t order_of(float score) {
+  const float x = score + 0.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  bits ^= bits >> 31 ? UINT32_MAX : uint32_t{1} << 31;
+  return std::isnan(score) ? 0 : bits;
+}
 
 // The min(k, n) best of scores (n): by score descending, then index ascending; in that order. O(n + k log k).
 // `out` is also the scratch: with a capacity of n nothing is allocated.

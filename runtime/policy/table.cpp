@@ -65,19 +65,20 @@ constexpr auto kRazorOptions = static_options("(.15, or half the budget)", "4", 
 
 // Of the methods of window.cpp: their own choices, and what they have in common.
 constexpr std::array<OptionRow, 14> window_options(const char* score, const char* pool, const char* width, const char* layers,
-                                                   const char* heads, const char* safeguard = "floor", OptionRow tail = kTail) {
+                                                   const char* heads, const char* safeguard = "floor", OptionRow tail = kTail,
+                                                   const char* tau = "1", const char* gamma = "200") {
   return {{{"score", score, "of the window's weights: mean, CAKE's mean + gamma variance (variance), or Ada-KV's algorithm 2 (each)"},
            {"pool", pool, "over neighbouring keys: none, avg or max"},
            {"width", width, "of the pooling; odd"},
-           {"layers", layers, "the budget over layers: uniform, pyramid or preference (CAKE)"},
+           {"layers", layers, "the budget over layers: uniform, pyramid, preference (CAKE), or by the best scores times preference (adaptive)"},
            {"heads", heads, "a layer's part over its heads: uniform or adaptive (Ada-KV)"},
            {"window", "32", "last queries that choose, and stay"},
            {"safeguard", safeguard, "of adaptive heads: floor (Ada-KV's code), or protect (kvpress)"},
            {"alpha", ".2", "the safeguard's part of an even share"},
            {"beta", "20", "the pyramid's last layer: mean / beta"},
-           {"tau_1", "1", "preference: entropy^(1/tau_1)"},
-           {"tau_2", "1", "preference: variance^(1/tau_2)"},
-           {"gamma", "200", "weight of the variance in a score"},
+           {"tau_1", tau, "preference: entropy^(1/tau_1)"},
+           {"tau_2", tau, "preference: variance^(1/tau_2)"},
+           {"gamma", gamma, "weight of the variance in a score"},
            {"first_layers", "0", "layers, from the first, that keep everything"},
            tail}};
 }
@@ -87,7 +88,7 @@ constexpr auto kAdaOptions = window_options("mean", "max", "7", "uniform", "adap
 constexpr auto kAdaPyramidOptions = window_options("mean", "max", "7", "pyramid", "adaptive");
 constexpr auto kCakeOptions = window_options("variance", "avg", "5", "preference", "uniform");
 constexpr OptionRow kShortTail = {"tail", "0", "slots for generated tokens until all is chosen anew; 0: a sixteenth of what a head may hold, or less"};
-constexpr auto kAutoOptions = window_options("variance", "max", "15", "preference", "adaptive", "protect", kShortTail);
+constexpr auto kAutoOptions = window_options("variance", "max", "15", "adaptive", "adaptive", "protect", kShortTail, "2", "800");
 
 // Of policies whose heads hold whole pages, and of the methods of pages.cpp: their own choices, and what they have in common.
 constexpr OptionRow kPage = {"page", "auto", "tokens: 4, 8, 16, 32 or 64; auto: 32, or less where the budget holds few of them"};
@@ -192,14 +193,16 @@ const PolicyRow kRows[] = {
      "- All heads of a layer hold the same pages, by the mean over all query heads, as in the code.\n"
      "- The first two layers are whole where the budget allows it. 64 first and 64 recent tokens are two pages each, as in the code.\n"
      "- The prompt's last query makes the first selection, behind the whole prompt.\n"},
-    {"auto", "CAKE's scores and layers, Ada-KV's heads", "", "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
-     "layers by entropy and variance of their attention; their heads by the best scores of all", kBestAndWindow,
+    {"auto", "CAKE's scores, Ada-KV's selection over layers and heads", "", "mean + 800 variance of the last 32 queries, max pool 15, mean of the group",
+     "layers by the best scores of all, weighted by entropy and variance; their heads likewise", kBestAndWindow,
      "when as many tokens have been generated as a sixteenth of what a head may hold", kWindowQueries, kSelection, all(kAutoOptions),
      "For those who want to think of none of this, and what a KV budget without a policy means. Short answers over several turns: at 10%\n"
      "of the KV nothing measured here comes near it, at 20% and more it is within three answers of a hundred of the best, and moves a\n"
      "fifth to a third of what they do; no step waits for the link. At half of the KV quest, loki and freekv, which follow the query,\n"
      "keep one to three more; of single questions infinigen does at 30%. Long lists quest, loki and freekv repeat better from 30% on.\n"
-     "- Layers' parts are CAKE's, a layer's heads compete as Ada-KV's do (with kvpress's safeguard), and so few tokens go where few are looked at.\n"
+     "- A layer's heads compete as Ada-KV's do (with kvpress's safeguard), and so do layers: a score counts times the root of its layer's\n"
+     "  entropy and variance (CAKE's preference). Dealt by preference alone, from 30% of the KV on, one layer holds all that it hardly looks\n"
+     "  at, and the others lack what they do look at: whether a list goes on, which many keys of all layers say, each a little, is lost.\n"
      "- A wide maximum, 15 keys: a token that is looked at stays with the sentence around it, which an answer reads next. With 5 or 7\n"
      "  the middle of a passage is kept and its end is lost.\n"
      "- A short tail: when it is full, everything is chosen anew by the answer's own last queries, and what it has come to need comes back.\n"

@@ -1,11 +1,12 @@
 // Methods that choose once, by a window of queries, and evict the rest: SnapKV (arXiv:2404.14469), PyramidKV (arXiv:2406.02069),
-// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and auto, which at small budgets keeps as much as anything that we have measured, or more.  They differ in three places, which are options of all of them; a
-// method's name stands for its own choices (kMethods), and any of them can be had with any other:
+// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and auto, which is composed of them.  They differ in three places, which are options
+// of all of them; a method's name stands for its own choices (kMethods), and any of them can be had with any other:
 //   score     the last `window` queries' softmax over all that each sees; the mean over them, and the group (mean), or CAKE's mean +
 //             gamma variance (variance), smoothed over neighbouring keys (pool, width); or each query's own softmax, as in Ada-KV's
 //             algorithm 2 (each)
-//   allocate  over layers evenly (uniform), on a falling line (pyramid), by entropy and variance (preference); over a layer's heads
-//             evenly (uniform), or by the best scores of all of them, with a safeguard (adaptive)
+//   allocate  over layers evenly (uniform), on a falling line (pyramid), by entropy and variance (preference), by the best scores of
+//             all of them, weighted by preference (adaptive); over a layer's heads evenly (uniform), or by the best scores of all of
+//             them, with a safeguard (adaptive)
 //   keep      each head its best tokens before the window, the window, and every generated token
 //   refresh   never; a full tail, and every later prompt, chooses anew from all that the reservoir holds
 //
@@ -14,6 +15,7 @@
 //   - Scores are the codes': scaled products, the softmax runs over the window's keys as well, whose columns are then dropped; pooling
 //     behind the means. score=each is Ada-KV's algorithm 2: unscaled products, a softmax over the keys before the window alone, each row
 //     pooled by itself, then the mean; a maximum and a mean do not commute, so that other tokens are the best.
+//   - Layers that compete are ours: Ada-KV deals a layer's part over its heads only, CAKE between layers by preference alone.
 //   - Totals are exact, by largest remainder: PyramidKV's whole steps and Ada-KV's rounding are not.
 //   - alpha is the floor of a head's share (floor: Ada-KV's code; algorithm 2, line 8 has it reversed), .2 as in the paper. The
 //     other safeguard is kvpress's (protect): the best int(alpha n) of each head come first, n and these counting the window, and
@@ -22,10 +24,15 @@
 //   - first_layers exempts so many from it all, as FreeKV's comparisons do for every method with 1; their KV counts.
 //   - Generated tokens count: the tail that they go to is inside the budget.
 //
-// auto is CAKE's scores and layers with Ada-KV's heads, and two things of ours. A wide maximum (15 keys): a token that is looked at stays
-// with the sentence around it, which the answer reads next, token by token; with 5 or 7 the middle of a passage is kept and its end is lost.
-// And a short tail (a sixteenth of what a head may hold): at 10% one of n / 32 takes a third of a text of 1,024 tokens, and when it
-// is full everything is chosen anew by the answer's own last queries, so that what it has come to need comes back.
+// auto is CAKE's scores with Ada-KV's selection over heads, and three things of ours. Layers compete like heads (layers=adaptive): the best
+// scores of all, each times the root of its layer's preference, say how many tokens are the layer's. CAKE deals to layers in proportion to
+// preference: from a third of the KV on a layer that wants much has all of its tokens, which are hardly looked at where they end, while the others
+// lack what they look at. The question whether a list goes on is answered by many keys, each looked at a little, in all layers: it was
+// answered worse at 30 and 40% than at 20. A wide maximum (15 keys): a token that is looked at stays with the sentence around it, which the answer
+// reads next, token by token; with 5 or 7 the middle of a passage is kept and its end is lost. And a short tail (a sixteenth of what a head
+// may hold): at 10% one of n / 32 takes a third of a text of 1,024 tokens, and when it is full everything is chosen anew by the answer's
+// own last queries, so that what it has come to need comes back.  gamma is 800: the variance of a key that a single query of the window
+// looks at outweighs its mean from a weight of 1 / gamma on, which is about what each of 1,024 keys has of an even look.
 #include <algorithm>
 #include <numeric>
 
@@ -37,7 +44,7 @@ namespace orrery::policy {
 namespace {
 
 enum class Score : uint32_t { mean, variance, each };
-enum class Layers : uint32_t { uniform, pyramid, preference };
+enum class Layers : uint32_t { uniform, pyramid, preference, adaptive };
 enum class HeadsOf : uint32_t { uniform, adaptive };
 enum class Safeguard : uint32_t { floor, protect };
 
@@ -51,7 +58,7 @@ struct Settings {
   Safeguard safeguard = Safeguard::floor;
   double alpha = .2;                            // adaptive heads
   uint32_t beta = 20;                           // pyramid: the last layer's part of the mean
-  double tau_1 = 1, tau_2 = 1, gamma = 200;     // CAKE
+  double tau_1 = 1, tau_2 = 1, gamma = 200;     // CAKE; layers that compete
   uint32_t first_layers = 0;                    // that keep everything
   uint32_t tail = 0, tail_part = 0;             // Tail
 };
@@ -66,7 +73,7 @@ constexpr Method kMethods[] = {
     {"adakv", {Score::mean, Pooling::max, 7, Layers::uniform, HeadsOf::adaptive}},
     {"adapyramid", {Score::mean, Pooling::max, 7, Layers::pyramid, HeadsOf::adaptive}},
     {"cake", {Score::variance, Pooling::avg, 5, Layers::preference, HeadsOf::uniform}},
-    {"auto", {Score::variance, Pooling::max, 15, Layers::preference, HeadsOf::adaptive, 32, Safeguard::protect, .2, 20, 1, 1, 200, 0, 0, 16}},
+    {"auto", {Score::variance, Pooling::max, 15, Layers::adaptive, HeadsOf::adaptive, 32, Safeguard::protect, .2, 20, 2, 2, 800, 0, 0, 16}},
 };
 
 class WindowPolicy final : public TailedPolicy {
@@ -123,7 +130,8 @@ class WindowPolicy final : public TailedPolicy {
       scoring = std::max(scoring, moments);
     }
     const uint64_t counting = settings_.heads == HeadsOf::uniform ? 0 : std::min<uint64_t>(host.n_threads, n_layers) * bytes_of<float>(2 * of_layer);
-    return kept + std::max({scoring, counting, bytes_of<uint32_t>(host.n_threads * n)});
+    const uint64_t layers = settings_.layers == Layers::adaptive ? BestOfLayers::host_bytes(n_layers) : 0;
+    return kept + std::max({scoring, counting, layers, bytes_of<uint32_t>(host.n_threads * n)});
   }
 
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
@@ -144,7 +152,9 @@ class WindowPolicy final : public TailedPolicy {
     }
   };
 
-  bool by_moments() const { return settings_.score == Score::variance || settings_.layers == Layers::preference; }
+  bool by_moments() const {
+    return settings_.score == Score::variance || settings_.layers == Layers::preference || settings_.layers == Layers::adaptive;
+  }
 
   // Score, allocate, keep: `total` tokens of the compressed heads together.
   Status choose(Heads* heads, uint32_t n_tokens, uint64_t total) {
@@ -153,7 +163,7 @@ class WindowPolicy final : public TailedPolicy {
     const uint32_t w = std::min({settings_.window, heads->n_queries(), half});
     ORRERY_ASSIGN(const Scores scores, score(heads, n_tokens, w));
     const uint64_t total_old = total - n_compressed * w;
-    ORRERY_ASSIGN(const std::vector<uint64_t> of_layers, over_layers(scores, total_old, n_tokens));
+    ORRERY_ASSIGN(const std::vector<uint64_t> of_layers, over_layers(heads, scores, total_old, n_tokens));
     std::vector<std::vector<uint64_t>> counts(layers_.size());
     const auto allocate = [&](size_t i) {
       ORRERY_ASSIGN(counts[i], over_heads(scores.of_layer(i, n_kv_heads_), of_layers[i], w));
@@ -269,10 +279,16 @@ class WindowPolicy final : public TailedPolicy {
   }
 
   // (layers_)
-  Result<std::vector<uint64_t>> over_layers(const Scores& scores, uint64_t total, uint32_t n_tokens) const {
+  Result<std::vector<uint64_t>> over_layers(Heads* heads, const Scores& scores, uint64_t total, uint32_t n_tokens) const {
     switch (settings_.layers) {
       case Layers::pyramid: return pyramid(layers_.size(), n_kv_heads_, total, scores.n_old, n_tokens, settings_.beta);
       case Layers::preference: return by_preference(scores.preference, total, uint64_t{n_kv_heads_} * scores.n_old);
+      case Layers::adaptive: {
+        ORRERY_ASSIGN(BestOfLayers best, BestOfLayers::make(scores.values, scores.preference, total));
+        for (uint32_t round = 0; round < BestOfLayers::kRounds; ++round, best.end_round())
+          heads->each(layers_.size(), [&](size_t i) { best.count(i); });
+        return best.counts();
+      }
       case Layers::uniform: break;
     }
     return apportion_evenly(layers_.size(), total, uint64_t{n_kv_heads_} * scores.n_old);
@@ -318,7 +334,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape& shape
   OptionReader reader(name, options);
   static constexpr const char* kScore[] = {"mean", "variance", "each"};
   static constexpr const char* kPool[] = {"none", "avg", "max"};
-  static constexpr const char* kLayers[] = {"uniform", "pyramid", "preference"};
+  static constexpr const char* kLayers[] = {"uniform", "pyramid", "preference", "adaptive"};
   static constexpr const char* kHeads[] = {"uniform", "adaptive"};
   static constexpr const char* kSafeguard[] = {"floor", "protect"};
   const auto choices = [](const auto& names) { return Span<const char* const>(names, std::size(names)); };

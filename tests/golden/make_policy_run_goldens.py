@@ -226,6 +226,7 @@ CASES = [
                  one("snapkv", "0.5"), one("snapkv", "0.4", pool="none", window="1"), one("pyramidkv", "0.4"), one("pyramidkv", "0.6", first_layers="1"),
                  one("adakv", "0.4"), one("adakv", "0.45", safeguard="protect", alpha="0.6", window="8"), one("adapyramid", "0.4", alpha="0"),
                  one("cake", "0.4"), one("cake", "0.7", tail="48", tau_1="0.5", tau_2="0.8", gamma="20"),
+                 one("cake", "0.3", layers="adaptive", tau_1="2", tau_2="2", gamma="800"), one("adakv", "0.5", layers="adaptive", pool="avg"),
                  one("duoattention", "0.5", full_share="0.25"), one("duoattention", "0.4", full_share="0.125", sinks="6", window="8", tail="20")],
     },
     {

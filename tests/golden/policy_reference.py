@@ -429,7 +429,7 @@ def by_preference(preference, total, highest):
 
 
 class Window:
-    """The last `window` queries choose once. score mean or variance; layers uniform, pyramid, preference; heads uniform, adaptive."""
+    """The last `window` queries choose once. score mean or variance; layers uniform, pyramid, preference, adaptive; heads uniform, adaptive."""
 
     def __init__(self, shape, budget, score="mean", pool="avg", width=5, layers="uniform", heads="uniform", window=32, safeguard="floor",
                  alpha="0.2", beta=20, tau_1=1, tau_2=1, gamma=200, first_layers=0, tail=None, most_slots=None, context=None, watch=False):
@@ -476,6 +476,14 @@ class Window:
             of_layers = pyramid(len(compressed), self.n_heads, total, old, n, self.beta)
         elif self.layers == "preference":
             of_layers = by_preference(preference, total, self.n_heads * old)
+        elif self.layers == "adaptive":
+            weights = np.array(preference, np.float64)
+            if weights.max() == 0:
+                of_layers = evenly(len(compressed), total)
+            else:   # in floats, as scores are multiplied there
+                weighted = np.concatenate([s.ravel() * np.float32(w / weights.max()) for s, w in zip(scores, weights)])
+                best = self.choose.top(weighted.reshape(1, -1), total).reshape(len(compressed), -1)
+                of_layers = [int(c) for c in best.sum(axis=1)]
         else:
             of_layers = evenly(len(compressed), total)
         for layer, s, part in zip(compressed, scores, of_layers):

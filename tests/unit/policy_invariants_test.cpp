@@ -32,6 +32,8 @@ const Candidate kPolicies[] = {
     {"adapyramid", {{"alpha", "0"}}},
     {"cake", {}},
     {"cake", {{"heads", "adaptive"}, {"pool", "none"}, {"tail", "31"}}},
+    {"cake", {{"layers", "adaptive"}, {"tau_1", "2"}, {"tau_2", "2"}}},
+    {"snapkv", {{"layers", "adaptive"}, {"first_layers", "1"}}},
     {"auto", {}},
     {"duoattention", {}},
     {"duoattention", {{"full_share", "0.3"}, {"sinks", "4"}, {"window", "5"}}},
@@ -95,9 +97,10 @@ std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule&
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
-// The best tokens before the window, by sorting everything, and the window: w queries, the mean of their rows and query heads. Each: rows
+// The best tokens before the window, by sorting everything, and the window: w queries, the mean of their rows (and gamma times the variance,
+// if that is 0 or more, pooled query head by query head) and query heads. Each: rows
 // are of the keys before the window alone, and pooled by themselves.
-std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint32_t w, Pooling pooling, uint32_t width, bool variance,
+std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint32_t w, Pooling pooling, uint32_t width, double gamma,
                                   bool each) {
   const uint32_t n_old = n - w;
   std::vector<std::vector<double>> rows;   // (w, group) of old keys
@@ -128,9 +131,9 @@ std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint
       double mean = 0, squares = 0;
       for (uint32_t i = 0; i < w; ++i) mean += rows[i * kGroup + q][key] / w;
       for (uint32_t i = 0; i < w; ++i) squares += std::pow(rows[i * kGroup + q][key] - mean, 2);
-      x[key] = mean + (variance && w > 1 ? 200 * squares / (w - 1) : 0);
+      x[key] = mean + (gamma > 0 && w > 1 ? gamma * squares / (w - 1) : 0);
     }
-    if (!variance) {   // mean, then pool
+    if (gamma < 0) {   // mean, then pool
       for (uint32_t key = 0; key < n_old; ++key) scores[key] += x[key] / kGroup;
       x = scores;
       if (q + 1 < kGroup) continue;
@@ -246,7 +249,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", automatic ? "15" : ada ? "7" : "5")));
       ASSERT_GE(kept.size(), w) << head;
       ASSERT_EQ(kept, best_of_window(head, n, kept.size(), w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
-                                     variance, option(c, "score", "") == "each")) << head;
+                                     variance ? (automatic ? 800 : 200) : -1, option(c, "score", "") == "each")) << head;
     }
     if (std::string(c.policy) == "h2o") {
       const std::vector<double>& sums = attended(head, n);
@@ -276,19 +279,42 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
 
 // auto is a composition of window.cpp's parts, with a tail of a sixteenth of what a head may hold: of 380 tokens at 10% 8, the
 // least, at 60% 14, and at 80% no more than everybody's, 16.
-TEST(PolicyInvariants, AutoIsCakeWithAdaptiveHeadsAndAShortTail) {
-  const Model m{"one layer", 4, {0}};
-  const auto settled = [&](const char* name, double share, Options options) {
-    FakeSession s(must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(), kGroup, m.n_context, restless);
-    s.settle(380);
-    return s;
+TEST(PolicyInvariants, AutoIsCakeWithLayersAndHeadsThatCompeteAndAShortTail) {
+  for (const Model& m : {Model{"one layer", 4, {0}}, Model{"three layers", 4, {0, 0, 0}}}) {
+    const auto settled = [&](const char* name, double share, const Options& options) {
+      FakeSession s(must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+      s.settle(380);
+      return s;
+    };
+    for (const auto& [share, tail] : {std::pair(.1, 8u), std::pair(.6, 14u), std::pair(.8, 16u)}) {
+      const FakeSession s = settled("auto", share, {});
+      EXPECT_EQ(s.capacity(0) - s.n_selected(0), tail) << share;
+      const FakeSession same = settled("cake", share, {{"pool", "max"}, {"width", "15"}, {"layers", "adaptive"}, {"heads", "adaptive"},
+                                                       {"safeguard", "protect"}, {"tau_1", "2"}, {"tau_2", "2"}, {"gamma", "800"},
+                                                       {"tail", std::to_string(tail)}});
+      EXPECT_EQ(s.held(), same.held()) << share;
+    }
+  }
+}
+
+// Layers that compete: the same tokens' queries at a larger budget keep everything that they keep at a smaller one.
+TEST(PolicyInvariants, ALargerBudgetTakesNothingFromALayer) {
+  const Model m{"two layers", 2, {0, 0}};
+  const auto looks = [](uint32_t head, uint32_t position, uint32_t n_keys) {
+    std::vector<float> logits = restless(head, position, n_keys);
+    for (float& x : logits) x *= head >= 2 ? .8f : .5f;
+    return logits;
   };
-  for (const auto& [share, tail] : {std::pair(.1, 8u), std::pair(.6, 14u), std::pair(.8, 16u)}) {
-    const FakeSession s = settled("auto", share, {});
-    EXPECT_EQ(s.capacity(0) - s.n_selected(0), tail) << share;
-    const FakeSession same = settled("cake", share, {{"pool", "max"}, {"width", "15"}, {"heads", "adaptive"}, {"safeguard", "protect"},
-                                                     {"tail", std::to_string(tail)}});
-    EXPECT_EQ(s.held(), same.held()) << share;
+  std::vector<Tokens> before(m.n_heads());
+  for (const double share : {.2, .3, .4, .5, .6, .7, .8, .9}) {
+    FakeSession s(must(make_policy("auto", m.shape(), {share, slots_for_share(m.shape(), share)}, {{"tail", "16"}, {"alpha", "0"}})), m.n_heads(), kGroup,
+                  m.n_context, looks);
+    s.settle(380);
+    for (uint32_t head = 0; head < m.n_heads(); ++head) {
+      const Tokens& now = s.selected(head);
+      EXPECT_TRUE(std::includes(now.begin(), now.end(), before[head].begin(), before[head].end())) << share << ", head " << head;
+      before[head] = now;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // definitions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -45,6 +46,53 @@ TEST(PolicySpread, AdaKvsWorkedNumbers) {
   EXPECT_EQ(with_floor(Counts{0, 10}, {1, 1}), (Counts{5, 5}));
   EXPECT_EQ(with_floor(Counts{0, 10}, {0, 1}), (Counts{0, 10}));
   EXPECT_EQ(must(count_best(std::vector<float>(12, .5f), 3, 5, 0)), (Counts{4, 1, 0}));   // ties: lower head, then lower key
+}
+
+Counts best_of_layers(Span<const float> scores, const std::vector<double>& weights, uint64_t total) {
+  BestOfLayers best = must(BestOfLayers::make(scores, weights, total));
+  for (uint32_t round = 0; round < BestOfLayers::kRounds; ++round, best.end_round())
+    for (size_t i = weights.size(); i-- > 0;) best.count(i);
+  return best.counts();
+}
+
+// Weights 4 and 2: .8 .8 .1 of the second layer count for half, .4 .4 .05.
+TEST(PolicySpread, LayersCompeteWorkedNumbers) {
+  const std::vector<float> scores = {.9f, .5f, .1f, .8f, .8f, .1f};
+  const Counts firsts[] = {{0, 0}, {1, 0}, {2, 0}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
+  for (uint64_t total = 0; total <= 6; ++total) EXPECT_EQ(best_of_layers(scores, {4, 2}, total), firsts[total]) << total;
+  EXPECT_EQ(best_of_layers(scores, {1, 1}, 3), (Counts{1, 2}));
+  EXPECT_EQ(best_of_layers(scores, {0, 1}, 4), (Counts{1, 3}));   // a layer of no weight has what the others leave
+  EXPECT_EQ(best_of_layers(scores, {0, 0}, 5), (Counts{3, 2}));   // nobody wants more than another
+  EXPECT_EQ(best_of_layers(std::vector<float>(9, .25f), {2, 2, 2}, 5), (Counts{3, 2, 0}));   // ties: lower layer
+  EXPECT_EQ(best_of_layers(std::vector<float>{NAN, NAN, 1e-30f, NAN}, {1, 1}, 2), (Counts{1, 1}));
+  EXPECT_FALSE(BestOfLayers::make(scores, std::vector<double>{1, -1}, 1).ok());
+  EXPECT_FALSE(BestOfLayers::make(scores, std::vector<double>{1, NAN}, 1).ok());
+  EXPECT_FALSE(BestOfLayers::make(scores, std::vector<double>{1, 1}, 7).ok());
+  EXPECT_FALSE(BestOfLayers::make(scores, std::vector<double>{1, 1, 1, 1}, 1).ok());
+}
+
+// Against sorting everything; a larger total never takes from a layer.
+TEST(PolicySpread, LayersHaveTheirPartOfTheBest) {
+  testing::Random random(11);
+  for (int i = 0; i < 500; ++i) {
+    const size_t n_layers = 1 + random.below(6), n = random.below(50);
+    std::vector<float> scores(n_layers * n);
+    for (float& s : scores) s = random.below(3) == 0 ? static_cast<float>(random.below(4)) / 8 : std::exp(-30 * random.uniform());
+    std::vector<double> weights(n_layers, 1);   // 1 and more: the first is not always the largest
+    for (double& w : weights) w += 3 * static_cast<double>(random.uniform());
+    const double largest = *std::max_element(weights.begin(), weights.end());
+    std::vector<std::pair<float, size_t>> all;   // (-weighted score, layer)
+    for (size_t k = 0; k < scores.size(); ++k) all.emplace_back(-scores[k] * static_cast<float>(weights[k / n] / largest), k / n);
+    std::sort(all.begin(), all.end());
+    Counts expected(n_layers);
+    for (size_t total = 0;; ++total) {
+      if (random.below(8) == 0 || total == all.size()) {
+        ASSERT_EQ(best_of_layers(scores, weights, total), expected) << total;
+      }
+      if (total == all.size()) break;
+      ++expected[all[total].second];
+    }
+  }
 }
 
 TEST(PolicySpread, TotalsAreExactAndBoundsHold) {
