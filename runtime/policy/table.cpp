@@ -66,7 +66,7 @@ constexpr auto kRazorOptions = static_options("(.15, or half the budget)", "4", 
 // Of the methods of window.cpp: their own choices, and what they have in common.
 constexpr std::array<OptionRow, 14> window_options(const char* score, const char* pool, const char* width, const char* layers,
                                                    const char* heads, const char* safeguard = "floor", OptionRow tail = kTail,
-                                                   const char* tau = "1", const char* gamma = "200") {
+                                                   const char* tau = "1") {
   return {{{"score", score, "of the window's weights: mean, CAKE's mean + gamma variance (variance), or Ada-KV's algorithm 2 (each)"},
            {"pool", pool, "over neighbouring keys: none, avg or max"},
            {"width", width, "of the pooling; odd"},
@@ -78,7 +78,7 @@ constexpr std::array<OptionRow, 14> window_options(const char* score, const char
            {"beta", "20", "the pyramid's last layer: mean / beta"},
            {"tau_1", tau, "preference: entropy^(1/tau_1)"},
            {"tau_2", tau, "preference: variance^(1/tau_2)"},
-           {"gamma", gamma, "weight of the variance in a score"},
+           {"gamma", "200", "weight of the variance in a score"},
            {"first_layers", "0", "layers, from the first, that keep everything"},
            tail}};
 }
@@ -88,7 +88,7 @@ constexpr auto kAdaOptions = window_options("mean", "max", "7", "uniform", "adap
 constexpr auto kAdaPyramidOptions = window_options("mean", "max", "7", "pyramid", "adaptive");
 constexpr auto kCakeOptions = window_options("variance", "avg", "5", "preference", "uniform");
 constexpr OptionRow kShortTail = {"tail", "0", "slots for generated tokens until all is chosen anew; 0: a sixteenth of what a head may hold, or less"};
-constexpr auto kAutoOptions = window_options("variance", "max", "15", "adaptive", "adaptive", "protect", kShortTail, "2", "800");
+constexpr auto kAutoOptions = window_options("variance", "max", "15", "adaptive", "adaptive", "protect", kShortTail, "2");
 
 // Of policies whose heads hold whole pages, and of the methods of pages.cpp: their own choices, and what they have in common.
 constexpr OptionRow kPage = {"page", "auto", "tokens: 4, 8, 16, 32 or 64; auto: 32, or less where the budget holds few of them"};
@@ -193,7 +193,7 @@ const PolicyRow kRows[] = {
      "- All heads of a layer hold the same pages, by the mean over all query heads, as in the code.\n"
      "- The first two layers are whole where the budget allows it. 64 first and 64 recent tokens are two pages each, as in the code.\n"
      "- The prompt's last query makes the first selection, behind the whole prompt.\n"},
-    {"auto", "CAKE's scores, Ada-KV's selection over layers and heads", "", "mean + 800 variance of the last 32 queries, max pool 15, mean of the group",
+    {"auto", "CAKE's scores, Ada-KV's selection over layers and heads", "", "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
      "layers by the best scores of all, weighted by entropy and variance; their heads likewise", kBestAndWindow,
      "when as many tokens have been generated as a sixteenth of what a head may hold", kWindowQueries, kSelection, all(kAutoOptions),
      "For those who want to think of none of this, and what a KV budget without a policy means. Short answers over several turns: at 10%\n"

@@ -31,8 +31,7 @@
 // answered worse at 30 and 40% than at 20. A wide maximum (15 keys): a token that is looked at stays with the sentence around it, which the answer
 // reads next, token by token; with 5 or 7 the middle of a passage is kept and its end is lost. And a short tail (a sixteenth of what a head
 // may hold): at 10% one of n / 32 takes a third of a text of 1,024 tokens, and when it is full everything is chosen anew by the answer's
-// own last queries, so that what it has come to need comes back.  gamma is 800: the variance of a key that a single query of the window
-// looks at outweighs its mean from a weight of 1 / gamma on, which is about what each of 1,024 keys has of an even look.
+// own last queries, so that what it has come to need comes back.
 #include <algorithm>
 #include <numeric>
 
@@ -73,7 +72,7 @@ constexpr Method kMethods[] = {
     {"adakv", {Score::mean, Pooling::max, 7, Layers::uniform, HeadsOf::adaptive}},
     {"adapyramid", {Score::mean, Pooling::max, 7, Layers::pyramid, HeadsOf::adaptive}},
     {"cake", {Score::variance, Pooling::avg, 5, Layers::preference, HeadsOf::uniform}},
-    {"auto", {Score::variance, Pooling::max, 15, Layers::adaptive, HeadsOf::adaptive, 32, Safeguard::protect, .2, 20, 2, 2, 800, 0, 0, 16}},
+    {"auto", {Score::variance, Pooling::max, 15, Layers::adaptive, HeadsOf::adaptive, 32, Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16}},
 };
 
 class WindowPolicy final : public TailedPolicy {

@@ -59,7 +59,7 @@ def run(policy, share, noise, make, given, **options):
 
 
 AUTO = {"score": "variance", "pool": "max", "width": 15, "layers": "adaptive", "heads": "adaptive", "safeguard": "protect", "tau_1": 2,
-        "tau_2": 2, "gamma": 800, "tail": 32}
+        "tau_2": 2, "tail": 32}
 RUNS = [
     run("quest", "0.4", PAGES, Pages, {"page": 8, "sinks": 0, "window": 32, "first_layers": 0}, page="8", first_layers="0"),
     run("quest", "0.5", PAGES, Pages, {"page": 16, "sinks": 16, "window": 48, "first_layers": 1, "tau": .9}, page="16", sinks="16", window="48",

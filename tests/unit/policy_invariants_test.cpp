@@ -249,7 +249,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", automatic ? "15" : ada ? "7" : "5")));
       ASSERT_GE(kept.size(), w) << head;
       ASSERT_EQ(kept, best_of_window(head, n, kept.size(), w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
-                                     variance ? (automatic ? 800 : 200) : -1, option(c, "score", "") == "each")) << head;
+                                     variance ? 200 : -1, option(c, "score", "") == "each")) << head;
     }
     if (std::string(c.policy) == "h2o") {
       const std::vector<double>& sums = attended(head, n);
@@ -290,8 +290,7 @@ TEST(PolicyInvariants, AutoIsCakeWithLayersAndHeadsThatCompeteAndAShortTail) {
       const FakeSession s = settled("auto", share, {});
       EXPECT_EQ(s.capacity(0) - s.n_selected(0), tail) << share;
       const FakeSession same = settled("cake", share, {{"pool", "max"}, {"width", "15"}, {"layers", "adaptive"}, {"heads", "adaptive"},
-                                                       {"safeguard", "protect"}, {"tau_1", "2"}, {"tau_2", "2"}, {"gamma", "800"},
-                                                       {"tail", std::to_string(tail)}});
+                                                       {"safeguard", "protect"}, {"tau_1", "2"}, {"tau_2", "2"}, {"tail", std::to_string(tail)}});
       EXPECT_EQ(s.held(), same.held()) << share;
     }
   }
