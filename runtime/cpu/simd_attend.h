@@ -8,13 +8,13 @@
 // query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
 // the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
 // one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
-// as long. Requests stand apart: an Intel Xeon with AMX reads keys at 20 GB/s and core where each line is asked for between some
-// multiplications, at 13 where two are asked for in a row (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
+// as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
 // read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse, as if
-// what is asked for while too many lines are on their way were dropped).  KV heads that lie side by side in pages are read in one
-// stretch, tile by tile (Intel Xeon with AMX, behind 64K tokens: steps of the 1.1B model 6% shorter than head by head; memory gives it
-// stretches of 16 KB at 60% of the rate of whole megabytes, whatever is asked for ahead).  Block formats are bound by arithmetic: four products for every value.  A tile's
-// weights, where they are left to others, are a sixteenth of its bytes, go past the caches, and take a tenth of its time.
+// what is asked for while too many lines are on their way were dropped).  Lines are asked for one by one, between products: an Intel
+// Xeon with AMX gives a core 20 GB/s so, and 13 where two are asked for in a row.  KV heads that lie side by side in pages are read
+// in one stretch, tile by tile (there, stretches of 16 KB come at 60% of the rate of whole megabytes, whatever is asked for ahead).
+// Block formats are bound by arithmetic: four products for every value.  A tile's weights, where they are left to others, are a
+// sixteenth of its bytes, go past the caches, and take a tenth of its time.
 //
 // Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
 // products of small float matrices (simd_gemm.h).
