@@ -29,7 +29,7 @@
  *              capacity is too small (0 with NULL asks for the size) they write nothing and return
  *              ORRERY_INVALID_ARGUMENT only if the buffer was not NULL.
  *   Callbacks  Log, progress, hook and event functions must not free the handle that is calling them; orrery_cancel() is
- *              allowed.
+ *              allowed. A log function calls nothing else of this header: a step may wait for it.
  *   Threads    A runtime, a model and a vocabulary may be used from any number of threads. A session and its
  *              generations belong to one thread at a time: a second call meanwhile returns ORRERY_BUSY. orrery_cancel
  *              may be called from anywhere. Callbacks run on the thread that called in.
@@ -231,13 +231,13 @@ typedef struct orrery_plan_result {
   uint32_t n_context;                /* tokens that the session would hold */
   uint64_t weights_mapped_bytes;     /* weights used where the file is mapped, or read to host memory: not in the arena */
   uint64_t weights_bytes;            /* weights in the arena */
-  uint64_t full_kv_bytes;            /* KV of heads that are full on the device */
+  uint64_t full_kv_bytes;            /* KV of heads that are full on the device; of whole contexts in units of 256 tokens */
   uint64_t compressed_kv_bytes;      /* KV of compressed heads on the device */
   uint64_t digests_bytes;            /* digests of pages, by which some policies find them */
   uint64_t staging_bytes;            /* transfer ring */
   uint64_t workspace_bytes;          /* activations, scratch, logits; shared by the runtime's sessions */
   uint64_t device_bytes;             /* sum of what lies in the arena, for one session */
-  uint64_t reservoir_bytes;          /* KV in host memory */
+  uint64_t reservoir_bytes;          /* KV in host memory, likewise */
   uint64_t host_bytes;               /* tables and buffers of one session in host memory, beside the reservoir */
   uint64_t budget_bytes;             /* the budget that was asked about */
   uint32_t largest_context;          /* the most tokens that fit it; 0: not even the smallest */

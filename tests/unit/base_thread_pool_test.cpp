@@ -95,6 +95,39 @@ double process_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+// Each thread runs its stretch of the items in ascending order, and those of others from the end: while one is held up by its first
+// item, the others run all the rest.
+TEST(ThreadPool, StretchesInOrderAndHelpFromTheEnd) {
+  constexpr int64_t kThreads = 3, kItems = 30;
+  auto made = ThreadPool::make(kThreads, kThreads);
+  ASSERT_TRUE(made.ok());
+  for (int round = 0; round < 20; ++round) {
+    std::vector<int64_t> ran[kThreads];   // by the thread alone
+    std::atomic<int64_t> n_ran{0};
+    bool in_time = true;
+    made.value()->run(kItems, [&](int64_t item, int32_t thread) {
+      ran[thread].push_back(item);
+      if (item == 0) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (n_ran < kItems - 1 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+        in_time = n_ran == kItems - 1;
+      }
+      ++n_ran;
+    });
+    ASSERT_TRUE(in_time);
+    for (int64_t thread = 0; thread < kThreads; ++thread) {
+      int64_t last[kThreads] = {-1, -1, -1};
+      for (const int64_t item : ran[thread]) {
+        const int64_t owner = item * kThreads / kItems;
+        if (last[owner] >= 0) {
+          ASSERT_EQ(item > last[owner], owner == thread) << item << " by " << thread;
+        }
+        last[owner] = item;
+      }
+    }
+  }
+}
+
 TEST(ThreadPool, IdleCostsNothing) {
   auto made = ThreadPool::make(4, 4);
   ASSERT_TRUE(made.ok());
