@@ -326,7 +326,7 @@ typedef struct orrery_session orrery_session;
      "razorattention"
                     the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
                     the budget if that is less), sinks 4, compensation 1
-     "auto"         what keeps most of full attention's answers at a fifth of the KV and less: "cake" with pool max, width 15, layers
+     "auto"         what keeps most of full attention's answers at a tenth of the KV: "cake" with pool max, width 15, layers
                     and heads adaptive, tau_1 2, tau_2 2, safeguard protect, a tail of a sixteenth of what a head may hold
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,

@@ -47,8 +47,8 @@ constexpr bool finer(KvType a, KvType b) { return a < b; }
 inline constexpr int32_t kPageTokens = 64;
 
 // Pages that lie side by side in memory, layer by layer: a layer's KV heads of all of them are one stretch, which attention reads in
-// order. Memory gives longer stretches faster (Intel Xeon with AMX, 8 KV heads of 64 in F16, one core: 128 KB at 75% of the rate of whole
-// megabytes, 512 KB at 93%). Memory is reserved in this unit.
+// order. Memory gives longer stretches faster (Intel Xeon with AMX, 8 KV heads of 64 in F16, one core: 128 KB at 79% of the rate of
+// megabytes, 512 KB at 98%). Memory is reserved in this unit.
 inline constexpr int32_t kPagesTogether = 4;
 
 // How one model's KV lies in pages: [layer][page, of kPagesTogether][kv head][token][K (head_dim), V (head_dim)].  One layer of a

@@ -6,8 +6,8 @@
 // thread would keep the one it waits for off the processor.
 //
 // Each thread has a stretch of an operation's items, which it runs in ascending order; who is through with his own takes the last ones
-// of others. Items that lie side by side in memory are thus read in order, as far as can be: on an Intel Xeon with AMX a core reads whole megabytes
-// half as fast again as 256 KB here and there. Still, which thread runs which item is a matter of luck: an item's result must not depend on it.
+// of others. Items that lie side by side in memory are thus read in order, as far as can be: on an Intel Xeon with AMX a core reads megabytes
+// a tenth faster than 256 KB here and there. Still, which thread runs which item is a matter of luck: an item's result must not depend on it.
 // A worker that wakes late finds nothing left and delays nobody.  The pool belongs to one caller at a time; run() is not reentrant.
 #pragma once
 

@@ -12,7 +12,7 @@
 // read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse, as if
 // what is asked for while too many lines are on their way were dropped).  Lines are asked for one by one, between products: an Intel
 // Xeon with AMX gives a core 20 GB/s so, and 13 where two are asked for in a row.  KV heads that lie side by side in pages are read
-// in one stretch, tile by tile (there, stretches of 16 KB come at 60% of the rate of whole megabytes, whatever is asked for ahead).
+// in one stretch, tile by tile (there, stretches of 16 KB come at two thirds of the rate of megabytes, whatever is asked for ahead).
 // Block formats are bound by arithmetic: four products for every value.  A tile's weights, where they are left to others, are a
 // sixteenth of its bytes, go past the caches, and take a tenth of its time.
 //

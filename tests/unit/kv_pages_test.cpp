@@ -253,11 +253,22 @@ TEST(KvPages, RandomSequencesKeepTheirOwnTokensAndGiveEverythingBack) {
   }
 }
 
-TEST(KvPages, AForkCopiesOnlyThePageThatIsWritten) {
+// An arena of so many pages, and a pool in it.
+class KvPool : public ::testing::Test {
+ protected:
+  void make_pool(uint64_t n_pages) {
+    const uint64_t bytes = n_pages * kFormat.page_bytes();
+    ASSERT_TRUE(backend.reserve_arena(bytes).ok());
+    arena = std::make_unique<Arena>(&backend, bytes);
+    pool = std::make_shared<PagePool>(arena.get(), kFormat);
+  }
   MemoryBackend backend;
-  ASSERT_TRUE(backend.reserve_arena(64 * kFormat.page_bytes()).ok());
-  Arena arena(&backend, 64 * kFormat.page_bytes());
-  const auto pool = std::make_shared<PagePool>(&arena, kFormat);
+  std::unique_ptr<Arena> arena;
+  std::shared_ptr<PagePool> pool;
+};
+
+TEST_F(KvPool, AForkCopiesOnlyThePageThatIsWritten) {
+  make_pool(64);
   auto a = PageReservation::make(pool, 4), b = PageReservation::make(pool, 4);
   ASSERT_TRUE(a.ok() && b.ok());
   PageTable parent(pool, 4), child(pool, 4);
@@ -275,24 +286,20 @@ TEST(KvPages, AForkCopiesOnlyThePageThatIsWritten) {
 }
 
 // Of four pages a layer is one stretch; what a reservation leaves of them, the next one gets.
-TEST(KvPages, LayersOfPagesTogetherAreOneStretch) {
-  MemoryBackend backend;
-  ASSERT_TRUE(backend.reserve_arena(8 * kFormat.page_bytes()).ok());
-  Arena arena(&backend, 8 * kFormat.page_bytes());
-  const auto pool = std::make_shared<PagePool>(&arena, kFormat);
+TEST_F(KvPool, LayersOfPagesTogetherAreOneStretch) {
+  make_pool(8);
   auto a = PageReservation::make(pool, 6);
   ASSERT_TRUE(a.ok());
-  EXPECT_EQ(arena.used(), 8 * kFormat.page_bytes());
+  EXPECT_EQ(arena->used(), 8 * kFormat.page_bytes());
   EXPECT_EQ(pool->spare(), 2u);
   auto b = PageReservation::make(pool, 2);
   ASSERT_TRUE(b.ok());
   PageTable table(pool, 8);
   table.make_writable(&backend, 0, 8 * 64);
   const KvView view = table.view();
-  for (uint64_t i = 0; i < 8; ++i) {
+  EXPECT_EQ(kFormat.head_offset(1, 0), 4 * kFormat.layer_bytes());
+  for (uint64_t i = 0; i < 8; ++i)
     EXPECT_EQ(view.pages[i], backend.arena().address + i / 4 * 4 * kFormat.page_bytes() + i % 4 * kFormat.layer_bytes());
-    EXPECT_EQ(kFormat.head_offset(1, 0), 4 * kFormat.layer_bytes());
-  }
   // A page's content is packed, layer behind layer.
   std::vector<std::byte> content(kFormat.page_bytes()), back(content.size());
   for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(i * 7 + i / 251);
@@ -304,11 +311,8 @@ TEST(KvPages, LayersOfPagesTogetherAreOneStretch) {
   EXPECT_EQ(content, back);
 }
 
-TEST(KvPages, SparePagesServeTheNextReservation) {
-  MemoryBackend backend;
-  ASSERT_TRUE(backend.reserve_arena(8 * kFormat.page_bytes()).ok());
-  Arena arena(&backend, 8 * kFormat.page_bytes());
-  const auto pool = std::make_shared<PagePool>(&arena, kFormat);
+TEST_F(KvPool, SparePagesServeTheNextReservation) {
+  make_pool(8);
   auto parent = PageReservation::make(pool, 4);
   ASSERT_TRUE(parent.ok());
   auto first = std::make_unique<PageTable>(pool, 4);
@@ -322,7 +326,7 @@ TEST(KvPages, SparePagesServeTheNextReservation) {
     first.reset();
     *parent =
         PageReservation();  // the parent goes; one page of its slab is the child's now, so the slab stays
-    EXPECT_EQ(arena.used(), 8 * kFormat.page_bytes());
+    EXPECT_EQ(arena->used(), 8 * kFormat.page_bytes());
     EXPECT_EQ(pool->spare(), 4u);
     auto next = PageReservation::make(pool, 4);  // though the arena is full
     ASSERT_TRUE(next.ok());
@@ -330,7 +334,7 @@ TEST(KvPages, SparePagesServeTheNextReservation) {
     EXPECT_FALSE(PageReservation::make(pool, 1).ok());
   }
   *child = PageReservation();
-  EXPECT_EQ(arena.used(), 0u);
+  EXPECT_EQ(arena->used(), 0u);
 }
 
 }  // namespace
