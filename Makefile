@@ -43,13 +43,15 @@ without_tests = -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) $(if $(wildcard $(BUILD)/CMakeC
 sanitizer = -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCMAKE_C_FLAGS_DEBUG="-O1 -g1"
 # Programs with threads or locks are tested for races; the others, of one thread, would take an hour and show nothing.
 threaded = unit_base unit_cpu unit_kv unit_engine abi_contract memory_test system_test
+# What shows that a library with the CUDA backend is the same on a machine without a driver.
+without_driver = abi_contract abi_c99_program abi_old_caller tool_command_line_test
 space := $(subst ,, )
 , := ,
 only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -67,6 +69,18 @@ test:
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@$(call build,$(BUILD))
 	@tests/run.sh $(BUILD) $(JOBS)
+
+# With the CUDA backend, for RTX 30 alone, on a machine that has the toolkit and no driver: what each kernel takes, and that the library
+# behaves. In the folder of `make test`, where all but the backend is compiled; the next `make test` takes it away.
+test-cuda: CUDA = ON
+test-cuda:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON -DORRERY_CUDA_ARCHITECTURES=86-real -DCMAKE_CUDA_FLAGS=-Xptxas=-v)
+	@MAKEFLAGS="--no-print-directory --output-sync=target" cmake --build $(BUILD) -j$(JOBS) --target $(PRODUCTS) $(without_driver) \
+		>$(BUILD)/cuda.log 2>&1 || { cat $(BUILD)/cuda.log; exit 1; }
+	@tests/gpu/resources.sh --log $(BUILD)/cuda.log
+	@$(BUILD)/orrery demo
+	@tests/run.sh $(BUILD) $(JOBS) $(call only,abi_symbols $(without_driver))
 
 # The kernels; the demo model; then models of random weights beside llama.cpp (compare.py), and what starting takes.
 bench_turns = $(filter decode prefill long,$(BENCH_PARTS))
@@ -164,6 +178,7 @@ help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
+	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"

@@ -584,6 +584,31 @@ TEST(Names, RuntimeOptionsOutOfRange) {
   EXPECT_EQ(with(&O::reservoir_mode, 2u), ORRERY_INVALID_ARGUMENT);
 }
 
+// A library with the CUDA backend, on a machine without a driver, is as one without it, but for the reason that it gives.
+TEST(Names, CudaSaysWhatIsMissingAndAutoDoesWithout) {
+  orrery_runtime_options o = runtime_options();
+  o.backend = "cuda";
+  orrery_runtime* h = nullptr;
+  Error error;
+  const orrery_status status = orrery_runtime_create(&o, &h, &error);
+  orrery_runtime_free(h);
+  if (status == ORRERY_OK) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(status, ORRERY_UNSUPPORTED);
+  const std::string said = error.message;
+  if (std::strstr(orrery_build_info(), "; cuda"))
+    EXPECT_TRUE(said.find("NVIDIA driver") != std::string::npos || said.find("no CUDA-capable device") != std::string::npos) << said;
+  else
+    EXPECT_EQ(said, "this build of the library has no CUDA backend");
+
+  o.backend = "auto";
+  ASSERT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_OK) << error.message;
+  const Runtime runtime(h);
+  orrery_runtime_info info;
+  orrery_runtime_info_init(&info);
+  ASSERT_EQ(orrery_runtime_get_info(h, &info, &error), ORRERY_OK) << error.message;
+  EXPECT_STREQ(info.backend, "cpu");
+}
+
 TEST_F(Arguments, ModelOptionsOutOfRange) {
   const auto with = [&](auto field, auto value) {
     orrery_model_options o = model_options();

@@ -1,29 +1,42 @@
 #!/bin/sh
 # resources.sh ARCHITECTURE...: compiles every kernel for these GPUs (86, 89, ...), warnings as errors, and prints what each
 # takes of a multiprocessor: registers, shared memory (static), bytes spilled. A kernel that spills fails.
+# resources.sh --log FILE: the same of what a build has said whose -Xptxas was -v.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+
+report() {
+  c++filt | awk '
+    /Compiling entry function/ {
+      split($0, part, "\047"); kernel = part[2]; architecture = part[4]
+      gsub(/orrery::cuda::|\(anonymous namespace\)::/, "", kernel); sub(/\(.*$/, "", kernel); sub(/^void /, "", kernel)
+    }
+    /spill stores/ { spilled = $5 + $9 }
+    /Used [0-9]+ registers/ {
+      shared = 0
+      for (i = 1; i <= NF; i++) { if ($i == "registers,") registers = $(i - 1); if ($i ~ /^smem/) shared = $(i - 2) }
+      printf "%-7s %-60s %4d registers %6d bytes shared %5d spilled\n", architecture, kernel, registers, shared, spilled
+      if (spilled > 0) failed = 1
+    }
+    END { exit failed }'
+}
+
+if [ "$1" = --log ]; then
+  report <"$2"
+  exit
+fi
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 status=0
 for architecture in "$@"; do
   for source in cuda/*.cu; do
-    if ! nvcc -std=c++17 -O3 -I. -arch="sm_$architecture" -diag-suppress=554 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-fPIC \
+    if nvcc -std=c++17 -O3 -I. -arch="sm_$architecture" -diag-suppress=554 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-fPIC \
         -Xptxas=-v -c "$source" -o "$work/object.o" >"$work/log" 2>&1; then
+      report <"$work/log" || status=1
+    else
       cat "$work/log"
       status=1
-      continue
     fi
-    c++filt <"$work/log" | awk -v architecture="$architecture" '
-      /Compiling entry function/ { split($0, part, "\047"); kernel = part[2]; gsub(/orrery::cuda::|\(anonymous namespace\)::/, "", kernel); sub(/\(.*$/, "", kernel); sub(/^void /, "", kernel) }
-      /spill stores/ { spilled = $5 + $9; stack = $1 }
-      /Used [0-9]+ registers/ {
-        shared = 0
-        for (i = 1; i <= NF; i++) { if ($i == "registers,") registers = $(i - 1); if ($i ~ /^smem/) shared = $(i - 2) }
-        printf "sm_%-4s %-60s %4d registers %6d bytes shared %5d spilled\n", architecture, kernel, registers, shared, spilled
-        if (spilled > 0) failed = 1
-      }
-      END { exit failed }' || status=1
   done
 done
 [ $status -eq 0 ] || echo "a kernel does not compile, or spills" >&2
