@@ -858,6 +858,7 @@ void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistR
   DeviceShortlist asked = {};
   asked.n_best = request.n_best;
   asked.n_tokens = static_cast<int32_t>(request.tokens.size());
+  asked.n_sums = request.n_sums;
   asked.inverse_temperature = request.inverse_temperature;
   std::copy(request.tokens.begin(), request.tokens.end(), asked.tokens);
   if (queue_.failed()) return;

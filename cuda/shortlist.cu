@@ -4,14 +4,16 @@
 // Logits are compared as integers that order like them: NaN as -infinity, +infinity as the largest float, -0 as 0.
 // 1. Groups of 32 logits, a warp each: their largest.
 // 2. Sums: eight threads a block of 256 logits, in the order and roundings of SumExp (runtime/base/sum_exp.h), so that the host's sum
-//    comes to the same bits. Each block of threads looks for the largest logit among the groups first.
+//    comes to the same bits; tempered ones, where they are asked for, in double: what they leave open of a draw is what rounding would.
+//    Each block of threads looks for the largest logit among the groups first.
 // 3. The best, by one block of 1024 threads: k logits lie in no more than the k groups whose largest come first, for each of those
 //    has one that beats whatever is in the others. So the k-th largest is found among the groups, 16 a thread, then among the logits of
 //    those k, 32 groups a warp; bit by bit, by counting what is no less, in registers. Of equals the lower ids come first:
 //    warps have them in order. What is found is sorted (bitonic). A second block gathers tokens and folds the sums.
 //
 // Bytes: the row twice and k groups of it, which the product before has left in the second-level cache: for 128,256 logits 1.0 MB, 1 us
-// of a 4090's cache. It is latencies that take time: the passes 2 to 3 us each; the one block 2 x 32 counts of some 150 clocks, and
+// of a 4090's cache. It is latencies that take time: the passes 2 to 3 us each, and 128,256 times exp in double, some 25 instructions of
+// which a 4090 does 0.6 T a second, 5 us more; the one block 2 x 32 counts of some 150 clocks, and
 // 55 exchanges to sort 1024: about 8 us of a 4090, 2 where one logit is asked for. The row's way to the host would be 513 KB, 20 us of
 // PCIe 4.0 x16, and the host's ways through it 0.1 to 2 ms.
 #include <algorithm>
@@ -30,11 +32,14 @@ struct ShortlistGeometry {
   static constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32;   // 3.
   static constexpr int kGroupsOfThread = 16;
   static constexpr int64_t kMostLogits = int64_t{kGroup} * kGroupsOfThread * kSelectThreads;   // 524,288
-  static constexpr uint64_t kResultBytes = (sizeof(ShortlistHead) + ShortlistRequest::kMostBest * sizeof(ShortlistEntry) +
+  static constexpr uint64_t kResultBytes = (sizeof(ShortlistHead) + ShortlistRequest::kMostSums * sizeof(double) +
+                                            ShortlistRequest::kMostBest * sizeof(ShortlistEntry) +
                                             ShortlistRequest::kMostTokens * sizeof(float) + 255) / 256 * 256;
 };
 using G = ShortlistGeometry;
 static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32, "32 groups of those that may hold the best a warp, a lane each");
+static_assert(ShortlistRequest::kSumLogits == SumExp::kBlock && G::kMostLogits == int64_t{SumExp::kBlock} * ShortlistRequest::kMostSums,
+              "blocks are those of the other sum");
 static_assert(sizeof(ShortlistHead) % 8 == 0 && sizeof(ShortlistEntry) == 8, "entries are written where they are read");
 
 struct ShortlistWork {
@@ -45,6 +50,10 @@ struct ShortlistWork {
   double* sums;        // (2, n_blocks) as they are, and tempered
   int n, n_groups, n_blocks;
 };
+__device__ __forceinline__ double* sums_of(const ShortlistWork& w) { return reinterpret_cast<double*>(w.out + sizeof(ShortlistHead)); }
+__device__ __forceinline__ ShortlistEntry* entries_of(const ShortlistWork& w) {
+  return reinterpret_cast<ShortlistEntry*>(sums_of(w) + w.asked->n_sums);
+}
 
 __device__ __forceinline__ float as_number(float x) { return x == x ? fminf(x, FLT_MAX) : -INFINITY; }
 __device__ __forceinline__ uint32_t order_of(float x) {
@@ -89,7 +98,8 @@ __device__ __forceinline__ float exp_negative(float x) {
 
 __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(ShortlistWork w) {
   constexpr int kLanes = SumExp::kLanes, kBlocks = G::kSumThreads / kLanes;
-  const float most = number_of(largest_of<G::kSumThreads>(w)), inverse = w.asked->inverse_temperature;
+  const float most = number_of(largest_of<G::kSumThreads>(w));
+  const double inverse = w.asked->inverse_temperature;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int block = static_cast<int>(blockIdx.x) * kBlocks + static_cast<int>(threadIdx.x) / kLanes;
   double sum = 0.0, tempered = 0.0;
@@ -97,9 +107,9 @@ __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(Shortlis
     ORRERY_UNROLL_TWICE for (int i = 0; i < SumExp::kBlock; i += kLanes) {
       const int at = block * SumExp::kBlock + i + lane;
       if (at >= w.n) break;
-      const float x = __fadd_rn(as_number(w.logits[at]), -most);
-      sum += static_cast<double>(exp_negative(x));
-      if (inverse > 0) tempered += static_cast<double>(exp_negative(__fmul_rn(x, inverse)));
+      const float x = as_number(w.logits[at]);
+      sum += static_cast<double>(exp_negative(__fadd_rn(x, -most)));
+      if (inverse > 0) tempered += exp((static_cast<double>(x) - static_cast<double>(most)) * inverse);
     }
   }
   for (int half = kLanes / 2; half > 0; half /= 2) {
@@ -200,14 +210,15 @@ __device__ __forceinline__ void select_best(const ShortlistWork& w) {
   sort_pairs(pairs, n_sorted);
   if (thread >= k) return;
   const int token = static_cast<int>(pairs[thread] & 0xFFFFFFFFu);
-  ShortlistEntry* entry = reinterpret_cast<ShortlistEntry*>(w.out + sizeof(ShortlistHead)) + thread;
+  ShortlistEntry* entry = entries_of(w) + thread;
   entry->logit = w.logits[token];
   entry->token = token;
 }
 
 __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  float* of_tokens = reinterpret_cast<float*>(w.out + sizeof(ShortlistHead) + static_cast<size_t>(w.asked->n_best) * sizeof(ShortlistEntry));
+  float* of_tokens = reinterpret_cast<float*>(entries_of(w) + w.asked->n_best);
+  for (int i = thread; i < min(w.asked->n_sums, w.n_blocks); i += G::kSelectThreads) sums_of(w)[i] = w.sums[w.n_blocks + i];
   for (int i = thread; i < w.asked->n_tokens; i += G::kSelectThreads) of_tokens[i] = w.logits[w.asked->tokens[i]];
   const float most = number_of(largest_of<G::kSelectThreads>(w));
   if (warp >= 2) return;

@@ -18,8 +18,8 @@ struct DeviceHead {
 
 // What is asked of a step's logits (runtime/backend.h: ShortlistRequest).
 struct DeviceShortlist {
-  int32_t n_best, n_tokens;
-  float inverse_temperature;
+  double inverse_temperature;
+  int32_t n_best, n_tokens, n_sums;
   int32_t tokens[ShortlistRequest::kMostTokens];
 };
 

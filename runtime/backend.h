@@ -302,15 +302,17 @@ struct KeyMomentsJob : KeysJob {
 // as the largest float; but entries and tokens get their logits as they are.
 struct ShortlistRequest {
   static constexpr int32_t kMostBest = 1024, kMostTokens = 512;
+  static constexpr int32_t kSumLogits = 256, kMostSums = 2048;   // of a block; blocks
   int32_t n_best = 0;                // so many of the largest logits; at most kMostBest
   Span<const int32_t> tokens = {};   // whose logits are wanted besides; at most kMostTokens
-  float inverse_temperature = 0.0f;  // of tempered_sum; 0: that is not wanted
+  double inverse_temperature = 0.0;  // of tempered_sum; 0: that is not wanted
+  int32_t n_sums = 0;                // likewise of each block of kSumLogits: as many as the row has, or 0
 };
-// What it gets: this; behind it room for n_best entries, largest logit first (equals: lower token first); behind that a float for each
-// of `tokens`.
+// What it gets: this; behind it the n_sums doubles, first block first; room for n_best entries, largest logit first (equals: lower token
+// first); a float for each of `tokens`.
 struct ShortlistHead {
   double sum = 0;                    // SumExp::sum() of the row
-  double tempered_sum = 0;           // of exp((x - most) / temperature), to 1e-5 of it; any order
+  double tempered_sum = 0;           // of exp((x - most) / temperature), to 1e-12 of it, as are the blocks'; any order
   float most = 0;                    // the largest logit; -infinity: none is a number, and the sums mean nothing
   int32_t n_best = 0;                // entries: as many as were asked for, or as there are logits
 };
@@ -319,7 +321,8 @@ struct ShortlistEntry {
   int32_t token = -1;
 };
 inline uint64_t shortlist_result_bytes(const ShortlistRequest& request) {
-  return sizeof(ShortlistHead) + static_cast<uint64_t>(request.n_best) * sizeof(ShortlistEntry) + request.tokens.size() * sizeof(float);
+  return sizeof(ShortlistHead) + static_cast<uint64_t>(request.n_sums) * sizeof(double) +
+         static_cast<uint64_t>(request.n_best) * sizeof(ShortlistEntry) + request.tokens.size() * sizeof(float);
 }
 
 // The most that any step will ask for: sizes the scratch memory once.

@@ -144,7 +144,12 @@ Status Generation::next_token() {
 // By what the step left of its logits, or else by all of them.
 Result<Choice> Generation::choose() {
   Choice choice;
-  if (sampler_.choose(session_->tokens(), &choice)) return choice;
+  Sampler::Outcome outcome = sampler_.choose(session_->tokens(), &choice);
+  if (outcome == Sampler::Outcome::wants_block) {
+    ORRERY_ASSIGN(const bool there, session_->fetch_block(sampler_.shortlist()));
+    outcome = there ? sampler_.choose(session_->tokens(), &choice) : Sampler::Outcome::open;
+  }
+  if (outcome == Sampler::Outcome::chosen) return choice;
   ORRERY_TRY(session_->fetch_logits());
   return sampler_.choose(session_->logits(), session_->tokens());
 }

@@ -30,8 +30,10 @@ Status out_of_range(const char* name, float value, const char* expected) {
 // NaN, from damaged weights, is never chosen; nor does +inf drown the rest.
 float as_number(float x) { return x == x ? std::min(x, std::numeric_limits<float>::max()) : kMinusInfinity; }
 
-// How far ShortlistHead::tempered_sum may be off, of itself.
-constexpr double kTemperedError = 1e-5;
+bool is_finite(float x) { return std::fabs(x) <= std::numeric_limits<float>::max(); }
+
+// How far tempered sums of a shortlist may be off, of themselves.
+constexpr double kTemperedError = 1e-12;
 
 }  // namespace
 
@@ -217,18 +219,17 @@ Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tok
 
 // By shortlist ---------------------------------------------------------------------------------------------
 
-// The best, as many as decide: one, or top-k, and one more for each token that may be driven back from among them.
+// The best, as many as decide: one, or top-k, and one more for each token that may be driven back from among them; or sums.
 Shortlist* Sampler::ask(Span<const int32_t> tokens) {
   const SamplingOptions& o = options_;
   const bool draws = o.temperature > 0.0f, by_k = draws && takes_top_k(), by_p = draws && !by_k && o.top_p < 1.0f;
-  const float inverse = by_p ? 1.0f / o.temperature : 0.0f;
+  const bool of_all = draws_of_all();
+  const size_t n_sums = of_all ? (logits_.size() + Shortlist::kSumLogits - 1) / Shortlist::kSumLogits : 0;
   shortlist_.forget();
-  if (o.hook || !(inverse <= std::numeric_limits<float>::max())) return nullptr;
-  if (draws && !by_k && !by_p && o.min_p <= 0.0f) return nullptr;   // every token may be drawn
   constexpr size_t kMost = ShortlistRequest::kMostBest;
-  if (by_k && o.top_k > kMost) return nullptr;
+  if (o.hook || (by_k && o.top_k > kMost) || n_sums > Shortlist::kMostSums) return nullptr;
 
-  std::vector<int32_t>& wanted = shortlist_.ask(inverse);
+  std::vector<int32_t>& wanted = shortlist_.ask(by_p || of_all ? inverse_temperature() : 0.0, static_cast<int32_t>(n_sums));
   bool fits = true;
   const auto want = [&](int32_t token) {
     if (std::exchange(count_[static_cast<size_t>(token)], 1u) == 1) return;
@@ -241,21 +242,30 @@ Shortlist* Sampler::ask(Span<const int32_t> tokens) {
   for (const int32_t t : penalized(tokens)) count_[static_cast<size_t>(t)] = 0;
   if (!fits) return nullptr;
 
-  const size_t n_best = !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : kMost;
+  const size_t n_best = !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : of_all ? 0 : kMost;
   shortlist_.set_best(static_cast<int32_t>(std::min(kMost, std::max<size_t>(n_best, o.n_logprobs))));
   return &shortlist_;
 }
 
-// Bias and penalties, on the logits that are there; order_ becomes the tokens that rank before all those that are not, best first.
-// Returns how many they are.
-size_t Sampler::rank_shortlist(Span<const int32_t> tokens) {
-  const Span<const ShortlistEntry> best = shortlist_.best();
+// Bias and penalties, on the logits that are there. false: some are no numbers any more, a case for all logits.
+bool Sampler::move_tokens(Span<const int32_t> tokens) {
   const Span<const int32_t> moved = shortlist_.tokens();
-  for (const ShortlistEntry& e : best) logits_[static_cast<size_t>(e.token)] = as_number(e.logit);
+  const Span<const float> block = shortlist_.block();
+  for (const ShortlistEntry& e : shortlist_.best()) logits_[static_cast<size_t>(e.token)] = as_number(e.logit);
+  for (size_t i = 0; i < block.size(); ++i) logits_[shortlist_.first_of_block() + i] = as_number(block[i]);
   for (size_t i = 0; i < moved.size(); ++i) logits_[static_cast<size_t>(moved[i])] = as_number(shortlist_.logits()[i]);
   for (const LogitBias& b : options_.bias) logits_[static_cast<size_t>(b.token)] += b.bias;
   penalize(tokens);
+  return std::all_of(moved.begin(), moved.end(), [&](int32_t t) {
+    const float x = logits_[static_cast<size_t>(t)];
+    return x == kMinusInfinity || is_finite(x);
+  });
+}
 
+// order_ becomes the tokens that rank before all those that are not there, best first. Returns how many they are.
+size_t Sampler::rank_shortlist() {
+  const Span<const ShortlistEntry> best = shortlist_.best();
+  const Span<const int32_t> moved = shortlist_.tokens();
   const bool all = best.size() == logits_.size();
   const ShortlistEntry& last = best[best.size() - 1];
   size_t n = 0;
@@ -271,30 +281,86 @@ size_t Sampler::rank_shortlist(Span<const int32_t> tokens) {
   return n;
 }
 
-bool Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
-  if (!shortlist_.there()) return false;
-  shortlist_.forget();
+Sampler::Outcome Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
+  const Shortlist::Stage stage = shortlist_.take();
   const ShortlistHead& head = shortlist_.head();
   const Span<const ShortlistEntry> best = shortlist_.best();
-  if (best.empty() || head.most == kMinusInfinity) return false;
-  const size_t n = rank_shortlist(tokens);
-  const auto finite = [&](int32_t token) { return std::fabs(logits_[static_cast<size_t>(token)]) <= std::numeric_limits<float>::max(); };
-  // What is no number any more, or all there is: cases for all logits.
-  for (const int32_t t : shortlist_.tokens())
-    if (logits_[static_cast<size_t>(t)] != kMinusInfinity && !finite(t)) return false;
-  if (n == 0 || !finite(order_[0])) return false;
-  int32_t token = order_[0];
-  if (options_.temperature > 0.0f && !draw_of_shortlist(n, &token)) return false;
+  if (stage == Shortlist::Stage::nothing || head.most == kMinusInfinity || !move_tokens(tokens)) return Outcome::open;
+  int32_t token = -1;
+  if (draws_of_all()) {
+    if (stage == Shortlist::Stage::list) return find_block() ? Outcome::wants_block : Outcome::open;
+    if (!draw_of_block(&token)) return Outcome::open;
+  } else {
+    const size_t n = rank_shortlist();
+    if (n == 0 || !is_finite(logits_[static_cast<size_t>(order_[0])])) return Outcome::open;
+    token = order_[0];
+    if (options_.temperature > 0.0f && !draw_of_shortlist(n, &token)) return Outcome::open;
+  }
 
   const double total = static_cast<double>(head.most) + std::log(head.sum);
+  const Span<const float> block = shortlist_.block();
   float logit = 0.0f;
   for (const ShortlistEntry& e : best) logit = e.token == token ? e.logit : logit;
   for (size_t i = 0; i < shortlist_.tokens().size(); ++i) logit = shortlist_.tokens()[i] == token ? shortlist_.logits()[i] : logit;
+  if (!block.empty()) logit = block[static_cast<size_t>(token) - shortlist_.first_of_block()];
   note_top(best, total);
   choice->token = token;
   choice->logprob = static_cast<float>(static_cast<double>(logit) - total);
   choice->top = top_;
+  return Outcome::chosen;
+}
+
+// What sums of the weights of all tokens may be off, those of the shortlist and the sampler's own over all logits, one by one: `size` is
+// what was added up, signs aside. A weight has a few roundings of its own, of an exponent below 746.
+double Sampler::error_of(double size) const {
+  return size * (2 * kTemperedError + 4 * static_cast<double>(logits_.size()) * 0x1.0p-53);
+}
+
+// The block of tokens that the draw falls into; false: that is open.
+bool Sampler::find_block() {
+  constexpr size_t kBlock = Shortlist::kSumLogits;
+  const ShortlistHead& head = shortlist_.head();
+  const Span<const double> sums = shortlist_.sums();
+  const Span<const int32_t> moved = shortlist_.tokens();
+  const double inverse = inverse_temperature();
+  float most = head.most;
+  for (const int32_t t : moved) most = std::max(most, logits_[static_cast<size_t>(t)]);
+  const auto weight_of = [&](float x) { return std::exp((static_cast<double>(x) - static_cast<double>(most)) * inverse); };
+  const double unit = weight_of(head.most);
+  double size = 0.0, total = 0.0;
+  for (size_t i = 0; i < sums.size(); ++i) size += weight_[i] = unit * sums[i];
+  for (size_t i = 0; i < moved.size(); ++i) {   // as they are in place of as they were
+    const size_t token = static_cast<size_t>(moved[i]);
+    const double is = weight_of(logits_[token]), was = weight_of(as_number(shortlist_.logits()[i]));
+    weight_[token / kBlock] += is - was;
+    size += is + was;
+  }
+  for (size_t i = 0; i < sums.size(); ++i) total += weight_[i];
+  const std::array<uint64_t, 4> state = rng_;
+  draw_ = {0.0, uniform() * total, error_of(size), most};
+  rng_ = state;   // nothing has been drawn yet
+
+  size_t at = 0;
+  for (; at < sums.size() && draw_.before + weight_[at] <= draw_.target; ++at) draw_.before += weight_[at];
+  if (at == sums.size() || (at > 0 && draw_.before > draw_.target - draw_.error)) return false;
+  shortlist_.ask_block(at * kBlock, std::min(kBlock, logits_.size() - at * kBlock));
   return true;
+}
+
+// The token of that block; false: that is open.
+bool Sampler::draw_of_block(int32_t* token) {
+  const double inverse = inverse_temperature();
+  double left = draw_.target - draw_.before;
+  for (size_t i = 0; i < shortlist_.block().size(); ++i) {
+    *token = static_cast<int32_t>(shortlist_.first_of_block() + i);
+    left -= weight(*token, draw_.most, inverse);
+    if (left < -draw_.error) {
+      uniform();
+      return true;
+    }
+    if (left < draw_.error) return false;
+  }
+  return false;
 }
 
 // Of the first n in order_, which are ranked.
@@ -327,12 +393,13 @@ bool Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   const float most = logits_[static_cast<size_t>(order_[0])];
   const double inverse = inverse_temperature();
   const double unit = std::exp((static_cast<double>(head.most) - static_cast<double>(most)) * inverse);
-  double sum = unit * head.tempered_sum;
-  const double error = sum * kTemperedError;
+  double sum = unit * head.tempered_sum, size = sum;
   for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // as they are in place of as they were
-    const float was = as_number(shortlist_.logits()[i]);
-    sum += weight(shortlist_.tokens()[i], most, inverse) - std::exp((static_cast<double>(was) - static_cast<double>(most)) * inverse);
+    const double is = weight(shortlist_.tokens()[i], most, inverse);
+    const double was = std::exp((static_cast<double>(as_number(shortlist_.logits()[i])) - static_cast<double>(most)) * inverse);
+    sum += is - was, size += is + was;
   }
+  const double error = error_of(size);
   const double p = static_cast<double>(options_.top_p), least = p * (sum - error), wanted = p * (sum + error);
   if (!(wanted <= std::numeric_limits<double>::max())) return false;
   size_t kept = 0;

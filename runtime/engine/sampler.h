@@ -4,9 +4,11 @@
 //
 // Where logits lie on a device it asks for a shortlist (shortlist.h) first: the best of them, and those of the tokens that it favours or
 // penalises. All others rank behind the last one of the best, whatever they are, so that most often this decides what all logits
-// would, to the last bit. Where it does not, it says so, and is given all of them.
+// would, to the last bit. Where every token may be drawn it asks for sums of blocks in place of the best, and then for the logits of one
+// block. Where that does not decide it, it says so, and is given all of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -56,6 +58,12 @@ struct Choice {
 
 class Sampler {
  public:
+  enum class Outcome : uint8_t {
+    chosen,
+    wants_block,   // of the shortlist: then choose() again
+    open,          // what is there does not decide it, or nothing has arrived: nothing has happened then
+  };
+
   Sampler(SamplingOptions options, int32_t n_vocab);
 
   // `logits` (n_vocab) is only read. `tokens`: the sequence so far. cancelled: the hook said so; bad_model: no logit is
@@ -64,9 +72,9 @@ class Sampler {
 
   // What the next choice behind `tokens` needs at most; null: all logits.
   Shortlist* ask(Span<const int32_t> tokens);
-  // What choose() gives of all logits, of the shortlist that ask() asked for behind the same tokens: true. false: it does not decide it,
-  // or has not arrived; nothing has happened then.
-  bool choose(Span<const int32_t> tokens, Choice* choice);
+  // What choose() gives of all logits, of the shortlist that ask() asked for behind the same tokens.
+  Outcome choose(Span<const int32_t> tokens, Choice* choice);
+  Shortlist* shortlist() { return &shortlist_; }
 
  private:
   bool penalizes() const {
@@ -82,9 +90,14 @@ class Sampler {
   int32_t draw();
   int32_t draw_of_k(size_t n);
   int32_t draw_of_weights(size_t n, double sum, double heaviest);
-  size_t rank_shortlist(Span<const int32_t> tokens);
+  bool draws_of_all() const { return options_.temperature > 0.0f && !takes_top_k() && options_.top_p >= 1.0f && options_.min_p <= 0.0f; }
+  bool move_tokens(Span<const int32_t> tokens);
+  size_t rank_shortlist();
   bool draw_of_shortlist(size_t n, int32_t* token);
   bool keep_top_p(size_t n, size_t* n_kept, double* held);
+  double error_of(double size) const;
+  bool find_block();
+  bool draw_of_block(int32_t* token);
   double uniform();
 
   SamplingOptions options_;
@@ -94,7 +107,12 @@ class Sampler {
   std::vector<uint32_t> count_;      // (n_vocab) occurrences, zero between calls
   std::vector<TokenLogprob> top_;
   Shortlist shortlist_;
-  uint64_t rng_[4];
+  // The draw among all, once its block is known: what stands before that, what the draw comes to, and how far both may be off.
+  struct {
+    double before, target, error;
+    float most;                      // weights are 1 there
+  } draw_ = {};
+  std::array<uint64_t, 4> rng_;
 };
 
 }  // namespace orrery::engine

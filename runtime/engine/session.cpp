@@ -305,6 +305,18 @@ Status Session::fetch_logits() {
   return row_waits_.load(std::memory_order_relaxed) ? model_->fetch_row() : ok_status();
 }
 
+Result<bool> Session::fetch_block(Shortlist* shortlist) {
+  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+  if (!row_waits_.load(std::memory_order_relaxed)) return false;
+  Backend& backend = model_->runtime().backend();
+  const Ptr<const float> logits = model::left_logits(model_->workspace());
+  const Span<float> block = shortlist->block();
+  backend.download(block.data(), {(logits + shortlist->first_of_block()).address}, block.size() * sizeof(float));
+  ORRERY_TRY(backend.synchronize());
+  shortlist->block_arrived();
+  return true;
+}
+
 Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
   if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());

@@ -1,11 +1,15 @@
 // What a sampler asks of a step in place of all logits, and what the step left: a few kilobytes of a vocabulary's half megabyte.
 // The sampler asks before the step, for it knows by then which tokens it will favour or penalise; the session passes it on, where the
-// backend has shortlists; and the sampler chooses, if what it got decides what all logits would (sampler.h).
+// backend has shortlists; and the sampler chooses, if what it got decides what all logits would (sampler.h). Where every token may be
+// drawn it gets sums of blocks, finds the block that the draw falls into, and asks for that one's logits, while the row is still there.
+// (The kernel could choose by itself, if it were given the draw; but it would have to know bias and penalties, and to round as the host
+// does, for what is a kilobyte of copying.)
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "runtime/backend.h"
@@ -16,55 +20,73 @@ namespace orrery::engine {
 class Shortlist {
  public:
   static constexpr size_t kMostBest = ShortlistRequest::kMostBest, kMostTokens = ShortlistRequest::kMostTokens;
-  static constexpr size_t kMostBytes = sizeof(ShortlistHead) + kMostBest * sizeof(ShortlistEntry) + kMostTokens * sizeof(float);
-  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t);
+  static constexpr size_t kMostSums = ShortlistRequest::kMostSums, kSumLogits = ShortlistRequest::kSumLogits;
+  static constexpr size_t kMostBytes =
+      sizeof(ShortlistHead) + kMostSums * sizeof(double) + kMostBest * sizeof(ShortlistEntry) + kMostTokens * sizeof(float);
+  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t) + kSumLogits * sizeof(float);
 
   Shortlist() {
     tokens_.reserve(kMostTokens);
     entries_.reserve(kMostBest);
     logits_.reserve(kMostTokens);
+    sums_.reserve(kMostSums);
+    block_.reserve(kSumLogits);
     result_.resize(kMostBytes);
   }
 
   // Asked: what for is the sampler's to fill in; nothing is there any more.
-  std::vector<int32_t>& ask(float inverse_temperature) {
-    there_ = false;
-    n_best_ = 0, inverse_temperature_ = inverse_temperature;
+  std::vector<int32_t>& ask(double inverse_temperature, int32_t n_sums) {
+    forget();
+    n_best_ = 0, n_sums_ = n_sums, inverse_temperature_ = inverse_temperature;
     tokens_.clear();
     return tokens_;
   }
   void set_best(int32_t n) { n_best_ = n; }
-  ShortlistRequest request() const { return {n_best_, tokens_, inverse_temperature_}; }
+  ShortlistRequest request() const { return {n_best_, tokens_, inverse_temperature_, n_sums_}; }
 
   // Left: the step writes shortlist_result_bytes(request()) here and says so.
   std::byte* result() { return result_.data(); }
   void arrived() {
-    there_ = true;
+    stage_ = Stage::list;
     std::memcpy(&head_, result_.data(), sizeof head_);
     entries_.resize(static_cast<size_t>(head_.n_best));
     logits_.resize(tokens_.size());
-    const std::byte* entries = result_.data() + sizeof head_;
+    sums_.resize(static_cast<size_t>(n_sums_));
+    const std::byte* sums = result_.data() + sizeof head_;
+    const std::byte* entries = sums + sums_.size() * sizeof(double);
+    if (!sums_.empty()) std::memcpy(sums_.data(), sums, sums_.size() * sizeof(double));
     if (!entries_.empty()) std::memcpy(entries_.data(), entries, entries_.size() * sizeof(ShortlistEntry));
     if (!logits_.empty())
       std::memcpy(logits_.data(), entries + static_cast<size_t>(n_best_) * sizeof(ShortlistEntry), logits_.size() * sizeof(float));
   }
-  void forget() { there_ = false; }
-  bool there() const { return there_; }
+  // Asked of the row that the step left: logits of these tokens. Who has them writes them to block() and says so.
+  void ask_block(size_t first, size_t n) { first_ = first, block_.resize(n); }
+  void block_arrived() { stage_ = Stage::block; }
+  size_t first_of_block() const { return first_; }
+  Span<float> block() { return {block_.data(), block_.size()}; }
+
+  enum class Stage : uint8_t { nothing, list, block };   // that has arrived, and nobody has looked at
+  Stage take() { return std::exchange(stage_, Stage::nothing); }
+  void forget() { stage_ = Stage::nothing, block_.clear(); }
 
   const ShortlistHead& head() const { return head_; }
+  Span<const double> sums() const { return sums_; }        // of blocks of kSumLogits
   Span<const ShortlistEntry> best() const { return entries_; }
   Span<const int32_t> tokens() const { return tokens_; }   // each once
   Span<const float> logits() const { return logits_; }     // of these
 
  private:
-  bool there_ = false;
-  int32_t n_best_ = 0;
-  float inverse_temperature_ = 0.0f;
+  Stage stage_ = Stage::nothing;
+  int32_t n_best_ = 0, n_sums_ = 0;
+  double inverse_temperature_ = 0.0;
   std::vector<int32_t> tokens_;
   std::vector<std::byte> result_;
   ShortlistHead head_;
   std::vector<ShortlistEntry> entries_;
   std::vector<float> logits_;
+  std::vector<double> sums_;
+  size_t first_ = 0;
+  std::vector<float> block_;
 };
 
 }  // namespace orrery::engine

@@ -501,10 +501,12 @@ void Bench::sampling() {
   };
   const ShortlistRequest best{1, {}, 0.0f}, top_k{40, {}, 0.0f}, penalties{104, Span<const int32_t>(tokens).first(std::min<size_t>(tokens.size(), 64)), 0.0f};
   const ShortlistRequest top_p{ShortlistRequest::kMostBest, {}, 1.25f}, most{ShortlistRequest::kMostBest, tokens, 1.25f};
+  const ShortlistRequest temperature{0, {}, 1.25, (s_.n_vocab + ShortlistRequest::kSumLogits - 1) / ShortlistRequest::kSumLogits};
   measured("all", nullptr);
   measured("greedy: the best", &best);
   measured("top-k of 40", &top_k);
   measured("the same with penalties of 64 tokens", &penalties);
+  measured("temperature alone: sums of blocks", &temperature);
   measured("top-p: 1,024 and the tempered sum", &top_p);
   measured("the same with 512 tokens", &most);
   next_ = mark;

@@ -76,6 +76,24 @@ TEST(GpuSampling, SaysWhatAllLogitsSay) {
   }
 }
 
+// A draw among all tokens whose row has gone to its session, for another one's step, before a block of it was wanted.
+TEST(GpuSampling, TheRowGoesBeforeItsBlock) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);
+  const std::vector<int32_t> prompt = random_tokens(*model, 20, 1);
+  const engine::GenerateOptions options = options_of(6, 0.7f);
+  const Said expected = say(one.get(), prompt, by_all_logits(options));
+  unwrap(one->rewind(0));
+  const auto generation = unwrap(Generation::proceed(one.get(), prompt, options));
+  std::vector<int32_t> tokens;
+  for (engine::Event event; event.type != engine::EventType::done;) {
+    unwrap(generation->next(&event));
+    if (event.type == engine::EventType::token) tokens.push_back(event.token);
+    if (event.type == engine::EventType::progress) say(other.get(), prompt, options_of(1));
+  }
+  EXPECT_EQ(tokens, expected.tokens);
+}
+
 // Whoever asks for logits gets those of the last token, whatever the device did meanwhile.
 TEST(GpuSampling, LogitsAreThereForTheAsking) {
   const auto model = open_spec("llama-plain", on_cuda());
@@ -158,8 +176,11 @@ TEST(GpuSampling, LittleIsFetched) {
   o.sampling.repetition_penalty = 1.2f;
   say(session.get(), prompt, o);
   EXPECT_EQ(emulated::graphs_made(), graphs);
-  // What a shortlist leaves open is asked again, whole: so is a choice among all.
-  EXPECT_EQ(fetched(options_of(10, 0.8f)), row);
+  // A choice among all: sums of blocks, and the logits of one.
+  o = options_of(10, 0.8f);
+  const uint64_t n_vocab = static_cast<uint64_t>(model->hyper().n_vocab);
+  EXPECT_EQ(fetched(o), sizeof(ShortlistHead) + (n_vocab + 255) / 256 * sizeof(double) + std::min<uint64_t>(n_vocab, 256) * sizeof(float));
+  EXPECT_EQ(emulated::graphs_made(), graphs);
 }
 
 TEST(GpuSampling, ALostDeviceKeepsItsLogits) {

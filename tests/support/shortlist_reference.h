@@ -15,6 +15,7 @@ namespace orrery::testing {
 
 struct ShortlistResult {
   ShortlistHead head;
+  std::vector<double> sums;    // of blocks
   std::vector<ShortlistEntry> best;
   std::vector<float> logits;   // of the request's tokens
 };
@@ -30,13 +31,19 @@ inline ShortlistResult expected_shortlist(const std::vector<float>& logits, cons
   order.resize(std::min(order.size(), static_cast<size_t>(request.n_best)));
   for (const int32_t t : order) out.best.push_back({logits[static_cast<size_t>(t)], t});
   for (const int32_t t : request.tokens) out.logits.push_back(logits[static_cast<size_t>(t)]);
+  out.sums.resize(static_cast<size_t>(request.n_sums));
   out.head.n_best = static_cast<int32_t>(order.size());
   out.head.most = *std::max_element(numbers.begin(), numbers.end());
   if (std::isinf(out.head.most)) return out;
   out.head.sum = SumExp::sum(numbers, out.head.most);
   const double most = out.head.most, inverse = request.inverse_temperature;
-  for (const float x : numbers)
-    if (inverse > 0) out.head.tempered_sum += std::exp((static_cast<double>(x) - most) * inverse);
+  if (!(inverse > 0)) return out;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const double weight = std::exp((static_cast<double>(numbers[i]) - most) * inverse);
+    out.head.tempered_sum += weight;
+    const size_t block = i / static_cast<size_t>(ShortlistRequest::kSumLogits);
+    if (block < out.sums.size()) out.sums[block] += weight;
+  }
   return out;
 }
 
@@ -44,6 +51,8 @@ inline ShortlistResult expected_shortlist(const std::vector<float>& logits, cons
 inline void write_shortlist(const ShortlistResult& result, const ShortlistRequest& request, std::byte* to) {
   std::memcpy(to, &result.head, sizeof result.head);
   to += sizeof result.head;
+  if (!result.sums.empty()) std::memcpy(to, result.sums.data(), result.sums.size() * sizeof(double));
+  to += result.sums.size() * sizeof(double);
   if (!result.best.empty()) std::memcpy(to, result.best.data(), result.best.size() * sizeof(ShortlistEntry));
   to += static_cast<size_t>(request.n_best) * sizeof(ShortlistEntry);
   if (!result.logits.empty()) std::memcpy(to, result.logits.data(), result.logits.size() * sizeof(float));
@@ -52,6 +61,9 @@ inline ShortlistResult read_shortlist(const std::byte* from, const ShortlistRequ
   ShortlistResult out;
   std::memcpy(&out.head, from, sizeof out.head);
   from += sizeof out.head;
+  out.sums.resize(static_cast<size_t>(request.n_sums));
+  if (!out.sums.empty()) std::memcpy(out.sums.data(), from, out.sums.size() * sizeof(double));
+  from += out.sums.size() * sizeof(double);
   out.best.resize(static_cast<size_t>(out.head.n_best));
   if (!out.best.empty()) std::memcpy(out.best.data(), from, out.best.size() * sizeof(ShortlistEntry));
   from += static_cast<size_t>(request.n_best) * sizeof(ShortlistEntry);

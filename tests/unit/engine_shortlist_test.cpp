@@ -25,8 +25,9 @@ class Pair {
  public:
   Pair(const SamplingOptions& o, size_t n_vocab) : whole_(o, static_cast<int32_t>(n_vocab)), by_list_(o, static_cast<int32_t>(n_vocab)) {}
 
-  // off: by how much of itself the tempered sum is wrong. Returns the token, -1 where there is none.
-  int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0) {
+  // off: by how much of themselves the tempered sums are wrong, blocks in both directions. has_block: whether the row is still there when a
+  // block of it is wanted. Returns the token, -1 where there is none.
+  int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, bool has_block = true) {
     Result<Choice> expected = whole_.choose(logits, tokens);
     Choice choice;
     bool decided = false;
@@ -37,11 +38,21 @@ class Pair {
       EXPECT_LE(request.tokens.size(), size_t{ShortlistRequest::kMostTokens});
       ShortlistResult result = expected_shortlist(logits, request);
       result.head.tempered_sum *= 1 + off;
+      for (size_t i = 0; i < result.sums.size(); ++i) result.sums[i] *= 1 + (i % 3 == 1 ? -off : off);
       write_shortlist(result, request, list->result());
       list->arrived();
-      decided = by_list_.choose(tokens, &choice);
+      Sampler::Outcome outcome = by_list_.choose(tokens, &choice);
+      if (outcome == Sampler::Outcome::wants_block && has_block) {
+        ++n_blocks;
+        EXPECT_LE(list->block().size(), 256u);
+        for (size_t i = 0; i < list->block().size(); ++i) list->block()[i] = logits.at(list->first_of_block() + i);
+        list->block_arrived();
+        outcome = by_list_.choose(tokens, &choice);
+        EXPECT_NE(outcome, Sampler::Outcome::wants_block);
+      }
+      decided = outcome == Sampler::Outcome::chosen;
     }
-    EXPECT_FALSE(by_list_.choose(tokens, &choice)) << "a shortlist serves once";
+    EXPECT_EQ(by_list_.choose(tokens, &choice), Sampler::Outcome::open) << "a shortlist serves once";
     n_decided += decided;
     ++n_steps;
     if (!decided) {
@@ -62,7 +73,7 @@ class Pair {
     return expected->token;
   }
 
-  int n_steps = 0, n_asked = 0, n_decided = 0;
+  int n_steps = 0, n_asked = 0, n_decided = 0, n_blocks = 0;
 
  private:
   Sampler whole_, by_list_;
@@ -105,7 +116,7 @@ TEST(EngineShortlist, AnyOptionsGiveTheSameTokens) {
       if (random.below(4) == 0)   // many equals
         for (float& x : logits) x = std::round(x);
       if (random.below(8) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = kInfinity, logits[random.below(n)] = -kInfinity;
-      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-6 : -9e-6);
+      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i != 3);
       if (token >= 0) tokens.push_back(token);
     }
     n_steps += pair.n_steps, n_decided += pair.n_decided;
@@ -161,6 +172,43 @@ TEST(EngineShortlist, DecidesCommonOptions) {
   o.top_p = 1.0f;
   EXPECT_EQ(run(o, 3.5f), 40);
   EXPECT_EQ(run(o, 1e-4f), 0) << "what is hardly a choice at all takes all logits";
+  o.min_p = 0.0f, o.temperature = 1.2f;   // among all tokens
+  EXPECT_EQ(run(o, 3.5f), 40);
+  EXPECT_EQ(run(o, 1e-4f), 40);
+}
+
+// Draws that fall on a token's border, as exactly as float logits can be set: what rounding decides of all logits, sums leave open.
+TEST(EngineShortlist, DrawsAtTheBorder) {
+  int n_open = 0, n_decided = 0;
+  for (const size_t behind : {256u, 5u})   // whose token has the rest: in another block, or in the same one
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+      SamplingOptions o;
+      o.temperature = 1.0f, o.seed = seed;
+      std::vector<float> logits(700, -kInfinity);
+      logits[behind] = 0.0f, logits[650] = -3.0f;
+      float least = 0, most = 0;
+      // Tokens in front, each finer than the one before: as much as still leaves the draw to those behind.
+      const auto is_behind = [&] { return Sampler(o, 700).choose(logits, {})->token >= static_cast<int32_t>(behind); };
+      for (const auto& [low, high, token] : {std::make_tuple(-9.0f, 9.0f, 0), std::make_tuple(-60.0f, -5.0f, 1), std::make_tuple(-80.0f, -20.0f, 2)}) {
+        least = low, most = high;
+        float& x = logits[static_cast<size_t>(token)];
+        for (int i = 0; i < 60; ++i) {
+          x = least + (most - least) / 2;
+          (is_behind() ? least : most) = x;
+        }
+        x = least;
+      }
+      if (!is_behind()) continue;   // the seed's draw has no such border
+      for (const double off : {0.0, 9e-13, -9e-13})
+        for (const float finest : {least, most, -15.0f}) {   // this side of the border, beyond it, and far beyond
+          Pair pair(o, 700);
+          logits[2] = finest;
+          pair.step(logits, {}, off);
+          (finest == -15.0f ? n_decided : n_open) += pair.n_decided == (finest == -15.0f);
+        }
+    }
+  EXPECT_GE(n_open, 48);
+  EXPECT_GE(n_decided, 24);
 }
 
 TEST(EngineShortlist, AsksForNoMoreThanItNeeds) {
@@ -177,7 +225,9 @@ TEST(EngineShortlist, AsksForNoMoreThanItNeeds) {
   o.repetition_penalty = 1.1f, o.bias = {{2, 1.0f}, {2, 1.0f}, {8, 1.0f}};
   EXPECT_EQ(asked(o, {1, 2, 2, 3}), Asked(5, 4)) << "each token once";
   o.temperature = 1.0f;
-  EXPECT_EQ(asked(o, {}), Asked(-1, -1)) << "any token may be drawn";
+  EXPECT_EQ(asked(o, {}), Asked(4, 2)) << "any token may be drawn: sums, and logprobs";
+  EXPECT_EQ(Sampler(o, 5000).ask(std::vector<int32_t>{})->request().n_sums, 20);
+  EXPECT_EQ(Sampler(o, 256 * 2048 + 1).ask(std::vector<int32_t>{}), nullptr) << "more sums than there are";
   o.top_k = 50;
   EXPECT_EQ(asked(o, {1}), Asked(53, 3));
   o.top_k = 2000;
