@@ -12,7 +12,9 @@
 #include "cuda/formats.h"
 #include "cuda/kernels.h"
 #include "cuda/operations.h"
+#include "cuda/owners.h"
 #include "cuda/queue.h"
+#include "cuda/scratch.h"
 #include "cuda/tuning.h"
 #include "runtime/base/checked.h"
 
@@ -23,8 +25,6 @@ namespace {
 constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // pinned; two of them take turns
 constexpr size_t kPrefillStretch = 64;                 // operations that are sent together
 constexpr size_t kMostOperations = 8192;
-constexpr int32_t kMostSequences = 8;                  // of one step
-constexpr size_t kMostMoves = 2048;                    // of one list
 constexpr int32_t kLeastArchitecture = 80;
 
 template <class T>
@@ -35,102 +35,6 @@ template <class T>
 uint64_t address(T* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
-
-// Host memory that the device copies from and to by itself, and when it is free again.
-class Pinned {
- public:
-  Status allocate(uint64_t bytes) {
-    release();
-    void* at = nullptr;
-    if (const cudaError_t e = cudaHostAlloc(&at, bytes, cudaHostAllocDefault); e != cudaSuccess) {
-      cudaGetLastError();
-      return memory_error(Code::out_of_pinned_memory, bytes, 0, "no %llu bytes of pinned host memory: %s",
-                          static_cast<unsigned long long>(bytes), cudaGetErrorString(e));
-    }
-    data_ = static_cast<std::byte*>(at);
-    if (const cudaError_t e = cudaEventCreateWithFlags(&used_, cudaEventDisableTiming); e != cudaSuccess)
-      return error(Code::device_lost, "no CUDA event: %s", cudaGetErrorString(e));
-    return ok_status();
-  }
-  Pinned() = default;
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  ~Pinned() { release(); }
-  std::byte* data() const { return data_; }
-  // What was copied from it is there.
-  void wait(Queue& queue) const { queue.check(cudaEventSynchronize(used_), "waiting for a copy"); }
-  void mark(Queue& queue) const { queue.check(cudaEventRecord(used_, queue.stream()), "marking a copy"); }
-
- private:
-  void release() {
-    if (used_) cudaEventDestroy(used_);
-    if (data_) cudaFreeHost(data_);
-    used_ = nullptr, data_ = nullptr;
-  }
-
-  std::byte* data_ = nullptr;
-  cudaEvent_t used_ = nullptr;
-};
-
-class StreamOwner {
- public:
-  Status create() {
-    if (const cudaError_t e = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); e != cudaSuccess)
-      return error(Code::device_lost, "no CUDA stream: %s", cudaGetErrorString(e));
-    return ok_status();
-  }
-  StreamOwner() = default;
-  StreamOwner(const StreamOwner&) = delete;
-  StreamOwner& operator=(const StreamOwner&) = delete;
-  ~StreamOwner() {
-    if (stream_) cudaStreamDestroy(stream_);
-  }
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-// Where things lie in the scratch memory, in bytes from its start; what a step uploads is one stretch.
-struct ScratchPlan {
-  uint64_t rows = 0, pages = 0, frequencies = 0, shortlist = 0, heads = 0;   // uploaded
-  uint64_t tiles = 0;                                         // of the heads, as many as a step has
-  uint64_t upload_bytes = 0;
-  uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, cublas = 0, total = 0;
-  TopKeysPlan top_keys_plan;
-  CublasPlan cublas_plan;
-  int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
-
-  ScratchPlan() = default;
-  // tuning: null where there is no cuBLAS.
-  ScratchPlan(const StepLimits& l, const DeviceShape& shape, const Tuning* tuning) {
-    const uint64_t n_rows = static_cast<uint64_t>(std::max(l.max_rows, 1));
-    const auto take = [this](uint64_t bytes) {
-      const uint64_t at = total;
-      total += align_up(bytes, 256);
-      return at;
-    };
-    max_pages = div_up(std::max(l.max_context, 1), kPageTokens);
-    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(l.head_dim), 2));
-    rows = take(n_rows * sizeof(Row));
-    n_sequences = std::min(std::max(l.max_rows, 1), kMostSequences);
-    pages = take(static_cast<uint64_t>(n_sequences) * static_cast<uint64_t>(max_pages) * sizeof(uint64_t));
-    frequencies = take(static_cast<uint64_t>(rope_floats) * sizeof(float));
-    shortlist = take(sizeof(DeviceShortlist));
-    const uint64_t n_heads = static_cast<uint64_t>(std::max(l.n_layers, 0)) * static_cast<uint64_t>(std::max(l.n_kv_heads, 0));
-    heads = take(n_heads * sizeof(DeviceHead));
-    tiles = take(n_heads * static_cast<uint64_t>(max_pages) * sizeof(uint64_t));
-    upload_bytes = total;
-    rope = take(n_rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
-    quantized = take(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in));
-    attend = take(attend_scratch_bytes(shape, l));
-    top_keys_plan = TopKeysPlan(l);
-    moves = take(kMostMoves * sizeof(KvMove));
-    top_keys = take(top_keys_plan.bytes);
-    if (tuning) cublas_plan = CublasPlan(shape.architecture, tuning->blocks > 0, l);
-    cublas = take(cublas_plan.bytes);
-  }
-};
 
 // Field by field: lists of operations are compared as bytes, and padding must stay zero.
 void set_weight(Weight* to, const Weight& from) {
@@ -212,6 +116,9 @@ class CudaBackend final : public Backend {
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
   uint64_t shortlist_bytes(int64_t n) const override { return cuda::shortlist_bytes(n); }
   void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) override;
+  void shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) override;
+  void shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, Ptr<std::byte> out,
+                         ShortlistTailEntries* entries) override;
 
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
@@ -870,6 +777,17 @@ void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistR
   op.in = {device(logits), n};
   op.out = {reinterpret_cast<float*>(device(out)), n};
   op.dim = n;
+}
+
+void CudaBackend::shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) {
+  cuda::shortlist_bands(queue_, device(logits), n, tail, device(out));
+  download(sums, out, ShortlistTail::kBands * sizeof(uint64_t));
+}
+
+void CudaBackend::shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
+                                    Ptr<std::byte> out, ShortlistTailEntries* entries) {
+  cuda::shortlist_entries(queue_, device(logits), n, tail, band, other_band, device(out));
+  download(entries, out, sizeof *entries);
 }
 
 }  // namespace

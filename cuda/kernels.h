@@ -196,9 +196,11 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
 
-// ---- shortlist.cu: Backend::shortlist_bytes() and shortlist(), of what the step asks for.
+// ---- shortlist.cu: Backend::shortlist_bytes() and shortlist(), of what the step asks for; bands (kBands) and entries to `out`.
 uint64_t shortlist_bytes(int64_t n);
 void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out);
+void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out);
+void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, std::byte* out);
 
 // ---- low_rank.cu: keys of a layer as products of rows and a basis (LowRankKeys), its memory by parts.
 struct LowRankWork {

@@ -11,6 +11,10 @@
 //    those k, 32 groups a warp; bit by bit, by counting what is no less, in registers. Of equals the lower ids come first:
 //    warps have them in order. What is found is sorted (bitonic). A second block gathers tokens and folds the sums.
 //
+// Where top-p reaches beyond the best, what is behind them is asked for by bands, one launch for their sums and one for what is in two of
+// them, a thread a logit: atomic sums of whole numbers, whose order does not matter. 2 us each, behind which a few copies of 16 and 32 KB
+// take the place of the row, and of sorting it.
+//
 // Bytes: the row twice and k groups of it, which the product before has left in the second-level cache: for 128,256 logits 1.0 MB, 1 us
 // of a 4090's cache. It is latencies that take time: the passes 2 to 3 us each, and 128,256 times exp in double, some 25 instructions of
 // which a 4090 does 0.6 T a second, 5 us more; the one block 2 x 32 counts of some 150 clocks, and
@@ -32,9 +36,10 @@ struct ShortlistGeometry {
   static constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32;   // 3.
   static constexpr int kGroupsOfThread = 16;
   static constexpr int64_t kMostLogits = int64_t{kGroup} * kGroupsOfThread * kSelectThreads;   // 524,288
-  static constexpr uint64_t kResultBytes = (sizeof(ShortlistHead) + ShortlistRequest::kMostSums * sizeof(double) +
-                                            ShortlistRequest::kMostBest * sizeof(ShortlistEntry) +
-                                            ShortlistRequest::kMostTokens * sizeof(float) + 255) / 256 * 256;
+  static constexpr uint64_t kListBytes = sizeof(ShortlistHead) + ShortlistRequest::kMostSums * sizeof(double) +
+                                         ShortlistRequest::kMostBest * sizeof(ShortlistEntry) + ShortlistRequest::kMostTokens * sizeof(float);
+  static constexpr uint64_t kResultBytes = (std::max(kListBytes, uint64_t{sizeof(ShortlistTailEntries)}) + 255) / 256 * 256;
+  static constexpr int kTailThreads = 256;
 };
 using G = ShortlistGeometry;
 static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32, "32 groups of those that may hold the best a warp, a lane each");
@@ -238,7 +243,32 @@ __global__ void __launch_bounds__(G::kSelectThreads) shortlist_select_kernel(Sho
     gather_and_fold(w);
 }
 
+// The logit's band; -1: it is none of the tail.
+__device__ __forceinline__ int band_of(const ShortlistTail& tail, const float* logits, int i, int n) {
+  if (i >= n) return -1;
+  const float x = as_number(logits[i]), last = tail.last.logit;
+  if (x > last || (x == last && i <= tail.last.token)) return -1;
+  const float at = __fmul_rn(__fadd_rn(last, -x), tail.bands_per_logit);
+  return at < static_cast<float>(ShortlistTail::kBands - 1) ? static_cast<int>(at) : ShortlistTail::kBands - 1;
+}
+
+__global__ void __launch_bounds__(G::kTailThreads) tail_bands_kernel(const float* logits, int n, ShortlistTail tail, unsigned long long* sums) {
+  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), band = band_of(tail, logits, i, n);
+  if (band < 0) return;
+  const double weight = exp((static_cast<double>(as_number(logits[i])) - static_cast<double>(tail.last.logit)) * tail.inverse_temperature);
+  atomicAdd(sums + band, static_cast<unsigned long long>(weight * ShortlistTail::kUnit + 0.5));
+}
+
+__global__ void __launch_bounds__(G::kTailThreads)
+    tail_entries_kernel(const float* logits, int n, ShortlistTail tail, int band, int other_band, ShortlistTailEntries* out) {
+  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), its = band_of(tail, logits, i, n);
+  if (its < 0 || (its != band && its != other_band)) return;
+  const int at = atomicAdd(&out->n, 1);
+  if (at < ShortlistTail::kMostEntries) out->entries[at].logit = logits[i], out->entries[at].token = i;
+}
+
 int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
+Geometry grid(int64_t n_blocks, int n_threads) { return {dim3(static_cast<unsigned>(n_blocks)), dim3(static_cast<unsigned>(n_threads))}; }
 
 }  // namespace
 
@@ -256,10 +286,23 @@ void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t 
   w.n_groups = static_cast<int>(parts(n, G::kGroup)), w.n_blocks = static_cast<int>(parts(n, SumExp::kBlock));
   w.sums = reinterpret_cast<double*>(out + G::kResultBytes);
   w.groups = reinterpret_cast<uint32_t*>(w.sums + 2 * w.n_blocks);
-  const auto grid = [](int64_t n_blocks, int n_threads) { return Geometry{dim3(static_cast<unsigned>(n_blocks)), dim3(static_cast<unsigned>(n_threads))}; };
   launch(queue, grid(parts(n, G::kGroupThreads), G::kGroupThreads), shortlist_groups_kernel, w);
   launch(queue, grid(parts(n, int64_t{SumExp::kBlock} * G::kSumThreads / SumExp::kLanes), G::kSumThreads), shortlist_sums_kernel, w);
   launch(queue, grid(2, G::kSelectThreads), shortlist_select_kernel, w);
+}
+
+void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out) {
+  if (queue.failed()) return;
+  queue.check(cudaMemsetAsync(out, 0, ShortlistTail::kBands * sizeof(uint64_t), queue.stream()), "clearing sums");
+  launch(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), tail_bands_kernel, logits, static_cast<int>(n), tail,
+         reinterpret_cast<unsigned long long*>(out));
+}
+
+void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, std::byte* out) {
+  if (queue.failed()) return;
+  queue.check(cudaMemsetAsync(out, 0, 8, queue.stream()), "clearing a count");
+  launch(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), tail_entries_kernel, logits, static_cast<int>(n), tail, band, other_band,
+         reinterpret_cast<ShortlistTailEntries*>(out));
 }
 
 }  // namespace orrery::cuda

@@ -325,6 +325,24 @@ inline uint64_t shortlist_result_bytes(const ShortlistRequest& request) {
          static_cast<uint64_t>(request.n_best) * sizeof(ShortlistEntry) + request.tokens.size() * sizeof(float);
 }
 
+// What of such a row ranks behind one of its shortlist's entries, by how far it is below: in bands, as the row falls.
+struct ShortlistTail {
+  static constexpr int32_t kBands = 2048, kMostEntries = 4096;
+  static constexpr double kUnit = 0x1.0p43;   // sums are whole, so that their order does not matter
+  ShortlistEntry last;               // a number
+  float bands_per_logit = 0.0f;
+  double inverse_temperature = 0.0;
+  // In single roundings.
+  int32_t band_of(float x) const {
+    const float at = (last.logit - x) * bands_per_logit;
+    return at < static_cast<float>(kBands - 1) ? static_cast<int32_t>(at) : kBands - 1;
+  }
+};
+struct ShortlistTailEntries {
+  int32_t n = 0, reserved = 0;       // above kMostEntries: there are more than are here
+  ShortlistEntry entries[ShortlistTail::kMostEntries];   // in any order
+};
+
 // The most that any step will ask for: sizes the scratch memory once.
 struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
@@ -478,6 +496,15 @@ class Backend {
   // Once in a step: what is asked of a row of n logits, to the start of `out` (shortlist_bytes(n), 16-byte aligned; so is the row).
   virtual void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
     (void)logits, (void)n, (void)request, (void)out;
+  }
+  // Between steps, of a row that a shortlist was made of, whose `out` is worked in: the sum of each band's weights
+  // exp((x - last.logit) / temperature), to 1e-12 and rounded one by one, times kUnit; and what is in one of two bands. Host memory.
+  virtual void shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) {
+    (void)logits, (void)n, (void)tail, (void)out, (void)sums;
+  }
+  virtual void shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
+                                 Ptr<std::byte> out, ShortlistTailEntries* entries) {
+    (void)logits, (void)n, (void)tail, (void)band, (void)other_band, (void)out, (void)entries;
   }
 };
 

@@ -145,8 +145,8 @@ Status Generation::next_token() {
 Result<Choice> Generation::choose() {
   Choice choice;
   Sampler::Outcome outcome = sampler_.choose(session_->tokens(), &choice);
-  if (outcome == Sampler::Outcome::wants_block) {
-    ORRERY_ASSIGN(const bool there, session_->fetch_block(sampler_.shortlist()));
+  while (outcome == Sampler::Outcome::wants_more) {
+    ORRERY_ASSIGN(const bool there, session_->fetch_more(sampler_.shortlist()));
     outcome = there ? sampler_.choose(session_->tokens(), &choice) : Sampler::Outcome::open;
   }
   if (outcome == Sampler::Outcome::chosen) return choice;

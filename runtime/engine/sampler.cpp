@@ -34,6 +34,8 @@ bool is_finite(float x) { return std::fabs(x) <= std::numeric_limits<float>::max
 
 // How far tempered sums of a shortlist may be off, of themselves.
 constexpr double kTemperedError = 1e-12;
+// Bands of a shortlist's tail, for as much as a weight falls by a factor of e.
+constexpr double kBandsPerUnit = 128.0;
 
 }  // namespace
 
@@ -284,30 +286,50 @@ size_t Sampler::rank_shortlist() {
 Sampler::Outcome Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
   const Shortlist::Stage stage = shortlist_.take();
   const ShortlistHead& head = shortlist_.head();
-  const Span<const ShortlistEntry> best = shortlist_.best();
   if (stage == Shortlist::Stage::nothing || head.most == kMinusInfinity || !move_tokens(tokens)) return Outcome::open;
+  const auto more_or_open = [](bool more) { return more ? Outcome::wants_more : Outcome::open; };
   int32_t token = -1;
-  if (draws_of_all()) {
-    if (stage == Shortlist::Stage::list) return find_block() ? Outcome::wants_block : Outcome::open;
-    if (!draw_of_block(&token)) return Outcome::open;
-  } else {
-    const size_t n = rank_shortlist();
-    if (n == 0 || !is_finite(logits_[static_cast<size_t>(order_[0])])) return Outcome::open;
-    token = order_[0];
-    if (options_.temperature > 0.0f && !draw_of_shortlist(n, &token)) return Outcome::open;
+  switch (stage) {
+    case Shortlist::Stage::block:
+      if (!draw_of_block(&token)) return Outcome::open;
+      break;
+    case Shortlist::Stage::bands: return more_or_open(find_bands());
+    case Shortlist::Stage::entries:
+      if (!draw_of_tail(&token)) return Outcome::open;
+      break;
+    default:
+      if (draws_of_all()) return more_or_open(find_block());
+      const size_t n = rank_shortlist();
+      if (n == 0 || !is_finite(logits_[static_cast<size_t>(order_[0])])) return Outcome::open;
+      token = order_[0];
+      if (options_.temperature > 0.0f)
+        if (const Outcome drawn = draw_of_shortlist(n, &token); drawn != Outcome::chosen) return drawn;
   }
-
   const double total = static_cast<double>(head.most) + std::log(head.sum);
-  const Span<const float> block = shortlist_.block();
-  float logit = 0.0f;
-  for (const ShortlistEntry& e : best) logit = e.token == token ? e.logit : logit;
-  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) logit = shortlist_.tokens()[i] == token ? shortlist_.logits()[i] : logit;
-  if (!block.empty()) logit = block[static_cast<size_t>(token) - shortlist_.first_of_block()];
-  note_top(best, total);
+  note_top(shortlist_.best(), total);
   choice->token = token;
-  choice->logprob = static_cast<float>(static_cast<double>(logit) - total);
+  choice->logprob = static_cast<float>(static_cast<double>(logit_of(token)) - total);
   choice->top = top_;
   return Outcome::chosen;
+}
+
+// As the model gave it, of a token whose logit is there.
+float Sampler::logit_of(int32_t token) {
+  const size_t in_block = static_cast<size_t>(token) - shortlist_.first_of_block();
+  if (in_block < shortlist_.block().size()) return shortlist_.block()[in_block];
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i)
+    if (shortlist_.tokens()[i] == token) return shortlist_.logits()[i];
+  for (const ShortlistEntry& e : shortlist_.best())
+    if (e.token == token) return e.logit;
+  const ShortlistTailEntries& tail = *shortlist_.tail_entries();
+  return std::find_if(tail.entries, tail.entries + tail.n, [&](const ShortlistEntry& e) { return e.token == token; })->logit;
+}
+
+double Sampler::peek_uniform() {
+  const std::array<uint64_t, 4> state = rng_;
+  const double drawn = uniform();
+  rng_ = state;
+  return drawn;
 }
 
 // What sums of the weights of all tokens may be off, those of the shortlist and the sampler's own over all logits, one by one: `size` is
@@ -336,9 +358,7 @@ bool Sampler::find_block() {
     size += is + was;
   }
   for (size_t i = 0; i < sums.size(); ++i) total += weight_[i];
-  const std::array<uint64_t, 4> state = rng_;
-  draw_ = {0.0, uniform() * total, error_of(size), most};
-  rng_ = state;   // nothing has been drawn yet
+  draw_ = {0.0, peek_uniform() * total, error_of(size), most};
 
   size_t at = 0;
   for (; at < sums.size() && draw_.before + weight_[at] <= draw_.target; ++at) draw_.before += weight_[at];
@@ -364,31 +384,31 @@ bool Sampler::draw_of_block(int32_t* token) {
 }
 
 // Of the first n in order_, which are ranked.
-bool Sampler::draw_of_shortlist(size_t n, int32_t* token) {
+Sampler::Outcome Sampler::draw_of_shortlist(size_t n, int32_t* token) {
   if (takes_top_k()) {
-    if (n < options_.top_k) return false;
+    if (n < options_.top_k) return Outcome::open;
     *token = draw_of_k(options_.top_k);
-    return true;
+    return Outcome::chosen;
   }
   const float most = logits_[static_cast<size_t>(order_[0])];
   size_t kept = 0;
   double held = 0.0;
   if (options_.top_p < 1.0f) {
-    if (!keep_top_p(n, &kept, &held)) return false;
+    if (const Outcome kept_is = keep_top_p(n, &kept, &held); kept_is != Outcome::chosen) return kept_is;
   } else {   // min-p alone: those that it leaves, in the order of ids
     const double least = static_cast<double>(options_.min_p), inverse = inverse_temperature();
     while (kept < n && weight(order_[kept], most, inverse) >= least) ++kept;
     // The next one must be below by more than exp's last bits, so that those behind it are, too.
-    if (n < logits_.size() && (kept == n || weight(order_[kept], most, inverse) > least * (1 - 1e-12))) return false;
+    if (n < logits_.size() && (kept == n || weight(order_[kept], most, inverse) > least * (1 - 1e-12))) return Outcome::open;
     std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(kept));
     for (size_t i = 0; i < kept; ++i) weight_[i] = weight(order_[i], most, inverse);
   }
   *token = draw_of_weights(kept, held, 1.0);
-  return true;
+  return Outcome::chosen;
 }
 
-// How many of them hold top_p of all weights, of whose sum it is known between what it lies; false: that leaves it open.
-bool Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
+// How many of them hold top_p of all weights, of whose sum it is known between what it lies.
+Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   const ShortlistHead& head = shortlist_.head();
   const float most = logits_[static_cast<size_t>(order_[0])];
   const double inverse = inverse_temperature();
@@ -401,16 +421,109 @@ bool Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   }
   const double error = error_of(size);
   const double p = static_cast<double>(options_.top_p), least = p * (sum - error), wanted = p * (sum + error);
-  if (!(wanted <= std::numeric_limits<double>::max())) return false;
+  if (!(wanted <= std::numeric_limits<double>::max())) return Outcome::open;
   size_t kept = 0;
   *held = 0.0;
   for (; *held < wanted && kept < n; ++kept) {
-    if (*held >= least && kept > 0) return false;
+    if (*held >= least && kept > 0) return Outcome::open;
     weight_[kept] = weight(order_[kept], most, inverse);
     *held += weight_[kept];
   }
   *n_kept = kept;
-  return *held >= wanted || n == logits_.size();
+  if (*held >= wanted || n == logits_.size()) return Outcome::chosen;
+  if (options_.min_p > 0.0f)   // which leaves nothing of those behind, if it leaves nothing of the last one
+    return weight_[n - 1] < static_cast<double>(options_.min_p) * (1 - 1e-12) ? Outcome::chosen : Outcome::open;
+  const ShortlistEntry& last = shortlist_.best()[shortlist_.best().size() - 1];
+  const float bands_per_logit = static_cast<float>(kBandsPerUnit * inverse);
+  if (*held >= least || !is_finite(as_number(last.logit)) || !is_finite(bands_per_logit)) return Outcome::open;
+  tail_ = {n, *held, p * sum, size, 0.0, 0.0, 0.0, most};
+  shortlist_.ask_bands({{as_number(last.logit), last.token}, bands_per_logit, inverse});
+  return Outcome::wants_more;
+}
+
+// Whether it ranks behind all that a shortlist's best decide.
+bool Sampler::in_tail(float x, int32_t token) const {
+  const ShortlistEntry& last = shortlist_.tail().last;
+  return x < last.logit || (x == last.logit && token > last.token);
+}
+
+// The bands in which top-p's cut and the draw lie; false: that is open.
+bool Sampler::find_bands() {
+  const ShortlistTail& tail = shortlist_.tail();
+  const auto weight_of = [&](float x) { return std::exp((static_cast<double>(x) - static_cast<double>(tail_.most)) * tail.inverse_temperature); };
+  const double most_of_tail = weight_of(tail.last.logit);
+  double bands[ShortlistTail::kBands];
+  for (size_t i = 0; i < ShortlistTail::kBands; ++i) bands[i] = static_cast<double>(shortlist_.bands()[i]) / ShortlistTail::kUnit * most_of_tail;
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // as they are in place of as they were
+    const int32_t token = shortlist_.tokens()[i];
+    const float is = logits_[static_cast<size_t>(token)], was = as_number(shortlist_.logits()[i]);
+    if (in_tail(was, token)) bands[tail.band_of(was)] -= weight_of(was);
+    if (in_tail(is, token)) bands[tail.band_of(is)] += weight_of(is);
+  }
+  // Weights of bands were rounded, one by one.
+  const double error = 2 * error_of(tail_.size) + static_cast<double>(logits_.size()) / ShortlistTail::kUnit * most_of_tail;
+  const auto find = [&](double at, double* before) {
+    int32_t band = 0;
+    for (*before = tail_.held; band < ShortlistTail::kBands && *before + bands[band] <= at; ++band) *before += bands[band];
+    return band;
+  };
+  const int32_t cut = find(tail_.wanted, &tail_.before_cut);
+  if (cut == ShortlistTail::kBands || tail_.before_cut > tail_.wanted - error) return false;
+  tail_.error = error;
+  // What is held is known to a token of the cut's band: the draw may turn out to be beyond the band that this finds.
+  shortlist_.ask_entries(cut, find(peek_uniform() * tail_.wanted, &tail_.before));
+  return true;
+}
+
+// order_ gets the band's tokens, best first, behind those of the shortlist. Returns how many they are.
+size_t Sampler::order_band(int32_t band) {
+  const ShortlistTail& tail = shortlist_.tail();
+  const ShortlistTailEntries& entries = *shortlist_.tail_entries();
+  const Span<const int32_t> moved = shortlist_.tokens();
+  size_t end = tail_.n;
+  const auto add = [&](int32_t token) {
+    const float x = logits_[static_cast<size_t>(token)];
+    if (in_tail(x, token) && tail.band_of(x) == band) order_[end++] = token;
+  };
+  for (const int32_t t : moved) count_[static_cast<size_t>(t)] = 1, add(t);
+  for (int32_t i = 0; i < entries.n; ++i) {
+    const ShortlistEntry& e = entries.entries[i];
+    if (count_[static_cast<size_t>(e.token)] > 0) continue;
+    logits_[static_cast<size_t>(e.token)] = as_number(e.logit);
+    add(e.token);
+  }
+  for (const int32_t t : moved) count_[static_cast<size_t>(t)] = 0;
+  std::sort(order_.begin() + static_cast<ptrdiff_t>(tail_.n), order_.begin() + static_cast<ptrdiff_t>(end), [&](int32_t a, int32_t b) { return better(a, b); });
+  return end - tail_.n;
+}
+
+// One draw of the best and of the tail, up to the cut; false: that is open.
+bool Sampler::draw_of_tail(int32_t* token) {
+  if (shortlist_.tail_entries()->n > ShortlistTail::kMostEntries) return false;
+  const double inverse = inverse_temperature(), error = tail_.error;
+  const int32_t* band = order_.data() + tail_.n;
+  double held = tail_.before_cut;
+  size_t n = order_band(shortlist_.band());
+  for (size_t i = 0; i < n && held < tail_.wanted - error; ++i) held += weight(band[i], tail_.most, inverse);
+  if (held < tail_.wanted + error) return false;
+
+  double left = peek_uniform() * held;
+  const auto falls_on = [&](int32_t candidate, double its_weight) {   // or is open, if it is not far from its end
+    *token = candidate;
+    left -= its_weight;
+    return left < 3 * error;
+  };
+  bool found = false;
+  for (size_t i = 0; i < tail_.n && !found; ++i) found = falls_on(order_[i], weight_[i]);
+  if (!found) {
+    left = left + tail_.held - tail_.before;
+    if (tail_.before > tail_.held && left < 3 * error) return false;
+    n = order_band(shortlist_.other_band());
+    for (size_t i = 0; i < n && !found; ++i) found = falls_on(band[i], weight(band[i], tail_.most, inverse));
+  }
+  if (!found || left > -3 * error) return false;
+  uniform();
+  return true;
 }
 
 }  // namespace orrery::engine

@@ -5,7 +5,8 @@
 // Where logits lie on a device it asks for a shortlist (shortlist.h) first: the best of them, and those of the tokens that it favours or
 // penalises. All others rank behind the last one of the best, whatever they are, so that most often this decides what all logits
 // would, to the last bit. Where every token may be drawn it asks for sums of blocks in place of the best, and then for the logits of one
-// block. Where that does not decide it, it says so, and is given all of them.
+// block; where top-p reaches beyond the best, for sums of bands of the rest, and then for what is in two of these. Where that does not
+// decide it, it says so, and is given all of them.
 #pragma once
 
 #include <array>
@@ -60,8 +61,8 @@ class Sampler {
  public:
   enum class Outcome : uint8_t {
     chosen,
-    wants_block,   // of the shortlist: then choose() again
-    open,          // what is there does not decide it, or nothing has arrived: nothing has happened then
+    wants_more,   // what the shortlist says: then choose() again
+    open,         // what is there does not decide it, or nothing has arrived: nothing has happened then
   };
 
   Sampler(SamplingOptions options, int32_t n_vocab);
@@ -93,8 +94,14 @@ class Sampler {
   bool draws_of_all() const { return options_.temperature > 0.0f && !takes_top_k() && options_.top_p >= 1.0f && options_.min_p <= 0.0f; }
   bool move_tokens(Span<const int32_t> tokens);
   size_t rank_shortlist();
-  bool draw_of_shortlist(size_t n, int32_t* token);
-  bool keep_top_p(size_t n, size_t* n_kept, double* held);
+  Outcome draw_of_shortlist(size_t n, int32_t* token);
+  Outcome keep_top_p(size_t n, size_t* n_kept, double* held);
+  bool find_bands();
+  size_t order_band(int32_t band);
+  bool draw_of_tail(int32_t* token);
+  bool in_tail(float x, int32_t token) const;
+  double peek_uniform();
+  float logit_of(int32_t token);
   double error_of(double size) const;
   bool find_block();
   bool draw_of_block(int32_t* token);
@@ -112,6 +119,12 @@ class Sampler {
     double before, target, error;
     float most;                      // weights are 1 there
   } draw_ = {};
+  // Top-p beyond the best n, which hold `held`; then what stands before the bands of the cut and of the draw.
+  struct {
+    size_t n;
+    double held, wanted, size, error, before_cut, before;
+    float most;
+  } tail_ = {};
   std::array<uint64_t, 4> rng_;
 };
 

@@ -305,15 +305,21 @@ Status Session::fetch_logits() {
   return row_waits_.load(std::memory_order_relaxed) ? model_->fetch_row() : ok_status();
 }
 
-Result<bool> Session::fetch_block(Shortlist* shortlist) {
+Result<bool> Session::fetch_more(Shortlist* shortlist) {
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
   if (!row_waits_.load(std::memory_order_relaxed)) return false;
   Backend& backend = model_->runtime().backend();
   const Ptr<const float> logits = model::left_logits(model_->workspace());
+  const Ptr<std::byte> out = model_->workspace().shortlist;
+  const int64_t n_vocab = model_->hyper().n_vocab;
   const Span<float> block = shortlist->block();
-  backend.download(block.data(), {(logits + shortlist->first_of_block()).address}, block.size() * sizeof(float));
+  switch (shortlist->wanted()) {
+    case Shortlist::Stage::block: backend.download(block.data(), {(logits + shortlist->first_of_block()).address}, block.size() * sizeof(float)); break;
+    case Shortlist::Stage::bands: backend.shortlist_bands(logits, n_vocab, shortlist->tail(), out, shortlist->bands().data()); break;
+    default: backend.shortlist_entries(logits, n_vocab, shortlist->tail(), shortlist->band(), shortlist->other_band(), out, shortlist->tail_entries());
+  }
   ORRERY_TRY(backend.synchronize());
-  shortlist->block_arrived();
+  shortlist->more_arrived();
   return true;
 }
 

@@ -102,8 +102,8 @@ class Session {
   Status fetch_logits();
   size_t n_logits() const { return logits_.size(); }
   size_t n_embedding() const { return embedding_.size(); }
-  // Brings the block of them that the shortlist of the last step wants; false: they are not on the device any more.
-  Result<bool> fetch_block(Shortlist* shortlist);
+  // Brings what the shortlist of the last step wants besides; false: logits are not on the device any more.
+  Result<bool> fetch_more(Shortlist* shortlist);
   // (n_vocab) and (n_embd), if has_logits(); empty while they are left on the device.
   Span<const float> logits() const { return here(logits_); }
   Span<const float> embedding() const { return here(embedding_); }

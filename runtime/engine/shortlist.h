@@ -1,7 +1,8 @@
 // What a sampler asks of a step in place of all logits, and what the step left: a few kilobytes of a vocabulary's half megabyte.
 // The sampler asks before the step, for it knows by then which tokens it will favour or penalise; the session passes it on, where the
 // backend has shortlists; and the sampler chooses, if what it got decides what all logits would (sampler.h). Where every token may be
-// drawn it gets sums of blocks, finds the block that the draw falls into, and asks for that one's logits, while the row is still there.
+// drawn it gets sums of blocks, finds the block that the draw falls into, and asks for that one's logits, while the row is still there;
+// where top-p reaches beyond the best, sums of bands of the rest, and then what is in those where the cut and the draw are.
 // (The kernel could choose by itself, if it were given the draw; but it would have to know bias and penalties, and to round as the host
 // does, for what is a kilobyte of copying.)
 #pragma once
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -23,7 +25,8 @@ class Shortlist {
   static constexpr size_t kMostSums = ShortlistRequest::kMostSums, kSumLogits = ShortlistRequest::kSumLogits;
   static constexpr size_t kMostBytes =
       sizeof(ShortlistHead) + kMostSums * sizeof(double) + kMostBest * sizeof(ShortlistEntry) + kMostTokens * sizeof(float);
-  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t) + kSumLogits * sizeof(float);
+  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t) + kSumLogits * sizeof(float) +
+                                       ShortlistTail::kBands * sizeof(uint64_t) + sizeof(ShortlistTailEntries);
 
   Shortlist() {
     tokens_.reserve(kMostTokens);
@@ -31,6 +34,8 @@ class Shortlist {
     logits_.reserve(kMostTokens);
     sums_.reserve(kMostSums);
     block_.reserve(kSumLogits);
+    bands_.resize(ShortlistTail::kBands);
+    tail_entries_ = std::make_unique<ShortlistTailEntries>();
     result_.resize(kMostBytes);
   }
 
@@ -59,15 +64,30 @@ class Shortlist {
     if (!logits_.empty())
       std::memcpy(logits_.data(), entries + static_cast<size_t>(n_best_) * sizeof(ShortlistEntry), logits_.size() * sizeof(float));
   }
-  // Asked of the row that the step left: logits of these tokens. Who has them writes them to block() and says so.
-  void ask_block(size_t first, size_t n) { first_ = first, block_.resize(n); }
-  void block_arrived() { stage_ = Stage::block; }
-  size_t first_of_block() const { return first_; }
-  Span<float> block() { return {block_.data(), block_.size()}; }
-
-  enum class Stage : uint8_t { nothing, list, block };   // that has arrived, and nobody has looked at
+  enum class Stage : uint8_t {
+    nothing,
+    list,      // what the step left
+    block,     // logits of tokens that follow one another
+    bands,     // sums of the tail's (ShortlistTail)
+    entries,   // what is in two of them
+  };
+  // That has arrived, and nobody has looked at.
   Stage take() { return std::exchange(stage_, Stage::nothing); }
   void forget() { stage_ = Stage::nothing, block_.clear(); }
+
+  // Asked of the row that the step left; who has it writes it where it goes, and says so.
+  Stage wanted() const { return wanted_; }
+  void more_arrived() { stage_ = wanted_; }
+  void ask_block(size_t first, size_t n) { wanted_ = Stage::block, first_ = first, block_.resize(n); }
+  size_t first_of_block() const { return first_; }
+  Span<float> block() { return {block_.data(), block_.size()}; }
+  void ask_bands(const ShortlistTail& tail) { wanted_ = Stage::bands, tail_ = tail; }
+  const ShortlistTail& tail() const { return tail_; }
+  Span<uint64_t> bands() { return {bands_.data(), bands_.size()}; }   // (ShortlistTail::kBands)
+  void ask_entries(int32_t band, int32_t other_band) { wanted_ = Stage::entries, band_ = band, other_band_ = other_band; }
+  int32_t band() const { return band_; }
+  int32_t other_band() const { return other_band_; }
+  ShortlistTailEntries* tail_entries() { return tail_entries_.get(); }
 
   const ShortlistHead& head() const { return head_; }
   Span<const double> sums() const { return sums_; }        // of blocks of kSumLogits
@@ -76,7 +96,7 @@ class Shortlist {
   Span<const float> logits() const { return logits_; }     // of these
 
  private:
-  Stage stage_ = Stage::nothing;
+  Stage stage_ = Stage::nothing, wanted_ = Stage::nothing;
   int32_t n_best_ = 0, n_sums_ = 0;
   double inverse_temperature_ = 0.0;
   std::vector<int32_t> tokens_;
@@ -87,6 +107,10 @@ class Shortlist {
   std::vector<double> sums_;
   size_t first_ = 0;
   std::vector<float> block_;
+  ShortlistTail tail_;
+  std::vector<uint64_t> bands_;
+  int32_t band_ = 0, other_band_ = 0;
+  std::unique_ptr<ShortlistTailEntries> tail_entries_;
 };
 
 }  // namespace orrery::engine

@@ -183,6 +183,39 @@ TEST(GpuSampling, LittleIsFetched) {
   EXPECT_EQ(emulated::graphs_made(), graphs);
 }
 
+// Of a larger vocabulary: blocks, and what top-p takes beyond the best.
+TEST(GpuSampling, MoreIsFetchedAsFarAsNeeded) {
+  nlohmann::json spec = load_model_spec("llama-plain");
+  constexpr uint64_t kVocabulary = 3000;
+  spec["vocab"]["size"] = kVocabulary;
+  for (auto& tensor : spec["tensors"])
+    if (tensor["name"] == "token_embd.weight" || tensor["name"] == "output.weight") tensor["shape"][1] = kVocabulary;
+  const auto model = open_bytes(build_model_gguf(spec), on_cuda());
+  const std::vector<int32_t> prompt = random_tokens(*model, 10, 1);
+  const auto whole = open_session(model, 64, KvType::f16), listed = open_session(model, 64, KvType::f16);
+  const auto fetched = [&](const engine::GenerateOptions& options) {
+    const Said expected = say(whole.get(), prompt, by_all_logits(options));
+    const uint64_t before = emulated::bytes_to_host();
+    const Said got = say(listed.get(), prompt, options);
+    const uint64_t bytes = emulated::bytes_to_host() - before;
+    EXPECT_EQ(got.tokens, expected.tokens);
+    EXPECT_TRUE(same_bits(got.logprobs, expected.logprobs));
+    unwrap(whole->rewind(0)), unwrap(listed->rewind(0));
+    return bytes;
+  };
+  engine::GenerateOptions o = options_of(8, 1.5f);
+  EXPECT_LE(fetched(o), 8 * (sizeof(ShortlistHead) + 12 * sizeof(double) + 256 * sizeof(float)));
+  o.sampling.repetition_penalty = 1.3f, o.sampling.n_logprobs = 2;
+  EXPECT_LE(fetched(o), 8 * (sizeof(ShortlistHead) + 12 * sizeof(double) + 256 * sizeof(float) + 20 * sizeof(float) + 2 * sizeof(ShortlistEntry)));
+  o = options_of(8, 1.5f, 0, 0.97f);
+  const uint64_t beyond = fetched(o) - 8 * (sizeof(ShortlistHead) + 1024 * sizeof(ShortlistEntry));
+  const uint64_t tail = ShortlistTail::kBands * sizeof(uint64_t) + sizeof(ShortlistTailEntries);
+  EXPECT_GE(beyond, 4 * tail);
+  EXPECT_EQ(beyond % tail, 0u);
+  o.sampling.bias = {{3, 4.0f}, {2999, 2.0f}, {17, -1e30f}};
+  fetched(o);
+}
+
 TEST(GpuSampling, ALostDeviceKeepsItsLogits) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);

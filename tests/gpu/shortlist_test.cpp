@@ -95,6 +95,46 @@ TEST(GpuShortlist, OddRows) {
     }
 }
 
+// Bands of what ranks behind an entry, and what is in two of them.
+TEST(GpuShortlist, Tails) {
+  Machine m(true, product_limits(1, 64));
+  int turn = 0;
+  for (const size_t n : {2u, 33u, 1000u, 4099u, 32003u, 128256u}) {
+    SCOPED_TRACE(n);
+    std::vector<float> logits = normal_values(n, n, 3.0f);
+    if (++turn % 2)
+      for (float& x : logits) x = std::round(8 * x) / 8;   // many equals
+    if (n > 100) logits[7] = kNan, logits[50] = -kInfinity, logits[99] = kInfinity;
+    Buffer<float> row(&m, (n + 3) / 4 * 4);
+    std::vector<float> padded(logits);
+    padded.resize((n + 3) / 4 * 4, 0.5f);
+    row.set(padded);
+    Buffer<std::byte> out(&m, m->shortlist_bytes(static_cast<int64_t>(n)));
+    ShortlistTail tail;
+    tail.last = {logits[n / 3], static_cast<int32_t>(n / 3)};
+    tail.inverse_temperature = 0.7, tail.bands_per_logit = 128 * 0.7f;
+    std::vector<uint64_t> sums(ShortlistTail::kBands, 77);
+    m->shortlist_bands(row.cptr(), static_cast<int64_t>(n), tail, out.ptr(), sums.data());
+    const std::vector<uint64_t> expected = expected_band_sums(logits, tail);
+    const std::vector<int32_t> bands = expected_bands(logits, tail);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const double each = static_cast<double>(std::count(bands.begin(), bands.end(), static_cast<int32_t>(i)));
+      ASSERT_NEAR(static_cast<double>(sums[i]), static_cast<double>(expected[i]), each + 1e-12 * static_cast<double>(expected[i])) << i;
+    }
+    for (const auto& [band, other] : {std::make_pair(0, 0), std::make_pair(40, 3), std::make_pair(5, ShortlistTail::kBands - 1)}) {
+      auto got = std::make_unique<ShortlistTailEntries>(), wanted = std::make_unique<ShortlistTailEntries>();
+      got->n = -1;
+      m->shortlist_entries(row.cptr(), static_cast<int64_t>(n), tail, band, other, out.ptr(), got.get());
+      expected_entries(logits, tail, band, other, wanted.get());
+      ASSERT_EQ(got->n, wanted->n);
+      if (got->n > ShortlistTail::kMostEntries) continue;
+      const auto by_token = [](const ShortlistEntry& a, const ShortlistEntry& b) { return a.token < b.token; };
+      std::sort(got->entries, got->entries + got->n, by_token), std::sort(wanted->entries, wanted->entries + got->n, by_token);
+      EXPECT_EQ(std::memcmp(got->entries, wanted->entries, static_cast<size_t>(got->n) * sizeof(ShortlistEntry)), 0);
+    }
+  }
+}
+
 // The largest vocabulary that there is a shortlist of; of one more token there is none.
 TEST(GpuShortlist, TheLargestVocabulary) {
   Machine m(true, product_limits(1, 64));

@@ -59,7 +59,7 @@ void add_key(GgufBuilder& file, const json& entry) {
 }
 
 // Pieces that any SentencePiece tokenizer accepts: the specials, "▁", printable ASCII, then "▁" and a letter,
-// then pairs.
+// then pairs and threes.
 void add_vocabulary(GgufBuilder& file, uint64_t size) {
   const std::string space = "\xE2\x96\x81";
   std::vector<std::string> pieces = {"<unk>", "<s>", "</s>", space};
@@ -67,6 +67,9 @@ void add_vocabulary(GgufBuilder& file, uint64_t size) {
   for (char c = 'a'; c <= 'z'; ++c) pieces.push_back(space + c);
   for (char a = 'a'; a <= 'z'; ++a)
     for (char b = 'a'; b <= 'z'; ++b) pieces.push_back(std::string{a, b});
+  for (char a = 'a'; a <= 'z' && pieces.size() < size; ++a)
+    for (char b = 'a'; b <= 'z'; ++b)
+      for (char c = 'a'; c <= 'z'; ++c) pieces.push_back(std::string{a, b, c});
   if (size < 4 || size > pieces.size())
     throw std::runtime_error("vocabulary size is outside what specs have");
   pieces.resize(size);

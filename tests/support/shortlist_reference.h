@@ -47,6 +47,35 @@ inline ShortlistResult expected_shortlist(const std::vector<float>& logits, cons
   return out;
 }
 
+// The band of each token that ranks behind tail.last, -1 of the others.
+inline std::vector<int32_t> expected_bands(const std::vector<float>& logits, const ShortlistTail& tail) {
+  std::vector<int32_t> bands(logits.size(), -1);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float x = std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : std::min(logits[i], std::numeric_limits<float>::max());
+    if (x < tail.last.logit || (x == tail.last.logit && static_cast<int32_t>(i) > tail.last.token)) bands[i] = tail.band_of(x);
+  }
+  return bands;
+}
+inline std::vector<uint64_t> expected_band_sums(const std::vector<float>& logits, const ShortlistTail& tail) {
+  std::vector<uint64_t> sums(ShortlistTail::kBands);
+  const std::vector<int32_t> bands = expected_bands(logits, tail);
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (bands[i] >= 0 && !std::isnan(logits[i])) {
+      const double x = static_cast<double>(logits[i]) - static_cast<double>(tail.last.logit);
+      sums[static_cast<size_t>(bands[i])] += static_cast<uint64_t>(std::llround(std::exp(x * tail.inverse_temperature) * ShortlistTail::kUnit));
+    }
+  return sums;
+}
+inline void expected_entries(const std::vector<float>& logits, const ShortlistTail& tail, int32_t band, int32_t other, ShortlistTailEntries* out) {
+  const std::vector<int32_t> bands = expected_bands(logits, tail);
+  out->n = 0;
+  for (size_t i = logits.size(); i-- > 0;)   // in any order
+    if (bands[i] >= 0 && (bands[i] == band || bands[i] == other)) {
+      if (out->n < ShortlistTail::kMostEntries) out->entries[out->n] = {logits[i], static_cast<int32_t>(i)};
+      ++out->n;
+    }
+}
+
 // As bytes, where the step puts it.
 inline void write_shortlist(const ShortlistResult& result, const ShortlistRequest& request, std::byte* to) {
   std::memcpy(to, &result.head, sizeof result.head);

@@ -25,9 +25,9 @@ class Pair {
  public:
   Pair(const SamplingOptions& o, size_t n_vocab) : whole_(o, static_cast<int32_t>(n_vocab)), by_list_(o, static_cast<int32_t>(n_vocab)) {}
 
-  // off: by how much of themselves the tempered sums are wrong, blocks in both directions. has_block: whether the row is still there when a
-  // block of it is wanted. Returns the token, -1 where there is none.
-  int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, bool has_block = true) {
+  // off: by how much of themselves the tempered sums are wrong, blocks and bands in both directions. n_looks: how often the row is still there
+  // when more of it is wanted. Returns the token, -1 where there is none.
+  int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, int n_looks = 2) {
     Result<Choice> expected = whole_.choose(logits, tokens);
     Choice choice;
     bool decided = false;
@@ -42,14 +42,11 @@ class Pair {
       write_shortlist(result, request, list->result());
       list->arrived();
       Sampler::Outcome outcome = by_list_.choose(tokens, &choice);
-      if (outcome == Sampler::Outcome::wants_block && has_block) {
-        ++n_blocks;
-        EXPECT_LE(list->block().size(), 256u);
-        for (size_t i = 0; i < list->block().size(); ++i) list->block()[i] = logits.at(list->first_of_block() + i);
-        list->block_arrived();
+      for (; outcome == Sampler::Outcome::wants_more && n_looks > 0; --n_looks) {
+        look(list, logits, off);
         outcome = by_list_.choose(tokens, &choice);
-        EXPECT_NE(outcome, Sampler::Outcome::wants_block);
       }
+      EXPECT_TRUE(outcome != Sampler::Outcome::wants_more || n_looks < 2) << "two looks are enough";
       decided = outcome == Sampler::Outcome::chosen;
     }
     EXPECT_EQ(by_list_.choose(tokens, &choice), Sampler::Outcome::open) << "a shortlist serves once";
@@ -73,9 +70,29 @@ class Pair {
     return expected->token;
   }
 
-  int n_steps = 0, n_asked = 0, n_decided = 0, n_blocks = 0;
+  int n_steps = 0, n_asked = 0, n_decided = 0, n_blocks = 0, n_tails = 0;
 
  private:
+  void look(Shortlist* list, const std::vector<float>& logits, double off) {
+    switch (list->wanted()) {
+      case Shortlist::Stage::block:
+        ++n_blocks;
+        EXPECT_LE(list->block().size(), 256u);
+        for (size_t i = 0; i < list->block().size(); ++i) list->block()[i] = logits.at(list->first_of_block() + i);
+        break;
+      case Shortlist::Stage::bands: {
+        const std::vector<uint64_t> sums = expected_band_sums(logits, list->tail());
+        for (size_t i = 0; i < sums.size(); ++i) {
+          const double sum = static_cast<double>(sums[i]);
+          list->bands()[i] = static_cast<uint64_t>(std::max(0.0, sum + std::round((i % 3 == 1 ? -off : off) * sum)));
+        }
+        break;
+      }
+      default: ++n_tails, expected_entries(logits, list->tail(), list->band(), list->other_band(), list->tail_entries());
+    }
+    list->more_arrived();
+  }
+
   Sampler whole_, by_list_;
 };
 
@@ -116,12 +133,47 @@ TEST(EngineShortlist, AnyOptionsGiveTheSameTokens) {
       if (random.below(4) == 0)   // many equals
         for (float& x : logits) x = std::round(x);
       if (random.below(8) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = kInfinity, logits[random.below(n)] = -kInfinity;
-      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i != 3);
+      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2);
       if (token >= 0) tokens.push_back(token);
     }
     n_steps += pair.n_steps, n_decided += pair.n_decided;
   }
   EXPECT_GT(n_decided, n_steps / 2) << "the shortlists' way is hardly gone";
+}
+
+// Top-p that reaches beyond the best of the shortlist, far and near.
+TEST(EngineShortlist, FlatTopPGivesTheSameTokens) {
+  Random random(2);
+  int n_steps = 0, n_decided = 0, n_tails = 0;
+  for (int trial = 0; trial < 120; ++trial) {
+    SCOPED_TRACE(trial);
+    const size_t sizes[] = {1100, 2500, 6000, 15000};
+    const size_t n = sizes[random.below(4)];
+    SamplingOptions o;
+    o.temperature = 0.4f + 2.0f * random.uniform();
+    o.top_p = 1.0f - 0.5f * random.uniform() * random.uniform();
+    if (random.below(3) == 0) o.repetition_penalty = 0.5f + random.uniform();
+    if (random.below(3) == 0) o.presence_penalty = 2 * random.normal();
+    if (random.below(4) == 0) o.penalty_tokens = 300;
+    o.n_logprobs = static_cast<uint32_t>(random.below(3));
+    for (size_t i = random.below(2) ? 0 : random.below(60); i > 0; --i)
+      o.bias.push_back({static_cast<int32_t>(random.below(n)), random.below(5) == 0 ? -kInfinity : 4 * random.normal()});
+    o.seed = random.bits();
+    Pair pair(o, n);
+    std::vector<int32_t> tokens;
+    for (size_t i = random.below(400); i > 0; --i) tokens.push_back(static_cast<int32_t>(random.below(n)));
+    for (int i = 0; i < 5; ++i) {
+      std::vector<float> logits = peaked_logits(&random, n, 0.2f + 1.5f * random.uniform());
+      if (random.below(4) == 0)   // many equals
+        for (float& x : logits) x = std::round(16 * x) / 16;
+      if (random.below(6) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = -kInfinity;
+      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2);
+      if (token >= 0) tokens.push_back(token);
+    }
+    n_steps += pair.n_steps, n_decided += pair.n_decided, n_tails += pair.n_tails;
+  }
+  EXPECT_GT(n_tails, n_steps / 3);
+  EXPECT_GT(n_decided, n_steps / 2);
 }
 
 TEST(EngineShortlist, OddRows) {
@@ -172,9 +224,35 @@ TEST(EngineShortlist, DecidesCommonOptions) {
   o.top_p = 1.0f;
   EXPECT_EQ(run(o, 3.5f), 40);
   EXPECT_EQ(run(o, 1e-4f), 0) << "what is hardly a choice at all takes all logits";
-  o.min_p = 0.0f, o.temperature = 1.2f;   // among all tokens
+  o.top_p = 0.95f;   // more than the best hold: min-p's part
+  EXPECT_GE(run(o, 2.5f), 38);
+  o.min_p = 0.0f, o.temperature = 1.2f;   // far beyond the best
+  EXPECT_GE(run(o, 1.5f), 35);
+  EXPECT_GE(run(o, 0.5f), 35);
+  EXPECT_EQ(run(o, 1e-4f), 0) << "more in a band than is fetched";
+  o.top_p = 1.0f;   // among all tokens
   EXPECT_EQ(run(o, 3.5f), 40);
   EXPECT_EQ(run(o, 1e-4f), 40);
+}
+
+// A cut exactly between two tokens, of many alike; and of more than are fetched, though those that come hold enough.
+TEST(EngineShortlist, CutsAtTheBorder) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SamplingOptions o;
+    o.temperature = 0.7f, o.top_p = 0.1001f, o.seed = seed;
+    Pair pair(o, 20000);
+    pair.step(std::vector<float>(20000, 0.0f), {});
+    EXPECT_EQ(pair.n_decided, 0);
+  }
+  for (uint64_t seed = 1; seed <= 12; ++seed)
+    for (const double off : {0.0, 9e-13, -9e-13})
+      for (const float top_p : {0.5f, 0.499f}) {
+        SamplingOptions o;
+        o.temperature = 0.7f, o.top_p = top_p, o.seed = seed;
+        Pair pair(o, 4000);
+        pair.step(std::vector<float>(4000, 0.0f), {}, off);
+        EXPECT_EQ(pair.n_decided, top_p < 0.5f);
+      }
 }
 
 // Draws that fall on a token's border, as exactly as float logits can be set: what rounding decides of all logits, sums leave open.

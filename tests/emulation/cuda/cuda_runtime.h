@@ -143,6 +143,7 @@ T __ldcg(const T* p) { return *p; }
 template <class T>
 void __stcs(T* p, T value) { *p = value; }
 inline unsigned atomicAdd(unsigned* at, unsigned by) { const unsigned old = *at; *at += by; return old; }
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) { const unsigned long long old = *at; *at += by; return old; }
 inline int atomicAdd(int* at, int by) { const int old = *at; *at += by; return old; }
 inline unsigned atomicMax(unsigned* at, unsigned x) { const unsigned old = *at; if (x > old) *at = x; return old; }
 
