@@ -76,6 +76,8 @@ class CudaBackend final : public Backend {
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
   void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override;
   void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override;
+  void upload_all(Span<const Upload> uploads) override;
+  void download_all(Span<const Download> downloads) override;
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override;
   void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
   Status synchronize() override;
@@ -130,6 +132,12 @@ class CudaBackend final : public Backend {
   bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
   void send();   // what has been noted
+  struct Cursor {
+    size_t i = 0;      // of a list of copies
+    uint64_t at = 0;   // bytes of that one
+  };
+  template <class Copy, class F>
+  static void for_each_stretch(Span<const Copy> list, Cursor* cursor, const F& each);
   LowRankWork low_rank_work(const LowRankKeys& keys);
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
@@ -153,6 +161,8 @@ class CudaBackend final : public Backend {
   StepContext context_;
   int32_t n_rot_ = 0;
   bool interleaved_ = false;
+  std::vector<Upload> uploads_;       // of a batch of jobs
+  std::vector<Download> downloads_;   // likewise
   std::vector<Operation> operations_;
   Graphs graphs_;
 };
@@ -229,32 +239,69 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
   return ok_status();
 }
 
+// Of list[cursor->i], from its byte cursor->at on, what fits a bounce buffer: each(copy, its byte, that of the buffer, how many).
+template <class Copy, class F>
+void CudaBackend::for_each_stretch(Span<const Copy> list, Cursor* cursor, const F& each) {
+  uint64_t used = 0;
+  for (; cursor->i < list.size() && used < kBounceBytes; ++cursor->i, cursor->at = 0) {
+    const Copy& copy = list[cursor->i];
+    const uint64_t n = std::min(copy.bytes - cursor->at, kBounceBytes - used);
+    if (n > 0) each(copy, cursor->at, used, n);
+    used += n, cursor->at += n;
+    if (cursor->at < copy.bytes) return;
+  }
+}
+
 void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
-  const std::byte* source = static_cast<const std::byte*>(from);
-  while (bytes > 0 && !queue_.failed()) {
-    const uint64_t n = std::min(bytes, kBounceBytes);
+  const Upload one{to, from, bytes};
+  upload_all({&one, 1});
+}
+
+void CudaBackend::upload_all(Span<const Upload> uploads) {
+  for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
     const Pinned& bounce = bounce_[turn_ ^= 1];
     bounce.wait(queue_);
-    std::memcpy(bounce.data(), source, n);
-    queue_.check(cudaMemcpyAsync(device(to), bounce.data(), n, cudaMemcpyDefault, queue_.stream()), "copying to the device");
+    for_each_stretch(uploads, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
+      std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
+      queue_.check(cudaMemcpyAsync(device(u.to) + at, bounce.data() + in_bounce, n, cudaMemcpyDefault, queue_.stream()), "copying to the device");
+    });
     bounce.mark(queue_);
-    to = to + n, source += n, bytes -= n;
   }
 }
 
 void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) {
+  const Download one{to, from, bytes};
+  download_all({&one, 1});
+}
+
+// One half of the pinned memory is emptied while the other one's copies are under way.
+void CudaBackend::download_all(Span<const Download> downloads) {
   send();
-  std::byte* target = static_cast<std::byte*>(to);
-  while (bytes > 0 && !queue_.failed()) {
-    const uint64_t n = std::min(bytes, kBounceBytes);
-    const Pinned& bounce = bounce_[turn_ ^= 1];
-    bounce.wait(queue_);
-    queue_.check(cudaMemcpyAsync(bounce.data(), device(from), n, cudaMemcpyDefault, queue_.stream()), "copying from the device");
-    if (!queue_.check(cudaStreamSynchronize(queue_.stream()), "copying from the device")) break;
-    std::memcpy(target, bounce.data(), n);
-    target += n, from = from + n, bytes -= n;
+  Cursor sent, fetched;
+  for (const Pinned* under_way = nullptr;;) {
+    const Pinned* next = nullptr;
+    if (sent.i < downloads.size()) {
+      next = &bounce_[turn_ ^= 1];
+      if (!queue_.failed()) next->wait(queue_);
+      for_each_stretch(downloads, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
+        if (!queue_.failed())
+          queue_.check(cudaMemcpyAsync(next->data() + in_bounce, device(d.from) + at, n, cudaMemcpyDefault, queue_.stream()), "copying from the device");
+      });
+      if (!queue_.failed()) next->mark(queue_);
+    }
+    if (under_way) {
+      if (!queue_.failed()) under_way->wait(queue_);
+      for_each_stretch(downloads, &fetched, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
+        std::byte* target = static_cast<std::byte*>(d.to) + at;
+        if (queue_.failed())
+          std::memset(target, 0, n);   // of a lost device nothing is read that nobody wrote
+        else
+          std::memcpy(target, under_way->data() + in_bounce, n);
+      });
+    }
+    if (!next) return;
+    under_way = next;
   }
-  if (bytes > 0) std::memset(target, 0, bytes);   // of a lost device nothing is read that nobody wrote
 }
 
 void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) {
@@ -381,6 +428,8 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.cublas_plan = plan_.cublas_plan;
   context.cublas_scratch = scratch_ + plan_.cublas;
   context_ = context;
+  uploads_.reserve(2 * TopKeysPlan::kBatch + 1);
+  downloads_.reserve(static_cast<size_t>(TopKeysPlan::kBatch * std::max(plan_.top_keys_plan.group, 1)));
   if (plan_.upload_bytes > step_bounce_bytes_) {   // the largest so far: once a model
     send();
     if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
@@ -524,7 +573,8 @@ void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, cons
 }
 
 // In batches of queries, those of a job together if they fit: its keys are read once for all of them. Parts and tiles of a batch
-// are on the device when use(parts, jobs, n_parts, n_entries, most_keys) is called. `fill` writes what else a part has.
+// are on the device when use(parts, jobs, n_parts, n_entries, most_keys) is called. `fill` writes what else a part has, and both may add to
+// what goes up before and down behind.
 template <class Job, class Fill, class Use>
 void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
@@ -537,6 +587,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
     TopKeysPart parts[TopKeysPlan::kBatch] = {};
     const Job* owners[TopKeysPlan::kBatch];
     int32_t n_parts = 0, n_entries = 0, most_keys = 0;
+    uploads_.clear(), downloads_.clear();
     while (next_job < jobs.size() && n_entries < TopKeysPlan::kBatch) {
       const Job& job = jobs[next_job];
       if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysPlan::kBatch - n_entries) break;
@@ -554,7 +605,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
         part.n_positions = count;
         part.first_entry = n_entries;
         fill(job, next_position, &part);
-        upload(at + tiles, job.tiles, static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t));
+        uploads_.push_back({at + tiles, job.tiles, static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t)});
         owners[n_parts++] = &job;
         n_entries += count;
         most_keys = std::max(most_keys, job.n_keys);
@@ -563,8 +614,10 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
     if (n_parts == 0) continue;
-    upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(TopKeysPart));
+    uploads_.push_back({at, parts, static_cast<uint64_t>(n_parts) * sizeof(TopKeysPart)});
+    upload_all(uploads_);
     use(parts, owners, n_parts, n_entries, most_keys);
+    download_all(downloads_);
   }
 }
 
@@ -579,6 +632,7 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
     DigestPart parts[TopKeysPlan::kBatch] = {};
     const DigestJob* owners[TopKeysPlan::kBatch];
     int32_t n_parts = 0, most_pages = 0;
+    uploads_.clear(), downloads_.clear();
     for (; next < jobs.size() && n_parts < TopKeysPlan::kBatch; ++next) {
       const DigestJob& job = jobs[next];
       if (job.n_pages <= 0) continue;
@@ -586,8 +640,8 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
       const int32_t end = job.first_page + job.n_pages;
       const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
       const uint64_t digests = plan.out + static_cast<uint64_t>(n_parts * plan.stride) * sizeof(uint32_t);
-      upload(at + tiles, job.tiles, n_tiles(end * shape.page_tokens, kPageTokens) * sizeof(uint64_t));
-      upload(at + digests, job.digests, n_tiles(end, kPageTokens) * sizeof(uint64_t));
+      uploads_.push_back({at + tiles, job.tiles, n_tiles(end * shape.page_tokens, kPageTokens) * sizeof(uint64_t)});
+      uploads_.push_back({at + digests, job.digests, n_tiles(end, kPageTokens) * sizeof(uint64_t)});
       const auto cosines = [&] { return scratch + plan.entries + static_cast<uint64_t>(n_parts) * plan.entry_bytes; };
       parts[n_parts] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset, reinterpret_cast<const uint64_t*>(scratch + digests),
                         job.first_page, job.n_pages, reinterpret_cast<float*>(cosines())};
@@ -595,11 +649,13 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
       most_pages = std::max(most_pages, job.n_pages);
     }
     if (n_parts == 0) return;
-    upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(DigestPart));
+    uploads_.push_back({at, parts, static_cast<uint64_t>(n_parts) * sizeof(DigestPart)});
+    upload_all(uploads_);
     cuda::digest(queue_, reinterpret_cast<const DigestPart*>(scratch), shape, n_parts, most_pages);
     for (int32_t i = 0; i < n_parts && shape.kind == DigestKind::mean; ++i)
       if (owners[i]->cosines)
-        download(owners[i]->cosines, {address(parts[i].cosines)}, static_cast<uint64_t>(parts[i].n_pages) * sizeof(float));
+        downloads_.push_back({owners[i]->cosines, {address(parts[i].cosines)}, static_cast<uint64_t>(parts[i].n_pages) * sizeof(float)});
+    download_all(downloads_);
   }
 }
 
@@ -642,7 +698,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
     part->k = job.k, part->by_score = job.by_score;
     if (!job.n_common) return;
     std::byte* among = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes + plan.pairs;
-    upload({address(among)}, job.among.data(), job.among.size() * sizeof(uint32_t));
+    uploads_.push_back({{address(among)}, job.among.data(), job.among.size() * sizeof(uint32_t)});
     part->among = reinterpret_cast<const uint32_t*>(among), part->n_among = static_cast<int32_t>(job.among.size());
     part->by_score = 0, *job.n_common = 0;
   };
@@ -654,9 +710,9 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
       if (k == 0) continue;
       const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t);
       if (part.among)
-        download(owners[i]->n_common, {address(found)}, sizeof(uint32_t));
+        downloads_.push_back({owners[i]->n_common, {address(found)}, sizeof(uint32_t)});
       else
-        download(owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t));
+        downloads_.push_back({owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
     }
   });
 }
@@ -669,7 +725,7 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
     if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
     part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
     const uint64_t row = plan.out + static_cast<uint64_t>(slot * plan.stride) * sizeof(float);
-    if (job.add && n_before == 0) upload({address(scratch + row)}, job.out, static_cast<uint64_t>(job.n_keys) * sizeof(float));
+    if (job.add && n_before == 0) uploads_.push_back({{address(scratch + row)}, job.out, static_cast<uint64_t>(job.n_keys) * sizeof(float)});
   };
   for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const KeyWeightsJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
     cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
@@ -677,11 +733,11 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
       const TopKeysPart& part = parts[i];
       const uint64_t bytes = static_cast<uint64_t>(part.n_keys) * sizeof(float);
       if (part.mean && part.n_before + part.n_positions == part.n_all)
-        download(owners[i]->out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes);
+        downloads_.push_back({owners[i]->out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes});
       for (int32_t row = 0; !part.mean && row < part.n_positions * plan.group; ++row) {
         const uint64_t entry = plan.entries + static_cast<uint64_t>(part.first_entry + row / plan.group) * plan.entry_bytes;
         const uint64_t weights = entry + static_cast<uint64_t>(row % plan.group * plan.stride) * sizeof(float);
-        download(owners[i]->out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes);
+        downloads_.push_back({owners[i]->out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes});
       }
     }
   });

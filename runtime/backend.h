@@ -364,6 +364,18 @@ struct HostPiece {
   uint64_t bytes = 0;
 };
 
+// Stretches that move between host memory and a backend's.
+struct Upload {
+  Ptr<std::byte> to;
+  const void* from = nullptr;
+  uint64_t bytes = 0;
+};
+struct Download {
+  void* to = nullptr;
+  Ptr<const std::byte> from;
+  uint64_t bytes = 0;
+};
+
 struct BackendInfo {
   const char* name = "";                  // "cpu", "cuda"
   const char* path = "";                  // instruction path or architecture: "avx512-vnni", "sm_89"
@@ -384,6 +396,13 @@ class Backend {
   virtual Ptr<std::byte> arena() const = 0;
   virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;
   virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when it is there
+  // Many of them, in order, with fewer waits than one by one: those of a few megabytes go together.
+  virtual void upload_all(Span<const Upload> uploads) {
+    for (const Upload& u : uploads) upload(u.to, u.from, u.bytes);
+  }
+  virtual void download_all(Span<const Download> downloads) {
+    for (const Download& d : downloads) download(d.to, d.from, d.bytes);
+  }
   virtual void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) = 0;
   // Tokens of token_values values each (K and V), from where they are to where they shall be, in another type if need be:
   // read as floats, and stored as append_kv() stores floats; copied where the types are equal. A multiple of 64 where one of

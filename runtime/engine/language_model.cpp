@@ -268,8 +268,10 @@ void LanguageModel::leave_row(const LeftRow& row) {
 Status LanguageModel::fetch_row() {
   if (!left_.waits) return ok_status();
   Backend& backend = runtime_->backend();
-  backend.download(left_.logits, {model::left_logits(workspace_).address}, static_cast<uint64_t>(hyper().n_vocab) * sizeof(float));
-  backend.download(left_.embedding, {left_.embedding_at.address}, static_cast<uint64_t>(hyper().n_embd) * sizeof(float));
+  const Download both[] = {
+      {left_.logits, {model::left_logits(workspace_).address}, static_cast<uint64_t>(hyper().n_vocab) * sizeof(float)},
+      {left_.embedding, {left_.embedding_at.address}, static_cast<uint64_t>(hyper().n_embd) * sizeof(float)}};
+  backend.download_all({both, 2});
   ORRERY_TRY(backend.synchronize());   // of a lost device the owner hears when it asks, too
   drop_row(left_.waits);
   return ok_status();

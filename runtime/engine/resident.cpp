@@ -431,8 +431,9 @@ Status Resident::query_similarity(Span<float> out) {
   const uint64_t row = static_cast<uint64_t>(layer_) * static_cast<uint64_t>(ring_.n_rows) +
                        (n_tokens_ - 1) % static_cast<uint32_t>(ring_.n_rows);
   Backend& backend = model_->runtime().backend();
-  backend.download(q_now_.data(), {q_.address}, width * sizeof(float));
-  backend.download(q_before_.data(), {(ring_.data + row * width).address}, width * sizeof(float));
+  const Download both[] = {{q_now_.data(), {q_.address}, width * sizeof(float)},
+                           {q_before_.data(), {(ring_.data + row * width).address}, width * sizeof(float)}};
+  backend.download_all({both, 2});
   ORRERY_TRY(backend.synchronize());
   for (size_t head = 0; head < out.size(); ++head) {
     double sum = 0;
@@ -517,10 +518,12 @@ Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
   if (low_rank_->skewed()) {
     queries.n_heads = h.n_heads, queries.n_positions = known_queries(n_tokens);
     queries.rows.resize(static_cast<uint64_t>(h.n_layers) * queries.n_positions * width);
-    for (uint64_t row = 0; row < static_cast<uint64_t>(h.n_layers) * queries.n_positions; ++row) {
+    std::vector<Download> rows(static_cast<uint64_t>(h.n_layers) * queries.n_positions);
+    for (uint64_t row = 0; row < rows.size(); ++row) {
       const uint64_t layer = row / queries.n_positions, position = n_tokens - 1 - row % queries.n_positions;
-      backend.download(&queries.rows[row * width], {(ring_.data + (layer * n_rows + position % n_rows) * width).address}, width * sizeof(float));
+      rows[row] = {&queries.rows[row * width], {(ring_.data + (layer * n_rows + position % n_rows) * width).address}, width * sizeof(float)};
     }
+    backend.download_all(rows);
     ORRERY_TRY(backend.synchronize());
   }
   return low_rank_->settle(&backend, *pages_, n_tokens, queries);

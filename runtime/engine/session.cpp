@@ -142,7 +142,7 @@ Status Session::recover_queries(uint32_t n_tokens) {
   for (uint32_t from = missing.first; from < missing.end && status.ok();) {
     const uint32_t n = std::min(missing.end - from, options_.chunk());
     const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
-    for (uint32_t i = first; i < end; ++i) table_->download(&backend, i, saved.data() + (i - first) * page_bytes);
+    table_->download(&backend, first, end, saved.data());
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
@@ -154,7 +154,7 @@ Status Session::recover_queries(uint32_t n_tokens) {
     status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(), step, nullptr, {},
                             resident_->hook(Phase::prefill, from, n));
     if (status.ok()) resident_->note_queries(from, from + n);
-    for (uint32_t i = first; i < end; ++i) table_->upload(&backend, i, saved.data() + (i - first) * page_bytes);
+    table_->upload(&backend, first, end, saved.data());
     from += n;
   }
   return status;
@@ -264,7 +264,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   std::vector<std::byte> page(table_->format().page_bytes());
   for (uint32_t i = 0; i < table_->n_pages(); ++i) {
     fill(i, page);
-    table_->upload(&backend, i, page.data());
+    table_->upload(&backend, i, i + 1, page.data());
   }
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
@@ -363,7 +363,7 @@ Status Session::park_copy_of(const Session& other) {
   const uint32_t n_pages = other.table_->n_pages();
   ORRERY_ASSIGN(parked_pages_, os::Region::allocate(n_pages * page_bytes));
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  for (uint32_t i = 0; i < n_pages; ++i) other.table_->download(&model_->runtime().backend(), i, parked_pages_.data() + i * page_bytes);
+  other.table_->download(&model_->runtime().backend(), 0, n_pages, parked_pages_.data());
   stats_.device_to_host_bytes += n_pages * page_bytes;
   return model_->runtime().backend().synchronize();
 }
@@ -375,7 +375,7 @@ Status Session::resume() {
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
   Backend& backend = model_->runtime().backend();
   table_->make_writable(&backend, 0, n_computed());
-  for (uint32_t i = 0; i < table_->n_pages(); ++i) table_->upload(&backend, i, parked_pages_.data() + i * page_bytes);
+  table_->upload(&backend, 0, table_->n_pages(), parked_pages_.data());
   stats_.host_to_device_bytes += table_->n_pages() * page_bytes;
   ORRERY_TRY(backend.synchronize());
   parked_pages_ = os::Region();

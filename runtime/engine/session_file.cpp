@@ -13,6 +13,7 @@ namespace {
 
 constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
 constexpr size_t kChecksumBytes = 16;
+constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages, from the device
 constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
 struct Header {
@@ -111,16 +112,21 @@ Status SessionFile::save(Session* session, const Sink& sink) {
   ORRERY_TRY(write(session->tokens_.data(), n * sizeof(int32_t)));
   ORRERY_TRY(write(session->by_decode_.data(), n));
   ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
-  std::vector<std::byte> page(image.header.page_bytes);
-  for (uint32_t i = 0; i < image.header.n_pages; ++i) {
+  const uint64_t page_bytes = image.header.page_bytes;
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / page_bytes, 1));
+  std::vector<std::byte> pages(std::min(at_once, image.header.n_pages) * page_bytes);
+  for (uint32_t first = 0; first < image.header.n_pages;) {
+    const uint32_t end = std::min(image.header.n_pages, first + at_once);
     {
       const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
       Backend& backend = session->model_->runtime().backend();
-      session->table_->download(&backend, i, page.data());
+      session->table_->download(&backend, first, end, pages.data());
       ORRERY_TRY(backend.synchronize());
     }
-    if (i + 1 == image.header.n_pages) clear_unused_slots(session->table_->format(), image.header.n_tokens, page.data());
-    ORRERY_TRY(write(page.data(), page.size()));
+    if (end == image.header.n_pages)
+      clear_unused_slots(session->table_->format(), image.header.n_tokens, pages.data() + (end - 1 - first) * page_bytes);
+    ORRERY_TRY(write(pages.data(), (end - first) * page_bytes));
+    first = end;
   }
   session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
   std::byte checksum[kChecksumBytes];
@@ -212,7 +218,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   session->tokens_.assign(tokens.begin(), tokens.end());
   session->by_decode_.assign(phases, phases + h.n_tokens);
   session->table_->make_writable(&backend, 0, h.n_tokens);
-  for (uint32_t i = 0; i < h.n_pages; ++i) session->table_->upload(&backend, i, at + i * h.page_bytes);
+  session->table_->upload(&backend, 0, h.n_pages, at);
   session->n_computed_ = h.n_tokens;
   session->logits_at_ = 0;
   session->conversation_.messages = std::move(messages);

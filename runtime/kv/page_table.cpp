@@ -49,12 +49,20 @@ void PageTable::truncate(uint32_t n_tokens) {
   }
 }
 
-void PageTable::download(Backend* backend, uint32_t page, std::byte* to) const {
-  for_each_layer([&](uint64_t at, uint64_t packed) { backend->download(to + packed, {addresses_[page] + at}, format().layer_bytes()); });
+void PageTable::download(Backend* backend, uint32_t first, uint32_t end, std::byte* to) const {
+  std::vector<Download> layers;
+  layers.reserve(static_cast<size_t>(end - first) * static_cast<size_t>(format().n_layers));
+  for (uint32_t i = first; i < end; ++i, to += format().page_bytes())
+    for_each_layer([&](uint64_t at, uint64_t packed) { layers.push_back({to + packed, {addresses_[i] + at}, format().layer_bytes()}); });
+  backend->download_all(layers);
 }
 
-void PageTable::upload(Backend* backend, uint32_t page, const std::byte* from) const {
-  for_each_layer([&](uint64_t at, uint64_t packed) { backend->upload({addresses_[page] + at}, from + packed, format().layer_bytes()); });
+void PageTable::upload(Backend* backend, uint32_t first, uint32_t end, const std::byte* from) const {
+  std::vector<Upload> layers;
+  layers.reserve(static_cast<size_t>(end - first) * static_cast<size_t>(format().n_layers));
+  for (uint32_t i = first; i < end; ++i, from += format().page_bytes())
+    for_each_layer([&](uint64_t at, uint64_t packed) { layers.push_back({{addresses_[i] + at}, from + packed, format().layer_bytes()}); });
+  backend->upload_all(layers);
 }
 
 void PageTable::share(const PageTable& other) {

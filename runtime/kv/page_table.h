@@ -46,9 +46,10 @@ class PageTable {
   void make_writable(Backend* backend, uint32_t from, uint32_t to);
   // Keeps the pages of the first n_tokens.
   void truncate(uint32_t n_tokens);
-  // A page's content, one layer behind the other (KvFormat::page_bytes()), from and to host memory.
-  void download(Backend* backend, uint32_t page, std::byte* to) const;
-  void upload(Backend* backend, uint32_t page, const std::byte* from) const;
+  // The content of pages [first, end), one behind the other, each one layer behind the other (KvFormat::page_bytes()), from and to host
+  // memory. Allocates a list of these layers.
+  void download(Backend* backend, uint32_t first, uint32_t end, std::byte* to) const;
+  void upload(Backend* backend, uint32_t first, uint32_t end, const std::byte* from) const;
   // Becomes a copy of `other` (of the same pool) that shares its pages.
   void share(const PageTable& other);
 

@@ -303,12 +303,19 @@ TEST_F(KvPool, LayersOfPagesTogetherAreOneStretch) {
   // A page's content is packed, layer behind layer.
   std::vector<std::byte> content(kFormat.page_bytes()), back(content.size());
   for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(i * 7 + i / 251);
-  table.upload(&backend, 5, content.data());
+  table.upload(&backend, 5, 6, content.data());
   for (int32_t layer = 0; layer < kFormat.n_layers; ++layer)
     EXPECT_EQ(std::memcmp(MemoryBackend::at({view.pages[5] + kFormat.head_offset(layer, 0)}),
                           content.data() + static_cast<uint64_t>(layer) * kFormat.layer_bytes(), kFormat.layer_bytes()), 0);
-  table.download(&backend, 5, back.data());
+  table.download(&backend, 5, 6, back.data());
   EXPECT_EQ(content, back);
+  // Several, one behind the other.
+  std::vector<std::byte> three;
+  for (int i = 0; i < 3; ++i) three.insert(three.end(), content.begin() + i, content.end()), three.insert(three.end(), content.begin(), content.begin() + i);
+  table.upload(&backend, 2, 5, three.data());
+  back.resize(2 * content.size());
+  table.download(&backend, 3, 5, back.data());
+  EXPECT_EQ(std::memcmp(back.data(), three.data() + content.size(), back.size()), 0);
 }
 
 TEST_F(KvPool, SparePagesServeTheNextReservation) {

@@ -368,7 +368,7 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   refills->recall();
   // The last page becomes another one, with other bytes.
   const std::vector<std::byte> other(bench.format().page_bytes(), std::byte{0x55});
-  bench.table().upload(bench.backend(), kPages - 1, other.data());
+  bench.table().upload(bench.backend(), kPages - 1, kPages, other.data());
   bench.table_to_change()->truncate(kTokens - 64);
   bench.table_to_change()->make_writable(bench.backend(), kTokens - 64, kTokens);
   for (uint32_t head = 0; head < bench.n_heads(); ++head)   // the oracle reads it, too
@@ -408,7 +408,7 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
     }
     // The first page becomes another one, with other bytes.
     const std::vector<std::byte> other(bench.format().page_bytes(), std::byte{0x55});
-    bench.table().upload(bench.backend(), 0, other.data());
+    bench.table().upload(bench.backend(), 0, 1, other.data());
     for (uint32_t head = 0; head < bench.n_heads(); ++head)
       bench.store->fill(bench.backend(), bench.table(), head, {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
     bench.expect(0, later);

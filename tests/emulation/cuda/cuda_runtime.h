@@ -176,6 +176,8 @@ extern int architecture;                     // likewise: 86
 size_t n_live();
 // Copied from what cudaMalloc gave to what cudaHostAlloc gave, so far, by the whole process.
 uint64_t bytes_to_host();
+// Times that somebody has waited for a stream or an event, so far, by the whole process.
+uint64_t n_waits();
 }  // namespace orrery::emulated
 using cudaStream_t = orrery::emulated::Stream*;
 using cudaEvent_t = orrery::emulated::Event*;

@@ -34,7 +34,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 std::atomic<size_t> n_graphs_made{0}, n_alive{0};
-std::atomic<uint64_t> n_bytes_to_host{0};
+std::atomic<uint64_t> n_bytes_to_host{0}, n_waited{0};
 struct Allocation {
   void* base;       // of its mapping
   size_t mapped;
@@ -82,6 +82,7 @@ bool lies_in(const void* at, bool host) {
 }  // namespace
 
 uint64_t bytes_to_host() { return n_bytes_to_host; }
+uint64_t n_waits() { return n_waited; }
 size_t graphs_made() { return n_graphs_made; }
 size_t n_live() {
   const std::lock_guard<std::mutex> lock(allocations_mutex);
@@ -150,7 +151,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return faulty(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  ++n_waited;
+  return faulty();
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return faulty(); }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (const cudaError_t e = faulty()) return e;
@@ -201,7 +205,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return faulty(); }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return faulty(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  ++n_waited;
+  return faulty();
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? "cudaSuccess" : "cudaErrorEmulated"; }
 const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "an injected fault"; }
