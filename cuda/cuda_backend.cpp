@@ -112,7 +112,7 @@ class CudaBackend final : public Backend {
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
-  void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) override;
+  void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -789,7 +789,7 @@ void CudaBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis,
   project_queries(queue_, {device(keys.basis), next_basis, device(q), device(out), keys.rank, keys.kv.head_dim, n_heads, n_heads / keys.kv.n_kv_heads});
 }
 
-void CudaBackend::rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) {
+void CudaBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {
   const LowRankWork w = low_rank_work(keys);
   const size_t most = LowRankKeys::kBatch * static_cast<size_t>(keys.padded_width()) * sizeof(float) / sizeof(RebuiltRun);
   for (size_t first = 0; first < runs.size(); first += most) {
@@ -797,7 +797,7 @@ void CudaBackend::rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType 
     upload(keys.work, some.data(), some.size() * sizeof(RebuiltRun));
     int32_t longest = 0;
     for (const RebuiltRun& run : some) longest = std::max(longest, run.count);
-    cuda::rebuild_keys(queue_, w, kv_head, slot_type, static_cast<int32_t>(some.size()), longest);
+    cuda::rebuild_keys(queue_, w, slot_type, static_cast<int32_t>(some.size()), longest);
   }
 }
 

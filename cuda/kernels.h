@@ -222,7 +222,7 @@ void load_keys(Queue& queue, const LowRankWork& work, const uint64_t* pages, int
 void add_products(Queue& queue, const LowRankWork& work, int32_t n, bool anew);
 // Rows of positions first, ... = batch basis^T.
 void project_keys(Queue& queue, const LowRankWork& work, int32_t first, int32_t n);
-void rebuild_keys(Queue& queue, const LowRankWork& work, int32_t kv_head, KvType slot_type, int32_t n_runs, int32_t longest);
+void rebuild_keys(Queue& queue, const LowRankWork& work, KvType slot_type, int32_t n_runs, int32_t longest);
 // Backend::low_rank_queries().
 struct QueryProjection {
   const std::byte* basis;     // of the first KV head

@@ -9,7 +9,8 @@
 // - Rows are a warp's each, and of queries likewise: 21 MFMA a batch of 128 for a rank of 160, behind the link as well.
 // - A rebuilt token is a block's, a dimension a thread's: rows and basis are read from the second-level cache, 40 KiB for a head of 128
 //   with a rank of 160, which every token of the layer's head has in common. 256 chunks of 8 tokens, 40% of them misses, are 17 MFMA and
-//   the reading of 33 MiB from that cache a head: about 10 us; their V, 210 KiB, takes as long over the link.
+//   the reading of 33 MiB from that cache a head: about 10 us; their V, 210 KiB, takes as long over the link. What a layer's heads want
+//   goes in one launch.
 #include "cuda/kv.cuh"
 
 namespace orrery::cuda {
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjecti
   if (threadIdx.x % 32 == 0) w.out[static_cast<int64_t>(head) * w.rank + j] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, int kv_head, KvType slot_type) {
+__global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
   const RebuiltRun run = reinterpret_cast<const RebuiltRun*>(w.batch)[blockIdx.y];
   const int t = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   if (t >= run.count) return;
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, i
   for (int i = thread; i < dim; i += kThreads) {
     float sum = 0.0f;
     for (int j = 0; j < w.rank; ++j)
-      sum = fmaf(half_at(row + 2 * j), half_at(w.basis + 2 * (static_cast<int64_t>(j) * width + kv_head * dim + i)), sum);
+      sum = fmaf(half_at(row + 2 * j), half_at(w.basis + 2 * (static_cast<int64_t>(j) * width + run.kv_head * dim + i)), sum);
     key[i] = sum;
   }
   fill_table(w, run.position + t, false, table);
@@ -175,10 +176,10 @@ void project_queries(Queue& queue, const QueryProjection& w) {
   launch(queue, {dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(w.n_heads)), dim3(kThreads)}, project_queries_kernel, w);
 }
 
-void rebuild_keys(Queue& queue, const LowRankWork& w, int32_t kv_head, KvType slot_type, int32_t n_runs, int32_t longest) {
+void rebuild_keys(Queue& queue, const LowRankWork& w, KvType slot_type, int32_t n_runs, int32_t longest) {
   launch(queue, {dim3(static_cast<unsigned>(longest), static_cast<unsigned>(n_runs)), dim3(kThreads),
                  static_cast<size_t>(w.kv.head_dim + w.n_rot) * sizeof(float)},
-         rebuild_keys_kernel, w, kv_head, slot_type);
+         rebuild_keys_kernel, w, slot_type);
 }
 
 }  // namespace orrery::cuda

@@ -260,11 +260,12 @@ struct LowRankKeys {
     return static_cast<uint64_t>(kBatch * w + (w > kBatch ? w : kBatch) * w + w + (kv.head_dim + 15) / 16 * 16) * sizeof(float);
   }
 };
-// Tokens of one head, neighbours, whose keys are rebuilt.
+// Tokens of one of the layer's heads, neighbours, whose keys are rebuilt.
 struct RebuiltRun {
   int32_t position = 0, count = 0;
   Ptr<std::byte> to;                 // the first one's slot; the others' behind it
   Ptr<const std::byte> values;       // (count) V in the pages' type, one behind the other; null: V stays as it is
+  int32_t kv_head = 0;
 };
 
 // Asks for the k best of the keys, by each of the queries.
@@ -495,9 +496,9 @@ class Backend {
   // head's own basis. `keys` is the first KV head's; each next one's basis lies next_basis bytes further. Between steps, and within a
   // decode step before it attends.
   virtual void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) = 0;
-  // K of these tokens of a KV head, from rows and basis and behind RoPE, and V to their slots; also within a decode step, before it
-  // attends to them. Runs do not overlap.
-  virtual void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) = 0;
+  // K of these tokens, from rows and basis and behind RoPE, and V to their slots; also within a decode step, before it attends to them.
+  // Runs do not overlap; those of a head best stand together.
+  virtual void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) = 0;
 
   // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
   virtual void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,

@@ -171,7 +171,7 @@ class CpuBackend final : public Backend {
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
-  void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) override;
+  void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -537,8 +537,8 @@ void CpuBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, 
   cpu::low_rank_queries(keys, next_basis, n_heads, host(q), host(out), low_rank_work());
 }
 
-void CpuBackend::rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs) {
-  cpu::rebuild_keys(keys, kv_head, slot_type, runs, low_rank_work());
+void CpuBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {
+  cpu::rebuild_keys(keys, slot_type, runs, low_rank_work());
 }
 
 void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {

@@ -121,14 +121,18 @@ namespace {
 // while one is multiplied what a later one needs is on its way.
 class Rebuilder {
  public:
-  Rebuilder(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, const LowRankWork& work, int32_t thread)
+  Rebuilder(const LowRankKeys& keys, KvType slot_type, const LowRankWork& work, int32_t thread)
       : keys_(keys), work_(work), slots_{slot_type, 1, 1, keys.kv.head_dim}, padded_((keys.kv.head_dim + 15) / 16 * 16),
         n_parts_(div_up(keys.rank, kRankAtOnce)), of_part_(div_up(keys.rank, n_parts_)), of_group_(n_parts_ == 1 ? kGroup : kRebuilt),
-        basis_(reinterpret_cast<const std::byte*>(keys.basis.address) + 2 * int64_t{kv_head} * keys.kv.head_dim),
         table_(reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes)),
         part_(table_ + padded_), rows_(part_ + int64_t{kRankAtOnce} * padded_), rebuilt_(rows_ + kRebuilt * kRankAtOnce) {}
 
   void add(const RebuiltRun& run) {
+    if (run.kv_head != kv_head_) {
+      flush();
+      kv_head_ = run.kv_head, in_part_ = -1;
+      basis_ = reinterpret_cast<const std::byte*>(keys_.basis.address) + 2 * int64_t{kv_head_} * keys_.kv.head_dim;
+    }
     auto* slot = reinterpret_cast<std::byte*>(run.to.address);
     const auto* value = reinterpret_cast<const std::byte*>(run.values.address);
     for (int32_t p = run.position; p < run.position + run.count; ++p, slot += slots_.token_bytes()) {
@@ -208,7 +212,8 @@ class Rebuilder {
   const KvFormat slots_;
   const int64_t padded_;
   const int32_t n_parts_, of_part_, of_group_;   // of the basis; of tokens: many, where a part of the basis has to make room for the next
-  const std::byte* basis_;
+  int32_t kv_head_ = -1;
+  const std::byte* basis_ = nullptr;             // the head's
   float *table_, *part_, *rows_, *rebuilt_;      // (padded), (kRankAtOnce, padded), (kRebuilt, kRankAtOnce), (kRebuilt, padded)
   int32_t in_part_ = -1;                         // the first of the basis' rows that lie in part_
   int32_t n_ = 0, positions_[kListed];
@@ -218,10 +223,10 @@ class Rebuilder {
 
 }  // namespace
 
-void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {
+void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {
   const auto n_runs = static_cast<int64_t>(runs.size()), per_item = std::clamp<int64_t>(n_runs / (8 * work.pool->n_threads()), 1, kRunsPerItem);
   work.pool->run(div_up(n_runs, per_item), [&](int64_t item, int32_t thread) {
-    Rebuilder rebuilder(keys, kv_head, slot_type, work, thread);
+    Rebuilder rebuilder(keys, slot_type, work, thread);
     for (int64_t r = item * per_item; r < std::min(n_runs, (item + 1) * per_item); ++r) rebuilder.add(runs[static_cast<size_t>(r)]);
     rebuilder.flush();
   });

@@ -24,6 +24,6 @@ int64_t low_rank_thread_bytes(int32_t head_dim);
 void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums, const LowRankWork& work);
 void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end, const LowRankWork& work);
 void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, const float* q, float* out, const LowRankWork& work);
-void rebuild_keys(const LowRankKeys& keys, int32_t kv_head, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work);
+void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work);
 
 }  // namespace orrery::cpu

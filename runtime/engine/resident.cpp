@@ -531,14 +531,16 @@ Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
 
 // The head's first slots, which hold selected_'s tokens as they are, get K as it would be rebuilt later.
 void Resident::rebuild(uint32_t head, uint32_t n_slots) {
+  const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
+  const auto kv_head = static_cast<int32_t>(head % n_kv_heads);
   runs_.clear();
   for (uint32_t slot = 0; slot < n_slots;) {
     uint32_t n = 1;
     while (slot + n < n_slots && selected_[slot + n] == selected_[slot] + n) ++n;
-    runs_.push_back({static_cast<int32_t>(selected_[slot]), static_cast<int32_t>(n), store_->take_slots(head, {slot, selected_[slot], n}), {}});
+    runs_.push_back({static_cast<int32_t>(selected_[slot]), static_cast<int32_t>(n), store_->take_slots(head, {slot, selected_[slot], n}), {}, kv_head});
     slot += n;
   }
-  low_rank_->rebuild(&model_->runtime().backend(), head, format_.type, runs_);
+  low_rank_->rebuild(&model_->runtime().backend(), head / n_kv_heads, format_.type, runs_);
 }
 
 // What selected_, which ascends, leaves out is in the head's mean.

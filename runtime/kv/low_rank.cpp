@@ -237,8 +237,8 @@ void LowRank::project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<con
   backend->low_rank_queries(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), unit_bytes(), n_heads, q, out);
 }
 
-void LowRank::rebuild(Backend* backend, uint32_t head, KvType slot_type, Span<const RebuiltRun> runs) {
-  backend->rebuild_keys(unit(unit_of(head), nullptr), static_cast<int32_t>(head % static_cast<uint32_t>(format_.n_kv_heads)), slot_type, runs);
+void LowRank::rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs) {
+  backend->rebuild_keys(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), slot_type, runs);
 }
 
 void LowRank::copy_from(Backend* backend, const LowRank& other) {

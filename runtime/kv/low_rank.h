@@ -65,8 +65,8 @@ class LowRank {
   Ptr<const std::byte> basis(uint32_t head) const { return unit(unit_of(head), nullptr).basis; }
   // A layer's queries (n_heads, head_dim) become (n_heads, rank), to be multiplied with rows by head.
   void project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<const float> q, Ptr<float> out) const;
-  // Rows by layer: tokens of a head that have some, in slots of `slot_type`.
-  void rebuild(Backend* backend, uint32_t head, KvType slot_type, Span<const RebuiltRun> runs);
+  // Rows by layer: tokens of its heads that have some, in slots of `slot_type`.
+  void rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs);
   // Takes over what `other`, of the same shape, holds.
   void copy_from(Backend* backend, const LowRank& other);
 

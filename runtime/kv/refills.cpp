@@ -119,6 +119,7 @@ Status Refills::start() {
       size_t n_what = 0;
       while (n_what < left.size() && n + left[n_what].count <= staging_tokens_ / 2) n += left[n_what++].count;
       if (n_chunks_ == chunks_.size() || !find_room(n, &at)) return ok_status();
+      rebuild_noted();
       if (placing_) ORRERY_TRY(backend_->synchronize());   // the room is free when it has been read
       placing_ = false;
       Chunk& c = chunk(n_chunks_);
@@ -174,12 +175,24 @@ void Refills::drop() {
 
 void Refills::place(HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from) {
   if (!low_rank_) return store->replace(backend_, head, what, from, format_.type);
-  runs_.clear();
   for (const Replacement& r : what) {
-    runs_.push_back({static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(head, r), from});
+    rebuild(*store, head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(head, r), from});
     from = from + r.count * fetched_bytes_;
   }
-  low_rank_->rebuild(backend_, head, store->type(), runs_);
+}
+
+// Noted, for the heads of a layer to be rebuilt together: until the ring's room is wanted, and before apply() returns.
+void Refills::rebuild(const HeadStore& store, uint32_t head, RebuiltRun run) {
+  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
+  if (head / n_kv_heads != runs_layer_ || runs_.size() == runs_at_once(staging_tokens_)) rebuild_noted();
+  runs_layer_ = head / n_kv_heads, runs_type_ = store.type();
+  run.kv_head = static_cast<int32_t>(head % n_kv_heads);
+  runs_.push_back(run);
+}
+
+void Refills::rebuild_noted() {
+  if (!runs_.empty()) low_rank_->rebuild(backend_, runs_layer_, runs_type_, runs_);
+  runs_.clear();
 }
 
 // The refresh's next chunk goes to its slots: the ring's first one, for everything before has gone.
@@ -217,6 +230,7 @@ void Refills::move_due(HeadStore* store, size_t n_due) {
     for (const Replacement& r : what(p)) tokens_ += r.count;
     ++requests_;
   }
+  rebuild_noted();
   store->finish_replacing(backend_, format_.type);
   const uint64_t ns = 1000 * (now_us() - start);
   transfer_ns_ += ns, stall_ns_ += ns;
@@ -224,22 +238,14 @@ void Refills::move_due(HeadStore* store, size_t n_due) {
 
 // K rebuilt, and V of one token at a time: in the pages it does not lie side by side.
 void Refills::rebuild_due(HeadStore* store, const Pending& refresh) {
-  const auto flush = [&] {
-    low_rank_->rebuild(backend_, refresh.head, store->type(), runs_);
-    runs_.clear();
-  };
-  runs_.clear();
   const uint64_t slot_bytes = KvFormat{store->type(), 1, 1, format_.head_dim}.token_bytes();
   const PageTable::HeadTokens tokens = refresh.reservoir->tokens_of(refresh.head);
   for (const Replacement& r : what(refresh)) {
     const Ptr<std::byte> to = store->take_slots(refresh.head, r);
     const uint64_t value = tokens.address(r.position) + format_.vector_bytes();
-    for (uint32_t i = 0; i < r.count; ++i) {
-      runs_.push_back({static_cast<int32_t>(r.position + i), 1, to + i * slot_bytes, {value + i * tokens.token_bytes}});
-      if (runs_.size() == kRunsAtOnce) flush();
-    }
+    for (uint32_t i = 0; i < r.count; ++i)
+      rebuild(*store, refresh.head, {static_cast<int32_t>(r.position + i), 1, to + i * slot_bytes, {value + i * tokens.token_bytes}});
   }
-  if (!runs_.empty()) flush();
 }
 
 Status Refills::place_due(HeadStore* store, size_t n_due) {
@@ -252,10 +258,11 @@ Status Refills::place_due(HeadStore* store, size_t n_due) {
   }
   if (!io_ && n_due > 0) move_due(store, n_due);
   if (!io_) return ok_status();
-  ORRERY_TRY(start());
-  for (size_t i = 0; i < n_due; ++i)
-    while (pending_[i].n_placed < pending_[i].count) ORRERY_TRY(place_next(store, &pending_[i]));
-  return ok_status();
+  Status status = start();
+  for (size_t i = 0; i < n_due && status.ok(); ++i)
+    while (status.ok() && pending_[i].n_placed < pending_[i].count) status = place_next(store, &pending_[i]);
+  rebuild_noted();
+  return status;
 }
 
 Status Refills::apply(HeadStore* store, uint64_t step) {

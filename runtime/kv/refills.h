@@ -101,6 +101,8 @@ class Refills {
   Status place_due(HeadStore* store, size_t n_due);
   void move_due(HeadStore* store, size_t n_due);
   void rebuild_due(HeadStore* store, const Pending& refresh);
+  void rebuild(const HeadStore& store, uint32_t head, RebuiltRun run);
+  void rebuild_noted();
 
   IoThread* io_;                         // or null
   Backend* backend_;
@@ -117,7 +119,9 @@ class Refills {
   std::vector<Chunk> chunks_;            // (n_chunks_ of chunks_.size()), from first_chunk_
   size_t first_chunk_ = 0, n_chunks_ = 0;
   std::vector<HostPiece> pieces_;        // (staging_tokens): each chunk's, at its place
-  std::vector<RebuiltRun> runs_;         // room for a chunk's, where K is rebuilt
+  std::vector<RebuiltRun> runs_;         // where K is rebuilt: of one layer, of as many heads as come together; room for a chunk's
+  uint32_t runs_layer_ = 0;
+  KvType runs_type_ = KvType::f32;       // of the slots
   bool placing_ = false;                 // copies out of the ring may be under way
   uint64_t tokens_ = 0, requests_ = 0, transfer_ns_ = 0, stall_ns_ = 0;
 };

@@ -235,18 +235,19 @@ struct Bench {
     const int32_t n_pages = n_tokens / kPageTokens;
     const std::vector<float> turns(static_cast<size_t>((n_pages + kPageTokens) * format.head_dim), 0.7f);
     keys.page_turns = pointer(turns.data()), keys.turns = keys.page_turns + static_cast<uint64_t>(n_pages * format.head_dim);
-    std::vector<std::vector<RebuiltRun>> runs(static_cast<size_t>(format.n_kv_heads));
-    for (size_t head = 0; head < runs.size(); ++head) {
-      std::byte* slot = slots.data() + head * (slots.size() / runs.size());
+    std::vector<RebuiltRun> runs;
+    const auto n_heads = static_cast<size_t>(format.n_kv_heads);
+    for (size_t head = 0; head < n_heads; ++head) {
+      std::byte* slot = slots.data() + head * (slots.size() / n_heads);
       for (const int32_t first : chunks)
         for (int32_t p = first * chunk; p < (first + 1) * chunk; ++p, slot += format.token_bytes()) {
           const std::byte* token = pages.data() + static_cast<uint64_t>(p / kPageTokens) * format.page_bytes() + head * format.head_bytes() +
                                    static_cast<uint64_t>(p % kPageTokens) * format.token_bytes();
-          runs[head].push_back({p, 1, pointer(slot), pointer(token + format.vector_bytes())});
+          runs.push_back({p, 1, pointer(slot), pointer(token + format.vector_bytes()), static_cast<int32_t>(head)});
         }
     }
     return seconds(clock, [&] {
-      for (size_t head = 0; head < runs.size(); ++head) backend.rebuild_keys(keys, static_cast<int32_t>(head), format.type, runs[head]);
+      backend.rebuild_keys(keys, format.type, runs);
     });
   }
 };

@@ -67,8 +67,8 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   Buffer<std::byte> values_at(m, fetched), slots(m, zeros);
   const auto to = [&](uint64_t n) { return Ptr<std::byte>{slots.address() + n * slot.token_bytes()}; };
   const auto from = [&](uint64_t n) { return Ptr<const std::byte>{values_at.address() + n * kv.vector_bytes()}; };
-  const std::vector<RebuiltRun> runs = {{280, 20, to(0), from(0)}, {7, 1, to(20), from(20)}, {64, 8, to(21), from(21)}, {100, 11, to(29), {}}};
-  (*m)->rebuild_keys(keys, 2, slot_type, runs);
+  const std::vector<RebuiltRun> runs = {{280, 20, to(0), from(0), 2}, {7, 1, to(20), from(20), 0}, {64, 8, to(21), from(21), 2}, {100, 11, to(29), {}, 1}};
+  (*m)->rebuild_keys(keys, slot_type, runs);
   EXPECT_TRUE((*m)->synchronize().ok());
   made.slots = floats(slot_type, slots.get(), kSlots * 2 * static_cast<size_t>(shape.dim));
   return made;

@@ -234,23 +234,34 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
         Rig rig(GetParam(), 2, limits(layer.kv));
         rig->low_rank_rows(layer.keys, 0, kTokens);
         const KvFormat slots{slot_type, 1, 1, shape.dim};
-        constexpr int32_t kHead = 2;
         // Runs of one token, of some, and of a page; the last one's V stay.
         struct {
           int32_t position, count;
           bool values;
-        } const kRuns[] = {{299, 1, true}, {3, 8, true}, {64, 64, true}, {130, 13, false}};
+          int32_t head;
+        } const kRuns[] = {{299, 1, true, 2}, {3, 8, true, 0}, {64, 64, true, 2}, {130, 13, false, 1}};
         Guarded<std::byte> to(86 * slots.token_bytes()), values(73 * layer.kv.vector_bytes());
         std::fill(to.data(), to.data() + 86 * slots.token_bytes(), std::byte{1});
         std::vector<RebuiltRun> runs;
         int32_t n = 0;
         for (const auto& run : kRuns) {
           for (int32_t t = 0; t < run.count && run.values; ++t)
-            std::copy_n(layer.at(run.position + t, kHead) + layer.kv.vector_bytes(), layer.kv.vector_bytes(),
+            std::copy_n(layer.at(run.position + t, run.head) + layer.kv.vector_bytes(), layer.kv.vector_bytes(),
                         values.data() + static_cast<uint64_t>(n + t) * layer.kv.vector_bytes());
           runs.push_back({run.position, run.count, {to.ptr().address + static_cast<uint64_t>(n) * slots.token_bytes()},
-                          run.values ? Ptr<const std::byte>{values.ptr().address + static_cast<uint64_t>(n) * layer.kv.vector_bytes()} : Ptr<const std::byte>{}});
+                          run.values ? Ptr<const std::byte>{values.ptr().address + static_cast<uint64_t>(n) * layer.kv.vector_bytes()} : Ptr<const std::byte>{}, run.head});
           n += run.count;
+        }
+        if (static_cast<int>(type) % 2 == 1) {   // token by token, heads among each other
+          std::vector<RebuiltRun> tokens;
+          for (const RebuiltRun& run : runs)
+            for (int32_t t = 0; t < run.count; ++t) {
+              const auto i = static_cast<uint64_t>(t);
+              tokens.push_back({run.position + t, 1, run.to + i * slots.token_bytes(), {}, run.kv_head});
+              if (run.values) tokens.back().values = run.values + i * layer.kv.vector_bytes();
+            }
+          runs.clear();
+          for (size_t i = 0; i < tokens.size(); ++i) runs.push_back(tokens[i * 37 % tokens.size()]);
         }
         // By angles of their own, or by what their pages and places in them are turned by.
         LowRankKeys keys = layer.keys;
@@ -266,21 +277,21 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
             }
           keys.page_turns = turns.ptr(), keys.turns = turns.ptr() + n_pages * 2 * half;
         }
-        rig->rebuild_keys(keys, kHead, slot_type, runs);
+        rig->rebuild_keys(keys, slot_type, runs);
         const double tolerance = slot_type == KvType::f32 ? 1e-5 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .13;
         n = 0;
         for (const auto& run : kRuns)
           for (int32_t t = 0; t < run.count; ++t, ++n) {
             const std::byte* slot = to.data() + static_cast<uint64_t>(n) * slots.token_bytes();
             const std::vector<float> key = read(slot_type, slot, shape.dim);
-            const Doubles expected = layer.rebuilt(run.position + t, kHead);
+            const Doubles expected = layer.rebuilt(run.position + t, run.head);
             double most = 0;
             for (const double x : expected) most = std::max(most, std::fabs(x));
             for (size_t i = 0; i < key.size(); ++i)
               ASSERT_NEAR(static_cast<double>(key[i]), expected[i], tolerance * most) << "position " << run.position + t << ", dimension " << i;
             std::vector<std::byte> value(slots.vector_bytes(), std::byte{1});
             if (run.values) {
-              const std::byte* from = layer.at(run.position + t, kHead) + layer.kv.vector_bytes();
+              const std::byte* from = layer.at(run.position + t, run.head) + layer.kv.vector_bytes();
               if (slot_type == type)
                 std::copy_n(from, value.size(), value.data());
               else

@@ -73,12 +73,19 @@ class MemoryBackend final : public Backend {
   void key_products(const LowRankKeys&, int32_t, float*, float*) override {}
   void low_rank_rows(const LowRankKeys&, int32_t, int32_t) override {}
   void low_rank_queries(const LowRankKeys&, uint64_t, int32_t, Ptr<const float>, Ptr<float>) override {}
-  void rebuild_keys(const LowRankKeys&, int32_t, KvType, Span<const RebuiltRun>) override {}
+  // V alone, of the pages' type.
+  void rebuild_keys(const LowRankKeys& keys, KvType, Span<const RebuiltRun> runs) override {
+    rebuilt.emplace_back(runs.begin(), runs.end());
+    for (const RebuiltRun& r : runs)
+      for (uint64_t i = 0; i < static_cast<uint64_t>(r.count); ++i)
+        std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.vector_bytes()), at(r.values + i * keys.kv.vector_bytes()), keys.kv.vector_bytes());
+  }
   void swiglu(Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}
 
   static std::byte* at(Ptr<const std::byte> p) { return reinterpret_cast<std::byte*>(p.address); }
   int n_copies = 0;
+  std::vector<std::vector<RebuiltRun>> rebuilt;   // call by call
 
  private:
   std::vector<std::byte> memory_;

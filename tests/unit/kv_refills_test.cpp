@@ -118,8 +118,9 @@ class Bench {
   const KvFormat& format() const { return format_; }
   uint32_t n_heads() const { return n_heads_; }
   IoThread* io() { return io_.get(); }
-  Backend* backend() { return &backend_; }
+  MemoryBackend* backend() { return &backend_; }
   const Arena& device() const { return *device_; }
+  Arena* arena() { return device_.get(); }
 
  private:
   static uint32_t random_position(Random* random) { return static_cast<uint32_t>(random->below(kTokens)); }
@@ -541,6 +542,46 @@ TEST(KvRefills, NothingIsAllocatedOnceItStands) {
   EXPECT_TRUE(ok);
   for (uint32_t head = 0; head < bench.n_heads(); ++head) bench.expect(head, asked[head]);
   bench.check();
+}
+
+// Keys that are rebuilt: those of a layer's heads in one call, while the ring holds what they take; with V that no later chunk has written over.
+TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
+  for (const uint64_t staging : {uint64_t{0}, uint64_t{500}, uint64_t{12}}) {   // 0: of the reservoir itself
+    SCOPED_TRACE(staging);
+    Bench bench;
+    const KvFormat& format = bench.format();
+    auto made = LowRank::make(bench.arena(), {4, {0, 1}}, format, {}, kTokens);
+    ASSERT_TRUE(made.ok());
+    LowRank& low_rank = **made;
+    low_rank.extend(bench.backend(), bench.table(), kTokens);
+    auto refills = Refills::make(staging ? bench.io() : nullptr, bench.backend(), bench.arena(), format, 1000, staging, &low_rank);
+    ASSERT_TRUE(refills.ok());
+    Random random(4);
+    std::vector<std::vector<Replacement>> what;
+    size_t n = 0;
+    for (uint32_t head = 0; head < bench.n_heads(); ++head) {
+      what.push_back(bench.draw(&random, 9 + head));
+      n += what.back().size();
+      ASSERT_TRUE((*refills)->add(bench.table(), head, what.back(), 3).ok());
+    }
+    ASSERT_TRUE((*refills)->apply(bench.store.get(), 3).ok());
+    if (staging == 12) {
+      EXPECT_GT(bench.backend()->rebuilt.size(), 4u);
+    } else {
+      ASSERT_EQ(bench.backend()->rebuilt.size(), 2u) << "a call a layer";
+      for (const std::vector<RebuiltRun>& runs : bench.backend()->rebuilt) EXPECT_EQ(runs.back().kv_head, 2);
+    }
+    size_t n_rebuilt = 0;
+    for (const std::vector<RebuiltRun>& runs : bench.backend()->rebuilt) n_rebuilt += runs.size();
+    EXPECT_EQ(n_rebuilt, n);
+    for (uint32_t head = 0; head < bench.n_heads(); ++head)
+      for (const Replacement& r : what[head]) {
+        const uint64_t slot = bench.store->view_with_append(head, 0).tiles[r.slot / 64] + r.slot % 64 * format.token_bytes();
+        const uint64_t token = bench.table().tokens_of(head).address(r.position);
+        EXPECT_EQ(std::memcmp(MemoryBackend::at({slot + format.vector_bytes()}), MemoryBackend::at({token + format.vector_bytes()}), format.vector_bytes()), 0)
+            << "head " << head << ", slot " << r.slot;
+      }
+  }
 }
 
 }  // namespace
