@@ -468,7 +468,7 @@ void CudaBackend::begin_step(const Step& step) {
   for (size_t i = 0; i < step.heads.size(); ++i) {   // tiles of all heads, one behind the other
     const HeadView& head = step.heads[i];
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
-    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.mean), head.n_keys, head.n_mean};
+    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.mean), head.n_keys, head.mean_weight};
     std::memcpy(bounce.data() + plan_.heads + i * sizeof there, &there, sizeof there);
     if (bytes > 0) std::memcpy(bounce.data() + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;
@@ -659,7 +659,7 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   }
 }
 
-// Likewise; tokens of one tile, as steps let them go, need no table.
+// Likewise, shares where digests' addresses are; tokens of one tile, as steps let them go, need no table.
 void CudaBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
   static_assert(sizeof(MeanPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
   const TopKeysPlan& plan = plan_.top_keys_plan;
@@ -676,6 +676,11 @@ void CudaBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
       part.offset = job.offset;
       part.first = job.first % kPageTokens, part.n = job.end - job.first;
       part.n_before = job.n_before, part.mean = device(job.mean);
+      if (job.shares) {
+        const uint64_t shares = plan.out + static_cast<uint64_t>(n_parts * plan.stride) * sizeof(uint32_t);
+        part.shares = reinterpret_cast<const float*>(scratch + shares);
+        upload(at + shares, job.shares, static_cast<uint64_t>(part.n) * sizeof(float));
+      }
       if (n_tiles == 1) {
         part.offset += job.tiles[first_tile];
       } else {

@@ -98,11 +98,14 @@ __global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPa
     double sum = part.n_before > 0 ? part.n_before * static_cast<double>(part.mean[value]) : 0.0;
     for (int first = 0; first < part.n; first += kMeanBatch) {
       float x[kMeanBatch];
+      double share[kMeanBatch];
       ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
-        x[i] = first + i < part.n ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
-      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i) sum += static_cast<double>(x[i]);
+        share[i] = first + i >= part.n ? 0.0 : part.shares ? static_cast<double>(part.shares[first + i]) : 1.0;
+      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+        x[i] = share[i] != 0.0 ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
+      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
     }
-    part.mean[value] = static_cast<float>(sum / (part.n_before + part.n));
+    part.mean[value] = static_cast<float>(part.shares ? sum : sum / (part.n_before + part.n));
   }
 }
 

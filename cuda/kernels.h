@@ -187,6 +187,7 @@ struct MeanPart {
   int32_t first, n;        // the first one, in the first tile
   int32_t n_before;
   float* mean;
+  const float* shares;     // (n) or null: all alike
 };
 void add_to_means(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts);
 // The batch's parts and tiles are there.

@@ -169,7 +169,7 @@ struct KeySpan {
   uint64_t offset;          // of this layer and head in a tile
   int first, last;          // keys
   const float* mean;        // of a resident head, beside its keys
-  int n_mean;
+  float mean_weight;
 };
 struct KvPlace {            // of one layer, for kernels
   uint64_t layer_offset, head_bytes;
@@ -187,12 +187,12 @@ __device__ __forceinline__ int first_visible(int position, int window) {
 __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
   if (place.resident) {
     const DeviceHead& head = step.heads[place.first_head + kv_head];
-    return {head.tiles, 0, 0, head.n_keys, head.mean, head.n_mean};
+    return {head.tiles, 0, 0, head.n_keys, head.mean, head.mean_weight};
   }
   const Row r = step.rows[row];
   return {step.pages + static_cast<int64_t>(r.sequence) * step.max_pages,
           place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes, first_visible(r.position, place.window),
-          r.position + 1, nullptr, 0};
+          r.position + 1, nullptr, 0.0f};
 }
 
 }  // namespace orrery::cuda

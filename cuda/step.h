@@ -12,8 +12,9 @@ namespace orrery::cuda {
 struct DeviceHead {
   const uint64_t* tiles;    // (n_keys / kPageTokens, rounded up) device addresses
   uint64_t append_at;       // device address
-  const float* mean;        // (2, head_dim) where n_mean > 0
-  int32_t n_keys, n_mean;
+  const float* mean;        // (2, head_dim) where mean_weight > 0
+  int32_t n_keys;
+  float mean_weight;
 };
 
 // What is asked of a step's logits (runtime/backend.h: ShortlistRequest).

@@ -327,12 +327,14 @@ typedef struct orrery_session orrery_session;
                     the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
                     the budget if that is less), sinks 4, compensation 1
      "auto"         what keeps most of full attention's answers at a tenth of the KV: "cake" with pool max, width 15, layers
-                    and heads adaptive, tau_1 2, tau_2 2, safeguard protect, a tail of a sixteenth of what a head may hold
+                    and heads adaptive, tau_1 2, tau_2 2, safeguard protect, a tail of a sixteenth of what a head may hold, and
+                    compensation 1
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
                     CAKE); the names are defaults of what can be combined: score (mean, variance, each), pool (none, avg,
                     max), width, layers (uniform, pyramid, preference, adaptive), heads (uniform, adaptive); window 32, safeguard
-                    floor (or protect), alpha .2, beta 20, tau_1 1, tau_2 1, gamma 200, first_layers 0 (exempt), tail 0
+                    floor (or protect), alpha .2, beta 20, tau_1 1, tau_2 1, gamma 200, first_layers 0 (exempt), tail 0,
+                    compensation 0 (1, or a part: what a head lets go stays as one token of that weight)
      "freekv"       pages that come and go with the query, one step behind, by digests of all pages that stay on the device and
                     count (FreeKV): page auto (4 to 64 tokens), digest range (or deviation), sinks 512, window 512 (each
                     at most a quarter), first_layers 1 (exempt; 0 where the budget is small), refresh 1, tau .8 (a step whose

@@ -108,9 +108,9 @@ struct HeadView {
   int32_t n_keys = 0;                // slots attended to, the appended one included
   uint64_t append_at = 0;            // device address of the slot that the step's token is written to
   LeftWeights left = {};             // where given: attend() leaves them there (BackendInfo::leaves_weights)
-  // One more token beside the slots, which weighs as much as n_mean alike: K and V (2, head_dim). 0: there is none.
+  // One more token beside the slots, which weighs as much as mean_weight alike (not always whole): K and V (2, head_dim). 0: there is none.
   Ptr<const float> mean = {};
-  int32_t n_mean = 0;
+  float mean_weight = 0.0f;
 };
 
 // One token to compute.
@@ -225,13 +225,14 @@ struct DigestShape {
   DigestKind kind = DigestKind::range;
 };
 
-// Tokens of a KV head that become one with those that have already, as their mean.
+// Tokens of a KV head that become one: with those that have already, as the mean of all; or each by its share.
 struct MeanJob {
   const uint64_t* tiles = nullptr;   // as a KeysJob's
   uint64_t offset = 0;
   int32_t first = 0, end = 0;        // tokens of these tiles
   int32_t n_before = 0;              // that it is the mean of; 0: it is made anew
   Ptr<float> mean;                   // (2, head_dim) K and V
+  const float* shares = nullptr;     // (end - first) host memory, of a mean that is made anew: what is 0 is not read. Null: all alike
 };
 
 // Keys as products of a row of each token's own and a basis that they share: the key of position p is row p times the basis. Those of

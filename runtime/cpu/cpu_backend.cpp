@@ -572,7 +572,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     const int64_t last_key = view ? view->n_keys : step_.rows[static_cast<size_t>(row)].position + int64_t{1};
     const int64_t first_key = shape.window > 0 && !view ? std::max<int64_t>(0, last_key - shape.window) : 0;
     const int64_t first = first_key / kSplitTokens;
-    const bool has_mean = view && view->n_mean > 0;
+    const bool has_mean = view && view->mean_weight > 0.0f;
     return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first + has_mean, has_mean};
   };
   const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
@@ -596,10 +596,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       KvHead kv;
       int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
       LeftWeights left;
-      int32_t n_alike;  // tokens that a mean stands for; 0: these are tokens themselves
+      float n_alike;    // tokens that a mean weighs as much as; 0: these are tokens themselves
     };
     const auto item_of = [&](int64_t item) {
-      Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}, 0};
+      Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}, 0.0f};
       Splits splits = splits_of(wave + i.row, 0);
       while (i.split >= splits.count) {
         i.split -= splits.count;
@@ -610,7 +610,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const HeadView* view = head_view(layer, head);
       if (splits.has_mean && i.split + 1 == splits.count) {
         i.kv = {KvType::f32, dim, &view->mean.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
-        i.last_key = 1, i.n_alike = view->n_mean;
+        i.last_key = 1, i.n_alike = view->mean_weight;
         return i;
       }
       const int64_t start = (splits.first + i.split) * kSplitTokens;
@@ -639,10 +639,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
                             weight_rows(i.left, group),
                             thread_scratch(thread)};
       kernels_.attend_decode(task);
-      for (int32_t g = 0; i.n_alike > 1 && g < group; ++g) {
+      for (int32_t g = 0; i.n_alike > 0.0f && g < group; ++g) {
         float* sums = task.partials + g * task.partial_stride;
-        sums[1] *= static_cast<float>(i.n_alike);
-        for (int32_t j = 16; j < 16 + dim; ++j) sums[j] *= static_cast<float>(i.n_alike);
+        sums[1] *= i.n_alike;
+        for (int32_t j = 16; j < 16 + dim; ++j) sums[j] *= i.n_alike;
       }
     });
     for_ranges(rows * shape.n_heads, most * dim, [&](int64_t first, int64_t last) {

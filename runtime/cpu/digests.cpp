@@ -105,12 +105,15 @@ void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv, const Kernels& k
     auto *values = reinterpret_cast<float*>(sums + n), *mean = reinterpret_cast<float*>(job.mean.address);
     for (int32_t i = 0; i < n; ++i) sums[i] = job.n_before > 0 ? job.n_before * static_cast<double>(mean[i]) : 0.0;
     for (int32_t t = job.first; t < job.end; ++t) {
+      const double share = job.shares ? static_cast<double>(job.shares[t - job.first]) : 1.0;
+      if (share == 0.0) continue;
       const auto* token = reinterpret_cast<const std::byte*>(job.tiles[t / kPageTokens] + job.offset) +
                           static_cast<uint64_t>(t % kPageTokens) * kv.token_bytes();
       kernels.load_kv(kv.type, token, n, values);
-      for (int32_t i = 0; i < n; ++i) sums[i] += static_cast<double>(values[i]);
+      for (int32_t i = 0; i < n; ++i) sums[i] += share * static_cast<double>(values[i]);
     }
-    for (int32_t i = 0; i < n; ++i) mean[i] = static_cast<float>(sums[i] / (job.n_before + job.end - job.first));
+    const int32_t parts = job.shares ? 1 : job.n_before + job.end - job.first;
+    for (int32_t i = 0; i < n; ++i) mean[i] = static_cast<float>(sums[i] / parts);
   });
 }
 

@@ -547,6 +547,8 @@ void Resident::rebuild(uint32_t head, uint32_t n_slots) {
 void Resident::let_go(uint32_t head, uint32_t n_tokens) {
   Backend& backend = model_->runtime().backend();
   means_->want(head);
+  if (const policy::MeanShares shares = policy_->mean_shares(head); !shares.of_tokens.empty())
+    return means_->share(*pages_, head, shares.of_tokens, shares.weight);
   uint32_t next = 0;
   for (const uint32_t p : selected_) means_->add(&backend, *pages_, head, next, p), next = p + 1;
   means_->add(&backend, *pages_, head, next, n_tokens);
@@ -614,7 +616,7 @@ void Resident::add_replaced() {
       means_->add(&backend, *pages_, head, position, position + 1);
     }
     views_[head].mean = means_->mean(head);
-    views_[head].n_mean = static_cast<int32_t>(means_->n_tokens(head));
+    views_[head].mean_weight = means_->weight(head);
   }
   means_->finish(&backend, *pages_);
 }

@@ -57,6 +57,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   uint64_t bytes() const;   // of KV, and of what finds it and rebuilds it
   uint64_t used_bytes() const;
   policy::Report report() const { return policy_->report(); }
+  const policy::Policy& policy() const { return *policy_; }
   kv::Refills::Stats refill_stats() const;
   // What steps have read of the device's memory, in bytes: KV attended to, what tokens were looked for in, and rows that keys were rebuilt
   // from. Settling is not among it.

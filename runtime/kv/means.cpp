@@ -19,7 +19,7 @@ Result<std::unique_ptr<Means>> Means::make(Arena* arena, const KvFormat& format,
 }
 
 uint64_t Means::used_bytes() const {
-  const auto n = std::count_if(heads_.begin(), heads_.end(), [](const Head& head) { return head.n > 0; });
+  const auto n = std::count_if(heads_.begin(), heads_.end(), [](const Head& head) { return head.n > 0 || head.weight > 0.0f; });
   return bytes_of(static_cast<uint32_t>(n), head_dim_);
 }
 
@@ -35,9 +35,16 @@ void Means::add(Backend* backend, const PageTable& reservoir, uint32_t index, ui
   if (end <= first) return;
   if (head.waits) finish(backend, reservoir);   // one stretch of a head at a time
   jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), static_cast<int32_t>(first), static_cast<int32_t>(end),
-                   static_cast<int32_t>(head.n), at(head)});
+                   static_cast<int32_t>(head.n), at(head), nullptr});
   head.n += end - first;
   head.waits = true;
+}
+
+void Means::share(const PageTable& reservoir, uint32_t index, Span<const float> shares, float weight) {
+  Head& head = heads_[index];
+  if (!(weight > 0.0f)) return;
+  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), 0, static_cast<int32_t>(shares.size()), 0, at(head), shares.data()});
+  head.weight = weight;
 }
 
 void Means::finish(Backend* backend, const PageTable& reservoir) {

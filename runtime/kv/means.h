@@ -1,6 +1,7 @@
-// What heads have let go, each head's as one token: the mean of their K and the mean of their V, in floats, and how many they are
-// (RazorAttention's compensation token).  Attention takes it in beside the head's slots, weighing as much as they would alike
-// (HeadView::mean); where they are alike nothing is lost.
+// What heads have let go, each head's as one token: the mean of their K and the mean of their V, in floats, and how much it weighs.
+// Attention takes it in beside the head's slots (HeadView::mean).  Two ways to make one: of tokens alike, which weigh as many as they are
+// (RazorAttention's compensation token; where they are alike nothing is lost) and which others may join; or of tokens by their shares,
+// with a weight that whoever deals them out gives.
 //
 // Means are made of the reservoir's K and V, token by token in the order of positions. The memory is one region of the arena, taken when
 // the session opens; nothing here allocates after make().
@@ -28,9 +29,9 @@ class Means {
 
   uint64_t bytes() const { return region_.bytes(); }
   uint64_t used_bytes() const;
-  // Of a head, so many tokens; null and 0: it has let nothing go.
-  Ptr<const float> mean(uint32_t head) const { return heads_[head].n > 0 ? at(heads_[head]) : Ptr<float>{}; }
-  uint32_t n_tokens(uint32_t head) const { return heads_[head].n; }
+  // Of a head, as much as so many tokens; null and 0: it has let nothing go.
+  Ptr<const float> mean(uint32_t head) const { return weight(head) > 0.0f ? at(heads_[head]) : Ptr<float>{}; }
+  float weight(uint32_t head) const { return heads_[head].n > 0 ? static_cast<float>(heads_[head].n) : heads_[head].weight; }
 
   // No head has one, and none is wanted.
   void clear();
@@ -39,6 +40,8 @@ class Means {
   bool wanted(uint32_t head) const { return heads_[head].index != kNone; }
   // Tokens [first, end), behind those that it has: they are in it when finish() has been called.
   void add(Backend* backend, const PageTable& reservoir, uint32_t head, uint32_t first, uint32_t end);
+  // In place of add(): of tokens 0 .., each by its share, which stay where they are until finish(); 0 for those that are not in it.
+  void share(const PageTable& reservoir, uint32_t head, Span<const float> shares, float weight);
   void finish(Backend* backend, const PageTable& reservoir);
 
   // Takes over what `other`, of the same shape, holds.
@@ -48,7 +51,8 @@ class Means {
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Head {
     uint32_t index = kNone;   // of its mean
-    uint32_t n = 0;           // tokens that it is the mean of, those to come included
+    uint32_t n = 0;           // tokens alike that it is the mean of, those to come included
+    float weight = 0.0f;      // of one by shares
     bool waits = false;       // some are to come
   };
   Means(const KvFormat& format, uint32_t n_means, ArenaRegion region);

@@ -185,6 +185,12 @@ struct Needs {
   uint32_t query_rows = 0;      // queries of so many last positions are kept
 };
 
+// A mean by shares: what share of it each of the tokens is, and as how many tokens alike it weighs.
+struct MeanShares {
+  Span<const float> of_tokens;  // (n_tokens) when it settled; 0: not in it. Valid until it settles again
+  float weight = 0.0f;          // 0: there is none
+};
+
 // What has happened, for statistics.
 struct Report {
   RoleCounts roles;             // zeros where a policy has none
@@ -220,6 +226,11 @@ class Policy {
   virtual bool has_mean(uint32_t head) const {
     (void)head;
     return false;
+  }
+  // Of a head that has a mean, once it has settled: of which tokens, and how much it weighs. None: of all alike, as above.
+  virtual MeanShares mean_shares(uint32_t head) const {
+    (void)head;
+    return {};
   }
   // Queries of the last positions that settle() asks for, if there are so many.
   virtual uint32_t queries_wanted() const { return 0; }

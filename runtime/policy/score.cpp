@@ -95,6 +95,22 @@ void softmax(Span<const float> logits, Span<float> out) {
   for (float& weight : out) weight *= scale;
 }
 
+double to_shares(Span<float> weights) {
+  double sum = 0;
+  for (const float w : weights) sum += static_cast<double>(w);
+  if (!(sum > 0) || !std::isfinite(sum)) {
+    std::fill(weights.begin(), weights.end(), 0.0f);
+    return 0;
+  }
+  double entropy = 0;
+  for (float& w : weights) {
+    const double share = static_cast<double>(w) / sum;
+    if (share > 0) entropy -= share * std::log(share);
+    w = static_cast<float>(share);
+  }
+  return std::exp(entropy);
+}
+
 Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce reduce, Span<float> out) {
   const size_t n = out.size();
   if (n_query_heads == 0 || rows.size() / n_query_heads != n || rows.size() % n_query_heads != 0) {

@@ -38,6 +38,10 @@ struct ScoreRule {
 // already; -inf masks a key. No key left: all zero. Several +inf share the weight.
 void softmax(Span<const float> logits, Span<float> out);
 
+// Weights, none of them negative, become shares of their sum, which is 1. As how many alike they are spread out, e^entropy: between 1 and
+// their number. Weights that come to nothing, or to no number, become 0; 0.
+double to_shares(Span<float> weights);
+
 // out[j] = mean or max over h of rows[h][j]; rows: (n_query_heads, n_keys), out: (n_keys), distinct memory or the first row.
 Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce reduce, Span<float> out);
 

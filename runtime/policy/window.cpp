@@ -1,5 +1,5 @@
 // Methods that choose once, by a window of queries, and evict the rest: SnapKV (arXiv:2404.14469), PyramidKV (arXiv:2406.02069),
-// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and auto, which is composed of them.  They differ in three places, which are options
+// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and auto, which is composed of them.  They differ in four places, which are options
 // of all of them; a method's name stands for its own choices (kMethods), and any of them can be had with any other:
 //   score     the last `window` queries' softmax over all that each sees; the mean over them, and the group (mean), or CAKE's mean +
 //             gamma variance (variance), smoothed over neighbouring keys (pool, width); or each query's own softmax, as in Ada-KV's
@@ -9,6 +9,7 @@
 //             them, with a safeguard (adaptive)
 //   keep      each head its best tokens before the window, the window, and every generated token
 //   refresh   never; a full tail, and every later prompt, chooses anew from all that the reservoir holds
+//   rest      what a head lets go is lost (compensation=0), or stays as one token
 //
 // Where the papers and their codes disagree or are silent:
 //   - One choice for each KV head, by its group's mean (SnapKV's code chooses for each query head, on repeated KV).
@@ -22,9 +23,9 @@
 //     so alpha n <= window protects nothing else.
 //   - `cap`, what a head keeps on average, counts the window; a window takes no more than half of it, and no more than the prompt.
 //   - first_layers exempts so many from it all, as FreeKV's comparisons do for every method with 1; their KV counts.
-//   - Generated tokens count: the tail that they go to is inside the budget.
+//   - Generated tokens count: the tail that they go to is inside the budget. So does a head's token for the rest.
 //
-// auto is CAKE's scores with Ada-KV's selection over heads, and three things of ours. Layers compete like heads (layers=adaptive): the best
+// auto is CAKE's scores with Ada-KV's selection over heads, and four things of ours. Layers compete like heads (layers=adaptive): the best
 // scores of all, each times the root of its layer's preference, say how many tokens are the layer's. CAKE deals to layers in proportion to
 // preference: from a third of the KV on a layer that wants much has all of its tokens, which are hardly looked at where they end, while the others
 // lack what they look at. The question whether a list goes on is answered by many keys, each looked at a little, in all layers: it was
@@ -32,6 +33,14 @@
 // reads next, token by token; with 5 or 7 the middle of a passage is kept and its end is lost. And a short tail (a sixteenth of what a head
 // may hold): at 10% one of n / 32 takes a third of a text of 1,024 tokens, and when it is full everything is chosen anew by the answer's
 // own last queries, so that what it has come to need comes back.
+//
+// And compensation. RazorAttention's token is the plain mean of what a head has let go, and weighs as many tokens as that is: right where
+// they are alike. Here tokens have shares of it, p, the last query's softmax weights of those that are let go (the mean of the group's), and
+// it weighs e^H(p), as many alike as p is spread out over. For a query q with products s with the tokens, log sum e^s >= p.s + H(p) (Gibbs),
+// and p.s is q's product with the token: it never weighs more than the tokens would, and as much for the query that made p, whose output
+// it completes. (Of one query head; a group's mean p is near that.) A later query that looks for one of these tokens gets all of them
+// instead, and the more a head holds the seldomer it looks: times the share of tokens that heads keep it was best or near it at every
+// budget, among constants from .1 to 1, each head's own share, and its share of the weight.
 #include <algorithm>
 #include <numeric>
 
@@ -60,6 +69,7 @@ struct Settings {
   double tau_1 = 1, tau_2 = 1, gamma = 200;     // CAKE; layers that compete
   uint32_t first_layers = 0;                    // that keep everything
   uint32_t tail = 0, tail_part = 0;             // Tail
+  double compensation = 0;                      // of what a head lets go
 };
 
 struct Method {
@@ -72,13 +82,14 @@ constexpr Method kMethods[] = {
     {"adakv", {Score::mean, Pooling::max, 7, Layers::uniform, HeadsOf::adaptive}},
     {"adapyramid", {Score::mean, Pooling::max, 7, Layers::pyramid, HeadsOf::adaptive}},
     {"cake", {Score::variance, Pooling::avg, 5, Layers::preference, HeadsOf::uniform}},
-    {"auto", {Score::variance, Pooling::max, 15, Layers::adaptive, HeadsOf::adaptive, 32, Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16}},
+    {"auto", {Score::variance, Pooling::max, 15, Layers::adaptive, HeadsOf::adaptive, 32, Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1}},
 };
 
 class WindowPolicy final : public TailedPolicy {
  public:
   WindowPolicy(const char* name, const Shape& shape, const Budget& budget, const Settings& settings)
-      : TailedPolicy(shape, budget, {settings.tail, settings.tail_part}, {}, nullptr),
+      : TailedPolicy(shape, budget, {settings.tail, settings.tail_part}, {}, nullptr,
+                     settings.compensation > 0 ? Ratio{shape.mean_bytes, shape.slot_bytes} : Ratio{}),
         name_(name),
         settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
@@ -91,6 +102,14 @@ class WindowPolicy final : public TailedPolicy {
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return n_full_; }
   uint32_t queries_wanted() const override { return settings_.window; }
+  uint32_t n_means() const override {
+    return settings_.compensation > 0 ? static_cast<uint32_t>(layers_.size()) * n_kv_heads_ : 0;
+  }
+  bool has_mean(uint32_t head) const override { return heads_[head].rest_weight > 0; }
+  MeanShares mean_shares(uint32_t head) const override {
+    const Head& h = heads_[head];
+    return {Span<const float>(rest_).subspan(h.rest, n_tokens_), h.rest_weight};
+  }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
@@ -100,7 +119,7 @@ class WindowPolicy final : public TailedPolicy {
     if (n_compressed > 0 && division.selected == 0)
       return error(Code::internal, "%llu compressed heads have no room at %u tokens",
                    static_cast<unsigned long long>(n_compressed), n_tokens);
-    for (Head& h : heads_) h = {0, n_tokens};
+    for (Head& h : heads_) h = {0, n_tokens, 0, 0.0f};
     selected_.clear();
     if (division.selected < n_compressed * n_tokens) ORRERY_TRY(choose(heads, n_tokens, division.selected));
     for (uint32_t head = 0; head < heads_.size(); ++head)
@@ -117,7 +136,7 @@ class WindowPolicy final : public TailedPolicy {
     out->insert(out->end(), first, first + h.n_selected);
   }
 
-  // Scores and what is selected; and what scoring, counting or choosing takes beside them.
+  // Scores, or shares, and what is selected; and what scoring, counting or choosing takes beside them.
   uint64_t host_bytes(const HostShape& host) const override {
     const uint64_t n = n_context_, n_layers = layers_.size(), n_heads = n_layers * n_kv_heads_, of_layer = n_kv_heads_ * n;
     const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.most_of_head()) + bytes_of<float>(n_heads * n);
@@ -139,6 +158,8 @@ class WindowPolicy final : public TailedPolicy {
   struct Head {
     size_t first = 0;          // of its tokens in selected_
     uint32_t n_selected = 0;   // the whole prompt: none are in there
+    size_t rest = 0;           // of its shares in rest_
+    float rest_weight = 0.0f;  // of what it lets go, in tokens; 0: it keeps everything, or there is no compensation
   };
   // Of all compressed heads: (layers_, n_kv_heads, n_old) scores of the keys before the window.
   struct Scores {
@@ -160,7 +181,7 @@ class WindowPolicy final : public TailedPolicy {
     const uint64_t n_compressed = layers_.size() * n_kv_heads_;
     const auto half = static_cast<uint32_t>(std::max<uint64_t>(total / n_compressed / 2, 1));
     const uint32_t w = std::min({settings_.window, heads->n_queries(), half});
-    ORRERY_ASSIGN(const Scores scores, score(heads, n_tokens, w));
+    ORRERY_ASSIGN(Scores scores, score(heads, n_tokens, w));
     const uint64_t total_old = total - n_compressed * w;
     ORRERY_ASSIGN(const std::vector<uint64_t> of_layers, over_layers(heads, scores, total_old, n_tokens));
     std::vector<std::vector<uint64_t>> counts(layers_.size());
@@ -172,25 +193,55 @@ class WindowPolicy final : public TailedPolicy {
     size_t first = 0;
     for (size_t i = 0; i < layers_.size(); ++i)
       for (uint32_t h = 0; h < n_kv_heads_; ++h) {
-        Head& head = heads_[size_t{layers_[i]} * n_kv_heads_ + h] = {first, static_cast<uint32_t>(counts[i][h]) + w};
+        Head& head = heads_[head_of(i * n_kv_heads_ + h)] = {first, static_cast<uint32_t>(counts[i][h]) + w, 0, 0.0f};
         first += head.n_selected;
       }
     renew(&selected_, first);
-    return heads->try_each(layers_.size() * n_kv_heads_, [&](size_t i) {
-      const Head& head = heads_[size_t{layers_[i / n_kv_heads_]} * n_kv_heads_ + i % n_kv_heads_];
+    const auto select_best = [&](size_t i) {
+      const Head& head = heads_[head_of(i)];
       const Span<const float> own = Span<const float>(scores.values).subspan(i * scores.n_old, scores.n_old);
       Tokens best;
       top_k_ascending(own, head.n_selected - w, &best);
       const auto end = std::copy(best.begin(), best.end(), selected_.begin() + static_cast<ptrdiff_t>(head.first));
       std::iota(end, end + w, scores.n_old);
       return ok_status();
-    });
+    };
+    ORRERY_TRY(heads->try_each(n_compressed, select_best));
+    if (settings_.compensation == 0) return ok_status();
+    rest_ = std::move(scores.values);
+    return weigh_rest(heads, n_tokens);
   }
 
+  // What each head lets go, by the last position's weights of it; and what it weighs.
+  Status weigh_rest(Heads* heads, uint32_t n_tokens) {
+    rest_.resize(layers_.size() * n_kv_heads_ * n_tokens);
+    std::vector<WeightsQuery> queries(n_kv_heads_);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      for (uint32_t h = 0; h < n_kv_heads_; ++h)
+        queries[h] = {layers_[i] * n_kv_heads_ + h, n_tokens - 1, 1, n_tokens, true, &rest_[(i * n_kv_heads_ + h) * n_tokens]};
+      ORRERY_TRY(heads->key_weights(queries));
+    }
+    const double kept = static_cast<double>(selected_.size()) / static_cast<double>(rest_.size());
+    heads->each(layers_.size() * n_kv_heads_, [&](size_t i) {
+      Head& head = heads_[head_of(i)];
+      if (head.n_selected == n_tokens) return;
+      head.rest = i * n_tokens;
+      const Span<float> rest = Span<float>(rest_).subspan(head.rest, n_tokens);
+      for (uint32_t j = 0; j < head.n_selected; ++j) rest[selected_[head.first + j]] = 0.0f;
+      head.rest_weight = static_cast<float>(settings_.compensation * kept * to_shares(rest));
+    });
+    return ok_status();
+  }
+
+  // The i-th of the compressed heads.
+  size_t head_of(size_t i) const { return size_t{layers_[i / n_kv_heads_]} * n_kv_heads_ + i % n_kv_heads_; }
+
   // By the last w queries.
-  Result<Scores> score(Heads* heads, uint32_t n_tokens, uint32_t w) const {
+  Result<Scores> score(Heads* heads, uint32_t n_tokens, uint32_t w) {
     Scores scores;
     const uint32_t n_old = scores.n_old = n_tokens - w;
+    renew(&rest_, layers_.size() * n_kv_heads_ * n_tokens);   // where scores are, shares will be
+    scores.values = std::move(rest_);
     scores.values.resize(layers_.size() * n_kv_heads_ * n_old);
     if (by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, &scores));
     if (settings_.score == Score::each) ORRERY_TRY(score_each(heads, w, &scores));
@@ -314,6 +365,7 @@ class WindowPolicy final : public TailedPolicy {
   uint32_t n_full_ = 0;
   std::vector<Head> heads_;
   std::vector<uint32_t> selected_;   // since settling: every compressed head's tokens, ascending
+  std::vector<float> rest_;          // likewise, where it is compensated: the shares of those that it lets go, (compressed heads, n_tokens)
 };
 
 template <class T, class Choice>
@@ -351,7 +403,9 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape& shape
   ORRERY_TRY(reader.number("gamma", 0, 1e6, &s.gamma));
   ORRERY_TRY(reader.count("first_layers", 0, 4096, &s.first_layers));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
+  ORRERY_TRY(reader.fraction("compensation", &s.compensation));
   ORRERY_TRY(reader.finish());
+  if (budget.share >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is let go
   if (s.width % 2 == 0)
     return error(Code::invalid_argument, "policy option %s.width is %u, expected an odd number", name, s.width);
   auto policy = std::make_unique<WindowPolicy>(method->name, shape, budget, s);

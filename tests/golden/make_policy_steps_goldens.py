@@ -3,7 +3,8 @@
 `prompt`, `fed`: token ids; what is fed is what full attention answers, and goes on. `runs`: a policy's options by their names in the
 library; `slots` that each head has, which is the plan's business (policy_steps_slots.json, from the library: where there are other runs, `--ask`
 writes them alone, and the test says what it finds); `steps`: for each head what it attends to in that step, three tokens a character of base64's alphabet,
-two bits each from the lowest: 0 out, 1 in, 2 maybe; nothing where it is everything. "maybe" are tokens about which runs with a
+two bits each from the lowest: 0 out, 1 in, 2 maybe; nothing where it is everything; `means`: what each has let go as one token, its weight
+and the norms of its K and V, where there is such a token. "maybe" are tokens about which runs with a
 little noise on every score disagree: what rounding could decide. It is added to logits: .01 where digests are halves, .003 where
 low-rank keys are, else .0001.
 
@@ -59,7 +60,7 @@ def run(policy, share, noise, make, given, **options):
 
 
 AUTO = {"score": "variance", "pool": "max", "width": 15, "layers": "adaptive", "heads": "adaptive", "safeguard": "protect", "tau_1": 2,
-        "tau_2": 2, "tail": 32}
+        "tau_2": 2, "tail": 32, "compensation": 1, "mean_slots": 1}
 RUNS = [
     run("quest", "0.4", PAGES, Pages, {"page": 8, "sinks": 0, "window": 32, "first_layers": 0}, page="8", first_layers="0"),
     run("quest", "0.5", PAGES, Pages, {"page": 16, "sinks": 16, "window": 48, "first_layers": 1, "tau": .9}, page="16", sinks="16", window="48",
@@ -95,6 +96,18 @@ def encoded(certain, possible):
     return "".join(DIGITS[a + 4 * b + 16 * c] for a, b, c in states)
 
 
+def means_of(model, policy):
+    """Of each head what it has let go as one token: its weight, its norms of K and of V; nothing where no head has any."""
+    rows = []
+    for il in range(model.n_layers):
+        found = policy.means(model, il, model.n)
+        if found is None:
+            return []
+        k, v, weights = found
+        rows += [[float(f"{x:.6g}") for x in (w, np.linalg.norm(a), np.linalg.norm(b))] if w > 0 else [0, 0, 0] for a, b, w in zip(k, v, weights)]
+    return rows
+
+
 def main():
     keys, tensors = read_model(MODEL)
     model, tok = Walk(keys, tensors, CONTEXT), tokenizer_of(keys)
@@ -114,7 +127,7 @@ def main():
         golden["runs"].append(done)
         if asking:
             continue
-        certain, possible = {}, {}
+        certain, possible, means = {}, {}, {}
         for seed in range(VARIANTS):
             model.restore(state)
             given = dict(r["given"])
@@ -127,9 +140,11 @@ def main():
                 if step in SHOWN:
                     certain[step] = certain.get(step, True) & rows
                     possible[step] = possible.get(step, False) | rows
+                    if seed == 0:
+                        means[step] = means_of(model, policy)
         maybe = sum((possible[s] & ~certain[s]).sum() for s in SHOWN) / sum(certain[s].size for s in SHOWN)
         assert maybe < MOST_MAYBE, (r["policy"], maybe)
-        done["steps"] = [{"step": s, "heads": [encoded(c, p) for c, p in zip(certain[s], possible[s])]} for s in SHOWN]
+        done["steps"] = [{"step": s, "heads": [encoded(c, p) for c, p in zip(certain[s], possible[s])], "means": means[s]} for s in SHOWN]
         print(r["policy"], r["options"], f"in {sum(certain[s].sum() for s in SHOWN) / sum(certain[s].size for s in SHOWN):.3f}, maybe {maybe:.4f}", flush=True)
     path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
     print(len(prompt), "tokens,", path.name, path.stat().st_size, "bytes")

@@ -39,22 +39,24 @@ def tail_of(n_tokens):
 LEAST_SLOTS = 64   # of a head, so that a short prompt leaves room for an answer
 
 
-def divide(n_heads, n_full, n_tokens, share, tail, most_slots=None, context=None):
+def divide(n_heads, n_full, n_tokens, share, tail, most_slots=None, context=None, beside=0):
     """(tail, slots for prompt tokens of all compressed heads): a share of n_tokens and a tail in every head.
 
     The plan, most_slots over all heads, has more than a small share of a short text: full heads and as much prompt as tail find
-    room in it where they can. Where they cannot, the tail shrinks by halves until it takes no more than the prompt's part.
+    room in it where they can. Where they cannot, the tail shrinks by halves until it takes no more than the prompt's part. Each
+    compressed head has so many slots' worth `beside` its slots.
     """
     n_compressed = n_heads - n_full
+    more = n_compressed * beside
     if context is not None:
         tail = min(tail, context - n_tokens)   # a session's end
     while True:
         length = n_tokens + tail
-        slots = int(max(share * length, min(length, LEAST_SLOTS)) * n_heads)
-        slots = max(slots, n_full * length + n_compressed * min(length, 2 * tail))
+        slots = int(max(share * length * n_heads, min(length, LEAST_SLOTS) * n_heads + more))
+        slots = max(slots, n_full * length + n_compressed * min(length, 2 * tail) + more)
         if most_slots is not None:
             slots = min(slots, most_slots)
-        selected = min(slots - n_full * length - n_compressed * tail, n_compressed * n_tokens)
+        selected = min(slots - n_full * length - n_compressed * tail - more, n_compressed * n_tokens)
         if tail <= 1 or selected >= min(tail, n_tokens) * n_compressed:
             break
         tail = (tail + 1) // 2
@@ -429,11 +431,17 @@ def by_preference(preference, total, highest):
 
 
 class Window:
-    """The last `window` queries choose once. score mean or variance; layers uniform, pyramid, preference, adaptive; heads uniform, adaptive."""
+    """The last `window` queries choose once. score mean or variance; layers uniform, pyramid, preference, adaptive; heads uniform, adaptive.
+
+    compensation: what a head lets go is one token, mean_slots' worth: rest[layer, head] has its tokens' shares, by the last query's weights
+    of them, the mean of its group, and as many tokens alike as it weighs: e^entropy, times compensation and the share of tokens kept.
+    """
 
     def __init__(self, shape, budget, score="mean", pool="avg", width=5, layers="uniform", heads="uniform", window=32, safeguard="floor",
-                 alpha="0.2", beta=20, tau_1=1, tau_2=1, gamma=200, first_layers=0, tail=None, most_slots=None, context=None, watch=False):
+                 alpha="0.2", beta=20, tau_1=1, tau_2=1, gamma=200, first_layers=0, tail=None, most_slots=None, context=None, watch=False,
+                 compensation=0, mean_slots=0):
         self.n_layers, self.n_heads = shape
+        self.compensation, self.mean_slots = float(compensation), mean_slots if compensation else 0
         self.budget, self.score, self.pool, self.width, self.layers, self.heads = F(budget), score, pool, int(width), layers, heads
         self.window, self.safeguard, self.alpha, self.beta = int(window), safeguard, F(alpha), int(beta)
         self.tau_1, self.tau_2, self.gamma = float(tau_1), float(tau_2), float(gamma)
@@ -451,11 +459,11 @@ class Window:
         return parts.sum(axis=0) / self.width if self.pool == "avg" else parts.max(axis=0)
 
     def settle(self, attention, n):
-        self.n, self.keep = n, {}
+        self.n, self.keep, self.rest = n, {}, {}
         compressed = range(self.first, self.n_layers)
         n_all, n_compressed = self.n_layers * self.n_heads, len(compressed) * self.n_heads
         tail = tail_of(n) if self.fixed_tail is None else int(self.fixed_tail)
-        self.tail, selected = divide(n_all, n_all - n_compressed, n, self.budget, tail, self.most_slots, self.context)
+        self.tail, selected = divide(n_all, n_all - n_compressed, n, self.budget, tail, self.most_slots, self.context, self.mean_slots)
         if selected == n_compressed * n:
             return
         w = min(self.window, n, max(selected // n_compressed // 2, 1))
@@ -493,6 +501,18 @@ class Window:
                 kept[:old] = self.choose.top(s[h], counts[h])
                 self.keep[layer, h] = kept
         self.of_layers = of_layers
+        if self.compensation:
+            factor = self.compensation * sum(kept.sum() for kept in self.keep.values()) / (n_compressed * n)
+            for layer in compressed:
+                logits = attention.logits(layer, [n - 1], n)[0].astype(np.float64)   # (heads, group, n)
+                x = np.exp(logits - logits.max(axis=-1, keepdims=True))
+                weights = (x / x.sum(axis=-1, keepdims=True)).mean(axis=1)
+                for h in range(self.n_heads):
+                    gone = np.where(self.keep[layer, h], 0.0, weights[h])
+                    if gone.sum() > 0:
+                        p = gone / gone.sum()
+                        entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
+                        self.rest[layer, h] = p, factor * np.exp(entropy)
 
     def over_heads(self, s, total, w):
         if self.heads == "uniform":

@@ -159,6 +159,17 @@ class Adapter(Policy):
     def after(self, model, at):
         self.inner.after_step(model, at)
 
+    def means(self, model, il, end):
+        rest = getattr(self.inner, "rest", {})
+        if not rest:
+            return None
+        shares, weights = np.zeros((model.heads, end)), np.zeros(model.heads)
+        for h in range(model.heads):
+            if (il, h) in rest:
+                p, weights[h] = rest[il, h]
+                shares[h, :len(p)] = p
+        return np.einsum("hk,hkd->hd", shares, model.k[il, :, :end]), np.einsum("hk,hkd->hd", shares, model.v[il, :, :end]), weights
+
 
 class Disturbed(Chooser):
     """policy_reference.py's, with noise on its scores."""

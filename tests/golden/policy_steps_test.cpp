@@ -6,7 +6,9 @@
 // decide is left open there ("maybe").
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
+#include <numeric>
 
 #include "runtime/gguf/dequantize.h"
 #include "tests/support/gguf_builder.h"
@@ -69,7 +71,8 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
     const auto session = unwrap(engine::Session::open(model, o));
     unwrap(session->prefill(prompt, nullptr, nullptr));
     engine::Resident& resident = *session->resident();
-    uint64_t n_maybe = 0, n_in = 0, n_all = 0;
+    const auto dim = static_cast<size_t>(model->hyper().head_dim);
+    uint64_t n_maybe = 0, n_in = 0, n_all = 0, n_means = 0;
     resident.set_step_fault([&](uint64_t step) {
       const uint32_t n = session->n_computed();
       std::vector<uint32_t> slots;
@@ -77,6 +80,18 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
       EXPECT_EQ(slots, run.at("slots").get<std::vector<uint32_t>>());
       for (const json& shown : run.at("steps")) {
         if (shown.at("step") != step) continue;
+        const json& means = shown.at("means");
+        for (size_t head = 0; head < means.size(); ++head) {
+          const HeadView& view = resident.views()[head];
+          const auto weight = means[head][0].get<double>();
+          EXPECT_NEAR(static_cast<double>(view.mean_weight), weight, 1e-3 * weight) << "step " << step << ", head " << head;
+          for (size_t part = 0; part < 2 && view.mean_weight > 0; ++part) {   // K, V
+            const auto* x = reinterpret_cast<const float*>(view.mean.address) + part * dim;
+            const double norm = std::sqrt(std::inner_product(x, x + dim, x, 0.0)), expected = means[head][part + 1].get<double>();
+            EXPECT_NEAR(norm, expected, 1e-3 * expected) << "step " << step << ", head " << head << (part == 0 ? ", K" : ", V");
+          }
+          n_means += weight > 0;
+        }
         for (uint32_t head = 0; head < resident.store().n_heads(); ++head) {
           const std::string state = shown.at("heads").at(head);
           const Span<const uint32_t> held = resident.store().positions(head);
@@ -104,6 +119,7 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
     for (const int32_t token : fed) feed(session.get(), token);
     EXPECT_GT(n_in, n_all / 20);
     EXPECT_LT(n_maybe * 20, n_all);
+    EXPECT_EQ(n_means > 0, o.policy == "auto" || o.policy == "razorattention");
   }
 }
 

@@ -189,7 +189,7 @@ TEST(GpuAttendDecode, ResidentHeads) {
         for (size_t h = 0; h < tiles.size(); ++h) {
           for (int32_t t = 0; t * kPageTokens < capacities[h]; ++t) tiles[h].push_back(first + static_cast<uint64_t>(t) * one.head_bytes());
           heads.push_back({tiles[h].data(), std::max(1, capacities[h] - missing), first, {}, means.cptr() + h * mean_values,
-                           missing * static_cast<int32_t>(h % 3) * 40});
+                           static_cast<float>(missing) * static_cast<float>(h % 3) * (h == 1 ? .37f : 40)});
           first += static_cast<uint64_t>(capacities[h]) * one.token_bytes();
         }
         Step step;

@@ -158,7 +158,8 @@ TEST(GpuKv, KeepsTheLastQueries) {
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
 }
 
-// Means take tokens in: many of several tiles, one alone behind others. As the CPU backend sums them, to the bit: in order, in double.
+// Means take tokens in: many of several tiles, one alone behind others, some by shares. As the CPU backend sums them, to the bit: in
+// order, in double.
 TEST(GpuKv, MeansTakeTokensIn) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {32, 80, 128, 256}) {
@@ -173,10 +174,16 @@ TEST(GpuKv, MeansTakeTokensIn) {
         constexpr uint64_t kMeans = 12;   // more than a batch
         Buffer<float> means(m, normal_values(kMeans * mean_values, 3));
         std::vector<MeanJob> jobs;
+        std::vector<std::vector<float>> shares;   // every fourth's
         for (uint64_t i = 0; i < kMeans; ++i) {
           const auto first = static_cast<int32_t>(i * 13);
           const uint64_t offset = kv.head_offset(static_cast<int32_t>(i % kLayers), static_cast<int32_t>(i % kHeads));
-          jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50, means.ptr() + i * mean_values});
+          if (i % 4 == 0) {
+            shares.emplace_back(i % 3 == 0 ? 1 : static_cast<size_t>(195 - first), 0.0f);
+            Random random(i);
+            for (float& share : shares.back()) share = random.below(3) == 0 ? 0.0f : std::fabs(random.normal()) / 64;
+          }
+          jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50, means.ptr() + i * mean_values, i % 4 == 0 ? shares.back().data() : nullptr});
         }
         (*m)->add_to_means(jobs, kv);
         return means.get();

@@ -1,5 +1,5 @@
-// Means of what heads have let go, on every path: what is taken into them, in double precision, and that attention takes one in as so
-// many tokens alike.
+// Means of what heads have let go, on every path: what is taken into them, in double precision, and that attention takes one in by its
+// weight, as so many tokens alike, or a part of one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST_P(CpuMeans, TakeInTokens) {
         std::vector<MeanJob> jobs;
         for (size_t h = 0; h < 3; ++h) {
           const auto& [first, second] = stretches[h];
-          jobs.push_back({heads[h]->tiles(), 0, stretches[h][go][0], stretches[h][go][1], go == 0 ? 0 : first[1] - first[0], means[h]->ptr()});
+          jobs.push_back({heads[h]->tiles(), 0, stretches[h][go][0], stretches[h][go][1], go == 0 ? 0 : first[1] - first[0], means[h]->ptr(), nullptr});
           (void)second;
         }
         rig->add_to_means(jobs, heads[0]->format());
@@ -61,6 +61,37 @@ TEST_P(CpuMeans, TakeInTokens) {
     }
 }
 
+// Each token by its share; what has none is not read. What stood there does not matter.
+TEST_P(CpuMeans, TakeInTokensByShares) {
+  for (const KvType type : kKvTypes)
+    for (const int32_t dim : kDims) {
+      if (!stores(type, dim)) continue;
+      Rig rig(GetParam(), 2, limits(1, 1, dim, 256));
+      const size_t n_values = 2 * static_cast<size_t>(dim);
+      const HeadTokens tokens(type, dim, 200, 12);
+      std::vector<uint64_t> tiles(tokens.tiles(), tokens.tiles() + 4);
+      tiles[1] = 0;   // nothing of the second tile
+      Guarded<float> mean(n_values), shares(190);
+      for (int go = 0; go < 2; ++go) {
+        fill_normal(shares, 5 + static_cast<uint64_t>(go), 1.0f);
+        const int32_t first = 5;
+        std::vector<double> sums(n_values);
+        for (int32_t t = 0; t < 190; ++t) {
+          float& share = shares[static_cast<size_t>(t)];
+          share = (first + t) / kPageTokens == 1 || t % 7 == 3 ? 0.0f : std::fabs(share) / 100;
+          if (share == 0.0f) continue;
+          const std::vector<float> x = tokens.token(first + t);
+          for (size_t v = 0; v < n_values; ++v) sums[v] += static_cast<double>(share) * static_cast<double>(x[v]);
+        }
+        fill_normal(mean, 9, 1.0f);
+        const MeanJob job{tiles.data(), 0, first, first + 190, 0, mean.ptr(), shares.data()};
+        rig->add_to_means({&job, 1}, tokens.format());
+        for (size_t v = 0; v < n_values; ++v)
+          ASSERT_NEAR(mean[v], sums[v], 1e-7 * (1 + std::fabs(sums[v]))) << "type " << static_cast<int>(type) << ", dim " << dim << ", value " << v;
+      }
+    }
+}
+
 // The mean of tokens alike is the token, however many have come and in however many goes.
 TEST_P(CpuMeans, OfTokensAlikeIsTheToken) {
   Rig rig(GetParam(), 1, limits(1, 1, 64, 64));
@@ -69,7 +100,7 @@ TEST_P(CpuMeans, OfTokensAlikeIsTheToken) {
   Guarded<float> mean(128);
   int32_t n = 0;
   for (int32_t i = 0; i < 999; ++i, ++n) {
-    const MeanJob job{tiles.data(), 0, i * kPageTokens, i * kPageTokens + 1, n, mean.ptr()};
+    const MeanJob job{tiles.data(), 0, i * kPageTokens, i * kPageTokens + 1, n, mean.ptr(), nullptr};
     rig->add_to_means({&job, 1}, one.format());
     const std::vector<float> token = one.token(0);
     ASSERT_EQ(std::memcmp(mean.data(), token.data(), token.size() * sizeof(float)), 0) << n;
@@ -82,7 +113,8 @@ TEST_P(CpuMeans, WeighAsManyTokensAlike) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : kDims) {
       if (!stores(type, dim)) continue;
-      const int32_t n_slots[kKvHeads] = {1, 300, 1024, 64}, n_alike[kKvHeads] = {1, 7, 100000, 0};
+      const int32_t n_slots[kKvHeads] = {1, 300, 1024, 64};
+      const float weights[kKvHeads] = {.3f, 7, 100000, 0};
       Rig rig(GetParam(), 2, limits(kKvHeads, kGroup, dim, 1024));
       const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
       const size_t n_values = 2 * static_cast<size_t>(dim), width = static_cast<size_t>(kKvHeads * kGroup * dim);
@@ -93,7 +125,7 @@ TEST_P(CpuMeans, WeighAsManyTokensAlike) {
         heads.push_back(std::make_unique<HeadTokens>(type, dim, n_slots[h], 20 + h));
         means.push_back(std::make_unique<Guarded<float>>(n_values));
         fill_normal(*means.back(), 30 + h, .5f);
-        views.push_back({heads[h]->tiles(), n_slots[h], 0, {}, means[h]->cptr(), n_alike[h]});
+        views.push_back({heads[h]->tiles(), n_slots[h], 0, {}, means[h]->cptr(), weights[h]});
       }
       Guarded<float> q(width), out(width);
       fill_normal(q, 6, 1.5f);
@@ -123,7 +155,7 @@ TEST_P(CpuMeans, WeighAsManyTokensAlike) {
         };
         for (const auto& x : tokens) most = std::max(most, score(x));
         for (size_t t = 0; t < tokens.size(); ++t) {
-          const double weight = std::exp(score(tokens[t]) - most) * (t + 1 < tokens.size() ? 1 : n_alike[h]);
+          const double weight = std::exp(score(tokens[t]) - most) * (t + 1 < tokens.size() ? 1.0 : static_cast<double>(weights[h]));
           l += weight;
           for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * tokens[t][static_cast<size_t>(dim) + i];
         }

@@ -1,10 +1,11 @@
 // RazorAttention on the demo model: what streaming heads have let go is their compensation token, in double precision from the
-// reservoir; and where the keys that they let go are alike the answer is full attention's.
+// reservoir; and where the keys that they let go are alike the answer is full attention's. And auto's, whose tokens have shares of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
+#include "runtime/policy/policy.h"
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
@@ -42,7 +43,7 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
       const Span<const uint32_t> held = resident->store().positions(head);
       const HeadView& view = resident->views()[head];
       if (held.size() == n_tokens) {
-        EXPECT_EQ(view.n_mean, 0);
+        EXPECT_EQ(view.mean_weight, 0.0f);
         ++n_whole;
         continue;
       }
@@ -50,14 +51,14 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
       policy::sinks_and_recent(n_tokens, 4, static_cast<uint32_t>(held.size()) - 4, &expected);
       EXPECT_EQ(std::set<uint32_t>(held.begin(), held.end()), std::set<uint32_t>(expected.begin(), expected.end())) << "head " << head;
       // It has attended to all tokens, each once.
-      EXPECT_EQ(static_cast<uint32_t>(view.n_mean), n_tokens - held.size()) << "head " << head;
+      EXPECT_EQ(view.mean_weight, static_cast<float>(n_tokens - held.size())) << "head " << head;
       std::vector<double> sums(2 * dim);
       for (uint32_t p = 4; p < 4 + n_tokens - held.size(); ++p) {
         const std::vector<float> k = reservoir_key(resident->reservoir(), head, p), v = reservoir_value(resident->reservoir(), head, p);
         for (size_t d = 0; d < dim; ++d) sums[d] += static_cast<double>(k[d]), sums[dim + d] += static_cast<double>(v[d]);
       }
       const auto* mean = reinterpret_cast<const float*>(view.mean.address);
-      for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d] / view.n_mean, 1e-5) << "head " << head << ", value " << d;
+      for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d] / static_cast<double>(view.mean_weight), 1e-5) << "head " << head << ", value " << d;
       ++n_checked;
     }
     return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
@@ -66,6 +67,60 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
   EXPECT_EQ(n_whole, 30 * 4);   // of 32 heads
   EXPECT_EQ(n_checked, 30 * 28);
   EXPECT_GE(resident->report().n_settled, 2u);   // whole heads' tails
+}
+
+// The policy says what the shares are (policy_invariants_test.cpp has them in double), and the head has that, beside its slots, until
+// everything is chosen anew.
+TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
+  const auto model = open_demo();
+  engine::SessionOptions o;
+  o.n_context = 1024;
+  o.policy = "auto";
+  o.policy_options = {{"tail", "16"}};
+  o.kv_share = .3;
+  o.kv_type = GetParam().type;
+  if (GetParam().device_type != GetParam().type) o.device_kv_type = GetParam().device_type;
+  const auto session = unwrap(Session::open(model, o));
+  unwrap(session->prefill(random_tokens(*model, 400, 51), nullptr, nullptr));
+  Resident* resident = session->resident();
+  const auto dim = static_cast<size_t>(model->hyper().head_dim);
+  std::set<std::vector<float>> weights;
+  int n_checked = 0;
+  resident->set_step_fault([&](uint64_t) {
+    std::vector<float> of_step;
+    for (uint32_t head = 0; head < resident->store().n_heads(); ++head) {
+      const HeadView& view = resident->views()[head];
+      of_step.push_back(view.mean_weight);
+      if (!resident->policy().has_mean(head)) {
+        EXPECT_EQ(view.mean_weight, 0.0f);
+        continue;
+      }
+      const policy::MeanShares shares = resident->policy().mean_shares(head);
+      EXPECT_EQ(view.mean_weight, shares.weight);
+      EXPECT_GT(shares.weight, 0.0f);
+      std::vector<double> sums(2 * dim);
+      double sum = 0;
+      for (uint32_t p = 0; p < shares.of_tokens.size(); ++p) {
+        const auto share = static_cast<double>(shares.of_tokens[p]);
+        sum += share;
+        const std::vector<float> k = reservoir_key(resident->reservoir(), head, p), v = reservoir_value(resident->reservoir(), head, p);
+        for (size_t d = 0; d < dim; ++d) sums[d] += share * static_cast<double>(k[d]), sums[dim + d] += share * static_cast<double>(v[d]);
+      }
+      EXPECT_NEAR(sum, 1, 1e-5);
+      for (const uint32_t p : resident->store().positions(head)) {
+        if (p < shares.of_tokens.size()) { EXPECT_EQ(shares.of_tokens[p], 0.0f) << "head " << head << " holds token " << p; }
+      }
+      const auto* mean = reinterpret_cast<const float*>(view.mean.address);
+      for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d], 1e-5) << "head " << head << ", value " << d;
+      ++n_checked;
+    }
+    weights.insert(of_step);
+    return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
+  });
+  greedy(session.get(), 40);
+  EXPECT_GT(n_checked, 40 * 24);   // of 32 heads
+  EXPECT_EQ(weights.size(), resident->report().n_settled);
+  EXPECT_EQ(resident->report().n_settled, 3u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, EngineRazor,

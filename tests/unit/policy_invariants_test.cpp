@@ -290,10 +290,60 @@ TEST(PolicyInvariants, AutoIsCakeWithLayersAndHeadsThatCompeteAndAShortTail) {
       const FakeSession s = settled("auto", share, {});
       EXPECT_EQ(s.capacity(0) - s.n_selected(0), tail) << share;
       const FakeSession same = settled("cake", share, {{"pool", "max"}, {"width", "15"}, {"layers", "adaptive"}, {"heads", "adaptive"},
-                                                       {"safeguard", "protect"}, {"tau_1", "2"}, {"tau_2", "2"}, {"tail", std::to_string(tail)}});
+                                                       {"safeguard", "protect"}, {"tau_1", "2"}, {"tau_2", "2"}, {"tail", std::to_string(tail)},
+                                                       {"compensation", "1"}});
       EXPECT_EQ(s.held(), same.held()) << share;
     }
   }
+}
+
+// What a head lets go, as one token: by its last query's weights, the mean of its group, and as many alike as these are spread out
+// (e^entropy), times the share of tokens that all heads keep. It takes one slot's worth here, and nothing where nothing is let go.
+TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
+  const Model m{"a window between", 3, {0, 16, 0}};
+  for (const auto& [name, share, factor] : {std::tuple("auto", .1, 1.), std::tuple("auto", .6, .5), std::tuple("snapkv", .3, .25)}) {
+    const auto settled = [&, name = name, share = share](double compensation) {
+      FakeSession s(must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, {{"compensation", std::to_string(compensation)}})),
+                    m.n_heads(), kGroup, m.n_context, restless);
+      s.settle(380);
+      return s;
+    };
+    const auto compressed = [&](uint32_t head) { return !m.windowed(head); };
+    FakeSession s = settled(factor), without = settled(0);
+    EXPECT_EQ(without.policy().n_means(), 0u);
+    EXPECT_EQ(without.n_means(), 0u);
+    EXPECT_EQ(s.policy().n_means(), 2 * m.n_kv_heads);
+    EXPECT_EQ(s.total_capacity() + s.policy().n_means(), without.total_capacity());
+    double kept = 0, all = 0;
+    for (uint32_t head = 0; head < m.n_heads(); ++head)
+      if (compressed(head)) kept += s.n_selected(head), all += 380;
+    int n_means = 0;
+    for (uint32_t head = 0; head < m.n_heads(); ++head) {
+      ASSERT_EQ(s.policy().has_mean(head), compressed(head) && s.n_selected(head) < 380) << head;
+      if (!s.policy().has_mean(head)) continue;
+      ++n_means;
+      const std::vector<float> logits = restless(head, 379, 380);
+      std::vector<double> weights(380);
+      for (uint32_t g = 0; g < kGroup; ++g) {
+        double sum = 0;
+        for (uint32_t p = 0; p < 380; ++p) sum += std::exp(static_cast<double>(logits[g * 380 + p]));
+        for (uint32_t p = 0; p < 380; ++p) weights[p] += std::exp(static_cast<double>(logits[g * 380 + p])) / sum;
+      }
+      for (const uint32_t p : s.selected(head)) weights[p] = 0;
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      double entropy = 0;
+      for (const double w : weights)
+        if (w > 0) entropy -= w / sum * std::log(w / sum);
+      const MeanShares shares = s.policy().mean_shares(head);
+      EXPECT_NEAR(shares.weight / (factor * kept / all * std::exp(entropy)), 1, 1e-5) << name << ", head " << head;
+      ASSERT_EQ(shares.of_tokens.size(), 380u);
+      for (uint32_t p = 0; p < 380; ++p) ASSERT_NEAR(shares.of_tokens[p], weights[p] / sum, 1e-6) << name << ", head " << head << ", token " << p;
+    }
+    EXPECT_GT(n_means, 4);
+    s.settle(20);   // it has room for all of it
+    EXPECT_EQ(s.n_means(), 0u);
+  }
+  EXPECT_EQ(must(make_policy("auto", m.shape(), {1.0, slots_for_share(m.shape(), 1)}, {}))->n_means(), 0u);
 }
 
 // Layers that compete: the same tokens' queries at a larger budget keep everything that they keep at a smaller one.

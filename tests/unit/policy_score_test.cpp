@@ -151,6 +151,21 @@ TEST(PolicyScore, SoftmaxIsTheDefinitionAndSurvivesAnything) {
   EXPECT_EQ(of({kNaN, kNaN}), (Floats{0, 0}));
 }
 
+TEST(PolicyScore, SharesAndAsHowManyTheyAreSpreadOut) {
+  const auto expect_shares = [](Floats weights, double n, const Floats& shares) {
+    EXPECT_NEAR(to_shares(weights), n, 1e-6 * n);
+    expect_near(weights, shares);
+  };
+  expect_shares({.1f, .1f, 0, .1f, .1f}, 4, {.25f, .25f, 0, .25f, .25f});   // alike: so many
+  expect_shares({0, 7, 0}, 1, {0, 1, 0});
+  expect_shares({.2f, .1f, .1f}, std::pow(2, 1.5), {.5f, .25f, .25f});      // e^entropy: an entropy of 1.5 bits
+  expect_shares({}, 0, {});
+  expect_shares({0, 0}, 0, {0, 0});
+  expect_shares({1, kNaN}, 0, {0, 0});
+  expect_shares({1, kInf}, 0, {0, 0});
+  expect_shares({1e-38f, 3e-38f}, std::exp(.25 * std::log(4) + .75 * std::log(4. / 3)), {.25f, .75f});
+}
+
 TEST(PolicyScore, TiesGoToTheLowerIndex) {
   EXPECT_EQ(best({.2f, .1f, .5f, .3f}, 2), (Tokens{2, 3}));
   EXPECT_EQ(best({.2f, .1f, .5f, .3f}, 3), (Tokens{2, 3, 0}));
