@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "runtime/base/checked.h"
 #include "runtime/base/thread_pool.h"
@@ -335,21 +336,26 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   }
 
   // Decode: a few contiguous stretches of weight rows for each thread, so that one that is held up can be
-  // helped. Prefill: the kernel's tiles, those of the same weights one after another; parts of them where a
-  // product has too few for the threads.
+  // helped. Prefill: the kernel's tiles, those of the same weights one after another; parts of them where
+  // there are too few for the threads, or the last one would be waited for.
+  int64_t tile_out = kernels_.tile_out, tile_rows = kernels_.tile_rows;
+  const auto n_tiles = [&] {
+    return std::accumulate(products.begin(), products.end(), int64_t{0},
+                           [&](int64_t n, const Product& p) { return n + matmul_items(p, rows, tile_out, tile_rows); });
+  };
+  for (const int64_t least : {64, 32}) {
+    while (tile_out > least && n_tiles() < 8 * pool_->n_threads()) tile_out /= 2;
+    while (tile_rows > 256 && n_tiles() < 8 * pool_->n_threads()) tile_rows /= 2;
+  }
   const auto out_step = [&](const Product& p) -> int64_t {
-    if (!decode) {
-      int64_t step = kernels_.tile_out;
-      while (step > 32 && matmul_items(p, rows, step, kernels_.tile_rows) < 4 * pool_->n_threads()) step /= 2;
-      return step;
-    }
+    if (!decode) return tile_out;
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
     const int64_t bytes = static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in)));
     const int64_t share = std::clamp(p.weight->n_rows * bytes / (8 * pool_->n_threads()), kLeast, kMost);
     const int64_t step = div_up(share, bytes);
     return in_bands(*p.weight) ? div_up<int64_t>(step, kBandRows) * kBandRows : step;
   };
-  const int64_t row_step = decode ? rows : kernels_.tile_rows;
+  const int64_t row_step = decode ? rows : tile_rows;
 
   int64_t n_items = 0;
   for (const Product& p : products) n_items += matmul_items(p, rows, out_step(p), row_step);

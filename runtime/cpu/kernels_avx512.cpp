@@ -30,6 +30,7 @@ constexpr Kernels amx() {
   Kernels kernels = avx512("amx");
   kernels.pack_rows = pack_rows_amx;
   kernels.matmul_prefill = matmul_prefill_amx;
+  kernels.tile_rows = kTileRows;
   kernels.attend_prefill = attend_prefill_or_tiles;
   kernels.prefill_queries = prefill_queries_or_tiles;
   kernels.attend_scratch_bytes = attend_scratch_bytes_or_tiles;

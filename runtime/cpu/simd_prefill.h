@@ -8,13 +8,18 @@
 // activations, and what these rows bring along is prepared once for all strips of a tile.  Products of small
 // codes are added in 16 bits first, as many as fit (V::run): the multiplier's ports are what is scarce.
 //
+// Tile after tile of weights meets the same columns of activations, so that these are read, and what they bring along is made, once for
+// kIntegerOut outputs; and weights are unpacked once for kIntegerRows rows. Outputs go past the caches.
+//
 // Measured on a core of an AMD EPYC with AVX2 (bench_cpu avx2 1 prefill, 512 rows): F16 at 86% of the peak of floats
 // (84% where activations are copied for 256 outputs at once instead of 512, 69% for 64);
 // Q8_0 at 66%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
 // in 16 bits would allow.  On one of an Intel Xeon with AVX-512 (bench_cpu avx512 1 prefill; best of three): Q8_0 at 50%, Q4_0 at 53% and
-// Q4_K at 50% of the peak of bytes, on avx2vnni at 60%, 64% and 58%.  Scales are the limit there: for a group of 32 columns eight products,
-// and a conversion and two multiplications by floats (with minima three) of the same ports: 73% (67%) of the peak if nothing else were
-// done; unpacking takes a sixth of the time.
+// Q4_K at 50% of the peak of bytes, on avx2vnni at 60%, 64% and 58%; on one of an AMD EPYC with AVX-512 as wide as its registers at 67, 65
+// and 63%, 63, 64 and 61% when each tile had 256 rows and met all columns by itself. Scales are the limit there: for a group of 32 columns
+// eight products, and a conversion and two multiplications by floats (with minima three) of the same ports: 73% (67%) of the peak if
+// nothing else were done, 80% (73%) where conversions have ports of their own. 8 or 10 rows at once are slower than 6, sums of two groups in
+// registers spill.
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once
@@ -29,10 +34,12 @@ namespace {
 constexpr int kStrip = 2 * V::kLanes;  // weight rows of a panel
 constexpr int kTileOut = 64;  // of an integer tile
 constexpr int kStrips = kTileOut / kStrip;
-constexpr int kTileRows = 256;
 constexpr int kPanel = 256;                    // columns of an integer tile's panel,
 constexpr int kFloatPanel = 2048 / V::kLanes;  // and of a float one: 16 KB, half the first cache
-constexpr int kTaskOut = 512;                  // outputs that a tile of floats, or tiles of integers, are best asked for at once
+// Outputs and rows that are best asked for at once: sums of so many lie in the second cache, of integers while tile after tile of weights
+// meets the same columns of activations.
+constexpr int kTaskOut = 512, kTileRows = 256;        // of floats
+constexpr int kIntegerOut = 256, kIntegerRows = 512;
 
 struct Panel {
   alignas(64) uint8_t codes[kPanel / 4][kStrip][4];
@@ -52,7 +59,7 @@ union RowParts {
 };
 struct IntegerTile {
   Panel panels[kStrips];  // all in the first cache, where a few rows of activations meet them all
-  alignas(64) RowParts parts[kTileRows];
+  alignas(64) RowParts parts[kIntegerRows];
 };
 // Rows lie side by side here: in the activations themselves they are often a power of two apart, and would
 // take each other's places in the caches.  So do rows of whole panels: a line more keeps them apart.
@@ -65,7 +72,10 @@ struct MatmulScratch {
     IntegerTile integers;
     FloatTile floats;
   };
-  alignas(64) float sums[kTaskOut / kStrip][kTileRows][kStrip];
+  union {
+    alignas(64) float integer_sums[kIntegerOut / kStrip][kIntegerRows][kStrip];
+    alignas(64) float float_sums[kTaskOut / kStrip][kTileRows][kStrip];
+  };
 };
 
 // Transposes kLanes rows of `n` dwords, rows `stride` bytes apart, to `out`: dword c of every row at out + c
@@ -302,10 +312,10 @@ void multiply_rows(int n, const Panel& panel, const QuantizedRow* x, const RowPa
   multiply_panel<Format, kMost>(panel, x, parts, c, sums);
 }
 
-// sums (n_panels, kTileRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last).
+// sums (n_panels, kIntegerRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last).
 template <class Format>
 void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t, int64_t first, int64_t last,
-                     int64_t c, float (*sums)[kTileRows][kStrip], int64_t next_out, int64_t n_next, int64_t next_c) {
+                     int64_t c, float (*sums)[kIntegerRows][kStrip], int64_t next_out, int64_t n_next, int64_t next_c) {
   constexpr int kRows = V::rows(kCodeBits<Format>);
   Ahead ahead(t, next_out, n_next, next_c, kPanel, (last - first + kRows - 1) / kRows);
   for (int64_t r = first; r < last; r += kRows) {
@@ -352,44 +362,55 @@ void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, Row
 }
 
 // For every tile: panels(first_out, n_out <= kOut, first_row, last_row) adds to its sums, which are then stored.
-template <int kOut = kTileOut, class F>
-void for_tiles(const MatmulTask& t, MatmulScratch* scratch, const F& panels) {
+template <int kOut, int kRows, class F>
+void for_tiles(const MatmulTask& t, float (*sums)[kRows][kStrip], const F& panels) {
   for (int64_t o = t.first_out; o < t.last_out; o += kOut) {
     const int64_t n = t.last_out - o < kOut ? t.last_out - o : kOut;
-    for (int64_t first = t.first_row; first < t.last_row; first += kTileRows) {
-      const int64_t last = t.last_row - first < kTileRows ? t.last_row : first + kTileRows;
-      for (int64_t strip = 0; strip * kStrip < n; ++strip)
-        __builtin_memset(scratch->sums[strip], 0,
-                         static_cast<size_t>(last - first) * sizeof scratch->sums[0][0]);
+    for (int64_t first = t.first_row; first < t.last_row; first += kRows) {
+      const int64_t last = t.last_row - first < kRows ? t.last_row : first + kRows;
+      for (int64_t strip = 0; strip * kStrip < n; ++strip) __builtin_memset(sums[strip], 0, static_cast<size_t>(last - first) * sizeof sums[0][0]);
       panels(o, n, first, last);
+      const uintptr_t first_line = reinterpret_cast<uintptr_t>(t.out + o), stride = static_cast<uintptr_t>(t.out_stride) * sizeof(float);
+      if (n % kStrip == 0 && ((first_line | stride) & 63) == 0 && !t.accumulate && !t.bias) {
+        for (int64_t r = first; r < last; ++r) {
+          float* out = t.out + r * t.out_stride + o;
+          for (int64_t at = 0; at < n; at += V::kLanes) V::store_past(out + at, V::load(sums[at / kStrip][r - first] + at % kStrip));
+        }
+        continue;
+      }
       for (int64_t r = first; r < last; ++r)
         for (int64_t at = 0; at < n; at += kStrip)
-          store_outputs(t, r, o + at, scratch->sums[at / kStrip][r - first],
-                        static_cast<int>(n - at < kStrip ? n - at : kStrip));
+          store_outputs(t, r, o + at, sums[at / kStrip][r - first], static_cast<int>(n - at < kStrip ? n - at : kStrip));
     }
   }
+  V::finish_stores();
 }
 
 template <class Format>
 void prefill_blocks(const MatmulTask& t) {
   MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);
   IntegerTile& tile = scratch->integers;
-  for_tiles(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
+  for_tiles<kIntegerOut>(t, scratch->integer_sums, [&](int64_t begin, int64_t n_out, int64_t first, int64_t last) {
     for (int64_t c = 0; c < t.n_columns; c += kPanel) {
       fill_parts<Format>(t, first, last, c, tile.parts);
-      int n_panels = 0;
-      for (int64_t at = 0; at < n; at += kStrip, ++n_panels) {
-        const int64_t rows = n - at < kStrip ? n - at : kStrip;
-        if constexpr (BandCodes<Format>::kHas)
-          if (t.in_bands) {
-            fill_panel_from_bands<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
-            continue;
-          }
-        fill_panel<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
+      for (int64_t o = begin, end = begin + n_out; o < end; o += kTileOut) {
+        const int64_t n = end - o < kTileOut ? end - o : kTileOut;
+        int n_panels = 0;
+        for (int64_t at = 0; at < n; at += kStrip, ++n_panels) {
+          const int64_t rows = n - at < kStrip ? n - at : kStrip;
+          if constexpr (BandCodes<Format>::kHas)
+            if (t.in_bands) {
+              fill_panel_from_bands<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
+              continue;
+            }
+          fill_panel<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
+        }
+        // What is unpacked next: the next tile's columns, the first one's next ones, or other rows of weights.
+        const bool goes_on = o + n < end, turns = !goes_on && c + kPanel >= t.n_columns;
+        const int64_t next_out = goes_on ? o + n : turns ? end : begin, next_end = turns ? t.last_out : end;
+        multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->integer_sums + (o - begin) / kStrip, next_out,
+                                next_end - next_out < kTileOut ? next_end - next_out : kTileOut, goes_on ? c : turns ? 0 : c + kPanel);
       }
-      const bool turns = c + kPanel >= t.n_columns;  // to the next rows of weights
-      const int64_t next_out = turns ? o + n : o, n_next = turns && t.last_out - next_out < n ? t.last_out - next_out : n;
-      multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->sums, next_out, n_next, turns ? 0 : c + kPanel);
     }
   });
 }
@@ -443,7 +464,7 @@ template <TensorType kType>
 void prefill_floats(const MatmulTask& t) {
   MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);
   FloatTile& tile = scratch->floats;
-  for_tiles<kTaskOut>(t, scratch, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
+  for_tiles<kTaskOut>(t, scratch->float_sums, [&](int64_t o, int64_t n, int64_t first, int64_t last) {
     for (int64_t c = 0; c < t.n_columns; c += kFloatPanel) {
       const int width = static_cast<int>(t.n_columns - c < kFloatPanel ? t.n_columns - c : kFloatPanel);
       copy_activations(t, first, last, c, width, &tile);
@@ -452,7 +473,7 @@ void prefill_floats(const MatmulTask& t) {
         const int64_t ahead = at + kStrip < n ? kStrip * t.row_bytes : kFloatPanel * kFloatBytes<kType> - at * t.row_bytes;
         fill_values<kType>(t, o + at, rows, c, width, ahead, tile.values);
         const Gemm<Start::keep> gemm{
-            tile.x[0], sizeof tile.x[0] / sizeof(float), tile.values[0], kStrip, scratch->sums[at / kStrip][0],
+            tile.x[0], sizeof tile.x[0] / sizeof(float), tile.values[0], kStrip, scratch->float_sums[at / kStrip][0],
             kStrip,    0,                                width,          nullptr};
         gemm.run(last - first, 2);
       }

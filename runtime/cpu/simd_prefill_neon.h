@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTileOut = V::kLanes;
 constexpr int kTaskOut = kTileOut;
-constexpr int kTileRows = 256;
+constexpr int kTileRows = 256, kIntegerRows = kTileRows;
 constexpr int kPanel = 256;  // columns of a tile's panel
 constexpr int kRows = 4;     // activation rows in registers
 

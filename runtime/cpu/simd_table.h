@@ -14,7 +14,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       matmul_prefill,
       nullptr,
       kTaskOut,
-      kTileRows,
+      kIntegerRows,
       sizeof(MatmulScratch),
       wants_bands,
       rms_norm,
