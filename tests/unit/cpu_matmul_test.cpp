@@ -148,6 +148,37 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
     }
 }
 
+// Quantized weights likewise: tiles of several of a task's outputs, over more rows than are summed at once; outputs on lines of their own,
+// which go past the caches, and others.
+TEST_P(CpuMatmul, QuantizedWeightsBeyondATile) {
+  const int32_t n_rows = 515;
+  const int64_t n_in = 512;
+  Rig rig(GetParam(), 1, {n_rows, 64, 1, 1, 32, n_in});
+  Guarded<float> x(static_cast<size_t>(n_rows * n_in));
+  fill_normal(x, 5);
+  for (const TensorType type : {TensorType::q8_0, TensorType::q4_k, TensorType::q6_k})
+    for (const int64_t n_out : {int64_t{1552}, int64_t{1549}}) {
+      const Matrix m(type, n_out, n_in, 3);
+      const std::vector<float> out = multiply(rig, Phase::prefill, m, x, n_in, n_rows), w = seen(GetParam(), Phase::prefill, type, m.values);
+      for (const int64_t r : {0, 1, 200, 255, 256, 510, 511, 512, 514}) {
+        const float* row = x.data() + r * n_in;
+        std::vector<double> activations = quantized(row, n_in);
+        for (size_t c = 0; c < activations.size() && rounds(GetParam(), Phase::prefill, type); ++c) activations[c] = static_cast<double>(rounded(row[c]));
+        for (int64_t o = 0; o < n_out; ++o) {
+          double expected = 0, magnitude = 0, largest = 0;
+          for (int64_t c = 0; c < n_in; ++c) {
+            const size_t at = static_cast<size_t>(o * n_in + c);
+            expected += static_cast<double>(w[at]) * activations[static_cast<size_t>(c)];
+            magnitude += std::fabs(activations[static_cast<size_t>(c)]);
+            largest = std::max(largest, std::fabs(static_cast<double>(m.values[at])));
+          }
+          ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-7 * magnitude * largest)
+              << type_traits(type)->name << " row " << r << " out " << o << " of " << n_out;
+        }
+      }
+    }
+}
+
 // Float weights in more outputs, columns and rows than a tile has of each, asked for by one thread, whose tasks are the largest.
 TEST_P(CpuMatmul, FloatWeightsBeyondATile) {
   const int64_t n_out = 1050, n_in = 291;
