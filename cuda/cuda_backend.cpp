@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 
 #include "cuda/cublas.h"
 #include "cuda/formats.h"
@@ -15,6 +16,7 @@
 #include "cuda/owners.h"
 #include "cuda/queue.h"
 #include "cuda/scratch.h"
+#include "cuda/stretches.h"
 #include "cuda/tuning.h"
 #include "runtime/base/checked.h"
 
@@ -25,6 +27,7 @@ namespace {
 constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // pinned; two of them take turns
 constexpr size_t kPrefillStretch = 64;                 // operations that are sent together
 constexpr size_t kMostOperations = 8192;
+constexpr size_t kMostMeans = 4096;
 constexpr int32_t kLeastArchitecture = 80;
 
 template <class T>
@@ -109,6 +112,7 @@ class CudaBackend final : public Backend {
   void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
+  void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
@@ -132,12 +136,8 @@ class CudaBackend final : public Backend {
   bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
   void send();   // what has been noted
-  struct Cursor {
-    size_t i = 0;      // of a list of copies
-    uint64_t at = 0;   // bytes of that one
-  };
-  template <class Copy, class F>
-  static void for_each_stretch(Span<const Copy> list, Cursor* cursor, const F& each);
+  // What a launch takes of them: as many as lie where entries of top_keys do.
+  size_t most_means() const { return std::min(kMostMeans, static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(MeanPart))); }
   LowRankWork low_rank_work(const LowRankKeys& keys);
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
@@ -163,6 +163,8 @@ class CudaBackend final : public Backend {
   bool interleaved_ = false;
   std::vector<Upload> uploads_;       // of a batch of jobs
   std::vector<Download> downloads_;   // likewise
+  std::vector<double> totals_;        // of moments, (2, group)
+  std::vector<MeanPart> mean_parts_;  // room for most_means()
   std::vector<Operation> operations_;
   Graphs graphs_;
 };
@@ -223,7 +225,7 @@ BackendInfo CudaBackend::info() const {
   };
   size_t free_bytes = 0, total_bytes = 0;
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) cudaGetLastError();
-  return {"cuda", path(shape_.architecture), 1, false, std::max<uint64_t>(free_bytes, 1)};
+  return {"cuda", path(shape_.architecture), 1, false, std::max<uint64_t>(free_bytes, 1), false, true};
 }
 
 Status CudaBackend::reserve_arena(uint64_t bytes) {
@@ -239,19 +241,6 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
   return ok_status();
 }
 
-// Of list[cursor->i], from its byte cursor->at on, what fits a bounce buffer: each(copy, its byte, that of the buffer, how many).
-template <class Copy, class F>
-void CudaBackend::for_each_stretch(Span<const Copy> list, Cursor* cursor, const F& each) {
-  uint64_t used = 0;
-  for (; cursor->i < list.size() && used < kBounceBytes; ++cursor->i, cursor->at = 0) {
-    const Copy& copy = list[cursor->i];
-    const uint64_t n = std::min(copy.bytes - cursor->at, kBounceBytes - used);
-    if (n > 0) each(copy, cursor->at, used, n);
-    used += n, cursor->at += n;
-    if (cursor->at < copy.bytes) return;
-  }
-}
-
 void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
   const Upload one{to, from, bytes};
   upload_all({&one, 1});
@@ -261,7 +250,7 @@ void CudaBackend::upload_all(Span<const Upload> uploads) {
   for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
     const Pinned& bounce = bounce_[turn_ ^= 1];
     bounce.wait(queue_);
-    for_each_stretch(uploads, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
+    for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
       std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
       queue_.check(cudaMemcpyAsync(device(u.to) + at, bounce.data() + in_bounce, n, cudaMemcpyDefault, queue_.stream()), "copying to the device");
     });
@@ -283,7 +272,7 @@ void CudaBackend::download_all(Span<const Download> downloads) {
     if (sent.i < downloads.size()) {
       next = &bounce_[turn_ ^= 1];
       if (!queue_.failed()) next->wait(queue_);
-      for_each_stretch(downloads, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
+      for_each_stretch(downloads, kBounceBytes, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
         if (!queue_.failed())
           queue_.check(cudaMemcpyAsync(next->data() + in_bounce, device(d.from) + at, n, cudaMemcpyDefault, queue_.stream()), "copying from the device");
       });
@@ -291,7 +280,7 @@ void CudaBackend::download_all(Span<const Download> downloads) {
     }
     if (under_way) {
       if (!queue_.failed()) under_way->wait(queue_);
-      for_each_stretch(downloads, &fetched, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
+      for_each_stretch(downloads, kBounceBytes, &fetched, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
         std::byte* target = static_cast<std::byte*>(d.to) + at;
         if (queue_.failed())
           std::memset(target, 0, n);   // of a lost device nothing is read that nobody wrote
@@ -428,8 +417,11 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.cublas_plan = plan_.cublas_plan;
   context.cublas_scratch = scratch_ + plan_.cublas;
   context_ = context;
+  const TopKeysPlan& keys = plan_.top_keys_plan;
   uploads_.reserve(2 * TopKeysPlan::kBatch + 1);
-  downloads_.reserve(static_cast<size_t>(TopKeysPlan::kBatch * std::max(plan_.top_keys_plan.group, 1)));
+  downloads_.reserve(static_cast<size_t>(TopKeysPlan::kBatch * std::max(keys.group, 1) + 1));
+  totals_.resize(static_cast<size_t>(2 * keys.group));
+  mean_parts_.reserve(most_means());
   if (plan_.upload_bytes > step_bounce_bytes_) {   // the largest so far: once a model
     send();
     if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
@@ -659,40 +651,43 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   }
 }
 
-// Likewise, shares where digests' addresses are; tokens of one tile, as steps let them go, need no table.
+// Parts lie where entries of top_keys do, as many as there are, so that a step's are one launch: tokens of one tile, as steps let them go,
+// need no table. Of those that do, or have shares, which lie where results do, there are as many at once as there is room for.
 void CudaBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
-  static_assert(sizeof(MeanPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
   const TopKeysPlan& plan = plan_.top_keys_plan;
-  std::byte* scratch = scratch_ + plan_.top_keys;
-  const Ptr<std::byte> at{address(scratch)};
+  std::byte *scratch = scratch_ + plan_.top_keys, *parts = scratch + plan.entries;
   for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
-    MeanPart parts[TopKeysPlan::kBatch] = {};
-    int32_t n_parts = 0;
-    for (; next < jobs.size() && n_parts < TopKeysPlan::kBatch; ++next) {
+    mean_parts_.clear(), uploads_.clear();
+    int32_t n_roomy = 0;
+    for (; next < jobs.size() && mean_parts_.size() < most_means(); ++next) {
       const MeanJob& job = jobs[next];
       if (job.end <= job.first) continue;
       const int32_t first_tile = job.first / kPageTokens, n_tiles = (job.end - 1) / kPageTokens - first_tile + 1;
-      MeanPart& part = parts[n_parts];
+      const bool roomy = n_tiles > 1 || job.shares;
+      if (roomy && n_roomy == TopKeysPlan::kBatch) break;
+      MeanPart part = {};
       part.offset = job.offset;
       part.first = job.first % kPageTokens, part.n = job.end - job.first;
       part.n_before = job.n_before, part.mean = device(job.mean);
       if (job.shares) {
-        const uint64_t shares = plan.out + static_cast<uint64_t>(n_parts * plan.stride) * sizeof(uint32_t);
-        part.shares = reinterpret_cast<const float*>(scratch + shares);
-        upload(at + shares, job.shares, static_cast<uint64_t>(part.n) * sizeof(float));
+        std::byte* shares = scratch + plan.out + static_cast<uint64_t>(n_roomy * plan.stride) * sizeof(float);
+        part.shares = reinterpret_cast<const float*>(shares);
+        uploads_.push_back({{address(shares)}, job.shares, static_cast<uint64_t>(part.n) * sizeof(float)});
       }
       if (n_tiles == 1) {
         part.offset += job.tiles[first_tile];
       } else {
-        const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
-        part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
-        upload(at + tiles, job.tiles + first_tile, static_cast<uint64_t>(n_tiles) * sizeof(uint64_t));
+        std::byte* tiles = scratch + plan.tiles + static_cast<uint64_t>(n_roomy * plan.tile_stride) * sizeof(uint64_t);
+        part.tiles = reinterpret_cast<const uint64_t*>(tiles);
+        uploads_.push_back({{address(tiles)}, job.tiles + first_tile, static_cast<uint64_t>(n_tiles) * sizeof(uint64_t)});
       }
-      ++n_parts;
+      n_roomy += roomy;
+      mean_parts_.push_back(part);
     }
-    if (n_parts == 0) return;
-    upload(at, parts, static_cast<uint64_t>(n_parts) * sizeof(MeanPart));
-    cuda::add_to_means(queue_, reinterpret_cast<const MeanPart*>(scratch), kv, n_parts);
+    if (mean_parts_.empty()) return;
+    uploads_.push_back({{address(parts)}, mean_parts_.data(), mean_parts_.size() * sizeof(MeanPart)});
+    upload_all(uploads_);
+    cuda::add_to_means(queue_, reinterpret_cast<const MeanPart*>(parts), kv, static_cast<int32_t>(mean_parts_.size()));
   }
 }
 
@@ -746,6 +741,27 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
       }
     }
   });
+}
+
+// A job at a time: its window takes several batches, between which sums stay in the scratch memory.
+void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  for (const KeyMomentsJob& job : jobs) {
+    const auto fill = [](const KeyMomentsJob& of, int32_t n_before, TopKeysPart* part) { part->n_before = n_before, part->n_all = of.n_positions; };
+    for_each_batch(Span<const KeyMomentsJob>(&job, 1), shape, fill,
+                   [&](const TopKeysPart* parts, const KeyMomentsJob**, int32_t, int32_t n_entries, int32_t n_keys) {
+      cuda::key_moments(queue_, plan, scratch, shape, n_entries, n_keys, job.n_measured, static_cast<float>(job.gamma));
+      if (parts->n_before + parts->n_positions < parts->n_all) return;
+      const std::byte *scores = scratch + plan.moments_scores, *totals = scratch + plan.moments_totals;
+      const uint64_t row_bytes = static_cast<uint64_t>(job.n_measured) * sizeof(float);
+      for (int64_t g = 0; g < plan.group; ++g)
+        downloads_.push_back({job.out + g * job.n_measured, {address(scores) + static_cast<uint64_t>(g * plan.stride) * sizeof(float)}, row_bytes});
+      downloads_.push_back({totals_.data(), {address(totals)}, totals_.size() * sizeof(double)});
+    });
+    const auto sum = [&](int32_t from) { return std::accumulate(totals_.begin() + from, totals_.begin() + from + plan.group, 0.0); };
+    *job.entropy = sum(0), *job.variance = sum(plan.group);
+  }
 }
 
 // Keys of a batch lie at the start of `work`, products behind them, sums and frequencies at its end.

@@ -5,7 +5,7 @@
 // for the mean deviation, the second time from a cache). 32K tokens of 8 heads of 128 in F16 are 64 MiB of K a layer: 75 us of a 4090's
 // bandwidth, once a prompt; a page that has just been completed, 8 KiB a head, costs its launch.
 // Of a mean a block has a head, a thread two of its values or fewer, and adds token by token, in double, eight on their way at a time:
-// all that 32K tokens of 256 heads let go, 4 GiB of host memory, is bound by the link; a token of each by the launches.
+// all that 32K tokens of 256 heads let go, 4 GiB of host memory, is bound by the link; a token of each, in one launch for all of them, by that.
 #include "cuda/kv.cuh"
 
 namespace orrery::cuda {

@@ -162,10 +162,11 @@ struct TopKeysPart {
 };
 // Where a batch's things lie in the scratch memory, in bytes: parts, tiles (kBatch, tile_stride), results (kBatch, stride; keys
 // that were found, of a part one behind the other, k each; or their number; or a mean of weights a row), entries. An entry has room
-// for at least n_keys pairs at `pairs`, which selections in ascending order do not use. Strides count keys and tiles.
+// for at least n_keys pairs at `pairs`, which selections in ascending order do not use. Strides count keys and tiles. Moments of a job add
+// up at `moments`, three sums, as doubles, and at moments_scores, a float, (group, stride) of each; moments_totals: two for each query head.
 struct TopKeysPlan {
   static constexpr int32_t kBatch = 10;   // queries
-  uint64_t tiles = 0, out = 0, entries = 0, pairs = 0, entry_bytes = 0, bytes = 0;
+  uint64_t tiles = 0, out = 0, entries = 0, pairs = 0, entry_bytes = 0, moments = 0, moments_scores = 0, moments_totals = 0, bytes = 0;
   int64_t stride = 0, tile_stride = 0;
   int32_t group = 0;
   TopKeysPlan() = default;
@@ -180,7 +181,7 @@ struct DigestPart {
   float* cosines;          // (n_pages) of means
 };
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages);
-// Tokens to take into a mean, likewise.
+// Tokens to take into a mean; parts are wherever `parts` says.
 struct MeanPart {
   const uint64_t* tiles;   // from the first token's on; null: they lie in one, at `offset`
   uint64_t offset;
@@ -196,6 +197,11 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
 // Rows of weights, or products, to where entries have them, (group, stride) from the start of each.
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
+
+// Of a batch's only part, whose job's first positions have been: its moments, where it is the last one (group, stride) to moments_scores,
+// entropies and variances of each query head (2, group) to moments_totals.
+void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,
+                 int32_t n_measured, float gamma);
 
 // ---- shortlist.cu: Backend::shortlist_bytes() and shortlist(), of what the step asks for; bands (kBands) and entries to `out`.
 uint64_t shortlist_bytes(int64_t n);

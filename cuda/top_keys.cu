@@ -1,6 +1,8 @@
-// The best keys of KV heads by some queries (Backend::top_keys), and the queries' weights themselves (Backend::key_weights), between
-// steps: a batch of up to ten queries at a time. For weights 3 and 4 give way to: a thread takes one key and sums its weights, queries
-// and heads in order, or writes them where they are. Products that are asked for in place of weights need 1 alone.
+// The best keys of KV heads by some queries (Backend::top_keys), and the queries' weights themselves (Backend::key_weights), or what these
+// come to over a window (Backend::key_moments), between steps: a batch of up to ten queries at a time. For weights 3 and 4 give way to: a
+// thread takes one key and sums its weights, queries and heads in order, or writes them where they are; for moments, to: a thread takes one
+// key of a query head and adds its weights, off the window's first one, and their squares, within a batch as floats and from batch to batch
+// as doubles, so that a variance far below the weights keeps its digits. Products that are asked for in place of weights need 1 alone.
 //
 // 1. Weights. A block has a tile of keys, as floats in shared memory; each warp takes one query head of one query after another, two
 //    keys a lane. Weights are 2^(y - unit), y the scaled product and unit the tile's largest y rounded, so that K is read once, for
@@ -13,7 +15,9 @@
 //
 // Bytes: K once, and per query and key about (2 group + 8) * 4 of scratch: for 5 queries, a group of 4 and 32K keys of 128 in F16, 8 MiB
 // of K and 10 MiB of scratch that the second-level cache mostly holds: 30 us of a 4090's bandwidth, 80 us of a 3060's. The products, 84
-// million a job, take 10 to 30 us. It runs once in many tokens, and the selection's one block takes longest: about 100 us.
+// million a job, take 10 to 30 us. It runs once in many tokens, and the selection's one block takes longest: about 100 us. Moments of a
+// window of 32 are four batches, each of which reads and writes 28 bytes a key and query head besides, 3.5 MiB: about 150 us of a 4090's
+// in place of 16 MiB of rows over the link, 650 us.
 #include <algorithm>
 
 #include "cuda/kv.cuh"
@@ -200,6 +204,61 @@ __global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWor
   if (part.mean) *mean = last && !part.add ? sum / static_cast<float>(part.n_all) : sum;
 }
 
+// Moments of the scratch memory, a query head's keys.
+struct MomentsAt {
+  double *sums, *squares, *entropies;   // of weights less `first`, their squares, and -a log(a)
+  float* first;                         // the window's first weight; at last the score
+};
+__device__ __forceinline__ MomentsAt moments_of(const TopKeysWork& w, int64_t at) {
+  double* sums = reinterpret_cast<double*>(w.scratch + w.plan.moments);
+  const int64_t all = w.plan.group * w.plan.stride;
+  return {sums + at, sums + all + at, sums + 2 * all + at, reinterpret_cast<float*>(w.scratch + w.plan.moments_scores) + at};
+}
+
+__global__ void __launch_bounds__(kScoreThreads) add_moments_kernel(TopKeysWork w, int n_measured, float gamma) {
+  const TopKeysPart part = parts_of(w)[0];
+  const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.y);
+  if (i >= n_measured) return;
+  const MomentsAt m = moments_of(w, g * w.plan.stride + i);
+  const bool begins = part.n_before == 0;
+  float first = begins ? 0.0f : *m.first, sum = 0.0f, squares = 0.0f, entropy = 0.0f;
+  for (int entry = part.first_entry; entry < part.first_entry + part.n_positions; ++entry) {
+    const float* of_entry = entry_of(w, entry);
+    const float a = __fmul_rn(of_entry[g * w.plan.stride + i], units_of(w, entry_of(w, entry))[g * w.plan.tile_stride + i / kPageTokens]);
+    if (begins && entry == part.first_entry) first = a;
+    const float d = a - first;
+    sum += d, squares = fmaf(d, d, squares);
+    if (a > 0) entropy = fmaf(-a, logf(a), entropy);
+  }
+  const double sum_so_far = (begins ? 0.0 : *m.sums) + static_cast<double>(sum);
+  const double squares_so_far = (begins ? 0.0 : *m.squares) + static_cast<double>(squares);
+  *m.entropies = (begins ? 0.0 : *m.entropies) + static_cast<double>(entropy);
+  if (part.n_before + part.n_positions < part.n_all) {
+    *m.sums = sum_so_far, *m.squares = squares_so_far, *m.first = first;
+    return;
+  }
+  const double n = part.n_all, mean = sum_so_far / n;
+  const double variance = part.n_all > 1 ? fmax(squares_so_far - sum_so_far * mean, 0.0) / (n - 1.0) : 0.0;
+  *m.squares = variance;
+  *m.first = static_cast<float>(static_cast<double>(first) + mean + static_cast<double>(gamma) * variance);
+}
+
+// Of a query head a block: entropies and variances, summed in a fixed order.
+__global__ void __launch_bounds__(kScoreThreads) total_moments_kernel(TopKeysWork w, int n_measured) {
+  __shared__ double of_warp[2][kScoreThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.x);
+  const MomentsAt m = moments_of(w, g * w.plan.stride);
+  double entropy = 0.0, variance = 0.0;
+  for (int i = thread; i < n_measured; i += kScoreThreads) entropy += m.entropies[i], variance += m.squares[i];
+  for (int i = 16; i > 0; i /= 2) entropy += __shfl_xor_sync(kAllLanes, entropy, i), variance += __shfl_xor_sync(kAllLanes, variance, i);
+  if (thread % 32 == 0) of_warp[0][thread / 32] = entropy, of_warp[1][thread / 32] = variance;
+  __syncthreads();
+  if (thread >= 2) return;
+  double total = 0.0;
+  for (int i = 0; i < kScoreThreads / 32; ++i) total += of_warp[thread][i];
+  reinterpret_cast<double*>(w.scratch + w.plan.moments_totals)[thread * w.plan.group + g] = total;
+}
+
 // The k-th largest of bits (n), and how many of its equals are among the k.
 struct Threshold {
   uint32_t bits;
@@ -337,7 +396,10 @@ TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
   entries = out + aligned(kBatch * stride * 4);
   pairs = static_cast<uint64_t>(group * stride + 2 * group * tile_stride + stride) * 4;
   entry_bytes = aligned(static_cast<int64_t>(pairs) + n_pairs * 8);
-  bytes = entries + kBatch * entry_bytes;
+  moments = entries + kBatch * entry_bytes;
+  moments_scores = moments + aligned(3 * group * stride * static_cast<int64_t>(sizeof(double)));
+  moments_totals = moments_scores + aligned(group * stride * static_cast<int64_t>(sizeof(float)));
+  bytes = moments_totals + aligned(2 * group * static_cast<int64_t>(sizeof(double)));
 }
 
 namespace {
@@ -369,6 +431,14 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
   const unsigned entries = static_cast<unsigned>(n_entries);
   launch(queue, {dim3(blocks(most_keys, kScoreThreads), entries), dim3(kScoreThreads)}, key_scores_kernel, w);
   launch(queue, {dim3(entries), dim3(kSelectThreads)}, select_keys_kernel, w);
+}
+
+void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,
+                 int32_t n_measured, float gamma) {
+  const TopKeysWork w = begin(queue, plan, scratch, shape, true, 1, n_entries, n_keys);
+  const unsigned group = static_cast<unsigned>(plan.group);
+  launch(queue, {dim3(blocks(n_measured, kScoreThreads), group), dim3(kScoreThreads)}, add_moments_kernel, w, n_measured, gamma);
+  launch(queue, {dim3(group), dim3(kScoreThreads)}, total_moments_kernel, w, n_measured);
 }
 
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,

@@ -1,5 +1,8 @@
 // Keys and values to pages and slots, and between types: cuda/kv.cu. All to the bit.
 #include "tests/gpu/kv_pages.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/cuda_runtime.h"
+#endif
 
 namespace orrery {
 namespace {
@@ -191,6 +194,39 @@ TEST(GpuKv, MeansTakeTokensIn) {
       EXPECT_TRUE(same_bits(expected.data(), got.data(), got.size()));
     }
 }
+
+#ifdef ORRERY_EMULATED
+// A token of every head, as a step lets them go: one launch. Those that need a table, or have shares, are as many at once as
+// there is room for.
+TEST(GpuKv, MeansOfAllHeadsAreOneLaunch) {
+  const KvFormat kv = kv_format(KvType::f16, kLayers, kHeads, 64);
+  StepLimits l = limits(64);
+  l.max_top_keys = 256;
+  constexpr uint64_t kMeans = 70, kValues = 128;
+  const std::vector<float> shares = normal_values(kMeans, 4);
+  for (const auto& [count, by_shares, expected_launches] : {std::make_tuple(1, false, 1u), std::make_tuple(80, false, 7u), std::make_tuple(1, true, 7u)}) {
+    const int32_t n = count;
+    const bool shared = by_shares;
+    uint64_t launches = 0;
+    const auto [expected, got] = on_both(l, [&](Machine* m) {
+      const Pages pages(m, kv, 200, 9);
+      Buffer<float> means(m, normal_values(kMeans * kValues, 3));
+      std::vector<MeanJob> jobs;
+      for (uint64_t i = 0; i < kMeans; ++i) {
+        const auto first = static_cast<int32_t>(i + 30);
+        jobs.push_back({pages.addresses(), kv.head_offset(1, static_cast<int32_t>(i % kHeads)), first, first + n, 3, means.ptr() + i * kValues,
+                        shared ? &shares[i] : nullptr});
+      }
+      const uint64_t before = emulated::n_launches;
+      (*m)->add_to_means(jobs, kv);
+      if (m->cuda()) launches = emulated::n_launches - before;
+      return means.get();
+    });
+    EXPECT_TRUE(same_bits(expected.data(), got.data(), got.size()));
+    EXPECT_EQ(launches, expected_launches);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace orrery

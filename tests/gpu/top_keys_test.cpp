@@ -234,7 +234,70 @@ TEST(GpuTopKeys, ProductsInPlaceOfWeights) {
   }
 }
 
+// ---- key_moments ----
+
+// A window of more than a batch, of a few, of one; within a tile and up to its end.
+constexpr Job kMomentsJobs[] = {{1, 1, 1200, 1188, 12, 1188, false}, {0, 1, 300, 292, 8, 292, false}, {1, 0, 65, 64, 1, 64, false},
+                                {0, 0, 3, 1, 2, 1, false}, {0, 0, 128, 116, 12, 128, false}, {1, 1, 257, 246, 11, 257, false}};
+
+struct Moments {
+  std::vector<std::vector<float>> scores;                // (kGroup, n_measured)
+  std::vector<double> entropies, variances;
+};
+Moments moments(Machine* m, KvType type, int32_t dim, double gamma) {
+  const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
+  const Pages pages(m, kv, 1200, 11);
+  Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
+  const size_t n_jobs = std::size(kMomentsJobs);
+  Moments out;
+  out.entropies.assign(n_jobs, 7), out.variances.assign(n_jobs, 7);
+  std::vector<KeyMomentsJob> asked(n_jobs);
+  for (size_t i = 0; i < n_jobs; ++i) {
+    const Job& j = kMomentsJobs[i];
+    set_keys(j, kv, pages.addresses(), &asked[i]);
+    asked[i].n_measured = j.k, asked[i].gamma = gamma;
+    asked[i].entropy = &out.entropies[i], asked[i].variance = &out.variances[i];
+    out.scores.emplace_back(static_cast<size_t>(kGroup * j.k) + 1, 12345.0f);
+  }
+  for (size_t i = 0; i < n_jobs; ++i) asked[i].out = out.scores[i].data();
+  KeysShape shape;
+  set_shape(kv, ring, &shape);
+  EXPECT_TRUE((*m)->info().makes_moments);
+  (*m)->key_moments(asked, shape);
+  EXPECT_TRUE((*m)->synchronize().ok());
+  for (std::vector<float>& scores : out.scores) {
+    EXPECT_EQ(scores.back(), 12345.0f) << "written behind";
+    scores.pop_back();
+  }
+  return out;
+}
+
+TEST(GpuTopKeys, MomentsOverAWindow) {
+  for (const KvType type : {KvType::f16, KvType::q8_0})
+    for (const int32_t dim : {32, 128})
+      for (const double gamma : {0.0, 200.0}) {
+        SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + ", gamma " + std::to_string(gamma));
+        const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return moments(m, type, dim, gamma); });
+        for (size_t j = 0; j < expected.scores.size(); ++j) {
+          for (size_t i = 0; i < expected.scores[j].size(); ++i)
+            ASSERT_NEAR(got.scores[j][i], expected.scores[j][i], 1e-4 * static_cast<double>(expected.scores[j][i])) << "job " << j << " at " << i;
+          EXPECT_NEAR(got.entropies[j], expected.entropies[j], 1e-5 * expected.entropies[j] + 1e-6) << "job " << j;
+          EXPECT_NEAR(got.variances[j], expected.variances[j], 1e-4 * expected.variances[j]) << "job " << j;
+        }
+      }
+}
+
 #ifdef ORRERY_EMULATED
+TEST(GpuTopKeys, MomentsOfThreadsInAnyOrder) {
+  Machine m(true, limits(64));
+  const Moments forwards = moments(&m, KvType::f16, 64, 3);
+  emulated::set_reversed(true);
+  const Moments backwards = moments(&m, KvType::f16, 64, 3);
+  emulated::set_reversed(false);
+  EXPECT_EQ(forwards.scores, backwards.scores);
+  EXPECT_EQ(forwards.entropies, backwards.entropies);
+}
+
 TEST(GpuTopKeys, ThreadsRunInAnyOrder) {
   Machine m(true, limits(64));
   const auto forwards = found(&m, KvType::f16, 64, kJobs, {});

@@ -3,6 +3,7 @@
 // they are given at once; while one captures, it keeps launches and copies for the graph instead.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -178,6 +179,7 @@ size_t n_live();
 uint64_t bytes_to_host();
 // Times that somebody has waited for a stream or an event, so far, by the whole process.
 uint64_t n_waits();
+extern std::atomic<uint64_t> n_launches;   // likewise: kernels, by any thread
 }  // namespace orrery::emulated
 using cudaStream_t = orrery::emulated::Stream*;
 using cudaEvent_t = orrery::emulated::Event*;
@@ -242,6 +244,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     std::tuple<P...> args;
   } call{kernel, std::tuple<P...>(std::forward<A>(args)...)};
   const cudaLaunchConfig_t c = *config;
+  ++orrery::emulated::n_launches;
   orrery::emulated::enqueue(c.stream, [call, c]() mutable {
     orrery::emulated::run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes,
                                [](void* context) {

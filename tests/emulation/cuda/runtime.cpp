@@ -15,6 +15,7 @@ namespace orrery::emulated {
 std::function<cudaError_t()> fault;
 int driver_version = 12040;
 int architecture = 86;
+std::atomic<uint64_t> n_launches{0};
 
 struct Graph {
   std::vector<std::function<void()>> nodes;
