@@ -1,9 +1,12 @@
 #include "runtime/kv/page_table.h"
 
+#include <utility>
+
 namespace orrery::kv {
 
 namespace {
 constexpr uint32_t kTokens = static_cast<uint32_t>(kPageTokens);
+constexpr size_t kAtOnce = 256;   // layers of pages that cross the link together
 }
 
 PageTable::PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages) : pool_(std::move(pool)) {
@@ -50,19 +53,25 @@ void PageTable::truncate(uint32_t n_tokens) {
 }
 
 void PageTable::download(Backend* backend, uint32_t first, uint32_t end, std::byte* to) const {
-  std::vector<Download> layers;
-  layers.reserve(static_cast<size_t>(end - first) * static_cast<size_t>(format().n_layers));
+  Download layers[kAtOnce];
+  size_t n = 0;
   for (uint32_t i = first; i < end; ++i, to += format().page_bytes())
-    for_each_layer([&](uint64_t at, uint64_t packed) { layers.push_back({to + packed, {addresses_[i] + at}, format().layer_bytes()}); });
-  backend->download_all(layers);
+    for_each_layer([&](uint64_t at, uint64_t packed) {
+      layers[n++] = {to + packed, {addresses_[i] + at}, format().layer_bytes()};
+      if (n == kAtOnce) backend->download_all({layers, std::exchange(n, 0)});
+    });
+  backend->download_all({layers, n});
 }
 
 void PageTable::upload(Backend* backend, uint32_t first, uint32_t end, const std::byte* from) const {
-  std::vector<Upload> layers;
-  layers.reserve(static_cast<size_t>(end - first) * static_cast<size_t>(format().n_layers));
+  Upload layers[kAtOnce];
+  size_t n = 0;
   for (uint32_t i = first; i < end; ++i, from += format().page_bytes())
-    for_each_layer([&](uint64_t at, uint64_t packed) { layers.push_back({{addresses_[i] + at}, from + packed, format().layer_bytes()}); });
-  backend->upload_all(layers);
+    for_each_layer([&](uint64_t at, uint64_t packed) {
+      layers[n++] = {{addresses_[i] + at}, from + packed, format().layer_bytes()};
+      if (n == kAtOnce) backend->upload_all({layers, std::exchange(n, 0)});
+    });
+  backend->upload_all({layers, n});
 }
 
 void PageTable::share(const PageTable& other) {

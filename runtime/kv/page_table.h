@@ -47,7 +47,7 @@ class PageTable {
   // Keeps the pages of the first n_tokens.
   void truncate(uint32_t n_tokens);
   // The content of pages [first, end), one behind the other, each one layer behind the other (KvFormat::page_bytes()), from and to host
-  // memory. Allocates a list of these layers.
+  // memory. Allocates nothing.
   void download(Backend* backend, uint32_t first, uint32_t end, std::byte* to) const;
   void upload(Backend* backend, uint32_t first, uint32_t end, const std::byte* from) const;
   // Becomes a copy of `other` (of the same pool) that shares its pages.

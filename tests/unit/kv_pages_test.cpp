@@ -318,6 +318,30 @@ TEST_F(KvPool, LayersOfPagesTogetherAreOneStretch) {
   EXPECT_EQ(std::memcmp(back.data(), three.data() + content.size(), back.size()), 0);
 }
 
+// More layers of pages than cross the link together.
+TEST(KvPages, ManyLayersOfPagesMove) {
+  const KvFormat format = {KvType::f16, 129, 1, 16};
+  const uint64_t page = format.page_bytes();
+  MemoryBackend backend;
+  ASSERT_TRUE(backend.reserve_arena(9 * page).ok());
+  Arena arena(&backend, 9 * page);
+  const auto pool = std::make_shared<PagePool>(&arena, format);
+  auto pages = PageReservation::make(pool, 8);
+  ASSERT_TRUE(pages.ok());
+  PageTable table(pool, 8);
+  table.make_writable(&backend, 0, 8 * 64);
+  std::vector<std::byte> content(7 * page), back(content.size());
+  Random random(6);
+  for (std::byte& b : content) b = static_cast<std::byte>(random.below(256));
+  table.upload(&backend, 1, 8, content.data());
+  table.download(&backend, 1, 8, back.data());
+  EXPECT_TRUE(content == back);
+  for (uint64_t i = 0; i < 7; ++i)
+    for (const int32_t layer : {0, 126, 127, 128})
+      EXPECT_EQ(std::memcmp(MemoryBackend::at({table.view().pages[1 + i] + format.head_offset(layer, 0)}),
+                            content.data() + i * page + static_cast<uint64_t>(layer) * format.layer_bytes(), format.layer_bytes()), 0);
+}
+
 TEST_F(KvPool, SparePagesServeTheNextReservation) {
   make_pool(8);
   auto parent = PageReservation::make(pool, 4);
