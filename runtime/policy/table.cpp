@@ -81,7 +81,7 @@ constexpr std::array<OptionRow, 15> window_options(const char* score, const char
            {"gamma", "200", "weight of the variance in a score"},
            {"first_layers", "0", "layers, from the first, that keep everything"},
            tail,
-           {"compensation", compensation, "of what a head lets go, as one token: its weight, times the share of tokens that the head keeps; 0: it is lost"}}};
+           {"compensation", compensation, "of what a head lets go, as one token: times the share of tokens that are kept; 0: it is lost"}}};
 }
 constexpr auto kSnapOptions = window_options("mean", "avg", "5", "uniform", "uniform");
 constexpr auto kPyramidOptions = window_options("mean", "avg", "5", "pyramid", "uniform");
@@ -210,7 +210,7 @@ const PolicyRow kRows[] = {
      "- A short tail: when it is full, everything is chosen anew by the answer's own last queries, and what it has come to need comes back.\n"
      "- What a head lets go stays as one token (compensation): its mean by the last query's weights, which weighs as many tokens as these are\n"
      "  spread out over, e^entropy, times the share of tokens that is kept. RazorAttention's, the plain mean of all, weighs too much.\n"
-     "  It takes 8 head_dim bytes a head, two tokens of F16, and halves the divergence from full attention at 20 to 50% of the KV.\n"
+     "  It takes 8 head_dim bytes a head, two tokens of F16; a fifth to more than half of the divergence from full attention goes at 20 to 50%.\n"
      "- With device_kv_type q8_0 the same bytes hold nearly twice the tokens, and more is kept.\n"},
     {"cake", "CAKE", "arXiv:2503.12491", "mean + 200 variance of the last 32 queries, avg pool 5, mean of the group",
      "layers by entropy and variance of their attention; their heads evenly", kBestAndWindow, kOnce, kWindowQueries, kSelection,
