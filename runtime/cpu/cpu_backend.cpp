@@ -343,9 +343,10 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
     return std::accumulate(products.begin(), products.end(), int64_t{0},
                            [&](int64_t n, const Product& p) { return n + matmul_items(p, rows, tile_out, tile_rows); });
   };
+  const auto too_few = [&] { return !decode && n_tiles() < 8 * pool_->n_threads(); };
   for (const int64_t least : {64, 32}) {
-    while (tile_out > least && n_tiles() < 8 * pool_->n_threads()) tile_out /= 2;
-    while (tile_rows > 256 && n_tiles() < 8 * pool_->n_threads()) tile_rows /= 2;
+    while (tile_out > least && too_few()) tile_out /= 2;
+    while (tile_rows > 256 && too_few()) tile_rows /= 2;
   }
   const auto out_step = [&](const Product& p) -> int64_t {
     if (!decode) return tile_out;

@@ -15,8 +15,8 @@
 // (84% where activations are copied for 256 outputs at once instead of 512, 69% for 64);
 // Q8_0 at 66%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
 // in 16 bits would allow.  On one of an Intel Xeon with AVX-512 (bench_cpu avx512 1 prefill; best of three): Q8_0 at 50%, Q4_0 at 53% and
-// Q4_K at 50% of the peak of bytes, on avx2vnni at 60%, 64% and 58%; on one of an AMD EPYC with AVX-512 as wide as its registers at 67, 65
-// and 63%, 63, 64 and 61% when each tile had 256 rows and met all columns by itself. Scales are the limit there: for a group of 32 columns
+// Q4_K at 50% of the peak of bytes, on avx2vnni at 60%, 64% and 58%; on one of an AMD EPYC with AVX-512 as wide as its registers at 66, 66
+// and 62%, 63, 64 and 61% when each tile had 256 rows and met all columns by itself. Scales are the limit there: for a group of 32 columns
 // eight products, and a conversion and two multiplications by floats (with minima three) of the same ports: 73% (67%) of the peak if
 // nothing else were done, 80% (73%) where conversions have ports of their own. 8 or 10 rows at once are slower than 6, sums of two groups in
 // registers spill.

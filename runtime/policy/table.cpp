@@ -81,7 +81,7 @@ constexpr std::array<OptionRow, 15> window_options(const char* score, const char
            {"gamma", "200", "weight of the variance in a score"},
            {"first_layers", "0", "layers, from the first, that keep everything"},
            tail,
-           {"compensation", compensation, "of what a head lets go, as one token: times the share of tokens that are kept; 0: it is lost"}}};
+           {"compensation", compensation, "weight of the token that stands for what a head lets go, times the share of tokens that are kept; 0: it is lost"}}};
 }
 constexpr auto kSnapOptions = window_options("mean", "avg", "5", "uniform", "uniform");
 constexpr auto kPyramidOptions = window_options("mean", "avg", "5", "pyramid", "uniform");

@@ -40,7 +40,7 @@
 // and p.s is q's product with the token: it never weighs more than the tokens would, and as much for the query that made p, whose output
 // it completes. (Of one query head; a group's mean p is near that.) A later query that looks for one of these tokens gets all of them
 // instead, and the more a head holds the seldomer it looks: times the share of tokens that heads keep it was best or near it at every
-// budget, among constants from .1 to 1, each head's own share, and its share of the weight.
+// budget, among constants from .15 to .5, each head's own share, and its share of the weight.
 #include <algorithm>
 #include <numeric>
 
