@@ -1,0 +1,210 @@
+// Between steps: jobs over keys and their digests, as many at once as the scratch memory has room for (TopKeysPlan).
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/backend.h"
+#include "runtime/base/checked.h"
+
+namespace orrery::cuda {
+
+// In batches of queries, those of a job together if they fit: its keys are read once for all of them. Parts and tiles of a batch
+// are on the device when use(parts, jobs, n_parts, n_entries, most_keys) is called. `fill` writes what else a part has, and both may add to
+// what goes up before and down behind.
+template <class Job, class Fill, class Use>
+void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  const Ptr<std::byte> at{address(scratch)};
+  const int64_t group_floats = int64_t{plan.group} * shape.kv.head_dim;
+  size_t next_job = 0;
+  int32_t next_position = 0;
+  while (next_job < jobs.size() && !queue_.failed()) {
+    TopKeysPart parts[TopKeysPlan::kBatch] = {};
+    const Job* owners[TopKeysPlan::kBatch];
+    int32_t n_parts = 0, n_entries = 0, most_keys = 0;
+    uploads_.clear(), downloads_.clear();
+    while (next_job < jobs.size() && n_entries < TopKeysPlan::kBatch) {
+      const Job& job = jobs[next_job];
+      if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysPlan::kBatch - n_entries) break;
+      const int32_t count = std::min(job.n_positions - next_position, TopKeysPlan::kBatch - n_entries);
+      if (count > 0) {
+        const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
+        const int64_t stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
+        const int64_t row = int64_t{job.layer} * shape.queries.n_rows * stride;
+        TopKeysPart& part = parts[n_parts];
+        part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
+        part.offset = job.offset;
+        part.queries = device(shape.queries.data) + row + job.kv_head * group_floats;
+        part.n_keys = job.n_keys;
+        part.first_position = job.first_position + next_position;
+        part.n_positions = count;
+        part.first_entry = n_entries;
+        fill(job, next_position, &part);
+        uploads_.push_back({at + tiles, job.tiles, static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t)});
+        owners[n_parts++] = &job;
+        n_entries += count;
+        most_keys = std::max(most_keys, job.n_keys);
+      }
+      next_position += std::max(count, 0);
+      if (next_position >= job.n_positions) ++next_job, next_position = 0;
+    }
+    if (n_parts == 0) continue;
+    uploads_.push_back({at, parts, static_cast<uint64_t>(n_parts) * sizeof(TopKeysPart)});
+    upload_all(uploads_);
+    use(parts, owners, n_parts, n_entries, most_keys);
+    download_all(downloads_);
+  }
+}
+
+// In batches: addresses of keys where top_keys has them, of digests among its results.
+void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
+  static_assert(sizeof(DigestPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  const Ptr<std::byte> at{address(scratch)};
+  const auto n_tiles = [](int32_t n, int32_t of) { return static_cast<uint64_t>(div_up(n, of)); };
+  for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
+    DigestPart parts[TopKeysPlan::kBatch] = {};
+    const DigestJob* owners[TopKeysPlan::kBatch];
+    int32_t n_parts = 0, most_pages = 0;
+    uploads_.clear(), downloads_.clear();
+    for (; next < jobs.size() && n_parts < TopKeysPlan::kBatch; ++next) {
+      const DigestJob& job = jobs[next];
+      if (job.n_pages <= 0) continue;
+      owners[n_parts] = &job;
+      const int32_t end = job.first_page + job.n_pages;
+      const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
+      const uint64_t digests = plan.out + static_cast<uint64_t>(n_parts * plan.stride) * sizeof(uint32_t);
+      uploads_.push_back({at + tiles, job.tiles, n_tiles(end * shape.page_tokens, kPageTokens) * sizeof(uint64_t)});
+      uploads_.push_back({at + digests, job.digests, n_tiles(end, kPageTokens) * sizeof(uint64_t)});
+      const auto cosines = [&] { return scratch + plan.entries + static_cast<uint64_t>(n_parts) * plan.entry_bytes; };
+      parts[n_parts] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset, reinterpret_cast<const uint64_t*>(scratch + digests),
+                        job.first_page, job.n_pages, reinterpret_cast<float*>(cosines())};
+      ++n_parts;
+      most_pages = std::max(most_pages, job.n_pages);
+    }
+    if (n_parts == 0) return;
+    uploads_.push_back({at, parts, static_cast<uint64_t>(n_parts) * sizeof(DigestPart)});
+    upload_all(uploads_);
+    cuda::digest(queue_, reinterpret_cast<const DigestPart*>(scratch), shape, n_parts, most_pages);
+    for (int32_t i = 0; i < n_parts && shape.kind == DigestKind::mean; ++i)
+      if (owners[i]->cosines)
+        downloads_.push_back({owners[i]->cosines, {address(parts[i].cosines)}, static_cast<uint64_t>(parts[i].n_pages) * sizeof(float)});
+    download_all(downloads_);
+  }
+}
+
+// Parts lie where entries of top_keys do, as many as there are, so that a step's are one launch: tokens of one tile, as steps let them go,
+// need no table. Of those that do, or have shares, which lie where results do, there are as many at once as there is room for.
+void CudaBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte *scratch = scratch_ + plan_.top_keys, *parts = scratch + plan.entries;
+  for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
+    mean_parts_.clear(), uploads_.clear();
+    int32_t n_roomy = 0;
+    for (; next < jobs.size() && mean_parts_.size() < most_means(); ++next) {
+      const MeanJob& job = jobs[next];
+      if (job.end <= job.first) continue;
+      const int32_t first_tile = job.first / kPageTokens, n_tiles = (job.end - 1) / kPageTokens - first_tile + 1;
+      const bool roomy = n_tiles > 1 || job.shares;
+      if (roomy && n_roomy == TopKeysPlan::kBatch) break;
+      MeanPart part = {};
+      part.offset = job.offset;
+      part.first = job.first % kPageTokens, part.n = job.end - job.first;
+      part.n_before = job.n_before, part.mean = device(job.mean);
+      if (job.shares) {
+        std::byte* shares = scratch + plan.out + static_cast<uint64_t>(n_roomy * plan.stride) * sizeof(float);
+        part.shares = reinterpret_cast<const float*>(shares);
+        uploads_.push_back({{address(shares)}, job.shares, static_cast<uint64_t>(part.n) * sizeof(float)});
+      }
+      if (n_tiles == 1) {
+        part.offset += job.tiles[first_tile];
+      } else {
+        std::byte* tiles = scratch + plan.tiles + static_cast<uint64_t>(n_roomy * plan.tile_stride) * sizeof(uint64_t);
+        part.tiles = reinterpret_cast<const uint64_t*>(tiles);
+        uploads_.push_back({{address(tiles)}, job.tiles + first_tile, static_cast<uint64_t>(n_tiles) * sizeof(uint64_t)});
+      }
+      n_roomy += roomy;
+      mean_parts_.push_back(part);
+    }
+    if (mean_parts_.empty()) return;
+    uploads_.push_back({{address(parts)}, mean_parts_.data(), mean_parts_.size() * sizeof(MeanPart)});
+    upload_all(uploads_);
+    cuda::add_to_means(queue_, reinterpret_cast<const MeanPart*>(parts), kv, static_cast<int32_t>(mean_parts_.size()));
+  }
+}
+
+void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  const auto fill = [&](const TopKeysJob& job, int32_t, TopKeysPart* part) {
+    part->k = job.k, part->by_score = job.by_score;
+    if (!job.n_common) return;
+    std::byte* among = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes + plan.pairs;
+    uploads_.push_back({{address(among)}, job.among.data(), job.among.size() * sizeof(uint32_t)});
+    part->among = reinterpret_cast<const uint32_t*>(among), part->n_among = static_cast<int32_t>(job.among.size());
+    part->by_score = 0, *job.n_common = 0;
+  };
+  for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const TopKeysJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+    cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
+    for (int32_t i = 0; i < n_parts; ++i) {
+      const TopKeysPart& part = parts[i];
+      const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - owners[i]->first_position);
+      if (k == 0) continue;
+      const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t);
+      if (part.among)
+        downloads_.push_back({owners[i]->n_common, {address(found)}, sizeof(uint32_t)});
+      else
+        downloads_.push_back({owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
+    }
+  });
+}
+
+void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  int32_t slot = 0;   // of the last part: a job that goes on in the next batch keeps it, the others take those behind it
+  const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
+    if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
+    part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
+    const uint64_t row = plan.out + static_cast<uint64_t>(slot * plan.stride) * sizeof(float);
+    if (job.add && n_before == 0) uploads_.push_back({{address(scratch + row)}, job.out, static_cast<uint64_t>(job.n_keys) * sizeof(float)});
+  };
+  for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const KeyWeightsJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+    cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
+    for (int32_t i = 0; i < n_parts; ++i) {
+      const TopKeysPart& part = parts[i];
+      const uint64_t bytes = static_cast<uint64_t>(part.n_keys) * sizeof(float);
+      if (part.mean && part.n_before + part.n_positions == part.n_all)
+        downloads_.push_back({owners[i]->out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes});
+      for (int32_t row = 0; !part.mean && row < part.n_positions * plan.group; ++row) {
+        const uint64_t entry = plan.entries + static_cast<uint64_t>(part.first_entry + row / plan.group) * plan.entry_bytes;
+        const uint64_t weights = entry + static_cast<uint64_t>(row % plan.group * plan.stride) * sizeof(float);
+        downloads_.push_back({owners[i]->out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes});
+      }
+    }
+  });
+}
+
+// A job at a time: its window takes several batches, between which sums stay in the scratch memory.
+void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  std::byte* scratch = scratch_ + plan_.top_keys;
+  for (const KeyMomentsJob& job : jobs) {
+    const auto fill = [](const KeyMomentsJob& of, int32_t n_before, TopKeysPart* part) { part->n_before = n_before, part->n_all = of.n_positions; };
+    for_each_batch(Span<const KeyMomentsJob>(&job, 1), shape, fill,
+                   [&](const TopKeysPart* parts, const KeyMomentsJob**, int32_t, int32_t n_entries, int32_t n_keys) {
+      cuda::key_moments(queue_, plan, scratch, shape, n_entries, n_keys, job.n_measured, static_cast<float>(job.gamma));
+      if (parts->n_before + parts->n_positions < parts->n_all) return;
+      const std::byte *scores = scratch + plan.moments_scores, *totals = scratch + plan.moments_totals;
+      const uint64_t row_bytes = static_cast<uint64_t>(job.n_measured) * sizeof(float);
+      for (int64_t g = 0; g < plan.group; ++g)
+        downloads_.push_back({job.out + g * job.n_measured, {address(scores) + static_cast<uint64_t>(g * plan.stride) * sizeof(float)}, row_bytes});
+      downloads_.push_back({totals_.data(), {address(totals)}, totals_.size() * sizeof(double)});
+    });
+    const auto sum = [&](int32_t from) { return std::accumulate(totals_.begin() + from, totals_.begin() + from + plan.group, 0.0); };
+    *job.entropy = sum(0), *job.variance = sum(plan.group);
+  }
+}
+
+}  // namespace orrery::cuda

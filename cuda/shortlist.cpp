@@ -1,0 +1,39 @@
+// What a sampler asks of a step's row of logits, with the step and behind it.
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/backend.h"
+
+namespace orrery::cuda {
+
+// What is asked goes with the step's rows, unless these have gone.
+void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
+  DeviceShortlist asked = {};
+  asked.n_best = request.n_best;
+  asked.n_tokens = static_cast<int32_t>(request.tokens.size());
+  asked.n_sums = request.n_sums;
+  asked.inverse_temperature = request.inverse_temperature;
+  std::copy(request.tokens.begin(), request.tokens.end(), asked.tokens);
+  if (queue_.failed()) return;
+  if (step_waits_)
+    std::memcpy(step_bounce_[step_turn_].data() + plan_.shortlist, &asked, sizeof asked);
+  else
+    upload({address(scratch_ + plan_.shortlist)}, &asked, sizeof asked);
+  Operation& op = note(Operation::Kind::shortlist, 1);
+  op.in = {device(logits), n};
+  op.out = {reinterpret_cast<float*>(device(out)), n};
+  op.dim = n;
+}
+
+void CudaBackend::shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) {
+  cuda::shortlist_bands(queue_, device(logits), n, tail, device(out));
+  download(sums, out, ShortlistTail::kBands * sizeof(uint64_t));
+}
+
+void CudaBackend::shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
+                                    Ptr<std::byte> out, ShortlistTailEntries* entries) {
+  cuda::shortlist_entries(queue_, device(logits), n, tail, band, other_band, device(out));
+  download(entries, out, sizeof *entries);
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,127 @@
+// The way of bytes: through pinned memory in stretches of a bounce buffer, in order with the steps or beside them (copy_in); on the
+// device; and host memory that the device reaches by itself.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/backend.h"
+#include "cuda/stretches.h"
+
+namespace orrery::cuda {
+
+void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
+  const Upload one{to, from, bytes};
+  upload_all({&one, 1});
+}
+
+void CudaBackend::upload_all(Span<const Upload> uploads) {
+  for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
+    const Pinned& bounce = bounce_[turn_ ^= 1];
+    bounce.wait(queue_);
+    for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
+      std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
+      queue_.check(cudaMemcpyAsync(device(u.to) + at, bounce.data() + in_bounce, n, cudaMemcpyDefault, queue_.stream()), "copying to the device");
+    });
+    bounce.mark(queue_);
+  }
+}
+
+void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) {
+  const Download one{to, from, bytes};
+  download_all({&one, 1});
+}
+
+// One half of the pinned memory is emptied while the other one's copies are under way.
+void CudaBackend::download_all(Span<const Download> downloads) {
+  send();
+  Cursor sent, fetched;
+  for (const Pinned* under_way = nullptr;;) {
+    const Pinned* next = nullptr;
+    if (sent.i < downloads.size()) {
+      next = &bounce_[turn_ ^= 1];
+      if (!queue_.failed()) next->wait(queue_);
+      for_each_stretch(downloads, kBounceBytes, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
+        if (!queue_.failed())
+          queue_.check(cudaMemcpyAsync(next->data() + in_bounce, device(d.from) + at, n, cudaMemcpyDefault, queue_.stream()), "copying from the device");
+      });
+      if (!queue_.failed()) next->mark(queue_);
+    }
+    if (under_way) {
+      if (!queue_.failed()) under_way->wait(queue_);
+      for_each_stretch(downloads, kBounceBytes, &fetched, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
+        std::byte* target = static_cast<std::byte*>(d.to) + at;
+        if (queue_.failed())
+          std::memset(target, 0, n);   // of a lost device nothing is read that nobody wrote
+        else
+          std::memcpy(target, under_way->data() + in_bounce, n);
+      });
+    }
+    if (!next) return;
+    under_way = next;
+  }
+}
+
+void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) {
+  if (bytes == 0 || queue_.failed()) return;
+  queue_.check(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDefault, queue_.stream()), "copying on the device");
+}
+
+void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+  std::byte* list = scratch_ + plan_.moves;
+  for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
+    const size_t n = std::min(kMostMoves, moves.size() - at);
+    upload({address(list)}, moves.data() + at, n * sizeof(KvMove));
+    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), to_type, from_type, static_cast<int32_t>(token_values));
+  }
+}
+
+Status CudaBackend::synchronize() {
+  send();
+  if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
+  return latch_.status();
+}
+
+// The caller's thread gathers into one half of the pinned memory while the other half's copy is under way.
+Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
+  const std::lock_guard<std::mutex> lock(io_mutex_);
+  int turn = 0;
+  uint64_t filled = 0;
+  const auto flush = [&] {
+    if (filled == 0) return;
+    io_queue_.check(cudaMemcpyAsync(device(to), io_bounce_[turn].data(), filled, cudaMemcpyDefault, io_queue_.stream()),
+                    "moving KV to the device");
+    io_bounce_[turn].mark(io_queue_);
+    to = to + filled;
+    filled = 0;
+    io_bounce_[turn ^= 1].wait(io_queue_);
+  };
+  for (HostPiece piece : pieces)
+    while (piece.bytes > 0 && !io_queue_.failed()) {
+      const uint64_t n = std::min(piece.bytes, kBounceBytes - filled);
+      std::memcpy(io_bounce_[turn].data() + filled, piece.data, n);
+      filled += n, piece.data += n, piece.bytes -= n;
+      if (filled == kBounceBytes) flush();
+    }
+  flush();
+  if (!io_queue_.failed()) io_queue_.check(cudaStreamSynchronize(io_queue_.stream()), "moving KV to the device");
+  return latch_.status();
+}
+
+// With unified addressing, which every 64-bit system has, the device reaches registered memory by the host's addresses.
+Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
+  const cudaError_t e = cudaHostRegister(at, bytes, cudaHostRegisterDefault);
+  if (e == cudaSuccess) return ok_status();
+  cudaGetLastError();
+  Status s = memory_error(Code::out_of_pinned_memory, bytes, 0, "%llu bytes of host memory could not be shared with the CUDA device: %s",
+                          static_cast<unsigned long long>(bytes), cudaGetErrorString(e));
+  s.detail().native_code = static_cast<int64_t>(e);
+  return s;
+}
+
+void CudaBackend::unshare_host(std::byte* at) {
+  cudaStreamSynchronize(queue_.stream());
+  if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
+}
+
+}  // namespace orrery::cuda
