@@ -1,6 +1,5 @@
-// The backend as its own files see it. Made, with all that is there before the first step: cuda_backend.cpp. Bytes on their way:
-// transfers.cpp. Steps: steps.cpp. Between them jobs over keys (jobs.cpp), low-rank keys (low_rank.cpp), and what a sampler asks of a row of
-// logits (shortlist.cpp).
+// The backend as its own files see it; each defines the members that stand under its name. What they share is the queue, in whose order
+// everything happens but copy_in(), and the scratch memory, of which each has its part (scratch.h).
 #pragma once
 
 #include <algorithm>
@@ -22,7 +21,7 @@
 
 namespace orrery::cuda {
 
-inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // pinned; two of them take turns
+inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of pinned memory, a half
 inline constexpr size_t kMostOperations = 8192;
 inline constexpr size_t kMostMeans = 4096;
 
@@ -37,13 +36,22 @@ uint64_t address(T* p) {
 
 class CudaBackend final : public Backend {
  public:
+  // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
   ~CudaBackend() override;
-
   BackendInfo info() const override;
-
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
+  Status check_heads(int32_t head_dim) const override;
+  uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
+  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
+                      Weight* weight) override;
+  uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
+  void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
+  size_t graph_nodes() const { return graphs_.n_nodes(); }
+  bool has_cublas() const { return cublas_ != nullptr; }
+
+  // transfers.cpp
   void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override;
   void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override;
   void upload_all(Span<const Upload> uploads) override;
@@ -52,21 +60,12 @@ class CudaBackend final : public Backend {
   void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
   Status synchronize() override;
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
-
   Status share_host(std::byte* at, uint64_t bytes) override;
   void unshare_host(std::byte* at) override;
-  Status check_heads(int32_t head_dim) const override;
 
-  uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
-  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
-                      Weight* weight) override;
-
-  uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
-  void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
-
+  // steps.cpp
   void begin_step(const Step& step) override;
   void end_step() override { send(); }
-
   void embed(const Weight& table, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
                 int32_t n_vectors, int64_t dim, float eps) override;
@@ -75,26 +74,29 @@ class CudaBackend final : public Backend {
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+              int64_t n) override;
+  void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+
+  // jobs.cpp
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
+
+  // low_rank.cpp
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
   void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override;
-  void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
-              int64_t n) override;
-  void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+
+  // shortlist.cpp
   uint64_t shortlist_bytes(int64_t n) const override { return cuda::shortlist_bytes(n); }
   void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) override;
   void shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) override;
   void shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, Ptr<std::byte> out,
                          ShortlistTailEntries* entries) override;
-
-  size_t graph_nodes() const { return graphs_.n_nodes(); }
-  bool has_cublas() const { return cublas_ != nullptr; }
 
  private:
   CudaBackend() = default;
@@ -105,35 +107,42 @@ class CudaBackend final : public Backend {
   void send();   // what has been noted
   // What a launch takes of them: as many as lie where entries of top_keys do.
   size_t most_means() const { return std::min(kMostMeans, static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(MeanPart))); }
-  LowRankWork low_rank_work(const LowRankKeys& keys);
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
+  LowRankWork low_rank_work(const LowRankKeys& keys);
 
+  // The device.
   ErrorLatch latch_;
   DeviceShape shape_;
   Tuning tuning_ = kTuning[0];
-  StreamOwner main_stream_, io_stream_;
-  std::unique_ptr<Cublas> cublas_;   // null: none of tuning_'s rows may go there, or it is not there
-  Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
-  Pinned bounce_[2], io_bounce_[2], step_bounce_[2];
-  uint64_t step_bounce_bytes_ = 0;
-  int turn_ = 0, step_turn_ = 0;
-  std::mutex io_mutex_;
   void* arena_ = nullptr;
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
+
+  // The way to it; io_: of copy_in(), beside everything else.
+  StreamOwner main_stream_, io_stream_;   // outlive what is sent there
+  std::unique_ptr<Cublas> cublas_;   // null: none of tuning_'s rows may go there, or it is not there
+  Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
+  PinnedHalves bounce_, io_bounce_;
+  std::mutex io_mutex_;
+
+  // A step.
   Step step_;
-  bool step_waits_ = false;   // it has not been sent yet
-  uint64_t step_bytes_ = 0;   // of it in step_bounce_
+  PinnedHalves step_bounce_;
+  uint64_t step_bounce_bytes_ = 0;   // of a half
+  uint64_t step_bytes_ = 0;          // of the step, in the half that is in turn
+  bool step_waits_ = false;          // it has not been sent yet
   StepContext context_;
   int32_t n_rot_ = 0;
   bool interleaved_ = false;
-  std::vector<Upload> uploads_;       // of a batch of jobs
-  std::vector<Download> downloads_;   // likewise
-  std::vector<double> totals_;        // of moments, (2, group)
-  std::vector<MeanPart> mean_parts_;  // room for most_means()
   std::vector<Operation> operations_;
   Graphs graphs_;
+
+  // A batch of jobs.
+  std::vector<Upload> uploads_;
+  std::vector<Download> downloads_;
+  std::vector<double> totals_;         // of moments, (2, group)
+  std::vector<MeanPart> mean_parts_;   // room for most_means()
 };
 
 }  // namespace orrery::cuda

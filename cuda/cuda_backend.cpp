@@ -56,10 +56,8 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   ORRERY_TRY(made->io_stream_.create());
   made->queue_ = Queue(made->main_stream_.get(), &made->latch_);
   made->io_queue_ = Queue(made->io_stream_.get(), &made->latch_);
-  for (int i = 0; i < 2; ++i) {
-    ORRERY_TRY(made->bounce_[i].allocate(kBounceBytes));
-    ORRERY_TRY(made->io_bounce_[i].allocate(kBounceBytes));
-  }
+  ORRERY_TRY(made->bounce_.allocate(kBounceBytes));
+  ORRERY_TRY(made->io_bounce_.allocate(kBounceBytes));
   made->operations_.reserve(kMostOperations);
   made->tuning_ = tuning_of(shape.architecture);
   if (options.products == Options::Products::cublas) made->tuning_.f16 = made->tuning_.bf16 = made->tuning_.blocks = 1;
@@ -134,8 +132,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
   const int64_t fitting = static_cast<int64_t>(kBounceBytes / to_bytes);
   for (int64_t row = 0; row < n_rows && !queue_.failed(); row += fitting) {
     const int64_t n = std::min(fitting, n_rows - row);
-    const Pinned& bounce = bounce_[turn_ ^= 1];
-    bounce.wait(queue_);
+    const Pinned& bounce = bounce_.next(queue_);
     for (int64_t i = 0; i < n; ++i)
       repack_row(type, n_cols, source + static_cast<uint64_t>(row + i) * from_bytes, bounce.data() + static_cast<uint64_t>(i) * to_bytes);
     queue_.check(cudaMemcpyAsync(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes,
@@ -175,8 +172,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   if (plan_.upload_bytes > step_bounce_bytes_) {   // the largest so far: once a model
     send();
     if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
-    for (Pinned& bounce : step_bounce_)
-      if (!bounce.allocate(plan_.upload_bytes).ok()) latch_.set(cudaErrorMemoryAllocation, "taking pinned memory for a step");
+    if (!step_bounce_.allocate(plan_.upload_bytes).ok()) latch_.set(cudaErrorMemoryAllocation, "taking pinned memory for a step");
     step_bounce_bytes_ = plan_.upload_bytes;
   }
 }

@@ -47,6 +47,26 @@ class Pinned {
   cudaEvent_t used_ = nullptr;
 };
 
+// Two halves of it that take turns: one is filled or emptied while the other one's copies are under way.
+class PinnedHalves {
+ public:
+  Status allocate(uint64_t bytes) {   // each
+    ORRERY_TRY(halves_[0].allocate(bytes));
+    return halves_[1].allocate(bytes);
+  }
+  // The half that is in turn, and the other one, which then is, when what was copied from it is there.
+  const Pinned& now() const { return halves_[turn_]; }
+  const Pinned& next(Queue& queue) {
+    turn_ ^= 1;
+    if (!queue.failed()) now().wait(queue);
+    return now();
+  }
+
+ private:
+  Pinned halves_[2];
+  int turn_ = 0;
+};
+
 class StreamOwner {
  public:
   Status create() {

@@ -16,7 +16,7 @@ void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistR
   std::copy(request.tokens.begin(), request.tokens.end(), asked.tokens);
   if (queue_.failed()) return;
   if (step_waits_)
-    std::memcpy(step_bounce_[step_turn_].data() + plan_.shortlist, &asked, sizeof asked);
+    std::memcpy(step_bounce_.now().data() + plan_.shortlist, &asked, sizeof asked);
   else
     upload({address(scratch_ + plan_.shortlist)}, &asked, sizeof asked);
   Operation& op = note(Operation::Kind::shortlist, 1);

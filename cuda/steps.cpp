@@ -47,8 +47,7 @@ void CudaBackend::begin_step(const Step& step) {
   context_.query_ring = device(step.queries.data);
   context_.n_ring = step.queries.n_rows;
   if (queue_.failed() || !queue_.check(within(step) ? cudaSuccess : cudaErrorInvalidValue, "taking a step beyond its limits")) return;
-  const Pinned& bounce = step_bounce_[step_turn_ ^= 1];
-  bounce.wait(queue_);
+  const Pinned& bounce = step_bounce_.next(queue_);
   std::memcpy(bounce.data() + plan_.rows, step.rows.data(), step.rows.size() * sizeof(Row));
   for (size_t i = 0; i < step.sequences.size(); ++i)
     std::memcpy(bounce.data() + plan_.pages + i * static_cast<size_t>(plan_.max_pages) * sizeof(uint64_t), step.sequences[i].pages,
@@ -74,7 +73,7 @@ Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
 
 void CudaBackend::send() {
   if (step_waits_ && !queue_.failed()) {
-    const Pinned& bounce = step_bounce_[step_turn_];
+    const Pinned& bounce = step_bounce_.now();
     queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), step_bytes_, cudaMemcpyDefault, queue_.stream()),
                  "copying a step to the device");
     bounce.mark(queue_);
@@ -123,7 +122,7 @@ void CudaBackend::prepare_rope(const RopeSpec& spec) {
   n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
   interleaved_ = spec.interleaved;
   if (!queue_.failed())   // goes with the step's rows: behind begin_step() nothing has been sent yet
-    std::memcpy(step_bounce_[step_turn_].data() + plan_.frequencies, spec.inverse_frequency,
+    std::memcpy(step_bounce_.now().data() + plan_.frequencies, spec.inverse_frequency,
                 static_cast<size_t>(n_rot_ / 2) * sizeof(float));
   Operation& op = note(Operation::Kind::prepare_rope, n_rows());
   op.n_rot = n_rot_;

@@ -17,8 +17,7 @@ void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
 
 void CudaBackend::upload_all(Span<const Upload> uploads) {
   for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
-    const Pinned& bounce = bounce_[turn_ ^= 1];
-    bounce.wait(queue_);
+    const Pinned& bounce = bounce_.next(queue_);
     for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
       std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
       queue_.check(cudaMemcpyAsync(device(u.to) + at, bounce.data() + in_bounce, n, cudaMemcpyDefault, queue_.stream()), "copying to the device");
@@ -39,8 +38,7 @@ void CudaBackend::download_all(Span<const Download> downloads) {
   for (const Pinned* under_way = nullptr;;) {
     const Pinned* next = nullptr;
     if (sent.i < downloads.size()) {
-      next = &bounce_[turn_ ^= 1];
-      if (!queue_.failed()) next->wait(queue_);
+      next = &bounce_.next(queue_);
       for_each_stretch(downloads, kBounceBytes, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
         if (!queue_.failed())
           queue_.check(cudaMemcpyAsync(next->data() + in_bounce, device(d.from) + at, n, cudaMemcpyDefault, queue_.stream()), "copying from the device");
@@ -85,21 +83,20 @@ Status CudaBackend::synchronize() {
 // The caller's thread gathers into one half of the pinned memory while the other half's copy is under way.
 Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
   const std::lock_guard<std::mutex> lock(io_mutex_);
-  int turn = 0;
+  const Pinned* half = &io_bounce_.next(io_queue_);
   uint64_t filled = 0;
   const auto flush = [&] {
     if (filled == 0) return;
-    io_queue_.check(cudaMemcpyAsync(device(to), io_bounce_[turn].data(), filled, cudaMemcpyDefault, io_queue_.stream()),
-                    "moving KV to the device");
-    io_bounce_[turn].mark(io_queue_);
+    io_queue_.check(cudaMemcpyAsync(device(to), half->data(), filled, cudaMemcpyDefault, io_queue_.stream()), "moving KV to the device");
+    half->mark(io_queue_);
     to = to + filled;
     filled = 0;
-    io_bounce_[turn ^= 1].wait(io_queue_);
+    half = &io_bounce_.next(io_queue_);
   };
   for (HostPiece piece : pieces)
     while (piece.bytes > 0 && !io_queue_.failed()) {
       const uint64_t n = std::min(piece.bytes, kBounceBytes - filled);
-      std::memcpy(io_bounce_[turn].data() + filled, piece.data, n);
+      std::memcpy(half->data() + filled, piece.data, n);
       filled += n, piece.data += n, piece.bytes -= n;
       if (filled == kBounceBytes) flush();
     }
