@@ -21,7 +21,7 @@ from policy_answers import Demo
 from policy_reference import DuoAttention, Window, WINDOW_METHODS
 from fractions import Fraction as F
 
-N_QUERIES, UNIT = 8, 256
+N_QUERIES, UNIT, ROOT_DIM = 8, 256, 181 / 32   # of the demo model's 32
 HERE = pathlib.Path(__file__)
 MODEL = HERE.parents[2] / "samples/models/demo-q8_0.gguf"
 TEXT = HERE.parents[2] / "samples/models/demo-document.txt"
@@ -30,9 +30,13 @@ RUNS = [one(policy, budget, window="8") for policy in ("snapkv", "pyramidkv", "a
 RUNS += [one("adakv", "0.4", window="8", safeguard="protect", alpha="0.9"), one("cake", "0.5", window="8", tau_1="1.6", tau_2="0.4"),
          one("snapkv", "0.5", window="8", first_layers="1"), one("duoattention", "0.5", window="8", full_share="0.25"),
          one("duoattention", "0.8", window="8", full_share="0.6", sinks="4")]
+RUNS += [one("adakv", "0.6", window="8", score="each"), one("adapyramid", "0.3", window="3", score="each"),
+         one("snapkv", "0.5", window="8", score="each", pool="none"), one("cake", "0.4", window="5", score="each", pool="none")]
 
 
 class Recorded:
+    root_dim = ROOT_DIM
+
     def __init__(self, logits):
         self.values, self.n_layers, self.n = logits, logits.shape[0], logits.shape[-1]
 
@@ -52,7 +56,7 @@ def main():
     positions = list(range(model.n - N_QUERIES, model.n))
     logits = np.array([model.logits(l, positions, model.n) for l in range(model.n_layers)])
     whole = np.where(np.isfinite(logits), np.rint(logits * UNIT), 0).astype(np.int64)
-    assert np.abs(whole).max() < 1 << 15
+    assert np.abs(whole).max() < 1 << 15 and abs(ROOT_DIM ** 2 / model.head_dim - 1) < 1e-3
     attention, runs = Recorded(whole), []
     for options in RUNS:
         arguments = {k: v for k, v in options.items() if k not in ("policy", "budget")}
@@ -71,7 +75,7 @@ def main():
         print(options, "least gap", policy.choose.least_gap, "lengths", [len(s) for _, _, s in sets])
     data = base64.b64encode(whole.astype("<i2").tobytes()).decode()
     golden = {"n_layers": model.n_layers, "n_kv_heads": model.heads, "group": model.group, "n_tokens": model.n, "n_queries": N_QUERIES,
-              "unit": UNIT, "logits": data, "runs": runs}
+              "unit": UNIT, "root_dim": ROOT_DIM, "logits": data, "runs": runs}
     path = HERE.with_name("policy_recorded.json")
     path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
     print(model.n, "tokens,", path.name, path.stat().st_size, "bytes")

@@ -39,6 +39,7 @@ class Demo(oracle.Model):
         super().__init__(keys, tensors, n_ctx)
         assert self.arch == "llama" and len(set(self.n_heads)) == len(set(self.n_kv_heads)) == 1
         self.w = {name: t.astype(np.float32) for name, t in self.w.items()}
+        self.root_dim = np.sqrt(self.head_dim)
         self.heads, self.group = self.n_kv_heads[0], self.n_heads[0] // self.n_kv_heads[0]
         angle = np.arange(n_ctx)[:, None] * self.inv_freq
         self.cos, self.sin = (self.rope_magnitude * f(angle).astype(np.float32) for f in (np.cos, np.sin))

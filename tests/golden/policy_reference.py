@@ -74,6 +74,9 @@ class Chooser:
         self.watch, self.least_gap = watch, np.inf
         self.ties = ties   # equal scores are no close call: neighbours under a maximum are equal wherever they are computed
 
+    def disturbed(self, products):
+        return products   # policy_steps_reference.py's adds noise
+
     def scores(self, logits, reduce, pool):
         """(.., group, keys) -> (.., keys): softmax, average pooling (zeros count in the divisor), group reduction."""
         x = logits.astype(np.float64)
@@ -431,8 +434,9 @@ def by_preference(preference, total, highest):
 
 
 class Window:
-    """The last `window` queries choose once. score mean or variance; layers uniform, pyramid, preference, adaptive; heads uniform, adaptive.
+    """The last `window` queries choose once. score mean, variance, each; layers uniform, pyramid, preference, adaptive; heads uniform, adaptive.
 
+    each: Ada-KV's algorithm 2, lines 3 and 4, of unscaled products: logits times attention.root_dim, which is sqrt(head_dim).
     compensation: what a head lets go is one token, mean_slots' worth: rest[layer, head] has its tokens' shares, by the last query's weights
     of them, the mean of its group, and as many tokens alike as it weighs: e^entropy, times compensation and the share of tokens kept.
     """
@@ -475,7 +479,15 @@ class Window:
             x = (x / x.sum(axis=-1, keepdims=True))[..., :old]
             variance = x.var(axis=0, ddof=1) if w > 1 else np.zeros(x.shape[1:])
             preference.append(max(-(x * np.log(x + 1e-10)).sum(), 0) ** (1 / self.tau_1) * variance.sum() ** (1 / self.tau_2))
-            if self.score == "variance":
+            if self.score == "each":   # a softmax over the keys before the window alone; each row pooled, then the mean
+                s = self.choose.disturbed(logits[..., :old] * attention.root_dim)
+                s = np.exp(s - s.max(axis=-1, keepdims=True))
+                rows = self.pooled(s / s.sum(axis=-1, keepdims=True)).transpose(0, 2, 1, 3).reshape(-1, self.n_heads, old)
+                total = np.zeros(rows.shape[1:], np.float32)   # in floats: neighbours under all the same maxima but vanishing ones are ties
+                for row in rows:
+                    total += row.astype(np.float32) * np.float32(1 / len(rows))
+                scores.append(total)
+            elif self.score == "variance":
                 scores.append(self.pooled(x.mean(axis=0) + self.gamma * variance).mean(axis=1))
             else:
                 scores.append(self.pooled(x.mean(axis=(0, 2))))

@@ -175,6 +175,9 @@ class Disturbed(Chooser):
     """policy_reference.py's, with noise on its scores."""
     noise = None
 
+    def disturbed(self, products):
+        return self.noise(products)
+
     def scores(self, logits, reduce, pool):
         return super().scores(self.noise(logits.astype(np.float64)), reduce, pool)
 

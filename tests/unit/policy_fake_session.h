@@ -45,6 +45,7 @@ class FakeSession final : public Heads {
     other.capacity_ = capacity_, other.selected_ = selected_, other.held_ = held_, other.pending_ = pending_;
     other.sums_ = sums_, other.n_summed_ = n_summed_;
     other.hidden_ = hidden_, other.n_rows_ = n_rows_, other.page_cosine = page_cosine;
+    other.root_dim = root_dim;
     return other;
   }
 
@@ -146,6 +147,8 @@ class FakeSession final : public Heads {
   std::function<float(uint32_t layer, uint32_t head, uint32_t position)> similarity = [](uint32_t, uint32_t, uint32_t) { return 1.0f; };
   // Cosines that page_cosines() gives.
   std::function<float(uint32_t head, uint32_t page)> page_cosine = [](uint32_t, uint32_t) { return 1.0f; };
+  // Products with keys are so much larger where they are not scaled.
+  float root_dim = 1;
   const std::set<uint32_t>& hidden(uint32_t head) const { return hidden_[head]; }
   // The token has been computed.
   void commit() {
@@ -288,6 +291,7 @@ class FakeSession final : public Heads {
         const float* first = &logits[size_t{g} * (query.position + 1) + query.first * page];
         float* row = query.out + size_t{g} * query.n;
         for (uint32_t i = 0; i < query.n; ++i) row[i] = *std::max_element(first + i * page, first + (i + 1) * page);
+        for (uint32_t i = 0; i < query.n && !query.pages && !query.scaled; ++i) row[i] *= root_dim;
       }
     }
     return ok_status();
