@@ -1,6 +1,7 @@
 // Head profiles: calibrating a model, and reading what others have calibrated.
 #include "capi/handles.h"
 #include "runtime/engine/calibrate.h"
+#include "runtime/policy/gates.h"
 #include "runtime/policy/profile.h"
 
 struct orrery_calibration {
@@ -106,6 +107,18 @@ orrery_status orrery_head_profile_import(const char* profile_json, char* json, s
     ORRERY_REQUIRE(profile_json);
     ORRERY_REQUIRE(json_bytes);
     ORRERY_ASSIGN(const policy::HeadProfile profile, policy::read_any_profile(profile_json));
+    ORRERY_ASSIGN(const std::string text, policy::write_profile(profile));
+    return copy_out(text.data(), text.size(), json, capacity, json_bytes);
+  });
+}
+
+orrery_status orrery_head_profile_import_gates(const char* gates, double sparsity, char* json, size_t capacity, size_t* json_bytes,
+                                               orrery_error* error) {
+  if (json_bytes) *json_bytes = 0;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(gates);
+    ORRERY_REQUIRE(json_bytes);
+    ORRERY_ASSIGN(const policy::HeadProfile profile, policy::import_gates(gates, sparsity));
     ORRERY_ASSIGN(const std::string text, policy::write_profile(profile));
     return copy_out(text.data(), text.size(), json, capacity, json_bytes);
   });

@@ -321,8 +321,8 @@ typedef struct orrery_session orrery_session;
      "synckv"       representative heads whole, the others what their representative looks at (SyncKV):
                     representatives (of a layer; 2 of 8 heads and more, else 1), rho .5, steps 5, visible 1, refresh 1,
                     calibration 16, top_k 1024, tail 0
-     "duoattention" some heads whole, the others the first tokens and the last ones (DuoAttention): full_share (as the
-                    budget has it), sinks 128, compensation 0, window 32, tail 0
+     "duoattention" some heads whole, the others the first tokens and the last ones (DuoAttention): full_share (as
+                    the head profile's gates or the budget have it), sinks 128, compensation 0, window 32, tail 0
      "razorattention"
                     the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
                     the budget if that is less), sinks 4, compensation 1
@@ -397,7 +397,8 @@ struct orrery_session_options {
   uint32_t device_kv_type;        /* of what such a policy keeps on the device: 0: kv_type; 1 + ORRERY_KV_: that type,
                                      which may not be finer than kv_type (F32, F16, Q8_0, Q4_0 from the finest on). Its
                                      values are made from host memory's. "full" takes kv_type alone */
-  const char *head_profile;       /* JSON of orrery_calibration_profile(), or the published HeteroCache format: policies
+  const char *head_profile;       /* JSON of orrery_calibration_profile(), of orrery_head_profile_import_gates(), or the
+                                     published HeteroCache format: policies
                                      that tell heads apart go by it; NULL: these calibrate themselves on the prompt.
                                      Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy
                                      (orrery_plan() sees the shape alone) */
@@ -536,6 +537,12 @@ ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
    particular: they fit any of their shape. See "Sizes out"; not NUL-terminated. */
 ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
+/* The same of gates that DuoAttention has learned (full_attention_heads.tsv): text, a line for each layer, in it a number
+   of 0 to 1 for each KV head, separated by tabs or spaces. Heads whose gate is at least the quantile `sparsity` of all (0
+   to 1; DuoAttention's own are .5, and .75 without groups of query heads) keep everything under "duoattention", as far
+   as the budget holds them. ORRERY_INVALID_ARGUMENT names line and column. */
+ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
+                                                          size_t *json_bytes, orrery_error *error);
 
 /* ---- Generation: one answer under way --------------------------------------------------------------------------- */
 

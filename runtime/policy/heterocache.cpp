@@ -515,6 +515,8 @@ Result<std::unique_ptr<Policy>> make_heterocache(const Shape& shape, const Budge
                                                  const SharedProfile& profile) {
   Settings s;
   Calibration calibration;
+  if (profile && profile->has_gates())
+    return error(Code::invalid_argument, "policy heterocache: the head profile has DuoAttention's gates, and no clusters of heads");
   if (profile) s.tau = profile->thresholds;
   calibration.rule = {GroupReduce::mean, Pooling::avg, 5, true};
   OptionReader reader("heterocache", options);

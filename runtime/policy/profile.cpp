@@ -58,21 +58,41 @@ Status check_roles(const LayerRoles& roles, size_t layer) {
 
 Status check_weights(const ProfileLayer& layer, size_t index) {
   const size_t n = layer.n_kv_heads();
-  if (layer.stability.empty() == layer.allocation.empty()) {
-    return wrong(index, "expected either stability or allocation");
+  if (!layer.stability.empty() + !layer.allocation.empty() + !layer.gates.empty() != 1) {
+    return wrong(index, "expected either stability or allocation or gates");
   }
-  const std::vector<double>& values = layer.stability.empty() ? layer.allocation : layer.stability;
-  const char* name = layer.stability.empty() ? "allocation" : "stability";
+  const std::vector<double>& values = !layer.gates.empty() ? layer.gates : layer.stability.empty() ? layer.allocation : layer.stability;
+  const char* name = !layer.gates.empty() ? "gates" : layer.stability.empty() ? "allocation" : "stability";
   if (values.size() != n)
     return wrong(index, format("%s has %zu entries for %zu heads", name, values.size(), n));
   for (size_t h = 0; h < n; ++h) {
-    if (!layer.stability.empty()) {
+    const Role role = layer.roles.roles[h];
+    if (!layer.gates.empty()) {
+      if (!is_fraction(values[h])) return wrong(index, format("the gate of head %zu is %g", h, values[h]));
+      if (role != Role::anchor && role != Role::volatile_head)
+        return wrong(index, format("head %zu is a %s: heads with gates are volatile or anchors", h, role_name(role)));
+    } else if (!layer.stability.empty()) {
       if (!is_fraction(values[h])) return wrong(index, format("stability of head %zu is %g", h, values[h]));
-    } else if (is_full(layer.roles.roles[h]) ? values[h] != 0 : !(values[h] > 0 && values[h] <= 1e9)) {
+    } else if (is_full(role) ? values[h] != 0 : !(values[h] > 0 && values[h] <= 1e9)) {
       return wrong(index, format("allocation of head %zu is %g", h, values[h]));
     }
   }
   return ok_status();
+}
+
+// Heads that keep everything are those with the largest gates.
+Status check_gates(const HeadProfile& profile) {
+  double least_full = 1, most_other = 0;
+  for (const ProfileLayer& layer : profile.layers)
+    for (size_t h = 0; h < layer.n_kv_heads(); ++h) {
+      const double gate = layer.gates[h];
+      if (is_full(layer.roles.roles[h]))
+        least_full = std::min(least_full, gate);
+      else
+        most_other = std::max(most_other, gate);
+    }
+  if (most_other <= least_full) return ok_status();
+  return error(Code::invalid_argument, "head profile: a head with a gate of %g is volatile, and one with %g is not", least_full, most_other);
 }
 
 Status check_similarity(const std::vector<double>& s, size_t n, const char* name, size_t layer) {
@@ -142,6 +162,7 @@ text::Value layer_value(const ProfileLayer& layer) {
   map.set("pivot_of", list_of_heads(layer.roles.pivot_of));
   if (!layer.stability.empty()) map.set("stability", list_of(layer.stability));
   if (!layer.allocation.empty()) map.set("allocation", list_of(layer.allocation));
+  if (!layer.gates.empty()) map.set("gates", list_of(layer.gates));
   const size_t n = layer.n_kv_heads();
   if (!layer.similarity.empty()) map.set("similarity", list_of(upper_triangle(layer.similarity, n)));
   if (!layer.mean_similarity.empty())
@@ -224,7 +245,7 @@ Result<LayerRoles> read_roles(const Place& place) {
 }
 
 Result<ProfileLayer> read_layer(const Place& place) {
-  ORRERY_TRY(place.only_members({"roles", "pivot_of", "stability", "allocation", "similarity",
+  ORRERY_TRY(place.only_members({"roles", "pivot_of", "stability", "allocation", "gates", "similarity",
                                  "mean_similarity", "cluster_of", "representatives"}));
   ProfileLayer layer;
   ORRERY_ASSIGN(layer.roles, read_roles(place));
@@ -237,6 +258,10 @@ Result<ProfileLayer> read_layer(const Place& place) {
   if (has("allocation")) {
     ORRERY_ASSIGN(const Place part, place.member("allocation"));
     ORRERY_ASSIGN(layer.allocation, part.numbers());
+  }
+  if (has("gates")) {
+    ORRERY_ASSIGN(const Place part, place.member("gates"));
+    ORRERY_ASSIGN(layer.gates, part.numbers());
   }
   if (has("similarity")) {
     ORRERY_ASSIGN(const Place part, place.member("similarity"));
@@ -272,6 +297,7 @@ RoleCounts HeadProfile::counts() const {
 
 std::vector<double> HeadProfile::weights() const {
   std::vector<double> out;
+  if (has_gates()) return out;
   for (const ProfileLayer& layer : layers) {
     for (size_t h = 0; h < layer.n_kv_heads(); ++h) {
       if (is_full(layer.roles.roles[h])) continue;
@@ -302,7 +328,7 @@ Status check_profile(const HeadProfile& profile) {
     ORRERY_TRY(check_roles(layer.roles, l));
     ORRERY_TRY(check_weights(layer, l));
     // One kind of weight for all heads: eq. 8 deals one budget over all layers.
-    if (layer.stability.empty() != profile.layers[0].stability.empty()) {
+    if (layer.stability.empty() != profile.layers[0].stability.empty() || layer.gates.empty() == profile.has_gates()) {
       return wrong(l, "has another kind of weight than layer 0");
     }
     if (!layer.stability.empty() && profile.top_k == 0) {
@@ -313,7 +339,7 @@ Status check_profile(const HeadProfile& profile) {
     ORRERY_TRY(check_similarity(layer.mean_similarity, layer.n_kv_heads(), "mean_similarity", l));
     ORRERY_TRY(check_clusters(layer.clusters, layer.n_kv_heads(), l));
   }
-  return ok_status();
+  return profile.has_gates() ? check_gates(profile) : ok_status();
 }
 
 Status check_profile_fits(const HeadProfile& profile, const Fingerprint& model,

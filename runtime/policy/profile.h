@@ -7,8 +7,10 @@
 //    "tau_sim": x, "tau_stable": x, "tau_drift": x, "layers": [
 //     {"roles": ["pivot", "satellite", "anchor", "volatile", ...], "pivot_of": [null, 0, null, null, ...],
 //      "stability": [x, ...],                     1 number a head; with it top_k is at least 1
-//      "allocation": [x, ...],                    of imported profiles, 0 for full heads; one of the two is
-//      there "similarity": [x, ...],                    optional: pairs i < j, row by row: medians over steps
+//      "allocation": [x, ...],                    of imported profiles, 0 for full heads
+//      "gates": [x, ...],                         of DuoAttention's: no lower one of a full head (volatile) than of
+//                                                 others (anchor). One of the three is there
+//      "similarity": [x, ...],                    optional: pairs i < j, row by row: medians over steps
 //      "mean_similarity": [x, ...],               optional: the same as means, for SyncKV
 //      "cluster_of": [0, 1, ...], "representatives": [head or null, ...]}, ...]}   optional, both or neither:
 //      SyncKV's
@@ -36,6 +38,7 @@ struct ProfileLayer {
   LayerRoles roles;
   std::vector<double> stability;        // (n_kv_heads) S, 0 to 1; empty where imported
   std::vector<double> allocation;       // (n_kv_heads) published w / mean(w), 0 for full heads; else empty
+  std::vector<double> gates;            // (n_kv_heads) DuoAttention's, 0 to 1 (gates.h); else empty
   std::vector<double> similarity;       // (n_kv_heads, n_kv_heads), or empty
   std::vector<double> mean_similarity;  // (n_kv_heads, n_kv_heads), or empty
   LayerClusters clusters;               // or empty
@@ -55,8 +58,9 @@ struct HeadProfile {
   std::vector<ProfileLayer> layers;
 
   RoleCounts counts() const;
+  bool has_gates() const { return !layers.empty() && !layers[0].gates.empty(); }
   // The weights of eq. 8 of the compressed heads, layer by layer, heads ascending: hetero_budget's. From
-  // stability, else the published allocation.
+  // stability, else the published allocation; none of gates.
   std::vector<double> weights() const;
 };
 

@@ -9,15 +9,15 @@
 //
 // Who retrieves. DuoAttention learns a gate for every head and takes a quantile of the gates; RazorAttention takes the heads that look most
 // at what followed an earlier occurrence of a token (14%), or at that occurrence (1%), in random tokens said several times. A head
-// profile stands for both here: volatile and pivot heads retrieve before the others, then the less stable ones (of imported profiles: those
-// with the larger allocation). Without a profile the session ranks its heads when it settles, by what the gates learn: how much of their
+// profile stands for both here: DuoAttention's own gates, where it holds them (gates.h), else volatile and pivot heads retrieve before the
+// others, then the less stable ones (of imported profiles: those with the larger allocation). Without a profile the session ranks its heads when it settles, by what the gates learn: how much of their
 // attention the prompt's last queries give to keys that are neither sinks nor recent, where a streaming head would not see them. A head is
 // a KV head, with all of its query heads.
 //
 // How many, and what the others hold. In both papers these are constants, and the budget follows; here the budget is fixed.
 //   - DuoAttention: half of the heads (under GQA), and 128 sinks and 256 recent tokens (the published patterns' configuration; the README
 //     says 64 and 256). Here streaming heads hold those 384 tokens or, where that is less, a quarter of the budget; retrieving heads take the
-//     rest, unless `full_share` says how many there are.
+//     rest, unless `full_share` says how many there are. With gates there are as many as their quantile says, or as that leaves room for.
 //   - RazorAttention: 15% of the heads, and 4 sinks and the last max(4000, N / 5) of N tokens. Here 15%, or what takes half of the budget where
 //     that is less; streaming heads share the rest.
 // What a streaming head has beyond its sinks is recent: sinks are a third of its slots, `sinks` at most.
@@ -68,6 +68,8 @@ class StaticHeads final : public TailedPolicy {
     if (full < 0 && share >= 1) full = 1;
     if (full < 0) full = settings_.most_full < 1 ? std::min(settings_.most_full, share / 2) : std::max(0.0, (share - streaming) / (1 - streaming));
     n_full_ = static_cast<uint32_t>(full * n + 1e-6);
+    if (settings_.full_share < 0 && settings_.most_full == 1 && full < 1 && profile_ && profile_->has_gates())
+      n_full_ = std::min(n_full_, n_above_quantile());
     // The plan's last slots, and those of the shortest contexts.
     while (settings_.full_share < 0 && n_full_ > 0 && !budget_.fits(n_full_)) --n_full_;
     rank(std::vector<double>(heads_.size()));
@@ -138,12 +140,20 @@ class StaticHeads final : public TailedPolicy {
     for (size_t i = 0; i < order.size(); ++i) heads_[order[i]].full = i < n_full_;
   }
 
+  // Of the profile's gates, without layers that are rings.
+  uint32_t n_above_quantile() const {
+    uint32_t n = 0;
+    for (uint32_t head = 0; head < heads_.size(); ++head)
+      n += !rings_.has(head) && is_full(profile_->layers[head / n_kv_heads_].roles.roles[head % n_kv_heads_]);
+    return n;
+  }
+
   void rank_by_profile() {
     std::vector<double> worth(heads_.size());
     for (uint32_t head = 0; head < heads_.size(); ++head) {
       const ProfileLayer& layer = profile_->layers[head / n_kv_heads_];
       const uint32_t h = head % n_kv_heads_;
-      const double unstable = !layer.stability.empty() ? 1 - layer.stability[h] : layer.allocation[h];
+      const double unstable = !layer.gates.empty() ? layer.gates[h] : !layer.stability.empty() ? 1 - layer.stability[h] : layer.allocation[h];
       worth[head] = unstable + (is_full(layer.roles.roles[h]) ? 1e6 : 0);   // more than any allocation
     }
     rank(worth);

@@ -60,7 +60,7 @@ constexpr std::array<OptionRow, 5> static_options(const char* full_share, const 
            {"window", "32", "last queries that rank heads without a head profile"},
            kTail}};
 }
-constexpr auto kDuoOptions = static_options("(what the budget leaves)", "128", "0");
+constexpr auto kDuoOptions = static_options("(by gates, or what the budget leaves)", "128", "0");
 constexpr auto kRazorOptions = static_options("(.15, or half the budget)", "4", "1");
 
 // Of the methods of window.cpp: their own choices, and what they have in common.
@@ -227,8 +227,10 @@ const PolicyRow kRows[] = {
      "Retrieving heads keep everything, streaming heads their first and most recent tokens. The paper learns a gate for each head\n"
      "and fixes how many retrieve; here the budget is fixed, and as many heads retrieve as it holds beside streaming heads of 384\n"
      "tokens, or of a quarter of the budget where that is less.\n"
-     "- Gates are not in head profiles: volatile and pivot heads retrieve first, then the less stable ones. Without a profile heads\n"
-     "  are ranked by the attention that the prompt's last queries give to what a streaming head would not hold.\n"
+     "- The code's gates become a head profile by `orrery profile --import-gates`: then the heads above their quantile retrieve, or as many\n"
+     "  of the largest as the budget holds, and all others share the rest. Profiles of other methods have no gates: volatile and pivot\n"
+     "  heads retrieve first, then the less stable ones. Without a profile heads are ranked by the attention that the prompt's last\n"
+     "  queries give to what a streaming head would not hold.\n"
      "- The code trims streaming heads after each forward pass, so that chunks show; here once, behind the prompt.\n"},
     {"freekv", "FreeKV", "arXiv:2505.13109", "bounds by page digests, softmax, mean of the group", "evenly",
      "first pages, recent ones, the best of the others", "every step, by its query for the next one",

@@ -1,5 +1,5 @@
 // orrery profile: which heads of a model attend alike, and which keep attending to the same keys, found out on texts and
-// written as a head profile. Also reads profiles that others have made.
+// written as a head profile. Also reads profiles, and gates, that others have made.
 #include <algorithm>
 #include <array>
 
@@ -49,6 +49,11 @@ Counts count(const Json& profile, const std::vector<size_t>& skipped) {
 
 void print_counts(const Json& profile, const std::vector<size_t>& windowed, Output& out) {
   const Counts counts = count(profile, windowed);
+  if (profile.at("layers").at(0).contains("gates")) {
+    out.write(format("Gates       of %zu heads: duoattention keeps %zu whole, or as many as the KV budget holds; the others stream\n", counts.all(),
+                     counts.full()));
+    return;
+  }
   out.write(format("Heads       %zu: %zu anchor, %zu volatile, %zu pivot, %zu satellite\n", counts.all(), counts.anchor,
                    counts.volatile_heads, counts.pivot, counts.satellite));
   out.write(format("Full        %zu of %zu heads: heterocache needs a KV budget of more than %.3f\n", counts.full(),
@@ -71,12 +76,15 @@ void write_results(const Args& args, const std::string& name, const std::string&
   }
 }
 
-int import_profile(const Args& args, const std::string& path, Output& out) {
-  if (!args.words().empty()) throw UsageError("--import reads a profile: it takes no model and no texts");
+int import_profile(const Args& args, const char* option, const std::string& path, Output& out) {
+  if (!args.words().empty()) throw UsageError(std::string(option) + " reads a profile: it takes no model and no texts");
+  const bool gates = std::string(option) == "--import-gates";
+  const double sparsity = args.real("--sparsity", 0, 1, .5);
   if (const std::string* folder = args.find("--png")) make_folder(*folder);
   const std::string given = read_text(path);
   const std::string text = sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
-    return orrery_head_profile_import(given.c_str(), json, capacity, n, error);
+    return gates ? orrery_head_profile_import_gates(given.c_str(), sparsity, json, capacity, n, error)
+                 : orrery_head_profile_import(given.c_str(), json, capacity, n, error);
   });
   const Json profile = parse_json(text, path);
   const std::string model = profile.at("model");
@@ -106,7 +114,11 @@ orrery_calibrate_options calibrate_options(const Args& args) {
 }
 
 int profile_model(const Args& args, Output& out) {
-  if (const std::string* path = args.find("--import")) return import_profile(args, *path, out);
+  const std::string *given = args.find("--import"), *gates = args.find("--import-gates");
+  if (given && gates) throw UsageError("--import and --import-gates: one at a time");
+  if (args.find("--sparsity") && !gates) throw UsageError("--sparsity says which heads of --import-gates keep everything");
+  if (given) return import_profile(args, "--import", *given, out);
+  if (gates) return import_profile(args, "--import-gates", *gates, out);
   if (args.words().size() < 2) throw UsageError("expected a model and at least one text");
   orrery_calibrate_options options = calibrate_options(args);
   const std::string* folder = args.find("--png");
@@ -210,14 +222,20 @@ const Command& profile_command() {
          {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
          {"--import", "FILE",
           "Read a profile instead, this command's or a published HeteroCache head analysis, and print its numbers; with "
-          "--out, write it in our format."}}},
+          "--out, write it in our format."},
+         {"--import-gates", "FILE",
+          "The same of gates that DuoAttention has learned (full_attention_heads.tsv): a line for each layer, in it a number of 0 to 1 "
+          "for each KV head, separated by tabs or spaces. For policy duoattention."},
+         {"--sparsity", "X", "Of these: the share of heads, those with the smallest gates, that stream (default 0.5)."}}},
        runtime_group(),
        model_group()},
       "  orrery profile model.gguf book.txt talk.txt --out model.profile.json --png pictures\n"
       "  orrery profile model.gguf book.txt --full-share 20% --out model.profile.json\n"
       "  orrery template model.gguf --messages chat.json > chat.txt\n"
       "  orrery profile model.gguf chat.txt --special --steps 12 --out model.profile.json\n"
-      "  orrery chat model.gguf --policy heterocache --kv-budget 30% --head-profile model.profile.json\n",
+      "  orrery chat model.gguf --policy heterocache --kv-budget 30% --head-profile model.profile.json\n"
+      "  orrery profile --import-gates full_attention_heads.tsv --sparsity 0.5 --out duo.profile.json\n"
+      "  orrery chat model.gguf --policy duoattention --kv-budget 60% --head-profile duo.profile.json\n",
       0,
       1000000,
       profile_model};

@@ -111,7 +111,8 @@ OptionGroup session_group() {
            {"--kv-budget", "SHARE|SIZE",
             "KV cache on the device under such a policy, as in 30% or 512MiB (default 100%)."},
            {"--head-profile", "FILE",
-            "What `orrery profile` wrote about the model's heads, or a published HeteroCache head analysis; policies "
+            "What `orrery profile` wrote about the model's heads (DuoAttention's gates are made one by its --import-gates), or a published "
+            "HeteroCache head analysis; policies "
             "heterocache, synckv, duoattention and razorattention go by it (default: these look at the prompt's end)."},
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest turns (default stop)."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};

@@ -176,6 +176,29 @@ TEST_F(Profiles, OfThePublishedFormatFitTheirShape) {
   EXPECT_EQ(imported.at("layers")[1].at("roles"), Json{"volatile"});
 }
 
+TEST_F(Profiles, OfGatesServeDuoAttention) {
+  const std::string profile = text_of([&](char* t, size_t m, size_t* n, orrery_error* e) {
+    return orrery_head_profile_import_gates("0.25\n0.75\n", .5, t, m, n, e);
+  });
+  const Json imported = Json::parse(profile);
+  EXPECT_EQ(imported.at("model"), "");
+  EXPECT_EQ(imported.at("layers")[0].at("roles"), Json{"anchor"});
+  EXPECT_EQ(imported.at("layers")[1].at("roles"), Json{"volatile"});
+  EXPECT_EQ(imported.at("layers")[1].at("gates"), Json{.75});
+  for (const char* policy : {"duoattention", "razorattention", "snapkv"})
+    EXPECT_EQ(open_with(model, profile, policy), ORRERY_OK) << policy << ": " << error.message;
+  EXPECT_EQ(open_with(open(1, 3), profile, "duoattention"), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(open_with(model, profile, "heterocache"), ORRERY_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(error.message, "gates"), nullptr) << error.message;
+  size_t n = 1;
+  EXPECT_EQ(orrery_head_profile_import_gates("0.25\n0.75 x\n", .5, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(n, 0u);
+  EXPECT_NE(std::strstr(error.message, "line 2, column 6"), nullptr) << error.message;
+  EXPECT_EQ(orrery_head_profile_import_gates("0.25\n", 1.5, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_head_profile_import_gates(nullptr, .5, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_head_profile_import_gates("1", .5, nullptr, 0, nullptr, &error), ORRERY_INVALID_ARGUMENT);
+}
+
 TEST_F(Profiles, DamagedOnesAreRefused) {
   Calibration calibration;
   ASSERT_EQ(calibrate(quick(), &calibration), ORRERY_OK) << error.message;

@@ -175,6 +175,11 @@ TEST(ToolProfile, WrongCommandLinesSaySo) {
   EXPECT_EQ(code(quick({"--context", "20"})), 2);   // 12 tokens are left
   EXPECT_EQ(code({demo_model(), scratch_path("none.txt")}), 1);
   EXPECT_EQ(code({"--import", short_text()}), 2);
+  EXPECT_EQ(code({"--import-gates", short_text()}), 2);
+  EXPECT_EQ(code({"--import-gates", short_text(), "--sparsity", "1.5"}), 2);
+  EXPECT_EQ(code({"--import-gates", short_text(), "--import", short_text()}), 2);
+  EXPECT_EQ(code({demo_model(), short_text(), "--import-gates", short_text()}), 2);
+  EXPECT_EQ(code(quick({"--sparsity", "0.5"})), 2);
   // A rendered chat has control tokens where its text spells them.
   const std::string chat = scratch_path("chat.txt");
   RunOptions messages;
@@ -217,6 +222,56 @@ TEST(ToolProfile, ImportsThePublishedFormat) {
   EXPECT_TRUE(is_png(folder + "/roles.png"));
   EXPECT_EQ(Json::parse(read_whole(ours)).at("layers")[0].at("pivot_of"), Json({nullptr, 0, 0}));
   EXPECT_EQ(profile({"--import", ours}).out.substr(5), finished.out.substr(10, finished.out.find("Written") - 10));
+}
+
+// The bundled model has 4 layers of 8 KV heads. Head h of layer l has gate (4 (7 - h) + l) / 32: above the quantile .75 are heads 0 and 1.
+TEST(ToolProfile, ImportsDuoAttentionsGates) {
+  const std::string path = scratch_path("full_attention_heads.tsv"), ours = scratch_path("duo.json");
+  std::string text;
+  for (size_t l = 0; l < 4; ++l)
+    for (size_t h = 0; h < 8; ++h) text += std::to_string(static_cast<double>(4 * (7 - h) + l) / 32) + (h < 7 ? "\t" : "\n");
+  write_file(path, text);
+  const Finished finished = profile({"--import-gates", path, "--sparsity", "0.75", "--out", ours, "--png", scratch_path("duo")});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_TRUE(contains(finished.out, "of 32 heads: duoattention keeps 8 whole")) << finished.out;
+  EXPECT_TRUE(is_png(scratch_path("duo") + "/roles.png"));
+  const Json made = Json::parse(read_whole(ours));
+  for (size_t l = 0; l < 4; ++l)
+    for (size_t h = 0; h < 8; ++h) {
+      EXPECT_EQ(made.at("layers")[l].at("gates")[h], static_cast<double>(4 * (7 - h) + l) / 32);
+      EXPECT_EQ(made.at("layers")[l].at("roles")[h], h < 2 ? "volatile" : "anchor") << l << ", " << h;
+    }
+  EXPECT_TRUE(contains(profile({"--import", ours}).out, "duoattention keeps 8 whole"));
+  EXPECT_TRUE(contains(profile({"--import-gates", path}).out, "duoattention keeps 16 whole"));   // half of them
+
+  // Eight of 32 heads hold everything, or what the budget has room for.
+  const auto full_bytes = [&](const Words& more) {
+    Words words = {"plan", demo_model(), "--context", "4096", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Finished planned = run(words);
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    return Json::parse(planned.out).at("full_kv_bytes").get<uint64_t>();
+  };
+  const auto duo = [&](const char* budget) { return full_bytes({"--policy", "duoattention", "--kv-budget", budget, "--head-profile", ours}); };
+  const uint64_t all = full_bytes({});
+  EXPECT_EQ(duo("60%"), all / 4);
+  EXPECT_EQ(duo("90%"), all / 4);
+  EXPECT_EQ(duo("20%"), all / 32 * 4);   // where the others take a quarter of it
+  EXPECT_EQ(run({"run", demo_model(), "Where does Emma live?", "--max-tokens", "8", "--policy", "duoattention", "--kv-budget", "60%", "--head-profile", ours}).code, 0);
+  EXPECT_EQ(run({"run", demo_model(), "Where does Emma live?", "--max-tokens", "8", "--policy", "heterocache", "--head-profile", ours}).code, 2);
+
+  const auto refused = [&](const std::string& wrong, const char* part) {
+    write_file(path, wrong);
+    const Finished f = profile({"--import-gates", path});
+    EXPECT_EQ(f.code, 2) << part;
+    EXPECT_TRUE(contains(f.err, part)) << f.err;
+  };
+  refused(text.substr(0, text.size() - 4) + "?\n", "line 4, column 69: expected a number of 0 to 1");
+  refused(text + "0.5\n", "line 5, column 4: 1 heads, the first layer has 8");
+  refused("", "line 1, column 1");
+  write_file(path, std::string("1\0", 2));
+  EXPECT_EQ(profile({"--import-gates", path}).code, 1);
+  EXPECT_EQ(profile({"--import-gates", scratch_path("none.tsv")}).code, 1);
 }
 
 TEST(ToolProfile, ImportsThePublishedProfiles) {
