@@ -122,7 +122,8 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
                    query_rows * sizeof(uint32_t);
   if (p.refill_share() > 0)
     bytes += n * sizeof(kv::Replacement) + kv::Refills::host_bytes(fetched, slots, staging_tokens(p, slots, moves_directly), beside.rebuilds());
-  if (beside.rebuilds()) bytes += n * sizeof(RebuiltRun);
+  if (beside.rebuilds())   // a layer's chunks
+    bytes += static_cast<uint64_t>(h.n_kv_heads) * div_up(n, uint64_t{beside.digests.page_tokens}) * sizeof(RebuiltRun);
   if (beside.low_rank.skewed) bytes += static_cast<uint64_t>(h.n_layers) * query_rows * static_cast<uint64_t>(h.q_dim()) * sizeof(float);
   if (p.asks_before_attend()) bytes += 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float);
   if (p.sums_attention()) bytes += AttentionSums::host_bytes(h, n_context) + slots * sizeof(float);
@@ -529,18 +530,20 @@ Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
   return low_rank_->settle(&backend, *pages_, n_tokens, queries);
 }
 
-// The head's first slots, which hold selected_'s tokens as they are, get K as it would be rebuilt later.
-void Resident::rebuild(uint32_t head, uint32_t n_slots) {
-  const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
-  const auto kv_head = static_cast<int32_t>(head % n_kv_heads);
-  runs_.clear();
+// The head's first slots, which hold selected_'s tokens as they are, get K as it would be rebuilt later: with those of its layer.
+void Resident::note_rebuilt(uint32_t head, uint32_t n_slots) {
+  const auto kv_head = static_cast<int32_t>(head % static_cast<uint32_t>(model_->hyper().n_kv_heads));
   for (uint32_t slot = 0; slot < n_slots;) {
     uint32_t n = 1;
     while (slot + n < n_slots && selected_[slot + n] == selected_[slot] + n) ++n;
     runs_.push_back({static_cast<int32_t>(selected_[slot]), static_cast<int32_t>(n), store_->take_slots(head, {slot, selected_[slot], n}), {}, kv_head});
     slot += n;
   }
-  low_rank_->rebuild(&model_->runtime().backend(), head / n_kv_heads, format_.type, runs_);
+}
+
+void Resident::rebuild_noted(uint32_t layer) {
+  if (!runs_.empty()) low_rank_->rebuild(&model_->runtime().backend(), layer, format_.type, runs_);
+  runs_.clear();
 }
 
 // What selected_, which ascends, leaves out is in the head's mean.
@@ -566,10 +569,12 @@ Status Resident::settle(uint32_t n_tokens) {
   ORRERY_TRY(std::move(status));
   store_->lay_out(capacity_);
   if (means_) means_->clear();
+  const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     policy_->select(head, n_tokens, capacity_[head], &selected_);
     store_->fill(&model_->runtime().backend(), *pages_, head, selected_);
-    if (const uint32_t n = policy_->rebuilt_slots(head); low_rank_ && n > 0) rebuild(head, n);
+    if (low_rank_) note_rebuilt(head, policy_->rebuilt_slots(head));
+    if ((head + 1) % n_kv_heads == 0) rebuild_noted(head / n_kv_heads);
     if (means_ && policy_->has_mean(head)) let_go(head, n_tokens);
     settled_bytes_ += selected_.size() * pages_->format().token_bytes();
   }

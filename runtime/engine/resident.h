@@ -117,7 +117,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
       : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
   Status settle(uint32_t n_tokens);
   Status ask(int32_t layer, Ptr<const float> q);   // the policy, by a layer's queries
-  void rebuild(uint32_t head, uint32_t n_slots);
+  void note_rebuilt(uint32_t head, uint32_t n_slots);
+  void rebuild_noted(uint32_t layer);
   void let_go(uint32_t head, uint32_t n_tokens);
   void add_replaced();
   Status add_weights(uint32_t position);
@@ -185,7 +186,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<KeyMomentsJob> moments_jobs_;
   std::vector<kv::Replacement> misses_;            // room for a head's
-  std::vector<RebuiltRun> runs_;
+  std::vector<RebuiltRun> runs_;                   // of the heads of a layer that is being settled
   std::function<Status(uint64_t)> step_fault_;
 };
 

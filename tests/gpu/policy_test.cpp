@@ -5,8 +5,14 @@
 
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/cuda_runtime.h"
+#endif
 
 namespace orrery {
+namespace cuda {
+struct LowRankWork;
+}
 namespace {
 
 using namespace testing;
@@ -75,6 +81,25 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                                            Case{"arkvale", KvType::f16}, Case{"raas", KvType::f16}, Case{"omnikv", KvType::f16}, Case{"omnikv", KvType::q8_0},
                                            Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0}, Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0}, Case{"infinigen", KvType::f16},
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));
+
+#ifdef ORRERY_EMULATED
+// Settling has its heads' keys rebuilt together, however many a layer has.
+TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
+  const auto model = open_spec("qwen3", on_cuda());
+  const auto session = unwrap(Session::open(model, with_mode(mode_of("shadowkv"), 0.6, 128)));
+  unwrap(session->prefill(random_tokens(*model, 72, 1), nullptr, nullptr));
+  const std::atomic<uint64_t>& rebuilt = emulated::launches_of<void(cuda::LowRankWork, KvType)>();
+  const uint64_t before = rebuilt;
+  {
+    const std::lock_guard<std::mutex> turn(model->runtime().step_mutex());
+    model->runtime().backend().set_scratch(model->workspace().scratch, model->limits());
+    unwrap(session->resident()->prepare(72));
+  }
+  ASSERT_TRUE(session->resident()->settled());
+  EXPECT_EQ(model->hyper().n_kv_heads, 2);
+  EXPECT_EQ(rebuilt - before, static_cast<uint64_t>(model->hyper().n_layers));
+}
+#endif
 
 // Every policy: chunks and forks do not show, and a prompt behind generated tokens attends to everything, whatever is resident.
 class GpuPolicies : public ::testing::TestWithParam<const char*> {};

@@ -180,6 +180,12 @@ uint64_t bytes_to_host();
 // Times that somebody has waited for a stream or an event, so far, by the whole process.
 uint64_t n_waits();
 extern std::atomic<uint64_t> n_launches;   // likewise: kernels, by any thread
+// Of those whose arguments are F's, as void(int, float).
+template <class F>
+std::atomic<uint64_t>& launches_of() {
+  static std::atomic<uint64_t> n{0};
+  return n;
+}
 }  // namespace orrery::emulated
 using cudaStream_t = orrery::emulated::Stream*;
 using cudaEvent_t = orrery::emulated::Event*;
@@ -244,7 +250,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     std::tuple<P...> args;
   } call{kernel, std::tuple<P...>(std::forward<A>(args)...)};
   const cudaLaunchConfig_t c = *config;
-  ++orrery::emulated::n_launches;
+  ++orrery::emulated::n_launches, ++orrery::emulated::launches_of<void(P...)>();
   orrery::emulated::enqueue(c.stream, [call, c]() mutable {
     orrery::emulated::run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes,
                                [](void* context) {
