@@ -253,34 +253,12 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   const uint64_t bytes = model::carve_workspace(hyper(), backend, wanted, {}).bytes;
   // The new one is taken before the old one goes: if it does not fit, the open sessions keep theirs.
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
-  ORRERY_TRY(fetch_row());
+  ORRERY_TRY(left_rows_.fetch_all());
   workspace_region_ = std::move(region);
   workspace_ = model::carve_workspace(hyper(), backend, wanted, workspace_region_.data());
+  left_rows_.use(workspace_);
   limits_ = wanted;
   return ok_status();
-}
-
-void LanguageModel::leave_row(const LeftRow& row) {
-  left_ = row;
-  left_.waits->store(true, std::memory_order_release);
-}
-
-Status LanguageModel::fetch_row() {
-  if (!left_.waits) return ok_status();
-  Backend& backend = runtime_->backend();
-  const Download both[] = {
-      {left_.logits, {model::left_logits(workspace_).address}, static_cast<uint64_t>(hyper().n_vocab) * sizeof(float)},
-      {left_.embedding, {left_.embedding_at.address}, static_cast<uint64_t>(hyper().n_embd) * sizeof(float)}};
-  backend.download_all({both, 2});
-  ORRERY_TRY(backend.synchronize());   // of a lost device the owner hears when it asks, too
-  drop_row(left_.waits);
-  return ok_status();
-}
-
-void LanguageModel::drop_row(const std::atomic<bool>* owner) {
-  if (left_.waits != owner) return;
-  left_.waits->store(false, std::memory_order_release);
-  left_ = {};
 }
 
 Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,

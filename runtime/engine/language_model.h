@@ -2,13 +2,13 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "runtime/base/status.h"
+#include "runtime/engine/left_rows.h"
 #include "runtime/engine/runtime.h"
 #include "runtime/engine/vocabulary.h"
 #include "runtime/gguf/gguf.h"
@@ -47,14 +47,6 @@ struct SessionOptions {
   KvType resident_type() const { return device_kv_type.value_or(kv_type); }
 };
 
-// Logits and embedding of a step's last row that nobody has fetched: they lie in the workspace until another step needs the room.
-struct LeftRow {
-  std::atomic<bool>* waits = nullptr;   // the owner's; false as soon as both are there. null: nothing is left
-  float* logits = nullptr;              // (n_vocab), where they go
-  float* embedding = nullptr;           // (n_embd)
-  Ptr<const float> embedding_at;
-};
-
 class LanguageModel {
  public:
   static Result<std::shared_ptr<LanguageModel>> open(std::shared_ptr<Runtime> runtime, const std::string& path,
@@ -77,16 +69,13 @@ class LanguageModel {
   const model::Workspace& workspace() const { return workspace_; }   // under the step mutex
   const StepLimits& limits() const { return limits_; }
 
-  // Under the step mutex. leave_row(): a step has left its row. fetch_row(): what is left goes to its owner, if anything is. drop_row():
-  // its owner wants it no more.
-  void leave_row(const LeftRow& row);
-  Status fetch_row();
-  void drop_row(const std::atomic<bool>* owner);
+  LeftRows& left_rows() { return left_rows_; }             // likewise
 
  private:
   LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
                 std::shared_ptr<const Vocabulary> vocabulary)
-      : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)) {}
+      : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
+        left_rows_(&runtime_->backend(), model_->hyper.n_vocab, model_->hyper.n_embd) {}
 
   std::shared_ptr<Runtime> runtime_;            // outlives everything below, which lies in its arena
   std::unique_ptr<model::Model> model_;
@@ -96,7 +85,7 @@ class LanguageModel {
   kv::ArenaRegion workspace_region_;
   model::Workspace workspace_;
   StepLimits limits_;
-  LeftRow left_;                                // under the step mutex
+  LeftRows left_rows_;                          // of the workspace
 };
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type);

@@ -32,7 +32,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
 Session::~Session() {
   if (!row_waits_.load(std::memory_order_acquire)) return;
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  model_->drop_row(&row_waits_);
+  model_->left_rows().drop(&row_waits_);
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
@@ -166,8 +166,8 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
   Backend& backend = model_->runtime().backend();
   const model::Workspace& work = model_->workspace();
-  if (n_logits > 0) logits_at_ = 0, model_->drop_row(&row_waits_);   // others come in their place
-  ORRERY_TRY(model_->fetch_row());
+  if (n_logits > 0) logits_at_ = 0, model_->left_rows().drop(&row_waits_);   // others come in their place
+  ORRERY_TRY(model_->left_rows().make_room(n_logits));
   const uint64_t start = now_us();
   backend.set_scratch(work.scratch, model_->limits());
   if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(from));
@@ -208,7 +208,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     n_computed_ = from + n;
     if (out.request) {
       shortlist->arrived();
-      model_->leave_row({&row_waits_, logits_.data(), embedding_.data(), model::left_embedding(work, model_->hyper(), static_cast<int32_t>(n))});
+      model_->left_rows().leave({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
     }
     if (resident_ && phase == Phase::decode) status = resident_->commit(from);
     if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);
@@ -302,14 +302,14 @@ Status Session::refresh_logits(Shortlist* shortlist) {
 Status Session::fetch_logits() {
   if (!row_waits_.load(std::memory_order_acquire)) return ok_status();
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  return row_waits_.load(std::memory_order_relaxed) ? model_->fetch_row() : ok_status();
+  return model_->left_rows().fetch(&row_waits_);
 }
 
 Result<bool> Session::fetch_more(Shortlist* shortlist) {
   const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  if (!row_waits_.load(std::memory_order_relaxed)) return false;
+  const Ptr<const float> logits = model_->left_rows().logits(&row_waits_);
+  if (!logits) return false;
   Backend& backend = model_->runtime().backend();
-  const Ptr<const float> logits = model::left_logits(model_->workspace());
   const Ptr<std::byte> out = model_->workspace().shortlist;
   const int64_t n_vocab = model_->hyper().n_vocab;
   const Span<float> block = shortlist->block();

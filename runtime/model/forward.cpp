@@ -189,6 +189,7 @@ Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, cons
   if (const uint64_t bytes = backend.shortlist_bytes(h.n_vocab); bytes > 0) {
     work.shortlist = {base.address + at};
     at += align_up(bytes, kv::kArenaAlignment);
+    work.left_embeddings = floats(kLogitRows, h.n_embd);
   }
   work.scratch = {base.address + at};
   at += align_up(backend.scratch_bytes(limits), kv::kArenaAlignment);

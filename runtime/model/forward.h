@@ -24,7 +24,8 @@ struct Workspace {
   Ptr<float> act;      // (max_rows, max_ff)
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; only where there are such
   Ptr<float> logits;   // (kLogitRows, n_vocab)
-  Ptr<std::byte> shortlist;   // Backend::shortlist_bytes() of it; null where there are no shortlists
+  Ptr<std::byte> shortlist;     // Backend::shortlist_bytes() of it; null where there are no shortlists
+  Ptr<float> left_embeddings;   // (kLogitRows, n_embd) beside rows of logits that steps have left; likewise
   Ptr<std::byte> scratch;
   uint64_t bytes = 0;  // all of it
 };
@@ -40,7 +41,8 @@ struct ForwardOutput {
   float* logits = nullptr;     // (n_logits, n_vocab), host
   float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
   // Where given, of a single row: its shortlist goes to `shortlist` (shortlist_result_bytes(), host), and the row itself is not
-  // fetched, nor the embedding: both stay in the workspace, at left_logits() and left_embedding().
+  // fetched, nor the embedding: both stay in the workspace, at left_logits() and left_embedding(). Of the rows of logits only the first is
+  // written then.
   const ShortlistRequest* request = nullptr;
   std::byte* shortlist = nullptr;
 };

@@ -76,22 +76,30 @@ TEST(GpuSampling, SaysWhatAllLogitsSay) {
   }
 }
 
-// A draw among all tokens whose row has gone to its session, for another one's step, before a block of it was wanted.
+// A draw among all tokens behind another session's steps: of a row that had to make room, or that went to its session before a block of it
+// was wanted.
 TEST(GpuSampling, TheRowGoesBeforeItsBlock) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);
   const std::vector<int32_t> prompt = random_tokens(*model, 20, 1);
   const engine::GenerateOptions options = options_of(6, 0.7f);
   const Said expected = say(one.get(), prompt, by_all_logits(options));
-  unwrap(one->rewind(0));
-  const auto generation = unwrap(Generation::proceed(one.get(), prompt, options));
-  std::vector<int32_t> tokens;
-  for (engine::Event event; event.type != engine::EventType::done;) {
-    unwrap(generation->next(&event));
-    if (event.type == engine::EventType::token) tokens.push_back(event.token);
-    if (event.type == engine::EventType::progress) say(other.get(), prompt, options_of(1));
+  std::vector<float> all(prompt.size() * static_cast<size_t>(model->hyper().n_vocab));
+  for (const bool goes : {false, true}) {
+    unwrap(one->rewind(0)), unwrap(other->rewind(0));
+    const auto generation = unwrap(Generation::proceed(one.get(), prompt, options));
+    std::vector<int32_t> tokens;
+    for (engine::Event event; event.type != engine::EventType::done;) {
+      unwrap(generation->next(&event));
+      if (event.type == engine::EventType::token) tokens.push_back(event.token);
+      if (event.type != engine::EventType::progress) continue;
+      if (goes)
+        unwrap(other->prefill(prompt, nullptr, all.data()));   // whose rows of logits take all the room
+      else
+        say(other.get(), prompt, options_of(1));
+    }
+    EXPECT_EQ(tokens, expected.tokens);
   }
-  EXPECT_EQ(tokens, expected.tokens);
 }
 
 // Whoever asks for logits gets those of the last token, whatever the device did meanwhile.
@@ -181,6 +189,36 @@ TEST(GpuSampling, LittleIsFetched) {
   const uint64_t n_vocab = static_cast<uint64_t>(model->hyper().n_vocab);
   EXPECT_EQ(fetched(o), sizeof(ShortlistHead) + (n_vocab + 255) / 256 * sizeof(double) + std::min<uint64_t>(n_vocab, 256) * sizeof(float));
   EXPECT_EQ(emulated::graphs_made(), graphs);
+}
+
+// Sessions that take turns fetch what they would each for itself: no row goes to the host because another session's step comes.
+TEST(GpuSampling, SessionsInTurnFetchNoMore) {
+  const auto model = open_spec("llama-plain", on_cuda());
+  const std::vector<engine::GenerateOptions> options = {options_of(5), options_of(5, 0.8f), options_of(5, 0.8f, 25)};
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::vector<int32_t>> expected, tokens(options.size());
+  std::vector<std::unique_ptr<Generation>> generations;
+  const auto prompt = [&](size_t i) { return random_tokens(*model, 20 + i, i); };
+  const uint64_t start = emulated::bytes_to_host();
+  for (size_t i = 0; i < options.size(); ++i) {
+    sessions.push_back(open_session(model, 96, KvType::f16));
+    expected.push_back(say(sessions[i].get(), prompt(i), options[i]).tokens);
+    unwrap(sessions[i]->rewind(0));
+  }
+  const uint64_t alone = emulated::bytes_to_host() - start;
+  for (size_t i = 0; i < options.size(); ++i) generations.push_back(unwrap(Generation::proceed(sessions[i].get(), prompt(i), options[i])));
+  engine::Event event;
+  for (bool going = true; going;) {   // an event each
+    going = false;
+    for (size_t i = 0; i < options.size(); ++i) {
+      if (tokens[i].size() == expected[i].size()) continue;
+      unwrap(generations[i]->next(&event));
+      if (event.type == engine::EventType::token) tokens[i].push_back(event.token);
+      going = true;
+    }
+  }
+  EXPECT_EQ(tokens, expected);
+  EXPECT_EQ(emulated::bytes_to_host() - start, 2 * alone);
 }
 
 // Of a larger vocabulary: blocks, and what top-p takes beyond the best.
