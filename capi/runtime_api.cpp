@@ -56,7 +56,7 @@ const char* orrery_build_info(void) {
 #define ORRERY_GPU ""
 #endif
 #if defined(__x86_64__)
-  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, amx" ORRERY_GPU;
+  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, avx512bf16, amx" ORRERY_GPU;
 #elif defined(__aarch64__)
   return ORRERY_COMPILER "; cpu: plain, neon" ORRERY_GPU;
 #else

@@ -125,7 +125,7 @@ typedef struct orrery_runtime_options {
   uint32_t struct_size;
   int32_t n_threads;            /* 0: one per processor available to the process */
   const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path names a path; "cpu"; "cuda" */
-  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "amx", "neon": instruction path of the CPU backend */
+  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon": instruction path of the CPU backend */
   uint64_t device_budget_bytes; /* size of the device arena; 0: what the GPU has free, but for half a gigabyte; on the CPU
                                    backend half of the physical memory, committed lazily */
   orrery_log_fn log;            /* NULL: silent */

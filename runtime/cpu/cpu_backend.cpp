@@ -314,21 +314,25 @@ int64_t CpuBackend::matmul_items(const Product& p, int64_t rows, int64_t out_ste
 void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t rows) {
   if (products.empty() || rows <= 0) return;
   const int64_t n_in = products[0].weight->n_cols;
-  const bool decode = step_.phase == Phase::decode, packs = !decode && kernels_.pack_rows;
+  const bool decode = step_.phase == Phase::decode;
+  const auto packed = [&](const Product& p) { return !decode && kernels_.packs && kernels_.packs(p.weight->type); };
+  const bool packs = packed(products[0]);
+  // Activations are there in one form at a time: products that take the other come after.
+  for (size_t i = 1; i < products.size(); ++i)
+    if (packed(products[i]) != packs) {
+      matmul(products.first(i), x, x_stride, rows);
+      return matmul(products.subspan(i, products.size() - i), x, x_stride, rows);
+    }
   std::byte* quantized = scratch_ + plan_.quantized;
   const int64_t quantized_stride = quantized_row_bytes(n_in);
-  const auto any = [&](auto wants) {
-    return std::any_of(products.begin(), products.end(), [&](const Product& p) { return wants(p.weight->type); });
-  };
   if (packs) {
-    if (any([](TensorType type) { return type != TensorType::f32; }))
-      for_ranges(div_up<int64_t>(rows, kPackedRows), n_in * kPackedRows, [&](int64_t first, int64_t last) {
-        for (int64_t strip = first; strip < last; ++strip)
-          kernels_.pack_rows(host(x) + strip * kPackedRows * x_stride, x_stride,
-                             std::min<int64_t>(rows - strip * kPackedRows, kPackedRows), n_in,
-                             quantized + strip * packed_strip_bytes(n_in));
-      });
-  } else if (any(quantized_type)) {
+    for_ranges(div_up<int64_t>(rows, kPackedRows), n_in * kPackedRows, [&](int64_t first, int64_t last) {
+      for (int64_t strip = first; strip < last; ++strip)
+        kernels_.pack_rows(host(x) + strip * kPackedRows * x_stride, x_stride,
+                           std::min<int64_t>(rows - strip * kPackedRows, kPackedRows), n_in,
+                           quantized + strip * packed_strip_bytes(n_in));
+    });
+  } else if (std::any_of(products.begin(), products.end(), [](const Product& p) { return quantized_type(p.weight->type); })) {
     for_ranges(rows, n_in, [&](int64_t first, int64_t last) {
       for (int64_t r = first; r < last; ++r)
         kernels_.quantize_row(host(x) + r * x_stride, n_in, quantized + r * quantized_stride);

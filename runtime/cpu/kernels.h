@@ -41,7 +41,7 @@ static inline QuantizedRow quantized_row(const std::byte* row, int64_t n) {
           reinterpret_cast<const int16_t*>(row + p + p / 32 * 4)};
 }
 
-// Activations rounded to bf16, as tiles want them (Kernels::pack_rows): strips of 16 rows, of which each 32 columns are 16
+// Activations rounded to bf16, as products of bf16 want them (Kernels::pack_rows): strips of 16 rows, of which each 32 columns are 16
 // pairs of columns of 16 rows; zeros beyond the last row and column.
 constexpr int64_t kPackedRows = 16, kPackedColumns = 32, kPackedTileBytes = 1024;
 static inline int64_t packed_strip_bytes(int64_t n) { return (n + kPackedColumns - 1) / kPackedColumns * kPackedTileBytes; }
@@ -58,7 +58,7 @@ struct MatmulTask {
   int64_t x_stride;
   const std::byte* quantized;  // (n_rows) quantized rows: for quantized weights
   int64_t quantized_stride;    // bytes
-  const std::byte* packed;     // or packed rows, from row 0 on: where there are any, and the weights are not F32
+  const std::byte* packed;     // or packed rows, from row 0 on: for weights of Kernels::packs' types, else null
   int64_t first_row, last_row;
   const float* bias;  // (n_out) or null
   float* out;         // (n_rows, n_out)
@@ -239,7 +239,8 @@ struct Kernels {
   // quickest.
   void (*matmul_decode)(const MatmulTask& task);
   void (*matmul_prefill)(const MatmulTask& task);
-  // Or null: prefill of weights of all types but F32 takes packed rows. n_rows rows of x (n), kPackedRows at most, as one strip.
+  // Or null: prefill of weights of these types takes packed rows. n_rows rows of x (n), kPackedRows at most, as one strip.
+  bool (*packs)(TensorType type);
   void (*pack_rows)(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out);
   int32_t tile_out, tile_rows;
   int64_t matmul_scratch_bytes;
@@ -281,6 +282,7 @@ extern const Kernels kPlainKernels;
 extern const Kernels kAvx2Kernels;      // AVX2, FMA, F16C
 extern const Kernels kAvx2VnniKernels;  // and AVX-VNNI
 extern const Kernels kAvx512Kernels;    // AVX-512 F, BW, VL, DQ, VNNI
+extern const Kernels kAvx512Bf16Kernels;   // and BF16, VBMI
 extern const Kernels kAmxKernels;       // and AMX: tiles of int8 and bf16
 extern const Kernels kNeonKernels;      // 64-bit ARM's vectors and dot products
 

@@ -1,4 +1,4 @@
-// The AVX-512 path, and what AMX's does without tiles: the shared kernels over simd_avx512.h's vector.  Compiled for instructions that the
+// The AVX-512 path, and what those with bf16 and with AMX do as it does: the shared kernels over simd_avx512.h's vector.  Compiled for instructions that the
 // machine may lack, so everything but the table has internal linkage.
 #include "runtime/cpu/kernels_avx512.h"
 #include "runtime/cpu/simd_avx512.h"
@@ -15,31 +15,49 @@ namespace orrery::cpu {
 namespace {
 
 // Who keeps K and V as they are wants them multiplied so.
-bool in_tiles(KvType type) { return type != KvType::f32; }
-void attend_prefill_or_tiles(const PrefillTask& t) { in_tiles(t.kv.type) ? attend_prefill_amx(t) : attend_prefill(t); }
-int32_t prefill_queries_or_tiles(KvType type, int32_t head_dim) {
-  return in_tiles(type) ? prefill_queries_amx(head_dim) : prefill_queries(type, head_dim);
-}
-int64_t attend_scratch_bytes_or_tiles(int32_t head_dim) {
-  const int64_t vectors = attend_scratch_bytes(head_dim), tiles = attend_scratch_bytes_amx(head_dim);
-  return vectors > tiles ? vectors : tiles;
+bool rounds(KvType type) { return type != KvType::f32; }
+template <void (*kRounded)(const PrefillTask&)>
+void attend_prefill_or(const PrefillTask& t) { rounds(t.kv.type) ? kRounded(t) : attend_prefill(t); }
+template <int32_t (*kRounded)(int32_t)>
+int32_t prefill_queries_or(KvType type, int32_t head_dim) { return rounds(type) ? kRounded(head_dim) : prefill_queries(type, head_dim); }
+template <int64_t (*kRounded)(int32_t)>
+int64_t attend_scratch_bytes_or(int32_t head_dim) {
+  const int64_t floats = attend_scratch_bytes(head_dim), rounded = kRounded(head_dim);
+  return floats > rounded ? floats : rounded;
 }
 
+bool packs_floats(TensorType type) { return type == TensorType::f16 || type == TensorType::bf16; }
+bool packs_all(TensorType type) { return type != TensorType::f32; }
+void matmul_prefill_or_bf16(const MatmulTask& t) { t.packed ? matmul_prefill_bf16(t) : matmul_prefill(t); }
+
 constexpr Kernels avx512(const char* name) { return table(name, matmul_decode_avx512, in_bands_avx512); }
+// Products of bytes are twice as fast again: quantized weights keep them.
+constexpr Kernels avx512bf16() {
+  Kernels kernels = avx512("avx512bf16");
+  kernels.pack_rows = pack_rows_bf16;
+  kernels.packs = packs_floats;
+  kernels.matmul_prefill = matmul_prefill_or_bf16;
+  kernels.attend_prefill = attend_prefill_or<attend_prefill_bf16>;
+  kernels.prefill_queries = prefill_queries_or<prefill_queries_bf16>;
+  kernels.attend_scratch_bytes = attend_scratch_bytes_or<attend_scratch_bytes_bf16>;
+  return kernels;
+}
 constexpr Kernels amx() {
   Kernels kernels = avx512("amx");
-  kernels.pack_rows = pack_rows_amx;
+  kernels.pack_rows = pack_rows_bf16;
+  kernels.packs = packs_all;
   kernels.matmul_prefill = matmul_prefill_amx;
   kernels.tile_rows = kTileRows;
-  kernels.attend_prefill = attend_prefill_or_tiles;
-  kernels.prefill_queries = prefill_queries_or_tiles;
-  kernels.attend_scratch_bytes = attend_scratch_bytes_or_tiles;
+  kernels.attend_prefill = attend_prefill_or<attend_prefill_amx>;
+  kernels.prefill_queries = prefill_queries_or<prefill_queries_amx>;
+  kernels.attend_scratch_bytes = attend_scratch_bytes_or<attend_scratch_bytes_amx>;
   return kernels;
 }
 
 }  // namespace
 
 const Kernels kAvx512Kernels = avx512("avx512");
+const Kernels kAvx512Bf16Kernels = avx512bf16();
 const Kernels kAmxKernels = amx();
 
 }  // namespace orrery::cpu

@@ -175,6 +175,7 @@ const Kernels kPlainKernels = {
     matmul,
     matmul,
     nullptr,
+    nullptr,
     16,
     64,
     0,

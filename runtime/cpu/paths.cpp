@@ -19,6 +19,7 @@ struct Path {
 constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_X86
     {&kAmxKernels, has_amx},
+    {&kAvx512Bf16Kernels, has_avx512bf16},
     {&kAvx512Kernels, has_avx512},
     {&kAvx2VnniKernels, has_avx2vnni},
     {&kAvx2Kernels, has_avx2},

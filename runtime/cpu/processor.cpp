@@ -53,19 +53,21 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 
+// Permutations of bytes (VBMI) among it, which the first processors with bf16 lacked.
+bool has_avx512bf16() { return has_avx512() && bit(features(1).a, 5) && bit(features(0).c, 1); }
+
 bool has_amx() {
   const unsigned d = features(0).d;
   const bool bf16 = bit(d, 22), tile = bit(d, 24), int8 = bit(d, 25);
-  // Of AVX-512, what every processor with tiles has: bf16, and permutations of bytes.
-  const bool vectors = has_avx512() && bit(features(1).a, 5) && bit(features(0).c, 1);
   constexpr uint64_t kTileState = uint64_t{3} << 17;  // their shapes, their data
-  return vectors && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState &&
+  return has_avx512bf16() && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState &&
          os::request_tile_registers();
 }
 #else
 bool has_avx2() { return false; }
 bool has_avx2vnni() { return false; }
 bool has_avx512() { return false; }
+bool has_avx512bf16() { return false; }
 bool has_amx() { return false; }
 #endif
 

@@ -7,7 +7,8 @@ namespace orrery::cpu {
 bool has_avx2();      // with FMA and F16C
 bool has_avx2vnni();  // has_avx2(), and AVX-VNNI
 bool has_avx512();    // F, BW, VL, DQ and VNNI
-// has_avx512(), and AMX with bytes and bf16. Asks the system for the registers, for this whole process.
+bool has_avx512bf16();  // has_avx512(), BF16 and VBMI
+// has_avx512bf16(), and AMX with bytes and bf16. Asks the system for the registers, for this whole process.
 bool has_amx();
 bool has_neon_dot();  // 64-bit ARM's dot products
 

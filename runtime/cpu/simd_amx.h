@@ -5,10 +5,8 @@
 // columns of 16 more: 16 cycles, 512 products per cycle.  Weights are the first factor, as their rows lie; activations the
 // second, which wants pairs of columns side by side: they are packed so once for all products of them (pack_rows()).
 //
-// Both are rounded to bf16, 8 bits, as bf16 models are computed everywhere; sums are floats.  Rounded so, weights are off by
-// 2^-9 of themselves at most, and so are activations: those that decode quantizes are off by 2^-8 of the largest of 32.  Products of
-// bytes spend more on their sums' conversion and scales, for each group of 32 columns, than on themselves, and three parts of a
-// float of 8 bits each, as good as floats, take five products for F16: 13% and 4% of the tiles' rate.
+// Products of bytes spend more on their sums' conversion and scales, for each group of 32 columns, than on themselves, and three parts
+// of a float of 8 bits each, as good as floats, take five products for F16: 13% and 4% of the tiles' rate.
 //
 // 32 weight rows by 32 of activations: four tiles of sums, and a tile is loaded for each product.  32 weight rows of kPanel columns,
 // unpacked, stay in the first cache; the activations of kWide columns pass by them out of the second one, hidden behind the products.
@@ -22,13 +20,12 @@
 // changes nothing.  Tiles are configured when a task begins and released when it ends: the threads carry none of it around.
 #pragma once
 
-#include "runtime/cpu/simd_prefill.h"
+#include "runtime/cpu/simd_bf16.h"
 
 namespace orrery::cpu {
 namespace {
 
 constexpr int kTileHeight = kPackedRows;     // rows, of weights and of activations, of a tile
-constexpr int kBlock = kPackedColumns;       // columns of a tile
 constexpr int kBlocks = kPanel / kBlock;     // of a panel
 constexpr int kPairRows = 2 * kTileHeight;
 constexpr int64_t kWide = 8 * kPanel;        // columns whose activations, of kTileRows rows, fill half the second cache
@@ -60,17 +57,6 @@ struct TileScratch {
   alignas(64) SumTiles sums[kTaskOut / kPairRows][kTileRows / kTileHeight];
 };
 static_assert(sizeof(TileScratch) <= sizeof(MatmulScratch), "it takes the place of one");
-
-// 32 floats as bf16, to nearest.
-inline V::I rounded(V::F a, V::F b) { return __builtin_bit_cast(V::I, _mm512_cvtne2ps_pbh(b, a)); }
-
-// Sixteen floats of a row of which `left` are left; zeros after them.
-template <TensorType kType>
-V::F load_left(const std::byte* row, int64_t at, int64_t left) {
-  return left >= 16  ? load_weights<kType>(row, at)
-         : left <= 0 ? V::zero()
-                     : load_weights_part<kType>(row, at, static_cast<int>(left));
-}
 
 // ---- Columns [c, c + n), n <= kPanel, of the weight rows [o, o + n_out) as tiles; zeros up to a whole block ----
 
@@ -116,18 +102,7 @@ void unpack_blocks(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t
 
 template <TensorType kType>
 void unpack_floats(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t n, WeightTiles& tiles) {
-  for (int i = 0; i < n_out; ++i) {
-    const std::byte* row = t.weight + (o + i) * t.row_bytes;
-    for (int64_t at = 0; at < n; at += kBlock) {
-      std::byte* to = tiles[at / kBlock][i / kTileHeight][i % kTileHeight];
-      if (n - at < kBlock)
-        V::store_i(to, rounded(load_left<kType>(row, c + at, n - at), load_left<kType>(row, c + at + 16, n - at - 16)));
-      else if (kType == TensorType::bf16)
-        V::store_i(to, V::load_i(row + 2 * (c + at)));
-      else
-        V::store_i(to, rounded(load_weights<kType>(row, c + at), load_weights<kType>(row, c + at + 16)));
-    }
-  }
+  round_weights<kType>(t, o, n_out, c, n, [&](int i, int64_t at) { return tiles[at / kBlock][i / kTileHeight][i % kTileHeight]; });
 }
 
 // ---- Products ----
@@ -168,27 +143,6 @@ void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* p
   written();
 }
 
-// Outputs [o, o + n) of the rows [first, first + n_rows) of a strip.  Past the caches where all of a line is new: reading first what is
-// written over, of rows that are pages apart, takes a fifth of all time.
-inline void store_strip(const MatmulTask& t, int64_t o, int64_t n, int64_t first, int64_t n_rows, const SumTiles& sums) {
-  V::F turned[2][kTileHeight];
-  for (int half = 0; half < 2; ++half) {
-    for (int i = 0; i < kTileHeight; ++i) turned[half][i] = V::load(sums[half][i]);
-    V::transpose(turned[half]);
-  }
-  const uintptr_t first_line = reinterpret_cast<uintptr_t>(t.out + o), stride = static_cast<uintptr_t>(t.out_stride) * sizeof(float);
-  if (n == kPairRows && ((first_line | stride) & 63) == 0 && !t.accumulate && !t.bias) {
-    for (int64_t r = 0; r < n_rows; ++r)
-      for (int half = 0; half < 2; ++half) V::store_past(t.out + (first + r) * t.out_stride + o + half * kTileHeight, turned[half][r]);
-    return;
-  }
-  for (int64_t r = 0; r < n_rows; ++r) {
-    alignas(64) float row[kPairRows];
-    for (int half = 0; half < 2; ++half) V::store(row + half * kTileHeight, turned[half][r]);
-    store_outputs(t, first + r, o, row, static_cast<int>(n));
-  }
-}
-
 // unpack(t, o, n_out, c, n, tiles): unpack_blocks() or unpack_floats() of the weights' type.
 template <class Unpack>
 void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
@@ -218,8 +172,8 @@ void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
               const bool two = last - r > kTileHeight;
               (two ? multiply_panel<true> : multiply_panel<false>)(scratch->weights, n_blocks, packed, strip_bytes, c == 0, sums, ahead);
               if (!ends) continue;
-              store_strip(t, o, n_out, r, up_to(r, kTileHeight, last) - r, sums[0]);
-              if (two) store_strip(t, o, n_out, r + kTileHeight, up_to(r + kTileHeight, kTileHeight, last) - r - kTileHeight, sums[1]);
+              store_strip(t, o, n_out, r, up_to(r, kTileHeight, last) - r, sums[0][0][0]);
+              if (two) store_strip(t, o, n_out, r + kTileHeight, up_to(r + kTileHeight, kTileHeight, last) - r - kTileHeight, sums[1][0][0]);
             }
           }
         }

@@ -13,6 +13,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       decode,
       matmul_prefill,
       nullptr,
+      nullptr,
       kTaskOut,
       kIntegerRows,
       sizeof(MatmulScratch),

@@ -101,9 +101,8 @@ void Limits::sample() {
   }
   if (!peak::known(path_, peak::Kind::floats)) return;
   float_.push_back(peak_rate(n_threads_, path_, peak::Kind::floats));
-  const bool bf16 = peak::known(path_, peak::Kind::bf16);
-  half_.push_back(bf16 ? peak_rate(n_threads_, path_, peak::Kind::bf16) : float_.back());
-  quantized_.push_back(bf16 ? half_.back() : peak_rate(n_threads_, path_, peak::Kind::bytes));
+  half_.push_back(peak::known(path_, peak::Kind::bf16) ? peak_rate(n_threads_, path_, peak::Kind::bf16) : float_.back());
+  quantized_.push_back(peak::known(path_, peak::Kind::bytes) ? peak_rate(n_threads_, path_, peak::Kind::bytes) : half_.back());
 }
 
 double Limits::read_bytes_per_second() const { return median(read_); }

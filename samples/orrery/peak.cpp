@@ -109,6 +109,22 @@ constexpr int kChains = 10;  // beside operands and a product they fit into sixt
   return 2.0 * 64 * kChains * kSteps * static_cast<double>(times);
 }
 
+[[gnu::target("avx512f,avx512bf16")]] double bf16_avx512(int64_t times) {
+  __m512 sums[kChains];
+  __m512i numbers = _mm512_set1_epi32(0x3F813F83);
+#pragma GCC unroll 16
+  for (__m512& s : sums) {
+    s = _mm512_setzero_ps();
+    asm volatile("" : "+v"(s));
+  }
+  for (int64_t i = 0; i < times * kSteps; ++i)
+#pragma GCC unroll 16
+    for (__m512& s : sums) s = _mm512_dpbf16_ps(s, __builtin_bit_cast(__m512bh, numbers), __builtin_bit_cast(__m512bh, numbers));
+#pragma GCC unroll 16
+  for (__m512& s : sums) asm volatile("" ::"v"(s));
+  return 2.0 * 32 * kChains * kSteps * static_cast<double>(times);
+}
+
 // A product of whole tiles into each of six tiles of sums in turn: it takes 16 cycles, its sums are ready after 52.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -150,6 +166,9 @@ constexpr struct {
     {"avx2vnni", Kind::bytes_16_bit, bytes_avx2vnni},
     {"avx512", Kind::floats, floats_avx512},     {"avx512", Kind::bytes, bytes_avx512},
     {"avx512", Kind::bytes_16_bit, bytes_avx512},
+    {"avx512bf16", Kind::floats, floats_avx512}, {"avx512bf16", Kind::bytes, bytes_avx512},
+    {"avx512bf16", Kind::bytes_16_bit, bytes_avx512},
+    {"avx512bf16", Kind::bf16, bf16_avx512},
     {"amx", Kind::floats, floats_avx512},        {"amx", Kind::bf16, bf16_amx},
 };
 Kernel find(const std::string& path, Kind kind) {

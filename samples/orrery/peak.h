@@ -12,7 +12,7 @@ enum class Kind {
   floats,        // fused multiply-adds of floats
   bytes,         // products of bytes summed in 32 bits at once: maddubs, madd, add; with VNNI one instruction
   bytes_16_bit,  // summed in 16 bits eight times before, as small codes allow; with VNNI the same as bytes
-  bf16,          // products of bf16 summed as floats: of "amx" alone, which has them for all weights but F32
+  bf16,          // products of bf16 summed as floats: of "avx512bf16", for F16 and BF16, and of "amx", for all weights but F32
 };
 
 // Whether there is such a kernel for `path` (of the CPU backend): for "plain" there is none.

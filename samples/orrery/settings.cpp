@@ -76,7 +76,7 @@ OptionGroup runtime_group() {
   return {"Running",
           {{"--threads", "N", "Threads; 0: one per processor (default 0)."},
            {"--backend", "NAME", "auto: a GPU where there is one, else the processor; cpu; or cuda (default auto)."},
-           {"--cpu-path", "NAME", "Instruction path: auto, plain, avx2, avx2vnni, avx512, amx or neon (default auto)."},
+           {"--cpu-path", "NAME", "Instruction path: auto, plain, avx2, avx2vnni, avx512, avx512bf16, amx or neon (default auto)."},
            {"--budget", "SIZE",
             "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
            {"--reservoir", "HOW",
@@ -155,7 +155,7 @@ orrery_runtime_options runtime_options(const Args& args) {
     options.backend = backend->c_str();
   }
   if (const std::string* path = args.find("--cpu-path")) {
-    args.choice("--cpu-path", {"auto", "plain", "avx2", "avx2vnni", "avx512", "amx", "neon"}, 0);
+    args.choice("--cpu-path", {"auto", "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon"}, 0);
     options.cpu_path = path->c_str();
   }
   options.device_budget_bytes = args.bytes("--budget", 0);

@@ -274,10 +274,10 @@ void bench_prefill(Bench& bench) {
   const auto rate = [&](peak::Kind kind) { return peak_rate(bench.clock, path, kind) * 1e-9; };
   const double floats = rate(peak::Kind::floats), bytes = rate(peak::Kind::bytes),
                bytes_16_bit = rate(peak::Kind::bytes_16_bit), bf16 = rate(peak::Kind::bf16);
-  if (bf16 > 0)
-    std::printf("\npeak: %.0f GFLOP/s of floats, %.0f of bf16\n", floats, bf16);
-  else if (floats > 0)
-    std::printf("\npeak: %.0f GFLOP/s of floats, %.0f of bytes, %.0f of bytes summed in 16 bits\n", floats, bytes, bytes_16_bit);
+  if (floats > 0) std::printf("\npeak: %.0f GFLOP/s of floats", floats);
+  if (bf16 > 0) std::printf(", %.0f of bf16", bf16);
+  if (bytes > 0) std::printf(", %.0f of bytes, %.0f of bytes summed in 16 bits", bytes, bytes_16_bit);
+  std::printf("\n");
   std::printf("%-8s", "prefill");
   const int32_t counts[] = {512, 256, 8};
   for (int32_t n : counts) std::printf(" %6d rows GFLOP/s", n);
@@ -293,7 +293,7 @@ void bench_prefill(Bench& bench) {
       std::printf(" %19.0f", reached);
     }
     const bool is_float = type.block_elements == 1;
-    const double own = bf16 > 0 && type.type != TensorType::f32 ? bf16 : is_float ? floats : bytes;
+    const double own = !is_float && bytes > 0 ? bytes : bf16 > 0 && type.type != TensorType::f32 ? bf16 : floats;
     if (floats > 0) std::printf(" %9.0f%%", 100 * first / own);
     if (bytes_16_bit > 0 && !is_float) std::printf(" %11.0f%%", 100 * first / bytes_16_bit);
     std::printf("\n");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cpu/cpu_backend.h"
+#include "tests/support/bf16.h"
 #include "tests/support/engine_fixture.h"
 
 namespace orrery {
@@ -39,7 +40,7 @@ class QuantizedModels : public ::testing::TestWithParam<TypeTraits> {};
 // where errors only add up.  Measured: .011 to .024, the bound is twice the estimate.  A sub-scale or offset
 // read wrong in one block of eight moves the logits by .2 or more.
 //
-// A prompt on AMX's tiles has activations and weights rounded to bf16 (simd_amx.h): by 2^-9 at most, .0008 of themselves on
+// A prompt on AMX's tiles, and one that meets F16 and BF16 on "avx512bf16", has activations and weights rounded to bf16 (simd_bf16.h): by 2^-9 at most, .0008 of themselves on
 // average, so .0011 of a product, and sqrt(9) * .0011 = .0035 of the logits where errors only add up. Measured of F16 .0085, of BF16, whose
 // weights are left as they are, .0061. The bound is twice what was measured, and with blocks, where answers' activations have 8 bits, theirs.
 TEST_P(QuantizedModels, OnlyTheRoundingOfActivationsSetsThemApart) {
@@ -52,7 +53,7 @@ TEST_P(QuantizedModels, OnlyTheRoundingOfActivationsSetsThemApart) {
   for (const char* path : cpu::available_paths()) {
     SCOPED_TRACE(path);
     const std::vector<float> found = logits_of({type, false}, path, run);
-    const bool rounds = std::string(path) == "amx" && type != TensorType::f32;
+    const bool rounds = rounds_weights(path, type);
     EXPECT_LE(deviation(found, expected), !exact ? 0.04 : rounds ? 0.017 : 1e-5);
     // Sums in another order move an activation by 1e-7, and some of them over the edge between two of the 256
     // steps; from there on the two paths round differently (measured: up to .009).

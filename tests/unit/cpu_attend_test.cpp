@@ -11,6 +11,7 @@
 #include "runtime/base/checked.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
+#include "tests/support/bf16.h"
 #include "tests/unit/cpu_fixture.h"
 
 namespace orrery {
@@ -84,17 +85,7 @@ std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence
   return std::vector<float>(out.data(), out.data() + out.size());
 }
 
-// Where attention's products are tiles of bf16: the "amx" path's of prompts, unless KV is kept as F32.
-bool in_tiles(const std::string& path, KvType type, Phase phase) {
-  return path == "amx" && type != KvType::f32 && phase == Phase::prefill;
-}
-float to_bf16(float x) {  // to nearest, ties to even
-  uint32_t bits = bits_of(x);
-  if ((bits & 0x7FFFFFFF) < 0x7F800000) bits += 0x7FFF + (bits >> 16 & 1);
-  bits &= 0xFFFF0000;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
+bool in_bf16(const std::string& path, KvType type, Phase phase) { return phase == Phase::prefill && rounds_attention(path, type); }
 
 struct Expected {
   std::vector<double> out;      // (head_dim)
@@ -152,7 +143,7 @@ double tile_weight_error(int32_t dim) {
 void check_row(const std::string& path, Phase phase, const Attention& a, const Sequence& s, int32_t p, const float* q, const float* out,
                int32_t layer = 0) {
   const int32_t dim = a.format.head_dim;
-  const bool tiles = in_tiles(path, a.format.type, phase);
+  const bool tiles = in_bf16(path, a.format.type, phase);
   for (int32_t h = 0; h < a.n_heads; ++h) {
     const auto compare = [&](const Expected& e, double of_spread, double of_size) {
       for (int32_t i = 0; i < dim; ++i) {
@@ -347,7 +338,7 @@ TEST_P(CpuAttend, ExtremeScores) {
       for (float x : decode) ASSERT_TRUE(std::isfinite(x)) << size;
       if (size >= 31) continue;
       for (int32_t p : {0, 70, 199}) {
-        if (in_tiles(GetParam(), type, Phase::prefill)) {
+        if (in_bf16(GetParam(), type, Phase::prefill)) {
           check_row(GetParam(), Phase::prefill, a, s, p, q.data() + p * 128, prefill.data() + p * 128);
           continue;
         }
@@ -380,7 +371,7 @@ TEST_P(CpuAttend, ScoresThatClimb) {
   const Attention a{{KvType::f16, 1, 1, 64}, 4, 0, 1.0f};
   for (float step : {0.5f, 3.0f, 40.0f, 400.0f}) {
     // Floats round the last ones by more than the tolerance allows; so do tiles, but theirs knows of it.
-    if (step > 3 && !in_tiles(GetParam(), KvType::f16, Phase::prefill)) continue;
+    if (step > 3 && !in_bf16(GetParam(), KvType::f16, Phase::prefill)) continue;
     const Sequence s(a.format, n, 11);
     for (int32_t t = 0; t < n; ++t) s.token(t)[0] = step * static_cast<float>((t + 20) / 40 % 7);
     std::vector<float> q(static_cast<size_t>(n) * 256);

@@ -223,6 +223,7 @@ TEST(CpuBackend, PathsAreThoseThatTheSystemNames) {
       {"avx2", {"avx2", "fma", "f16c"}},
       {"avx2vnni", {"avx2", "fma", "f16c", "avx_vnni"}},
       {"avx512", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}},
+      {"avx512bf16", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16", "avx512vbmi"}},
       {"amx", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"}}};
   const std::vector<std::string> available = paths();
   for (const auto& [path, words] : needs)

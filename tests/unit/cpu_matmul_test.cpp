@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "runtime/gguf/dequantize.h"
+#include "tests/support/bf16.h"
 #include "tests/support/quantized_activations.h"
 #include "tests/unit/cpu_fixture.h"
 
@@ -23,22 +24,15 @@ bool float_type(TensorType type) {
   return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16;
 }
 
-// Whether prefill multiplies bf16, and what of a number is then left: to nearest, ties to even.
+// Whether what is multiplied is bf16.
 bool rounds(const std::string& path, Phase phase, TensorType type) {
-  return path == "amx" && phase == Phase::prefill && type != TensorType::f32;
-}
-float rounded(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
+  return phase == Phase::prefill && rounds_weights(path, type);
 }
 template <class Floats>
 std::vector<float> seen(const std::string& path, Phase phase, TensorType type, const Floats& x) {
   std::vector<float> out(x.data(), x.data() + x.size());
   if (rounds(path, phase, type))
-    for (float& v : out) v = rounded(v);
+    for (float& v : out) v = to_bf16(v);
   return out;
 }
 
@@ -163,7 +157,7 @@ TEST_P(CpuMatmul, QuantizedWeightsBeyondATile) {
       for (const int64_t r : {0, 1, 200, 255, 256, 510, 511, 512, 514}) {
         const float* row = x.data() + r * n_in;
         std::vector<double> activations = quantized(row, n_in);
-        for (size_t c = 0; c < activations.size() && rounds(GetParam(), Phase::prefill, type); ++c) activations[c] = static_cast<double>(rounded(row[c]));
+        for (size_t c = 0; c < activations.size() && rounds(GetParam(), Phase::prefill, type); ++c) activations[c] = static_cast<double>(to_bf16(row[c]));
         for (int64_t o = 0; o < n_out; ++o) {
           double expected = 0, magnitude = 0, largest = 0;
           for (int64_t c = 0; c < n_in; ++c) {
@@ -384,9 +378,9 @@ TEST_P(CpuMatmul, StrangeActivations) {
         EXPECT_TRUE(std::isnan(out[18 + o]) || (rounds(GetParam(), phase, type) && std::isinf(out[18 + o])));
         EXPECT_TRUE(std::isnan(out[27 + o]));
         const bool bf16 = rounds(GetParam(), phase, type);
-        const float weight = m.values[o * static_cast<size_t>(n_in) + 7], w = bf16 ? rounded(weight) : weight;
+        const float weight = m.values[o * static_cast<size_t>(n_in) + 7], w = bf16 ? to_bf16(weight) : weight;
         if (std::fabs(w) < 1) {
-          EXPECT_NEAR(out[36 + o] / (bf16 ? rounded(1e30f) : 1e30f), w, 1e-5f);
+          EXPECT_NEAR(out[36 + o] / (bf16 ? to_bf16(1e30f) : 1e30f), w, 1e-5f);
         }
       }
     }
@@ -410,8 +404,8 @@ TEST_P(CpuMatmul, DiffersFromPlainOnlyByRounding) {
         Guarded<float> rows(x.size());
         std::memcpy(rows.data(), x.data(), x.size() * sizeof(float));
         if (bf16) {
-          for (size_t i = 0; i < m.values.size(); ++i) reinterpret_cast<float*>(same.bytes.data())[i] = rounded(m.values[i]);
-          for (size_t i = 0; i < rows.size(); ++i) rows[i] = rounded(x[i]);
+          for (size_t i = 0; i < m.values.size(); ++i) reinterpret_cast<float*>(same.bytes.data())[i] = to_bf16(m.values[i]);
+          for (size_t i = 0; i < rows.size(); ++i) rows[i] = to_bf16(x[i]);
         }
         const std::vector<float> a = multiply(rig, phase, m, x, n_in, n_rows), b = multiply(plain, phase, same, rows, n_in, n_rows);
         double squares = 0, difference = 0;
