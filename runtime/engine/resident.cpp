@@ -23,6 +23,12 @@ uint64_t ring_bytes(const model::Hyperparameters& h, uint32_t n_rows) {
                   kv::kArenaAlignment);
 }
 
+// Of the last queries: those that the policy wants survive a step that has overwritten the oldest one's row, and not come to its end.
+uint32_t ring_rows(const SessionOptions& options, const policy::Policy& policy) {
+  const uint32_t rows = policy::policy_needs(options.policy, options.policy_options).query_rows;
+  return rows > 0 ? std::max(rows, policy.queries_wanted() + 1) : 0;
+}
+
 int64_t left_stride(uint32_t n_context) { return static_cast<int64_t>(align_up(n_context, kPageTokens)); }
 uint64_t left_bytes(const model::Hyperparameters& h, int64_t stride) {
   return align_up(LeftWeights::bytes(h.n_heads / h.n_kv_heads, stride), kv::kArenaAlignment);
@@ -82,9 +88,9 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   const KvFormat format = kv_format(h, options.resident_type());
   uint64_t slots = resident_slots(h, options, n_context);
   Bytes bytes;
-  bytes.queries = ring_bytes(h, policy::policy_needs(options.policy, options.policy_options).query_rows);
   const auto policy = make_policy(h, options, n_context);
   if (policy.ok()) {
+    bytes.queries = ring_bytes(h, ring_rows(options, *policy.value()));
     const Beside beside = beside_of(*policy.value(), h);
     bytes.digests = kv::Digests::region_bytes(beside.digests, h.head_dim, n_context) +
                     align_up(kv::LowRank::bytes_of(beside.low_rank, format, n_context), kv::kArenaAlignment) +
@@ -116,7 +122,7 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   const KvFormat format = kv_format(h, options.resident_type()), fetched = kv_format(h, options.kv_type);
   const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads), n = n_context;
   const uint64_t slots = slots_beside(beside, resident_slots(h, options, n_context), format, n_context);
-  const uint64_t query_rows = policy::policy_needs(options.policy, options.policy_options).query_rows;
+  const uint64_t query_rows = ring_rows(options, p);
   const uint64_t jobs = sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob);
   uint64_t bytes = kv::HeadStore::host_bytes(heads, slots) + heads * (sizeof(HeadView) + 2 * sizeof(uint32_t) + jobs) + n * sizeof(uint32_t) +
                    query_rows * sizeof(uint32_t);
@@ -138,7 +144,6 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   const model::Hyperparameters& h = model->hyper();
   Runtime& runtime = model->runtime();
   std::unique_ptr<Resident> r(new Resident(model, options, pages));
-  const policy::Needs needs = policy::policy_needs(options.policy, options.policy_options);
   ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
   const Beside beside = beside_of(*r->policy_, h);
   if (!beside.digests.heads.empty()) {
@@ -169,11 +174,10 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
                   kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, beside.rebuilds() ? r->low_rank_.get() : nullptr));
     r->misses_.reserve(n_context);
   }
-  if (needs.query_rows > 0) {
-    ORRERY_ASSIGN(r->ring_region_,
-                  kv::ArenaRegion::take(&runtime.arena(), ring_bytes(h, needs.query_rows), "the session's last queries"));
-    r->ring_ = {{r->ring_region_.data().address}, static_cast<int32_t>(needs.query_rows)};
-    r->ring_positions_.assign(needs.query_rows, kNone);
+  if (const uint32_t n_rows = ring_rows(options, *r->policy_); n_rows > 0) {
+    ORRERY_ASSIGN(r->ring_region_, kv::ArenaRegion::take(&runtime.arena(), ring_bytes(h, n_rows), "the session's last queries"));
+    r->ring_ = {{r->ring_region_.data().address}, static_cast<int32_t>(n_rows)};
+    r->ring_positions_.assign(n_rows, kNone);
   }
   r->watched_.reserve(r->policy_->n_watched());
   if (const uint64_t n = r->policy_->n_watched(); n > 0 && runtime.backend().info().leaves_weights) {
@@ -225,6 +229,11 @@ void Resident::truncate(uint32_t n_tokens) {
   if (sums_) sums_->truncate(n_tokens);
   for (uint32_t& p : ring_positions_)
     if (p != kNone && p >= n_tokens) p = kNone;
+}
+
+void Resident::forget_queries(uint32_t from, uint32_t to) {
+  const uint32_t n_rows = static_cast<uint32_t>(ring_positions_.size());
+  for (uint32_t p = to - std::min(to - from, n_rows); p < to; ++p) ring_positions_[p % n_rows] = kNone;
 }
 
 void Resident::note_queries(uint32_t from, uint32_t to) {
@@ -453,7 +462,6 @@ Status Resident::query_similarity(Span<float> out) {
 }
 
 Status Resident::ask(int32_t layer, Ptr<const float> q) {
-  ORRERY_TRY(model_->runtime().backend().synchronize());   // the queries stand there
   layer_ = layer, q_ = q;
   Status status = policy_->before_attend(this, static_cast<uint32_t>(layer), step_ + 1, n_tokens_);
   q_ = {};
@@ -461,20 +469,22 @@ Status Resident::ask(int32_t layer, Ptr<const float> q) {
 }
 
 Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
-  // What this layer is to have comes before anything is asked for the next one, which would be waited for too.
-  if (refills_) ORRERY_TRY(refills_->apply(store_.get(), step_ + 1));
-  return next_q ? ask(layer + 1, next_q) : ok_status();
+  // Of the next layer only what was asked for behind the step before: it is asked anew, then.
+  if (refills_) ORRERY_TRY(refills_->apply(store_.get(), step_ + 1, static_cast<uint32_t>(layer + 1)));
+  if (!next_q) return ok_status();
+  ORRERY_TRY(model_->runtime().backend().synchronize());   // the queries stand there
+  return ask(layer + 1, next_q);
 }
 
 Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
-  if (sums_ && sums_->under_way()) {
-    Backend& backend = model_->runtime().backend();
-    ORRERY_TRY(backend.synchronize());   // the queries stand there
-    return sums_->add_layer(&backend, *pages_, layer, q, q_stride);
-  }
-  Status status = ask(layer, q);
-  if (status.ok() && refills_ && policy_->waits_before(static_cast<uint32_t>(layer))) status = refills_->apply(store_.get(), step_ + 1);
-  return status;
+  Backend& backend = model_->runtime().backend();
+  ORRERY_TRY(backend.synchronize());   // the queries stand there; and a device has not waited for what follows
+  if (sums_ && sums_->under_way()) return sums_->add_layer(&backend, *pages_, layer, q, q_stride);
+  const auto place = [&] { return refills_ ? refills_->apply(store_.get(), step_ + 1, static_cast<uint32_t>(layer)) : ok_status(); };
+  if (waiting_) ORRERY_TRY(place());
+  if (!policy_->asks_before_attend()) return ok_status();
+  ORRERY_TRY(ask(layer, q));
+  return place();
 }
 
 void Resident::move_last(uint32_t head, uint32_t n, uint32_t slot) { store_->move_last(&model_->runtime().backend(), head, n, slot); }
@@ -517,7 +527,7 @@ Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
   const auto width = static_cast<uint64_t>(h.q_dim());
   kv::LastQueries queries;
   if (low_rank_->skewed()) {
-    queries.n_heads = h.n_heads, queries.n_positions = known_queries(n_tokens);
+    queries.n_heads = h.n_heads, queries.n_positions = std::min(known_queries(n_tokens), policy_->queries_wanted());
     queries.rows.resize(static_cast<uint64_t>(h.n_layers) * queries.n_positions * width);
     std::vector<Download> rows(static_cast<uint64_t>(h.n_layers) * queries.n_positions);
     for (uint64_t row = 0; row < rows.size(); ++row) {
@@ -586,15 +596,7 @@ Status Resident::settle(uint32_t n_tokens) {
 
 Status Resident::prepare(uint32_t n_tokens) {
   n_tokens_ = n_tokens;
-  if (!settled_) {
-    ORRERY_TRY(settle(n_tokens));
-  } else if (refills_) {
-    Status status = refills_->apply(store_.get(), step_ + 1);
-    if (!status.ok()) {
-      settled_ = false;
-      return status;
-    }
-  }
+  if (!settled_) ORRERY_TRY(settle(n_tokens));
   for (uint32_t head = 0; head < store_->n_heads();) {
     const uint32_t slot = policy_->slot_for(head, store_->length(head), store_->capacity(head));
     if (slot == policy::kSettleAgain) {   // a full tail: everything is chosen anew, with room for more
@@ -608,7 +610,10 @@ Status Resident::prepare(uint32_t n_tokens) {
   }
   if (means_) add_replaced();
   watch();
-  return ok_status();
+  waiting_ = refills_ && refills_->late(step_ + 1);
+  Status status = refills_ && !waiting_ ? refills_->apply(store_.get(), step_ + 1) : ok_status();
+  if (!status.ok()) settled_ = false;
+  return status;
 }
 
 // Tokens whose slots the step's own takes go into their heads' means, which the step attends to.

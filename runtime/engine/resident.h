@@ -73,6 +73,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
   void before_write(uint32_t from);
   // Tokens from n_tokens on are gone.
   void truncate(uint32_t n_tokens);
+  // A step of positions [from, to) has not come to its end: some of its queries stand in others' place.
+  void forget_queries(uint32_t from, uint32_t to);
   // Positions [from, to) have been computed with queries() in the step.
   void note_queries(uint32_t from, uint32_t to);
   QueryRing queries() const { return ring_; }
@@ -88,9 +90,9 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Span<const HeadView> views() const { return views_; }
   const KvFormat& format() const { return format_; }
   const kv::PageTable& reservoir() const { return *pages_; }
-  // What the layers of a step of positions [from, from + n) ask before their attention, or null: nobody wants to know anything.
+  // What the layers of a step of positions [from, from + n) ask, or wait for, before their attention; null: nothing. Behind prepare().
   model::LayerHook* hook(Phase phase, uint32_t from, uint32_t n) {
-    return (phase == Phase::decode ? policy_->asks_before_attend() : sums_ && sums_->begin(from, n)) ? this : nullptr;
+    return (phase == Phase::decode ? waiting_ || policy_->asks_before_attend() : sums_ && sums_->begin(from, n)) ? this : nullptr;
   }
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
   bool looks_ahead() const override { return policy_->asks_ahead(); }
@@ -174,6 +176,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::vector<uint32_t> watched_;
   uint32_t watched_position_ = UINT32_MAX;         // whose query the views' weights are of; kNone
   bool settled_ = false, settling_ = false;
+  bool waiting_ = false;                           // of a step: its layers wait for their refills, each for its own
   Ptr<const float> q_;                             // within before_attend(): of layer_, at position n_tokens_
   int32_t layer_ = 0;
   std::vector<float> q_now_, q_before_;            // (q_dim) where the policy asks before layers attend

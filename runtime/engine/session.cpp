@@ -202,8 +202,10 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     request = shortlist->request();
     out.request = &request, out.shortlist = shortlist->result();
   }
-  if (status.ok()) status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out,
-                                             resident_ ? resident_->hook(phase, from, n) : nullptr);
+  if (status.ok()) {
+    status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out, resident_ ? resident_->hook(phase, from, n) : nullptr);
+    if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
+  }
   if (status.ok()) {
     n_computed_ = from + n;
     if (out.request) {

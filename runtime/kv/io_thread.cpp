@@ -87,6 +87,11 @@ IoThread::Waited IoThread::wait_for_room() {
   return waited;
 }
 
+bool IoThread::arrived(const IoRequest& request) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return request.state_ == IoRequest::State::done;
+}
+
 IoThread::Waited IoThread::wait(IoRequest* request) {
   Waited waited;
   std::unique_lock<std::mutex> lock(mutex_);

@@ -89,6 +89,8 @@ class IoThread {
   bool submit(IoRequest* request);
   // Returns when a request would find room; Code::io after the limit. Another may be faster.
   Waited wait_for_room();
+  // Whether wait() would return at once: it is done.
+  bool arrived(const IoRequest& request);
   // Returns when the request is done, with its own Status (whatever copy_in said). One that takes longer than the
   // limit is cancelled: Code::io, with head, bytes and time.
   Waited wait(IoRequest* request);

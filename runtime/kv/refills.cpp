@@ -86,10 +86,12 @@ Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replac
   }
   if (what.empty()) return ok_status();
 
-  const auto behind = std::upper_bound(pending_.begin(), pending_.end(), visible_at,
-                                       [](uint64_t step, const Pending& p) { return step < p.visible_at; });
+  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
+  const auto behind = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) {
+    return visible_at != p.visible_at ? visible_at < p.visible_at : head / n_kv_heads < p.head / n_kv_heads;
+  });
   const size_t index = static_cast<size_t>(behind - pending_.begin());
-  // What becomes visible later must not stand before it in the ring, where it would wait for it and hold the room.
+  // What is wanted later must not stand before it in the ring, where it would wait for it and hold the room.
   recall_from(index);
   const size_t first = behind == pending_.end() ? what_.size() : behind->first;
   for (size_t i = index; i < pending_.size(); ++i) pending_[i].first += what.size();
@@ -265,9 +267,25 @@ Status Refills::place_due(HeadStore* store, size_t n_due) {
   return status;
 }
 
-Status Refills::apply(HeadStore* store, uint64_t step) {
+bool Refills::late(uint64_t step) const {
+  if (!io_) return false;
+  size_t n_what = 0, n_arrived = 0;
+  for (const Pending& p : pending_) {
+    if (p.visible_at > step) break;
+    if (p.n_started < p.count) return true;
+    n_what += p.count - p.n_placed;
+  }
+  for (size_t i = 0; n_arrived < n_what; n_arrived += chunk(i++).n_what)
+    if (!io_->arrived(chunk(i).request)) return true;
+  return false;
+}
+
+Status Refills::apply(HeadStore* store, uint64_t step, uint32_t last_layer) {
+  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
   size_t n_due = 0, n_what = 0;
-  for (; n_due < pending_.size() && pending_[n_due].visible_at <= step; ++n_due) n_what += pending_[n_due].count;
+  for (size_t i = 0; i < pending_.size() && pending_[i].visible_at <= step; ++i)
+    if (!io_ || pending_[i].head / n_kv_heads <= last_layer) n_due = i + 1;
+  for (size_t i = 0; i < n_due; ++i) n_what += pending_[i].count;
   Status status = place_due(store, n_due);
   if (!status.ok()) {
     drop();

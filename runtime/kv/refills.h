@@ -3,11 +3,12 @@
 //
 // A refresh is asked for at one step and visible at a later one that the caller fixes, never "when it happened to
 // arrive": until then the old tokens are attended to; then apply() waits for what is late (a stall, counted) and
-// writes the slots.  So the store, and every token after it, are the same whatever the timing.
+// writes the slots.  So the store, and every token after it, are the same whatever the timing.  A step's layers can wait each
+// for its own: what the later ones are to have crosses the link while the first ones are computed.
 //
 // The data's way: add() takes the list; its tokens go over the I/O thread, in chunks of at most half the staging
 // ring, as room appears; apply() writes what is in the ring to the slots, in the order in which refreshes become
-// visible, and lets the next chunks in.  Link and ring carry the reservoir's own bytes; where the store's KV type is
+// visible, layer by layer, and lets the next chunks in.  Link and ring carry the reservoir's own bytes; where the store's KV type is
 // another, apply() converts.  Without an I/O thread there is no ring either: the reservoir is memory that the backend reads where it
 // lies, and apply() moves everything that has become visible at once, on all of the backend's threads.
 // Nothing allocates after make(), except an error's text.
@@ -67,10 +68,12 @@ class Refills {
   // its page or is longer than half the ring, more than max_pending.
   Status add(const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at);
 
-  // Everything visible at or before `step` stands in the store when this returns; called at every step, it also starts
-  // what found no room before. After an error (the transfer's, or Code::io where it never ends; invalid_argument for
+  // Everything visible at or before `step`, of layers up to last_layer, stands in the store when this returns; called at every step, it
+  // also starts what found no room before. Without an I/O thread later layers' part moves as well. After an error (the transfer's, or Code::io where it never ends; invalid_argument for
   // a slot that the head does not have) nothing is pending, and slots not yet written hold what they held.
-  Status apply(HeadStore* store, uint64_t step);
+  Status apply(HeadStore* store, uint64_t step, uint32_t last_layer = UINT32_MAX);
+  // Whether apply(step) would wait for a transfer, as far as can be told now.
+  bool late(uint64_t step) const;
 
   // Nothing is under way when this returns; everything stays pending, and starts again at the next add() or apply().
   void recall() { recall_from(0); }
@@ -92,6 +95,7 @@ class Refills {
   };
   Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
           uint64_t staging_tokens, LowRank* low_rank);
+  const Chunk& chunk(size_t i) const { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   Chunk& chunk(size_t i) { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   bool find_room(uint64_t n, uint64_t* at);
   Status start();
@@ -111,7 +115,7 @@ class Refills {
   uint64_t fetched_bytes_;               // of a token
   ArenaRegion staging_;
   uint64_t max_pending_, staging_tokens_;
-  // Both in the order of visible_at, then of add(): the first refreshes are in the ring, the next wait for room.
+  // Both in the order of visible_at, then of layers, then of add(): the first refreshes are in the ring, the next wait for room.
   std::vector<Pending> pending_;         // (at most one per head)
   std::vector<Replacement> what_;        // (at most max_pending)
   std::vector<uint8_t> has_pending_;     // (n_heads)

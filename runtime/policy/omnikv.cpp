@@ -86,8 +86,6 @@ class OmniKv final : public TailedPolicy {
   }
 
   bool asks_before_attend() const override { return refresh_ && n_dense_ < layers_.size() && !budget_.everything(); }
-  // The two layers from a filter on hold everything: what it has asked for is on its way meanwhile.
-  bool waits_before(uint32_t layer) const override { return !dense(layer); }
 
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     if (k_ == n_tokens_ || !finds(layer)) return ok_status();

@@ -262,16 +262,10 @@ class Policy {
   // that one's attention takes in; of the first one when it begins, with its own. What it asks for is waited for when its layer begins.
   virtual bool asks_ahead() const { return false; }
   // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() and scores() may be asked by
-  // them. Refills visible at this step are waited for, where waits_before() says so; everything here is.
+  // them. Refills visible at this step are waited for by the layers that they are for; everything here is.
   virtual Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) {
     (void)heads, (void)layer, (void)step, (void)position;
     return ok_status();
-  }
-  // Whether what before_attend() has asked for, for its own step, is waited for before this layer attends; the first layer that it is for
-  // has to.
-  virtual bool waits_before(uint32_t layer) const {
-    (void)layer;
-    return true;
   }
   // A generated token has been computed in step `step` (counted over the session's life), at `position`.
   virtual Status after_step(Heads* heads, uint64_t step, uint32_t position) {

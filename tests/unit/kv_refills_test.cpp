@@ -218,7 +218,27 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
         asked.clear();
       }
       if (random.below(4) == 0) continue;
+      if (random.below(2) == 0) {   // a step's layers, each for its own
+        ASSERT_TRUE(refills->apply(bench.store.get(), step, 0).ok());
+        const auto done = [&](const Asked& a) {   // what was due before it, of the other layer, may be there as well
+          const Span<const Refills::Pending> left = refills->pending();
+          return std::none_of(left.begin(), left.end(), [&](const Refills::Pending& p) { return p.head == a.head; });
+        };
+        for (const Asked& a : asked) ASSERT_TRUE(a.visible_at > step ? !done(a) : a.head >= 3 || done(a));
+        for (const Asked& a : asked)
+          if (done(a)) bench.expect(a.head, a.what);
+        asked.erase(std::remove_if(asked.begin(), asked.end(), done), asked.end());
+        bench.check();
+        if (random.below(3) == 0) {   // one that is wanted at once, with later layers' on their way
+          const uint32_t head = static_cast<uint32_t>(random.below(3));
+          if (std::none_of(asked.begin(), asked.end(), [&](const Asked& a) { return a.head == head; })) {
+            asked.push_back({head, step, bench.draw(&random, 1 + random.below(kSlots))});
+            ASSERT_TRUE(refills->add(bench.table(), head, asked.back().what, step).ok());
+          }
+        }
+      }
       ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+      EXPECT_FALSE(refills->late(step));
       for (const Asked& a : asked)
         if (a.visible_at <= step) bench.expect(a.head, a.what);
       asked.erase(std::remove_if(asked.begin(), asked.end(), [&](const Asked& a) { return a.visible_at <= step; }),
@@ -269,6 +289,44 @@ TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   bench.check();
   EXPECT_EQ(refills->stats().transfer_us, 2 * exposed.transfer_us);
   EXPECT_LT(refills->stats().stall_us, exposed.stall_us + 200'000);
+}
+
+// Two layers of three heads; a head's tokens take 100 ms, and the second layer's never end while `hanging`. What a layer is to have is
+// there without the other's, whichever was asked for first; the other's come meanwhile.
+TEST(KvRefills, ALayerWaitsForItsOwnAlone) {
+  for (const bool hanging : {false, true}) {
+    IoThread::Options options;
+    options.link = {0, 100'000};
+    std::atomic<bool> hangs{hanging};
+    options.fault = [&](const IoRequest& request) { return Fault{hangs && request.head >= 3 ? Kind::never : Kind::none, 0, Status()}; };
+    Bench bench(KvType::f16, options);
+    const auto refills = bench.make_refills(1000);
+    Random random(2);
+    std::vector<std::vector<Replacement>> what;
+    for (uint32_t head = 0; head < 6; ++head) what.push_back(bench.draw(&random, 10));
+    EXPECT_FALSE(refills->late(1));
+    for (const uint32_t head : {4u, 1u, 0u, 5u, 3u, 2u}) ASSERT_TRUE(refills->add(bench.table(), head, what[head], 1).ok());
+    EXPECT_TRUE(refills->late(1));
+    EXPECT_FALSE(refills->late(0));
+    ASSERT_TRUE(refills->apply(bench.store.get(), 1, 0).ok());
+    for (uint32_t head = 0; head < 3; ++head) bench.expect(head, what[head]);
+    bench.check();
+    const uint64_t first_us = refills->stats().stall_us;
+    EXPECT_EQ(refills->stats().requests, 3u);
+    EXPECT_EQ(refills->pending().size(), 3u);
+    EXPECT_TRUE(refills->late(1));
+    hangs = false;
+    refills->recall();   // the one that hangs, too
+    ASSERT_TRUE(refills->apply(bench.store.get(), 0).ok());
+    const auto begin = steady_clock::now();
+    while (refills->late(1) && seconds_since(begin) < kHang) std::this_thread::sleep_for(std::chrono::milliseconds(10));   // a layer is computed
+    ASSERT_TRUE(refills->apply(bench.store.get(), 1, 1).ok());
+    for (uint32_t head = 3; head < 6; ++head) bench.expect(head, what[head]);
+    bench.check();
+    EXPECT_EQ(refills->stats().transfer_us, 600'000u);
+    EXPECT_LT(refills->stats().stall_us, first_us + 50'000) << "what had come was waited for";
+    EXPECT_GE(first_us, 200'000u);
+  }
 }
 
 TEST(KvRefills, AFailedTransferIsReportedAndTheRestForgotten) {

@@ -127,18 +127,18 @@ class FakeSession final : public Heads {
   void ask_layers(uint32_t n_layers) {
     asking_ = true;
     const bool ahead = policy_->asks_ahead();   // then what a layer is to have is there before the next one is asked about
-    const auto place_all = [&] {
-      for (uint32_t head = 0; head < n_heads(); ++head) place(head);
+    const auto place_up_to = [&](uint32_t layer) {
+      for (uint32_t head = 0; head < n_heads() / n_layers * (layer + 1); ++head) place(head);
     };
     for (layer_ = 0; layer_ < n_layers && policy_->asks_before_attend(); ++layer_) {
-      if (ahead) place_all();
+      if (ahead) place_up_to(layer_);
       within_ = true;
       const Status status = policy_->before_attend(this, layer_, step_ + 1, n_tokens_);
       within_ = false;
       if (!status.ok()) throw std::runtime_error(status.message());
-      if (!ahead && policy_->waits_before(layer_)) place_all();
+      if (!ahead) place_up_to(layer_);
     }
-    if (ahead) place_all();
+    if (ahead) place_up_to(n_layers - 1);
     asking_ = false;
     for (const Pending& pending : pending_)
       EXPECT_TRUE(pending.what.empty() || pending.visible_at > step_ + 1) << "no layer has waited for this step's refills";
