@@ -6,7 +6,8 @@
 // the other types the next step's bytes come meanwhile, and are unpacked to halves when it begins. A row takes part in its own steps
 // in ascending order; what it may not see has weight 0, so neither the rows beside it nor the chunk change its bits. (A V of
 // another row that is not finite would: 0 times it is NaN. K and V of halves are finite, or their own row's output is not.)
-// Rows of several sequences in one block are gone through sequence by sequence. The longest rows' blocks begin first.
+// Rows of several sequences in one block are gone through sequence by sequence. The longest rows' blocks begin first. Keys that come
+// by segments (staging.h) take a launch each: what a row has made of those before is kept as floats, to the bit.
 //
 // Error: queries (times scale), weights, and K and V of F32, Q8_0 and Q4_0 are rounded to halves, 2^-12 of each; magnitudes
 // up to 65504. Sums are floats. Of outputs, in the tests: 5e-4 of the largest for
@@ -15,7 +16,7 @@
 // Work of a step of 64 keys, 128 queries of 128: 2.1 M products at 256 a cycle of a processor (sm_86 and sm_89, float sums), 8 thousand
 // cycles; meanwhile 32 KiB come from the second-level cache (4 bytes a cycle), and each warp reads the step once from shared memory, 256
 // KiB at 128 bytes a cycle: 2 thousand cycles. Softmax: about 300 instructions a warp and step, 32 of them powers, of which a scheduler has
-// two warps: one computes while the other one multiplies. One block of 8 warps on a processor: registers (o 64, queries 32, scores 32; 166 in all)
+// two warps: one computes while the other one multiplies. One block of 8 warps on a processor: registers (o 64, queries 32, scores 32; 213 in all)
 // and, for F16, 68 KiB of shared memory. Expected: 60% of the tensor cores' rate, on a 4090 as on a 3060; with blocks of 64 queries or fewer
 // rows than fill the processors, less.
 #include <algorithm>
@@ -50,13 +51,21 @@ struct PrefillWork {
   Rows out;
   int32_t n_rows, group, part_heads, n_parts, tile_rows;
   float scale;   // to powers of two
+  KeySegment keys;
+  uint64_t page_bytes;   // of a layer
+  int32_t n_kv_heads;
 };
+// Where a KV head's keys of a tile lie.
+__device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const KeySpan& span, int kv_head, int tile) {
+  if (!w.keys.staged) return reinterpret_cast<const std::byte*>(span.tiles[tile] + span.offset);
+  return w.keys.staged + static_cast<uint64_t>(tile - w.keys.first / kPageTokens) * w.page_bytes + static_cast<uint64_t>(kv_head) * w.place.head_bytes;
+}
 
 // A step's keys and values on their way to shared memory; of halves, zeros for those outside of the span.
 template <KvType kType, int kDim>
-__device__ __forceinline__ void fetch_step(std::byte* to, const KeySpan& span, int first) {
+__device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile, const KeySpan& span, int first) {
   using P = Prefill<kType, kDim>;
-  const std::byte* from = reinterpret_cast<const std::byte*>(span.tiles[first / kPageTokens] + span.offset) + first % kPageTokens * P::kTokenBytes;
+  const std::byte* from = tile + first % kPageTokens * P::kTokenBytes;
   const int thread = static_cast<int>(threadIdx.x), begin = max(span.first - first, 0), end = min(span.last - first, P::kKeys);
   if constexpr (P::kRaw) {
     for (int i = begin * P::kTokenBytes / 16 + thread; i * 16 < end * P::kTokenBytes; i += P::kThreads) copy_async_16(to + i * 16, from + i * 16);
@@ -109,6 +118,19 @@ struct Tile {
   float m[2], l[2];
   int position[2];   // -1: sees nothing, for it is none, or not of the sequence at hand
 };
+
+// Between what a lane holds and where the next segment's launch finds it: the outputs, and of each query four lanes' m and l.
+template <KvType kType, int kDim, class Move>
+__device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, const Move& move, Tile<kType, kDim>* tile) {
+  const int t = static_cast<int>(threadIdx.x) % 4, n_heads = w.group * w.n_kv_heads;
+  ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+    if (row[r] < 0) continue;
+    float* left = w.keys.left + (static_cast<int64_t>(row[r]) * n_heads + head[r]) * KeySegment::kFloats + 2 * t;
+    move(left, &tile->m[r]), move(left + 1, &tile->l[r]);
+    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
+  }
+}
 
 template <KvType kType, int kDim>
 __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4* shared_queries, int first, int window, bool all_seen,
@@ -207,6 +229,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
   ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
     ORRERY_UNROLL for (int j = 0; j < 4; ++j) tile.o[i][j] = 0.0f;
   }
+  if (w.keys.goes_on) carry<kType, kDim>(w, row, head, [](float* there, float* here) { *here = *there; }, &tile);
 
   for (int run = first_row; run < end_row;) {   // rows of one sequence: as far as positions keep step with rows
     const Row start = w.step.rows[run];
@@ -224,9 +247,9 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
       least = min(least, __shfl_xor_sync(kAllLanes, least, i)), most = max(most, __shfl_xor_sync(kAllLanes, most, i));
     }
 
-    const int begin = span.first / P::kKeys * P::kKeys;
-    fetch_step<kType, kDim>(P::kRaw ? raw : stages, span, begin);
-    for (int first = begin, turn = 0; first < span.last; first += P::kKeys, turn ^= 1) {
+    const int begin = max(span.first / P::kKeys * P::kKeys, w.keys.first), end = min(span.last, w.keys.end);
+    if (begin < end) fetch_step<kType, kDim>(P::kRaw ? raw : stages, tile_of(w, span, kv_head, begin / kPageTokens), span, begin);
+    for (int first = begin, turn = 0; first < end; first += P::kKeys, turn ^= 1) {
       const int next = first + P::kKeys;
       std::byte* stage = stages + (P::kRaw ? 0 : turn * P::kStageBytes);
       copy_async_wait<0>();
@@ -235,7 +258,8 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
         unpack_step<kType, kDim>(stage, raw, span.first - first, span.last - first);
         __syncthreads();
       }
-      if (next < span.last) fetch_step<kType, kDim>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, span, next);
+      if (next < end)
+        fetch_step<kType, kDim>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span, next);
       if (first > most || (least >= 0 && next <= first_visible(least, w.place.window))) continue;   // weight 0 for all of the warp
       const bool all_seen = next - 1 <= least && first >= first_visible(most, w.place.window);
       attend_step<kType, kDim>(stage, shared_queries, first, w.place.window, all_seen, &tile);
@@ -244,6 +268,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     run = run_end;
   }
 
+  if (!w.keys.is_last) return carry<kType, kDim>(w, row, head, [](float* there, float* here) { *there = *here; }, &tile);
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     float l = tile.l[r];
     l += __shfl_xor_sync(kAllLanes, l, 1);
@@ -258,7 +283,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
 }  // namespace
 
 void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, const Attention& shape, ConstRows q, Rows out, int32_t n_rows,
-                    std::byte*) {
+                    const KeySegment& keys) {
   if (!attends(shape.kv.type, shape.kv.head_dim)) return void(queue.check(cudaErrorInvalidValue, kNoSuchHead));
   with_kv_type(shape.kv.type, shape.kv.head_dim, [&](auto type, auto head_dim) {
     constexpr KvType kType = decltype(type)::value;
@@ -267,6 +292,7 @@ void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, cons
     PrefillWork w = {};
     w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
     w.n_rows = n_rows;
+    w.keys = keys, w.page_bytes = shape.kv.layer_bytes(), w.n_kv_heads = shape.kv.n_kv_heads;
     w.group = shape.n_heads / shape.kv.n_kv_heads;
     w.part_heads = std::min<int32_t>(w.group, P::kQueries);
     w.n_parts = (w.group + w.part_heads - 1) / w.part_heads;

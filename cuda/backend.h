@@ -16,6 +16,7 @@
 #include "cuda/owners.h"
 #include "cuda/queue.h"
 #include "cuda/scratch.h"
+#include "cuda/staging.h"
 #include "cuda/tuning.h"
 #include "runtime/backend.h"
 
@@ -116,6 +117,7 @@ class CudaBackend final : public Backend {
   DeviceShape shape_;
   Tuning tuning_ = kTuning[0];
   void* arena_ = nullptr;
+  uint64_t arena_bytes_ = 0;
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
 
@@ -125,6 +127,7 @@ class CudaBackend final : public Backend {
   Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
   PinnedHalves bounce_, io_bounce_;
   std::mutex io_mutex_;
+  Staging staging_{&latch_};
 
   // A step.
   Step step_;

@@ -58,6 +58,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   made->io_queue_ = Queue(made->io_stream_.get(), &made->latch_);
   ORRERY_TRY(made->bounce_.allocate(kBounceBytes));
   ORRERY_TRY(made->io_bounce_.allocate(kBounceBytes));
+  ORRERY_TRY(made->staging_.create());
   made->operations_.reserve(kMostOperations);
   made->tuning_ = tuning_of(shape.architecture);
   if (options.products == Options::Products::cublas) made->tuning_.f16 = made->tuning_.bf16 = made->tuning_.blocks = 1;
@@ -100,6 +101,7 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
                         static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(free_bytes),
                         static_cast<unsigned long long>(total_bytes), cudaGetErrorString(e));
   }
+  arena_bytes_ = bytes;
   return ok_status();
 }
 
@@ -164,6 +166,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.cublas_plan = plan_.cublas_plan;
   context.cublas_scratch = scratch_ + plan_.cublas;
   context_ = context;
+  staging_.use(scratch_, plan_);
   const TopKeysPlan& keys = plan_.top_keys_plan;
   uploads_.reserve(2 * TopKeysPlan::kBatch + 1);
   downloads_.reserve(static_cast<size_t>(TopKeysPlan::kBatch * std::max(keys.group, 1) + 1));

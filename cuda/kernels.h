@@ -129,6 +129,10 @@ constexpr bool attends(KvType type, int32_t head_dim) {
   return head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256 ||
          ((head_dim == 16 || head_dim == 80) && (type == KvType::f32 || type == KvType::f16));
 }
+// The first key that a position sees; window 0: all.
+constexpr __host__ __device__ int32_t first_visible(int32_t position, int32_t window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
 struct Attention {
   KvFormat kv;               // of the pages; of the slots where `resident`
   bool resident;             // over StepView::heads instead of the pages
@@ -140,8 +144,17 @@ uint64_t attend_scratch_bytes(const DeviceShape& device, const StepLimits& limit
 // quantized: null, or where to put what quantize_rows() makes of the result; heads of whole groups of 32, rows of whole padded columns.
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
                    const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch);
+// Some of the keys that prompt rows see, of launches that follow each other: what a row has made of those before lies in `out`, not yet
+// divided, and in `left`. As they stand: all keys at once.
+struct KeySegment {
+  int32_t first = 0, end = INT32_MAX;   // of whole tiles
+  const std::byte* staged = nullptr;    // the layer's keys of these pages, one behind the other (KvFormat::layer_bytes()); null: where the step has them
+  float* left = nullptr;                // (n_rows, n_heads, kFloats)
+  bool goes_on = false, is_last = true;
+  static constexpr int32_t kFloats = 8;
+};
 void attend_prefill(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
-                    int32_t n_rows, std::byte* scratch);
+                    int32_t n_rows, const KeySegment& keys);
 
 // ---- top_keys.cu
 // Some of a job's queries within a batch. They lie at the start of the scratch memory, in order.

@@ -181,9 +181,6 @@ inline KvPlace kv_place(const Attention& a) {
   return {a.resident ? 0 : a.kv.head_offset(a.layer, 0), a.resident ? 0 : a.kv.head_bytes(),
           a.layer * a.kv.n_kv_heads, a.window, a.resident};
 }
-__device__ __forceinline__ int first_visible(int position, int window) {
-  return window > 0 && position >= window ? position - window + 1 : 0;
-}
 __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
   if (place.resident) {
     const DeviceHead& head = step.heads[place.first_head + kv_head];

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cuda/formats.h"
+#include "cuda/staging.h"
 
 namespace orrery::cuda {
 
@@ -123,7 +124,10 @@ bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const O
     keep_queries(queue, c.step, c.query_ring + a.layer * c.n_ring * width, c.n_ring, op.in, width, op.n_rows);
   }
   if (c.phase == Phase::prefill) {
-    attend_prefill(queue, c.device, c.step, a, op.in, op.out, op.n_rows, c.attend_scratch);
+    if (c.staging)
+      c.staging->attend(queue, c.device, c.step, *c.of, a, op.in, op.out);
+    else
+      attend_prefill(queue, c.device, c.step, a, op.in, op.out, op.n_rows, {});
     return false;
   }
   const int64_t width = int64_t{a.n_heads} * a.kv.head_dim;

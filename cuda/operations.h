@@ -14,6 +14,8 @@
 
 namespace orrery::cuda {
 
+class Staging;
+
 struct Operation {
   enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist };
   Kind kind;
@@ -48,6 +50,8 @@ struct StepContext {
   Tuning tuning;
   CublasPlan cublas_plan;
   std::byte* cublas_scratch;
+  Staging* staging;          // of a prompt whose keys come that way; else null
+  const Step* of;            // likewise: the step
 
   StepContext();   // zero, padding too: it is compared as bytes
 };

@@ -1,4 +1,4 @@
-// What the backend takes of the CUDA runtime, given back when its owner goes: pinned memory, and a stream.
+// What the backend takes of the CUDA runtime, given back when its owner goes: events, pinned memory, streams.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,6 +10,37 @@
 #include "runtime/base/status.h"
 
 namespace orrery::cuda {
+
+// A point in a queue, the last one that was marked.
+class EventOwner {
+ public:
+  Status create() {
+    release();
+    if (const cudaError_t e = cudaEventCreateWithFlags(&event_, cudaEventDisableTiming); e != cudaSuccess)
+      return error(Code::device_lost, "no CUDA event: %s", cudaGetErrorString(e));
+    return ok_status();
+  }
+  EventOwner() = default;
+  EventOwner(const EventOwner&) = delete;
+  EventOwner& operator=(const EventOwner&) = delete;
+  ~EventOwner() { release(); }
+  void mark(Queue& queue) const {
+    if (!queue.failed()) queue.check(cudaEventRecord(event_, queue.stream()), "marking a point in a queue");
+  }
+  // The host waits for it; another queue does, with what comes next there.
+  void wait(Queue& queue) const { queue.check(cudaEventSynchronize(event_), "waiting for a copy"); }
+  void order(Queue& later) const {
+    if (!later.failed()) later.check(cudaStreamWaitEvent(later.stream(), event_, 0), "ordering two queues");
+  }
+
+ private:
+  void release() {
+    if (event_) cudaEventDestroy(event_);
+    event_ = nullptr;
+  }
+
+  cudaEvent_t event_ = nullptr;
+};
 
 // Host memory that the device copies from and to by itself, and when it is free again.
 class Pinned {
@@ -23,9 +54,7 @@ class Pinned {
                           static_cast<unsigned long long>(bytes), cudaGetErrorString(e));
     }
     data_ = static_cast<std::byte*>(at);
-    if (const cudaError_t e = cudaEventCreateWithFlags(&used_, cudaEventDisableTiming); e != cudaSuccess)
-      return error(Code::device_lost, "no CUDA event: %s", cudaGetErrorString(e));
-    return ok_status();
+    return used_.create();
   }
   Pinned() = default;
   Pinned(const Pinned&) = delete;
@@ -33,18 +62,17 @@ class Pinned {
   ~Pinned() { release(); }
   std::byte* data() const { return data_; }
   // What was copied from it is there.
-  void wait(Queue& queue) const { queue.check(cudaEventSynchronize(used_), "waiting for a copy"); }
-  void mark(Queue& queue) const { queue.check(cudaEventRecord(used_, queue.stream()), "marking a copy"); }
+  void wait(Queue& queue) const { used_.wait(queue); }
+  void mark(Queue& queue) const { used_.mark(queue); }
 
  private:
   void release() {
-    if (used_) cudaEventDestroy(used_);
     if (data_) cudaFreeHost(data_);
-    used_ = nullptr, data_ = nullptr;
+    data_ = nullptr;
   }
 
   std::byte* data_ = nullptr;
-  cudaEvent_t used_ = nullptr;
+  EventOwner used_;
 };
 
 // Two halves of it that take turns: one is filled or emptied while the other one's copies are under way.

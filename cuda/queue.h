@@ -31,6 +31,8 @@ class Queue {
  public:
   Queue(cudaStream_t stream, ErrorLatch* latch) : stream_(stream), latch_(latch) {}
 
+  // Another stream, whose errors go to the same latch.
+  Queue on(cudaStream_t stream) const { return Queue(stream, latch_); }
   cudaStream_t stream() const { return stream_; }
   bool failed() const { return latch_->failed(); }
   // Notes a failure; true where there was none.

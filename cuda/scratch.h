@@ -21,6 +21,7 @@ struct ScratchPlan {
   uint64_t tiles = 0;                                         // of the heads, as many as a step has
   uint64_t upload_bytes = 0;
   uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, cublas = 0, total = 0;
+  uint64_t staging = 0, staging_half_bytes = 0, left = 0;     // of prompts' keys (staging.h): two halves, and what rows leave between segments
   TopKeysPlan top_keys_plan;
   CublasPlan cublas_plan;
   int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
@@ -51,6 +52,12 @@ struct ScratchPlan {
     top_keys_plan = TopKeysPlan(l);
     moves = take(kMostMoves * sizeof(KvMove));
     top_keys = take(top_keys_plan.bytes);
+    if (l.staging_bytes > 0) {
+      const uint64_t page = kPageTokens * static_cast<uint64_t>(l.n_kv_heads) * 2 * static_cast<uint64_t>(l.head_dim) * sizeof(float);
+      staging_half_bytes = std::min(std::max(l.staging_bytes / 2, page), static_cast<uint64_t>(max_pages) * page);
+      staging = take(2 * staging_half_bytes);
+      left = take(n_rows * static_cast<uint64_t>(l.n_heads) * KeySegment::kFloats * sizeof(float));
+    }
     if (tuning) cublas_plan = CublasPlan(shape.architecture, tuning->blocks > 0, l);
     cublas = take(cublas_plan.bytes);
   }

@@ -46,6 +46,8 @@ void CudaBackend::begin_step(const Step& step) {
   context_.phase = step.phase;
   context_.query_ring = device(step.queries.data);
   context_.n_ring = step.queries.n_rows;
+  const bool staged = staging_.takes(step, address(arena_), arena_bytes_);
+  context_.staging = staged ? &staging_ : nullptr, context_.of = staged ? &step_ : nullptr;
   if (queue_.failed() || !queue_.check(within(step) ? cudaSuccess : cudaErrorInvalidValue, "taking a step beyond its limits")) return;
   const Pinned& bounce = step_bounce_.next(queue_);
   std::memcpy(bounce.data() + plan_.rows, step.rows.data(), step.rows.size() * sizeof(Row));
@@ -62,6 +64,7 @@ void CudaBackend::begin_step(const Step& step) {
     step_bytes_ += bytes;
   }
   step_waits_ = true;
+  if (staged) staging_.begin(queue_);
 }
 
 Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {

@@ -352,6 +352,7 @@ struct StepLimits {
   int64_t max_in = 0;                     // widest matmul input
   int32_t max_top_keys = 0;               // keys of a job of top_keys; 0: there will be none
   int32_t n_layers = 0;                   // of Step::heads; 0: there will be none
+  uint64_t staging_bytes = 0;             // about, through which prompts' pages come that lie outside of the arena; 0: there will be none
 };
 
 // Tokens of one KV head that go somewhere else, contiguous on both sides.

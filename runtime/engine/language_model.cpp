@@ -12,20 +12,22 @@ namespace orrery::engine {
 namespace {
 
 constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096, kMaxContext = 1u << 27;
+constexpr uint64_t kStagingBytes = uint64_t{32} << 20;   // two halves: 0.6 ms of PCIe 4.0 each, beside which an operation more is little
 
 // What a workspace that is there (zeros: none) must become for one more session.
-StepLimits limits_with(const model::Hyperparameters& h, const StepLimits& held, const SessionOptions& options,
+StepLimits limits_with(const model::Hyperparameters& h, const Backend& backend, const StepLimits& held, const SessionOptions& options,
                        uint32_t n_context) {
   const int32_t context = static_cast<int32_t>(n_context);
   StepLimits limits = model::step_limits(h, std::max(static_cast<int32_t>(options.chunk()), held.max_rows),
                                          std::max(context, held.max_context));
   limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy, options.policy_options).query_rows > 0 ? context : 0);
+  limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && !backend.info().unified_memory ? kStagingBytes : 0);
   return limits;
 }
 
 // Whether a workspace of the same model serves as it is.
 bool same(const StepLimits& a, const StepLimits& b) {
-  return a.max_rows == b.max_rows && a.max_context == b.max_context && a.max_top_keys == b.max_top_keys;
+  return a.max_rows == b.max_rows && a.max_context == b.max_context && a.max_top_keys == b.max_top_keys && a.staging_bytes == b.staging_bytes;
 }
 
 // What a plan is computed from, with the functions of the context that kv::PlanInput asks for.
@@ -39,7 +41,7 @@ struct Planner {
 
   static uint64_t workspace_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    const StepLimits limits = limits_with(p.hyper, p.held, p.options, n_context);
+    const StepLimits limits = limits_with(p.hyper, p.backend, p.held, p.options, n_context);
     return same(limits, p.held) ? 0 : model::carve_workspace(p.hyper, p.backend, limits, {}).bytes;
   }
   static uint64_t host_bytes(const void* self, uint32_t n_context) {
@@ -247,9 +249,9 @@ Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool
 
 Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions& options) {
   const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
-  const StepLimits wanted = limits_with(hyper(), limits_, options, n_context);
-  if (workspace_.bytes > 0 && same(wanted, limits_)) return ok_status();
   Backend& backend = runtime_->backend();
+  const StepLimits wanted = limits_with(hyper(), backend, limits_, options, n_context);
+  if (workspace_.bytes > 0 && same(wanted, limits_)) return ok_status();
   const uint64_t bytes = model::carve_workspace(hyper(), backend, wanted, {}).bytes;
   // The new one is taken before the old one goes: if it does not fit, the open sessions keep theirs.
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));

@@ -2,6 +2,7 @@
 // on the same bytes of K and V.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/cuda_runtime.h"
 #include "tests/emulation/cuda/threads.h"
 #endif
 
@@ -33,18 +34,20 @@ StepLimits limits(const Case& c, int32_t max_context = 2048) {
 }
 
 // Outputs with the stride's gaps, which stay NaN.
+template <class Made = Pages>
 std::vector<float> attend(Machine* m, Phase phase, const Case& c) {
   const KvFormat kv = kv_format(c.type, 2, c.n_kv_heads, c.dim);
-  std::vector<std::unique_ptr<Pages>> pages;
-  std::vector<KvView> views;
   std::vector<Row> rows;
-  for (size_t s = 0; s < c.lengths.size(); ++s) {
-    pages.push_back(std::make_unique<Pages>(m, kv, c.lengths[s], 20 + s));
-    views.push_back(pages.back()->view());
+  for (size_t s = 0; s < c.lengths.size(); ++s)
     for (int32_t p = c.lengths[s] - c.rows[s]; p < c.lengths[s]; ++p) rows.push_back({0, p, static_cast<int32_t>(s)});
-  }
   const size_t width = static_cast<size_t>(c.n_kv_heads * c.group * c.dim), q_stride = width + 16, out_stride = width + 3;
   Buffer<float> q(m, normal_values((rows.size() - 1) * q_stride + width, 3, 2.0f)), out(m, (rows.size() - 1) * out_stride + width);
+  std::vector<std::unique_ptr<Made>> pages;   // last: nothing waits for the device from here on
+  std::vector<KvView> views;
+  for (size_t s = 0; s < c.lengths.size(); ++s) {
+    pages.push_back(std::make_unique<Made>(m, kv, c.lengths[s], 20 + s));
+    views.push_back(pages.back()->view());
+  }
   Step step;
   step.phase = phase;
   step.kv = kv;
@@ -253,7 +256,72 @@ TEST(GpuAttendPrefill, ChunksChangeNothing) {
   }
 }
 
+// Keys that lie in host memory come in segments, with the bits of those that are read in place; a few pages at a time, or all of them.
+const Case kStaged[] = {{KvType::f16, 64, 2, 3, {700}, {90}},     {KvType::f16, 64, 2, 3, {640}, {64}, 150}, {KvType::f16, 32, 1, 2, {40}, {40}},
+                        {KvType::q8_0, 32, 2, 17, {600}, {30}},   {KvType::q4_0, 64, 1, 4, {500}, {21}, 70}, {KvType::f32, 80, 2, 1, {330}, {10}},
+                        {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
+StepLimits staged_limits(const Case& c, uint64_t bytes) {
+  StepLimits l = limits(c);
+  l.staging_bytes = bytes;
+  return l;
+}
+TEST(GpuAttendPrefill, KeysFromHostMemory) {
+  for (const Case& c : kStaged) {
+    SCOPED_TRACE(std::string(name_of(c.type)) + " of " + std::to_string(c.dim) + ", length " + std::to_string(c.lengths[0]) + ", window " +
+                 std::to_string(c.window));
+    Machine in_place(true, limits(c));
+    const std::vector<float> expected = attend<HostPages>(&in_place, Phase::prefill, c);
+    for (const uint64_t bytes : {uint64_t{1}, uint64_t{4} << 20}) {
+      Machine staged(true, staged_limits(c, bytes));
+      const std::vector<float> got = attend<HostPages>(&staged, Phase::prefill, c);
+      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << bytes << " bytes";
+    }
+  }
+}
+
 #ifdef ORRERY_EMULATED
+// Pages that get what they hold on the device's own queue, before the step.
+class CopiedPages {
+ public:
+  CopiedPages(Machine* m, const KvFormat& kv, int32_t n_tokens, uint64_t seed) : from_(m, kv, n_tokens, seed), to_(m, kv, n_tokens, seed + 100) {
+    for (int32_t p = 0; p < to_.view().n_pages; ++p)
+      for (int32_t layer = 0; layer < kv.n_layers; ++layer) {
+        const uint64_t at = kv.head_offset(layer, 0);
+        (*m)->copy({to_.view().pages[p] + at}, {from_.view().pages[p] + at}, kv.layer_bytes());
+      }
+  }
+  KvView view() const { return to_.view(); }
+
+ private:
+  HostPages from_, to_;
+};
+
+// A segment's copies wait for who reads their half, and its rows for the copies.
+TEST(GpuAttendPrefill, SegmentsKeepTheirOrder) {
+  for (const Case& c : kStaged) {
+    Machine m(true, staged_limits(c, 1));
+    const std::vector<float> expected = attend<HostPages>(&m, Phase::prefill, c);
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      emulated::set_schedule(seed);
+      const std::vector<float> got = attend<CopiedPages>(&m, Phase::prefill, c);
+      emulated::set_schedule(0);
+      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << "length " << c.lengths[0] << ", schedule " << seed;
+    }
+  }
+}
+
+// However many blocks of queries see them.
+TEST(GpuAttendPrefill, KeysCrossTheLinkOnce) {
+  const Case c = {KvType::f16, 32, 2, 17, {600}, {200}};
+  const auto crossed = [&](uint64_t bytes) {
+    Machine m(true, staged_limits(c, bytes));
+    const uint64_t before = emulated::bytes_to_device();
+    attend<HostPages>(&m, Phase::prefill, c);
+    return emulated::bytes_to_device() - before;
+  };
+  EXPECT_EQ(crossed(1) - crossed(0), 10 * kv_format(c.type, 2, c.n_kv_heads, c.dim).layer_bytes());
+}
+
 TEST(GpuAttendPrefill, ThreadsRunInAnyOrder) {
   for (const KvType type : {KvType::f16, KvType::q4_0}) {
     const Case c{type, 32, 1, 2, {200, 30}, {70, 20}};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/cpu/blocks.h"
+#include "runtime/os/os.h"
 #include "tests/gpu/device_fixture.h"
 
 namespace orrery::testing {
@@ -53,6 +54,35 @@ class Pages {
 
  private:
   std::vector<std::unique_ptr<Buffer<std::byte>>> pages_;
+  std::vector<uint64_t> addresses_;
+};
+
+// One sequence of n tokens in host memory that the device reaches, its pages side by side as in the reservoir; slots behind them are NaN.
+class HostPages {
+ public:
+  HostPages(Machine* machine, const KvFormat& kv, int32_t n_tokens, uint64_t seed) : machine_(*machine) {
+    Random random(seed);
+    const int32_t n_pages = (n_tokens + kPageTokens - 1) / kPageTokens;
+    auto made = os::Region::allocate(static_cast<uint64_t>((n_pages + kPagesTogether - 1) / kPagesTogether * kPagesTogether) * kv.page_bytes());
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    memory_ = std::move(made).value();
+    std::memset(memory_.data(), 0xFF, memory_.size());
+    for (int32_t p = 0; p < n_pages; ++p) {
+      std::byte* page = memory_.data() + kv.page_offset(static_cast<uint64_t>(p));
+      for (int32_t t = 0; t < std::min(kPageTokens, n_tokens - p * kPageTokens); ++t) store_token(kv, t, &random, page);
+      addresses_.push_back(reinterpret_cast<uintptr_t>(page));
+    }
+    const Status shared = machine_->share_host(memory_.data(), memory_.size());
+    if (!shared.ok()) throw std::runtime_error(shared.message());
+  }
+  HostPages(const HostPages&) = delete;
+  HostPages& operator=(const HostPages&) = delete;
+  ~HostPages() { machine_->unshare_host(memory_.data()); }
+  KvView view() const { return {addresses_.data(), static_cast<int32_t>(addresses_.size())}; }
+
+ private:
+  Machine& machine_;
+  os::Region memory_;
   std::vector<uint64_t> addresses_;
 };
 

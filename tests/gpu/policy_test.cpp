@@ -83,6 +83,22 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));
 
 #ifdef ORRERY_EMULATED
+// Prompts, settling and steps, whatever streams do first where nobody waits: keys of a chunk's own rows among what is copied to the device.
+TEST(GpuPolicySchedules, ChangeNothing) {
+  for (const char* mode : {"streaming", "shadowkv"}) {
+    std::vector<float> expected;
+    for (uint64_t schedule = 0; schedule <= 3; ++schedule) {
+      const auto model = open_spec("qwen3", on_cuda());
+      const auto session = unwrap(Session::open(model, with_mode(mode_of(mode), 0.6, 256, KvType::f16, 70)));
+      emulated::set_schedule(schedule);
+      std::vector<float> logits = answer(session.get(), random_tokens(*model, 200, 1), 3);
+      emulated::set_schedule(0);
+      if (schedule == 0) expected = std::move(logits);
+      else EXPECT_TRUE(same_bits(logits, expected)) << mode << ", schedule " << schedule;
+    }
+  }
+}
+
 // Settling has its heads' keys rebuilt together, however many a layer has.
 TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
   const auto model = open_spec("qwen3", on_cuda());

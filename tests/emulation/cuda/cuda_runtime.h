@@ -167,16 +167,23 @@ inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2,
 namespace orrery::emulated {
 struct Graph;
 struct Stream;
-struct Event {};
-// Launches in a stream: at once, or as a node of what it captures.
+struct Event {
+  Stream* stream = nullptr;   // where it was recorded, behind so much of its work
+  uint64_t behind = 0;
+};
+// Launches in a stream: as a node of what it captures, or by the schedule.
 void enqueue(Stream* stream, std::function<void()> work);
+// For tests: 0: streams do what they are given at once. Else, by this seed, some sooner and some later, as far as events and whoever waits
+// for them allow: what a wait that is missing would change.
+void set_schedule(uint64_t seed);
 extern std::function<cudaError_t()> fault;   // for tests: asked before every call that can fail
 extern int driver_version;                   // likewise: 0 where there is none
 extern int architecture;                     // likewise: 86
 // Memory, host memory, streams, events and graphs that have not been given back, by the whole process.
 size_t n_live();
-// Copied from what cudaMalloc gave to what cudaHostAlloc gave, so far, by the whole process.
+// Copied from what cudaMalloc gave to what cudaHostAlloc gave, and from any other memory to what cudaMalloc gave, so far, by the whole process.
 uint64_t bytes_to_host();
+uint64_t bytes_to_device();
 // Times that somebody has waited for a stream or an event, so far, by the whole process.
 uint64_t n_waits();
 extern std::atomic<uint64_t> n_launches;   // likewise: kernels, by any thread

@@ -1,8 +1,10 @@
 // The CUDA runtime's functions for the emulated build.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,20 +24,65 @@ struct Graph {
 };
 struct Stream {
   std::unique_ptr<Graph> capture;
+  std::deque<std::function<void()>> work;   // not done yet, where there is a schedule
+  uint64_t n_done = 0;
+  uint64_t n_given() const { return n_done + work.size(); }
 };
 
+namespace {
+
+std::recursive_mutex schedule_mutex;   // over what follows, and work that is done later
+std::atomic<uint64_t> schedule{0};
+std::vector<Stream*> streams;
+
+void do_until(Stream* stream, uint64_t n) {
+  while (stream && stream->n_done < n && !stream->work.empty()) {
+    const std::function<void()> next = std::move(stream->work.front());
+    stream->work.pop_front();
+    next();
+    ++stream->n_done;
+  }
+}
+void do_all(Stream* stream) {
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  if (stream) do_until(stream, stream->n_given());
+}
+void do_everything() {
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  for (Stream* stream : streams) do_all(stream);
+}
+// Some of what streams have to do, as the schedule says.
+void do_some() {
+  const auto random = [] {
+    schedule = schedule * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<size_t>(schedule >> 33);
+  };
+  while (random() % 3 > 0) {
+    Stream* stream = streams[random() % streams.size()];
+    do_until(stream, stream->n_done + 1);
+  }
+}
+
+}  // namespace
+
 void enqueue(Stream* stream, std::function<void()> work) {
-  if (stream && stream->capture)
-    stream->capture->nodes.push_back(std::move(work));
-  else
-    work();
+  if (stream && stream->capture) return stream->capture->nodes.push_back(std::move(work));
+  if (!stream || schedule == 0) return work();
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  stream->work.push_back(std::move(work));
+  do_some();
+}
+
+void set_schedule(uint64_t seed) {
+  do_everything();
+  schedule = seed;
 }
 
 namespace {
 
 constexpr size_t kPage = 4096;
 std::atomic<size_t> n_graphs_made{0}, n_alive{0};
-std::atomic<uint64_t> n_bytes_to_host{0}, n_waited{0};
+std::atomic<uint64_t> n_bytes_to_host{0}, n_bytes_to_device{0}, n_waited{0};
 struct Allocation {
   void* base;       // of its mapping
   size_t mapped;
@@ -63,6 +110,7 @@ cudaError_t allocate(void** at, size_t bytes, bool host) {
 
 cudaError_t release(void* at) {
   if (at == nullptr) return cudaSuccess;
+  do_everything();
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   const auto found = allocations.find(at);
   if (found == allocations.end()) return cudaErrorInvalidValue;
@@ -83,6 +131,7 @@ bool lies_in(const void* at, bool host) {
 }  // namespace
 
 uint64_t bytes_to_host() { return n_bytes_to_host; }
+uint64_t bytes_to_device() { return n_bytes_to_device; }
 uint64_t n_waits() { return n_waited; }
 size_t graphs_made() { return n_graphs_made; }
 size_t n_live() {
@@ -129,10 +178,14 @@ cudaError_t cudaFree(void* at) { return release(at); }
 cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) { return allocate(at, bytes, true); }
 cudaError_t cudaFreeHost(void* at) { return release(at); }
 cudaError_t cudaHostRegister(void*, size_t, unsigned) { return faulty(); }
-cudaError_t cudaHostUnregister(void*) { return faulty(); }
+cudaError_t cudaHostUnregister(void*) {
+  do_everything();
+  return faulty();
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
   if (lies_in(to, true) && lies_in(from, false)) n_bytes_to_host += bytes;
+  if (lies_in(to, false) && !lies_in(from, false)) n_bytes_to_device += bytes;
   enqueue(stream, [=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }
@@ -145,18 +198,29 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   if (const cudaError_t e = faulty()) return e;
   *stream = new Stream;
   ++n_alive;
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  streams.push_back(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  do_everything();   // others may wait for it
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  streams.erase(std::remove(streams.begin(), streams.end(), stream), streams.end());
   n_alive -= stream != nullptr;
   delete stream;
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   ++n_waited;
+  do_all(stream);
   return faulty();
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return faulty(); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (const cudaError_t e = faulty()) return e;
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  enqueue(stream, [on = event->stream, behind = event->behind] { do_until(on, behind); });
+  return cudaSuccess;
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (const cudaError_t e = faulty()) return e;
   stream->capture = std::make_unique<Graph>();
@@ -205,9 +269,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return faulty(); }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t e = faulty()) return e;
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  *event = {stream, stream ? stream->n_given() : 0};
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++n_waited;
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  do_until(event->stream, event->behind);
   return faulty();
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
