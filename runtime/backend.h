@@ -303,7 +303,7 @@ struct KeyMomentsJob : KeysJob {
 // What a sampler asks of a row of logits in place of the row itself, which stays where it is. NaN counts as -infinity, and +infinity
 // as the largest float; but entries and tokens get their logits as they are.
 struct ShortlistRequest {
-  static constexpr int32_t kMostBest = 1024, kMostTokens = 512;
+  static constexpr int32_t kMostBest = 1024, kMostTokens = 2048;
   static constexpr int32_t kSumLogits = 256, kMostSums = 2048;   // of a block; blocks
   int32_t n_best = 0;                // so many of the largest logits; at most kMostBest
   Span<const int32_t> tokens = {};   // whose logits are wanted besides; at most kMostTokens

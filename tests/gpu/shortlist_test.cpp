@@ -59,7 +59,7 @@ TEST(GpuShortlist, AnyVocabulary) {
   for (const size_t n : {1u, 2u, 31u, 32u, 33u, 255u, 257u, 1000u, 4099u, 32003u, 128256u})
     for (const int32_t n_best : {0, 1, 40, 1024}) {
       SCOPED_TRACE(std::to_string(n) + ", the best " + std::to_string(n_best));
-      const std::vector<int32_t> tokens = some_tokens(static_cast<size_t>(turn % 3 * 256), n, 2);
+      const std::vector<int32_t> tokens = some_tokens(static_cast<size_t>(turn % 3 * 1024), n, 2);
       const ShortlistRequest request = {n_best, tokens, turn % 2 ? 1.25 : 0.0, turn % 4 > 1 ? n_blocks(n) : 0};
       const std::vector<float> logits = normal_values(n, static_cast<uint64_t>(++turn), 4.0f);
       expect_same(shortlist_of(&m, turn % 4 ? Phase::decode : Phase::prefill, logits, request), expected_shortlist(logits, request));

@@ -235,6 +235,23 @@ TEST(EngineShortlist, DecidesCommonOptions) {
   EXPECT_EQ(run(o, 1e-4f), 40);
 }
 
+// Penalties that look far back, at more tokens than come as the best.
+TEST(EngineShortlist, DecidesBehindManyPenalties) {
+  for (const float temperature : {0.0f, 0.8f})
+    for (const uint32_t top_k : {0u, 40u}) {
+      SamplingOptions o;
+      o.temperature = temperature, o.top_k = top_k, o.top_p = top_k > 0 ? 0.95f : 1.0f;
+      o.repetition_penalty = 1.2f, o.frequency_penalty = 0.3f, o.penalty_tokens = 4000;
+      Random random(4);
+      Pair pair(o, 20000);
+      std::vector<int32_t> tokens(1900);
+      std::iota(tokens.begin(), tokens.end(), 100);
+      for (int i = 0; i < 20; ++i) tokens.push_back(pair.step(peaked_logits(&random, 20000, 3.0f), tokens));
+      EXPECT_EQ(pair.n_asked, 20);
+      EXPECT_EQ(pair.n_decided, 20);
+    }
+}
+
 // A cut exactly between two tokens, of many alike; and of more than are fetched, though those that come hold enough.
 TEST(EngineShortlist, CutsAtTheBorder) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
@@ -314,9 +331,12 @@ TEST(EngineShortlist, AsksForNoMoreThanItNeeds) {
   EXPECT_EQ(asked(o, {1}), Asked(1024, 3));
   o.hook = [](void*, float*, size_t, const int32_t*, size_t) { return 0; };
   EXPECT_EQ(asked(o, {1}), Asked(-1, -1)) << "a hook sees all";
-  o.hook = nullptr, o.penalty_tokens = 1000;
-  std::vector<int32_t> many(600);
-  std::iota(many.begin(), many.end(), 0);
+  o.hook = nullptr, o.penalty_tokens = 5000;
+  std::vector<int32_t> many(2045);
+  std::iota(many.begin(), many.end(), 10);
+  EXPECT_EQ(asked(o, many), Asked(1024, 2047));
+  many.resize(2600);
+  std::iota(many.begin(), many.end(), 10);
   EXPECT_EQ(asked(o, many), Asked(-1, -1)) << "more tokens than are fetched one by one";
   EXPECT_EQ(asked(o, {1}), Asked(1024, 3)) << "and nothing of it stays";
 }
