@@ -222,11 +222,12 @@ const PolicyRow kRows[] = {
      "- Layers' parts are settled after the whole prompt, not layer by layer while it is read: the cascade gives the same in the end.\n"
      "- A prompt is kept whole where the budget holds it; the code keeps a window more.\n"},
     {"duoattention", "DuoAttention", "arXiv:2410.10819", "a head profile ranks heads, or the last 32 queries",
-     "retrieving heads everything; the others 384 tokens or less", "retrieving heads all; the others sinks and recent", "never",
+     "retrieving heads everything; the others 384 tokens, a quarter of the budget, or what is left", "retrieving heads all; the others sinks and recent", "never",
      kWindowQueries, kSelection, all(kDuoOptions),
      "Retrieving heads keep everything, streaming heads their first and most recent tokens. The paper learns a gate for each head\n"
-     "and fixes how many retrieve; here the budget is fixed, and as many heads retrieve as it holds beside streaming heads of 384\n"
-     "tokens, or of a quarter of the budget where that is less.\n"
+     "and fixes how many retrieve (half of them, a quarter where every query head has KV of its own); here the budget is fixed, and as\n"
+     "many heads retrieve as it holds beside streaming heads of 384 tokens, or of a quarter of the budget where that is less.\n"
+     "- 128 first and 256 recent tokens are those of the published patterns; the README says 64 and 256.\n"
      "- The code's gates become a head profile by `orrery profile --import-gates`: then the heads above their quantile retrieve, or as many\n"
      "  of the largest as the budget holds, and all others share the rest. Profiles of other methods have no gates: volatile and pivot\n"
      "  heads retrieve first, then the less stable ones. Without a profile heads are ranked by the attention that the prompt's last\n"
@@ -237,12 +238,14 @@ const PolicyRow kRows[] = {
      "digests of all pages, the last query, a staging ring", "what is kept, when it is chosen, and misses of every step", all(kFreeOptions),
      "Nothing is given up: what a head holds are pages that come and go. A digest of every page, the largest and the smallest key\n"
      "value of each dimension, stays on the device and bounds what a query can find there; the best pages by this step's query are\n"
-     "fetched behind it, for the next step, whose query is much like it. Where it is not (tau), the layer chooses again with its own,\n"
-     "and heads whose own query has turned wait for their pages.\n"
+     "fetched behind it, for the next step, whose query is much like it. Each layer waits for its own pages, which come while those before\n"
+     "it are computed. Where the query of a head has turned (tau), the whole layer chooses again with this step's: that head waits for\n"
+     "its pages, the others have theirs in the next step.\n"
      "- Digests are the paper's; the published fast path has middle and mean deviation, and means of bounds (digest=deviation, score=raw).\n"
      "- Bounds are not divided by sqrt(head_dim): so the code; the paper is silent.\n"
      "- The prompt's last query makes the first selection; in the paper the first step waits for its own.\n"
-     "- 512 first and 512 recent tokens of 2,048 become a quarter of what a head has, each; the budget counts the digests.\n"},
+     "- 512 first and 512 recent tokens of 2,048 become a quarter of what a head has, each; the budget counts the digests.\n"
+     "- The first layer is whole where the budget allows it.\n"},
     {"full", "full attention", "", "none", "everything", "everything", "never", "all KV", "nothing", {},
      "All KV lies on the device; there is no copy in host memory. What every policy is compared with.\n"},
     {"h2o", "H2O", "arXiv:2306.14048", "the sum of all queries' weights so far, mean of the group", "evenly",
@@ -264,7 +267,9 @@ const PolicyRow kRows[] = {
      "every 5 steps, where a pivot has drifted", "the last 64 positions' queries, its watching heads' scores, a staging ring", "what is kept, when it is chosen, and misses of refills",
      all(kHeteroOptions),
      "Few heads wander over the whole context (volatile), or watch for a cluster of heads (pivots): these are whole. The others keep\n"
-     "their best tokens; when a pivot's attention moves away from where it was, its satellites fetch what it looks at now.\n"
+     "their best tokens; when a pivot's attention moves away from where it was, its satellites fetch what it looks at now. Anchors,\n"
+     "heads of no cluster that keep to the prompt's keys, are never refreshed. Candidates are the prompt's tokens; generated ones are in\n"
+     "every head.\n"
      "- Budgets are eq. 8's (algorithm 1, line 14 lacks N_comp), with exact totals: what the cap at the prompt's length cuts off is dealt\n"
      "  to the others.\n"
      "- Satellites get their pivot's first tokens in score order; the code sorts by position before it cuts, a bug.\n"
@@ -285,7 +290,7 @@ const PolicyRow kRows[] = {
      "- Dimensions are those with the largest mean squares of queries and keys, for sums of absolute values; the paper's directions are of\n"
      "  another text.\n"
      "- As many tokens are asked for as score less than alpha below the best, in the mean over a layer's query heads; the best go by the\n"
-     "  distance from a query head's own best, the smallest of the group.\n"
+     "  distance from a query head's own best, the smallest of the group. The paper's alpha is 4 for OPT and 5 for Llama.\n"
      "- What was not asked for stays until something better needs its place, and is attended to. Nothing is lost: where the paper's pool\n"
      "  in host memory is full it gives tokens up.\n"
      "- The first two layers are whole where the budget allows it.\n"},
@@ -308,7 +313,7 @@ const PolicyRow kRows[] = {
      "dense layers, the last query, a staging ring", "what is kept, when it is chosen, and misses of every step", all(kOmniOptions),
      "Layers that stand near each other look at the same tokens. A few layers, the filters, hold everything and find the tokens that\n"
      "all heads of the layers behind them attend to, up to the next filter: by their own query, in the same step. The layer behind a\n"
-     "filter is whole too, so that what is missing can be fetched meanwhile.\n"
+     "filter is whole too, so that what is missing can be fetched meanwhile; each of the others waits for its own part of it.\n"
      "- Filters are 2, 8 and 18 of 32 layers, scaled to the model, and three layers apart; fewer where dense layers would take more\n"
      "  than half of the budget. The last resort is the first layer alone, and nothing behind it (behind=0).\n"
      "- Scores are scaled products, not a softmax; the maximum runs over all query heads of the filter. Generated tokens are no\n"
@@ -374,6 +379,7 @@ const PolicyRow kRows[] = {
      "and they stay themselves.\n"
      "- The code chooses for each query head, on repeated KV; here the group's mean chooses for its KV head, as Ada-KV's code and\n"
      "  kvpress have it.\n"
+     "- The code adds queries up, which orders tokens as their mean does. Its pooling is avg 5; its runs on LongBench have max 7.\n"
      "- The window shrinks with small budgets: it takes no more than half of what a head keeps.\n"},
     {"streaming", "StreamingLLM", "arXiv:2309.17453", "none", "evenly", "first tokens and the most recent ones",
      "every step the newest replaces the oldest recent one", "nothing", kSelection, all(kStreamingOptions),
@@ -387,7 +393,9 @@ const PolicyRow kRows[] = {
      "the other half follows the representative, with an anticipation every 5 steps.\n"
      "- Each cluster has its own set (algorithm 1, line 23 unites all).\n"
      "- Dynamic tokens are taken from those that are not static, so that none is held twice.\n"
-     "- k comes from the share of memory, layer by layer: k / L = (share H - N_r) / (H - N_r).\n"},
+     "- k comes from the share of memory, layer by layer: k / L = (share H - N_r) / (H - N_r). So the share must exceed N_r / H.\n"
+     "- The paper is silent on pooling, of which there is none here, and on what a group's scores come to: their maximum. Candidates are the\n"
+     "  prompt's tokens.\n"},
 };
 
 using Made = Result<std::unique_ptr<Policy>>;
