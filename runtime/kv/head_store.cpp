@@ -15,7 +15,7 @@ uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
 }
 
 uint64_t HeadStore::host_bytes(uint64_t n_heads, uint64_t n_slots) {
-  return n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove);
+  return n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
 }
 
 HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots)
@@ -25,6 +25,7 @@ HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slot
   positions_.resize(n_slots);
   tiles_.reserve(n_slots / kTile + n_heads);   // each head may end in a part of a tile
   moves_.reserve(kMostMoves);
+  parts_.reserve(kMostMoves / kPart + n_heads);
 }
 
 Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots) {
@@ -91,15 +92,36 @@ void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement
   finish_moves(backend, from_type);
 }
 
-void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement> what, const PageTable& reservoir) {
-  const Head& head = heads_[index];
-  const PageTable::HeadTokens tokens = reservoir.tokens_of(index);
-  const KvType from_type = reservoir.format().type;
+// Into its place in moves_.
+void HeadStore::make_moves(const Part& part) {
+  const Head& head = heads_[part.refresh->head];
+  const PageTable::HeadTokens tokens = part.refresh->reservoir->tokens_of(part.refresh->head);
   const uint64_t slots = slot_address(head, 0), token_bytes = format_.token_bytes();
-  for (const Replacement& r : what) {
+  for (size_t i = 0; i < part.count; ++i) {
+    const Replacement& r = part.refresh->what[part.first + i];
     uint32_t* positions = &positions_[head.first + r.slot];
-    for (uint32_t i = 0; i < r.count; ++i) positions[i] = r.position + i;
-    move(backend, {slots + r.slot * token_bytes, tokens.address(r.position), r.count}, from_type);
+    for (uint32_t t = 0; t < r.count; ++t) positions[t] = r.position + t;
+    moves_[part.at + i] = {slots + r.slot * token_bytes, tokens.address(r.position), r.count};
+  }
+}
+
+void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes) {
+  for (size_t refresh = 0, first = 0; refresh < refreshes.size();) {
+    parts_.clear();
+    size_t n = 0;
+    while (refresh < refreshes.size() && n < kMostMoves) {
+      const size_t left = refreshes[refresh].what.size() - first, count = std::min({left, kPart, kMostMoves - n});
+      if (count > 0) parts_.push_back({&refreshes[refresh], first, count, n});
+      n += count, first += count;
+      if (count == left) ++refresh, first = 0;
+    }
+    moves_.resize(n);
+    const auto make = [](const void* store, int64_t i) {
+      auto* self = static_cast<HeadStore*>(const_cast<void*>(store));
+      self->make_moves(self->parts_[static_cast<size_t>(i)]);
+    };
+    backend->for_each(static_cast<int64_t>(parts_.size()), make, this);   // tens of thousands at once are as long to list as to move
+    if (n > 0) finish_moves(backend, refreshes[0].reservoir->format().type);
   }
 }
 

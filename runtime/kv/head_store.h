@@ -34,7 +34,7 @@ class HeadStore {
   static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
   static uint64_t host_bytes(uint64_t n_heads, uint64_t n_slots);
 
-  static constexpr size_t kMostMoves = 2048;   // tokens, or runs of them, that go at once
+  static constexpr size_t kMostMoves = 16384;  // tokens, or runs of them, that go at once
 
   uint32_t n_heads() const { return static_cast<uint32_t>(heads_.size()); }   // layers x KV heads, layer by layer
   uint64_t n_slots() const { return positions_.size(); }
@@ -62,10 +62,13 @@ class HeadStore {
   // Slots (all of them < length) get other tokens, whose KV, in the reservoir's type, lies at `from` on the device, one
   // behind the other.
   void replace(Backend* backend, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type);
-  // Likewise, but from where they lie in the reservoir, whose memory is the device's; may only have happened after finish_replacing(),
-  // which the last of such calls is followed by: tokens of many heads go together.
-  void replace(Backend* backend, uint32_t head, Span<const Replacement> what, const PageTable& reservoir);
-  void finish_replacing(Backend* backend, KvType from_type) { finish_moves(backend, from_type); }
+  // Likewise, but from where they lie in the reservoir, whose memory is the device's: tokens of many heads, each at most once, together.
+  struct Refresh {
+    uint32_t head;
+    Span<const Replacement> what;
+    const PageTable* reservoir;
+  };
+  void replace(Backend* backend, Span<const Refresh> refreshes);
   // Likewise, but the caller writes them: where.
   Ptr<std::byte> take_slots(uint32_t head, const Replacement& what);
   KvType type() const { return format_.type; }
@@ -81,8 +84,15 @@ class HeadStore {
     uint32_t capacity = 0, length = 0;
     size_t first_tile = 0;     // in tiles_
   };
+  struct Part {                        // of what becomes moves
+    const Refresh* refresh;
+    size_t first, count;               // of its replacements
+    size_t at;                         // in moves_
+  };
+  static constexpr size_t kPart = 512;   // replacements, at most
   HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots);
   void move(Backend* backend, const KvMove& one, KvType from_type);
+  void make_moves(const Part& part);
   void finish_moves(Backend* backend, KvType from_type);
   uint64_t slot_address(const Head& head, uint64_t slot) const {
     return region_.data().address + (head.first + slot) * format_.token_bytes();
@@ -94,6 +104,7 @@ class HeadStore {
   std::vector<uint32_t> positions_;     // (n_slots) by slot of the region
   std::vector<uint64_t> tiles_;        // addresses of each head's tiles of kPageTokens slots
   std::vector<KvMove> moves_;          // (at most kMostMoves) not yet given to the backend
+  std::vector<Part> parts_;            // (at most kMostMoves / kPart + heads)
 };
 
 }  // namespace orrery::kv

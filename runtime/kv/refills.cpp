@@ -22,7 +22,7 @@ uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens,
 
 uint64_t Refills::host_bytes(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
   const uint64_t n_heads = heads_of(format), transfers = staging_tokens > 0 ? chunks_at_once(n_heads) * sizeof(Chunk) : 0;
-  return n_heads * (sizeof(Pending) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) + transfers + staging_tokens * sizeof(HostPiece) +
+  return n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) + transfers + staging_tokens * sizeof(HostPiece) +
          (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
 }
 
@@ -42,6 +42,7 @@ Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRe
   has_pending_.resize(n_heads);
   if (io) chunks_ = std::vector<Chunk>(chunks_at_once(n_heads));
   if (io) pieces_.resize(staging_tokens);
+  if (!io && !low_rank) refreshes_.reserve(n_heads);
   if (low_rank) runs_.reserve(runs_at_once(staging_tokens));
 }
 
@@ -228,12 +229,13 @@ void Refills::move_due(HeadStore* store, size_t n_due) {
     if (low_rank_)
       rebuild_due(store, p);
     else
-      store->replace(backend_, p.head, what(p), *p.reservoir);
+      refreshes_.push_back({p.head, what(p), p.reservoir});
     for (const Replacement& r : what(p)) tokens_ += r.count;
     ++requests_;
   }
   rebuild_noted();
-  store->finish_replacing(backend_, format_.type);
+  store->replace(backend_, refreshes_);
+  refreshes_.clear();
   const uint64_t ns = 1000 * (now_us() - start);
   transfer_ns_ += ns, stall_ns_ += ns;
 }

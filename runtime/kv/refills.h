@@ -123,6 +123,7 @@ class Refills {
   std::vector<Chunk> chunks_;            // (n_chunks_ of chunks_.size()), from first_chunk_
   size_t first_chunk_ = 0, n_chunks_ = 0;
   std::vector<HostPiece> pieces_;        // (staging_tokens): each chunk's, at its place
+  std::vector<HeadStore::Refresh> refreshes_;   // that are due, where they come from the reservoir itself
   std::vector<RebuiltRun> runs_;         // where K is rebuilt: of one layer, of as many heads as come together; room for a chunk's
   uint32_t runs_layer_ = 0;
   KvType runs_type_ = KvType::f32;       // of the slots

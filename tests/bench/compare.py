@@ -3,7 +3,7 @@
 
 For each type of weights, on one file that both read (make_model writes it where it is missing):
   decode    32 tokens behind a short prompt; limit: weights and KV over the rate at which memory can be read
-  prefill   512 tokens; limit: its products over the peak of registers, bf16 where there are tiles, else F32 for F16 weights and int8 for quantized ones
+  prefill   512 tokens; limit: its products over the peak of registers, bf16 where there is such (avx512bf16, amx), else F32, for F16 weights; int8 for quantized ones, bf16 on amx
   long      decoding behind 4K and more tokens of F16 KV: ours behind made-up KV (bench_kv), so that it takes seconds; the
             peer must prefill, and does so for --peer-context only
 Decode and prefill run in turns, ours, theirs, ours, theirs ..., one process each; a figure is the median of --rounds.
