@@ -70,6 +70,14 @@ bool init_struct(T* out) {
   out->struct_size = sizeof *out;
   return true;
 }
+// As it was released before the struct grew.
+template <uint32_t kBytes, class T>
+void init_earlier_struct(T* out) {
+  static_assert(sizeof(T) > kBytes);
+  if (out == nullptr) return;
+  std::memset(out, 0, kBytes);
+  out->struct_size = kBytes;
+}
 
 // Structs in ---------------------------------------------------------------------------------------------
 
@@ -137,6 +145,7 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
 Result<engine::ModelOptions> model_options(const orrery_model_options* given);
 Result<engine::SessionOptions> session_options(const orrery_session_options* given);
 Result<KvType> kv_type(uint32_t given);   // of an ORRERY_KV_ value
+uint32_t kv_type_number(KvType type);     // and back
 Result<engine::TemplateChoice> template_choice(const orrery_template_options* given);
 
 }  // namespace orrery::capi

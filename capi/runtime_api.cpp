@@ -105,9 +105,9 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
   });
 }
 
-void orrery_plan_result_init(orrery_plan_result* plan) {
-  init_struct<104>(plan);
-}
+#undef orrery_plan_result_init
+void orrery_plan_result_init(orrery_plan_result* plan) { init_earlier_struct<104>(plan); }
+void orrery_plan_result_init_2(orrery_plan_result* plan) { init_struct<112>(plan); }
 
 orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
                           const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
@@ -119,7 +119,7 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
     ORRERY_ASSIGN(const kv::Plan p, engine::plan_file(path, r, m, s));
     orrery_plan_result out;
-    orrery_plan_result_init(&out);
+    orrery_plan_result_init_2(&out);
     out.n_context = p.n_context;
     out.weights_mapped_bytes = p.weights_mapped_bytes;
     out.weights_bytes = p.weights_bytes;
@@ -134,6 +134,7 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     out.budget_bytes = p.budget_bytes;
     out.largest_context = p.largest_context;
     out.fits = p.fits;
+    out.device_kv_type = kv_type_number(p.device_type);
     return write_struct(out, plan, "orrery_plan_result");
   });
 }

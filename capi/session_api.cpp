@@ -16,6 +16,16 @@ Result<KvType> kv_type(uint32_t given) {
   }
 }
 
+uint32_t kv_type_number(KvType type) {
+  switch (type) {
+    case KvType::f16: return ORRERY_KV_F16;
+    case KvType::f32: return ORRERY_KV_F32;
+    case KvType::q8_0: return ORRERY_KV_Q8_0;
+    case KvType::q4_0: break;
+  }
+  return ORRERY_KV_Q4_0;
+}
+
 Result<engine::SessionOptions> session_options(const orrery_session_options* given) {
   orrery_session_options o;
   ORRERY_TRY(read_options(given, &orrery_session_options_init, "orrery_session_options", &o));
@@ -319,16 +329,16 @@ orrery_status orrery_session_embedding(const orrery_session* session, float* emb
   });
 }
 
-void orrery_stats_init(orrery_stats* stats) {
-  init_struct<208>(stats);
-}
+#undef orrery_stats_init
+void orrery_stats_init(orrery_stats* stats) { init_earlier_struct<208>(stats); }
+void orrery_stats_init_2(orrery_stats* stats) { init_struct<216>(stats); }
 
 orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* stats, orrery_error* error) {
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(stats);
     const engine::SessionStats& from = s->stats();
     orrery_stats out;
-    orrery_stats_init(&out);
+    orrery_stats_init_2(&out);
     out.n_context = s->n_context();
     out.n_tokens = s->n_computed();
     out.parked = s->parked();
@@ -343,6 +353,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.reservoir_bytes = s->reservoir_bytes();
     out.reservoir_mode = out.reservoir_bytes > 0 && s->model().runtime().reservoir().pinned() ? ORRERY_RESERVOIR_PINNED
                                                                                                : ORRERY_RESERVOIR_PAGEABLE;
+    out.device_kv_type = kv_type_number(s->options().resident_type(s->model().hyper()));
     out.workspace_bytes = s->model().workspace().bytes;
     out.host_to_device_bytes = from.host_to_device_bytes;
     out.device_to_host_bytes = from.device_to_host_bytes;

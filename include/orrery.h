@@ -242,8 +242,12 @@ typedef struct orrery_plan_result {
   uint64_t budget_bytes;             /* the budget that was asked about */
   uint32_t largest_context;          /* the most tokens that fit it; 0: not even the smallest */
   uint32_t fits;                     /* 1: device_bytes <= budget_bytes */
+  uint32_t device_kv_type;           /* ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type */
+  uint32_t reserved;
 } orrery_plan_result;
-ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan);
+ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan);   /* of programs compiled before device_kv_type was there */
+ORRERY_API void orrery_plan_result_init_2(orrery_plan_result *plan);
+#define orrery_plan_result_init orrery_plan_result_init_2
 /* Reads the header of the model at `path` only. Any options may be NULL. */
 ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime,
                                      const orrery_model_options *model, const orrery_session_options *session,
@@ -327,8 +331,8 @@ typedef struct orrery_session orrery_session;
                     the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
                     the budget if that is less), sinks 4, compensation 1
      "auto"         what keeps most of full attention's answers at a tenth of the KV: "cake" with pool max, width 15, layers
-                    and heads adaptive, tau_1 2, tau_2 2, safeguard protect, a tail of a sixteenth of what a head may hold, and
-                    compensation 1
+                    and heads adaptive, tau_1 2, tau_2 2, safeguard protect, a tail of a sixteenth of what a head may hold,
+                    compensation 1, and Q8_0 on the device
      "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
                     what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
                     CAKE); the names are defaults of what can be combined: score (mean, variance, each), pool (none, avg,
@@ -391,12 +395,15 @@ struct orrery_session_options {
                                      "auto" with all that does (a plan says so by its compressed_kv_bytes) */
   const orrery_option *policy_options;  /* (n_policy_options) */
   uint64_t kv_budget_bytes;       /* device memory for KV under such a policy; 0: by share */
-  float kv_budget_share;          /* of full KV's tokens, more than 0, at most 1 (default): of n_context in the plan, of
-                                     the tokens that are there when a prompt is complete. The bytes that it comes to are
-                                     the device's type's */
-  uint32_t device_kv_type;        /* of what such a policy keeps on the device: 0: kv_type; 1 + ORRERY_KV_: that type,
-                                     which may not be finer than kv_type (F32, F16, Q8_0, Q4_0 from the finest on). Its
-                                     values are made from host memory's. "full" takes kv_type alone */
+  float kv_budget_share;          /* of the bytes that full KV takes in kv_type, more than 0, at most 1 (default): those of
+                                     n_context tokens in the plan, of the tokens that are there when a prompt is complete,
+                                     up to a whole one in each head. A coarser type on the device takes no more of them, and
+                                     holds more tokens (Q8_0 in place of F16 1.88 times as many), at most all. Layers
+                                     with a sliding window keep that, and other heads 64 tokens, whatever the share */
+  uint32_t device_kv_type;        /* of what such a policy keeps on the device: 1 + ORRERY_KV_: that type, which may not be
+                                     finer than kv_type (F32, F16, Q8_0, Q4_0 from the finest on). 0: as the policy has it:
+                                     "auto" Q8_0, where kv_type is finer and head_dim % 32 == 0; kv_type otherwise. Its values
+                                     are made from host memory's. "full" takes kv_type alone, also where nobody named it */
   const char *head_profile;       /* JSON of orrery_calibration_profile(), of orrery_head_profile_import_gates(), or the
                                      published HeteroCache format: policies
                                      that tell heads apart go by it; NULL: these calibrate themselves on the prompt.
@@ -487,8 +494,12 @@ typedef struct orrery_stats {
   uint32_t n_anchor_heads, n_volatile_heads, n_pivot_heads, n_satellite_heads;   /* HeteroCache's roles */
   uint32_t n_demoted_heads;          /* volatile heads that the budget made anchors */
   uint32_t reservoir_mode;           /* ORRERY_RESERVOIR_: of reservoir_bytes */
+  uint32_t device_kv_type;           /* ORRERY_KV_: of device_kv_bytes */
+  uint32_t reserved;
 } orrery_stats;
-ORRERY_API void orrery_stats_init(orrery_stats *stats);
+ORRERY_API void orrery_stats_init(orrery_stats *stats);   /* of programs compiled before device_kv_type was there */
+ORRERY_API void orrery_stats_init_2(orrery_stats *stats);
+#define orrery_stats_init orrery_stats_init_2
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
 
 /* ---- Head profiles: what KV policies that tell heads apart go by -------------------------------------------------- */

@@ -80,7 +80,9 @@ struct Planner {
     input.compressed = options.compressed();
     input.resident_bytes = &Planner::resident_bytes;
     input.self = this;
-    return kv::make_plan(input, options.n_context);
+    kv::Plan plan = kv::make_plan(input, options.n_context);
+    plan.device_type = options.resident_type(hyper);
+    return plan;
   }
 };
 
@@ -89,7 +91,11 @@ struct Planner {
 kv::Plan decide(const Planner& planner, SessionOptions* options, uint64_t weights_bytes, uint64_t mapped_bytes, uint64_t budget) {
   constexpr int kLeast = 100, kMost = 999;   // thousandths
   const kv::Plan full = planner.plan(weights_bytes, mapped_bytes, budget);
-  if (!options->automatic || options->n_context == 0 || full.fits) return full;
+  if (!options->automatic) return full;
+  if (options->n_context == 0 || full.fits) {
+    options->automatic = false;
+    return full;
+  }
   SessionOptions part = *options;
   part.policy = "auto";
   const Planner planner_of_part{planner.hyper, planner.backend, part, planner.moves_directly, planner.held, 0};
@@ -111,6 +117,11 @@ kv::Plan decide(const Planner& planner, SessionOptions* options, uint64_t weight
   return plan;
 }
 
+// Whether heads are cut into the type's blocks without remainder.
+bool has_blocks(const model::Hyperparameters& h, KvType type) {
+  return static_cast<uint32_t>(h.head_dim) % type_traits(kv_tensor_type(type))->block_elements == 0;
+}
+
 Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
   bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
   for (const policy::ProfileLayer& layer : profile.layers)
@@ -125,22 +136,28 @@ Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadPr
 
 uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kDefaultChunk; }
 
+KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
+  if (device_kv_type) return *device_kv_type;
+  const std::optional<KvType> own = policy::policy_needs(policy, policy_options).device_type;
+  return own && finer(kv_type, *own) && has_blocks(h, *own) ? *own : kv_type;
+}
+
 Status SessionOptions::validate(const model::Hyperparameters& h) const {
   if (n_context > kMaxContext)
     return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
   if (chunk_tokens > kMaxChunk)
     return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
-  const auto quantized = [](KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; };
-  if ((quantized(kv_type) || quantized(resident_type())) && h.head_dim % 32 != 0)
+  const KvType resident = resident_type(h);
+  if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
                  h.head_dim);
   const char* type_name = type_traits(kv_tensor_type(kv_type))->name;
-  const char* device_name = type_traits(kv_tensor_type(resident_type()))->name;
-  if (finer(resident_type(), kv_type))
+  const char* device_name = type_traits(kv_tensor_type(resident))->name;
+  if (finer(resident, kv_type))
     return error(Code::invalid_argument,
                  "the device's KV type %s is finer than %s, of which its values would be made: expected the same or coarser",
                  device_name, type_name);
-  if (!compressed() && resident_type() != kv_type)
+  if (!compressed() && !automatic && resident != kv_type)
     return error(Code::invalid_argument,
                  "policy full keeps its only copy of the KV on the device: the device's KV type is %s, expected %s",
                  device_name, type_name);
@@ -170,26 +187,34 @@ policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint3
   return shape;
 }
 
+policy::Share share_of(const model::Hyperparameters& h, const SessionOptions& options) {
+  return {options.kv_share, kv_format(h, options.kv_type).token_bytes(), kv_format(h, options.resident_type(h)).token_bytes()};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
                                                     uint32_t n_context) {
   policy::Budget budget;
-  budget.share = options.kv_budget_bytes ? 1.0 : options.kv_share;
+  const KvType device = options.resident_type(h);
+  if (options.kv_budget_bytes)
+    budget.slot_bytes = kv_format(h, device).token_bytes();
+  else
+    budget.share = share_of(h, options);
   budget.max_slots = resident_slots(h, options, n_context);
-  if (options.kv_budget_bytes) budget.slot_bytes = kv_format(h, options.resident_type()).token_bytes();
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
-  return policy::make_policy(options.policy, policy_shape(h, options.resident_type(), n_context), budget, options.policy_options,
+  return policy::make_policy(options.policy, policy_shape(h, device, n_context), budget, options.policy_options,
                              options.head_profile);
 }
 
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
-  const policy::Shape shape = policy_shape(h, options.resident_type(), n_context);
+  const KvType device = options.resident_type(h);
+  const policy::Shape shape = policy_shape(h, device, n_context);
   const uint64_t all = policy::slots_for_share(shape, 1.0);
-  if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, options.kv_share);
+  if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, share_of(h, options));
   // Of the arena's units: the last, broken one would be more than was asked for.
   const uint64_t bytes = options.kv_budget_bytes / kv::kArenaAlignment * kv::kArenaAlignment;
-  return std::min(all, bytes / kv_format(h, options.resident_type()).token_bytes());
+  return std::min(all, bytes / kv_format(h, device).token_bytes());
 }
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type) {
@@ -281,6 +306,7 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
   const SessionOptions given = session;
   const Planner planner{hyper, *backend, given, moves_directly(runtime, *backend)};
   const kv::Plan plan = decide(planner, &session, weights.arena_bytes, mapped, budget);
+  ORRERY_TRY(session.validate(hyper));
   if (session.compressed()) {   // what opening would refuse, the plan refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
     (void)policy;

@@ -33,18 +33,18 @@ struct SessionOptions {
   std::string policy = "full"; // what of the KV stays on the device: a name of policy::make_policy, or "full"
   bool automatic = false;      // "full", but "auto" with what is free where a given n_context does not fit (plan, plan_session)
   policy::Options policy_options;
-  double kv_share = 1.0;       // resident share of full KV's tokens, for policies other than full
+  double kv_share = 1.0;       // resident share of full KV's bytes in kv_type, for policies other than full
   uint64_t kv_budget_bytes = 0;  // or bytes, in the device's type; 0: by share
   std::shared_ptr<const policy::HeadProfile> head_profile;   // null: policies calibrate themselves; else of this model
   KvType kv_type = KvType::f16;   // of the pages: what is kept of every token
-  std::optional<KvType> device_kv_type;   // of the resident part under such policies: none (as kv_type), or a coarser one
+  std::optional<KvType> device_kv_type;   // of the resident part under such policies, as kv_type or coarser; none: as the policy has it
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: kDefaultChunk
 
   Status validate(const model::Hyperparameters& h) const;
   uint32_t chunk() const;
   bool compressed() const { return policy != "full"; }
-  KvType resident_type() const { return device_kv_type.value_or(kv_type); }
+  KvType resident_type(const model::Hyperparameters& h) const;
 };
 
 class LanguageModel {
@@ -59,7 +59,8 @@ class LanguageModel {
   const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
   const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
-  // What one more session would take of the arena's free part, automatic ones decided. Takes the step mutex.
+  // What one more session would take of the arena's free part, automatic ones decided (validate() may refuse then what a full one is not
+  // to have). Takes the step mutex.
   kv::Plan plan_session(SessionOptions* options) const;
   kv::Plan plan_session(SessionOptions options) const { return plan_session(&options); }
   // Pages in the device arena, or in the reservoir.

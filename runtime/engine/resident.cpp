@@ -85,7 +85,7 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 
 Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Backend& backend,
                                        const SessionOptions& options, uint32_t n_context, bool moves_directly) {
-  const KvFormat format = kv_format(h, options.resident_type());
+  const KvFormat format = kv_format(h, options.resident_type(h));
   uint64_t slots = resident_slots(h, options, n_context);
   Bytes bytes;
   const auto policy = make_policy(h, options, n_context);
@@ -119,7 +119,7 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   const policy::Policy& p = *policy.value();
   const BackendInfo info = backend.info();
   const Beside beside = beside_of(p, h);
-  const KvFormat format = kv_format(h, options.resident_type()), fetched = kv_format(h, options.kv_type);
+  const KvFormat format = kv_format(h, options.resident_type(h)), fetched = kv_format(h, options.kv_type);
   const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads), n = n_context;
   const uint64_t slots = slots_beside(beside, resident_slots(h, options, n_context), format, n_context);
   const uint64_t query_rows = ring_rows(options, p);

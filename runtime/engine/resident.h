@@ -116,7 +116,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
 
  private:
   Resident(const LanguageModel* model, const SessionOptions& options, const kv::PageTable* pages)
-      : model_(model), format_(kv_format(model->hyper(), options.resident_type())), pages_(pages) {}
+      : model_(model), format_(kv_format(model->hyper(), options.resident_type(model->hyper()))), pages_(pages) {}
   Status settle(uint32_t n_tokens);
   Status ask(int32_t layer, Ptr<const float> q);   // the policy, by a layer's queries
   void note_rebuilt(uint32_t head, uint32_t n_slots);

@@ -46,9 +46,10 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   }
   const bool given = options.compressed();
   const kv::Plan plan = model->plan_session(&options);
+  ORRERY_TRY(options.validate(model->hyper()));   // what was left open has been decided
   if (options.compressed() && !given)
-    model->runtime().log(LogLevel::info, "the KV of %u tokens does not fit the device: policy auto keeps %g of it there", plan.n_context,
-                         options.kv_share);
+    model->runtime().log(LogLevel::info, "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, what fits %g of its bytes",
+                         plan.n_context, type_traits(kv_tensor_type(plan.device_type))->name, options.kv_share);
   if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
     return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
                         "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "

@@ -38,6 +38,7 @@ struct Plan {
   uint64_t host_bytes = 0, budget_bytes = 0;
   uint32_t largest_context = 0;                                 // in the budget, at most max_context; 0: none
   bool fits = false;
+  KvType device_type = KvType::f16;                             // of the KV in the arena; whoever asks for the plan knows it
 };
 
 // KV pages that hold n tokens, and those that are reserved for a context: in units of kPagesTogether.

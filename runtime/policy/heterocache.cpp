@@ -69,7 +69,7 @@ class HeteroCache final : public TailedPolicy {
     const double n = rings_.n_other_heads();
     double share = settings_.full_share;
     if (share < 0)
-      share = std::min({kFullShare, budget.share / 2, static_cast<double>(max_slots(budget)) / (n * n_context_) / 2});
+      share = std::min({kFullShare, budget.share.of_tokens() / 2, static_cast<double>(max_slots(budget)) / (n * n_context_) / 2});
     most_full_ = static_cast<uint32_t>(share * n + 1e-6);
     if (profile_) use_profile();
   }

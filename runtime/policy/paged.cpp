@@ -36,7 +36,7 @@ PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& bud
       budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes), head_dim_(shape.head_dim) {
   const uint64_t n = rings_.n_other_heads();
   budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
-  everything_ = budget.share >= 1.0 && budget_.max_slots >= n * n_context_;
+  everything_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= n * n_context_;
   const auto find_heads = [&] {
     heads_.clear(), full_.clear();
     uint32_t layer = 0;
@@ -75,7 +75,7 @@ Status PagedPolicy::check() const {
                "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu slots, which a KV "
                "budget of %g (%llu slots) does not hold; it must be at least %.3f",
                name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(), static_cast<unsigned long long>(slots),
-               budget_.share, static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
+               budget_.share.of_bytes(), static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
 }
 
 void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
@@ -142,9 +142,9 @@ uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
 uint64_t PagedPolicy::room() const { return budget_.max_slots - std::min(budget_.max_slots, full_.size() * uint64_t{n_context_}); }
 
 uint64_t PagedPolicy::share_at(uint32_t n_tokens) const {
-  if (budget_.share >= 1.0) return room();   // of bytes, whatever is there
+  if (budget_.share.of_tokens() >= 1) return room();   // of bytes, whatever is there
   const double n = n_tokens, full = static_cast<double>(full_.size()), all = full + static_cast<double>(heads_.size());
-  return std::min(static_cast<uint64_t>(std::max((budget_.share * all - full) * n + 1e-6, 0.0)), room());
+  return std::min(static_cast<uint64_t>(std::max((budget_.share.of_tokens() * all - full) * n + 1e-6, 0.0)), room());
 }
 
 uint64_t PagedPolicy::slots_at(uint32_t n_tokens) const {
@@ -155,8 +155,7 @@ uint64_t PagedPolicy::slots_at(uint32_t n_tokens) const {
 }
 
 double PagedPolicy::least_share(uint64_t slots) const {
-  const uint64_t each = div_up(slots, uint64_t{rings_.n_other_heads()});
-  return static_cast<double>((each - 1) * 1000 / n_context_ + 1) / 1000;
+  return budget_.share.least(div_up(slots, uint64_t{rings_.n_other_heads()}), n_context_);
 }
 
 std::pair<size_t, size_t> PagedPolicy::heads_of(uint32_t layer) const {

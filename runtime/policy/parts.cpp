@@ -22,7 +22,7 @@ UniformAllocation::UniformAllocation(const Shape& shape, const Budget& budget)
 
 void UniformAllocation::allocate(uint32_t n_tokens, Span<uint32_t> capacity) const {
   // A full share is the whole context, and not merely all that is there: nothing is ever replaced.
-  const uint64_t wanted = share_ >= 1.0 ? n_context_ : tokens_of_share(share_, n_tokens);
+  const uint64_t wanted = share_.of_tokens() >= 1 ? n_context_ : share_.tokens(n_tokens);
   const uint64_t slots = std::max<uint64_t>(wanted, kLeastSlots);
   const uint32_t each = static_cast<uint32_t>(std::min({slots, most_, uint64_t{n_context_}}));
   for (size_t head = 0; head < capacity.size(); ++head) {
@@ -51,7 +51,7 @@ uint32_t WindowRings::slot_for(uint32_t head, uint32_t length) {
 uint64_t TailedBudget::selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const {
   const uint64_t horizon = uint64_t{n_tokens} + tail, n_compressed = n_heads_ - n_full, more = beside(n_full);
   // A millionth of a slot is a rounding of the share, and no token.
-  const auto share = static_cast<uint64_t>(share_ * static_cast<double>(horizon) * n_heads_ + 1e-6);
+  const auto share = static_cast<uint64_t>(share_.of_tokens() * static_cast<double>(horizon) * n_heads_ + 1e-6);
   uint64_t slots = std::min(std::max(share, n_heads_ * std::min<uint64_t>(horizon, kLeastSlots) + more), n_heads_ * horizon + more);
   // Where the context is far from full the plan has room for the full heads, however small the share.
   const uint64_t least = n_full * horizon + n_compressed * std::min<uint64_t>(horizon, 2 * uint64_t{tail}) + more;
@@ -64,7 +64,7 @@ uint32_t TailedBudget::tail_at(uint32_t n_tokens) const {
   if (tail_.slots > 0) return tail_.slots;
   if (tail_.least_part == 0) return std::clamp(n_tokens / 32, 16u, 256u);
   const uint32_t tail = std::max(n_tokens / 32, 16u);
-  const double each = std::min(share_ * n_tokens, static_cast<double>(max_slots_) / n_heads_);
+  const double each = std::min(share_.of_tokens() * n_tokens, static_cast<double>(max_slots_) / n_heads_);
   return std::clamp(static_cast<uint32_t>(each / tail_.least_part + 1e-6), 8u, tail);
 }
 
@@ -89,9 +89,7 @@ uint64_t TailedBudget::least_slots(uint32_t n_full) const {
 }
 
 double TailedBudget::least_share(uint32_t n_full) const {
-  // slots_for_share gives whole slots of a head, rounded up.
-  const uint64_t each = div_up(least_slots(n_full), uint64_t{n_heads_});
-  return static_cast<double>((each - 1) * 1000 / n_context_ + 1) / 1000;
+  return share_.least(div_up(least_slots(n_full), uint64_t{n_heads_}), n_context_);   // whole slots of a head
 }
 
 bool TailedBudget::fits(uint32_t n_full) const {
@@ -128,7 +126,7 @@ Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
   }
   return error(Code::invalid_argument,
                "policy %s: %u of %u heads %s, which a KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
-               name(), n_full, rings_.n_other_heads(), what, budget.share,
+               name(), n_full, rings_.n_other_heads(), what, budget.share.of_bytes(),
                static_cast<unsigned long long>(budget.max_slots), budget_.least_share(n_full));
 }
 

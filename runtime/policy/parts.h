@@ -25,12 +25,12 @@ class UniformAllocation {
   bool windowed(uint32_t head) const { return window_[head / n_kv_heads_] > 0; }
   uint32_t most() const { return static_cast<uint32_t>(std::min<uint64_t>(most_, n_context_)); }   // slots of such a head
   // Nothing ever has to make room.
-  bool everything() const { return n_full_ == 0 || (share_ >= 1.0 && most_ >= n_context_); }
+  bool everything() const { return n_full_ == 0 || (share_.of_tokens() >= 1 && most_ >= n_context_); }
 
  private:
   uint32_t n_kv_heads_, n_context_;
   std::vector<uint32_t> window_;   // (n_layers) 0: none
-  double share_;
+  Share share_;
   uint64_t n_full_ = 0;            // heads without window
   uint64_t windowed_slots_ = 0;    // slots of the others together
   uint64_t most_ = 0;              // slots of one head without window
@@ -64,12 +64,12 @@ struct Tail {
 };
 
 // Slots that some heads with the whole context leave to the others, which all hold a selection of the prompt and a tail
-// for generated tokens; generated tokens count like the prompt's. At n tokens with a tail of T the budget is share *
-// (n + T) slots a head, at least kLeastSlots, at most what the plan has.
+// for generated tokens; generated tokens count like the prompt's. At n tokens with a tail of T the budget is the share's
+// part of (n + T) slots a head, at least kLeastSlots, at most what the plan has.
 class TailedBudget {
  public:
   // n_heads: without window; max_slots: for these; beside: slots' worth that each compressed head has besides.
-  TailedBudget(uint32_t n_heads, uint32_t n_context, double share, uint64_t max_slots, Tail tail, Ratio beside = {})
+  TailedBudget(uint32_t n_heads, uint32_t n_context, const Share& share, uint64_t max_slots, Tail tail, Ratio beside = {})
       : n_heads_(n_heads), n_context_(n_context), share_(share), max_slots_(max_slots), tail_(tail), beside_(beside) {}
 
   struct Division {
@@ -78,12 +78,11 @@ class TailedBudget {
   };
   // For n_full full heads. n_tokens is less than the context.
   Division divide(uint32_t n_tokens, uint32_t n_full) const;
-  // The least share of full KV that fits, in whole thousandths: as it is printed it is enough.
-  double least_share(uint32_t n_full) const;
+  double least_share(uint32_t n_full) const;   // of full KV, that fits
   uint64_t least_slots(uint32_t n_full) const;
   // Whether there is room however long the context gets; where all heads are full, for all of it.
   bool fits(uint32_t n_full) const;
-  bool everything() const { return max_slots_ >= uint64_t{n_heads_} * n_context_ && share_ >= 1.0; }
+  bool everything() const { return max_slots_ >= uint64_t{n_heads_} * n_context_ && share_.of_tokens() >= 1; }
   // The most prompt slots of a compressed head, where they are dealt evenly: there are none more where full heads take theirs of more tokens.
   uint64_t most_of_head() const { return n_heads_ == 0 ? 0 : std::min<uint64_t>(max_slots_ / n_heads_ + 1, n_context_); }
 
@@ -92,7 +91,7 @@ class TailedBudget {
   // Prompt slots of all compressed heads with a tail of `tail`; less than n_compressed: no room.
   uint64_t selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const;
   uint32_t n_heads_, n_context_;
-  double share_;
+  Share share_;
   uint64_t max_slots_;
   Tail tail_;
   Ratio beside_;

@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/backend.h"
 #include "runtime/base/roomy.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
@@ -34,9 +36,27 @@ struct Shape {
   uint64_t mean_bytes = 1;      // of a head's mean of what it has let go (Policy::has_mean)
 };
 
-// How much may be resident, as a share of full KV or in slots (a slot: one token of one head).
+// A share of full KV's bytes, in which a token of one head takes kept_bytes, whatever it takes on the device: the same share is the
+// same memory there for every type, and where slot_bytes are fewer it holds more of the tokens.
+class Share {
+ public:
+  Share(double of_bytes = 1.0, uint64_t kept_bytes = 1, uint64_t slot_bytes = 1);   // of a number alone: tokens are as they are kept
+  double of_bytes() const { return of_bytes_; }
+  double of_tokens() const { return of_tokens_; }   // at most 1: there are no more
+  // Of a head's n tokens. The share comes to whole tokens as they are kept, rounded up but for a rounding of the share itself (.55 as a
+  // float is a little more, which must not cost a token); into their bytes fit so many whole ones of the device's.
+  uint64_t tokens(uint32_t n) const;
+  // The least share, in whole thousandths, that comes to so many of n: as it is printed it is enough.
+  double least(uint64_t tokens, uint32_t n) const;
+
+ private:
+  double of_bytes_, of_tokens_;
+  uint64_t kept_bytes_, slot_bytes_;
+};
+
+// How much may be resident, as a share of full KV or in slots (a slot: one token of one head, in the device's type).
 struct Budget {
-  double share = 1.0;           // of the tokens present when settling, in each head of a layer without window
+  Share share;                  // of the tokens present when settling, in each head of a layer without window
   uint64_t max_slots = 0;       // over all heads, whatever the share: what the plan has reserved
   uint64_t slot_bytes = 0;      // where it was given in bytes, for errors; 0: it is a share
 };
@@ -183,6 +203,8 @@ struct HostShape {
 // What a policy asks of the engine, whatever its options.
 struct Needs {
   uint32_t query_rows = 0;      // queries of so many last positions are kept
+  // Of what stays on the device, where nobody says: this, if KV is kept in a finer one and heads can be cut into its blocks; none: as kept.
+  std::optional<KvType> device_type = {};
 };
 
 // A mean by shares: what share of it each of the tokens is, and as how many tokens alike it weighs.
@@ -294,12 +316,8 @@ inline constexpr uint32_t kLeastSlots = 64;
 // Options by name: ("sinks", "4").
 using Options = std::vector<std::pair<std::string, std::string>>;
 
-// Tokens that `share` of n comes to, rounded up but for a rounding of the share itself: .55 as a float is a little more,
-// which must not cost a token.
-uint64_t tokens_of_share(double share, uint32_t n);
-
-// Slots that `share` of a context of shape.n_context comes to, windowed layers at their window.
-uint64_t slots_for_share(const Shape& shape, double share);
+// Slots that `share` of a context of shape.n_context comes to, windowed layers at their window, other heads at kLeastSlots at least.
+uint64_t slots_for_share(const Shape& shape, const Share& share);
 
 // Unknown names and options are invalid_argument and name the nearest right one. profile: null for none.
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,

@@ -41,7 +41,7 @@ class ShadowPolicy final : public Policy {
         head_dim_(shape.head_dim), budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes) {
     budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
     const uint64_t all = rings_.n_other_heads() * uint64_t{n_context_};
-    everything_ = budget.share >= 1.0 && budget_.max_slots >= all;
+    everything_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= all;
     for (uint32_t head = 0; head < n_layers_ * n_kv_heads_; ++head)
       if (!rings_.has(head)) (everything_ ? full_ : heads_).push_back(head);
     // By default rows and bases take no more than a quarter of the budget.
@@ -70,7 +70,7 @@ class ShadowPolicy final : public Policy {
                  "policy %s: %zu heads with %u chunks of %u tokens, with landmarks and keys of rank %u of %u tokens, take %llu slots, which a "
                  "KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
                  name_, heads_.size(), kLeastChunks, settings_.chunk, settings_.rank, n_context_, static_cast<unsigned long long>(slots),
-                 budget_.share, static_cast<unsigned long long>(has), static_cast<double>((each - 1) * 1000 / n_context_ + 1) / 1000);
+                 budget_.share.of_bytes(), static_cast<unsigned long long>(has), budget_.share.least(each, n_context_));
   }
 
   const char* name() const override { return name_; }
@@ -178,9 +178,9 @@ class ShadowPolicy final : public Policy {
   uint64_t slots_at(uint32_t n_tokens) const {
     const uint64_t n_heads = std::max<uint64_t>(heads_.size(), 1), least = kLeastChunks * uint64_t{settings_.chunk};
     const auto left = [&](uint64_t slots, uint32_t n) { return (slots - std::min(slots, slots_beside(n))) / n_heads; };
-    const double share = budget_.share * static_cast<double>(n_heads) * static_cast<double>(n_tokens);
+    const double share = budget_.share.of_tokens() * static_cast<double>(n_heads) * static_cast<double>(n_tokens);
     const uint64_t now = std::min(static_cast<uint64_t>(share + 1e-6), budget_.max_slots), most = std::min(left(budget_.max_slots, n_context_), uint64_t{n_context_});
-    return budget_.share >= 1.0 ? most : std::min(std::max(left(now, n_tokens), least), most);
+    return budget_.share.of_tokens() >= 1 ? most : std::min(std::max(left(now, n_tokens), least), most);
   }
 
   // Whether chunk a is more of an outlier than b.

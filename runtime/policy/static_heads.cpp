@@ -60,7 +60,7 @@ class StaticHeads final : public TailedPolicy {
         settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     const double n = rings_.n_other_heads(), all = n * n_context_;
-    const double share = std::min(budget.share, all > 0 ? static_cast<double>(max_slots(budget)) / all : 1.0);
+    const double share = std::min(budget.share.of_tokens(), all > 0 ? static_cast<double>(max_slots(budget)) / all : 1.0);
     // Of the context, what a streaming head has; full + (1 - full) streaming = share.
     const double streaming = std::min(static_cast<double>(kStreaming) / n_context_,
                                       kStreamingShare * share / (1 - (1 - kStreamingShare) * share + 1e-12));

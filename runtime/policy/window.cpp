@@ -101,7 +101,7 @@ class WindowPolicy final : public TailedPolicy {
 
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return n_full_; }
-  uint32_t queries_wanted() const override { return settings_.window; }
+  uint32_t queries_wanted() const override { return budget_.everything() ? 0 : settings_.window; }
   uint32_t n_means() const override {
     return settings_.compensation > 0 ? static_cast<uint32_t>(layers_.size()) * n_kv_heads_ : 0;
   }
@@ -405,7 +405,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape& shape
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.fraction("compensation", &s.compensation));
   ORRERY_TRY(reader.finish());
-  if (budget.share >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is let go
+  if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is let go
   if (s.width % 2 == 0)
     return error(Code::invalid_argument, "policy option %s.width is %u, expected an odd number", name, s.width);
   auto policy = std::make_unique<WindowPolicy>(method->name, shape, budget, s);

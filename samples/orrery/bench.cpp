@@ -146,6 +146,9 @@ int bench(const Args& args, Output& out) {
   const Interrupts interrupts;
   const Loaded loaded = load(path, args, interrupts);
   const Session session = open_session(loaded.model, wishes);
+  orrery_stats opened;
+  orrery_stats_init(&opened);
+  call([&](orrery_error* error) { return orrery_session_stats(session.get(), &opened, error); });
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   const orrery_model_info info = model_info(loaded.model.get());
   orrery_runtime_info runtime;
@@ -160,7 +163,7 @@ int bench(const Args& args, Output& out) {
                     human_count(info.n_parameters).c_str(), info.quantization));
     out.write(format(
         "%s (%s), %d threads, KV cache %s; %llu runs after a short one that does not count, median (least - most)\n",
-        runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes).c_str(),
+        runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
         static_cast<unsigned long long>(repeat)));
     out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(work.weights_bytes).c_str(),
                      human_bytes(work.weights_bytes).c_str()));
@@ -217,7 +220,7 @@ int bench(const Args& args, Output& out) {
                        {"cpu_path", runtime.path},
                        {"threads", runtime.n_threads},
                        {"kv_type", kv_type_name(wishes.kv_type)},
-                       {"device_kv_type", device_kv_type_name(wishes)},
+                       {"device_kv_type", kv_type_name(opened.device_kv_type)},
                        {"repeat", repeat},
                        {"weights_bytes_per_token", work.weights_bytes},
                        {"limits",

@@ -33,8 +33,8 @@ void stats(Request& request) {
              per_second(stats.prompt_tokens, stats.prefill_us), grouped(stats.reused_tokens).c_str()));
   say(format("answers     %s tokens at %.1f/s", grouped(stats.generated_tokens).c_str(),
              per_second(stats.generated_tokens, stats.decode_us)));
-  say(format("KV cache    %s in use of %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
-             human_bytes(stats.device_kv_bytes).c_str(), human_bytes(stats.workspace_bytes).c_str()));
+  say(format("KV cache    %s in use of %s, %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
+             human_bytes(stats.device_kv_bytes).c_str(), kv_type_name(stats.device_kv_type), human_bytes(stats.workspace_bytes).c_str()));
   const ResidentMemory memory = resident_memory();
   if (memory.peak > 0)
     say("process     " + human_bytes(memory.now) + " resident, at most " + human_bytes(memory.peak));

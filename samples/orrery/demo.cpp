@@ -97,7 +97,7 @@ int demo(const Args& args, Output& out) {
                   info.architecture, human_count(info.n_parameters).c_str(), info.quantization,
                   human_bytes(info.file_bytes).c_str()));
   out.write(format("Running   %s (%s), %d threads, KV cache %s, context %s\n", running.backend, running.path,
-                   running.n_threads, kv_type_names(wishes).c_str(), grouped(plan.n_context).c_str()));
+                   running.n_threads, kv_type_names(wishes.kv_type, plan.device_kv_type).c_str(), grouped(plan.n_context).c_str()));
   out.write(format("Document  %s tokens\n\n", grouped(tokenize(vocab.get(), document, 0).size()).c_str()));
   out.flush();
 

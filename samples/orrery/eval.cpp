@@ -173,7 +173,7 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
           {"head_profile", session.head_profile ? Json(digest_of(session.head_profile)) : Json()},
           {"context", session.n_context},
           {"kv_type", kv_type_name(session.kv_type)},
-          {"device_kv_type", device_kv_type_name(session)},
+          {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // as policies have it
           {"turns", mode.multi_turn ? "multi" : "single"},
           {"question", mode.aware ? "aware" : "agnostic"},
           {"max_tokens", mode.max_tokens}};

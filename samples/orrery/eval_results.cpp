@@ -70,6 +70,7 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
     prompt_tokens += record.prompt_tokens;
     prefill_us += record.prefill_us;
     decode_us += record.decode_us;
+    row.device_kv_type = record.device_kv_type;
     row.device_kv_bytes = std::max(row.device_kv_bytes, record.device_kv_bytes);
     row.host_to_device_bytes += record.host_to_device_bytes;
     row.transfer_us += record.transfer_us;
@@ -178,6 +179,7 @@ Json results_json(const EvalResults& results) {
       entry["top1"] = optional_json(row.top1);
       entry["decode_tokens_per_second"] = row.decode_tokens_per_second;
       entry["prefill_tokens_per_second"] = row.prefill_tokens_per_second;
+      entry["device_kv_type"] = row.device_kv_type;
       entry["device_kv_bytes"] = row.device_kv_bytes;
       entry["generated_tokens"] = row.generated_tokens;
       entry["host_to_device_bytes"] = row.host_to_device_bytes;

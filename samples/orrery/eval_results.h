@@ -28,7 +28,8 @@ struct EvalRow {
   std::optional<double> kept;              // of full attention's score, the share that the policy has too
   std::optional<double> kl, top1;          // KL(full || policy) in nats and agreement, means over answer tokens
   double decode_tokens_per_second = 0, prefill_tokens_per_second = 0;
-  uint64_t device_kv_bytes = 0;            // the most that a session had
+  std::string device_kv_type;              // of what sessions had there
+  uint64_t device_kv_bytes = 0;            // the most that one had
   uint64_t generated_tokens = 0;
   uint64_t host_to_device_bytes = 0;       // over all samples
   uint64_t transfer_us = 0, stall_us = 0;  // of refills, over all samples

@@ -250,6 +250,7 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
   record.generated_tokens = stats.generated_tokens;
   record.prefill_us = stats.prefill_us;
   record.decode_us = stats.decode_us;
+  record.device_kv_type = kv_type_name(stats.device_kv_type);
   record.device_kv_bytes = stats.device_kv_bytes;
   record.host_to_device_bytes = stats.host_to_device_bytes;
   record.transfer_us = stats.transfer_us;
@@ -339,6 +340,7 @@ Json record_json(const EvalRecord& record) {
           {"generated_tokens", record.generated_tokens},
           {"prefill_us", record.prefill_us},
           {"decode_us", record.decode_us},
+          {"device_kv_type", record.device_kv_type},
           {"device_kv_bytes", record.device_kv_bytes},
           {"host_to_device_bytes", record.host_to_device_bytes},
           {"transfer_us", record.transfer_us},
@@ -369,6 +371,7 @@ EvalRecord record_from(const Json& json) {
   record.generated_tokens = json.at("generated_tokens").get<uint64_t>();
   record.prefill_us = json.at("prefill_us").get<uint64_t>();
   record.decode_us = json.at("decode_us").get<uint64_t>();
+  record.device_kv_type = json.at("device_kv_type").get<std::string>();
   record.device_kv_bytes = json.at("device_kv_bytes").get<uint64_t>();
   record.host_to_device_bytes = json.at("host_to_device_bytes").get<uint64_t>();
   record.transfer_us = json.at("transfer_us").get<uint64_t>();

@@ -44,6 +44,7 @@ struct EvalRecord {
   std::vector<EvalAnswer> answers;                       // one for each question
   uint64_t prompt_tokens = 0, generated_tokens = 0;      // computed
   uint64_t prefill_us = 0, decode_us = 0;
+  std::string device_kv_type;                            // "q8_0"
   uint64_t device_kv_bytes = 0, host_to_device_bytes = 0;
   uint64_t transfer_us = 0, stall_us = 0;                // of what was fetched while answering
   uint64_t n_checks = 0, n_triggers = 0, wanted_tokens = 0, missed_tokens = 0;   // as in orrery_stats

@@ -26,7 +26,7 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
   };
   out.write(format("A session of %s tokens, KV cache in %s\n\n", grouped(plan.n_context).c_str(),
-                   kv_type_names(session).c_str()));
+                   kv_type_names(session.kv_type, plan.device_kv_type).c_str()));
   out.write(format("%-32s %20s  %12s\n", "In the budget (arena)", "bytes", ""));
   for (const Row& row : arena) {
     if (row.bytes > 0) line(row.name, row.bytes);
@@ -67,7 +67,7 @@ int print_plan(const Args& args, Output& out) {
   if (args.has("--json")) {
     const Json json = {{"n_context", plan.n_context},
                        {"kv_type", kv_type_name(session.kv_type)},
-                       {"device_kv_type", device_kv_type_name(session)},
+                       {"device_kv_type", kv_type_name(plan.device_kv_type)},
                        {"weights_mapped_bytes", plan.weights_mapped_bytes},
                        {"weights_bytes", plan.weights_bytes},
                        {"full_kv_bytes", plan.full_kv_bytes},

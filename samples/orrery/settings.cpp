@@ -102,14 +102,16 @@ OptionGroup session_group() {
           {{"--context", "N", "Tokens that the session holds; 0: as trained, or what fits (default 0)."},
            {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
            {"--device-kv-type", "TYPE",
-            "What a policy keeps on the device, if it is to be coarser than --kv-type, which host memory holds."},
+            "What a policy keeps on the device: --kv-type, which host memory holds, or a coarser type (default q8_0 under auto, where "
+            "--kv-type is finer, else --kv-type)."},
            {"--policy", "NAME",
             "What of the KV cache stays on the device: full, or a policy of `orrery policies`. What does not is kept in host "
             "memory, where prompts still attend to it (default full; with --kv-budget, or where --context does not fit: auto)."},
            {"--policy-option", "NAME=VALUE", "A parameter of the policy, as in sinks=8; may be given several times.",
             true},
            {"--kv-budget", "SHARE|SIZE",
-            "KV cache on the device under such a policy, as in 30% or 512MiB (default 100%)."},
+            "KV cache on the device under such a policy, as in 30% of the bytes that all of it takes in --kv-type, or 512MiB (default "
+            "100%)."},
            {"--head-profile", "FILE",
             "What `orrery profile` wrote about the model's heads (DuoAttention's gates are made one by its --import-gates), or a published "
             "HeteroCache head analysis; policies "
@@ -232,13 +234,9 @@ const char* kv_type_name(uint32_t kv_type) {
   return kv_type < kv_type_names().size() ? kv_type_names()[kv_type] : "unknown";
 }
 
-const char* device_kv_type_name(const orrery_session_options& options) {
-  return kv_type_name(options.device_kv_type ? options.device_kv_type - 1 : options.kv_type);
-}
-
-std::string kv_type_names(const orrery_session_options& options) {
-  const std::string kept = kv_type_name(options.kv_type), device = device_kv_type_name(options);
-  return kept == device ? kept : kept + ", on the device in " + device;
+std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type) {
+  const std::string kept = kv_type_name(kv_type);
+  return kv_type == device_kv_type ? kept : kept + ", on the device in " + kv_type_name(device_kv_type);
 }
 
 orrery_generate_options Sampling::defaults() {

@@ -24,8 +24,7 @@ OptionGroup template_group();  // --template --template-name --tools --var --no-
 orrery_runtime_options runtime_options(const Args& args);
 orrery_model_options model_options(const Args& args);
 const char* kv_type_name(uint32_t kv_type);
-const char* device_kv_type_name(const orrery_session_options& options);
-std::string kv_type_names(const orrery_session_options& options);   // "f16", or "f16, on the device in q8_0"
+std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type);   // "f16", or "f16, on the device in q8_0"
 
 // Owns what orrery_session_options points to.
 class SessionSettings {

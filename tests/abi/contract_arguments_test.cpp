@@ -748,6 +748,8 @@ TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
   EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_F16, &error), ORRERY_OK);
   EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_Q8_0, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("policy full"), std::string::npos) << error.message;
+  EXPECT_EQ(open(nullptr, ORRERY_KV_F16, 1 + ORRERY_KV_Q8_0, &error), ORRERY_INVALID_ARGUMENT);   // which fits, and so is full
+  EXPECT_EQ(open(nullptr, ORRERY_KV_F16, 1 + ORRERY_KV_F16, &error), ORRERY_OK);
 }
 
 TEST_F(Arguments, GenerateOptionsOutOfRange) {

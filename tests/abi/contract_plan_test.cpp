@@ -94,7 +94,8 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
   }
 }
 
-// Nobody has named a policy: a context whose KV does not fit is auto's, with as much of it as does, as long as that is a tenth.
+// Nobody has named a policy: a context whose KV does not fit is auto's, with as much of it as does, as long as that is a tenth; in Q8_0,
+// where nobody has named a type, in which 53 of 100 are everything.
 TEST_F(Files, AContextThatDoesNotFitIsAutos) {
   orrery_runtime_options r = runtime_options();
   r.n_threads = 1;
@@ -105,8 +106,9 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
   EXPECT_EQ(full.compressed_kv_bytes, 0u);
   EXPECT_EQ(full.reservoir_bytes, 0u);
   uint64_t most = UINT64_MAX;
-  for (const uint64_t percent : {99u, 60u, 25u}) {
+  for (const auto& [percent, type] : {std::pair<uint64_t, uint32_t>{99, ORRERY_KV_F16}, {60, ORRERY_KV_F16}, {50, ORRERY_KV_Q8_0}, {25, ORRERY_KV_Q8_0}, {20, ORRERY_KV_F16}}) {
     SCOPED_TRACE(percent);
+    s.device_kv_type = type == ORRERY_KV_Q8_0 ? 0 : 1 + type;
     r.device_budget_bytes = full.device_bytes - full.full_kv_bytes * (100 - percent) / 100;
     const orrery_plan_result plan = plan_of(demo, r, s);
     EXPECT_EQ(plan.fits, 1u);
@@ -116,6 +118,7 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
     EXPECT_LE(plan.device_bytes, plan.budget_bytes);
     EXPECT_GT(plan.device_bytes + full.full_kv_bytes / 500, plan.budget_bytes);   // shares go by thousandths
     EXPECT_LT(plan.compressed_kv_bytes, most);
+    EXPECT_EQ(plan.device_kv_type, type);
     most = plan.compressed_kv_bytes;
     const Runtime runtime = runtime_of(r);
     const Model model = open_model(runtime, demo);
@@ -124,6 +127,7 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
     orrery_stats stats = options(&orrery_stats_init);
     ASSERT_EQ(orrery_session_stats(session.get(), &stats, nullptr), ORRERY_OK);
     EXPECT_EQ(stats.reservoir_bytes, plan.reservoir_bytes);
+    EXPECT_EQ(stats.device_kv_type, type);
     pull(generate_tokens(session, std::vector<int32_t>(600, 70), generate_options(40)));
     EXPECT_EQ(arena_used(runtime), plan.device_bytes);
     // Named, it is what it is; and what fits is never less than the whole.
@@ -137,6 +141,14 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
     EXPECT_EQ(whole.compressed_kv_bytes, 0u);
     EXPECT_LT(whole.n_context, 4096u);
   }
+  s.device_kv_type = 0;
+  for (const uint64_t percent : {99u, 70u}) {
+    r.device_budget_bytes = full.device_bytes - full.full_kv_bytes * (100 - percent) / 100;
+    const orrery_plan_result plan = plan_of(demo, r, s);
+    EXPECT_EQ(plan.fits, 1u);
+    EXPECT_EQ(plan.compressed_kv_bytes, full.full_kv_bytes / 64 * 34);
+    EXPECT_EQ(plan.device_kv_type, uint32_t{ORRERY_KV_Q8_0});
+  }
   r.device_budget_bytes = full.device_bytes - full.full_kv_bytes * 95 / 100;
   EXPECT_EQ(plan_of(demo, r, s).fits, 0u);
   EXPECT_EQ(plan_of(demo, r, s).full_kv_bytes, full.full_kv_bytes);
@@ -148,7 +160,7 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
   EXPECT_NE(std::string(error.message).find("the largest context that fits is"), std::string::npos);
 }
 
-// A share is of tokens, whatever their type; a budget in bytes holds the more of them the coarser they are.
+// A share is the same bytes, whatever their type, and holds the more tokens the coarser they are.
 TEST_F(Files, ACoarserTypeOnTheDeviceIsPlannedToTheByte) {
   for (const char* policy : {"streaming", "heterocache", "synckv"}) {
     uint64_t same_bytes = 0, reservoir = 0, staging = 0;
@@ -166,10 +178,14 @@ TEST_F(Files, ACoarserTypeOnTheDeviceIsPlannedToTheByte) {
       const uint64_t kv = plan.full_kv_bytes + plan.compressed_kv_bytes;
       if (device == 0) {
         same_bytes = kv;
+        EXPECT_EQ(plan.device_kv_type, uint32_t{ORRERY_KV_F16});
         reservoir = plan.reservoir_bytes;
         staging = plan.staging_bytes;
-      } else {   // blocks of 32 in 34 or 18 bytes, of 64
-        EXPECT_EQ(kv * 64, same_bytes * (device == 1 + ORRERY_KV_Q8_0 ? 34u : 18u));
+      } else {   // 2,048 tokens a head, of blocks of 32 in 34 or 18 bytes, of 64: 3,855, or all
+        EXPECT_EQ(plan.device_kv_type, device - 1);
+        const uint64_t bytes = 32 * (device == 1 + ORRERY_KV_Q8_0 ? 3855u * 68 : 4096u * 36);
+        EXPECT_EQ(kv, (bytes + 255) / 256 * 256);
+        EXPECT_LE(kv, same_bytes);
       }
       EXPECT_EQ(plan.reservoir_bytes, reservoir);
       EXPECT_EQ(plan.staging_bytes, staging);   // what is fetched comes as it is kept

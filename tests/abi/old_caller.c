@@ -32,7 +32,7 @@ static void find(const char *name, void *function) {
   memcpy(function, &found, sizeof found);
 }
 
-/* Today's _init functions, as the first release had them: sizes that may never change. */
+/* Today's _init functions, as the first release that had them: sizes that may never change. */
 static void expect_frozen_init(const char *name, size_t bytes) {
   void (*init)(void *);
   unsigned char given[2048];
@@ -109,11 +109,13 @@ int main(int argc, char **argv) {
   expect_frozen_init("orrery_vocab_info_init", 40);
   expect_frozen_init("orrery_template_options_init", 40);
   expect_frozen_init("orrery_plan_result_init", 104);
+  expect_frozen_init("orrery_plan_result_init_2", 112);
   expect_frozen_init("orrery_model_options_init", 48);
   expect_frozen_init("orrery_model_info_init", 96);
   expect_frozen_init("orrery_session_options_init", 64);
   expect_frozen_init("orrery_calibrate_options_init", 80);
   expect_frozen_init("orrery_stats_init", 208);
+  expect_frozen_init("orrery_stats_init_2", 216);
   expect_frozen_init("orrery_generate_options_init", 104);
   expect_frozen_init("orrery_event_init", 120);
 

@@ -65,6 +65,7 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
     engine::SessionOptions o;
     o.n_context = golden.at("n_context");
     o.kv_type = KvType::f32;
+    o.device_kv_type = KvType::f32;
     o.policy = run.at("policy");
     o.kv_share = run.at("share");
     for (const auto& [key, value] : run.at("options").items()) o.policy_options.emplace_back(key, value.get<std::string>());

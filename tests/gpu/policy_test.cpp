@@ -50,7 +50,7 @@ class GpuPolicy : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
   const PolicyMode& mode = mode_of(GetParam().first);
-  engine::SessionOptions options = with_mode(mode, 0.6, 128);
+  engine::SessionOptions options = with_mode(mode, share_of_tokens(0.6, KvType::f16, GetParam().second), 128);
   options.device_kv_type = GetParam().second;
   std::vector<int32_t> tokens;
   const Answer expected = answer_of(open_spec("qwen3", runtime_options(2, "plain")), options, &tokens);
@@ -77,7 +77,7 @@ TEST_P(GpuPolicy, AWholeBudgetIsFullAttention) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                          ::testing::Values(Case{"streaming", KvType::q8_0}, Case{"heterocache", KvType::f16}, Case{"adakv", KvType::f16},
-                                           Case{"cake", KvType::q8_0}, Case{"quest", KvType::f16}, Case{"freekv_small_pages", KvType::f16},
+                                           Case{"cake", KvType::q8_0}, Case{"auto", KvType::q8_0}, Case{"quest", KvType::f16}, Case{"freekv_small_pages", KvType::f16},
                                            Case{"arkvale", KvType::f16}, Case{"raas", KvType::f16}, Case{"omnikv", KvType::f16}, Case{"omnikv", KvType::q8_0},
                                            Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0}, Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0}, Case{"infinigen", KvType::f16},
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));

@@ -109,11 +109,18 @@ inline std::vector<PolicyMode> watching_modes() {
   return modes;
 }
 
+// Shares are of bytes in the reservoir's type: the one that comes to a share of the tokens on the device.
+inline double share_of_tokens(double share, KvType kept, KvType device) {
+  const auto bytes = [](KvType type) { return static_cast<double>(row_bytes(kv_tensor_type(type), 32)); };
+  return share * bytes(device) / bytes(kept);
+}
+
 inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, uint32_t n_context = 320,
                                         KvType kv = KvType::f16, uint32_t chunk = 0) {
   engine::SessionOptions o;
   o.n_context = n_context;
   o.kv_type = kv;
+  o.device_kv_type = kv;   // whatever the policy has by itself
   o.chunk_tokens = chunk;
   o.policy = mode.policy;
   o.policy_options = mode.options;

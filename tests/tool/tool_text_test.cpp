@@ -250,8 +250,8 @@ TEST(Plan, KvBytesBoundTheContext) {
 }
 
 TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
-  const auto plan = [](const Words& more) {
-    Words words = {"plan", demo_model(), "--json", "--context", "4096", "--policy", "streaming", "--kv-budget", "25%"};
+  const auto plan = [](const Words& more, const char* policy = "streaming") {
+    Words words = {"plan", demo_model(), "--json", "--context", "4096", "--policy", policy, "--kv-budget", "25%"};
     words.insert(words.end(), more.begin(), more.end());
     return Json::parse(output(words));
   };
@@ -261,10 +261,15 @@ TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
   EXPECT_EQ(same.at("device_kv_type"), "f16");
   EXPECT_EQ(q8.at("kv_type"), "f16");
   EXPECT_EQ(q8.at("device_kv_type"), "q8_0");
-  EXPECT_EQ(q8.at("compressed_kv_bytes"), 1024 * heads * 2 * 34);
+  const auto whole_units = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };   // of the arena
+  EXPECT_EQ(q8.at("compressed_kv_bytes"), whole_units(1024 * 64 / 34 * heads * 2 * 34));   // tokens, in no more bytes than 1,024 of F16
   EXPECT_EQ(q8.at("reservoir_bytes"), same.at("reservoir_bytes"));
-  EXPECT_EQ(q4.at("compressed_kv_bytes"), 1024 * heads * 2 * 18);
+  EXPECT_EQ(q4.at("compressed_kv_bytes"), whole_units(1024 * 34 / 18 * heads * 2 * 18));
   EXPECT_EQ(q4.at("reservoir_bytes"), 4096 * heads * 2 * 34);
+  const Json by_itself = plan({}, "auto"), halves = plan({"--device-kv-type", "f16"}, "auto");
+  EXPECT_EQ(by_itself.at("device_kv_type"), "q8_0");
+  EXPECT_EQ(halves.at("device_kv_type"), "f16");
+  EXPECT_NE(output({"plan", demo_model(), "--context", "1024", "--kv-budget", "20%"}).find("KV cache in f16, on the device in q8_0"), std::string::npos);
   const std::string table = output({"plan", demo_model(), "--context", "1024", "--policy", "streaming",
                                     "--device-kv-type", "q4_0"});
   EXPECT_NE(table.find("KV cache in f16, on the device in q4_0"), std::string::npos) << table;

@@ -69,9 +69,9 @@ TEST_P(EngineH2O, HeadsHoldWhatHasBeenAttendedToMost) {
   o.n_context = 1024;
   o.policy = "h2o";
   o.policy_options = {{"recent", c.recent}};
-  o.kv_share = .4;
+  o.kv_share = share_of_tokens(.4, c.type, c.device_type);
   o.kv_type = c.type;
-  if (c.device_type != c.type) o.device_kv_type = c.device_type;
+  o.device_kv_type = c.device_type;
   o.chunk_tokens = 100;
   const auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(prompt, nullptr, nullptr));

@@ -31,9 +31,9 @@ std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& mode
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "loki";
-  o.kv_share = c.share;
+  o.kv_share = share_of_tokens(c.share, c.type, c.device_type);
   o.kv_type = c.type;
-  if (c.device_type != c.type) o.device_kv_type = c.device_type;
+  o.device_kv_type = c.device_type;
   o.policy_options = c.options;
   auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, kPrompt, 51), nullptr, nullptr));

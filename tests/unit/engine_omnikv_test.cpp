@@ -32,9 +32,9 @@ TEST_P(EngineOmniKv, LayersHoldWhatTheirFilterFinds) {
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "omnikv";
-  o.kv_share = c.share;
+  o.kv_share = share_of_tokens(c.share, c.type, c.device_type);
   o.kv_type = c.type;
-  if (c.device_type != c.type) o.device_kv_type = c.device_type;
+  o.device_kv_type = c.device_type;
   o.policy_options = {{"filters", c.filters}, {"behind", c.behind}};
   const auto session = unwrap(Session::open(model, o));
   constexpr uint32_t kPrompt = 500;

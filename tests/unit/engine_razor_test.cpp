@@ -29,9 +29,9 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "razorattention";
-  o.kv_share = .4;
+  o.kv_share = share_of_tokens(.4, GetParam().type, GetParam().device_type);
   o.kv_type = GetParam().type;
-  if (GetParam().device_type != GetParam().type) o.device_kv_type = GetParam().device_type;
+  o.device_kv_type = GetParam().device_type;
   const auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, 400, 51), nullptr, nullptr));
   Resident* resident = session->resident();
@@ -77,9 +77,9 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
   o.n_context = 1024;
   o.policy = "auto";
   o.policy_options = {{"tail", "16"}};
-  o.kv_share = .3;
+  o.kv_share = share_of_tokens(.3, GetParam().type, GetParam().device_type);
   o.kv_type = GetParam().type;
-  if (GetParam().device_type != GetParam().type) o.device_kv_type = GetParam().device_type;
+  o.device_kv_type = GetParam().device_type;
   const auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, 400, 51), nullptr, nullptr));
   Resident* resident = session->resident();
