@@ -13,7 +13,8 @@
 // what is asked for while too many lines are on their way were dropped).  Lines are asked for one by one, between products: an Intel
 // Xeon with AMX gives a core 20 GB/s so, and 13 where two are asked for in a row.  KV heads that lie side by side in pages are read
 // in one stretch, tile by tile (there, stretches of 16 KB come at two thirds of the rate of megabytes, whatever is asked for ahead).
-// Block formats are bound by arithmetic: four products for every value.  A tile's weights, where they are left to others, are a
+// Block formats go by integers where bytes can be multiplied (simd_attend_blocks.h); as floats they are bound by arithmetic: four products for
+// every value.  A tile's weights, where they are left to others, are a
 // sixteenth of its bytes, go past the caches, and take a tenth of its time.
 //
 // Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
@@ -90,6 +91,7 @@ void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
 // Block formats keep 32 values and their scale together.  Decode takes the integers as they come most cheaply,
 // Q4_0's in an order and in units of V's own; q and o lie in that order.
 constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
+constexpr bool by_integers(KvType type) { return V::kAttendsInIntegers && in_blocks(type); }   // simd_attend_blocks.h
 constexpr int kBlockChunks = 32 / V::kLanes;
 constexpr uint64_t block_bytes(KvType type) { return type == KvType::q8_0 ? 34 : 18; }
 
@@ -339,17 +341,31 @@ void load_query(const float* q, int32_t head_dim, float scale, int g, const Deco
   }
 }
 
+}  // namespace
+}  // namespace orrery::cpu
+
+#include "runtime/cpu/simd_attend_blocks.h"
+
+namespace orrery::cpu {
+namespace {
+
 // `n` <= G queries of each head, from its first_query on.  Heads that lie side by side take turns, tile by tile: memory is read in longer
 // stretches.
 template <KvType kType, int kDim, int G>
 void decode_queries(const DecodeTask& t, int first_query, int n) {
+  constexpr bool kIntegers = by_integers(kType);
   const DecodeHead<kType, kDim> head{t.kv};
   const int32_t head_dim = head.dim(), dim = padded_dim(head_dim);
   V::F m[kDecodeHeads], l[kDecodeHeads];
   for (int32_t h = 0; h < t.n_heads; ++h) {
     const DecodeScratch s(t.scratch, dim, h);
-    const float* q = t.q + (int64_t{h} * t.n_queries + first_query) * head_dim;
-    for (int g = 0; g < G; ++g) load_query<kType, kDim, G>(g < n ? q + int64_t{g} * head_dim : nullptr, head_dim, t.scale * kLog2E, g, s);
+    for (int g = 0; g < G; ++g) {
+      const float* q = g < n ? t.q + (int64_t{h} * t.n_queries + first_query + g) * head_dim : nullptr;
+      if constexpr (kIntegers)
+        load_block_query<V, kType, G>(q, head_dim, t.scale * kLog2E, g, BlockScratch<V>(s, dim, G));
+      else
+        load_query<kType, kDim, G>(q, head_dim, t.scale * kLog2E, g, s);
+    }
     m[h] = V::set(-kInfinity), l[h] = V::zero();
   }
   const uint64_t head_bytes = kTile * head.token_bytes();
@@ -362,14 +378,19 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
     for (int32_t h = 0; h < t.n_heads; ++h, tile += head_bytes) {
       const DecodeScratch s(t.scratch, dim, h);
       const std::byte* next = h + 1 < t.n_heads ? tile + head_bytes : then;
-      if (!in_blocks(kType) && head_dim % V::kLanes != 0)
+      if constexpr (kIntegers)
+        block_scores<V, kType, kDim, G>(head, tile, next, first, last, BlockScratch<V>(s, dim, G));
+      else if (!in_blocks(kType) && head_dim % V::kLanes != 0)
         decode_scores<kType, kDim, G, !in_blocks(kType) && kDim == 0>(head, tile, next, first, last, s);
       else
         decode_scores<kType, kDim, G, false>(head, tile, next, first, last, s);
       alignas(64) float decays[V::kLanes];
       decode_softmax<G>(s.scores, first, last, &m[h], &l[h], decays);
       if (t.left.weights != nullptr) leave_weights<G>(s.scores, m[h], first_query, n, start / kTile, t.left);
-      decode_values<kType, kDim, G>(head, tile, next, first, last, decays, s);
+      if constexpr (kIntegers)
+        block_values<V, kType, kDim, G>(head, tile, next, first, last, decays, BlockScratch<V>(s, dim, G));
+      else
+        decode_values<kType, kDim, G>(head, tile, next, first, last, decays, s);
     }
     key = start + last;
   }
@@ -382,7 +403,10 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
       float* partial = t.partials + (int64_t{h} * t.n_queries + first_query + g) * t.partial_stride;
       partial[0] = ms[g];
       partial[1] = ls[g];
-      for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<kType>(i)] = s.o[g * dim + i] * unit_at<kType>(i);
+      if constexpr (kIntegers)
+        for (int32_t i = 0; i < dim; i += 4) __builtin_memcpy(partial + 16 + block_dim_at<V>(i), s.o + g * dim + i, 4 * sizeof(float));
+      else
+        for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<kType>(i)] = s.o[g * dim + i] * unit_at<kType>(i);
     }
   }
   if (t.left.weights != nullptr) V::finish_stores();
@@ -394,7 +418,7 @@ void decode_group(const DecodeTask& t) {
     const int n = t.n_queries - first < kQueryLanes ? t.n_queries - first : kQueryLanes;
     switch (n) {
       case 1:
-        decode_queries<kType, kDim, 1>(t, first, n);
+        decode_queries<kType, kDim, by_integers(kType) ? 2 : 1>(t, first, n);
         break;
       case 2:
         decode_queries<kType, kDim, 2>(t, first, n);

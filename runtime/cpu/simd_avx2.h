@@ -27,6 +27,7 @@ struct V : ByteProducts {
   // Asks for a line that comes to the second cache; behind what x was made by, so that compilers leave it where it stands.
   static void ask(const void* p) { __builtin_prefetch(p, 0, 2); }
   static void ask_behind(F& x, const void* p) { asm volatile("prefetcht1 %1" : "+x"(x) : "m"(*static_cast<const char*>(p))); }
+  static void ask_behind(I& x, const void* p) { asm volatile("prefetcht1 %1" : "+x"(x) : "m"(*static_cast<const char*>(p))); }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   // Past the caches, to an aligned place that nobody reads before finish_stores().
   static void store_past(float* p, F x) { _mm256_stream_ps(p, x); }

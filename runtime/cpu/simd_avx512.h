@@ -38,6 +38,13 @@ struct V {
     (void)x, ask(p);
 #endif
   }
+  static void ask_behind(I& x, const void* p) {
+#ifdef __AVX512F__
+    asm volatile("prefetcht1 %1" : "+v"(x) : "m"(*static_cast<const char*>(p)));
+#else
+    (void)x, ask(p);
+#endif
+  }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   // Past the caches, to an aligned place that nobody reads before finish_stores().
   static void store_past(float* p, F x) {
@@ -176,6 +183,7 @@ struct V {
   static I load_i(const void* p) { return _mm512_loadu_si512(p); }
   static void store_i(void* p, I x) { _mm512_storeu_si512(p, x); }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+  static I nearest_i(F x) { return _mm512_cvtps_epi32(x); }
 
   // Prefill's products: VNNI multiplies unsigned by signed bytes, so all codes lie with an offset that the sums of activations take
   // back; sums have 32 bits from the start.
@@ -193,6 +201,89 @@ struct V {
   }
   static I widened(I dots, I sums) { return _mm512_add_epi32(dots, sums); }
   static I repeated(const int8_t* four) { return set_i(word<int32_t>(reinterpret_cast<const uint8_t*>(four))); }
+
+  // Decode attention over blocks (simd_attend_blocks.h).
+  static constexpr bool kAttendsInIntegers = true;
+  static constexpr int kLaneQueries = 4;  // queries side by side at most: one in each 128 bits
+  // A block's 32 codes, vector `i` of 2 P / kLaneQueries, for P queries side by side: their halves, P times each. With an offset of 128;
+  // or nibbles as they lie, with one of 8.
+  template <int P>
+  static I key_bytes(const uint8_t* codes, int i) {
+    if (P == 4) return _mm512_xor_si512(in_all_lanes(codes + 16 * i), _mm512_set1_epi8(-128));
+    const F halves = _mm512_castsi512_ps(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))));
+    return _mm512_xor_si512(_mm512_castps_si512(_mm512_shuffle_f32x4(halves, halves, 0x50)), _mm512_set1_epi8(-128));
+  }
+  template <int P>
+  static I key_nibbles(const uint8_t* codes, int i) {
+    I x = in_all_lanes(codes);
+    if (P == 2) x = _mm512_srlv_epi32(x, _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4));
+    if (P == 4 && i == 1) x = _mm512_srli_epi32(x, 4);
+    return _mm512_and_si512(x, _mm512_set1_epi8(15));
+  }
+  static I dot_bytes(I sums, I codes, I signed_bytes) { return _mm512_dpbusd_epi32(sums, codes, signed_bytes); }
+  static I dot_words(I sums, I a, I b) { return _mm512_dpwssd_epi32(sums, a, b); }
+  static I times_256(I x) { return _mm512_slli_epi32(x, 8); }
+  // In each 128 bits: the sums of a's, b's, c's and d's.
+  static I sum_fours(I a, I b, I c, I d) {
+    const I ab = widened(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const I cd = widened(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    return widened(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  }
+  static F four_halves(const uint8_t* a, const uint8_t* b, const uint8_t* c, const uint8_t* d) {   // in each 128 bits
+    const auto load_four = [](const uint8_t* p) { return _mm_castps_si128(_mm_set_ss(word<float>(p))); };
+    const __m128i ab = _mm_unpacklo_epi16(load_four(a), load_four(b)), cd = _mm_unpacklo_epi16(load_four(c), load_four(d));
+    return _mm512_broadcast_f32x4(_mm_cvtph_ps(_mm_unpacklo_epi32(ab, cd)));
+  }
+  // out[k][q], of G queries: four keys' sums, of P queries side by side in each vector, where these hold each 32 codes once, or halves.
+  template <int G>
+  static void store_keys(float* out, const F* sums) {
+    const I rows = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    if (G == 2) {
+      const F both = add(sums[0], _mm512_shuffle_f32x4(sums[0], sums[0], 0x4E));
+      const I pairs = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 0, 0, 0, 0, 0, 0, 0, 0);
+      _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(pairs, both)));
+    } else if (G == 4) {
+      store(out, _mm512_permutexvar_ps(rows, sums[0]));
+    } else {
+      const F a = _mm512_permutexvar_ps(rows, sums[0]), b = _mm512_permutexvar_ps(rows, sums[1]);
+      const F low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xEE);  // keys 0, 1 of a and of b; 2, 3
+      store(out, _mm512_shuffle_f32x4(low, low, 0xD8));
+      store(out + 16, _mm512_shuffle_f32x4(high, high, 0xD8));
+    }
+  }
+  // 2 kLanes codes from `part` of a block as words, and those of two tokens in turns: lane i has dimension 8 (i / 4) + i % 4 of
+  // both, or the one 4 after it.
+  static I words_of_bytes(const uint8_t* codes, int) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
+  }
+  static I words_of_nibbles(const uint8_t* codes, int) {
+    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m256i nibbles = _mm256_and_si256(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)), _mm256_set1_epi8(15));
+    return _mm512_cvtepi8_epi16(_mm256_sub_epi8(nibbles, _mm256_set1_epi8(8)));
+  }
+  static I low_in_turns(I a, I b) { return _mm512_unpacklo_epi16(a, b); }
+  static I high_in_turns(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
+  template <int G>
+  static F each(const float* p) {  // lane i: p[i / G]
+    const F x = _mm512_castps256_ps512(_mm256_loadu_ps(p));   // beyond what is asked for, but within its row
+    if (G == 2) return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x);
+    if (G == 4) return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), x);
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), x);
+  }
+  // The larger magnitude; NaN is the largest.
+  static F larger(F a, F b) {
+    const I mask = set_i(0x7FFFFFFF);
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), mask), _mm512_and_si512(_mm512_castps_si512(b), mask)));
+  }
+  static F fold_larger(F x, int period) {
+    for (int step = period; step < 16; step *= 2) x = larger(x, across(x, step));
+    return x;
+  }
+  // Rounded, as the low and the high word of each dword; what is NaN, or far too large, is 0.
+  static I word_pairs(F low, F high) {
+    const I mask = set_i(0xFFFF);
+    return _mm512_ternarylogic_epi32(_mm512_cvtps_epi32(low), mask, _mm512_slli_epi32(_mm512_cvtps_epi32(high), 16), 0xEA);
+  }
 
   // Sixteen vectors of sixteen dwords, transposed.
   static void transpose(F* r) {
@@ -239,6 +330,7 @@ struct V {
   }
 
  private:
+  static I in_all_lanes(const uint8_t* p) { return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static I lane_numbers() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
   static F across(F x, int step) {
     return _mm512_permutexvar_ps(_mm512_xor_si512(lane_numbers(), _mm512_set1_epi32(step)), x);

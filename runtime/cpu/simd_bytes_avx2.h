@@ -22,6 +22,7 @@ namespace {
 struct ByteProducts {
   using I = __m256i;
   static constexpr bool kTwoStages = false;  // how weights are asked for (prefetch_stream())
+  static constexpr bool kAttendsInIntegers = false;  // decode attention over blocks: as many instructions as by floats
 
   // acc + sums of four products.
   template <bool kSigned>

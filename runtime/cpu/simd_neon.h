@@ -27,6 +27,7 @@ struct V {
   static constexpr int kDecodeRows = 4;   // activation rows in registers, over weights as they lie
   static constexpr int kGemmVectors = 2;  // vectors of a float tile's width
   static constexpr bool kTwoStages = false;  // how weights are asked for (prefetch_stream())
+  static constexpr bool kAttendsInIntegers = false;  // decode attention over blocks
   static constexpr int kAccumulators = 8;
 
   static F zero() { return set(0.0f); }

@@ -91,17 +91,25 @@ struct Expected {
   std::vector<double> out;      // (head_dim)
   std::vector<double> spread;   // sum of weights * |v - out|: weights that are each wrong by a share e move out by e / (1 - e) of it
   std::vector<double> size;     // sum of weights * |v|
+  std::vector<double> words;    // how far weights move it out that are words of 16 bits times scales (attends_in_words)
   double score_size = 0;        // the largest sum of |q k|, scaled
+  double score_words = 0;       // how far queries that are words move a score at most
 };
 
 // softmax(q K^T) V over what position `p` may see; tiles: of what q, K and V are as bf16.
-Expected expected(const Attention& a, const Sequence& s, int32_t layer, int32_t head, int32_t p, const float* q, bool tiles = false) {
+Expected expected(const std::string& path, const Attention& a, const Sequence& s, int32_t layer, int32_t head, int32_t p, const float* q, bool tiles = false) {
   const int32_t kv_head = head / (a.n_heads / a.format.n_kv_heads), dim = a.format.head_dim;
   const auto kept = [&](float x) { return tiles ? to_bf16(x) : x; };
   const float log2_e = 1.44269504088896f;
   std::vector<double> scaled;
   for (int32_t i = 0; i < dim; ++i)
     scaled.push_back(tiles ? to_bf16(q[i] * (a.scale * log2_e)) * std::log(2.0) : static_cast<double>(q[i]) * a.scale);
+  const auto largest_of_blocks = [&](const auto& x) {   // for each of the dimensions
+    std::vector<double> most(x.size());
+    for (size_t i = 0; i < x.size(); ++i) most[i / 32 * 32] = std::max(most[i / 32 * 32], std::fabs(static_cast<double>(x[i])));
+    for (size_t i = 0; i < x.size(); ++i) most[i] = most[i / 32 * 32];
+    return most;
+  };
   const int32_t from = a.window > 0 ? std::max(0, p - a.window + 1) : 0;
   Expected e;
   std::vector<double> scores;
@@ -113,11 +121,12 @@ Expected expected(const Attention& a, const Sequence& s, int32_t layer, int32_t 
       const double product = scaled[i] * kept(k[i]);
       dot += product, size += std::fabs(product);
     }
+    e.score_words = std::max(e.score_words, word_error(path, a.format.type, q, k.data(), k.size()) * static_cast<double>(a.scale));
     scores.push_back(dot);
     if (std::isfinite(size)) e.score_size = std::max(e.score_size, size);
     largest = std::max(largest, scores.back());
   }
-  for (auto* sums : {&e.out, &e.spread, &e.size}) sums->assign(static_cast<size_t>(dim), 0.0);
+  for (auto* sums : {&e.out, &e.spread, &e.size, &e.words}) sums->assign(static_cast<size_t>(dim), 0.0);
   double sum = 0;
   for (double& w : scores) sum += w = std::exp(w - largest);
   const auto each = [&](const auto& add) {
@@ -129,6 +138,16 @@ Expected expected(const Attention& a, const Sequence& s, int32_t layer, int32_t 
   };
   each([&](size_t i, double w, double v) { e.out[i] += w * v, e.size[i] += w * std::fabs(v); });
   each([&](size_t i, double w, double v) { e.spread[i] += w * std::fabs(v - e.out[i]); });
+  // A page's weights times V's scales are words in units of the largest, and off by half of one; codes are at most what the scale is of.
+  for (int32_t page = from / kPageTokens; page <= p / kPageTokens; ++page) {
+    std::vector<double> most(static_cast<size_t>(dim));
+    const int32_t first = std::max(from, page * kPageTokens), last = std::min(p, page * kPageTokens + kPageTokens - 1);
+    for (int32_t t = first; t <= last; ++t) {
+      const std::vector<double> v = largest_of_blocks(s.stored(layer, kv_head, t, true));
+      for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], scores[static_cast<size_t>(t - from)] / sum * v[i]);
+    }
+    for (size_t i = 0; i < most.size(); ++i) e.words[i] += (last - first + 1) * .5 / 32767 * most[i];
+  }
   return e;
 }
 
@@ -145,21 +164,23 @@ void check_row(const std::string& path, Phase phase, const Attention& a, const S
   const int32_t dim = a.format.head_dim;
   const bool tiles = in_bf16(path, a.format.type, phase);
   for (int32_t h = 0; h < a.n_heads; ++h) {
-    const auto compare = [&](const Expected& e, double of_spread, double of_size) {
+    const auto compare = [&](const Expected& e, double of_spread, double of_size, double of_words = 0) {
       for (int32_t i = 0; i < dim; ++i) {
         const size_t at = static_cast<size_t>(i);
-        ASSERT_NEAR(out[h * dim + i], e.out[at], 1e-5 + of_spread * e.spread[at] + of_size * e.size[at])
+        ASSERT_NEAR(out[h * dim + i], e.out[at], 1e-5 + of_spread * e.spread[at] + of_size * e.size[at] + of_words * e.words[at])
             << (phase == Phase::prefill ? "prefill" : "decode") << " position " << p << " head " << h << " dim " << i << " of " << dim
             << ", group " << a.n_heads / a.format.n_kv_heads << ", window " << a.window;
       }
     };
-    const Expected exact = expected(a, s, layer, h, p, q + h * dim);
+    const Expected exact = expected(path, a, s, layer, h, p, q + h * dim);
     if (!tiles) {
-      compare(exact, 0, 0);
+      const bool words = phase == Phase::decode && attends_in_words(path, a.format.type);
+      const double weights = words ? std::exp(exact.score_words) - 1 : 0;
+      compare(exact, weights / (1 - weights), 0, words);
       continue;
     }
     const double weight_error = tile_weight_error(dim), u = 1.0 / 256;
-    compare(expected(a, s, layer, h, p, q + h * dim, true), weight_error, 0);
+    compare(expected(path, a, s, layer, h, p, q + h * dim, true), weight_error, 0);
     // q, k and v change by u of themselves, scores so by (2 u + u u) of their terms, weights by e to the power of twice that.
     const double weights = std::exp(2 * (2 * u + u * u) * exact.score_size) * (1 + weight_error) - 1;
     compare(exact, weights, u * (1 + weights));
@@ -343,7 +364,7 @@ TEST_P(CpuAttend, ExtremeScores) {
           continue;
         }
         for (int32_t h = 0; h < 2; ++h) {
-          const std::vector<double> e = expected(a, s, 0, h, p, q.data() + p * 128 + h * 64).out;
+          const std::vector<double> e = expected(GetParam(), a, s, 0, h, p, q.data() + p * 128 + h * 64).out;
           // Scores of size 240: their rounding is what the exponential magnifies.
           for (int32_t i = 0; i < 64; ++i)
             ASSERT_NEAR(prefill[static_cast<size_t>(p * 128 + h * 64 + i)], e[static_cast<size_t>(i)], size > 1 ? 1e-3 : 2e-6);

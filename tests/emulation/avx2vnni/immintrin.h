@@ -1,5 +1,5 @@
-// Stands before the compiler's own header where kernels_avx2vnni.cpp is compiled for machines without AVX-VNNI: its one
-// instruction, computed with AVX2's. No sum of two products may saturate in 16 bits, so even and odd bytes go apart.
+// Stands before the compiler's own header where kernels_avx2vnni.cpp is compiled for machines without AVX-VNNI: its two
+// instructions, computed with AVX2's. No sum of two products may saturate in 16 bits, so even and odd bytes go apart.
 #pragma once
 
 #include_next <immintrin.h>
@@ -15,8 +15,13 @@ inline __m256i add_dots(__m256i a, __m256i u, __m256i s) {
   return _mm256_add_epi32(a, _mm256_add_epi32(even, odd));
 }
 
+// Each dword of a + the sum of two products of signed words.
+inline __m256i add_word_dots(__m256i a, __m256i x, __m256i y) { return _mm256_add_epi32(a, _mm256_madd_epi16(x, y)); }
+
 }  // namespace
 }  // namespace emulated
 
 #undef _mm256_dpbusd_avx_epi32  // a macro where nothing is optimized
+#undef _mm256_dpwssd_avx_epi32
 #define _mm256_dpbusd_avx_epi32 emulated::add_dots
+#define _mm256_dpwssd_avx_epi32 emulated::add_word_dots
