@@ -143,7 +143,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
                                                  uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope) {
   const model::Hyperparameters& h = model->hyper();
   Runtime& runtime = model->runtime();
-  std::unique_ptr<Resident> r(new Resident(model, options, pages));
+  std::unique_ptr<Resident> r(new Resident(model, options, n_context, pages));
   ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
   const Beside beside = beside_of(*r->policy_, h);
   if (!beside.digests.heads.empty()) {
@@ -225,6 +225,7 @@ void Resident::before_write(uint32_t from) {
 
 void Resident::truncate(uint32_t n_tokens) {
   invalidate();
+  n_unchanged_ = std::min(n_unchanged_, n_tokens);
   if (digests_) digests_->truncate(n_tokens);
   if (sums_) sums_->truncate(n_tokens);
   for (uint32_t& p : ring_positions_)
@@ -582,14 +583,16 @@ Status Resident::settle(uint32_t n_tokens) {
   const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     policy_->select(head, n_tokens, capacity_[head], &selected_);
-    store_->fill(&model_->runtime().backend(), *pages_, head, selected_);
+    // A head with room for the whole context has each token in its own slot for good: what was there before the prompt is there.
+    const size_t n_held = capacity_[head] == n_context_ && !low_rank_ ? n_unchanged_ : 0;
+    settled_bytes_ += store_->fill(&model_->runtime().backend(), *pages_, head, selected_, n_held) * pages_->format().token_bytes();
     if (low_rank_) note_rebuilt(head, policy_->rebuilt_slots(head));
     if ((head + 1) % n_kv_heads == 0) rebuild_noted(head / n_kv_heads);
     if (means_ && policy_->has_mean(head)) let_go(head, n_tokens);
-    settled_bytes_ += selected_.size() * pages_->format().token_bytes();
   }
   if (means_) means_->finish(&model_->runtime().backend(), *pages_);
   settled_ = true;
+  n_unchanged_ = n_tokens;
   settle_us_ += now_us() - start;
   return ok_status();
 }
@@ -676,6 +679,7 @@ Status Resident::commit(uint32_t position) {
     store_->commit(head, slots_[head], position);
     kv_read_ += store_->length(head) * format_.token_bytes();
   }
+  n_unchanged_ = position + 1;
   note_queries(position, position + 1);
   if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
@@ -694,6 +698,7 @@ Status Resident::copy_from(const Resident& other) {
   if (ring_.n_rows > 0) backend.copy(ring_region_.data(), other.ring_region_.data(), ring_region_.bytes());
   if (!other.settled_) return ok_status();
   step_ = other.step_;
+  n_unchanged_ = other.n_unchanged_;
   store_->copy_from(&backend, *other.store_);
   if (digests_) digests_->copy_from(&backend, *other.digests_);
   if (low_rank_) low_rank_->copy_from(&backend, *other.low_rank_);

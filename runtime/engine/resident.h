@@ -115,8 +115,8 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Status copy_from(const Resident& other);
 
  private:
-  Resident(const LanguageModel* model, const SessionOptions& options, const kv::PageTable* pages)
-      : model_(model), format_(kv_format(model->hyper(), options.resident_type(model->hyper()))), pages_(pages) {}
+  Resident(const LanguageModel* model, const SessionOptions& options, uint32_t n_context, const kv::PageTable* pages)
+      : model_(model), n_context_(n_context), format_(kv_format(model->hyper(), options.resident_type(model->hyper()))), pages_(pages) {}
   Status settle(uint32_t n_tokens);
   Status ask(int32_t layer, Ptr<const float> q);   // the policy, by a layer's queries
   void note_rebuilt(uint32_t head, uint32_t n_slots);
@@ -157,6 +157,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   }
 
   const LanguageModel* model_;
+  const uint32_t n_context_;
   KvFormat format_;                                // on the device; pages_ has its own
   const kv::PageTable* pages_;
   std::unique_ptr<policy::Policy> policy_;
@@ -182,6 +183,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::vector<float> q_now_, q_before_;            // (q_dim) where the policy asks before layers attend
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0, searched_ = 0;
   uint32_t n_tokens_ = 0;                          // when settling, and of the step before its own token
+  uint32_t n_unchanged_ = 0;                       // tokens that are in the pages as they were when the store got them
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)
   std::vector<HeadView> views_;                    // (n_heads)
   std::vector<uint32_t> selected_;                 // room for n_context

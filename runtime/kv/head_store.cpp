@@ -39,7 +39,8 @@ void HeadStore::lay_out(Span<const uint32_t> capacities) {
   uint64_t first = 0;
   for (size_t i = 0; i < heads_.size(); ++i) {
     Head& head = heads_[i];
-    head = {first, capacities[i], 0, tiles_.size()};
+    const bool stays = head.first == first && head.capacity == capacities[i];
+    head = {first, capacities[i], 0, tiles_.size(), stays ? head.length : 0};
     for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
     first += head.capacity;
   }
@@ -54,11 +55,14 @@ void HeadStore::finish_moves(Backend* backend, KvType from_type) {
   moves_.clear();
 }
 
-void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions) {
+size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions, size_t n_held) {
   Head& head = heads_[index];
   const KvType from_type = reservoir.format().type;
   const PageTable::HeadTokens tokens = reservoir.tokens_of(index);
-  for (size_t i = 0; i < positions.size();) {
+  const auto before = positions_.begin() + static_cast<ptrdiff_t>(head.first);
+  n_held = std::min({n_held, positions.size(), size_t{head.n_before}});
+  n_held = static_cast<size_t>(std::mismatch(before, before + static_cast<ptrdiff_t>(n_held), positions.begin()).first - before);
+  for (size_t i = n_held; i < positions.size();) {
     // Neighbours in a page go at once.
     const uint32_t p = positions[i];
     size_t n = 1;
@@ -67,8 +71,9 @@ void HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t inde
     i += n;
   }
   finish_moves(backend, from_type);
-  std::copy(positions.begin(), positions.end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
+  std::copy(positions.begin(), positions.end(), before);
   head.length = static_cast<uint32_t>(positions.size());
+  return positions.size() - n_held;
 }
 
 HeadView HeadStore::view_with_append(uint32_t index, uint32_t slot) const {

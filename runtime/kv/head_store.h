@@ -40,7 +40,7 @@ class HeadStore {
   uint64_t n_slots() const { return positions_.size(); }
   uint64_t bytes() const { return region_.bytes(); }
 
-  // Divides the slots: capacities (n_heads), their sum at most n_slots(). Every head is empty afterwards.
+  // Divides the slots: capacities (n_heads), their sum at most n_slots(). Every head is empty afterwards, until it is filled.
   void lay_out(Span<const uint32_t> capacities);
   uint32_t capacity(uint32_t head) const { return heads_[head].capacity; }
   uint32_t length(uint32_t head) const { return heads_[head].length; }
@@ -51,8 +51,9 @@ class HeadStore {
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + heads_[head].first_tile; }
 
   // Slots 0 .. n-1 of the head become `positions` (n <= capacity), from the reservoir's pages, whose type is not coarser;
-  // the rest is empty.
-  void fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const uint32_t> positions);
+  // the rest is empty. Of the first n_held of them, what the head held in the same slots before lay_out(), at the same place, stays as it
+  // is: the caller knows that the reservoir has these tokens as they were. Returns how many came from there.
+  size_t fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const uint32_t> positions, size_t n_held = 0);
 
   // The slot that the next token of the head goes to, as a view over everything resident with it. `slot` is length()
   // or an earlier one, whose token it replaces. Nothing changes until commit().
@@ -83,6 +84,7 @@ class HeadStore {
     uint64_t first = 0;        // of its slots, in the region
     uint32_t capacity = 0, length = 0;
     size_t first_tile = 0;     // in tiles_
+    uint32_t n_before = 0;     // slots that hold what they held before lay_out()
   };
   struct Part {                        // of what becomes moves
     const Refresh* refresh;

@@ -469,6 +469,34 @@ TEST(DeviceTypeOfAPolicy, WhatHoldsEverythingComputesNothingAgain) {
   EXPECT_TRUE(same_bits(a, b));
 }
 
+// Turn by turn only what is new moves to the device; behind a rewind what has changed.
+TEST(DeviceTypeOfAPolicy, WhatHoldsEverythingMovesEachTokenOnce) {
+  const auto model = open_demo();
+  const model::Hyperparameters& h = model->hyper();
+  const uint64_t column = engine::kv_format(h, KvType::f16).token_bytes() * static_cast<uint64_t>(h.n_layers * h.n_kv_heads);
+  SessionOptions o;
+  o.n_context = 1024, o.policy = "auto", o.kv_share = .54;
+  const auto session = unwrap(Session::open(model, o));
+  const engine::Resident& resident = *session->resident();
+  uint64_t moved = 0;
+  for (uint64_t turn = 0; turn < 4; ++turn) {
+    SCOPED_TRACE(turn);
+    const uint32_t before = session->n_computed();
+    if (turn == 3) unwrap(session->rewind(before - 55));
+    unwrap(session->prefill(random_tokens(*model, 90, 20 + turn), nullptr, nullptr));
+    greedy(session.get(), 25);
+    moved += 90 * column;
+    EXPECT_EQ(resident.settled_bytes(), moved);
+    EXPECT_EQ(resident.report().n_settled, turn + 1);
+    check_slots(session.get());
+    const auto fork = unwrap(session->fork());
+    unwrap(fork->prefill(random_tokens(*model, 10, 30 + turn), nullptr, nullptr));
+    greedy(fork.get(), 5);
+    EXPECT_EQ(fork->resident()->settled_bytes(), 10 * column);
+    check_slots(fork.get());
+  }
+}
+
 // Nobody has named a policy: it is auto that the type is for, where full attention does not fit; and who has a type gets that.
 TEST(DeviceTypeOfAPolicy, AutomaticSessionsHaveAutos) {
   engine::RuntimeOptions runtime = runtime_options();

@@ -100,6 +100,39 @@ class Stores {
   std::unique_ptr<HeadStore> store;
 };
 
+// Behind a new layout the slots that the caller vouches for stay, if their head lies where it lay and they hold what they are to hold.
+TEST(KvHeadStore, WhatIsHeldIsNotFilledAgain) {
+  Stores s(KvType::f16, KvType::q8_0);
+  std::vector<std::vector<uint32_t>> positions(kHeads);
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    for (uint32_t p = 0; p + 1 < kCapacity[head]; ++p) positions[head].push_back(p % kTokens);
+    EXPECT_EQ(s.store->fill(&s.backend, *s.table, head, positions[head], 100), positions[head].size());   // nothing was there
+  }
+  const auto fill_again = [&](uint32_t head, size_t n_held) { return s.store->fill(&s.backend, *s.table, head, positions[head], n_held); };
+  s.store->lay_out({kCapacity, kHeads});
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    const size_t n = positions[head].size(), n_held = head % 2 ? n : n / 2;
+    EXPECT_EQ(s.store->length(head), 0u);
+    EXPECT_EQ(fill_again(head, n_held), n - n_held);
+  }
+  s.check(*s.store, positions);
+  if (HasFatalFailure()) return;
+  s.store->lay_out({kCapacity, kHeads});
+  for (uint32_t head = 0; head < kHeads; ++head) {   // others from the middle on
+    const size_t n = positions[head].size(), middle = n / 2;
+    for (size_t i = middle; i < n; ++i) positions[head][i] = (positions[head][i] + 7) % kTokens;
+    EXPECT_EQ(fill_again(head, n), n - middle);
+  }
+  s.check(*s.store, positions);
+  if (HasFatalFailure()) return;
+  std::vector<uint32_t> moved(kCapacity, kCapacity + kHeads);
+  --moved[0];
+  positions[0].pop_back();
+  s.store->lay_out(moved);
+  for (uint32_t head = 0; head < kHeads; ++head) EXPECT_EQ(fill_again(head, 1000), positions[head].size());
+  s.check(*s.store, positions);
+}
+
 TEST(KvHeadStore, FilledRefilledAppendedAndCopiedTokensDeriveFromTheReservoir) {
   for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
     for (const KvType device_type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
