@@ -116,14 +116,42 @@ void add(float* x, const float* y, int64_t n) {
 }
 
 // Halves in vectors, with the same bits as the portable conversion; the block formats by the portable code.
+// As store_kv() has it, to the bit: ties go away from zero, where vectors round them to even numbers.
+inline void store_q8_0_block(const float* x, std::byte* out) {
+  const V::Block32 block = V::load32(x);
+  const uint32_t bits = V::largest_bits(block);
+  if (bits >= 0x7F800000) return store_kv(TensorType::q8_0, x, 32, out);   // with what is not finite
+  float largest;
+  __builtin_memcpy(&largest, &bits, sizeof largest);
+  const float d = largest / 127.0f, reciprocal = 1.0f / d, inverse = reciprocal <= 3.4028234e38f ? reciprocal : 0.0f;
+  alignas(64) float rounded[32];
+  const V::F one = V::set(1.0f);
+  for (int i = 0; i < 32; i += V::kLanes) {
+    const V::F y = V::mul(V::load(x + i), V::set(inverse)), r = V::nearest(y), twice = V::mul(V::sub(y, r), V::set(2.0f));
+    const V::F up = V::equal_select(twice, 1.0f, V::zero_below(one, y, 0.0f), V::zero());
+    const V::F down = V::equal_select(twice, -1.0f, V::zero_below(one, V::sub(V::zero(), y), 0.0f), V::zero());
+    V::store(rounded + i, V::sub(V::add(r, up), down));
+  }
+  int8_t codes[32];
+  int16_t sums[2];
+  V::quantize32(V::load32(rounded), 1.0f, codes, sums);
+  alignas(32) std::byte scale[2 * V::kLanes];
+  V::store_half(scale, V::set(d));
+  __builtin_memcpy(out, scale, 2);
+  __builtin_memcpy(out + 2, codes, sizeof codes);
+}
+
 void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
   if (type == KvType::f16 && n % V::kLanes == 0) {
     for (int32_t i = 0; i < n; i += V::kLanes) V::store_half(out + 2 * i, V::load(x + i));
     return;
   }
+  if (type == KvType::q8_0) {
+    for (int32_t i = 0; i < n; i += 32) store_q8_0_block(x + i, out + i / 32 * 34);
+    return;
+  }
   store_kv(type == KvType::f32    ? TensorType::f32
            : type == KvType::f16  ? TensorType::f16
-           : type == KvType::q8_0 ? TensorType::q8_0
                                   : TensorType::q4_0,
            x, n, out);
 }

@@ -1,6 +1,7 @@
 // Decoding behind long contexts, under KV policies: bench_kv MODEL.gguf [option=value ...]
 //   contexts=32768,131072   tokens of made-up KV
-//   policies=full,heterocache   policy[:option=value...]; all but full with the made-up head profile beside this file
+//   policies=full,heterocache   policy[:option=value...]; all but full with the made-up head profile beside this file; device_kv=q8_0
+//                           among the options: what is on the device is kept so
 //   budget=0.25  steps=50  threads=0  repeat=5
 //   settlings=0  so many more, behind the blocks: the median's time, and how many tokens a head has room for behind one
 //   link=0       bytes per second of a simulated link, 0: none
@@ -105,6 +106,12 @@ struct Settings {
   double number(const char* name) const { return std::atof(values.at(name).c_str()); }
 };
 
+KvType kv_type(const std::string& name) {
+  if (name == "f32") return KvType::f32;
+  if (name == "q8_0") return KvType::q8_0;
+  return name == "q4_0" ? KvType::q4_0 : KvType::f16;
+}
+
 struct Contender {
   std::string policy;
   std::unique_ptr<engine::Session> session;
@@ -178,6 +185,10 @@ void run(const std::string& path, const Settings& settings) {
       wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64 + (settlings > 0 ? n / 32 : 0);   // with room for a whole tail
       for (size_t i = 1; i < parts.size(); ++i) {
         const size_t equals = parts[i].find('=');
+        if (parts[i].substr(0, equals) == "device_kv") {
+          wishes.device_kv_type = kv_type(parts[i].substr(equals + 1));
+          continue;
+        }
         wishes.policy_options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
       }
       if (wishes.compressed()) {

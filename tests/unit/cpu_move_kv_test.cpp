@@ -68,6 +68,23 @@ TEST_P(CpuMoveKv, GivesTheFormatsBytes) {
   }
 }
 
+// Values that lie in the middle between two codes, of either sign: the scale is 1.
+TEST_P(CpuMoveKv, MiddlesGoAwayFromZero) {
+  Rig rig(GetParam(), 1, {1, 1, 1, 1, 32, 64});
+  constexpr uint64_t kValues = 512;
+  Guarded<float> from(kValues);
+  for (size_t i = 0; i < kValues; ++i) {
+    const auto middle = static_cast<float>(i % 127) + .5f;
+    from[i] = i % 32 == 0 ? 127.0f : i % 3 == 0 ? -middle : middle;
+  }
+  Guarded<std::byte> to(bytes_of(KvType::q8_0, kValues));
+  const KvMove all{to.ptr().address, from.ptr().address, 1};
+  rig->move_kv({&all, 1}, KvType::q8_0, KvType::f32, kValues);
+  ASSERT_TRUE(rig->synchronize().ok());
+  for (size_t i = 0; i < kValues; ++i)
+    ASSERT_EQ(static_cast<int8_t>(to[i / 32 * 34 + 2 + i % 32]), static_cast<int>(from[i] + std::copysign(.5f, from[i]) * (i % 32 != 0))) << from[i];
+}
+
 // Runs of 1 to 5 tokens, whose order on the two sides differs; what lies between them stays as it is.
 TEST_P(CpuMoveKv, TokensGoWhereTheyBelong) {
   constexpr uint64_t kValues = 128, kRuns = 700, kMost = 5;
