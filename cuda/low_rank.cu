@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, K
   __syncthreads();
   const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
   std::byte* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<int64_t>(t) * 2 * slot_bytes;
-  const std::byte* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * value_bytes;
+  const std::byte* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * (value_bytes + run.values_gap);
   for (int i = thread; i < dim; i += kThreads) {   // whole warps, but for the float types' last one
     store_value(slot_type, key[i], slot, i / 32, i % 32);
     if (!run.values.address) continue;

@@ -265,8 +265,9 @@ struct LowRankKeys {
 struct RebuiltRun {
   int32_t position = 0, count = 0;
   Ptr<std::byte> to;                 // the first one's slot; the others' behind it
-  Ptr<const std::byte> values;       // (count) V in the pages' type, one behind the other; null: V stays as it is
+  Ptr<const std::byte> values;       // (count) V in the pages' type; null: V stays as it is
   int32_t kv_head = 0;
+  int32_t values_gap = 0;            // bytes between one V and the next
 };
 
 // Asks for the k best of the keys, by each of the queries.

@@ -204,14 +204,23 @@ struct ProjectTask {    // out[t][j] = keys[t] * basis[j]
   const std::byte* basis;  // (rank, width) halves
   float* out;           // (n_keys, rank)
 };
+struct BasisTask {      // a part of a basis as RebuildTask takes it
+  const std::byte* rows;   // (rank, dim) halves, row_bytes apart
+  int64_t row_bytes;
+  int32_t rank, dim;
+  KvType type;          // RebuildTask's
+  int64_t width;        // dim in whole vectors of 16
+  float* out;           // room for (rank, width), and for 32 rows at least; zeros behind dim
+};
 constexpr int kRebuilt = 48;   // keys of one task
 struct RebuildTask {    // out[t] (+)= sum over j of rows[t][j] basis[j]
   const std::byte* const* rows;   // (n_keys) of (rank) halves
   int32_t n_keys, rank; // at most kRebuilt keys
-  float* floats;        // scratch for rows, (n_keys, rank in whole vectors of 16)
-  const float* basis;   // (rank, width)
+  KvType type;          // in which they are kept then; for all but F32 factors may be rounded to bf16
+  float* scratch;       // (kRebuilt, rank in whole vectors of 16)
+  const float* basis;   // (rank, width), as pack_basis has left it
   int64_t width;        // a multiple of 16
-  float* out;           // (n_keys, width)
+  float* out;           // (kRebuilt, width): what is left behind n_keys is anything
   bool add;
 };
 struct TurnTask {       // to[t] = keys[t] behind RoPE, as tokens keep K, and values[t] behind it
@@ -274,7 +283,9 @@ struct Kernels {
   void (*key_moments)(const MomentsTask& task);
   void (*add_gram)(const GramTask& task);
   void (*project_keys)(const ProjectTask& task);
+  void (*pack_basis)(const BasisTask& task);
   void (*rebuild_keys)(const RebuildTask& task);
+  int32_t rebuild_tokens;   // keys of its quickest tasks
   void (*turn_keys)(const TurnTask& task);
 };
 

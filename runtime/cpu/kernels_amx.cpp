@@ -1,4 +1,4 @@
-// Prefill's products and its attention on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
+// Prefill's products, its attention, and low-rank keys on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
 // the functions of kernels_avx512.h has internal linkage.
 #include "runtime/cpu/kernels_avx512.h"
 
@@ -6,6 +6,7 @@
 // After the vector that they are written over.
 #include "runtime/cpu/simd_amx.h"
 #include "runtime/cpu/simd_amx_attend.h"
+#include "runtime/cpu/simd_amx_low_rank.h"
 
 namespace orrery::cpu {
 
@@ -26,5 +27,7 @@ void attend_prefill_amx(const PrefillTask& t) { attend_blocks<TiledAttention>(t)
 // of 2 MB.
 int32_t prefill_queries_amx(int32_t head_dim) { return block_queries(head_dim, 2048, int64_t{1} << 17); }
 int64_t attend_scratch_bytes_amx(int32_t head_dim) { return block_scratch_bytes(head_dim, prefill_queries_amx(head_dim)); }
+
+void rebuild_keys_amx(const RebuildTask& t) { rebuild_by_tiles(t); }
 
 }  // namespace orrery::cpu

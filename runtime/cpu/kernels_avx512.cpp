@@ -26,6 +26,10 @@ int64_t attend_scratch_bytes_or(int32_t head_dim) {
   return floats > rounded ? floats : rounded;
 }
 
+void pack_basis_or_bf16(const BasisTask& t) { rounds(t.type) ? pack_basis_bf16(t) : pack_basis(t); }
+template <void (*kRounded)(const RebuildTask&)>
+void rebuild_keys_or(const RebuildTask& t) { rounds(t.type) ? kRounded(t) : rebuild_keys(t); }
+
 bool packs_floats(TensorType type) { return type == TensorType::f16 || type == TensorType::bf16; }
 bool packs_all(TensorType type) { return type != TensorType::f32; }
 void matmul_prefill_or_bf16(const MatmulTask& t) { t.packed ? matmul_prefill_bf16(t) : matmul_prefill(t); }
@@ -40,6 +44,8 @@ constexpr Kernels avx512bf16() {
   kernels.attend_prefill = attend_prefill_or<attend_prefill_bf16>;
   kernels.prefill_queries = prefill_queries_or<prefill_queries_bf16>;
   kernels.attend_scratch_bytes = attend_scratch_bytes_or<attend_scratch_bytes_bf16>;
+  kernels.pack_basis = pack_basis_or_bf16;
+  kernels.rebuild_keys = rebuild_keys_or<rebuild_keys_bf16>;
   return kernels;
 }
 constexpr Kernels amx() {
@@ -51,6 +57,9 @@ constexpr Kernels amx() {
   kernels.attend_prefill = attend_prefill_or<attend_prefill_amx>;
   kernels.prefill_queries = prefill_queries_or<prefill_queries_amx>;
   kernels.attend_scratch_bytes = attend_scratch_bytes_or<attend_scratch_bytes_amx>;
+  kernels.pack_basis = pack_basis_or_bf16;
+  kernels.rebuild_keys = rebuild_keys_or<rebuild_keys_amx>;
+  kernels.rebuild_tokens = 16;
   return kernels;
 }
 

@@ -1,9 +1,10 @@
-// Products of bf16 on vectors: prefill's of weights of F16 and BF16, and its attention.  Compiled for instructions that the machine may
+// Products of bf16 on vectors: prefill's of weights of F16 and BF16, its attention, and low-rank keys.  Compiled for instructions that the machine may
 // lack, so everything but the functions of kernels_avx512.h has internal linkage.
 #include "runtime/cpu/kernels_avx512.h"
 
 #include "runtime/cpu/simd_avx512.h"
 // After the vector that they are written over.
+#include "runtime/cpu/simd_bf16_low_rank.h"
 #include "runtime/cpu/simd_bf16_products.h"
 #include "runtime/cpu/simd_bf16_vectors.h"
 
@@ -21,5 +22,8 @@ void attend_prefill_bf16(const PrefillTask& t) { attend_blocks<VectorAttention>(
 // cache of 1 MB.
 int32_t prefill_queries_bf16(int32_t head_dim) { return block_queries(head_dim, 512, int64_t{1} << 15); }
 int64_t attend_scratch_bytes_bf16(int32_t head_dim) { return block_scratch_bytes(head_dim, prefill_queries_bf16(head_dim)); }
+
+void pack_basis_bf16(const BasisTask& t) { pack_pairs(t); }
+void rebuild_keys_bf16(const RebuildTask& t) { rebuild_by_vectors(t); }
 
 }  // namespace orrery::cpu

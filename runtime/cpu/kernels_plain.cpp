@@ -199,7 +199,9 @@ const Kernels kPlainKernels = {
     plain_key_moments,
     plain_add_gram,
     plain_project_keys,
+    plain_pack_basis,
     plain_rebuild_keys,
+    kRebuilt,
     plain_turn_keys,
 };
 

@@ -19,6 +19,7 @@ void plain_add_means(const MeansTask& task);
 void plain_key_moments(const MomentsTask& task);
 void plain_add_gram(const GramTask& task);
 void plain_project_keys(const ProjectTask& task);
+void plain_pack_basis(const BasisTask& task);
 void plain_rebuild_keys(const RebuildTask& task);
 // A tile's y (n), of which the first `seen` count, become weights (kPageTokens), which is what KeyWeightsTask says of them.
 void plain_weigh_tile(const float* y, int64_t seen, float* weights, float* unit, float* sum);

@@ -148,6 +148,12 @@ void plain_project_keys(const ProjectTask& t) {
     }
 }
 
+void plain_pack_basis(const BasisTask& t) {
+  for (int64_t r = 0; r < t.rank; ++r)
+    for (int64_t i = 0; i < t.width; ++i)
+      t.out[r * t.width + i] = i < t.dim ? half_to_float(reinterpret_cast<const uint16_t*>(t.rows + r * t.row_bytes)[i]) : 0.0f;
+}
+
 void plain_rebuild_keys(const RebuildTask& t) {
   for (int64_t k = 0; k < t.n_keys; ++k)
     for (int64_t i = 0; i < t.width; ++i) {

@@ -123,7 +123,7 @@ class Rebuilder {
  public:
   Rebuilder(const LowRankKeys& keys, KvType slot_type, const LowRankWork& work, int32_t thread)
       : keys_(keys), work_(work), slots_{slot_type, 1, 1, keys.kv.head_dim}, padded_((keys.kv.head_dim + 15) / 16 * 16),
-        n_parts_(div_up(keys.rank, kRankAtOnce)), of_part_(div_up(keys.rank, n_parts_)), of_group_(n_parts_ == 1 ? kGroup : kRebuilt),
+        n_parts_(div_up(keys.rank, kRankAtOnce)), of_part_(div_up(keys.rank, n_parts_)), of_group_(n_parts_ == 1 ? work.kernels.rebuild_tokens : kRebuilt),
         table_(reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes)),
         part_(table_ + padded_), rows_(part_ + int64_t{kRankAtOnce} * padded_), rebuilt_(rows_ + kRebuilt * kRankAtOnce) {}
 
@@ -137,23 +137,29 @@ class Rebuilder {
     const auto* value = reinterpret_cast<const std::byte*>(run.values.address);
     for (int32_t p = run.position; p < run.position + run.count; ++p, slot += slots_.token_bytes()) {
       positions_[n_] = p, to_[n_] = slot, values_[n_] = value;
-      if (value) value += keys_.kv.vector_bytes();
-      if (++n_ == kListed) flush();
+      if (value) value += keys_.kv.vector_bytes() + static_cast<uint64_t>(run.values_gap);
+      if (++n_ == kListed) rebuild(kListed - kAhead);
     }
   }
-  void flush() {
-    for (int32_t t = 0; t < std::min(kAhead, n_); ++t) prefetch(t);
-    for (int32_t first = 0; first < n_; first += of_group_) {
-      const int32_t n = std::min(of_group_, n_ - first);
-      for (int32_t t = first + kAhead; t < std::min(first + kAhead + n, n_); ++t) prefetch(t);
-      for (int32_t part = 0; part < n_parts_; ++part) multiply(first, n, part * of_part_, std::min(of_part_, keys_.rank - part * of_part_));
-      store(first, n);
-    }
-    n_ = 0;
-  }
+  void flush() { rebuild(n_); }
 
  private:
-  static constexpr int32_t kGroup = 6, kAhead = 24, kListed = 480;   // tokens; the first is what products take at once
+  static constexpr int32_t kAhead = kRebuilt, kListed = 480;   // tokens
+  // The first n that are listed, and their last group's others. What is left has been asked for already: only a head's first wait.
+  void rebuild(int32_t n) {
+    int32_t first = 0;
+    for (; first < n; first += of_group_) {
+      for (; n_asked_ < std::min(first + of_group_ + kAhead, n_); ++n_asked_) prefetch(n_asked_);
+      const int32_t n_here = std::min(of_group_, n_ - first);
+      for (int32_t part = 0; part < n_parts_; ++part) multiply(first, n_here, part * of_part_, std::min(of_part_, keys_.rank - part * of_part_));
+      store(first, n_here);
+    }
+    first = std::min(first, n_);
+    std::copy(positions_ + first, positions_ + n_, positions_);
+    std::copy(to_ + first, to_ + n_, to_);
+    std::copy(values_ + first, values_ + n_, values_);
+    n_ -= first, n_asked_ -= first;
+  }
   void prefetch(int32_t t) const {
     const auto lines = [](const std::byte* at, int64_t bytes) {
       for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(at + b, 0, 2);
@@ -166,15 +172,12 @@ class Rebuilder {
   // n tokens from first_token on, by n_rows of the basis' rows from first_row on.
   void multiply(int32_t first_token, int32_t n, int32_t first_row, int32_t n_rows) {
     const int32_t dim = keys_.kv.head_dim;
-    for (int32_t j = 0; j < n_rows && in_part_ != first_row; ++j) {
-      float* row = part_ + int64_t{j} * padded_;
-      work_.kernels.load_kv(KvType::f16, basis_ + 2 * (first_row + j) * keys_.width(), dim, row);
-      std::fill(row + dim, row + padded_, 0.0f);
-    }
+    if (in_part_ != first_row)
+      work_.kernels.pack_basis({basis_ + 2 * first_row * keys_.width(), 2 * keys_.width(), n_rows, dim, slots_.type, padded_, part_});
     in_part_ = first_row;
     const std::byte* rows[kRebuilt];
     for (int32_t t = 0; t < n; ++t) rows[t] = row_of(keys_, positions_[first_token + t]) + 2 * first_row;
-    work_.kernels.rebuild_keys({rows, n, n_rows, rows_, part_, padded_, rebuilt_, first_row > 0});
+    work_.kernels.rebuild_keys({rows, n, n_rows, slots_.type, rows_, part_, padded_, rebuilt_, first_row > 0});
   }
   // What has been rebuilt, turned, and V beside it.
   void store(int32_t first, int32_t n) {
@@ -216,7 +219,8 @@ class Rebuilder {
   const std::byte* basis_ = nullptr;             // the head's
   float *table_, *part_, *rows_, *rebuilt_;      // (padded), (kRankAtOnce, padded), (kRebuilt, kRankAtOnce), (kRebuilt, padded)
   int32_t in_part_ = -1;                         // the first of the basis' rows that lie in part_
-  int32_t n_ = 0, positions_[kListed];
+  int32_t n_ = 0, n_asked_ = 0;                  // tokens, and of how many memory has been asked for what they take
+  int32_t positions_[kListed];
   std::byte* to_[kListed];
   const std::byte* values_[kListed];
 };

@@ -80,6 +80,17 @@ struct V : ByteProducts {
     for (int step = period; step < 8; step *= 2) x = add(x, across(x, step));
     return x;
   }
+  // Vectors of pairs side by side: their first numbers, and their second ones; and back.
+  static void apart(F& a, F& b) {
+    const F first = _mm256_shuffle_ps(a, b, 0x88), second = _mm256_shuffle_ps(a, b, 0xDD);
+    a = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(first), 0xD8));
+    b = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(second), 0xD8));
+  }
+  static void beside(F& a, F& b) {
+    const F low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+    a = _mm256_permute2f128_ps(low, high, 0x20);
+    b = _mm256_permute2f128_ps(low, high, 0x31);
+  }
   // p[0 .. period) over and over; period divides 8.
   static F repeat(const float* p, int period) {
     const I index = _mm256_and_si256(lane_numbers(), _mm256_set1_epi32(period - 1));

@@ -101,6 +101,19 @@ struct V {
     for (int step = period; step < 16; step *= 2) x = add(x, across(x, step));
     return x;
   }
+  // Vectors of pairs side by side: their first numbers, and their second ones; and back.
+  static void apart(F& a, F& b) {
+    const I firsts = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const F first = _mm512_permutex2var_ps(a, firsts, b);
+    b = _mm512_permutex2var_ps(a, _mm512_add_epi32(firsts, set_i(1)), b);
+    a = first;
+  }
+  static void beside(F& a, F& b) {
+    const I firsts = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const F first = _mm512_permutex2var_ps(a, firsts, b);
+    b = _mm512_permutex2var_ps(a, _mm512_add_epi32(firsts, set_i(8)), b);
+    a = first;
+  }
   // p[0 .. period) over and over; period divides 8.
   static F repeat(const float* p, int period) {
     return _mm512_permutexvar_ps(_mm512_and_si512(lane_numbers(), _mm512_set1_epi32(period - 1)),

@@ -9,6 +9,8 @@
 namespace orrery::cpu {
 namespace {
 
+constexpr int kGemmRows = 6;   // at once
+
 enum class Start { zero, keep, scale };  // c starts as 0, as itself, as itself times a factor per row
 
 template <Start kStart>
@@ -52,7 +54,7 @@ struct Gemm {
   template <int N>
   void columns(int64_t n_rows, int v) const {
     int64_t r = 0;
-    for (; r + 6 <= n_rows; r += 6) block<6, N>(r, v);
+    for (; r + kGemmRows <= n_rows; r += kGemmRows) block<kGemmRows, N>(r, v);
     switch (n_rows - r) {
       case 5:
         return block<5, N>(r, v);

@@ -54,19 +54,29 @@ void project_keys(const ProjectTask& t) {
     for (int64_t row = 0; row < t.rank; ++row) project_block<1, 1>(t, key, row);
 }
 
+void pack_basis(const BasisTask& t) {
+  const int left = t.dim % V::kLanes, whole = t.dim - left;
+  for (int32_t r = 0; r < t.rank; ++r) {
+    const std::byte* row = t.rows + r * t.row_bytes;
+    float* out = t.out + r * t.width;
+    for (int64_t i = 0; i < t.width; i += V::kLanes)
+      V::store(out + i, i < whole ? V::load_half(row + 2 * i) : i < t.dim ? V::load_half_part(row + 2 * i, left) : V::zero());
+  }
+}
+
 void rebuild_keys(const RebuildTask& t) {
   const int n_vectors = static_cast<int>(t.width / V::kLanes), left = t.rank % V::kLanes, whole = t.rank - left;
   const int64_t stride = (t.rank + 15) / 16 * 16;
   for (int32_t k = 0; k < t.n_keys; ++k) {
-    float* row = t.floats + k * stride;
+    float* row = t.scratch + k * stride;
     for (int i = 0; i < whole; i += V::kLanes) V::store(row + i, V::load_half(t.rows[k] + 2 * i));
     if (left > 0) V::store(row + whole, V::load_half_part(t.rows[k] + 2 * whole, left));
   }
   const auto run = [&](const auto& product) { product.run(t.n_keys, n_vectors); };
   if (t.add)
-    run(Gemm<Start::keep>{t.floats, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+    run(Gemm<Start::keep>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
   else
-    run(Gemm<Start::zero>{t.floats, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+    run(Gemm<Start::zero>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
 }
 
 // How RoPE turns a position is made of how it turns its page's first one and the place in the page: each value is rounded once more, in
@@ -80,11 +90,11 @@ struct Turn {
   }
 };
 
-// Halves whose pairs lie n_rot / 2 apart, as nearly all models' do, are turned on their way from the products to their slots.
+// Whole vectors of halves are turned on their way from the products to their slots.
 void turn_keys(const TurnTask& t) {
   const int32_t half = t.n_rot / 2;
   const bool whole = half % V::kLanes == 0;
-  const bool at_once = whole && !t.interleaved && t.type == KvType::f16 && t.head_dim % V::kLanes == 0;
+  const bool at_once = whole && t.type == KvType::f16 && t.head_dim % V::kLanes == 0;
   for (int32_t k = 0; k < t.n_keys; ++k) {
     const float* page = t.page_turns + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
     const float* turn = t.turns + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
@@ -93,9 +103,13 @@ void turn_keys(const TurnTask& t) {
       std::byte* to = t.to[k];
       for (int32_t i = 0; i < half; i += V::kLanes) {
         const Turn by(page, turn, half, i);
-        const V::F a = V::load(key + i), b = V::load(key + half + i);
-        V::store_half(to + 2 * i, V::sub(V::mul(a, by.cosines), V::mul(b, by.sines)));
-        V::store_half(to + 2 * (half + i), V::add(V::mul(a, by.sines), V::mul(b, by.cosines)));
+        const int32_t first = t.interleaved ? 2 * i : i, second = t.interleaved ? 2 * i + V::kLanes : half + i;
+        V::F a = V::load(key + first), b = V::load(key + second);
+        if (t.interleaved) V::apart(a, b);
+        V::F x = V::sub(V::mul(a, by.cosines), V::mul(b, by.sines)), y = V::add(V::mul(a, by.sines), V::mul(b, by.cosines));
+        if (t.interleaved) V::beside(x, y);
+        V::store_half(to + 2 * first, x);
+        V::store_half(to + 2 * second, y);
       }
       for (int32_t i = t.n_rot; i < t.head_dim; i += V::kLanes) V::store_half(to + 2 * i, V::load(key + i));
       if (t.values && t.values[k]) {   // halves of twice as many lanes are one vector of floats

@@ -86,6 +86,17 @@ struct V {
     for (int step = period; step < 8; step *= 2) x = add(x, across(x, step));
     return x;
   }
+  // Vectors of pairs side by side: their first numbers, and their second ones; and back.
+  static void apart(F& x, F& y) {
+    const F first = {vuzp1q_f32(x.a, x.b), vuzp1q_f32(y.a, y.b)};
+    y = {vuzp2q_f32(x.a, x.b), vuzp2q_f32(y.a, y.b)};
+    x = first;
+  }
+  static void beside(F& x, F& y) {
+    const F first = {vzip1q_f32(x.a, y.a), vzip2q_f32(x.a, y.a)};
+    y = {vzip1q_f32(x.b, y.b), vzip2q_f32(x.b, y.b)};
+    x = first;
+  }
   // p[0 .. period) over and over; period divides 8.
   static F repeat(const float* p, int period) {
     float lanes[8];

@@ -37,7 +37,9 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       key_moments,
       add_gram,
       project_keys,
+      pack_basis,
       rebuild_keys,
+      kGemmRows,
       turn_keys,
   };
 }

@@ -240,16 +240,13 @@ void Refills::move_due(HeadStore* store, size_t n_due) {
   transfer_ns_ += ns, stall_ns_ += ns;
 }
 
-// K rebuilt, and V of one token at a time: in the pages it does not lie side by side.
+// K rebuilt, and V from where it lies: in the pages K stands between.
 void Refills::rebuild_due(HeadStore* store, const Pending& refresh) {
-  const uint64_t slot_bytes = KvFormat{store->type(), 1, 1, format_.head_dim}.token_bytes();
   const PageTable::HeadTokens tokens = refresh.reservoir->tokens_of(refresh.head);
-  for (const Replacement& r : what(refresh)) {
-    const Ptr<std::byte> to = store->take_slots(refresh.head, r);
-    const uint64_t value = tokens.address(r.position) + format_.vector_bytes();
-    for (uint32_t i = 0; i < r.count; ++i)
-      rebuild(*store, refresh.head, {static_cast<int32_t>(r.position + i), 1, to + i * slot_bytes, {value + i * tokens.token_bytes}});
-  }
+  const auto gap = static_cast<int32_t>(tokens.token_bytes - format_.vector_bytes());
+  for (const Replacement& r : what(refresh))
+    rebuild(*store, refresh.head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
+                                   {tokens.address(r.position) + format_.vector_bytes()}, 0, gap});
 }
 
 Status Refills::place_due(HeadStore* store, size_t n_due) {

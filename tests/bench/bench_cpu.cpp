@@ -230,7 +230,7 @@ struct Bench {
     const os::Region rows = halves(static_cast<uint64_t>(n_tokens) * n_rank, 1), basis = halves(static_cast<uint64_t>(keys.width()) * n_rank, 2);
     const os::Region pages = halves(n_pages_bytes / 2, 3), slots = region(n_pages_bytes);
     const std::vector<float> frequencies(static_cast<size_t>(format.head_dim / 2), 0.01f);
-    keys.rope = {false, format.head_dim, frequencies.data(), 1.0f};
+    keys.rope = {true, format.head_dim, frequencies.data(), 1.0f};   // neighbours, as Llama's files have them
     keys.rows = pointer(rows.data()), keys.basis = pointer(basis.data());
     const int32_t n_pages = n_tokens / kPageTokens;
     const std::vector<float> turns(static_cast<size_t>((n_pages + kPageTokens) * format.head_dim), 0.7f);

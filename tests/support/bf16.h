@@ -1,4 +1,4 @@
-// What the CPU's paths round: to bf16 where they compute prompts, and how; to words where they attend to blocks.
+// What the CPU's paths round: to bf16 where they compute prompts, or rebuild keys, and how; to words where they attend to blocks.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +20,9 @@ inline bool rounds_weights(const std::string& path, TensorType type) {
 inline bool rounds_attention(const std::string& path, KvType type) {
   return (path == "amx" || path == "avx512bf16") && type != KvType::f32;
 }
+
+// Rows and bases of low-rank keys that are kept as this type.
+inline bool rounds_low_rank(const std::string& path, KvType type) { return rounds_attention(path, type); }
 
 // A generated token's queries, and their weights, over quantized KV: simd_attend_blocks.h.
 inline bool attends_in_words(const std::string& path, KvType type) {

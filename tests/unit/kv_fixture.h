@@ -78,7 +78,7 @@ class MemoryBackend final : public Backend {
     rebuilt.emplace_back(runs.begin(), runs.end());
     for (const RebuiltRun& r : runs)
       for (uint64_t i = 0; i < static_cast<uint64_t>(r.count); ++i)
-        std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.vector_bytes()), at(r.values + i * keys.kv.vector_bytes()), keys.kv.vector_bytes());
+        std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.vector_bytes()), at(r.values + i * (keys.kv.vector_bytes() + static_cast<uint64_t>(r.values_gap))), keys.kv.vector_bytes());
   }
   void swiglu(Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}

@@ -619,7 +619,8 @@ TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
     size_t n = 0;
     for (uint32_t head = 0; head < bench.n_heads(); ++head) {
       what.push_back(bench.draw(&random, 9 + head));
-      n += what.back().size();
+      if (head == 4) what.back() = {{3, 70, 5}, {20, 251, 4}};   // neighbours
+      for (const Replacement& r : what.back()) n += r.count;
       ASSERT_TRUE((*refills)->add(bench.table(), head, what.back(), 3).ok());
     }
     ASSERT_TRUE((*refills)->apply(bench.store.get(), 3).ok());
@@ -630,14 +631,17 @@ TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
       for (const std::vector<RebuiltRun>& runs : bench.backend()->rebuilt) EXPECT_EQ(runs.back().kv_head, 2);
     }
     size_t n_rebuilt = 0;
-    for (const std::vector<RebuiltRun>& runs : bench.backend()->rebuilt) n_rebuilt += runs.size();
+    for (const std::vector<RebuiltRun>& runs : bench.backend()->rebuilt)
+      for (const RebuiltRun& run : runs) n_rebuilt += static_cast<size_t>(run.count);
     EXPECT_EQ(n_rebuilt, n);
     for (uint32_t head = 0; head < bench.n_heads(); ++head)
-      for (const Replacement& r : what[head]) {
-        const uint64_t slot = bench.store->view_with_append(head, 0).tiles[r.slot / 64] + r.slot % 64 * format.token_bytes();
-        const uint64_t token = bench.table().tokens_of(head).address(r.position);
+      for (uint32_t i = 0; i < what[head].size() * 5; ++i) {
+        const Replacement& r = what[head][i / 5];
+        if (i % 5 >= r.count) continue;
+        const uint64_t slot = bench.store->view_with_append(head, 0).tiles[(r.slot + i % 5) / 64] + (r.slot + i % 5) % 64 * format.token_bytes();
+        const uint64_t token = bench.table().tokens_of(head).address(r.position + i % 5);
         EXPECT_EQ(std::memcmp(MemoryBackend::at({slot + format.vector_bytes()}), MemoryBackend::at({token + format.vector_bytes()}), format.vector_bytes()), 0)
-            << "head " << head << ", slot " << r.slot;
+            << "head " << head << ", slot " << r.slot + i % 5;
       }
   }
 }
