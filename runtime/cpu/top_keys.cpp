@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "runtime/base/best_scores.h"
 #include "runtime/base/checked.h"
 
 namespace orrery::cpu {
@@ -157,6 +158,8 @@ uint32_t find_first(const float* scores, int64_t n, int64_t* n_wanted) {
 // k >= 1. left: room for n; the keys that are left, ascending.
 Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
   // The k-th largest's first digits; then those that have them, or larger ones, are looked at alone: few more than k.
+  const LeastScore last_score = find_least_score(scores, n, k, left, bits_of);
+  if (last_score.n_left > 0) return {last_score.order, last_score.n_equal, last_score.n_left};
   constexpr uint32_t kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
   Least least{0, k, 0};
   uint32_t last = n <= kTurns * int64_t{UINT16_MAX} ? find_first<uint16_t>(scores, n, &least.n_equal) : find_first<uint32_t>(scores, n, &least.n_equal);

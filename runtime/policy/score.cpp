@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/base/best_scores.h"
+
 namespace orrery::policy {
 namespace {
 
@@ -195,6 +197,19 @@ void top_k_ascending(Span<const float> scores, size_t k, Tokens* out) {
     return;
   }
   if (k == 0) return out->clear();
+  const auto keep = [&](size_t n_left, size_t n_equal, uint32_t least) {   // of those that are left the k best, of equal ones the first
+    size_t kept = 0;
+    for (size_t i = 0; i < n_left; ++i) {   // without branches: they would be guesses
+      const uint32_t at = left[i], x = order_of(scores[at]);
+      const bool equal = x == least && n_equal > 0;
+      left[kept] = at;
+      kept += x > least || equal;
+      n_equal -= equal;
+    }
+    out->resize(k);
+  };
+  const LeastScore last = find_least_score(scores.data(), static_cast<int64_t>(n), static_cast<int64_t>(k), left, order_of);
+  if (last.n_left > 0) return keep(static_cast<size_t>(last.n_left), static_cast<size_t>(last.n_equal), last.order);
   // Of the k-th best the first digits, then the next ones among those that have these: its number, whole.
   constexpr struct {
     int shift, width;
@@ -215,22 +230,14 @@ void top_k_ascending(Span<const float> scores, size_t k, Tokens* out) {
     while (counts[value] < n_wanted) n_wanted -= counts[value--];
     least = least << digit.width | value;
     size_t kept = 0;
-    for (size_t i = 0; i < n_left; ++i) {   // without branches: they would be guesses
+    for (size_t i = 0; i < n_left; ++i) {
       const uint32_t at = first ? static_cast<uint32_t>(i) : left[i];
       left[kept] = at;
       kept += order_of(scores[at]) >> digit.shift >= least;
     }
     n_left = kept;
   }
-  size_t kept = 0;
-  for (size_t i = 0; i < n_left; ++i) {   // of equal ones the first
-    const uint32_t at = left[i];
-    const bool equal = order_of(scores[at]) == least;
-    left[kept] = at;
-    kept += !equal || n_wanted > 0;
-    n_wanted -= equal && n_wanted > 0;
-  }
-  out->resize(k);
+  keep(n_left, n_wanted, least);
 }
 
 void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> excluded, Tokens* out) {
