@@ -10,16 +10,19 @@ namespace orrery::cpu {
 
 namespace {
 
+bool always() { return true; }
+
 struct Path {
   const Kernels* kernels;
   bool (*available)();
+  bool (*worthwhile)() = always;
 };
 
-// "auto" takes the first that is available.
+// "auto" takes the first that is available and worth while.
 constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_X86
     {&kAmxKernels, has_amx},
-    {&kAvx512Bf16Kernels, has_avx512bf16},
+    {&kAvx512Bf16Kernels, has_avx512bf16, has_quick_bf16},
     {&kAvx512Kernels, has_avx512},
     {&kAvx2VnniKernels, has_avx2vnni},
     {&kAvx2Kernels, has_avx2},
@@ -27,7 +30,7 @@ constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_ARM64
     {&kNeonKernels, has_neon_dot},
 #endif
-    {&kPlainKernels, [] { return true; }},
+    {&kPlainKernels, always},
 };
 constexpr size_t kPathCount = sizeof kPaths / sizeof kPaths[0];
 
@@ -49,7 +52,7 @@ Span<const char* const> available_paths() {
 Result<const Kernels*> find_kernels(std::string_view path) {
   std::string known;
   for (const Path& p : kPaths) {
-    if (path == "auto" && p.available()) return p.kernels;
+    if (path == "auto" && p.available() && p.worthwhile()) return p.kernels;
     if (path == p.kernels->name) {
       if (p.available()) return p.kernels;
       return error(Code::unsupported, "this machine cannot run the instruction path '%s'", p.kernels->name);

@@ -56,6 +56,11 @@ bool has_avx512() {
 // Permutations of bytes (VBMI) among it, which the first processors with bf16 lacked.
 bool has_avx512bf16() { return has_avx512() && bit(features(1).a, 5) && bit(features(0).c, 1); }
 
+bool has_quick_bf16() {
+  const Registers vendor = cpuid(0, 0);   // its name, in b, d and c
+  return vendor.b == signature_AMD_ebx && vendor.d == signature_AMD_edx && vendor.c == signature_AMD_ecx;
+}
+
 bool has_amx() {
   const unsigned d = features(0).d;
   const bool bf16 = bit(d, 22), tile = bit(d, 24), int8 = bit(d, 25);
@@ -68,6 +73,7 @@ bool has_avx2() { return false; }
 bool has_avx2vnni() { return false; }
 bool has_avx512() { return false; }
 bool has_avx512bf16() { return false; }
+bool has_quick_bf16() { return false; }
 bool has_amx() { return false; }
 #endif
 

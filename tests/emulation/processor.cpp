@@ -7,6 +7,7 @@ bool has_avx2() { return true; }
 bool has_avx2vnni() { return true; }
 bool has_avx512() { return true; }
 bool has_avx512bf16() { return true; }
+bool has_quick_bf16() { return true; }
 bool has_amx() { return true; }
 bool has_neon_dot() { return false; }
 
