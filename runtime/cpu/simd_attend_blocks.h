@@ -7,7 +7,8 @@
 // |q| for each code. 128 bits of a vector belong to a query; four keys are summed across them together. Values: the softmax's weights times V's
 // scales are words too, in units of the tile's largest one / 32767, and V's codes of two tokens, half a tile apart, become words in turns:
 // a product takes 16 dimensions of both. No sum can overflow: 64 * 32767 * 128 of a tile's values, 32 * 255 * 32512 of a block's scores.
-// What a product of words leaves out, below 2^-16 of a tile's largest weight, is less than what rounding V to bytes left out.
+// What a product of words leaves out, below 2^-16 of a tile's largest weight, is less than what rounding V to bytes left out. Measured, and what
+// takes the time: tests/bench/RESULTS.md.
 //
 // Scales lie between codes, 34 or 18 bytes apart: V's are copied out while scores are made, and become floats whole vectors at a time.
 #pragma once
