@@ -60,7 +60,7 @@ class LeftRowsTest : public ::testing::Test {
 
 TEST_F(LeftRowsTest, SessionsThatTakeTurnsKeepTheirs) {
   std::deque<Session> sessions(kRows);
-  for (int round = 0; round < 3; ++round)
+  for (size_t round = 0; round < 3; ++round)
     for (size_t i = 0; i < sessions.size(); ++i) step(&sessions[i], static_cast<float>(1000 * round + 100 * i), 1 + static_cast<int32_t>(i % 4));
   for (size_t i = 0; i < sessions.size(); ++i) expect_on_device(sessions[i], static_cast<float>(2000 + 100 * i));
   for (size_t i = 0; i < sessions.size(); ++i) {
