@@ -146,8 +146,8 @@ struct DecodeScratch {
 // Asks for the part's share of the kLines lines at `soon`, behind what x was made by.
 template <int kLines>
 [[gnu::always_inline]] inline void ask_part(V::F& x, const std::byte* soon, int part, int n_parts) {
-  if (kLines == 0) return;
-  ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
+  if constexpr (kLines > 0)
+    ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
 }
 
 // scores[t][query] for G queries and the keys [first, last) of a tile.  kPart: the last dimensions are no whole

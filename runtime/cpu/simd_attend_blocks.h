@@ -111,7 +111,8 @@ void load_block_query(const float* q, int32_t dim, float scale, int g, const Blo
 // Asks for the part's share of the kLines lines at `soon`, behind what x was made by.
 template <class V, int kLines>
 [[gnu::always_inline]] inline void ask_part(typename V::I& x, const std::byte* soon, int part, int n_parts) {
-  ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
+  if constexpr (kLines > 0)
+    ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
 }
 
 // scores[t][query] of the keys [first, last) of a tile, and whatever of others in the same fours; V's scales are copied out on the way.

@@ -138,7 +138,7 @@ class FakeSession final : public Heads {
       if (!status.ok()) throw std::runtime_error(status.message());
       if (!ahead) place_up_to(layer_);
     }
-    if (ahead) place_up_to(n_layers - 1);
+    if (ahead && n_layers > 0) place_up_to(n_layers - 1);
     asking_ = false;
     for (const Pending& pending : pending_)
       EXPECT_TRUE(pending.what.empty() || pending.visible_at > step_ + 1) << "no layer has waited for this step's refills";
