@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "runtime/base/checked.h"
 #include "runtime/gguf/dequantize.h"
@@ -248,6 +249,30 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
         }
       }
     }
+}
+
+// A query with something in it that is no number: no output of its head may look like one, and no other head's may change.
+TEST_P(CpuAttend, AQueryThatIsNoNumberShows) {
+  for (KvType type : kKvTypes)
+    for (const int32_t group : {1, 2, 4, 8})
+      for (const float odd : {INFINITY, std::numeric_limits<float>::quiet_NaN()}) {
+        const Attention a{{type, 1, 1, 64}, group, 0, .125f};
+        const int32_t n = 70;
+        const Sequence s(a.format, n, 23);
+        Rig rig(GetParam(), 1, {n, n, group, 1, 64, 64});
+        std::vector<float> q(static_cast<size_t>(n * group) * 64);
+        Random random(5);
+        for (float& x : q) x = random.normal();
+        run(rig, a, Phase::prefill, s, 0, n, q.data());
+        const float* last = q.data() + static_cast<size_t>((n - 1) * group) * 64;
+        std::vector<float> row(last, last + group * 64);
+        const std::vector<float> before = run(rig, a, Phase::decode, s, n - 1, 1, row.data());
+        row[static_cast<size_t>(group - 1) * 64 + 40] = odd;
+        const std::vector<float> out = run(rig, a, Phase::decode, s, n - 1, 1, row.data());
+        EXPECT_TRUE(same_bits(out.data(), before.data(), static_cast<size_t>(group - 1) * 64)) << "group " << group;
+        for (size_t i = static_cast<size_t>(group - 1) * 64; i < out.size(); ++i)
+          ASSERT_FALSE(std::isfinite(out[i])) << "type " << static_cast<int>(type) << ", group " << group << ", " << odd << ": " << out[i];
+      }
 }
 
 TEST_P(CpuAttend, SlidingWindows) {
