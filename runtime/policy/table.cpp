@@ -199,9 +199,9 @@ const PolicyRow kRows[] = {
      "when as many tokens have been generated as a sixteenth of what a head may hold", "in Q8_0, where KV is kept in more; the last 64 positions' queries, a token of floats a head",
      kSelection, all(kAutoOptions),
      "For those who want to think of none of this, and what a KV budget without a policy means. Short answers over several turns: at 10%\n"
-     "of the KV nothing measured here comes near it, at 20% and more it is within two answers of a hundred of the best, and moves a fifth\n"
-     "to a third of what they do; no step waits for the link. At half of the KV quest, which follows the query, keeps up to two more, at\n"
-     "30% infinigen does. Long lists quest, loki and freekv repeat better from 30% on.\n"
+     "of the KV nothing measured here comes near it up to 4,096 tokens, and at 20% and more nothing keeps more than an answer of thirty\n"
+     "beyond it; it moves half of what quest does, and no step waits for the link. Long lists it repeats as well as quest at half of the\n"
+     "KV, and better with less.\n"
      "- A layer's heads compete as Ada-KV's do (with kvpress's safeguard), and so do layers: a score counts times the root of its layer's\n"
      "  entropy and variance (CAKE's preference). Dealt by preference alone, from 30% of the KV on, one layer holds all that it hardly looks\n"
      "  at, and the others lack what they do look at: whether a list goes on, which many keys of all layers say, each a little, is lost.\n"
