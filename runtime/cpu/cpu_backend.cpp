@@ -19,6 +19,7 @@
 #include "runtime/cpu/digests.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/low_rank.h"
+#include "runtime/cpu/moves.h"
 #include "runtime/cpu/paths.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/os/os.h"
@@ -34,6 +35,8 @@ constexpr int64_t kSplitTokens = 8 * kPageTokens;
 constexpr uint64_t kPartialBytes = uint64_t{8} << 20;
 // Less work than this (in floats touched) is done by the calling thread: handing it out would take longer.
 constexpr int64_t kSmallWork = 16384;
+// Lists of tokens of so many bytes are not in a second-level cache any more when they are read.
+constexpr uint64_t kPastCaches = 1 << 20;
 
 // Rows of one sequence at consecutive positions.
 struct RowRun {
@@ -88,14 +91,6 @@ T* host(Ptr<T> p) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
 }
 
-// Tokens that come and go lie anywhere: so many of them ahead memory is asked for what comes, to be read or written.
-constexpr size_t kMovesAhead = 12;
-template <int kWrite>
-void touch(const std::byte* at, uint64_t bytes) {
-  constexpr uint64_t kLine = 64, kMost = 8 * kLine;   // of longer ones the processor foresees the rest
-  for (uint64_t line = 0; line < std::min(bytes, kMost); line += kLine) __builtin_prefetch(at + line, kWrite, 2);
-}
-
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
 class CpuBackend final : public Backend {
@@ -128,7 +123,7 @@ class CpuBackend final : public Backend {
   }
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override {
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (i + kMovesAhead < pieces.size()) touch<0>(pieces[i + kMovesAhead].data, pieces[i + kMovesAhead].bytes);
+      if (i + kMovesAhead < pieces.size()) ask_for_bytes<0>(pieces[i + kMovesAhead].data, pieces[i + kMovesAhead].bytes);
       if (pieces[i].bytes) std::memcpy(host(to), pieces[i].data, pieces[i].bytes);
       to = to + pieces[i].bytes;
     }
@@ -471,25 +466,21 @@ void CpuBackend::convert_values(std::byte* to, KvType to_type, const std::byte* 
 void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
   if (moves.empty()) return;
   const uint64_t to_bytes = row_bytes(kv_tensor_type(to_type), token_values), from_bytes = row_bytes(kv_tensor_type(from_type), token_values);
-  uint64_t n_values = 0;
-  for (const KvMove& m : moves) n_values += m.n_tokens * token_values;
+  uint64_t n_tokens = 0;   // as far as it matters
+  for (size_t i = 0; i < moves.size() && n_tokens * to_bytes < kPastCaches; ++i) n_tokens += moves[i].n_tokens;
+  const bool past = n_tokens * to_bytes >= kPastCaches, small = static_cast<int64_t>(n_tokens * token_values) < kSmallWork;
   // In few ranges, for what each begins with has not been asked for.
-  const int64_t n = static_cast<int64_t>(moves.size()), n_ranges = static_cast<int64_t>(n_values) < kSmallWork ? 1 : std::min<int64_t>(n, 4 * pool_->n_threads());
+  const int64_t n = static_cast<int64_t>(moves.size()), n_ranges = small ? 1 : std::min<int64_t>(n, 4 * pool_->n_threads());
   pool_->run(n_ranges, [&](int64_t range, int32_t) {
-    const int64_t last = n * (range + 1) / n_ranges;
-    for (int64_t i = n * range / n_ranges; i < last; ++i) {
-      if (const auto next = static_cast<size_t>(i) + kMovesAhead; next < static_cast<size_t>(last)) {
-        const KvMove& m = moves[next];
-        touch<0>(host(Ptr<const std::byte>{m.from}), m.n_tokens * from_bytes);
-        touch<1>(host(Ptr<std::byte>{m.to}), m.n_tokens * to_bytes);
+    const int64_t first = n * range / n_ranges, last = n * (range + 1) / n_ranges;
+    if (to_type == from_type) return kernels_.move_tokens({moves.data() + first, last - first, to_bytes, past});
+    for (int64_t i = first; i < last; ++i) {
+      if (i + kMovesAhead < last) {
+        const KvMove& next = moves[static_cast<size_t>(i + kMovesAhead)];
+        ask_for_bytes<0>(at_address(next.from), next.n_tokens * from_bytes), ask_for_bytes<1>(at_address(next.to), next.n_tokens * to_bytes);
       }
       const KvMove& m = moves[static_cast<size_t>(i)];
-      std::byte* to = host(Ptr<std::byte>{m.to});
-      const std::byte* from = host(Ptr<const std::byte>{m.from});
-      if (to_type == from_type)
-        std::memcpy(to, from, m.n_tokens * to_bytes);
-      else
-        convert_values(to, to_type, from, from_type, m.n_tokens * token_values);
+      convert_values(at_address(m.to), to_type, at_address(m.from), from_type, m.n_tokens * token_values);
     }
   });
 }

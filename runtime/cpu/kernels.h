@@ -98,6 +98,14 @@ static inline WeightRows weight_rows(const LeftWeights& left, int32_t n_queries)
   return {weights, units, units + n_queries * left.n_tiles(), left.stride, left.n_tiles()};
 }
 
+// Tokens of token_bytes each are copied; none overlaps another.
+struct MoveTask {
+  const KvMove* moves;   // (n)
+  int64_t n;
+  uint64_t token_bytes;
+  bool past;             // they are more than caches hold until somebody reads them
+};
+
 // A generated token's queries against the keys at positions [first_key, last_key), all visible to it.
 constexpr int32_t kDecodeHeads = 8;
 struct DecodeTask {
@@ -266,6 +274,7 @@ struct Kernels {
   // K or V in its KV type as floats, and back. n is a multiple of 32 for the quantized types.
   void (*load_kv)(KvType type, const std::byte* x, int32_t n, float* out);
   void (*store_kv)(KvType type, const float* x, int32_t n, std::byte* out);
+  void (*move_tokens)(const MoveTask& task);
   void (*attend_decode)(const DecodeTask& task);
   // out (head_dim) = the softmax-weighted mean of n partials, merged in order.
   void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,

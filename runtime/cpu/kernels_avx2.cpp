@@ -10,6 +10,7 @@
 // After dot_row().
 #include "runtime/cpu/simd_decode.h"
 #include "runtime/cpu/simd_low_rank.h"
+#include "runtime/cpu/simd_moves.h"
 #include "runtime/cpu/simd_prefill.h"
 #include "runtime/cpu/simd_rows.h"
 #include "runtime/cpu/simd_scores.h"

@@ -5,6 +5,7 @@
 // After the vector that they are written over.
 #include "runtime/cpu/simd_attend.h"
 #include "runtime/cpu/simd_low_rank.h"
+#include "runtime/cpu/simd_moves.h"
 #include "runtime/cpu/simd_prefill.h"
 #include "runtime/cpu/simd_rows.h"
 #include "runtime/cpu/simd_scores.h"

@@ -7,6 +7,7 @@
 // After dot_row().
 #include "runtime/cpu/simd_decode.h"
 #include "runtime/cpu/simd_low_rank.h"
+#include "runtime/cpu/simd_moves.h"
 #include "runtime/cpu/simd_prefill_neon.h"
 #include "runtime/cpu/simd_rows.h"
 #include "runtime/cpu/simd_scores.h"

@@ -7,6 +7,7 @@
 #include "runtime/base/half.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/kernels.h"
+#include "runtime/cpu/moves.h"
 #include "runtime/cpu/kernels_plain.h"
 
 namespace orrery::cpu {
@@ -151,6 +152,11 @@ void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
   store_kv(kv_tensor_type(type), x, n, out);
 }
 
+void plain_move_tokens(const MoveTask& t) {
+  for (int64_t i = 0; i < t.n; ++i)
+    std::memcpy(at_address(t.moves[i].to), at_address(t.moves[i].from), t.moves[i].n_tokens * t.token_bytes);
+}
+
 void plain_turn_keys(const TurnTask& t) {
   const int32_t half = t.n_rot / 2;
   for (int32_t k = 0; k < t.n_keys; ++k) {
@@ -186,6 +192,7 @@ const Kernels kPlainKernels = {
     add,
     load_kv_vector,
     store_kv_vector,
+    plain_move_tokens,
     plain_attend_decode,
     plain_merge_partials,
     plain_attend_prefill,

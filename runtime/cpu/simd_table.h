@@ -24,6 +24,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       add,
       load_kv_vector,
       store_kv_vector,
+      move_tokens,
       attend_decode,
       merge_partials,
       attend_prefill,

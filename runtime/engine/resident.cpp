@@ -127,7 +127,7 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   uint64_t bytes = kv::HeadStore::host_bytes(heads, slots) + heads * (sizeof(HeadView) + 2 * sizeof(uint32_t) + jobs) + n * sizeof(uint32_t) +
                    query_rows * sizeof(uint32_t);
   if (p.refill_share() > 0)
-    bytes += n * sizeof(kv::Replacement) + kv::Refills::host_bytes(fetched, slots, staging_tokens(p, slots, moves_directly), beside.rebuilds());
+    bytes += kv::Refills::host_bytes(fetched, slots, staging_tokens(p, slots, moves_directly), beside.rebuilds());
   if (beside.rebuilds())   // a layer's chunks
     bytes += static_cast<uint64_t>(h.n_kv_heads) * div_up(n, uint64_t{beside.digests.page_tokens}) * sizeof(RebuiltRun);
   if (beside.low_rank.skewed) bytes += static_cast<uint64_t>(h.n_layers) * query_rows * static_cast<uint64_t>(h.q_dim()) * sizeof(float);
@@ -172,7 +172,6 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     }
     ORRERY_ASSIGN(r->refills_,
                   kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, beside.rebuilds() ? r->low_rank_.get() : nullptr));
-    r->misses_.reserve(n_context);
   }
   if (const uint32_t n_rows = ring_rows(options, *r->policy_); n_rows > 0) {
     ORRERY_ASSIGN(r->ring_region_, kv::ArenaRegion::take(&runtime.arena(), ring_bytes(h, n_rows), "the session's last queries"));
@@ -508,9 +507,7 @@ Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const polic
 }
 
 Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) {
-  misses_.clear();
-  for (const policy::Replacement& r : what) misses_.push_back({r.slot, r.token, r.count});
-  return refills_->add(*pages_, head, misses_, visible_at);
+  return refills_->add(*pages_, head, what, visible_at);
 }
 
 void Resident::hide_page(uint32_t head, uint32_t page, bool hidden) {

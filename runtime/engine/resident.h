@@ -190,7 +190,6 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<KeyMomentsJob> moments_jobs_;
-  std::vector<kv::Replacement> misses_;            // room for a head's
   std::vector<RebuiltRun> runs_;                   // of the heads of a layer that is being settled
   std::function<Status(uint64_t)> step_fault_;
 };

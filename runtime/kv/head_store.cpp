@@ -24,7 +24,7 @@ HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slot
   heads_.resize(n_heads);
   positions_.resize(n_slots);
   tiles_.reserve(n_slots / kTile + n_heads);   // each head may end in a part of a tile
-  moves_.reserve(kMostMoves);
+  moves_.resize(kMostMoves);
   parts_.reserve(kMostMoves / kPart + n_heads);
 }
 
@@ -47,12 +47,12 @@ void HeadStore::lay_out(Span<const uint32_t> capacities) {
 }
 
 void HeadStore::move(Backend* backend, const KvMove& one, KvType from_type) {
-  moves_.push_back(one);
-  if (moves_.size() == kMostMoves) finish_moves(backend, from_type);
+  moves_[n_moves_++] = one;
+  if (n_moves_ == kMostMoves) finish_moves(backend, from_type);
 }
 void HeadStore::finish_moves(Backend* backend, KvType from_type) {
-  backend->move_kv(moves_, format_.type, from_type, format_.token_values());
-  moves_.clear();
+  backend->move_kv({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
+  n_moves_ = 0;
 }
 
 size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions, size_t n_held) {
@@ -120,7 +120,7 @@ void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes) {
       n += count, first += count;
       if (count == left) ++refresh, first = 0;
     }
-    moves_.resize(n);
+    n_moves_ = n;
     const auto make = [](const void* store, int64_t i) {
       auto* self = static_cast<HeadStore*>(const_cast<void*>(store));
       self->make_moves(self->parts_[static_cast<size_t>(i)]);

@@ -18,14 +18,9 @@
 #include "runtime/base/status.h"
 #include "runtime/kv/arena.h"
 #include "runtime/kv/page_table.h"
+#include "runtime/kv/replacement.h"
 
 namespace orrery::kv {
-
-// The tokens in `count` slots of a head, from `slot` on, give way to those from `position` on, all of one page.
-struct Replacement {
-  uint32_t slot = 0, position = 0, count = 1;
-  bool operator==(const Replacement& o) const { return slot == o.slot && position == o.position && count == o.count; }
-};
 
 class HeadStore {
  public:
@@ -105,7 +100,8 @@ class HeadStore {
   std::vector<Head> heads_;
   std::vector<uint32_t> positions_;     // (n_slots) by slot of the region
   std::vector<uint64_t> tiles_;        // addresses of each head's tiles of kPageTokens slots
-  std::vector<KvMove> moves_;          // (at most kMostMoves) not yet given to the backend
+  std::vector<KvMove> moves_;          // (kMostMoves) the first n_moves_ not yet given to the backend
+  size_t n_moves_ = 0;
   std::vector<Part> parts_;            // (at most kMostMoves / kPart + heads)
 };
 

@@ -14,6 +14,25 @@ uint64_t runs_at_once(uint64_t staging_tokens) { return std::max(staging_tokens 
 // Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
 uint64_t chunks_at_once(uint64_t n_heads) { return n_heads + 4; }
 uint64_t heads_of(const KvFormat& format) { return static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads); }
+
+// What some replacements come to, each looked at once and without branches: there are tens of thousands in a layer.
+struct Extent {
+  bool in_pages = true;                             // each has tokens, of one page
+  uint32_t longest = 0;
+  uint64_t n_tokens = 0, end_slot = 0, end_position = 0;
+};
+Extent extent_of(Span<const Replacement> what) {
+  constexpr auto kPage = static_cast<uint32_t>(kPageTokens);
+  Extent e;
+  for (const Replacement& r : what) {
+    e.in_pages &= r.count - 1 < kPage - r.position % kPage;   // 0 less 1 is not
+    e.longest = std::max(e.longest, r.count);
+    e.n_tokens += r.count;
+    e.end_slot = std::max(e.end_slot, uint64_t{r.slot} + r.count);
+    e.end_position = std::max(e.end_position, uint64_t{r.position} + r.count);
+  }
+  return e;
+}
 }
 
 uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone) {
@@ -74,7 +93,10 @@ Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replac
     return error(Code::invalid_argument, "a refresh of head %u with %zu replacements: %zu of at most %llu are pending", head,
                  what.size(), what_.size(), static_cast<unsigned long long>(max_pending_));
   const uint64_t n_tokens = reservoir.n_pages() * kTile;
-  for (const Replacement& r : what) {
+  const Extent extent = extent_of(what);
+  const uint64_t most = io_ ? std::min(staging_tokens_ / 2, kTile) : kTile, n_there = low_rank_ ? std::min<uint64_t>(low_rank_->n_tokens(), n_tokens) : n_tokens;
+  for (size_t i = 0; i < what.size() && !(extent.in_pages && extent.longest <= most && extent.end_position <= n_there); ++i) {
+    const Replacement& r = what[i];
     if (r.position >= n_tokens)
       return error(Code::invalid_argument, "a refresh of head %u with position %u of %llu", head, r.position,
                    static_cast<unsigned long long>(n_tokens));
@@ -96,7 +118,7 @@ Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replac
   recall_from(index);
   const size_t first = behind == pending_.end() ? what_.size() : behind->first;
   for (size_t i = index; i < pending_.size(); ++i) pending_[i].first += what.size();
-  pending_.insert(behind, Pending{head, visible_at, first, what.size(), &reservoir, 0, 0});
+  pending_.insert(behind, Pending{head, visible_at, first, what.size(), &reservoir, 0, 0, extent.n_tokens, extent.end_slot});
   what_.insert(what_.begin() + static_cast<ptrdiff_t>(first), what.begin(), what.end());
   has_pending_[head] = 1;
   return start();
@@ -230,7 +252,7 @@ void Refills::move_due(HeadStore* store, size_t n_due) {
       rebuild_due(store, p);
     else
       refreshes_.push_back({p.head, what(p), p.reservoir});
-    for (const Replacement& r : what(p)) tokens_ += r.count;
+    tokens_ += p.n_tokens;
     ++requests_;
   }
   rebuild_noted();
@@ -252,6 +274,7 @@ void Refills::rebuild_due(HeadStore* store, const Pending& refresh) {
 Status Refills::place_due(HeadStore* store, size_t n_due) {
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
+    if (p.head < store->n_heads() && p.end_slot <= store->length(p.head)) continue;
     for (const Replacement& r : what(p))
       if (p.head >= store->n_heads() || r.slot >= store->length(p.head) || r.count > store->length(p.head) - r.slot)
         return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot + r.count - 1,

@@ -41,6 +41,7 @@ class Refills {
     const PageTable* reservoir = nullptr;
     size_t n_started = 0;          // of count: given to the I/O thread
     size_t n_placed = 0;           // of count: in their slots
+    uint64_t n_tokens = 0, end_slot = 0;   // all of them, and behind the last slot
   };
   // Of what was written to slots; bytes as they came over the link.
   struct Stats {

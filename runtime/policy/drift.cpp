@@ -70,7 +70,7 @@ Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Spa
   }
   auto next = out.begin();
   for (const uint32_t token : wanted) {
-    if (!contains(held, token)) next++->token = token;
+    if (!contains(held, token)) next++->position = token;
   }
   return out;
 }
@@ -85,7 +85,7 @@ void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_
   for (const uint32_t token : wanted) mark[token] = kWanted;
   for (const uint32_t token : held) mark[token] = static_cast<uint8_t>(mark[token] * kThere);
   size_t n = 0, n_free = 0;
-  for (const uint32_t token : wanted) miss[n].token = token, n += mark[token] != kThere;
+  for (const uint32_t token : wanted) miss[n].position = token, n += mark[token] != kThere;
   for (uint32_t slot = 0; n_free < n; ++slot) miss[n_free].slot = first_slot + slot, n_free += mark[held[slot]] != kThere;
   for (const uint32_t token : wanted) mark[token] = kUnknown;
   misses->resize(n);

@@ -11,6 +11,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/kv/replacement.h"
 #include "runtime/policy/score.h"
 
 namespace orrery::policy {
@@ -42,11 +43,7 @@ double least_overlap(uint64_t l_base, uint64_t n_tokens);
 // Decode steps count from 1. Whether the block ends with this step, so that a check follows it.
 inline bool ends_block(uint64_t step, uint32_t block_steps) { return step > 0 && step % block_steps == 0; }
 
-// Tokens, one behind the other, that are fetched into slots from `slot` on: one, or part of a page.
-struct Replacement {
-  uint32_t slot, token, count = 1;
-  bool operator==(const Replacement& o) const { return slot == o.slot && token == o.token && count == o.count; }
-};
+using kv::Replacement;
 
 // From what a head holds to what it should hold, with fetches of misses only. `resident`: (n_slots) the token
 // in each slot; `wanted`: as many tokens, in any order. Misses in the order of `wanted` go to the slots whose

@@ -119,7 +119,7 @@ class InfiniGen final : public TokenPolicy {
         return x != y ? x < y : held[a] > held[b];
       });
     std::sort(free.begin(), free.begin() + static_cast<ptrdiff_t>(misses.size()));
-    for (size_t m = 0; m < misses.size(); ++m) misses[m].slot = n_first_ + free[m], marks[misses[m].token] = 0;
+    for (size_t m = 0; m < misses.size(); ++m) misses[m].slot = n_first_ + free[m], marks[misses[m].position] = 0;
   }
 
   const float alpha_;

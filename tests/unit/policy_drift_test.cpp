@@ -115,7 +115,7 @@ TEST(PolicyDrift, OnlyMissesAreFetchedIntoSlotsThatNobodyWants) {
     Tokens after = before;
     const std::vector<Replacement> changes = must(plan_refresh(before, wanted));
     EXPECT_EQ(changes.size(), k - count_common(before, wanted));
-    for (const Replacement& r : changes) after[r.slot] = r.token;
+    for (const Replacement& r : changes) after[r.slot] = r.position;
     EXPECT_EQ(std::set<uint32_t>(after.begin(), after.end()),
               std::set<uint32_t>(wanted.begin(), wanted.end()));
   }

@@ -347,13 +347,13 @@ class FakeSession final : public Heads {
     for (size_t i = 0; i < what.size(); ++i) {
       // Generated tokens are fetched by page alone: those in one that is still written stay where they are.
       EXPECT_TRUE(paged || what[i].slot < selected_[head]) << "a generated token's slot";
-      EXPECT_LE(what[i].token + what[i].count, paged ? n_tokens_ : n_prompt_);
+      EXPECT_LE(what[i].position + what[i].count, paged ? n_tokens_ : n_prompt_);
       EXPECT_LE(what[i].slot + what[i].count, held_[head].size());
       if (policy_->digests().rank > 0 && !is_low_rank(policy_->digests().kind)) {
         EXPECT_LE(what[i].slot + what[i].count, policy_->rebuilt_slots(head));
-        EXPECT_LE(what[i].token + what[i].count, n_rows_);
+        EXPECT_LE(what[i].position + what[i].count, n_rows_);
       }
-      EXPECT_NE(held_[head].at(what[i].slot), what[i].token) << "fetched, though it is there";
+      EXPECT_NE(held_[head].at(what[i].slot), what[i].position) << "fetched, though it is there";
     }
     pending_[head].what.assign(what.begin(), what.end());
     pending_[head].visible_at = visible_at;
@@ -371,7 +371,7 @@ class FakeSession final : public Heads {
     Pending& p = pending_[head];
     if (p.what.empty() || p.visible_at > step_ + 1) return;
     for (const Replacement& r : p.what)
-      for (uint32_t i = 0; i < r.count; ++i) held_[head].at(r.slot + i) = r.token + i;
+      for (uint32_t i = 0; i < r.count; ++i) held_[head].at(r.slot + i) = r.position + i;
     p.what.clear();
     check_unique(head);
   }

@@ -197,7 +197,7 @@ TEST(PolicyGolden, HeteroCacheFromCalibrationToRefreshes) {
           for (const uint32_t s : satellites) {
             Tokens& slots = resident[{l, s}];
             const Tokens wanted = must(satellite_set(order, length[{l, s}]));
-            for (const Replacement& r : must(plan_refresh(slots, wanted))) slots[r.slot] = r.token;
+            for (const Replacement& r : must(plan_refresh(slots, wanted))) slots[r.slot] = r.position;
             EXPECT_EQ(sorted(slots), (*check)["satellites"][std::to_string(s)].get<Tokens>())
                 << t << " " << s;
             ++n_satellite_sets;
