@@ -6,9 +6,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace orrery {
 
@@ -41,6 +43,39 @@ inline Ranked ranked(uint32_t* numbers, int64_t n, int64_t n_wanted) {
   return found;
 }
 
+// Which of eight marks, bits of a byte, are set: their numbers, ascending, and how many.
+struct MarkedOfEight {
+  std::array<std::array<uint32_t, 8>, 256> numbers{};
+  std::array<uint8_t, 256> count{};
+};
+constexpr MarkedOfEight marked_of_eight() {
+  MarkedOfEight all;
+  for (uint32_t marks = 0; marks < 256; ++marks)
+    for (uint32_t i = 0; i < 8; ++i)
+      if (marks >> i & 1) all.numbers[marks][all.count[marks]++] = i;
+  return all;
+}
+inline constexpr MarkedOfEight kMarkedOfEight = marked_of_eight();
+
+// Where marks (n), 0 or 1, are 1: first + these numbers go to out, which has room for n. Returns how many there are. Eight at a time, and
+// neither branches nor one that waits for the one before.
+inline int64_t list_marked(const uint8_t* marks, int64_t n, uint32_t first, uint32_t* out) {
+  int64_t n_out = 0, i = 0;
+  for (; i + 8 <= n; i += 8) {
+    uint64_t bytes;
+    std::memcpy(&bytes, marks + i, sizeof bytes);
+    const uint64_t bits = bytes * 0x0102040810204080u >> 56;   // byte j comes to bit j: of a little-endian machine
+    const uint32_t base = first + static_cast<uint32_t>(i);
+    for (size_t j = 0; j < 8; ++j) out[n_out + static_cast<int64_t>(j)] = base + kMarkedOfEight.numbers[bits][j];
+    n_out += kMarkedOfEight.count[bits];
+  }
+  for (; i < n; ++i) {
+    out[n_out] = first + static_cast<uint32_t>(i);
+    n_out += marks[i];
+  }
+  return n_out;
+}
+
 // The last of the k best of scores (n): what is above it is among them, and of its equals the first n_equal.
 struct LeastScore {
   uint32_t order;      // of the last one
@@ -62,11 +97,18 @@ LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t*
   const uint32_t low = low_rank <= kSampled ? ranked(numbers, kSampled, low_rank).value : 0;
   const uint32_t high = high_rank >= 1 ? ranked(again, kSampled, high_rank).value : UINT32_MAX;
   int64_t n_left = 0, n_high = 0;   // those above `high`
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t x = order(scores[i]);
-    left[n_left] = static_cast<uint32_t>(i);
-    n_left += x >= low;
-    n_high += x > high;
+  constexpr int64_t kAtOnce = 512;
+  uint8_t marks[kAtOnce];
+  for (int64_t first = 0; first < n; first += kAtOnce) {
+    const int64_t n_here = std::min(kAtOnce, n - first);
+    uint32_t high_here = 0;
+    for (int64_t i = 0; i < n_here; ++i) {
+      const uint32_t x = order(scores[first + i]);
+      marks[i] = x >= low;
+      high_here += x > high;
+    }
+    n_left += list_marked(marks, n_here, static_cast<uint32_t>(first), left + n_left);
+    n_high += high_here;
   }
   if (n_left < k || n_high >= k) return kNone;
   if (n_left - n_high > kMostBetween) return kNone;

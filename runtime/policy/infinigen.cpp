@@ -44,7 +44,7 @@ class InfiniGen final : public TokenPolicy {
     n_near_.resize(n_kv_heads_);
     best_.resize(n_kv_heads_), free_.resize(n_kv_heads_);
     for (Roomy<uint32_t>& best : best_) best.reserve(n_context_);
-    for (Roomy<uint32_t>& free : free_) free.reserve(n_between_);
+    for (Roomy<uint32_t>& free : free_) free.reserve(n_between_ + 1);
     scores_queries_.reserve(n_kv_heads_);
     return ok_status();
   }
@@ -86,15 +86,21 @@ class InfiniGen final : public TokenPolicy {
         for (uint32_t j = 0; j < kLanes; ++j) most[j] = row[i + j] > most[j] ? row[i + j] : most[j];
       float best = *std::max_element(most, most + kLanes);
       for (uint32_t i = whole; i < n; ++i) best = std::max(best, row[i]);
-      uint32_t near = 0;
-      for (uint32_t i = 0; i < n; ++i) {
-        const float x = row[i] - best;
-        near += x > -alpha_;
-        rows[i] = g == 0 ? x : std::max(rows[i], x);
-      }
-      n_near += near;
+      n_near += g == 0 ? widen<true>(row, rows, n, best) : widen<false>(row, rows, n, best);
     }
     return n_near;
+  }
+
+  // A row's distances from its best: the largest so far, or the first. Returns how many are less than alpha below.
+  template <bool kFirst>
+  uint32_t widen(const float* row, float* largest, uint32_t n, float best) const {
+    uint32_t near = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      const float x = row[i] - best;
+      near += x > -alpha_;
+      largest[i] = kFirst || largest[i] < x ? x : largest[i];
+    }
+    return near;
   }
 
   // What a head that holds these is to fetch, so that the best n of its candidates are there, which have these scores.
@@ -104,14 +110,18 @@ class InfiniGen final : public TokenPolicy {
     Roomy<uint32_t>&best = best_[i], &free = free_[i];
     top_k_ascending(scores, n, &best);
     for (uint32_t& token : best) marks[token += n_first_] = 1;
-    free.clear();
+    // Without branches: which token is there is anybody's guess.
+    free.resize(n_between_ + 1);
+    size_t n_free = 0, n_missed = 0;
     for (uint32_t slot = 0; slot < n_between_; ++slot) {
-      if (!marks[held[slot]]) free.push_back(slot);
-      marks[held[slot]] = 0;
+      uint8_t& wanted = marks[held[slot]];
+      free[n_free] = slot, n_free += !wanted;
+      wanted = 0;
     }
-    misses.clear();
-    for (const uint32_t token : best)
-      if (marks[token]) misses.push_back({0, token});
+    free.resize(n_free);
+    misses.resize(best.size() + 1);
+    for (const uint32_t token : best) misses[n_missed].position = token, n_missed += marks[token];
+    misses.resize(n_missed);
     // What scores lowest goes, of equal scores the later token; where all must, nothing needs to be looked for.
     if (misses.size() < free.size())
       std::nth_element(free.begin(), free.begin() + static_cast<ptrdiff_t>(misses.size()), free.end(), [&](uint32_t a, uint32_t b) {
