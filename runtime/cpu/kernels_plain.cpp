@@ -7,8 +7,8 @@
 #include "runtime/base/half.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/moves.h"
 #include "runtime/cpu/kernels_plain.h"
+#include "runtime/cpu/moves.h"
 
 namespace orrery::cpu {
 

@@ -1,8 +1,7 @@
 // Tokens go from where they lie to their slots, as they are (MoveTask); written over V.
 //
-// They lie anywhere: of those that are read memory is asked ahead, which takes as long as it takes in any other order. What they replace need
-// not come to the caches first where whole lines are written past them: two of the three times that a token crosses the memory's bus are
-// left. `bench_kv` at 32,768 tokens and 25%, Intel Xeon with AMX, two threads: omnikv 82.1 to 78.5 ms a step, loki 98.4 to 92.4, quest 72.5
+// They lie anywhere, so memory is asked ahead for what is read. What they replace need not come to the caches first where whole lines are
+// written past them: of the three times that a token crosses the memory's bus two are left. `bench_kv` at 32,768 tokens and 25%, Intel Xeon with AMX, two threads: omnikv 82.1 to 78.5 ms a step, loki 98.4 to 92.4, quest 72.5
 // to 68.7 (means of two runs by turns).
 #pragma once
 
