@@ -1,4 +1,4 @@
-// Prefill's products, its attention, and low-rank keys on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
+// Prefill's products, its attention, that of decode over Q8_0, and low-rank keys on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
 // the functions of kernels_avx512.h has internal linkage.
 #include "runtime/cpu/kernels_avx512.h"
 
@@ -6,6 +6,7 @@
 // After the vector that they are written over.
 #include "runtime/cpu/simd_amx.h"
 #include "runtime/cpu/simd_amx_attend.h"
+#include "runtime/cpu/simd_amx_decode.h"
 #include "runtime/cpu/simd_amx_low_rank.h"
 
 namespace orrery::cpu {
@@ -26,7 +27,13 @@ void attend_prefill_amx(const PrefillTask& t) { attend_blocks<TiledAttention>(t)
 // What takes a page's conversion to few parts of a hundred, and a task's queries and outputs to less than half of a second-level cache
 // of 2 MB.
 int32_t prefill_queries_amx(int32_t head_dim) { return block_queries(head_dim, 2048, int64_t{1} << 17); }
-int64_t attend_scratch_bytes_amx(int32_t head_dim) { return block_scratch_bytes(head_dim, prefill_queries_amx(head_dim)); }
+int64_t attend_scratch_bytes_amx(int32_t head_dim) {
+  const int64_t prefill = block_scratch_bytes(head_dim, prefill_queries_amx(head_dim));
+  return prefill > kTiledDecodeBytes ? prefill : kTiledDecodeBytes;
+}
+
+bool attends_decode_amx(const DecodeTask& t) { return decodes_by_tiles(t); }
+void attend_decode_amx(const DecodeTask& t) { decode_by_tiles(t); }
 
 void rebuild_keys_amx(const RebuildTask& t) { rebuild_by_tiles(t); }
 

@@ -27,6 +27,8 @@ int64_t attend_scratch_bytes_or(int32_t head_dim) {
   return floats > rounded ? floats : rounded;
 }
 
+void attend_decode_or_amx(const DecodeTask& t) { attends_decode_amx(t) ? attend_decode_amx(t) : attend_decode(t); }
+
 void pack_basis_or_bf16(const BasisTask& t) { rounds(t.type) ? pack_basis_bf16(t) : pack_basis(t); }
 template <void (*kRounded)(const RebuildTask&)>
 void rebuild_keys_or(const RebuildTask& t) { rounds(t.type) ? kRounded(t) : rebuild_keys(t); }
@@ -55,6 +57,7 @@ constexpr Kernels amx() {
   kernels.packs = packs_all;
   kernels.matmul_prefill = matmul_prefill_amx;
   kernels.tile_rows = kTileRows;
+  kernels.attend_decode = attend_decode_or_amx;
   kernels.attend_prefill = attend_prefill_or<attend_prefill_amx>;
   kernels.prefill_queries = prefill_queries_or<prefill_queries_amx>;
   kernels.attend_scratch_bytes = attend_scratch_bytes_or<attend_scratch_bytes_amx>;

@@ -23,6 +23,10 @@ void attend_prefill_amx(const PrefillTask& task);
 int32_t prefill_queries_amx(int32_t head_dim);
 int64_t attend_scratch_bytes_amx(int32_t head_dim);
 
+// Kernels::attend_decode, of the tasks that it is for.
+bool attends_decode_amx(const DecodeTask& task);
+void attend_decode_amx(const DecodeTask& task);
+
 // Kernels::pack_basis and rebuild_keys with both factors rounded to bf16, of keys that are kept as KV of such types.
 void pack_basis_bf16(const BasisTask& task);
 void rebuild_keys_bf16(const RebuildTask& task);

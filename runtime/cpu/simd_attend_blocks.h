@@ -5,9 +5,9 @@
 // codes meet as many bytes of a query in one or two products. Queries are words of 16 bits for each 32 dimensions, as two bytes: sums of the high ones are
 // shifted, and those of the low ones added, so that a score is off by no more than the words' rounding, half of 1 / 32512 of the block's largest
 // |q| for each code. 128 bits of a vector belong to a query; four keys are summed across them together. Values: the softmax's weights times V's
-// scales are words too, in units of the tile's largest one / 32767, and V's codes of two tokens, half a tile apart, become words in turns:
-// a product takes 16 dimensions of both. No sum can overflow: 64 * 32767 * 128 of a tile's values, 32 * 255 * 32512 of a block's scores.
-// What a product of words leaves out, below 2^-16 of a tile's largest weight, is less than what rounding V to bytes left out. Measured, and what
+// scales are words too, in units of the tile's largest one / 32512, and V's codes of two tokens, half a tile apart, become words in turns:
+// a product takes 16 dimensions of both. No sum can overflow: 64 * 32512 * 128 of a tile's values, 32 * 255 * 32512 of a block's scores.
+// What a word leaves out, half of 1 / 32512 of a tile's largest weight at most, is less than what rounding V to bytes left out. Measured, and what
 // takes the time: tests/bench/RESULTS.md.
 //
 // Scales lie between codes, 34 or 18 bytes apart: V's are copied out while scores are made, and become floats whole vectors at a time.
@@ -15,13 +15,12 @@
 
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/simd_rows.h"
+#include "runtime/cpu/simd_words.h"
 
 namespace orrery::cpu {
 namespace {
 
 constexpr int kHalfTile = kTile / 2;
-constexpr float kQueryUnits = 32512;   // 127 * 256: the high byte fits
-constexpr float kWeightUnits = 32767;
 
 template <class V, KvType kType, int G>
 struct BlockShape {
@@ -70,37 +69,21 @@ void load_block_query(const float* q, int32_t dim, float scale, int g, const Blo
   using Shape = BlockShape<V, kType, G>;
   const int32_t n_blocks = dim / 32, set = g / Shape::kSide, side = g % Shape::kSide;
   for (int32_t b = 0; b < n_blocks; ++b) {
-    alignas(64) float x[32] = {}, largest[V::kLanes];
-    alignas(64) uint32_t words[32];
-    typename V::F m = V::zero();
-    for (int32_t i = 0; q != nullptr && i < 32; i += V::kLanes) {
-      const typename V::F v = V::mul(V::load(q + 32 * b + i), V::set(scale));
-      V::store(x + i, v);
-      m = V::larger(m, v);
-    }
-    V::store(largest, V::fold_larger(m, 1));
-    const bool tiny = largest[0] < kSmallestBlockMax;
-    const float unit = tiny ? 0.0f : largest[0] / kQueryUnits, inverse = tiny ? 0.0f : kQueryUnits / largest[0];
-    for (int32_t i = 0; i < 32; i += V::kLanes) V::store_i(words + i, V::nearest_i(V::mul(V::load(x + i), V::set(inverse))));
-    int8_t high[32], low[32];
-    for (int i = 0; i < 32; ++i) {
-      low[i] = static_cast<int8_t>(words[i]);
-      high[i] = static_cast<int8_t>((words[i] + 128) >> 8);   // what is left without `low`, which is signed
-    }
+    const QueryWords x = query_words<V>(q ? q + 32 * b : nullptr, scale);
     int32_t offsets[2];   // of the codes, by halves
     for (int half = 0; half < 2; ++half) {
       uint32_t sum = 0;
-      for (int i = 0; i < 16; ++i) sum += words[16 * half + i];
+      for (int i = 0; i < 16; ++i) sum += static_cast<uint32_t>(x.words[16 * half + i]);
       offsets[half] = static_cast<int32_t>(0u - static_cast<uint32_t>(Shape::kOffset) * sum);
       int8_t* out = s.q + ((set * n_blocks + b) * 4 + half) * 16 * Shape::kSide + 16 * side;
-      __builtin_memcpy(out, high + 16 * half, 16);
-      __builtin_memcpy(out + 32 * Shape::kSide, low + 16 * half, 16);
+      __builtin_memcpy(out, x.high + 16 * half, 16);
+      __builtin_memcpy(out + 32 * Shape::kSide, x.low + 16 * half, 16);
     }
     for (int lane = 0; lane < V::kLanes; lane += 4) {
       if (lane / 4 % Shape::kSide != side) continue;
       const int32_t offset = Shape::kSide == V::kLaneQueries ? offsets[0] + offsets[1] : offsets[lane / 4 / Shape::kSide];
       for (int i = lane; i < lane + 4; ++i) {
-        s.q_scales[(set * n_blocks + b) * V::kLanes + i] = unit;
+        s.q_scales[(set * n_blocks + b) * V::kLanes + i] = x.unit;
         s.offsets[(set * n_blocks + b) * V::kLanes + i] = offset;
       }
     }
@@ -184,8 +167,8 @@ void block_weights(int32_t n_blocks, const BlockScratch<V>& s) {
       largest = V::larger(largest, w);
     }
     largest = V::fold_larger(largest, G);
-    const typename V::F inverse = V::div(V::set(kWeightUnits), largest);
-    V::store(s.factors + b * V::kLanes, V::mul(largest, V::set(1 / kWeightUnits)));
+    const typename V::F inverse = V::div(V::set(kWordUnits), largest);
+    V::store(s.factors + b * V::kLanes, V::mul(largest, V::set(1 / kWordUnits)));
     int32_t* words = s.words + b * kHalfTile * G;
     for (int i = 0; i < kVectors / 2; ++i) {
       const typename V::F low = V::load(s.weights + i * V::kLanes), high = V::load(s.weights + (i + kVectors / 2) * V::kLanes);

@@ -31,18 +31,21 @@ struct V {
   }
   // Asks for a line that comes to the second cache; behind what x was made by, so that compilers leave it where it stands.
   static void ask(const void* p) { __builtin_prefetch(p, 0, 2); }
-  static void ask_behind(F& x, const void* p) {
+  template <class X>
+  static void ask_behind(X& x, const void* p) {
 #ifdef __AVX512F__
     asm volatile("prefetcht1 %1" : "+v"(x) : "m"(*static_cast<const char*>(p)));
 #else
     (void)x, ask(p);
 #endif
   }
-  static void ask_behind(I& x, const void* p) {
+  // Likewise, to the first cache.
+  template <class X>
+  static void ask_near_behind(X& x, const void* p) {
 #ifdef __AVX512F__
-    asm volatile("prefetcht1 %1" : "+v"(x) : "m"(*static_cast<const char*>(p)));
+    asm volatile("prefetcht0 %1" : "+v"(x) : "m"(*static_cast<const char*>(p)));
 #else
-    (void)x, ask(p);
+    (void)x, __builtin_prefetch(p, 0, 3);
 #endif
   }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }

@@ -147,7 +147,7 @@ Expected expected(const std::string& path, const Attention& a, const Sequence& s
       const std::vector<double> v = largest_of_blocks(s.stored(layer, kv_head, t, true));
       for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], scores[static_cast<size_t>(t - from)] / sum * v[i]);
     }
-    for (size_t i = 0; i < most.size(); ++i) e.words[i] += (last - first + 1) * .5 / 32767 * most[i];
+    for (size_t i = 0; i < most.size(); ++i) e.words[i] += (last - first + 1) * .5 / 32512 * most[i];
   }
   return e;
 }

@@ -22,10 +22,11 @@ inline void configure(const void* config) {
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
 #define _tile_loadconfig emulated::configure
 #define _tile_release() emulated::tiles().release()
 #define _tile_loadd(tile, from, stride) emulated::tiles().load(tile, from, stride)
 #define _tile_stored(tile, to, stride) emulated::tiles().store(tile, to, stride)
 #define _tile_zero(tile) emulated::tiles().zero(tile)
 #define _tile_dpbf16ps(c, a, b) emulated::tiles().dot_halves(c, a, b)
-
+#define _tile_dpbssd(c, a, b) emulated::tiles().dot_bytes(c, a, b)
