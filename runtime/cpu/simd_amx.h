@@ -14,7 +14,7 @@
 // product where 256 rows share it.
 //
 // Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): 32% of the tiles' peak; the products alone reach 68%
-// of it with zeros, and 55 to 57% with random numbers, under which the clock falls (tests/bench/RESULTS.md).
+// of it with zeros, and 55 to 57% with random numbers, under which the clock falls (tests/bench/results).
 //
 // Subnormal numbers count as zero.  Every output is its own chain of sums in ascending columns: which rows stand beside it
 // changes nothing.  Tiles are configured when a task begins and released when it ends: the threads carry none of it around.

@@ -4,7 +4,7 @@
 // exponential of floats would take five such instructions: hence the softmax of integers. Sums of scores begin with the number that makes
 // them fixed point, and the weights' sum is a tile of one row.
 //
-// Measured on an Intel Xeon with AMX, 2 cores: tests/bench/RESULTS.md.
+// Measured on an Intel Xeon with AMX, 2 cores: tests/bench/results.
 #pragma once
 
 #include "runtime/cpu/simd_amx.h"

@@ -11,7 +11,7 @@
 // Keys stand in scores as they come out of transposing sixteen of them, four by four (key_at), and in the weights' bytes as
 // packing leaves them (first_of_four): V is put in turns in that order, and nothing is put back.
 //
-// Measured, and what takes the time: tests/bench/RESULTS.md.
+// Measured, and what takes the time: tests/bench/results.
 #pragma once
 
 #include "runtime/cpu/simd_amx.h"

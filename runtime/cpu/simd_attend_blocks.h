@@ -8,7 +8,7 @@
 // scales are words too, in units of the tile's largest one / 32512, and V's codes of two tokens, half a tile apart, become words in turns:
 // a product takes 16 dimensions of both. No sum can overflow: 64 * 32512 * 128 of a tile's values, 32 * 255 * 32512 of a block's scores.
 // What a word leaves out, half of 1 / 32512 of a tile's largest weight at most, is less than what rounding V to bytes left out. Measured, and what
-// takes the time: tests/bench/RESULTS.md.
+// takes the time: tests/bench/results.
 //
 // Scales lie between codes, 34 or 18 bytes apart: V's are copied out while scores are made, and become floats whole vectors at a time.
 #pragma once

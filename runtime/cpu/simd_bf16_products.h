@@ -8,7 +8,7 @@
 // Twelve rows of kRoundedColumns stay in the first cache while all strips pass by out of the second one; sums of kRoundedOut outputs come and go
 // for every such panel, 48 loads and stores for 6,144 products, and lie in the second cache with the activations.
 //
-// Measured: tests/bench/RESULTS.md.
+// Measured: tests/bench/results.
 //
 // Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
 #pragma once

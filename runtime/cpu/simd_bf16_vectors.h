@@ -4,7 +4,7 @@
 // keys of a dimension, is repeated in all lanes from where it lies, and meets a pair of sixteen queries. While the ports that multiply
 // are held by one such group, the softmax of the block before goes through the others.
 //
-// Measured on an AMD EPYC with AVX-512: tests/bench/RESULTS.md.
+// Measured on an AMD EPYC with AVX-512: tests/bench/results.
 #pragma once
 
 #include "runtime/cpu/simd_bf16_attend.h"

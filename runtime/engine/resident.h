@@ -4,7 +4,7 @@
 //
 // The pages keep the heads that are full here, too (a copy in host memory: 6 of the demo's 32 heads, 15 to 21% of those of
 // the published profiles).  Settling again makes other heads full: of 6 on the demo model 2.8, and after no turn the
-// same ones (tests/bench/RESULTS.md).  And what is here may be coarser, where prompts, rewinding, forks and files want the
+// same ones (tests/bench/results).  And what is here may be coarser, where prompts, rewinding, forks and files want the
 // exact KV of every head.
 //
 // Steps count generated tokens over the life of this object: what a policy asks for after step s becomes visible in a

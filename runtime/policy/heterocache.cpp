@@ -39,7 +39,7 @@ namespace {
 constexpr uint32_t kNotYet = UINT32_MAX;
 constexpr uint32_t kMostBlock = 64;   // queries that the engine keeps for us
 constexpr double kFullShare = .2;
-// Measured on the demo model at 30 to 80% (tests/bench/RESULTS.md): the refills of a block are seldom more than .07 of
+// Measured on the demo model at 30 to 80% (tests/bench/results): the refills of a block are seldom more than .07 of
 // the slots, .28 where every pivot triggers at once.
 constexpr double kRefilledInABlock = 1. / 8;
 
