@@ -3,7 +3,8 @@
 #include <array>
 #include <iterator>
 
-#include "runtime/policy/parts.h"
+#include "runtime/policy/methods/methods.h"
+#include "runtime/policy/options.h"
 
 namespace orrery::policy {
 

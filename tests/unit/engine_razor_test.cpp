@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/policy/policy.h"
+#include "runtime/policy/select/rings.h"
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 

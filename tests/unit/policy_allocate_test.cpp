@@ -5,9 +5,13 @@
 #include <cmath>
 #include <numeric>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/parts.h"
-#include "runtime/policy/roles.h"
+#include "runtime/policy/allocate/apportion.h"
+#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/allocate/tailed_budget.h"
+#include "runtime/policy/heads/overlaps.h"
+#include "runtime/policy/heads/roles.h"
+#include "runtime/policy/policy.h"
+#include "runtime/policy/select/rings.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 

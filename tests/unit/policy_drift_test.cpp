@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/policy/drift.h"
+#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/refresh/misses.h"
+#include "runtime/policy/select/sets.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 

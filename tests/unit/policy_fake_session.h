@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "runtime/policy/policy.h"
+#include "runtime/policy/score/score.h"
+#include "runtime/policy/select/top_k.h"
 #include "tests/unit/policy_fixture.h"
 
 namespace orrery::policy {

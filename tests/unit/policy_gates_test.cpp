@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "runtime/policy/gates.h"
+#include "runtime/policy/heads/gates.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fake_session.h"
 #include "tests/unit/policy_fixture.h"

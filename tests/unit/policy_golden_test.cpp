@@ -7,11 +7,19 @@
 #include <cmath>
 #include <map>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/drift.h"
-#include "runtime/policy/kmeans.h"
-#include "runtime/policy/roles.h"
-#include "runtime/policy/score.h"
+#include "runtime/policy/allocate/apportion.h"
+#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/heads/clusters.h"
+#include "runtime/policy/heads/overlaps.h"
+#include "runtime/policy/heads/roles.h"
+#include "runtime/policy/refresh/anticipation.h"
+#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/refresh/misses.h"
+#include "runtime/policy/score/pooling.h"
+#include "runtime/policy/score/score.h"
+#include "runtime/policy/select/rings.h"
+#include "runtime/policy/select/sets.h"
+#include "runtime/policy/select/top_k.h"
 #include "tests/unit/policy_fixture.h"
 #include "tests/unit/policy_goldens.h"
 

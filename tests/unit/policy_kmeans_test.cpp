@@ -5,7 +5,9 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/policy/kmeans.h"
+#include "runtime/policy/heads/clusters.h"
+#include "runtime/policy/heads/roles.h"
+#include "runtime/policy/refresh/anticipation.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 

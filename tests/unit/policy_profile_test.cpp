@@ -7,8 +7,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/profile.h"
+#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/heads/profile.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 #include "tests/unit/policy_fixture.h"

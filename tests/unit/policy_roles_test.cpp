@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/policy/roles.h"
+#include "runtime/policy/heads/overlaps.h"
+#include "runtime/policy/heads/roles.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 

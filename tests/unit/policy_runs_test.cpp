@@ -7,6 +7,9 @@
 #include <map>
 #include <set>
 
+#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/select/rings.h"
+#include "runtime/policy/select/sets.h"
 #include "tests/unit/policy_fake_session.h"
 #include "tests/unit/policy_goldens.h"
 

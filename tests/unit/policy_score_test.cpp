@@ -6,7 +6,10 @@
 #include <limits>
 #include <set>
 
-#include "runtime/policy/score.h"
+#include "runtime/policy/score/pooling.h"
+#include "runtime/policy/score/score.h"
+#include "runtime/policy/select/sets.h"
+#include "runtime/policy/select/top_k.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery::policy {

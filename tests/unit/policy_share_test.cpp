@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "runtime/policy/parts.h"
+#include "runtime/policy/policy.h"
 #include "tests/unit/policy_made_up.h"
 
 namespace orrery::policy {

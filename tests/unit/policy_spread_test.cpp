@@ -6,7 +6,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "runtime/policy/spread.h"
+#include "runtime/policy/allocate/over_heads.h"
+#include "runtime/policy/allocate/over_layers.h"
+#include "runtime/policy/score/moments.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/parts.h"
+#include "runtime/policy/policy.h"
+#include "runtime/policy/select/rings.h"
 
 namespace orrery::policy {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "runtime/policy/select/rings.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fake_session.h"
 
