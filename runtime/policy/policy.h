@@ -33,13 +33,13 @@ struct HostShape {
 
 // What a policy asks of the engine, whatever its options.
 struct Needs {
-  uint32_t query_rows = 0;      // queries of so many last positions are kept
+  uint32_t kept_queries = 0;      // queries of so many last positions are kept
   // Of what stays on the device, where nobody says: this, if KV is kept in a finer one and heads can be cut into its blocks; none: as kept.
   std::optional<KvType> device_type = {};
 };
 
 // A mean by shares: what share of it each of the tokens is, and as how many tokens alike it weighs.
-struct MeanShares {
+struct CompensationShares {
   Span<const float> of_tokens;  // (n_tokens) when it settled; 0: not in it. Valid until it settles again
   float weight = 0.0f;          // 0: there is none
 };
@@ -74,14 +74,14 @@ class Policy {
   virtual PageDigests digests() const { return {}; }
   // So many heads at most, known once it has settled, have one more token beside their slots: the mean of all that they have let go,
   // those between what select() names, which then ascends, and those that slot_for() replaces. Memory of the device, which the policy
-  // leaves free of slots: Shape::mean_bytes each.
-  virtual uint32_t n_means() const { return 0; }
-  virtual bool has_mean(uint32_t head) const {
+  // leaves free of slots: Shape::compensation_token_bytes each.
+  virtual uint32_t max_compensation_tokens() const { return 0; }
+  virtual bool has_compensation_token(uint32_t head) const {
     (void)head;
     return false;
   }
   // Of a head that has a mean, once it has settled: of which tokens, and how much it weighs. None: of all alike, as above.
-  virtual MeanShares mean_shares(uint32_t head) const {
+  virtual CompensationShares compensation_shares(uint32_t head) const {
     (void)head;
     return {};
   }
@@ -103,17 +103,17 @@ class Policy {
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
   // Heads that hold all of their keys and whose best ones after_step() will ask for by the query of the step that is
   // about to be computed, or whose attention is summed: attention leaves its weights of them, and the keys need not be read again. A hint;
-  // at most n_watched() of them, of n_context keys at most, or so many.
-  virtual void watch(std::vector<uint32_t>* heads) const { heads->clear(); }
-  virtual uint32_t n_watched() const { return 0; }
-  virtual uint32_t watched_keys(uint32_t n_context) const { return n_context; }
+  // at most max_scored_heads() of them, of n_context keys at most, or so many.
+  virtual void scored_heads(std::vector<uint32_t>* heads) const { heads->clear(); }
+  virtual uint32_t max_scored_heads() const { return 0; }
+  virtual uint32_t max_scored_keys(uint32_t n_context) const { return n_context; }
   // Whether Heads::attention_sums() are wanted.
   virtual bool sums_attention() const { return false; }
   // Whether before_attend() is to be called.
   virtual bool asks_before_attend() const { return false; }
   // Whether before_attend() of a layer is called when the layer before is about to be computed, with queries that the layer makes of what
   // that one's attention takes in; of the first one when it begins, with its own. What it asks for is waited for when its layer begins.
-  virtual bool asks_ahead() const { return false; }
+  virtual bool asks_a_layer_ahead() const { return false; }
   // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() and scores() may be asked by
   // them. Refills visible at this step are waited for by the layers that they are for; everything here is.
   virtual Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) {

@@ -43,9 +43,9 @@ struct WeightsQuery {
 struct MomentsQuery {
   uint32_t head = 0;
   uint32_t first_position = 0, n_positions = 0;   // at least one
-  uint32_t n_keys = 0, n_measured = 0;            // of these the first so many
+  uint32_t n_keys = 0, n_scored = 0;            // of these the first so many
   double gamma = 0;
-  float* out = nullptr;         // (query heads of the KV head, n_measured)
+  float* out = nullptr;         // (query heads of the KV head, n_scored)
   Dispersion* dispersion = nullptr;
 };
 

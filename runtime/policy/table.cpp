@@ -468,7 +468,7 @@ Needs policy_needs(const std::string& name, const Options& options) {
   for (const Entry& entry : kPolicies)
     if (name == entry.name) needs = entry.needs;
   for (const auto& [option, value] : options)   // pages that are dealt out by what some queries look at
-    if (needs.query_rows > 0 && option == "heads" && value == "adaptive") needs.query_rows = std::max(needs.query_rows, kPageQueries);
+    if (needs.kept_queries > 0 && option == "heads" && value == "adaptive") needs.kept_queries = std::max(needs.kept_queries, kPageQueries);
   return needs;
 }
 

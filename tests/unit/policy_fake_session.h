@@ -31,7 +31,7 @@ class FakeSession final : public Heads {
         attention_(std::move(attention)),
         group_(group),
         n_context_(n_context),
-        query_rows_(std::max(policy_needs(policy_->name(), {}).query_rows, policy_->queries_wanted())),
+        query_rows_(std::max(policy_needs(policy_->name(), {}).kept_queries, policy_->queries_wanted())),
         capacity_(n_heads),
         selected_(n_heads),
         held_(n_heads),
@@ -78,9 +78,9 @@ class FakeSession final : public Heads {
   uint64_t n_refills() const { return n_refills_; }
   Tokens selected(uint32_t head) const { return Tokens(held_[head].begin(), held_[head].begin() + selected_[head]); }
   // Of heads that have a mean of what they have let go.
-  uint32_t n_means() const {
+  uint32_t n_compensation_tokens() const {
     uint32_t n = 0;
-    for (uint32_t head = 0; head < n_heads(); ++head) n += policy_->has_mean(head);
+    for (uint32_t head = 0; head < n_heads(); ++head) n += policy_->has_compensation_token(head);
     return n;
   }
   uint64_t total_capacity() const { return std::accumulate(capacity_.begin(), capacity_.end(), uint64_t{0}); }
@@ -99,10 +99,10 @@ class FakeSession final : public Heads {
       selected_[head] = static_cast<uint32_t>(held_[head].size());
       EXPECT_LE(held_[head].size(), capacity_[head]) << head;
       EXPECT_LE(capacity_[head], n_context_) << head;
-      EXPECT_TRUE(!policy_->has_mean(head) || std::is_sorted(held_[head].begin(), held_[head].end())) << head;
+      EXPECT_TRUE(!policy_->has_compensation_token(head) || std::is_sorted(held_[head].begin(), held_[head].end())) << head;
       check_unique(head);
     }
-    EXPECT_LE(n_means(), policy_->n_means());
+    EXPECT_LE(n_compensation_tokens(), policy_->max_compensation_tokens());
   }
 
   // Before a token is computed. Whether everything was settled anew.
@@ -128,7 +128,7 @@ class FakeSession final : public Heads {
   // Between: layers ask, and what they fetch for this step is there at once.
   void ask_layers(uint32_t n_layers) {
     asking_ = true;
-    const bool ahead = policy_->asks_ahead();   // then what a layer is to have is there before the next one is asked about
+    const bool ahead = policy_->asks_a_layer_ahead();   // then what a layer is to have is there before the next one is asked about
     const auto place_up_to = [&](uint32_t layer) {
       for (uint32_t head = 0; head < n_heads() / n_layers * (layer + 1); ++head) place(head);
     };
@@ -163,9 +163,9 @@ class FakeSession final : public Heads {
     }
     // Heads that were watched are asked about by the step's query, or summed, and no others.
     std::vector<uint32_t> watched;
-    policy_->watch(&watched);
-    EXPECT_LE(watched.size(), policy_->n_watched());
-    for (const uint32_t head : watched) EXPECT_LE(held_[head].size(), policy_->watched_keys(n_context_));
+    policy_->scored_heads(&watched);
+    EXPECT_LE(watched.size(), policy_->max_scored_heads());
+    for (const uint32_t head : watched) EXPECT_LE(held_[head].size(), policy_->max_scored_keys(n_context_));
     ++n_tokens_;
     if (policy_->sums_attention()) {
       for (const uint32_t head : watched) add_row(head, n_tokens_ - 1, held_[head]);

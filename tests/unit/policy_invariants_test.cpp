@@ -202,7 +202,7 @@ std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uin
 // Capacities, and that what a head keeps is the best of its own or, in SyncKV, of a head of its layer that keeps all.
 void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uint64_t max_slots, double share) {
   const uint32_t n = s.n_tokens();
-  ASSERT_LE(s.total_capacity() + s.n_means(), max_slots);
+  ASSERT_LE(s.total_capacity() + s.n_compensation_tokens(), max_slots);
   const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv", omni = std::string(c.policy) == "omnikv";
   const bool max = !c.options.empty() && c.options.back() == std::pair<std::string, std::string>{"reduce", "max"};
   const ScoreRule rule = hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
@@ -310,17 +310,17 @@ TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
     };
     const auto compressed = [&](uint32_t head) { return !m.windowed(head); };
     FakeSession s = settled(factor), without = settled(0);
-    EXPECT_EQ(without.policy().n_means(), 0u);
-    EXPECT_EQ(without.n_means(), 0u);
-    EXPECT_EQ(s.policy().n_means(), 2 * m.n_kv_heads);
-    EXPECT_EQ(s.total_capacity() + s.policy().n_means(), without.total_capacity());
+    EXPECT_EQ(without.policy().max_compensation_tokens(), 0u);
+    EXPECT_EQ(without.n_compensation_tokens(), 0u);
+    EXPECT_EQ(s.policy().max_compensation_tokens(), 2 * m.n_kv_heads);
+    EXPECT_EQ(s.total_capacity() + s.policy().max_compensation_tokens(), without.total_capacity());
     double kept = 0, all = 0;
     for (uint32_t head = 0; head < m.n_heads(); ++head)
       if (compressed(head)) kept += s.n_selected(head), all += 380;
     int n_means = 0;
     for (uint32_t head = 0; head < m.n_heads(); ++head) {
-      ASSERT_EQ(s.policy().has_mean(head), compressed(head) && s.n_selected(head) < 380) << head;
-      if (!s.policy().has_mean(head)) continue;
+      ASSERT_EQ(s.policy().has_compensation_token(head), compressed(head) && s.n_selected(head) < 380) << head;
+      if (!s.policy().has_compensation_token(head)) continue;
       ++n_means;
       const std::vector<float> logits = restless(head, 379, 380);
       std::vector<double> weights(380);
@@ -334,16 +334,16 @@ TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
       double entropy = 0;
       for (const double w : weights)
         if (w > 0) entropy -= w / sum * std::log(w / sum);
-      const MeanShares shares = s.policy().mean_shares(head);
+      const CompensationShares shares = s.policy().compensation_shares(head);
       EXPECT_NEAR(shares.weight / (factor * kept / all * std::exp(entropy)), 1, 1e-5) << name << ", head " << head;
       ASSERT_EQ(shares.of_tokens.size(), 380u);
       for (uint32_t p = 0; p < 380; ++p) ASSERT_NEAR(shares.of_tokens[p], weights[p] / sum, 1e-6) << name << ", head " << head << ", token " << p;
     }
     EXPECT_GT(n_means, 4);
     s.settle(20);   // it has room for all of it
-    EXPECT_EQ(s.n_means(), 0u);
+    EXPECT_EQ(s.n_compensation_tokens(), 0u);
   }
-  EXPECT_EQ(must(make_policy("auto", m.shape(), {1.0, slots_for_share(m.shape(), 1)}, {}))->n_means(), 0u);
+  EXPECT_EQ(must(make_policy("auto", m.shape(), {1.0, slots_for_share(m.shape(), 1)}, {}))->max_compensation_tokens(), 0u);
 }
 
 // Layers that compete: the same tokens' queries at a larger budget keep everything that they keep at a smaller one.

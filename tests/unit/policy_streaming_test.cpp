@@ -57,7 +57,7 @@ TEST(Streaming, FillsItsSlotsBeforeItReplacesAny) {
   const auto policy = streaming(shape(), 0.3);
   std::vector<uint32_t> capacity(6);
   ASSERT_TRUE(policy->settle(nullptr, 20, capacity).ok());
-  EXPECT_EQ(capacity[0], kLeastSlots);   // 30% of 20 tokens would leave no room for an answer
+  EXPECT_EQ(capacity[0], kMinSlots);   // 30% of 20 tokens would leave no room for an answer
   EXPECT_EQ(policy->slot_for(0, 20, capacity[0]), 20u);
   EXPECT_EQ(policy->slot_for(0, 63, capacity[0]), 63u);
   EXPECT_EQ(policy->slot_for(0, 64, capacity[0]), 4u);

@@ -356,16 +356,16 @@ TEST(PolicyWorked, RazorAttentionsHeads) {
   stability[4] = .2, stability[11] = .3, stability[17] = .1;
   const auto p = profile(std::vector<Role>(20, kAnchor), std::vector<uint32_t>(20, kNo), stability);
   Shape s = shape(20, 1000);
-  s.slot_bytes = 64, s.mean_bytes = 256;
+  s.slot_bytes = 64, s.compensation_token_bytes = 256;
   FakeSession razor(must(make_policy("razorattention", s, {.5, 10000}, {{"tail", "10"}}, p)), 20, 1, 1000, noise);
   EXPECT_EQ(razor.policy().n_full_heads(), 3u);
-  EXPECT_EQ(razor.policy().n_means(), 17u);
+  EXPECT_EQ(razor.policy().max_compensation_tokens(), 17u);
   razor.settle(390);
   // Slots: .5 * 400 * 20, of which the full heads take 1200, tails 170 and means 68: 2562 are left, 151 for each but five less.
   uint32_t n_more = 0;
   for (uint32_t head = 0; head < 20; ++head) {
     const bool full = head == 4 || head == 11 || head == 17;
-    EXPECT_EQ(razor.policy().has_mean(head), !full) << head;
+    EXPECT_EQ(razor.policy().has_compensation_token(head), !full) << head;
     if (!full) n_more += razor.capacity(head) - 160;
     EXPECT_TRUE(full ? razor.capacity(head) == 400 : razor.capacity(head) == 160 || razor.capacity(head) == 161) << head;
     Tokens expected;

@@ -10,7 +10,7 @@ uint64_t TailedBudget::selected_with(uint32_t n_tokens, uint32_t n_full, uint32_
   const uint64_t horizon = uint64_t{n_tokens} + tail, n_compressed = n_heads_ - n_full, more = beside(n_full);
   // A millionth of a slot is a rounding of the share, and no token.
   const auto share = static_cast<uint64_t>(share_.of_tokens() * static_cast<double>(horizon) * n_heads_ + 1e-6);
-  uint64_t slots = std::min(std::max(share, n_heads_ * std::min<uint64_t>(horizon, kLeastSlots) + more), n_heads_ * horizon + more);
+  uint64_t slots = std::min(std::max(share, n_heads_ * std::min<uint64_t>(horizon, kMinSlots) + more), n_heads_ * horizon + more);
   // Where the context is far from full the plan has room for the full heads, however small the share.
   const uint64_t least = n_full * horizon + n_compressed * std::min<uint64_t>(horizon, 2 * uint64_t{tail}) + more;
   slots = std::min(std::max(slots, least), max_slots_);

@@ -19,11 +19,11 @@ struct Tail {
 
 // Slots that some heads with the whole context leave to the others, which all hold a selection of the prompt and a tail
 // for generated tokens; generated tokens count like the prompt's. At n tokens with a tail of T the budget is the share's
-// part of (n + T) slots a head, at least kLeastSlots, at most what the plan has.
+// part of (n + T) slots a head, at least kMinSlots, at most what the plan has.
 class TailedBudget {
  public:
   // n_heads: without window; max_slots: for these; beside: slots' worth that each compressed head has besides.
-  TailedBudget(uint32_t n_heads, uint32_t n_context, const Share& share, uint64_t max_slots, Tail tail, Ratio beside = {})
+  TailedBudget(uint32_t n_heads, uint32_t n_context, const KvShare& share, uint64_t max_slots, Tail tail, Ratio beside = {})
       : n_heads_(n_heads), n_context_(n_context), share_(share), max_slots_(max_slots), tail_(tail), beside_(beside) {}
 
   struct Division {
@@ -45,7 +45,7 @@ class TailedBudget {
   // Prompt slots of all compressed heads with a tail of `tail`; less than n_compressed: no room.
   uint64_t selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const;
   uint32_t n_heads_, n_context_;
-  Share share_;
+  KvShare share_;
   uint64_t max_slots_;
   Tail tail_;
   Ratio beside_;

@@ -15,7 +15,7 @@ namespace orrery::policy {
 class UniformAllocation {
  public:
   UniformAllocation(const Shape& shape, const Budget& budget);
-  // share of n_tokens each, at least kLeastSlots and at most what the budget and the context allow.
+  // share of n_tokens each, at least kMinSlots and at most what the budget and the context allow.
   void allocate(uint32_t n_tokens, Span<uint32_t> capacity) const;
   // The most slots that a head without window can have; nothing where every layer has a window.
   bool enough(uint64_t slots) const { return most_ >= slots || n_full_ == 0; }
@@ -28,7 +28,7 @@ class UniformAllocation {
  private:
   uint32_t n_kv_heads_, n_context_;
   std::vector<uint32_t> window_;   // (n_layers) 0: none
-  Share share_;
+  KvShare share_;
   uint64_t n_full_ = 0;            // heads without window
   uint64_t windowed_slots_ = 0;    // slots of the others together
   uint64_t most_ = 0;              // slots of one head without window

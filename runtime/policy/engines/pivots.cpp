@@ -96,8 +96,8 @@ class HeteroCache final : public TailedPolicy {
     out->insert(out->end(), first, first + h.n_selected);
   }
   // Pivots: as many as the profile has, or full heads at all.
-  uint32_t n_watched() const override { return !settings_.refresh ? 0 : profile_ ? report_.roles.pivot : most_full_; }
-  void watch(std::vector<uint32_t>* heads) const override;
+  uint32_t max_scored_heads() const override { return !settings_.refresh ? 0 : profile_ ? report_.roles.pivot : most_full_; }
+  void scored_heads(std::vector<uint32_t>* heads) const override;
   uint32_t queries_wanted() const override { return std::max(TailedPolicy::queries_wanted(), settings_.window); }
   bool asks_before_attend() const override { return settings_.speculative && settings_.refresh && settings_.tau_turn > 0 && !budget_.everything(); }
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override;
@@ -395,7 +395,7 @@ bool HeteroCache::looks(uint32_t pivot, uint64_t t) const {
   return std::max(block.n_below, block.n_looked - block.n_below) <= settings_.block / 2;
 }
 
-void HeteroCache::watch(std::vector<uint32_t>* heads) const {
+void HeteroCache::scored_heads(std::vector<uint32_t>* heads) const {
   heads->clear();
   if (settings_.speculative && settings_.refresh) heads->assign(pivots_.begin(), pivots_.end());
   const uint64_t t = n_steps_ + 1;

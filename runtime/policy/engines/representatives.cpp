@@ -76,8 +76,8 @@ class SyncKv final : public TailedPolicy {
     const auto set = sets_.begin() + static_cast<ptrdiff_t>(h.set);
     out->insert(out->end(), set, set + h.k);
   }
-  uint32_t n_watched() const override { return settings_.refresh ? n_full_heads() : 0; }
-  void watch(std::vector<uint32_t>* heads) const override;
+  uint32_t max_scored_heads() const override { return settings_.refresh ? n_full_heads() : 0; }
+  void scored_heads(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   uint64_t host_bytes(const HostShape&) const override {
     return tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(2 * n_full_heads() * budget_.most_of_head());
@@ -180,7 +180,7 @@ Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) 
   return ok_status();
 }
 
-void SyncKv::watch(std::vector<uint32_t>* heads) const {
+void SyncKv::scored_heads(std::vector<uint32_t>* heads) const {
   heads->clear();
   if (!settings_.refresh || !is_anticipation(n_steps_ + 1, settings_.m)) return;
   for (uint32_t head = 0; head < heads_.size(); ++head)

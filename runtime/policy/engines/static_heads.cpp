@@ -57,7 +57,7 @@ class StaticHeads final : public TailedPolicy {
  public:
   StaticHeads(const char* name, const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
       : TailedPolicy(shape, budget, {settings.tail}, {}, std::move(profile),
-                     settings.compensation ? Ratio{shape.mean_bytes, shape.slot_bytes} : Ratio{}),
+                     settings.compensation ? Ratio{shape.compensation_token_bytes, shape.slot_bytes} : Ratio{}),
         name_(name),
         settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
@@ -80,8 +80,8 @@ class StaticHeads final : public TailedPolicy {
 
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return n_full_; }
-  uint32_t n_means() const override { return settings_.compensation ? rings_.n_other_heads() - n_full_ : 0; }
-  bool has_mean(uint32_t head) const override { return settings_.compensation && !rings_.has(head) && !heads_[head].full; }
+  uint32_t max_compensation_tokens() const override { return settings_.compensation ? rings_.n_other_heads() - n_full_ : 0; }
+  bool has_compensation_token(uint32_t head) const override { return settings_.compensation && !rings_.has(head) && !heads_[head].full; }
   uint32_t queries_wanted() const override { return profile_ ? 0 : settings_.window; }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {

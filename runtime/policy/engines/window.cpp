@@ -94,7 +94,7 @@ class WindowPolicy final : public TailedPolicy {
  public:
   WindowPolicy(const char* name, const Shape& shape, const Budget& budget, const Settings& settings)
       : TailedPolicy(shape, budget, {settings.tail, settings.tail_part}, {}, nullptr,
-                     settings.compensation > 0 ? Ratio{shape.mean_bytes, shape.slot_bytes} : Ratio{}),
+                     settings.compensation > 0 ? Ratio{shape.compensation_token_bytes, shape.slot_bytes} : Ratio{}),
         name_(name),
         settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
@@ -107,11 +107,11 @@ class WindowPolicy final : public TailedPolicy {
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return n_full_; }
   uint32_t queries_wanted() const override { return budget_.everything() ? 0 : settings_.window; }
-  uint32_t n_means() const override {
+  uint32_t max_compensation_tokens() const override {
     return settings_.compensation > 0 ? static_cast<uint32_t>(layers_.size()) * n_kv_heads_ : 0;
   }
-  bool has_mean(uint32_t head) const override { return heads_[head].rest_weight > 0; }
-  MeanShares mean_shares(uint32_t head) const override {
+  bool has_compensation_token(uint32_t head) const override { return heads_[head].rest_weight > 0; }
+  CompensationShares compensation_shares(uint32_t head) const override {
     const Head& h = heads_[head];
     return {Span<const float>(rest_).subspan(h.rest, n_tokens_), h.rest_weight};
   }

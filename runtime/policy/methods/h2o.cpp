@@ -42,9 +42,9 @@ class H2O final : public Policy {
 
   const char* name() const override { return "h2o"; }
   bool sums_attention() const override { return !uniform_.everything(); }
-  uint32_t n_watched() const override { return sums_attention() ? rings_.n_other_heads() : 0; }
-  uint32_t watched_keys(uint32_t) const override { return uniform_.most(); }
-  void watch(std::vector<uint32_t>* heads) const override {
+  uint32_t max_scored_heads() const override { return sums_attention() ? rings_.n_other_heads() : 0; }
+  uint32_t max_scored_keys(uint32_t) const override { return uniform_.most(); }
+  void scored_heads(std::vector<uint32_t>* heads) const override {
     heads->clear();
     for (uint32_t head = 0; sums_attention() && head < heads_.size(); ++head)
       if (!rings_.has(head)) heads->push_back(head);

@@ -33,7 +33,7 @@ class InfiniGen final : public TokenPolicy {
       : TokenPolicy("infinigen", shape, budget, settings, PageDigest::skewed), alpha_(static_cast<float>(alpha)), most_(most) {}
 
   uint32_t queries_wanted() const override { return kMostWindow; }
-  bool asks_ahead() const override { return true; }
+  bool asks_a_layer_ahead() const override { return true; }
   uint64_t host_bytes(const HostShape& host) const override {   // products, and what is best and free
     return tokens_bytes() + bytes_of<float>(uint64_t{n_kv_heads_} * (host.group + 2) * n_context_);
   }
