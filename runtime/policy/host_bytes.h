@@ -1,4 +1,4 @@
-// Host memory as Policy::host_bytes() counts it.
+// Host memory: how Policy::host_bytes() counts it, and how settle() keeps to that.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +6,16 @@
 
 namespace orrery::policy {
 
-// Host memory as a table counts it.
+// Bytes of n elements.
 template <class T>
 constexpr uint64_t bytes_of(uint64_t n) {
   return n * sizeof(T);
 }
-// The vector has n elements, any; what it had before is given back first, so that both are never there at once.
+
+// Gives the vector n elements with any values. Where it must grow, it frees its old memory first, so that old and new are never there
+// together.
 template <class Vector>
-void renew(Vector* vector, size_t n) {
+void resize_discarding(Vector* vector, size_t n) {
   if (vector->capacity() < n) *vector = Vector();
   vector->resize(n);
 }

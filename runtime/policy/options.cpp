@@ -5,7 +5,7 @@
 namespace orrery::policy {
 
 const std::string* nearest_name(const std::string& name, const std::vector<std::string>& known) {
-  // Levenshtein's distance, at most a third of the name.
+  // Levenshtein distance, at most a third of the name's length.
   const std::string* best = nullptr;
   size_t least = name.size() / 3 + 1;
   std::vector<size_t> row;
@@ -48,7 +48,7 @@ Status OptionReader::number(const char* name, double least, double most, double*
   known_.emplace_back(name);
   for (const auto& [key, text] : options_) {
     if (key != name) continue;
-    // Digits and one point, so that no locale has a say.
+    // Digits and one point: the locale has no influence.
     double x = 0, place = 1;
     bool number = !text.empty() && text.size() <= 12 && text != ".", point = false;
     for (const char c : text) {

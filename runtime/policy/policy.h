@@ -1,9 +1,12 @@
-// What a KV policy decides: how many tokens each head keeps on the device, which ones, and what goes where as the answer
-// grows.  A policy holds decisions, never memory: the engine carries them out on a kv::HeadStore.
+// The interface of a KV policy. A policy decides how many slots each KV head gets on the device, which tokens fill them, and which slots
+// change while tokens are generated. It holds decisions, never KV: the engine (resident.h) carries them out on a kv::HeadStore.
 //
-// Its life: when a prompt is complete (or the resident part has been invalidated), settle() and then select() for every
-// head. For every generated token slot_for() of every head, the step, and after_step(). When slot_for() says
-// kSettleAgain, settle() over everything, and on.  Settling may take host memory; what happens for every token does not.
+// The engine calls, in this order:
+//   settle(), then select() for every head     when a prompt is complete, or the resident KV is invalid
+//   slot_for() for every head                  before each generated token; kSettleAgain: settle() again over all tokens
+//   before_attend() for every layer            within the step, if asks_before_attend()
+//   after_step()                               after the token is computed
+// settle() may allocate host memory. The calls of a generated token allocate none.
 #pragma once
 
 #include <cstdint>
@@ -22,36 +25,37 @@
 
 namespace orrery::policy {
 
-inline constexpr uint32_t kSettleAgain = UINT32_MAX;
+inline constexpr uint32_t kSettleAgain = UINT32_MAX;   // slot_for(): no slot is free
 
-// What the host memory of a policy depends on, beside its shape.
+// Sizes that a policy's host memory depends on, besides its Shape.
 struct HostShape {
   uint32_t group = 1;           // query heads of a KV head
-  uint32_t n_threads = 1;       // that Heads::each() works on
+  uint32_t n_threads = 1;       // threads of Heads::each()
   bool makes_moments = false;   // Heads::key_moments() needs no rows of weights
 };
 
-// What a policy asks of the engine, whatever its options.
+// What a policy needs of the engine, by its name and options alone.
 struct Needs {
-  uint32_t kept_queries = 0;      // queries of so many last positions are kept
-  // Of what stays on the device, where nobody says: this, if KV is kept in a finer one and heads can be cut into its blocks; none: as kept.
+  uint32_t kept_queries = 0;    // the engine keeps the queries of this many last positions
+  // KV type on the device when the caller names none. It applies where the reservoir's type is finer and head_dim is a multiple of its
+  // block. None: the reservoir's type.
   std::optional<KvType> device_type = {};
 };
 
-// A mean by shares: what share of it each of the tokens is, and as how many tokens alike it weighs.
+// A compensation token as a weighted mean of evicted tokens.
 struct CompensationShares {
-  Span<const float> of_tokens;  // (n_tokens) when it settled; 0: not in it. Valid until it settles again
-  float weight = 0.0f;          // 0: there is none
+  Span<const float> of_tokens;  // (n_tokens) of settle(): a token's share of the mean, 0 for resident tokens. Valid until the next settle()
+  float weight = 0.0f;          // the number of equal tokens that it weighs as; 0: the head has none
 };
 
-// What has happened, for statistics.
+// Counters for statistics.
 struct Report {
-  RoleCounts roles;             // zeros where a policy has none
-  uint32_t n_demoted = 0;       // volatile heads that the budget made anchors
-  uint64_t n_settled = 0;       // times
+  RoleCounts roles;             // zeros for policies without roles
+  uint32_t n_demoted = 0;       // volatile heads that became anchors because of the budget
+  uint64_t n_settled = 0;       // calls of settle()
   uint64_t n_checks = 0, n_triggers = 0;
-  uint64_t wanted_tokens = 0, missed_tokens = 0;   // of refills: tokens that heads should hold, and did not
-  // What a fork begins with: it counts for itself.
+  uint64_t wanted_tokens = 0, missed_tokens = 0;   // of refills: tokens that heads should hold, and those of them that were not resident
+  // The report of a fork: the roles stay, the fork's own counts begin at 0.
   Report of_fork() const {
     Report fork;
     fork.roles = roles;
@@ -64,71 +68,75 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual const char* name() const = 0;
-  // Heads that the plan counts as full: they hold the whole context.
+
+  // ---- For the plan: known before a prompt, constant unless stated ----
+  // Heads that hold the whole context on the device.
   virtual uint32_t n_full_heads() const { return 0; }
-  // The share of its slots that it may have asked for and that are not visible yet: so many tokens the staging ring holds,
-  // and all of them can be on their way at once. More come late, not wrong. 0: it asks for no refills.
+  // The staging ring's size, as a share of the policy's slots: tokens that are asked for and not visible yet. A policy that asks for more
+  // gets them late, never wrong. 0: the policy asks for no refills.
   virtual double refill_share() const { return 0; }
-  // Heads whose pages are to have digests, and how large pages are: what top_pages() may be asked. Memory of the device, which the
-  // policy leaves free of slots: digest_bytes for each page of each of them.
+  // The heads whose pages get digests, and the page size; top_pages() answers for these heads. The policy leaves room in the budget:
+  // Shape::digest_bytes for each page of each of these heads.
   virtual PageDigests digests() const { return {}; }
-  // So many heads at most, known once it has settled, have one more token beside their slots: the mean of all that they have let go,
-  // those between what select() names, which then ascends, and those that slot_for() replaces. Memory of the device, which the policy
-  // leaves free of slots: Shape::compensation_token_bytes each.
+  // Upper bound on the number of heads with a compensation token. The policy leaves room in the budget: Shape::compensation_token_bytes each.
   virtual uint32_t max_compensation_tokens() const { return 0; }
+  // Queries of the last positions that settle() reads, if the session has that many.
+  virtual uint32_t queries_wanted() const { return 0; }
+  // Bounds of scored_heads(): heads, and keys of each, for a context of n_context.
+  virtual uint32_t max_scored_heads() const { return 0; }
+  virtual uint32_t max_scored_keys(uint32_t n_context) const { return n_context; }
+  virtual bool sums_attention() const { return false; }       // needs Heads::attention_sums()
+  virtual bool asks_before_attend() const { return false; }   // needs before_attend()
+  // before_attend() of a layer runs one layer early: when the layer before it is about to be computed, with queries that the layer makes of
+  // that layer's attention input. The first layer runs with its own queries. A layer waits for its refills when it begins.
+  virtual bool asks_a_layer_ahead() const { return false; }
+  // Upper bound on the policy's host memory in bytes: its state between settlements, and the working memory of settle().
+  virtual uint64_t host_bytes(const HostShape& host) const = 0;
+
+  // ---- Settling ----
+  // The session holds n_tokens, at positions 0 .. n_tokens - 1. Writes each head's slots to `capacity` (n_layers * n_kv_heads), at most
+  // Budget::max_slots in total.
+  virtual Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) = 0;
+  // Positions of 0 .. n_tokens - 1 that stay in the head, at most `capacity`, in slot order; ascending where the head has a compensation
+  // token. `out` has room for n_context.
+  virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) = 0;
+  // Valid after settle(). A compensation token stands for the head's evicted tokens: those that select() leaves out, and those that
+  // slot_for() replaces.
   virtual bool has_compensation_token(uint32_t head) const {
     (void)head;
     return false;
   }
-  // Of a head that has a mean, once it has settled: of which tokens, and how much it weighs. None: of all alike, as above.
+  // The evicted tokens' shares of the compensation token, valid after settle(). Empty: the plain mean, weighing as many tokens as were evicted.
   virtual CompensationShares compensation_shares(uint32_t head) const {
     (void)head;
     return {};
   }
-  // Queries of the last positions that settle() asks for, if there are so many.
-  virtual uint32_t queries_wanted() const { return 0; }
-  // n_tokens are there, the last one at position n_tokens - 1: how many slots each head gets, (n_layers * n_kv_heads),
-  // at most max_slots together.
-  virtual Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) = 0;
-  // Which of positions 0 .. n_tokens-1 stay in the head, at most `capacity` of them, in slot order. `out` has room for
-  // n_context.
-  virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) = 0;
-  // Since settling: so many of the head's first slots hold keys that were rebuilt (PageDigests::rank), whenever they came; refills go
-  // to these alone.
+  // The head's first slots that always hold rebuilt keys (PageDigests::rank), valid after settle(). Refills go to these slots only.
   virtual uint32_t rebuilt_slots(uint32_t head) const {
     (void)head;
     return 0;
   }
-  // The slot for the next token of head (layer * n_kv_heads + head), which holds `length` of `capacity` tokens.
+
+  // ---- Each generated token ----
+  // The slot for the next token of head (layer * n_kv_heads + KV head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
-  // Heads that hold all of their keys and whose best ones after_step() will ask for by the query of the step that is
-  // about to be computed, or whose attention is summed: attention leaves its weights of them, and the keys need not be read again. A hint;
-  // at most max_scored_heads() of them, of n_context keys at most, or so many.
+  // The heads whose attention weights the coming step exports: heads that hold all of their keys and whose best keys after_step() asks for,
+  // or heads whose attention is summed. A hint that saves reading the keys twice.
   virtual void scored_heads(std::vector<uint32_t>* heads) const { heads->clear(); }
-  virtual uint32_t max_scored_heads() const { return 0; }
-  virtual uint32_t max_scored_keys(uint32_t n_context) const { return n_context; }
-  // Whether Heads::attention_sums() are wanted.
-  virtual bool sums_attention() const { return false; }
-  // Whether before_attend() is to be called.
-  virtual bool asks_before_attend() const { return false; }
-  // Whether before_attend() of a layer is called when the layer before is about to be computed, with queries that the layer makes of what
-  // that one's attention takes in; of the first one when it begins, with its own. What it asks for is waited for when its layer begins.
-  virtual bool asks_a_layer_ahead() const { return false; }
-  // Within step `step`, whose token stands at `position`: the layer's queries are known, and top_pages() and scores() may be asked by
-  // them. Refills visible at this step are waited for by the layers that they are for; everything here is.
+  // Within step `step`, whose token stands at `position`: the layer's queries are known, and answer top_pages() and scores(). Refills visible
+  // at this step are waited for by the layers that they are for.
   virtual Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) {
     (void)heads, (void)layer, (void)step, (void)position;
     return ok_status();
   }
-  // A generated token has been computed in step `step` (counted over the session's life), at `position`.
+  // The token at `position` has been computed in step `step`, counted over the session's life.
   virtual Status after_step(Heads* heads, uint64_t step, uint32_t position) {
     (void)heads, (void)step, (void)position;
     return ok_status();
   }
-  // Host memory that it takes at most, in bytes: what it keeps from one settling to the next, and what settling works with and gives back.
-  virtual uint64_t host_bytes(const HostShape& host) const = 0;
+
   Report report() const { return report_; }
-  // A policy in the same state, for a fork; its report is of_fork(). As the policy it was made of it allocates nothing until it settles.
+  // A policy in the same state, for a fork; its report is of_fork(). The clone allocates nothing before it settles.
   virtual std::unique_ptr<Policy> clone() const = 0;
 
  protected:
@@ -146,26 +154,47 @@ using Options = std::vector<std::pair<std::string, std::string>>;
 
 using SharedProfile = std::shared_ptr<const HeadProfile>;
 
-// Unknown names and options are invalid_argument and name the nearest right one. profile: null for none.
-Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget,
-                                            const Options& options,
-                                            const std::shared_ptr<const HeadProfile>& profile = nullptr);
-// Of a policy with that name and these options; nothing for names that there are not.
+// Makes a policy by name. invalid_argument for unknown names and options, naming the nearest known one. profile: null for none.
+Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape& shape, const Budget& budget, const Options& options,
+                                            const SharedProfile& profile = nullptr);
+// What the policy needs with these options; nothing for unknown names.
 Needs policy_needs(const std::string& name, const Options& options);
 
-// A policy as a row of the table that people read, and its page.
+// A policy as a row of the table that `orrery policies` prints, and its page.
 struct OptionRow {
-  const char *name, *value;           // the default; what it depends on in words, in parentheses
+  const char *name, *value;           // value: the default; in parentheses where it depends on something
   const char* meaning;
 };
 struct PolicyRow {
   const char *name, *method, *paper;
   const char *score, *allocate, *keep, *refresh;
-  const char *device, *link;          // what it costs there, besides the budget's slots
+  const char *device, *link;          // what the policy costs there, besides the budget's slots
   Span<const OptionRow> options;
-  const char* page;                   // what it does, where paper and code disagree, and what is done here
+  const char* page;                   // what the policy does; where paper and code disagree, and what is done here
 };
-// By name, "full" included.
-Span<const PolicyRow> policy_rows();
+
+struct Method;   // table.h
+
+// The rows of all policies, "full" included, by name.
+class PolicyRows {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(const Method* const* at) : at_(at) {}
+    const PolicyRow& operator*() const;
+    Iterator& operator++() { return ++at_, *this; }
+    bool operator!=(const Iterator& o) const { return at_ != o.at_; }
+
+   private:
+    const Method* const* at_;
+  };
+  explicit PolicyRows(Span<const Method* const> methods) : methods_(methods) {}
+  Iterator begin() const { return Iterator(methods_.begin()); }
+  Iterator end() const { return Iterator(methods_.end()); }
+
+ private:
+  Span<const Method* const> methods_;
+};
+PolicyRows policy_rows();
 
 }  // namespace orrery::policy

@@ -8,7 +8,7 @@ Status Heads::key_moments(Span<const MomentsQuery> queries, std::vector<float>* 
     rows->resize(size_t{query.n_positions} * group() * query.n_keys);
     const WeightsQuery asked{query.head, query.first_position, query.n_positions, query.n_keys, false, rows->data()};
     ORRERY_TRY(key_weights({&asked, 1}));
-    const WindowRows window{rows->data(), query.n_positions, group(), query.n_scored, query.n_keys};
+    const WindowWeights window{rows->data(), query.n_positions, group(), query.n_scored, query.n_keys};
     each(moments.begin(window), [&](size_t part) { moments.measure_part(window, part); });
     moments.finish();
     moments.scores(query.gamma, {query.out, moments.mean.size()});

@@ -1,4 +1,7 @@
-// What a policy may ask of a session's heads.
+// What a policy may ask of a session, between steps or within before_attend(): which keys or pages queries attend to most, how much, and
+// changes of the tokens in a head's slots. The engine (resident.h) answers with the backend's operations; tests answer with made-up attention.
+//
+// A head is a number: layer * n_kv_heads + KV head.
 #pragma once
 
 #include <atomic>
@@ -16,63 +19,67 @@ namespace orrery::policy {
 
 using kv::Replacement;
 
-// Asks which `k` of a head's keys at positions 0 .. n_keys-1 the queries of some positions attend to most.
+// Which k of a head's keys at positions 0 .. n_keys - 1 do the queries of some positions attend to most?
 struct KeyQuery {
-  uint32_t head = 0;            // layer * n_kv_heads + KV head
-  uint32_t first_position = 0, n_positions = 0;
+  uint32_t head = 0;
+  uint32_t first_position = 0, n_positions = 0;   // of the queries
   uint32_t n_keys = 0, k = 0;   // k <= n_keys
-  bool by_score = false;        // in score order, else ascending
+  bool by_score = false;        // out is in score order, best first; else ascending
   uint32_t* out = nullptr;      // (n_positions, k)
-  // In place of `out`, of a single position: how many of these keys, which ascend, are among the k.
+  // Instead of `out`, for a single position: how many of the keys `among`, which ascend, are among the best k.
   Span<const uint32_t> among = {};
   uint32_t* n_common = nullptr;
 };
 
-// Asks how much the queries of some positions attend to a head's keys at positions 0 .. n_keys-1: softmax weights of every query
-// head over those of them that it sees, its own position's the last.
+// How much do the queries of some positions attend to a head's keys at positions 0 .. n_keys - 1? Softmax weights of every query head, over
+// the keys that the query sees: up to its own position.
 struct WeightsQuery {
   uint32_t head = 0;
   uint32_t first_position = 0, n_positions = 0;   // at least one
   uint32_t n_keys = 0;
-  bool mean = false;            // of all positions and query heads
+  bool mean = false;            // out is the mean over all positions and query heads
   float* out = nullptr;         // (n_positions, query heads of the KV head, n_keys); mean: (n_keys)
 };
 
-// Asks for what the rows of such weights come to, query head by query head: each key's mean over the positions plus gamma times the unbiased
-// variance (of a single one: 0); and what they come to together.
+// Moments of the softmax weights, for each query head: a key's mean over the positions plus gamma times the unbiased variance, which is 0 for
+// a single position. And the head's dispersion.
 struct MomentsQuery {
   uint32_t head = 0;
   uint32_t first_position = 0, n_positions = 0;   // at least one
-  uint32_t n_keys = 0, n_scored = 0;            // of these the first so many
+  uint32_t n_keys = 0;          // keys of the softmax
+  uint32_t n_scored = 0;        // the first keys, that get scores
   double gamma = 0;
   float* out = nullptr;         // (query heads of the KV head, n_scored)
   Dispersion* dispersion = nullptr;
 };
 
-// Heads whose pages are to have digests (Backend::digest), and of how many tokens a page is.
+// The digest of a page's keys (Backend::digest), by which queries find pages.
 enum class PageDigest : uint8_t {
-  range, deviation, mean,   // largest and smallest value; the middle and the mean deviation; the mean
-  low_rank,                 // of pages of one token, in layers that have them in all heads: what its key comes to along the directions in
-                            // which its head's keys differ most, so many as `rank` (Heads::make_low_rank)
-  skewed,                   // likewise, along those of the last queries' directions along which queries and keys come to most
+  range,      // the largest and the smallest value of each dimension
+  deviation,  // the middle of the range and the mean deviation from it
+  mean,       // the mean key
+  // Pages are single tokens, in all heads of a layer: the key's low-rank coefficients, `rank` of them (Heads::make_low_rank) ...
+  low_rank,   // ... along the directions in which the head's keys differ most
+  skewed,     // ... along the last queries' directions with the largest products of queries and keys
 };
 inline bool is_low_rank(PageDigest kind) { return kind == PageDigest::low_rank || kind == PageDigest::skewed; }
+
 struct PageDigests {
-  uint32_t page_tokens = 0;     // a divisor of the reservoir's pages; 0: there are none
+  uint32_t page_tokens = 0;     // a divisor of the reservoir's page size; 0: no digests
   PageDigest kind = PageDigest::range;
-  std::vector<uint32_t> heads;  // ascending
-  uint32_t rank = 0;            // of low-rank keys that their layers have, by which what is fetched is rebuilt, or found; 0: they have none
+  std::vector<uint32_t> heads;  // the heads that have digests, ascending
+  uint32_t rank = 0;            // of the layers' low-rank keys, which find tokens or rebuild fetched keys; 0: no low-rank keys
 };
 
-// Asks which `k` of a head's pages, first_page .. first_page + n_pages - 1, a position's query may attend to most, by their digests.
+// Which k of a head's pages, first_page .. first_page + n_pages - 1, may a position's query attend to most, by their digests?
 struct PageQuery {
   uint32_t head = 0, position = 0;
   uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
   uint32_t* out = nullptr;      // (k) pages, ascending
 };
 
-// Asks for the products of a position's query heads with a head's keys, first .. first + n - 1, over sqrt(head_dim) where they are
-// scaled; or with what its digests make of its pages. What is no number is -infinity.
+// Products of a position's query heads with a head's keys first .. first + n - 1, divided by sqrt(head_dim) if scaled; or with the digests of
+// its pages. NaN becomes -infinity.
 struct ScoresQuery {
   uint32_t head = 0, position = 0;
   uint32_t first = 0, n = 0;    // keys: first is 0
@@ -80,50 +87,54 @@ struct ScoresQuery {
   float* out = nullptr;         // (query heads of the KV head, n)
 };
 
-// The heads of a session, as its policy sees them between steps.
+// A session's heads, as its policy sees them.
 class Heads {
  public:
   virtual ~Heads() = default;
-  // Positions, counting back from the last computed one, whose queries are known: at least 1.
-  virtual uint32_t n_queries() const = 0;
-  // After settle() only heads that hold all of the keys, in order, may be asked about. rule.pool_first is always so.
-  virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;
-  virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
-  // Of key_weights(), unless the backend has something quicker; `rows`: memory that it uses then, and may be kept for the next call.
-  virtual Status key_moments(Span<const MomentsQuery> queries, std::vector<float>* rows);
-  // Of heads that have digests (Policy::digests), pages that are whole, and have rows where these are low-rank keys. The softmax is over
-  // those that are asked about. Layer by layer.
-  virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
-  // Keys under the condition of top_keys(), pages under that of top_pages(); of one kind, scaled or not, and of one layer, in one call.
-  virtual Status scores(Span<const ScoresQuery> queries) = 0;
-  // Of pages that have means: the least cosine of a page's keys with them, (whole pages).
-  virtual Span<const float> page_cosines(uint32_t head) const = 0;
-  // Whether a page is passed over by top_pages(): it weighs nothing, and only comes where too few others weigh anything.
-  // Settling anew shows all pages.
-  virtual void hide_page(uint32_t head, uint32_t page, bool hidden) = 0;
-  // Low-rank keys of the first n_tokens: with a basis of their own (in settle()), or by the one that there is.
-  virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
-  // What the queries of all positions so far have attended to each of the head's keys, (n_context) by position: the mean of the group, summed.
-  // A prompt's queries to everything, a generated token's to what was there, in its step; it has been added when after_step() is called.
-  // Of policies that want them (Policy::sums_attention), and heads of layers without window.
-  virtual Span<const float> attention_sums(uint32_t head) const = 0;
   virtual uint32_t group() const = 0;   // query heads of a KV head
-  // The position that each slot of a head holds.
-  virtual Span<const uint32_t> positions(uint32_t head) const = 0;
-  // Slots of a head that are to hold other tokens from step `visible_at` on; until then they are as they were. One
-  // at a time for each head.
+  // Positions whose queries are known, counting back from the last computed position: at least 1.
+  virtual uint32_t n_queries() const = 0;
+
+  // ---- Keys: in settle() of any head; later only of heads that hold all of the keys, in order ----
+  virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;   // rule.pool_first must be set
+  virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
+  // By key_weights(), unless the backend computes moments itself. `rows` is working memory; the caller may keep it for the next call.
+  virtual Status key_moments(Span<const MomentsQuery> queries, std::vector<float>* rows);
+  // Of keys, or of pages as top_pages(). All queries of a call are of one layer, of keys or of pages, scaled or not.
+  virtual Status scores(Span<const ScoresQuery> queries) = 0;
+
+  // ---- Pages: of heads with digests (Policy::digests), whole pages; tokens that have coefficients where the digest is low-rank ----
+  // The softmax runs over the pages of the query. Queries come layer by layer.
+  virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
+  // Digests of kind mean: for each whole page the smallest cosine of a key with the mean key.
+  virtual Span<const float> page_cosines(uint32_t head) const = 0;
+  // Whether top_pages() passes over the page: its weight is 0, so it is selected only where too few other pages have a weight. settle()
+  // begins with all pages visible.
+  virtual void hide_page(uint32_t head, uint32_t page, bool hidden) = 0;
+  // Makes low-rank keys of the first n_tokens. with_basis (in settle() only): with a new basis of these keys; else by the existing basis.
+  virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
+
+  // ---- Attention so far (Policy::sums_attention; heads of layers without window) ----
+  // (n_context) by position: the sum over all queries of the group's mean weight of the key. Prompt queries attend to everything; a generated
+  // token's query to the resident tokens of its step. The step's weights are added before after_step().
+  virtual Span<const float> attention_sums(uint32_t head) const = 0;
+
+  // ---- Slots ----
+  virtual Span<const uint32_t> positions(uint32_t head) const = 0;   // the position that each slot of the head holds
+  // Schedules a refill: from step `visible_at` on, the slots hold the given tokens; until then their old ones. List misses only: every entry
+  // is fetched. A head has at most one pending refill.
   virtual Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) = 0;
-  // Within before_attend(): how alike each KV head's queries of that step and of the one before are, the mean of the group's cosines,
-  // (n_kv_heads).
-  virtual Status query_similarity(Span<float> out) = 0;
-  // At once: the head's last n tokens take the place of those from `slot` on, and the head is so much shorter.
+  // At once: the head's last n tokens move to the n slots from `slot` on, and the head is n shorter.
   virtual void move_last(uint32_t head, uint32_t n, uint32_t slot) = 0;
-  // fn(i) for each i < n, in any order, on whatever threads there are: it writes what is i's own, and calls nothing here but positions().
+  // Within before_attend(): for each KV head the mean over the group of the cosine of this step's query and the last step's, (n_kv_heads).
+  virtual Status query_similarity(Span<float> out) = 0;
+
+  // fn(i) for each i < n, in any order, on all threads. fn writes only what belongs to i, and calls only positions() of this class.
   template <class F>
   void each(size_t n, const F& fn) {
     run(n, [](const void* f, int64_t i) { (*static_cast<const F*>(f))(static_cast<size_t>(i)); }, &fn);
   }
-  // The same of what may fail, or find no memory: the error of the first that has one.
+  // each() for a fn that returns a Status or may throw bad_alloc. Returns the error of the lowest i that has one.
   template <class F>
   Status try_each(size_t n, const F& fn) {
     std::vector<Status> status(n);
@@ -131,7 +142,7 @@ class Heads {
     each(n, [&](size_t i) {
       try {
         status[i] = fn(i);
-      } catch (const std::bad_alloc&) {   // which nobody would catch on another thread
+      } catch (const std::bad_alloc&) {   // no one catches it on another thread
         no_memory = true;
       }
     });

@@ -156,7 +156,7 @@ TEST(PolicyScore, SoftmaxIsTheDefinitionAndSurvivesAnything) {
 
 TEST(PolicyScore, SharesAndAsHowManyTheyAreSpreadOut) {
   const auto expect_shares = [](Floats weights, double n, const Floats& shares) {
-    EXPECT_NEAR(to_shares(weights), n, 1e-6 * n);
+    EXPECT_NEAR(normalize(weights), n, 1e-6 * n);
     expect_near(weights, shares);
   };
   expect_shares({.1f, .1f, 0, .1f, .1f}, 4, {.25f, .25f, 0, .25f, .25f});   // alike: so many

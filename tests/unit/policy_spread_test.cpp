@@ -147,8 +147,8 @@ TEST(PolicySpread, CakesMeasures) {
   EXPECT_NEAR(d.preference(.5, 2), std::pow(d.entropy, 2) * std::sqrt(d.variance), 1e-12);
   std::vector<float> of_heads(4), scores(2);
   m.scores(200, of_heads);
-  ASSERT_TRUE(steady_scores(of_heads, 2, Pooling::none, 1, scores).ok());
-  EXPECT_FALSE(steady_scores(of_heads, 3, Pooling::none, 1, scores).ok());
+  ASSERT_TRUE(pool_then_mean(of_heads, 2, Pooling::none, 1, scores).ok());
+  EXPECT_FALSE(pool_then_mean(of_heads, 3, Pooling::none, 1, scores).ok());
   EXPECT_NEAR(scores[0], ((.375 + 200 * .03125) + (.2 + 200 * .02)) / 2, 1e-5);
   EXPECT_NEAR(scores[1], (.25 + (.3 + 200 * .02)) / 2, 1e-5);
   Dispersion one;   // a single row varies from nothing
@@ -164,7 +164,7 @@ TEST(PolicySpread, MomentsOfManyKeysInAnyOrder) {
   std::vector<float> rows(kRows * kHeads * kStride);
   testing::Random random(12);
   for (float& x : rows) x = random.below(4) == 0 ? 0.0f : std::exp(-25 * random.uniform());
-  const WindowRows window{rows.data(), kRows, kHeads, kKeys, kStride};
+  const WindowWeights window{rows.data(), kRows, kHeads, kKeys, kStride};
   Moments m, backwards;
   m.measure(window);
   for (size_t part = backwards.begin(window); part-- > 0;) backwards.measure_part(window, part);

@@ -10,7 +10,7 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// Bounds under which every product below fits: weights have 33 bits, tokens 31, heads 23.
+// With these bounds every product below fits: weights have 33 bits, tokens 31, heads 23.
 constexpr uint64_t kMaxTokens = 1ull << 31;
 constexpr uint64_t kMaxHeads = 1ull << 23;
 constexpr double kWeightScale = 4294967296.0;
@@ -26,19 +26,18 @@ Status check_total(uint64_t n, uint64_t total, uint64_t lowest, uint64_t highest
                ull(total), ull(n), ull(lowest), ull(highest));
 }
 
-// Who lies on which bound once the shares add up: of heads by ascending weight, the first n_low get the
-// lowest share and the last n_high the highest.
+// Which heads lie on a bound once the shares add up: by ascending weight, the first n_low have the lowest share, the last n_high the highest.
 struct Level {
   size_t n_low, n_high;
 };
 
-// Raises the water from 0. A head of weight w leaves the lowest share at a level of lowest / w and meets the
-// highest at highest / w, the heaviest first either way; the level wanted lies before the first event at
-// which the shares reach the total. Levels are compared as fractions.
+// Raises the water level from 0. A head of weight w leaves the lowest share at the level lowest / w, and meets the highest at highest / w; the
+// heaviest head is first both times. The result lies before the first event at which the shares reach the total. Levels are compared as
+// fractions.
 Level find_level(const std::vector<uint64_t>& ascending, uint64_t total, uint64_t lowest, uint64_t highest) {
   const size_t n = ascending.size();
   Level level{n, 0};
-  Wide moving = 0;  // the sum of weights between the bounds
+  Wide moving = 0;  // the sum of the weights between the bounds
   while (level.n_high < n) {
     const bool leaves = level.n_low > 0 &&
                         (n == level.n_low + level.n_high || Wide{lowest} * ascending[n - 1 - level.n_high] <=
@@ -107,7 +106,7 @@ Result<std::vector<uint64_t>> apportion(Span<const double> weights, uint64_t tot
   std::sort(moving.begin(), moving.end(), [&](size_t a, size_t b) {
     return remainder[a] > remainder[b] || (remainder[a] == remainder[b] && a < b);
   });
-  // The remainders add up to (rest - dealt) * sum and each is less than sum: those that get one more had one.
+  // The remainders add up to (rest - dealt) * sum, and each is less than sum: so every head that gets one more has a remainder.
   for (size_t i = 0; i < static_cast<size_t>(rest - dealt); ++i) ++shares[moving[i]];
   return shares;
 }
@@ -121,7 +120,7 @@ Result<std::vector<uint64_t>> apportion_evenly(uint64_t n, uint64_t total, uint6
 
 std::vector<uint64_t> round_to_total(Span<const double> shares, uint64_t total) {
   std::vector<uint64_t> whole(shares.size());
-  std::vector<int64_t> remainder(shares.size());   // in billionths: a rounding of a share is none
+  std::vector<int64_t> remainder(shares.size());   // in billionths, which hides the rounding of a share
   uint64_t dealt = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     const double near = std::nearbyint(shares[i] * 1e9);

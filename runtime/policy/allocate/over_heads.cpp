@@ -18,7 +18,7 @@ Result<std::vector<uint64_t>> count_best(Span<const float> scores, uint64_t n_he
   if (n_heads == 0 || n * n_heads != scores.size() || n_protected > n || n_heads * n_protected > total || total > scores.size())
     return error(Code::invalid_argument, "the best %llu of %zu scores of %llu heads, %llu of each for certain", ull(total),
                  scores.size(), ull(n_heads), ull(n_protected));
-  std::vector<uint64_t> counts(n_heads, n_protected), ends(n_heads);   // of each head's part of `rest`
+  std::vector<uint64_t> counts(n_heads, n_protected), ends(n_heads);   // ends: of each head's scores in `rest`
   std::vector<float> rest;   // scores that are not protected, head by head
   rest.reserve(scores.size() - n_heads * n_protected);
   Tokens best;
@@ -43,7 +43,7 @@ Result<std::vector<uint64_t>> count_best(Span<const float> scores, uint64_t n_he
 }
 
 std::vector<uint64_t> with_floor(Span<const uint64_t> counts, Ratio alpha) {
-  // In parts of a token, n * den to one: nothing is rounded.
+  // Counts in units of 1 / (n * den) token: nothing is rounded.
   const uint64_t n = counts.size(), one = n * alpha.den;
   const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   std::vector<uint64_t> whole(n), remainder(n);

@@ -47,17 +47,17 @@ Result<std::vector<uint64_t>> by_preference(Span<const double> preference, uint6
   std::vector<double> shares;
   for (const double p : preference) shares.push_back(p / sum * static_cast<double>(total));
   const auto most = static_cast<double>(highest);
-  // Each time round at least one more is full, or nothing is beyond.
+  // Each round at least one more layer reaches the cap, or no excess is left.
   for (size_t round = 0; round <= n; ++round) {
-    double beyond = 0;
+    double excess = 0;
     size_t n_free = 0;
     for (double& share : shares) {
-      if (share >= most) beyond += share - most, share = most;
+      if (share >= most) excess += share - most, share = most;
       n_free += share < most;
     }
-    if (beyond <= 0 || n_free == 0) break;
+    if (excess <= 0 || n_free == 0) break;
     for (double& share : shares)
-      if (share < most) share += beyond / static_cast<double>(n_free);
+      if (share < most) share += excess / static_cast<double>(n_free);
   }
   return round_to_total(shares, total);
 }
@@ -76,7 +76,7 @@ Result<BestOfLayers> BestOfLayers::make(Span<const float> scores, Span<const dou
   best.above_.assign(n_layers, 0);
   best.values_.assign(n_layers * kMostValues, 0);
   if (largest > 0) return best;
-  // No layer wants more than another.
+  // All weights 0: divide evenly.
   ORRERY_ASSIGN(best.above_, apportion_evenly(n_layers, total, scores.size() / n_layers));
   best.n_wanted_ = 0;
   best.round_ = kRounds;
@@ -93,7 +93,7 @@ void BestOfLayers::count(size_t layer) {
   std::fill(values, values + kMostValues, 0);
   for (const float score : scores_.subspan(layer * n, n)) {
     const uint32_t x = order_of(score * weight);
-    if (static_cast<uint64_t>(x) >> (digit.shift + digit.n_bits) == least_) ++values[x >> digit.shift & mask];   // all, then few: a good guess
+    if (static_cast<uint64_t>(x) >> (digit.shift + digit.n_bits) == least_) ++values[x >> digit.shift & mask];   // true for all in the first round, then for few: predictable
   }
 }
 
@@ -109,7 +109,7 @@ void BestOfLayers::end_round() {
   }
   least_ = least_ << digit.n_bits | value;
   if (round_ < kRounds) return;
-  for (size_t layer = 0; layer < weights_.size(); ++layer) {   // of equal ones those of the lower layers
+  for (size_t layer = 0; layer < weights_.size(); ++layer) {   // of equal scores the lower layers' first
     const uint64_t taken = std::min<uint64_t>(n_wanted_, values_[layer * kMostValues + value]);
     above_[layer] += taken, n_wanted_ -= taken;
   }

@@ -7,14 +7,14 @@
 namespace orrery::policy {
 
 uint64_t TailedBudget::selected_with(uint32_t n_tokens, uint32_t n_full, uint32_t tail) const {
-  const uint64_t horizon = uint64_t{n_tokens} + tail, n_compressed = n_heads_ - n_full, more = beside(n_full);
-  // A millionth of a slot is a rounding of the share, and no token.
+  const uint64_t horizon = uint64_t{n_tokens} + tail, n_compressed = n_heads_ - n_full, extra = extra_slots(n_full);
+  // A millionth of a slot is a rounding of the share, not a token.
   const auto share = static_cast<uint64_t>(share_.of_tokens() * static_cast<double>(horizon) * n_heads_ + 1e-6);
-  uint64_t slots = std::min(std::max(share, n_heads_ * std::min<uint64_t>(horizon, kMinSlots) + more), n_heads_ * horizon + more);
-  // Where the context is far from full the plan has room for the full heads, however small the share.
-  const uint64_t least = n_full * horizon + n_compressed * std::min<uint64_t>(horizon, 2 * uint64_t{tail}) + more;
+  uint64_t slots = std::min(std::max(share, n_heads_ * std::min<uint64_t>(horizon, kMinSlots) + extra), n_heads_ * horizon + extra);
+  // Far from the end of the context the plan has room for the full heads, however small the share.
+  const uint64_t least = n_full * horizon + n_compressed * std::min<uint64_t>(horizon, 2 * uint64_t{tail}) + extra;
   slots = std::min(std::max(slots, least), max_slots_);
-  const uint64_t taken = n_full * horizon + n_compressed * tail + more;
+  const uint64_t taken = n_full * horizon + n_compressed * tail + extra;
   return slots > taken ? std::min(slots - taken, n_compressed * n_tokens) : 0;
 }
 
@@ -29,8 +29,8 @@ uint32_t TailedBudget::tail_at(uint32_t n_tokens) const {
 TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) const {
   const uint32_t n_compressed = n_heads_ - n_full, room = n_context_ - n_tokens;
   Division division;
-  division.tail = std::min(room, everything() || n_compressed == 0 ? room : tail_at(n_tokens));
-  // A tail takes no more than the prompt's part; where there is hardly room, one token of each.
+  division.tail = std::min(room, holds_all() || n_compressed == 0 ? room : tail_at(n_tokens));
+  // The tail takes at most as much as the prompt's selection. Where room is scarce, each shrinks to one token.
   division.selected = selected_with(n_tokens, n_full, division.tail);
   while (division.tail > 1 && n_compressed > 0 &&
          division.selected < std::min<uint64_t>(division.tail, n_tokens) * n_compressed) {
@@ -42,8 +42,8 @@ TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) 
 }
 
 uint64_t TailedBudget::least_slots(uint32_t n_full) const {
-  // At the context's end: full heads hold all of it, the others a prompt token and a generated one.
-  return uint64_t{n_full} * n_context_ + 2 * uint64_t{n_heads_ - n_full} + beside(n_full);
+  // At the end of the context: full heads hold all of it, the others one prompt token and one generated token.
+  return uint64_t{n_full} * n_context_ + 2 * uint64_t{n_heads_ - n_full} + extra_slots(n_full);
 }
 
 double TailedBudget::least_share(uint32_t n_full) const {

@@ -13,14 +13,14 @@ UniformAllocation::UniformAllocation(const Shape& shape, const Budget& budget)
     else
       n_full_ += n_kv_heads_;
   }
-  if (n_full_ > 0) most_ = (budget.max_slots - std::min(windowed_slots_, budget.max_slots)) / n_full_;
+  if (n_full_ > 0) head_max_ = (budget.max_slots - std::min(windowed_slots_, budget.max_slots)) / n_full_;
 }
 
 void UniformAllocation::allocate(uint32_t n_tokens, Span<uint32_t> capacity) const {
-  // A full share is the whole context, and not merely all that is there: nothing is ever replaced.
+  // A full share is the whole context, and not only the present tokens: no token is ever replaced.
   const uint64_t wanted = share_.of_tokens() >= 1 ? n_context_ : share_.tokens(n_tokens);
   const uint64_t slots = std::max<uint64_t>(wanted, kMinSlots);
-  const uint32_t each = static_cast<uint32_t>(std::min({slots, most_, uint64_t{n_context_}}));
+  const uint32_t each = static_cast<uint32_t>(std::min({slots, head_max_, uint64_t{n_context_}}));
   for (size_t head = 0; head < capacity.size(); ++head) {
     const uint32_t window = window_[head / n_kv_heads_];
     capacity[head] = window > 0 ? std::min(window, n_context_) : each;

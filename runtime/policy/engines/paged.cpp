@@ -8,7 +8,7 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr uint32_t kFewPages = 16;     // fewer of them: pages are made smaller
+constexpr uint32_t kFewPages = 16;     // a head that would hold fewer gets smaller pages
 
 }  // namespace
 
@@ -36,24 +36,24 @@ PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& bud
       budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes), head_dim_(shape.head_dim) {
   const uint64_t n = rings_.n_other_heads();
   budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
-  everything_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= n * n_context_;
+  holds_all_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= n * n_context_;
   const auto find_heads = [&] {
     heads_.clear(), full_.clear();
     uint32_t layer = 0;
     for (uint32_t l = 0; l < shape.n_layers; ++l) {
       if (rings_.has(l * n_kv_heads_)) continue;
-      const bool full = everything_ || layer++ < settings_.first_layers;
+      const bool full = holds_all_ || layer++ < settings_.first_layers;
       for (uint32_t h = 0; h < n_kv_heads_; ++h) (full ? full_ : heads_).push_back(l * n_kv_heads_ + h);
     }
   };
   find_heads();
-  if (!settings_.first_layers_given && !everything_ &&
+  if (!settings_.first_layers_given && !holds_all_ &&
       2 * (full_.size() * uint64_t{n_context_} + digest_slots(n_context_, 32)) > budget_.max_slots)
     settings_.first_layers = 0, find_heads();
   if (settings_.page == 0) {
     settings_.page = 32;
     while (settings_.page > 8 && slots_at(n_context_) < kFewPages * uint64_t{settings_.page} &&
-           4 * digest_slots(n_context_, settings_.page / 2) < room())
+           4 * digest_slots(n_context_, settings_.page / 2) < planned_slots())
       settings_.page /= 2;
   }
 }
@@ -86,26 +86,26 @@ void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
   const uint32_t page = settings_.page;
   const auto slots = static_cast<uint32_t>(slots_at(n_tokens));
   for (const uint32_t head : heads_) capacity[head] = slots;
-  n_slots_ = slots / page - 1;   // and the page that is being written
+  n_pages_ = slots / page - 1;   // without the page that is being written
   paged_ = !heads_.empty() && n_tokens + 1 > slots;
   if (!paged_) return;
-  n_first_ = std::max(std::min(settings_.sinks, slots / 4) / page, settings_.sinks > 0 && n_slots_ > 2 ? 1u : 0u);
-  n_last_ = std::max(std::min(settings_.window, slots / 4) / page, 2u) - 1;
-  keep_first(n_first_);
+  n_sink_pages_ = std::max(std::min(settings_.sinks, slots / 4) / page, settings_.sinks > 0 && n_pages_ > 2 ? 1u : 0u);
+  n_window_pages_ = std::max(std::min(settings_.window, slots / 4) / page, 2u) - 1;
+  set_sink_pages(n_sink_pages_);
 }
 
-void PagedPolicy::keep_first(uint32_t n) {
-  n_first_ = n;
-  n_between_ = n_slots_ - n_first_ - n_last_;
-  first_chosen_.resize(heads_.size() + 1);
-  for (size_t i = 0; i <= heads_.size(); ++i) first_chosen_[i] = i * n_between_;
-  renew(&chosen_, first_chosen_.back());
+void PagedPolicy::set_sink_pages(uint32_t n) {
+  n_sink_pages_ = n;
+  n_selected_pages_ = n_pages_ - n_sink_pages_ - n_window_pages_;
+  selected_begin_.resize(heads_.size() + 1);
+  for (size_t i = 0; i <= heads_.size(); ++i) selected_begin_[i] = i * n_selected_pages_;
+  resize_discarding(&selected_, selected_begin_.back());
 }
 
-void PagedPolicy::spread(Span<const uint64_t> counts, Span<uint32_t> capacity) {
+void PagedPolicy::set_selected_pages(Span<const uint64_t> counts, Span<uint32_t> capacity) {
   for (size_t i = 0; i < heads_.size(); ++i) {
-    first_chosen_[i + 1] = first_chosen_[i] + counts[i];
-    capacity[heads_[i]] = (n_slots(i) + 1) * settings_.page;
+    selected_begin_[i + 1] = selected_begin_[i] + counts[i];
+    capacity[heads_[i]] = (head_pages(i) + 1) * settings_.page;
   }
 }
 
@@ -122,9 +122,9 @@ void PagedPolicy::select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector
     return;
   }
   const size_t at = static_cast<size_t>(found - heads_.begin());
-  for (uint32_t p = 0; p < n_first_; ++p) add(p);
-  for (const uint32_t p : chosen(at)) add(p);
-  for (uint32_t p = n_pages - n_last_; p < n_pages; ++p) add(p);
+  for (uint32_t p = 0; p < n_sink_pages_; ++p) add(p);
+  for (const uint32_t p : selected(at)) add(p);
+  for (uint32_t p = n_pages - n_window_pages_; p < n_pages; ++p) add(p);
   for (uint32_t p = n_pages * page; p < n_tokens; ++p) out->push_back(p);
 }
 
@@ -134,24 +134,24 @@ uint64_t PagedPolicy::paged_bytes() const {
 }
 
 uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
-  // A digest is two vectors.
+  // digest_bytes_ are those of two vectors.
   const uint64_t values = settings_.rank > 0 ? settings_.rank * (n_tokens + head_dim_) : n_tokens / page * 2 * head_dim_;
   return div_up(heads_.size() * values * digest_bytes_, 2 * head_dim_ * slot_bytes_);
 }
 
-uint64_t PagedPolicy::room() const { return budget_.max_slots - std::min(budget_.max_slots, full_.size() * uint64_t{n_context_}); }
+uint64_t PagedPolicy::planned_slots() const { return budget_.max_slots - std::min(budget_.max_slots, full_.size() * uint64_t{n_context_}); }
 
-uint64_t PagedPolicy::share_at(uint32_t n_tokens) const {
-  if (budget_.share.of_tokens() >= 1) return room();   // of bytes, whatever is there
+uint64_t PagedPolicy::budget_at(uint32_t n_tokens) const {
+  if (budget_.share.of_tokens() >= 1) return planned_slots();   // all bytes of the budget, however few tokens there are
   const double n = n_tokens, full = static_cast<double>(full_.size()), all = full + static_cast<double>(heads_.size());
-  return std::min(static_cast<uint64_t>(std::max((budget_.share.of_tokens() * all - full) * n + 1e-6, 0.0)), room());
+  return std::min(static_cast<uint64_t>(std::max((budget_.share.of_tokens() * all - full) * n + 1e-6, 0.0)), planned_slots());
 }
 
 uint64_t PagedPolicy::slots_at(uint32_t n_tokens) const {
   const auto left = [this](uint64_t slots, uint32_t n) {
     return (slots - std::min(slots, digest_slots(n, settings_.page))) / std::max<uint64_t>(heads_.size(), 1);
   };
-  return std::min({std::max(left(share_at(n_tokens), n_tokens), least_tokens()), left(room(), n_context_), uint64_t{n_context_}});
+  return std::min({std::max(left(budget_at(n_tokens), n_tokens), least_tokens()), left(planned_slots(), n_context_), uint64_t{n_context_}});
 }
 
 double PagedPolicy::least_share(uint64_t slots) const {

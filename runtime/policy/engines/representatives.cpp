@@ -1,44 +1,18 @@
-// SyncKV (paper: SyncKV, section 4 and appendix B): heads of a layer that look at the same tokens share one selection.
-//   score     the last query of a cluster's representative: softmax, maximum over the group, no pooling
-//   allocate  representatives hold everything; the others of a layer k tokens each
-//   keep      the best k prompt tokens: ceil(rho k) static for good, the rest dynamic; and every generated one
-//   refresh   every m = 5 steps the representative's query anticipates: the best dynamic tokens that are not static
-// Clusters come from a head profile; without one the session clusters its heads with the prompt's last queries.
-//
-// Where the paper contradicts itself or is silent:
-//   - Each cluster has its own set (eq. 7 and the text; algorithm 1, line 23 takes the union of all).
-//   - The best dynamic tokens are taken from those that are not static, so none is held twice.
-//   - k comes from the share of memory, layer by layer: k / L = (share H - N_r) / (H - N_r). N_r is `representatives`
-//     where given, and a share that does not hold it an error; else 2 of 8 heads and more, 1 of fewer, or 1 where the
-//     share holds no 2.
-//   - Candidates are prompt tokens, the softmax runs over these; generated tokens go to every head, and count: the tail
-//     that they go to is inside the budget, and a full one settles everything anew.
-// An anticipation in step t_A serves the steps t_A + visible to t_A + visible + m - 1; the paper's `visible` is 1. A later
-// one takes a staging ring for all that is asked for at once.
+#include "runtime/policy/engines/representatives.h"
+
 #include <algorithm>
 
 #include "runtime/policy/engines/tailed.h"
 #include "runtime/policy/heads/clusters.h"
-#include "runtime/policy/methods/methods.h"
-#include "runtime/policy/options.h"
 #include "runtime/policy/refresh/anticipation.h"
 
 namespace orrery::policy {
 
 namespace {
 
-constexpr uint32_t kMostSteps = 1024;
-
-struct Settings {
-  uint32_t representatives = 0;   // of a layer; 0: as it fits
-  double rho = .5;
-  uint32_t m = 5, visible = 1, tail = 0;
-  bool refresh = true;
-};
-
-class SyncKv final : public TailedPolicy {
+class RepresentativePolicy final : public TailedPolicy {
  public:
-  SyncKv(const Shape& shape, const Budget& budget, const Settings& settings, const Calibration& calibration,
+  RepresentativePolicy(const Shape& shape, const Budget& budget, const RepresentativeSettings& settings, const Calibration& calibration,
          SharedProfile profile)
       : TailedPolicy(shape, budget, {settings.tail}, calibration, std::move(profile)),
         settings_(settings),
@@ -61,7 +35,7 @@ class SyncKv final : public TailedPolicy {
     return profile_ ? n_representatives_ : rings_.n_other_heads() / n_kv_heads_ * settings_.representatives;
   }
 
-  // All dynamic tokens of half a budget, with 2 representatives of 8; more were never missed at other budgets.
+  // All dynamic tokens at a budget of half, with 2 representatives of 8 heads. No other budget missed more.
   double refill_share() const override {
     if (!settings_.refresh) return 0;
     return settings_.visible > 1 ? std::max((1 - settings_.rho) / 2, kNextStepShare) : kNextStepShare;
@@ -80,18 +54,18 @@ class SyncKv final : public TailedPolicy {
   void scored_heads(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
   uint64_t host_bytes(const HostShape&) const override {
-    return tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(2 * n_full_heads() * budget_.most_of_head());
+    return tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(2 * n_full_heads() * budget_.head_max());
   }
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   struct Head {
-    uint32_t representative = 0;   // of its cluster, as a head of the whole model; its own: it is one
-    uint32_t k = 0, n_static = 0;  // tokens of the prompt that it holds, of which static
-    size_t set = 0;                // of a representative's static and dynamic tokens in sets_, its cluster's
+    uint32_t representative = 0;   // of its cluster, as a head of the model; the head itself: it is one
+    uint32_t k = 0, n_static = 0;  // prompt tokens that the cluster's other heads hold; the static ones of these
+    size_t set = 0;                // index of its cluster's tokens in sets_: static, then dynamic
   };
-  // Whether a head is asked at an anticipation: representatives of which a part is dynamic.
-  bool asked(uint32_t head) const {
+  // Whether the head selects at an anticipation: representatives with dynamic tokens.
+  bool anticipates(uint32_t head) const {
     const Head& h = heads_[head];
     return !rings_.has(head) && h.representative == head && h.k != n_tokens_ && h.n_static != h.k;
   }
@@ -99,29 +73,29 @@ class SyncKv final : public TailedPolicy {
   void assign(uint32_t layer, const LayerClusters& clusters);
   Status find_clusters(Heads* heads, uint32_t n_tokens);
 
-  Settings settings_;
+  RepresentativeSettings settings_;
   std::vector<Head> heads_;
   uint32_t n_representatives_ = 0;
 
-  // Since settling.
-  std::vector<uint32_t> sets_;       // each cluster's: static, then dynamic, as they were chosen
-  std::vector<uint32_t> best_;       // of an anticipation, beside sets_: the representative's best k, in score order
+  // Since settle():
+  std::vector<uint32_t> sets_;       // each cluster's tokens: static, then dynamic, in score order
+  std::vector<uint32_t> best_;       // laid out as sets_: a representative's best k at an anticipation, in score order
 };
 
-void SyncKv::use_profile() {
+void RepresentativePolicy::use_profile() {
   n_representatives_ = 0;
   for (uint32_t l = 0; l < n_layers_; ++l)
     if (window_[l] == 0) assign(l, profile_->layers[l].clusters);
 }
 
-void SyncKv::assign(uint32_t layer, const LayerClusters& clusters) {
+void RepresentativePolicy::assign(uint32_t layer, const LayerClusters& clusters) {
   for (uint32_t h = 0; h < n_kv_heads_; ++h)
     heads_[size_t{layer} * n_kv_heads_ + h].representative =
         layer * n_kv_heads_ + clusters.representatives[clusters.cluster_of[h]];
   n_representatives_ += clusters.n_representatives();
 }
 
-Status SyncKv::find_clusters(Heads* heads, uint32_t n_tokens) {
+Status RepresentativePolicy::find_clusters(Heads* heads, uint32_t n_tokens) {
   ORRERY_ASSIGN(const Calibrated found, calibrate(heads, rings_, shape(), n_tokens, calibration_));
   n_representatives_ = 0;
   size_t at = 0;
@@ -134,12 +108,12 @@ Status SyncKv::find_clusters(Heads* heads, uint32_t n_tokens) {
   return ok_status();
 }
 
-Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
+Status RepresentativePolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
   begin_settling(n_tokens, capacity);
   if (rings_.n_other_heads() == 0) return ok_status();
   if (!profile_) ORRERY_TRY(find_clusters(heads, n_tokens));
 
-  // Every layer its share: an empty cluster leaves its representative's slots to the layer's other heads.
+  // Each layer gets the same slots. An empty cluster leaves its representative's slots to the layer's other heads.
   const uint32_t n_windowless = rings_.n_other_heads() / n_kv_heads_;
   const TailedBudget::Division division = budget_.divide(n_tokens, n_full_heads());
   const uint64_t horizon = uint64_t{n_tokens} + division.tail, n_full = n_full_heads();
@@ -171,8 +145,8 @@ Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) 
       if (k < n_tokens) queries_.push_back({head, n_tokens - 1, 1, n_tokens, k, true, nullptr});
     }
   }
-  renew(&sets_, room);
-  renew(&best_, room);
+  resize_discarding(&sets_, room);
+  resize_discarding(&best_, room);
   for (Head& h : heads_) h.set = heads_[h.representative].set;
   for (KeyQuery& query : queries_) query.out = &sets_[heads_[query.head].set];
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
@@ -180,21 +154,21 @@ Status SyncKv::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) 
   return ok_status();
 }
 
-void SyncKv::scored_heads(std::vector<uint32_t>* heads) const {
+void RepresentativePolicy::scored_heads(std::vector<uint32_t>* heads) const {
   heads->clear();
-  if (!settings_.refresh || !is_anticipation(n_steps_ + 1, settings_.m)) return;
+  if (!settings_.refresh || !is_anticipation(n_steps_ + 1, settings_.steps)) return;
   for (uint32_t head = 0; head < heads_.size(); ++head)
-    if (asked(head)) heads->push_back(head);
+    if (anticipates(head)) heads->push_back(head);
 }
 
-Status SyncKv::after_step(Heads* heads, uint64_t step, uint32_t position) {
-  if (!is_anticipation(++n_steps_, settings_.m) || !settings_.refresh) return ok_status();
+Status RepresentativePolicy::after_step(Heads* heads, uint64_t step, uint32_t position) {
+  if (!is_anticipation(++n_steps_, settings_.steps) || !settings_.refresh) return ok_status();
   queries_.clear();
   for (uint32_t head = 0; head < heads_.size(); ++head)
-    if (asked(head)) queries_.push_back({head, position, 1, n_tokens_, heads_[head].k, true, &best_[heads_[head].set]});
+    if (anticipates(head)) queries_.push_back({head, position, 1, n_tokens_, heads_[head].k, true, &best_[heads_[head].set]});
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
   for (const KeyQuery& query : queries_) {
-    // Of the best k, static tokens included, at least n_dynamic are not static.
+    // Of the best k tokens at least k - n_static are not static.
     const Head& h = heads_[query.head];
     uint32_t* set = &sets_[h.set];
     uint32_t* dynamic = set + h.n_static;
@@ -214,29 +188,9 @@ Status SyncKv::after_step(Heads* heads, uint64_t step, uint32_t position) {
 
 }  // namespace
 
-Result<std::unique_ptr<Policy>> make_synckv(const Shape& shape, const Budget& budget, const Options& options,
-                                            const SharedProfile& profile) {
-  Settings s;
-  Calibration calibration;
-  calibration.rule = {GroupReduce::max, Pooling::none, 1, true};
-  OptionReader reader("synckv", options);
-  ORRERY_TRY(reader.count("representatives", 1, kMaxKvHeads, &s.representatives));
-  ORRERY_TRY(reader.fraction("rho", &s.rho));
-  ORRERY_TRY(reader.count("steps", 1, kMostSteps, &s.m));
-  ORRERY_TRY(reader.count("visible", 1, s.m, &s.visible));
-  ORRERY_TRY(reader.flag("refresh", &s.refresh));
-  ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
-  ORRERY_TRY(reader.count("calibration", 1, 64, &calibration.n_queries));
-  ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &calibration.top_k));
-  ORRERY_TRY(reader.finish());
-  if (profile) {
-    if (reader.given("representatives"))
-      return error(Code::invalid_argument, "policy synckv: representatives come from the head profile");
-    for (size_t l = 0; l < profile->layers.size(); ++l)
-      if (profile->layers[l].clusters.representatives.empty())
-        return error(Code::invalid_argument, "policy synckv: the head profile has no clusters for layer %zu", l);
-  }
-  auto policy = std::make_unique<SyncKv>(shape, budget, s, calibration, profile);
+Result<std::unique_ptr<Policy>> make_representatives(const RepresentativeSettings& settings, const Calibration& calibration,
+                                                     const Shape& shape, const Budget& budget, const SharedProfile& profile) {
+  auto policy = std::make_unique<RepresentativePolicy>(shape, budget, settings, calibration, profile);
   ORRERY_TRY(policy->check(budget));
   return std::unique_ptr<Policy>(std::move(policy));
 }

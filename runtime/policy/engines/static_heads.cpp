@@ -1,61 +1,22 @@
-// Methods whose heads are of two kinds for good: a few retrieve, and keep everything; the others stream.  DuoAttention
-// (arXiv:2410.10819) and RazorAttention (arXiv:2407.15891) differ in how many retrieve, and in what the others have (kMethods):
-//   score     none while a conversation lasts; heads are ranked once, by a head profile
-//   allocate  DuoAttention: as many heads keep everything as the budget holds, beside what the others need; RazorAttention: a fixed share of
-//             the heads, and the others what that leaves
-//   keep      those others their first tokens and the most recent; the oldest recent one makes room. With compensation (RazorAttention) what
-//             they let go stays as one token: the mean of its K and of its V, which weighs as much as so many alike
-//   refresh   never
-//
-// Who retrieves. DuoAttention learns a gate for every head and takes a quantile of the gates; RazorAttention takes the heads that look most
-// at what followed an earlier occurrence of a token (14%), or at that occurrence (1%), in random tokens said several times. A head
-// profile stands for both here: DuoAttention's own gates, where it holds them (gates.h), else volatile and pivot heads retrieve before the
-// others, then the less stable ones (of imported profiles: those with the larger allocation). Without a profile the session ranks its heads when it settles, by what the gates learn: how much of their
-// attention the prompt's last queries give to keys that are neither sinks nor recent, where a streaming head would not see them. A head is
-// a KV head, with all of its query heads.
-//
-// How many, and what the others hold. In both papers these are constants, and the budget follows; here the budget is fixed.
-//   - DuoAttention: half of the heads (under GQA), and 128 sinks and 256 recent tokens (the published patterns' configuration; the README
-//     says 64 and 256). Here streaming heads hold those 384 tokens or, where that is less, a quarter of the budget; retrieving heads take the
-//     rest, unless `full_share` says how many there are. With gates there are as many as their quantile says, or as that leaves room for.
-//   - RazorAttention: 15% of the heads, and 4 sinks and the last max(4000, N / 5) of N tokens. Here 15%, or what takes half of the budget where
-//     that is less; streaming heads share the rest.
-// What a streaming head has beyond its sinks is recent: sinks are a third of its slots, `sinks` at most.
-// Heads are trimmed once, behind the whole prompt: how it is cut into chunks does not show (DuoAttention's code trims after each).
-//
-// A token that makes room in the middle of an answer is in the mean from that step on (RazorAttention's paper compresses the prompt alone),
-// so that a head with compensation always attends to everything, if to some of it as one.
-#include <algorithm>
-#include <numeric>
+#include "runtime/policy/engines/static_heads.h"
 
+#include <algorithm>
+
+#include "runtime/policy/allocate/apportion.h"
 #include "runtime/policy/engines/tailed.h"
-#include "runtime/policy/methods/methods.h"
 #include "runtime/policy/options.h"
+#include "runtime/policy/table.h"
 
 namespace orrery::policy {
 
 namespace {
 
-constexpr uint32_t kStreaming = 384;   // tokens of a streaming head
-constexpr double kStreamingShare = .25;
-
-struct Settings {
-  uint32_t sinks = 128;
-  bool compensation = false;
-  double most_full = 1;     // of all heads, where nobody says how many; below 1: of the budget half at most
-  double full_share = -1;   // of all heads; below 0: as the budget has it
-  uint32_t window = 32, tail = 0;
-};
-
-struct Method {
-  const char* name;
-  Settings settings;
-};
-constexpr Method kMethods[] = {{"duoattention", {128, false, 1}}, {"razorattention", {4, true, .15}}};
+constexpr uint32_t kStreamingTokens = 384;   // of a streaming head: the published 128 sinks and 256 recent tokens
+constexpr double kStreamingShare = .25;      // of the budget, at most
 
 class StaticHeads final : public TailedPolicy {
  public:
-  StaticHeads(const char* name, const Shape& shape, const Budget& budget, const Settings& settings, SharedProfile profile)
+  StaticHeads(const char* name, const Shape& shape, const Budget& budget, const StaticHeadSettings& settings, SharedProfile profile)
       : TailedPolicy(shape, budget, {settings.tail}, {}, std::move(profile),
                      settings.compensation ? Ratio{shape.compensation_token_bytes, shape.slot_bytes} : Ratio{}),
         name_(name),
@@ -63,18 +24,18 @@ class StaticHeads final : public TailedPolicy {
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     const double n = rings_.n_other_heads(), all = n * n_context_;
     const double share = std::min(budget.share.of_tokens(), all > 0 ? static_cast<double>(max_slots(budget)) / all : 1.0);
-    // Of the context, what a streaming head has; full + (1 - full) streaming = share.
-    const double streaming = std::min(static_cast<double>(kStreaming) / n_context_,
+    // Shares of the context: `streaming` of a streaming head; full + (1 - full) streaming = share.
+    const double streaming = std::min(static_cast<double>(kStreamingTokens) / n_context_,
                                       kStreamingShare * share / (1 - (1 - kStreamingShare) * share + 1e-12));
     double full = settings_.full_share;
     if (full < 0 && share >= 1) full = 1;
-    if (full < 0) full = settings_.most_full < 1 ? std::min(settings_.most_full, share / 2) : std::max(0.0, (share - streaming) / (1 - streaming));
+    if (full < 0) full = settings_.max_full < 1 ? std::min(settings_.max_full, share / 2) : std::max(0.0, (share - streaming) / (1 - streaming));
     n_full_ = static_cast<uint32_t>(full * n + 1e-6);
-    if (settings_.full_share < 0 && settings_.most_full == 1 && full < 1 && profile_ && profile_->has_gates())
+    if (settings_.full_share < 0 && settings_.max_full == 1 && full < 1 && profile_ && profile_->has_gates())
       n_full_ = std::min(n_full_, n_above_quantile());
-    // The plan's last slots, and those of the shortest contexts.
+    // Fewer where the slots of the plan, or of the shortest contexts, do not hold them.
     while (settings_.full_share < 0 && n_full_ > 0 && !budget_.fits(n_full_)) --n_full_;
-    rank(std::vector<double>(heads_.size()));
+    choose_full(std::vector<double>(heads_.size()));
     if (profile_) rank_by_profile();
   }
 
@@ -108,18 +69,18 @@ class StaticHeads final : public TailedPolicy {
   void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) override {
     if (rings_.has(head)) return rings_.select(head, n_tokens, out);
     const uint32_t s = sinks(capacity);
-    sinks_and_recent(n_tokens, s, capacity - s, out);   // of a full head, all
+    sinks_and_recent(n_tokens, s, capacity - s, out);   // a full head: all tokens
   }
 
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
     Head& h = heads_[head];
     if (rings_.has(head) || h.full || length < capacity) return TailedPolicy::slot_for(head, length, capacity);
-    const uint32_t s = sinks(capacity), slot = s + h.next;   // behind the sinks is a ring, oldest first
+    const uint32_t s = sinks(capacity), slot = s + h.next;   // the slots after the sinks are a ring, oldest first
     h.next = (h.next + 1) % (capacity - s);
     return slot;
   }
 
-  uint64_t host_bytes(const HostShape&) const override {   // weights of a head, where heads are ranked by them
+  uint64_t host_bytes(const HostShape&) const override {   // the weights of one head, where attention ranks heads
     return bytes_of<Head>(heads_.size()) + (profile_ || n_full_ == 0 ? 0 : bytes_of<float>(n_context_)) +
            heads_.size() * (2 * sizeof(double) + 2 * sizeof(uint32_t));
   }
@@ -129,20 +90,20 @@ class StaticHeads final : public TailedPolicy {
  private:
   struct Head {
     bool full = false;
-    uint32_t next = 0;   // of a streaming one: how far its ring has come
+    uint32_t next = 0;   // of a streaming head: the ring's oldest slot
   };
   uint32_t sinks(uint32_t capacity) const { return std::min(settings_.sinks, capacity / 3); }
 
-  // The n_full_ heads with the largest worth; ties: the lower head.
-  void rank(const std::vector<double>& worth) {
+  // The n_full_ heads with the largest scores retrieve; tie: the lower head.
+  void choose_full(const std::vector<double>& rank_scores) {
     std::vector<uint32_t> order;
     for (uint32_t head = 0; head < heads_.size(); ++head)
       if (!rings_.has(head)) order.push_back(head);
-    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return worth[a] > worth[b]; });
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return rank_scores[a] > rank_scores[b]; });
     for (size_t i = 0; i < order.size(); ++i) heads_[order[i]].full = i < n_full_;
   }
 
-  // Of the profile's gates, without layers that are rings.
+  // Full heads of the profile in layers without window: those above the gates' quantile.
   uint32_t n_above_quantile() const {
     uint32_t n = 0;
     for (uint32_t head = 0; head < heads_.size(); ++head)
@@ -150,53 +111,53 @@ class StaticHeads final : public TailedPolicy {
     return n;
   }
 
+  // By gates; or full roles first, then by instability, or allocation.
   void rank_by_profile() {
-    std::vector<double> worth(heads_.size());
+    std::vector<double> rank_scores(heads_.size());
     for (uint32_t head = 0; head < heads_.size(); ++head) {
       const ProfileLayer& layer = profile_->layers[head / n_kv_heads_];
       const uint32_t h = head % n_kv_heads_;
       const double unstable = !layer.gates.empty() ? layer.gates[h] : !layer.stability.empty() ? 1 - layer.stability[h] : layer.allocation[h];
-      worth[head] = unstable + (is_full(layer.roles.roles[h]) ? 1e6 : 0);   // more than any allocation
+      rank_scores[head] = unstable + (is_full(layer.roles.roles[h]) ? 1e6 : 0);   // larger than any allocation
     }
-    rank(worth);
+    choose_full(rank_scores);
   }
 
+  // By the attention of the prompt's last queries to the tokens that a streaming head would not hold.
   Status rank_by_attention(Heads* heads, uint32_t n_tokens, uint32_t each) {
     const uint32_t n_queries = std::min({settings_.window, heads->n_queries(), n_tokens});
-    const uint32_t s = sinks(each), seen = each - s;   // recent ones
-    std::vector<double> worth(heads_.size());
+    const uint32_t s = sinks(each), recent = each - s;
+    std::vector<double> rank_scores(heads_.size());
     std::vector<float> weights(n_tokens);
     for (uint32_t head = 0; head < heads_.size(); ++head) {
       if (rings_.has(head)) continue;
       const WeightsQuery query{head, n_tokens - n_queries, n_queries, n_tokens, true, weights.data()};
       ORRERY_TRY(heads->key_weights({&query, 1}));
-      for (uint32_t p = s; p + seen < n_tokens; ++p) worth[head] += static_cast<double>(weights[p]);
+      for (uint32_t p = s; p + recent < n_tokens; ++p) rank_scores[head] += static_cast<double>(weights[p]);
     }
-    rank(worth);
+    choose_full(rank_scores);
     return ok_status();
   }
 
   const char* const name_;
-  const Settings settings_;
+  const StaticHeadSettings settings_;
   uint32_t n_full_ = 0;
   std::vector<Head> heads_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Shape& shape, const Budget& budget, const Options& options,
-                                                  const SharedProfile& profile) {
-  const Method* method = kMethods;
-  while (std::string(method->name) != name) ++method;
-  Settings s = method->settings;
+Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const StaticHeadSettings& defaults, const Shape& shape,
+                                                  const Budget& budget, const Options& options, const SharedProfile& profile) {
+  StaticHeadSettings s = defaults;
   OptionReader reader(name, options);
   ORRERY_TRY(reader.fraction("full_share", &s.full_share));
   ORRERY_TRY(reader.count("sinks", 0, 1u << 20, &s.sinks));
   ORRERY_TRY(reader.flag("compensation", &s.compensation));
-  ORRERY_TRY(reader.count("window", 1, kMostWindow, &s.window));
+  ORRERY_TRY(reader.count("window", 1, kMaxWindow, &s.window));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.finish());
-  auto policy = std::make_unique<StaticHeads>(method->name, shape, budget, s, profile);
+  auto policy = std::make_unique<StaticHeads>(name, shape, budget, s, profile);
   ORRERY_TRY(policy->check_room(budget, "retrieve and keep their whole KV"));
   return std::unique_ptr<Policy>(std::move(policy));
 }

@@ -8,7 +8,7 @@
 namespace orrery::policy {
 
 TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration,
-                           SharedProfile profile, Ratio beside)
+                           SharedProfile profile, Ratio extra)
     : profile_(std::move(profile)),
       calibration_(calibration),
       n_kv_heads_(shape.n_kv_heads),
@@ -16,12 +16,12 @@ TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, 
       n_context_(shape.n_context),
       window_(shape.window.begin(), shape.window.end()),
       rings_(shape),
-      budget_(rings_.n_other_heads(), shape.n_context, budget.share, max_slots(budget), tail, beside) {}
+      budget_(rings_.n_other_heads(), shape.n_context, budget.share, max_slots(budget), tail, extra) {}
 
 Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
   const uint32_t n_full = n_full_heads();
   if (rings_.n_other_heads() == 0 || budget_.fits(n_full)) return ok_status();
-  if (n_full == 0)   // a share always has room
+  if (n_full == 0)   // with a share there is always room
     return error(Code::invalid_argument, "policy %s: a KV budget of %llu slots (tokens of one head) holds nothing of %u heads; it must "
                  "be at least %llu slots", name(), static_cast<unsigned long long>(budget.max_slots), rings_.n_other_heads(),
                  static_cast<unsigned long long>(rings_.slots() + budget_.least_slots(0)));
@@ -55,10 +55,10 @@ uint64_t TailedPolicy::tailed_bytes() const {
          bytes_of<KeyQuery>(uint64_t{n_layers_} * n_kv_heads_) * 2 + calibrated;
 }
 
-void TailedPolicy::end_settling(size_t most) {
-  renew(&marks_, n_tokens_);
+void TailedPolicy::end_settling(size_t longest) {
+  resize_discarding(&marks_, n_tokens_);
   std::fill(marks_.begin(), marks_.end(), uint8_t{0});
-  misses_.reserve(most + 1);
+  misses_.reserve(longest + 1);
 }
 
 }  // namespace orrery::policy

@@ -1,4 +1,5 @@
-// What policies share whose compressed heads hold a selection of the prompt and a tail.
+// Base of the policies whose compressed heads hold a selection of the prompt and a tail for generated tokens: windows, the budget, a head
+// profile or the session's own calibration, refills of selections. A full tail settles again.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,6 @@
 
 namespace orrery::policy {
 
-// What policies share whose compressed heads hold a selection of the prompt and a tail: windows and the budget, a head
-// profile or the calibration in its stead, refills of selections.
 class TailedPolicy : public Policy {
  public:
   uint32_t queries_wanted() const override { return profile_ ? 1 : calibration_.n_queries; }
@@ -23,21 +22,21 @@ class TailedPolicy : public Policy {
     if (rings_.has(head)) return rings_.slot_for(head, length);
     return length < capacity ? length : kSettleAgain;
   }
-  // Whether the budget holds the full heads, which `what` ("keep their whole KV"), and something of the others.
+  // Whether the budget holds the full heads and something of the others. `what` says in the error why they are full ("keep their whole KV").
   Status check_room(const Budget& budget, const char* what) const;
 
  protected:
-  TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration,
-               SharedProfile profile, Ratio beside = {});
+  TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration, SharedProfile profile,
+               Ratio extra = {});
   Shape shape() const { return {n_layers_, n_kv_heads_, n_context_, window_}; }
-  // Of layers without window.
+  // The budget's slots for layers without window.
   uint64_t max_slots(const Budget& budget) const { return budget.max_slots - std::min(budget.max_slots, rings_.slots()); }
-  // The beginning of settle(): what stood there is forgotten, windows have their capacity.
+  // Begins settle(): resets the state, and sets the capacity of windowed layers' heads; others get 0.
   void begin_settling(uint32_t n_tokens, Span<uint32_t> capacity);
-  // Host memory of what is here, where selections are refilled and heads calibrated.
+  // Ends settle() of a policy that refills selections: `longest` is the longest one.
+  void end_settling(size_t longest);
+  // Host memory of this base, for a policy that refills selections and calibrates heads.
   uint64_t tailed_bytes() const;
-  // Where selections have been made: `most` is the longest that is refilled.
-  void end_settling(size_t most);
   static void select_all(uint32_t n_tokens, std::vector<uint32_t>* out) {
     for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
   }
@@ -51,12 +50,11 @@ class TailedPolicy : public Policy {
   const std::vector<int32_t> window_;
   WindowRings rings_;
   const TailedBudget budget_;
-  // Since settling.
-  uint32_t n_tokens_ = 0;
+  // Since settle():
+  uint32_t n_tokens_ = 0;              // of the prompt
   uint64_t n_steps_ = 0;
-  // Of a look at the last queries.
-  Roomy<KeyQuery> queries_;
-  std::vector<uint8_t> marks_;         // (n_tokens), 0 between uses
+  Roomy<KeyQuery> queries_;            // working memory
+  std::vector<uint8_t> marks_;         // (n_tokens) 0 between uses
   Roomy<Replacement> misses_;
 };
 

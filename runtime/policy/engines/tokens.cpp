@@ -3,7 +3,7 @@
 namespace orrery::policy {
 
 namespace {
-constexpr uint32_t kRankUnit = 4;   // devices read so many values at once
+constexpr uint32_t kRankUnit = 4;   // values that devices read at once
 }
 
 uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& budget) {
@@ -20,23 +20,23 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 
 uint32_t TokenPolicy::slot_for(uint32_t head, uint32_t length, uint32_t capacity) {
   if (rings_.has(head) || length < capacity || !paged_) return PagedPolicy::slot_for(head, length, capacity);
-  return n_first_ + n_between_ + (n_last_ + n_steps_) % (n_last_ + 1);
+  return n_sink_pages_ + n_selected_pages_ + (n_window_pages_ + n_steps_) % (n_window_pages_ + 1);
 }
 
-Status TokenPolicy::settle_by(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity) {
+Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity) {
   begin_settling(n_tokens, capacity);
   if (!paged_) return ok_status();
-  n_steps_ = 0, n_rows_ = n_tokens;
+  n_steps_ = 0, n_low_rank_ = n_tokens;
   plans_.resize(n_plans());
   for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
   queries_.reserve(heads_.size());
   ORRERY_TRY(heads->make_low_rank(n_tokens, true));
-  return choose(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
+  return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
 }
 
-Status TokenPolicy::choose(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
+Status TokenPolicy::select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
   queries_.clear();
-  for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, n_first_, n_candidates(n_tokens), n_between_, chosen(i).data()});
+  for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
   return heads->top_pages(queries_, rule);
 }
 
@@ -54,8 +54,8 @@ Status TokenPolicy::after_step(Heads* heads, uint64_t, uint32_t position) {
   if (!paged_) return ok_status();
   ++n_steps_;
   const uint32_t n_tokens = position + 1;
-  if (n_tokens - n_last_ <= n_rows_) return ok_status();
-  n_rows_ = n_tokens;
+  if (n_tokens - n_window_pages_ <= n_low_rank_) return ok_status();
+  n_low_rank_ = n_tokens;
   return heads->make_low_rank(n_tokens, false);
 }
 

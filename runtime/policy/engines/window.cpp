@@ -1,98 +1,24 @@
-// Methods that choose once, by a window of queries, and evict the rest: SnapKV (arXiv:2404.14469), PyramidKV (arXiv:2406.02069),
-// Ada-KV (arXiv:2407.11550) and CAKE (arXiv:2503.12491), and auto, which is composed of them.  They differ in four places, which are options
-// of all of them; a method's name stands for its own choices (kMethods), and any of them can be had with any other:
-//   score     the last `window` queries' softmax over all that each sees; the mean over them, and the group (mean), or CAKE's mean +
-//             gamma variance (variance), smoothed over neighbouring keys (pool, width); or each query's own softmax, as in Ada-KV's
-//             algorithm 2 (each)
-//   allocate  over layers evenly (uniform), on a falling line (pyramid), by entropy and variance (preference), by the best scores of
-//             all of them, weighted by preference (adaptive); over a layer's heads evenly (uniform), or by the best scores of all of
-//             them, with a safeguard (adaptive)
-//   keep      each head its best tokens before the window, the window, and every generated token
-//   refresh   never; a full tail, and every later prompt, chooses anew from all that the reservoir holds
-//   rest      what a head lets go is lost (compensation=0), or stays as one token
-//
-// Where the papers and their codes disagree or are silent:
-//   - One choice for each KV head, by its group's mean (SnapKV's code chooses for each query head, on repeated KV).
-//   - Scores are the codes': scaled products, the softmax runs over the window's keys as well, whose columns are then dropped; pooling
-//     behind the means. score=each is Ada-KV's algorithm 2: unscaled products, a softmax over the keys before the window alone, each row
-//     pooled by itself, then the mean; a maximum and a mean do not commute, so that other tokens are the best.
-//   - Layers that compete are ours: Ada-KV deals a layer's part over its heads only, CAKE between layers by preference alone.
-//   - Totals are exact, by largest remainder: PyramidKV's whole steps and Ada-KV's rounding are not.
-//   - alpha is the floor of a head's share (floor: Ada-KV's code; algorithm 2, line 8 has it reversed), .2 as in the paper. The
-//     other safeguard is kvpress's (protect): the best int(alpha n) of each head come first, n and these counting the window, and
-//     so alpha n <= window protects nothing else.
-//   - `cap`, what a head keeps on average, counts the window; a window takes no more than half of it, and no more than the prompt.
-//   - first_layers exempts so many from it all, as FreeKV's comparisons do for every method with 1; their KV counts.
-//   - Generated tokens count: the tail that they go to is inside the budget. So does a head's token for the rest.
-//
-// auto is CAKE's scores with Ada-KV's selection over heads, and four things of ours. Layers compete like heads (layers=adaptive): the best
-// scores of all, each times the root of its layer's preference, say how many tokens are the layer's. CAKE deals to layers in proportion to
-// preference: from a third of the KV on a layer that wants much has all of its tokens, which are hardly looked at where they end, while the others
-// lack what they look at. The question whether a list goes on is answered by many keys, each looked at a little, in all layers: it was
-// answered worse at 30 and 40% than at 20. A wide maximum (15 keys): a token that is looked at stays with the sentence around it, which the answer
-// reads next, token by token; with 5 or 7 the middle of a passage is kept and its end is lost. And a short tail (a sixteenth of what a head
-// may hold): at 10% one of n / 32 takes a third of a text of 1,024 tokens, and when it is full everything is chosen anew by the answer's
-// own last queries, so that what it has come to need comes back.
-//
-// And compensation. RazorAttention's token is the plain mean of what a head has let go, and weighs as many tokens as that is: right where
-// they are alike. Here tokens have shares of it, p, the last query's softmax weights of those that are let go (the mean of the group's), and
-// it weighs e^H(p), as many alike as p is spread out over. For a query q with products s with the tokens, log sum e^s >= p.s + H(p) (Gibbs),
-// and p.s is q's product with the token: it never weighs more than the tokens would, and as much for the query that made p, whose output
-// it completes. (Of one query head; a group's mean p is near that.) A later query that looks for one of these tokens gets all of them
-// instead, and the more a head holds the seldomer it looks: times the share of tokens that heads keep it was best or near it at every
-// budget, among constants from .15 to .5, each head's own share, and its share of the weight.
+#include "runtime/policy/engines/window.h"
+
 #include <algorithm>
 #include <numeric>
 
 #include "runtime/policy/allocate/over_heads.h"
 #include "runtime/policy/allocate/over_layers.h"
 #include "runtime/policy/engines/tailed.h"
-#include "runtime/policy/methods/methods.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/score/moments.h"
 #include "runtime/policy/score/pooling.h"
+#include "runtime/policy/select/top_k.h"
+#include "runtime/policy/table.h"
 
 namespace orrery::policy {
 
 namespace {
 
-enum class Score : uint32_t { mean, variance, each };
-enum class Layers : uint32_t { uniform, pyramid, preference, adaptive };
-enum class HeadsOf : uint32_t { uniform, adaptive };
-enum class Safeguard : uint32_t { floor, protect };
-
-struct Settings {
-  Score score = Score::mean;
-  Pooling pooling = Pooling::avg;
-  uint32_t width = 5;
-  Layers layers = Layers::uniform;
-  HeadsOf heads = HeadsOf::uniform;
-  uint32_t window = 32;
-  Safeguard safeguard = Safeguard::floor;
-  double alpha = .2;                            // adaptive heads
-  uint32_t beta = 20;                           // pyramid: the last layer's part of the mean
-  double tau_1 = 1, tau_2 = 1, gamma = 200;     // CAKE; layers that compete
-  uint32_t first_layers = 0;                    // that keep everything
-  uint32_t tail = 0, tail_part = 0;             // Tail
-  double compensation = 0;                      // of what a head lets go
-};
-
-struct Method {
-  const char* name;
-  Settings settings;
-};
-constexpr Method kMethods[] = {
-    {"snapkv", {Score::mean, Pooling::avg, 5, Layers::uniform, HeadsOf::uniform}},
-    {"pyramidkv", {Score::mean, Pooling::avg, 5, Layers::pyramid, HeadsOf::uniform}},
-    {"adakv", {Score::mean, Pooling::max, 7, Layers::uniform, HeadsOf::adaptive}},
-    {"adapyramid", {Score::mean, Pooling::max, 7, Layers::pyramid, HeadsOf::adaptive}},
-    {"cake", {Score::variance, Pooling::avg, 5, Layers::preference, HeadsOf::uniform}},
-    {"auto", {Score::variance, Pooling::max, 15, Layers::adaptive, HeadsOf::adaptive, 32, Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1}},
-};
-
 class WindowPolicy final : public TailedPolicy {
  public:
-  WindowPolicy(const char* name, const Shape& shape, const Budget& budget, const Settings& settings)
+  WindowPolicy(const char* name, const Shape& shape, const Budget& budget, const WindowSettings& settings)
       : TailedPolicy(shape, budget, {settings.tail, settings.tail_part}, {}, nullptr,
                      settings.compensation > 0 ? Ratio{shape.compensation_token_bytes, shape.slot_bytes} : Ratio{}),
         name_(name),
@@ -106,14 +32,14 @@ class WindowPolicy final : public TailedPolicy {
 
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return n_full_; }
-  uint32_t queries_wanted() const override { return budget_.everything() ? 0 : settings_.window; }
+  uint32_t queries_wanted() const override { return budget_.holds_all() ? 0 : settings_.window; }
   uint32_t max_compensation_tokens() const override {
     return settings_.compensation > 0 ? static_cast<uint32_t>(layers_.size()) * n_kv_heads_ : 0;
   }
-  bool has_compensation_token(uint32_t head) const override { return heads_[head].rest_weight > 0; }
+  bool has_compensation_token(uint32_t head) const override { return heads_[head].compensation_weight > 0; }
   CompensationShares compensation_shares(uint32_t head) const override {
     const Head& h = heads_[head];
-    return {Span<const float>(rest_).subspan(h.rest, n_tokens_), h.rest_weight};
+    return {Span<const float>(shares_).subspan(h.shares, n_tokens_), h.compensation_weight};
   }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
@@ -126,7 +52,7 @@ class WindowPolicy final : public TailedPolicy {
                    static_cast<unsigned long long>(n_compressed), n_tokens);
     for (Head& h : heads_) h = {0, n_tokens, 0, 0.0f};
     selected_.clear();
-    if (division.selected < n_compressed * n_tokens) ORRERY_TRY(choose(heads, n_tokens, division.selected));
+    if (division.selected < n_compressed * n_tokens) ORRERY_TRY(select_prompt(heads, n_tokens, division.selected));
     for (uint32_t head = 0; head < heads_.size(); ++head)
       if (!rings_.has(head)) capacity[head] = heads_[head].n_selected + division.tail;
     return ok_status();
@@ -141,19 +67,20 @@ class WindowPolicy final : public TailedPolicy {
     out->insert(out->end(), first, first + h.n_selected);
   }
 
-  // Scores, or shares, and what is selected; and what scoring, counting or choosing takes beside them.
+  // Kept from one settlement to the next: heads, selections, and scores, which make room for shares. Working memory: of the largest part of
+  // settle().
   uint64_t host_bytes(const HostShape& host) const override {
     const uint64_t n = n_context_, n_layers = layers_.size(), n_heads = n_layers * n_kv_heads_, of_layer = n_kv_heads_ * n;
-    const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.most_of_head()) + bytes_of<float>(n_heads * n);
-    uint64_t scoring = bytes_of<float>(of_layer * (settings_.score == Score::each ? host.group + 1 : 1));
-    if (by_moments()) {
-      const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);   // heads that are smoothed
-      uint64_t moments = bytes_of<float>((n_kv_heads_ + (settings_.score == Score::variance ? at_once : 0)) * host.group * n);
+    const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.head_max()) + bytes_of<float>(n_heads * n);
+    uint64_t scoring = bytes_of<float>(of_layer * (settings_.score == WindowScore::each ? host.group + 1 : 1));
+    if (scores_by_moments()) {
+      const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);   // heads that are pooled in parallel
+      uint64_t moments = bytes_of<float>((n_kv_heads_ + (settings_.score == WindowScore::variance ? at_once : 0)) * host.group * n);
       if (!host.makes_moments) moments += (bytes_of<float>(settings_.window) + bytes_of<double>(2)) * host.group * n;
       scoring = std::max(scoring, moments);
     }
-    const uint64_t counting = settings_.heads == HeadsOf::uniform ? 0 : std::min<uint64_t>(host.n_threads, n_layers) * bytes_of<float>(2 * of_layer);
-    const uint64_t layers = settings_.layers == Layers::adaptive ? BestOfLayers::host_bytes(n_layers) : 0;
+    const uint64_t counting = settings_.heads == HeadBudgets::uniform ? 0 : std::min<uint64_t>(host.n_threads, n_layers) * bytes_of<float>(2 * of_layer);
+    const uint64_t layers = settings_.layers == LayerBudgets::adaptive ? BestOfLayers::host_bytes(n_layers) : 0;
     return kept + std::max({scoring, counting, layers, bytes_of<uint32_t>(host.n_threads * n)});
   }
 
@@ -161,15 +88,15 @@ class WindowPolicy final : public TailedPolicy {
 
  private:
   struct Head {
-    size_t first = 0;          // of its tokens in selected_
-    uint32_t n_selected = 0;   // the whole prompt: none are in there
-    size_t rest = 0;           // of its shares in rest_
-    float rest_weight = 0.0f;  // of what it lets go, in tokens; 0: it keeps everything, or there is no compensation
+    size_t first = 0;                  // index of its tokens in selected_
+    uint32_t n_selected = 0;           // n_tokens: the head keeps the whole prompt, and has no tokens in selected_
+    size_t shares = 0;                 // index of its shares in shares_
+    float compensation_weight = 0.0f;  // in tokens; 0: no compensation token
   };
-  // Of all compressed heads: (layers_, n_kv_heads, n_old) scores of the keys before the window.
+  // Scores of the keys before the window, of all compressed heads.
   struct Scores {
-    uint32_t n_old = 0;
-    std::vector<float> values;
+    uint32_t n_old = 0;               // keys before the window
+    std::vector<float> values;        // (layers_, n_kv_heads, n_old)
     std::vector<double> preference;   // (layers_)
     Span<const float> of_layer(size_t i, uint32_t n_kv_heads) const {
       const size_t n = size_t{n_kv_heads} * n_old;
@@ -177,33 +104,33 @@ class WindowPolicy final : public TailedPolicy {
     }
   };
 
-  bool by_moments() const {
-    return settings_.score == Score::variance || settings_.layers == Layers::preference || settings_.layers == Layers::adaptive;
+  bool scores_by_moments() const {
+    return settings_.score == WindowScore::variance || settings_.layers == LayerBudgets::preference || settings_.layers == LayerBudgets::adaptive;
   }
 
-  // Score, allocate, keep: `total` tokens of the compressed heads together.
-  Status choose(Heads* heads, uint32_t n_tokens, uint64_t total) {
+  // Score, allocate, select: `total` tokens for all compressed heads together. The window takes at most half of what a head keeps on average.
+  Status select_prompt(Heads* heads, uint32_t n_tokens, uint64_t total) {
     const uint64_t n_compressed = layers_.size() * n_kv_heads_;
     const auto half = static_cast<uint32_t>(std::max<uint64_t>(total / n_compressed / 2, 1));
     const uint32_t w = std::min({settings_.window, heads->n_queries(), half});
     ORRERY_ASSIGN(Scores scores, score(heads, n_tokens, w));
     const uint64_t total_old = total - n_compressed * w;
-    ORRERY_ASSIGN(const std::vector<uint64_t> of_layers, over_layers(heads, scores, total_old, n_tokens));
+    ORRERY_ASSIGN(const std::vector<uint64_t> budgets, layer_budgets(heads, scores, total_old, n_tokens));
     std::vector<std::vector<uint64_t>> counts(layers_.size());
     const auto allocate = [&](size_t i) {
-      ORRERY_ASSIGN(counts[i], over_heads(scores.of_layer(i, n_kv_heads_), of_layers[i], w));
+      ORRERY_ASSIGN(counts[i], head_budgets(scores.of_layer(i, n_kv_heads_), budgets[i], w));
       return ok_status();
     };
     ORRERY_TRY(heads->try_each(layers_.size(), allocate));
     size_t first = 0;
     for (size_t i = 0; i < layers_.size(); ++i)
       for (uint32_t h = 0; h < n_kv_heads_; ++h) {
-        Head& head = heads_[head_of(i * n_kv_heads_ + h)] = {first, static_cast<uint32_t>(counts[i][h]) + w, 0, 0.0f};
+        Head& head = heads_[compressed_head(i * n_kv_heads_ + h)] = {first, static_cast<uint32_t>(counts[i][h]) + w, 0, 0.0f};
         first += head.n_selected;
       }
-    renew(&selected_, first);
+    resize_discarding(&selected_, first);
     const auto select_best = [&](size_t i) {
-      const Head& head = heads_[head_of(i)];
+      const Head& head = heads_[compressed_head(i)];
       const Span<const float> own = Span<const float>(scores.values).subspan(i * scores.n_old, scores.n_old);
       Tokens best;
       top_k_ascending(own, head.n_selected - w, &best);
@@ -213,53 +140,54 @@ class WindowPolicy final : public TailedPolicy {
     };
     ORRERY_TRY(heads->try_each(n_compressed, select_best));
     if (settings_.compensation == 0) return ok_status();
-    rest_ = std::move(scores.values);
-    return weigh_rest(heads, n_tokens);
+    shares_ = std::move(scores.values);
+    return weigh_compensation(heads, n_tokens);
   }
 
-  // What each head lets go, by the last position's weights of it; and what it weighs.
-  Status weigh_rest(Heads* heads, uint32_t n_tokens) {
-    rest_.resize(layers_.size() * n_kv_heads_ * n_tokens);
+  // Shares of the evicted tokens: the last query's weights of them, the mean of the group. The compensation token weighs their perplexity times
+  // the kept share of tokens (README.md, "Compensation tokens").
+  Status weigh_compensation(Heads* heads, uint32_t n_tokens) {
+    shares_.resize(layers_.size() * n_kv_heads_ * n_tokens);
     std::vector<WeightsQuery> queries(n_kv_heads_);
     for (size_t i = 0; i < layers_.size(); ++i) {
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
-        queries[h] = {layers_[i] * n_kv_heads_ + h, n_tokens - 1, 1, n_tokens, true, &rest_[(i * n_kv_heads_ + h) * n_tokens]};
+        queries[h] = {layers_[i] * n_kv_heads_ + h, n_tokens - 1, 1, n_tokens, true, &shares_[(i * n_kv_heads_ + h) * n_tokens]};
       ORRERY_TRY(heads->key_weights(queries));
     }
-    const double kept = static_cast<double>(selected_.size()) / static_cast<double>(rest_.size());
+    const double kept = static_cast<double>(selected_.size()) / static_cast<double>(shares_.size());
     heads->each(layers_.size() * n_kv_heads_, [&](size_t i) {
-      Head& head = heads_[head_of(i)];
+      Head& head = heads_[compressed_head(i)];
       if (head.n_selected == n_tokens) return;
-      head.rest = i * n_tokens;
-      const Span<float> rest = Span<float>(rest_).subspan(head.rest, n_tokens);
-      for (uint32_t j = 0; j < head.n_selected; ++j) rest[selected_[head.first + j]] = 0.0f;
-      head.rest_weight = static_cast<float>(settings_.compensation * kept * to_shares(rest));
+      head.shares = i * n_tokens;
+      const Span<float> shares = Span<float>(shares_).subspan(head.shares, n_tokens);
+      for (uint32_t j = 0; j < head.n_selected; ++j) shares[selected_[head.first + j]] = 0.0f;
+      head.compensation_weight = static_cast<float>(settings_.compensation * kept * normalize(shares));
     });
     return ok_status();
   }
 
-  // The i-th of the compressed heads.
-  size_t head_of(size_t i) const { return size_t{layers_[i / n_kv_heads_]} * n_kv_heads_ + i % n_kv_heads_; }
+  // The head number of the i-th compressed head.
+  size_t compressed_head(size_t i) const { return size_t{layers_[i / n_kv_heads_]} * n_kv_heads_ + i % n_kv_heads_; }
 
-  // By the last w queries.
+  // By the last w queries. Scores lie in the memory of the last settlement's shares.
   Result<Scores> score(Heads* heads, uint32_t n_tokens, uint32_t w) {
     Scores scores;
     const uint32_t n_old = scores.n_old = n_tokens - w;
-    renew(&rest_, layers_.size() * n_kv_heads_ * n_tokens);   // where scores are, shares will be
-    scores.values = std::move(rest_);
+    resize_discarding(&shares_, layers_.size() * n_kv_heads_ * n_tokens);
+    scores.values = std::move(shares_);
     scores.values.resize(layers_.size() * n_kv_heads_ * n_old);
-    if (by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, &scores));
-    if (settings_.score == Score::each) ORRERY_TRY(score_each(heads, w, &scores));
-    if (settings_.score == Score::mean && !by_moments()) ORRERY_TRY(score_means(heads, n_tokens, w, &scores));
+    if (scores_by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, &scores));
+    if (settings_.score == WindowScore::each) ORRERY_TRY(score_each(heads, w, &scores));
+    if (settings_.score == WindowScore::mean && !scores_by_moments()) ORRERY_TRY(score_means(heads, n_tokens, w, &scores));
     return scores;
   }
 
-  // Layer by layer: what each query head makes of the keys, and that of a group together.
+  // By mean and variance of each query head's weights, pooled; and the layers' preferences.
   Status score_moments(Heads* heads, uint32_t n_tokens, uint32_t w, Scores* scores) const {
     const uint32_t n_old = scores->n_old;
     const uint32_t group = heads->group();
     const size_t of_head = size_t{group} * n_old;
-    const double gamma = settings_.score == Score::variance ? settings_.gamma : 0;
+    const double gamma = settings_.score == WindowScore::variance ? settings_.gamma : 0;
     std::vector<float> moments(n_kv_heads_ * of_head), rows;
     std::vector<MomentsQuery> queries(n_kv_heads_);
     std::vector<Dispersion> dispersions(n_kv_heads_);
@@ -268,13 +196,13 @@ class WindowPolicy final : public TailedPolicy {
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
         queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, n_old, gamma, &moments[h * of_head], &dispersions[h]};
       ORRERY_TRY(heads->key_moments(queries, &rows));
-      const auto smooth = [&](size_t h) {
+      const auto pool_head = [&](size_t h) {
         const Span<float> own(&moments[h * of_head], of_head), to(out + h * n_old, n_old);
-        if (settings_.score == Score::variance) return steady_scores(own, group, settings_.pooling, settings_.width, to);
+        if (settings_.score == WindowScore::variance) return pool_then_mean(own, group, settings_.pooling, settings_.width, to);
         ORRERY_TRY(group_reduce(own, group, GroupReduce::mean, own.first(n_old)));
         return pool1d(own.first(n_old), settings_.pooling, settings_.width, to);
       };
-      ORRERY_TRY(heads->try_each(n_kv_heads_, smooth));
+      ORRERY_TRY(heads->try_each(n_kv_heads_, pool_head));
       Dispersion dispersion;
       for (const Dispersion& d : dispersions) dispersion.add(d);
       scores->preference.push_back(dispersion.preference(settings_.tau_1, settings_.tau_2));
@@ -283,7 +211,8 @@ class WindowPolicy final : public TailedPolicy {
     return ok_status();
   }
 
-  // Each query of each head by itself, by unscaled products with the keys before the window (Ada-KV's algorithm 2, lines 3 and 4).
+  // Ada-KV's algorithm 2, lines 3 and 4: for each query the softmax of its unscaled products with the keys before the window, pooled; then the
+  // mean over queries and group.
   Status score_each(Heads* heads, uint32_t w, Scores* scores) const {
     const uint32_t n_old = scores->n_old, group = heads->group();
     const size_t of_head = size_t{group} * n_old;
@@ -314,7 +243,7 @@ class WindowPolicy final : public TailedPolicy {
     return ok_status();
   }
 
-  // By the means over all rows of a head.
+  // By the mean weight over queries and group, pooled.
   Status score_means(Heads* heads, uint32_t n_tokens, uint32_t w, Scores* scores) const {
     const uint32_t n_old = scores->n_old;
     std::vector<float> rows(size_t{n_tokens} * n_kv_heads_);
@@ -324,35 +253,35 @@ class WindowPolicy final : public TailedPolicy {
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
         queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, true, &rows[size_t{h} * n_tokens]};
       ORRERY_TRY(heads->key_weights(queries));
-      const auto smooth = [&](size_t h) {
+      const auto pool_head = [&](size_t h) {
         return pool1d({&rows[h * n_tokens], n_old}, settings_.pooling, settings_.width, {out + h * n_old, n_old});
       };
-      ORRERY_TRY(heads->try_each(n_kv_heads_, smooth));
+      ORRERY_TRY(heads->try_each(n_kv_heads_, pool_head));
       out += size_t{n_kv_heads_} * n_old;
     }
     return ok_status();
   }
 
-  // (layers_)
-  Result<std::vector<uint64_t>> over_layers(Heads* heads, const Scores& scores, uint64_t total, uint32_t n_tokens) const {
+  // Tokens before the window of each layer, (layers_).
+  Result<std::vector<uint64_t>> layer_budgets(Heads* heads, const Scores& scores, uint64_t total, uint32_t n_tokens) const {
     switch (settings_.layers) {
-      case Layers::pyramid: return pyramid(layers_.size(), n_kv_heads_, total, scores.n_old, n_tokens, settings_.beta);
-      case Layers::preference: return by_preference(scores.preference, total, uint64_t{n_kv_heads_} * scores.n_old);
-      case Layers::adaptive: {
+      case LayerBudgets::pyramid: return pyramid(layers_.size(), n_kv_heads_, total, scores.n_old, n_tokens, settings_.beta);
+      case LayerBudgets::preference: return by_preference(scores.preference, total, uint64_t{n_kv_heads_} * scores.n_old);
+      case LayerBudgets::adaptive: {
         ORRERY_ASSIGN(BestOfLayers best, BestOfLayers::make(scores.values, scores.preference, total));
         for (uint32_t round = 0; round < BestOfLayers::kRounds; ++round, best.end_round())
           heads->each(layers_.size(), [&](size_t i) { best.count(i); });
         return best.counts();
       }
-      case Layers::uniform: break;
+      case LayerBudgets::uniform: break;
     }
     return apportion_evenly(layers_.size(), total, uint64_t{n_kv_heads_} * scores.n_old);
   }
 
-  // (n_kv_heads)
-  Result<std::vector<uint64_t>> over_heads(Span<const float> layer, uint64_t total, uint32_t w) const {
+  // Tokens before the window of each head of a layer, (n_kv_heads).
+  Result<std::vector<uint64_t>> head_budgets(Span<const float> layer, uint64_t total, uint32_t w) const {
     const uint64_t n_old = layer.size() / n_kv_heads_;
-    if (settings_.heads == HeadsOf::uniform) return apportion_evenly(n_kv_heads_, total, n_old);
+    if (settings_.heads == HeadBudgets::uniform) return apportion_evenly(n_kv_heads_, total, n_old);
     uint64_t n_protected = 0;
     if (settings_.safeguard == Safeguard::protect) {
       const auto n = static_cast<double>(total / n_kv_heads_ + w);
@@ -365,42 +294,28 @@ class WindowPolicy final : public TailedPolicy {
   }
 
   const char* const name_;
-  const Settings settings_;
-  std::vector<uint32_t> layers_;     // that compress
+  const WindowSettings settings_;
+  std::vector<uint32_t> layers_;     // compressed layers
   uint32_t n_full_ = 0;
   std::vector<Head> heads_;
-  std::vector<uint32_t> selected_;   // since settling: every compressed head's tokens, ascending
-  std::vector<float> rest_;          // likewise, where it is compensated: the shares of those that it lets go, (compressed heads, n_tokens)
+  // Since settle():
+  std::vector<uint32_t> selected_;   // the compressed heads' tokens, head by head, ascending
+  std::vector<float> shares_;        // (compressed heads, n_tokens) of the evicted tokens, where there is compensation
 };
-
-template <class T, class Choice>
-Status read_choice(OptionReader* reader, const char* name, const T& choices, Choice* value) {
-  auto index = static_cast<uint32_t>(*value);
-  ORRERY_TRY(reader->choice(name, choices, &index));
-  *value = static_cast<Choice>(index);
-  return ok_status();
-}
 
 }  // namespace
 
-Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape& shape, const Budget& budget, const Options& options) {
-  const Method* method = kMethods;
-  while (std::string(method->name) != name) ++method;
-  Settings s = method->settings;
+Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettings& defaults, const Shape& shape, const Budget& budget,
+                                            const Options& options) {
+  WindowSettings s = defaults;
   OptionReader reader(name, options);
-  static constexpr const char* kScore[] = {"mean", "variance", "each"};
-  static constexpr const char* kPool[] = {"none", "avg", "max"};
-  static constexpr const char* kLayers[] = {"uniform", "pyramid", "preference", "adaptive"};
-  static constexpr const char* kHeads[] = {"uniform", "adaptive"};
-  static constexpr const char* kSafeguard[] = {"floor", "protect"};
-  const auto choices = [](const auto& names) { return Span<const char* const>(names, std::size(names)); };
-  ORRERY_TRY(reader.count("window", 1, kMostWindow, &s.window));
-  ORRERY_TRY(read_choice(&reader, "score", choices(kScore), &s.score));
-  ORRERY_TRY(read_choice(&reader, "pool", choices(kPool), &s.pooling));
+  ORRERY_TRY(reader.count("window", 1, kMaxWindow, &s.window));
+  ORRERY_TRY(reader.choice("score", kWindowScores, &s.score));
+  ORRERY_TRY(reader.choice("pool", kPoolings, &s.pooling));
   ORRERY_TRY(reader.count("width", 1, 63, &s.width));
-  ORRERY_TRY(read_choice(&reader, "layers", choices(kLayers), &s.layers));
-  ORRERY_TRY(read_choice(&reader, "heads", choices(kHeads), &s.heads));
-  ORRERY_TRY(read_choice(&reader, "safeguard", choices(kSafeguard), &s.safeguard));
+  ORRERY_TRY(reader.choice("layers", kLayerBudgets, &s.layers));
+  ORRERY_TRY(reader.choice("heads", kHeadBudgets, &s.heads));
+  ORRERY_TRY(reader.choice("safeguard", kSafeguards, &s.safeguard));
   ORRERY_TRY(reader.fraction("alpha", &s.alpha));
   ORRERY_TRY(reader.count("beta", 1, 1u << 20, &s.beta));
   ORRERY_TRY(reader.number("tau_1", .1, 10, &s.tau_1));
@@ -410,10 +325,10 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const Shape& shape
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.fraction("compensation", &s.compensation));
   ORRERY_TRY(reader.finish());
-  if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is let go
+  if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is evicted
   if (s.width % 2 == 0)
     return error(Code::invalid_argument, "policy option %s.width is %u, expected an odd number", name, s.width);
-  auto policy = std::make_unique<WindowPolicy>(method->name, shape, budget, s);
+  auto policy = std::make_unique<WindowPolicy>(name, shape, budget, s);
   ORRERY_TRY(policy->check_room(budget, "keep their whole KV"));
   return std::unique_ptr<Policy>(std::move(policy));
 }

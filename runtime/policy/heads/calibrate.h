@@ -1,4 +1,4 @@
-// How a session without a head profile calibrates itself.
+// How a session without a head profile calibrates itself when it settles: by the queries of the prompt's last positions.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,18 @@
 
 namespace orrery::policy {
 
-// How a session without a head profile calibrates itself when it settles: with the queries of the prompt's last
-// positions, newest first (the last one is the reference, step 0), over the keys that all of them see.
+// Queries come newest first: the last one is the reference, step 0. The keys are those that all of these queries see.
 struct Calibration {
-  uint32_t n_queries = 16, top_k = 1024;   // top_k: at most a quarter of those keys
+  uint32_t n_queries = 16, top_k = 1024;   // top_k: at most a quarter of these keys
   ScoreRule rule;
 };
 struct Calibrated {
-  std::vector<LayerOverlaps> layers;   // those without window, in order
+  std::vector<LayerOverlaps> layers;   // of layers without window, in order
   uint32_t top_k = 0;                  // keys in each set
 };
-uint64_t calibration_bytes(const Shape& shape, const Calibration& calibration);   // of host memory
-// With a single known query, that one is its own second step.
-Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape,
-                             uint32_t n_tokens, const Calibration& calibration);
+// Upper bound on the host memory of calibrate().
+uint64_t calibration_bytes(const Shape& shape, const Calibration& calibration);
+// Where a single query is known, it is also its own second step.
+Result<Calibrated> calibrate(Heads* heads, const WindowRings& rings, const Shape& shape, uint32_t n_tokens, const Calibration& calibration);
 
 }  // namespace orrery::policy

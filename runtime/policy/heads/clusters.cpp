@@ -18,7 +18,7 @@ struct Centre {
   int64_t count = 1;
 };
 
-// count^2 times the squared distance: at most 2^(2 * (24 + 10)) * 2^10, as heads are at most 2^10.
+// count^2 times the squared distance. At most 2^(2 * (24 + 10)) * 2^10, as there are at most 2^10 heads.
 Wide scaled_distance(const int64_t* row, const Centre& centre) {
   Wide total = 0;
   for (size_t j = 0; j < centre.sum.size(); ++j) {

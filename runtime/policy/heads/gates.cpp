@@ -16,7 +16,7 @@ Status wrong(size_t line, size_t column, const std::string& what) {
   return error(Code::invalid_argument, "gates: line %zu, column %zu: %s", line, column, what.c_str());
 }
 
-// The gates of a line, none if it is empty.
+// The gates of a line; none if the line is empty.
 Status read_line(std::string_view text, size_t line, std::vector<double>* gates) {
   const char *const begin = text.data(), *const end = begin + text.size();
   for (const char* at = begin;;) {
@@ -54,7 +54,7 @@ Status read_layers(std::string_view text, std::vector<ProfileLayer>* layers) {
 uint32_t heads_above_quantile(uint32_t n, double sparsity) {
   if (sparsity <= 0) return n;
   if (sparsity >= 1 || n == 0) return 0;
-  // The quantile stands between two gates, or is one, but for rounding.
+  // The quantile lies between two gates, or equals one up to rounding.
   return n - static_cast<uint32_t>(std::ceil(sparsity * (n - 1) - 1e-9));
 }
 

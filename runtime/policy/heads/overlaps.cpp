@@ -43,7 +43,7 @@ Status LayerOverlaps::add(uint32_t step, Span<const Tokens> sets) {
     const size_t row = step - 1;
     const size_t n_pairs = size_t{n_heads_} * (n_heads_ - 1) / 2;
     for (uint32_t i = 0; i < n_heads_; ++i) {
-      // One set is marked and the others look themselves up: a sixth of the time that merging each pair took, AVX2.
+      // Marks one set, and looks the others up in the marks: a sixth of the time of merging each pair (AVX2).
       for (const uint32_t token : sets[i]) marks_[token] = 1;
       const auto overlap_with = [&, marks = marks_.data()](const Tokens& other) {
         uint32_t n = 0;

@@ -1,4 +1,4 @@
-// How the top-k sets of a layer's heads overlap, step by step of a calibration.
+// How the top-k sets of a layer's heads overlap over the steps of a calibration: the stability of each head, the similarity of each pair.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace orrery::policy {
 
-// One layer's heads over the steps of one or several calibration texts. Step 0 is the prompt's last query,
-// steps 1 to n_steps are decode steps; each step gives the top-k set of every head over the prompt's keys.
+// One layer over one or several calibration texts. Step 0 is the prompt's last query; steps 1 to n_steps are decode steps. Each step gives
+// the top-k set of every head over the prompt's keys.
 class LayerOverlaps {
  public:
   static Result<LayerOverlaps> make(uint32_t n_heads, uint32_t n_steps);
@@ -20,19 +20,18 @@ class LayerOverlaps {
     return n_tokens * sizeof(uint8_t) + n_heads * (sizeof(Tokens) + k * sizeof(uint32_t)) + n_steps * n_heads * (n_heads + 1) / 2 * sizeof(double);
   }
 
-  // sets: (n_heads) of token positions, each at most once, at `step`. A text's steps come in order, 0 to n_steps; the
-  // next text starts with 0 again.
+  // sets: (n_heads) of token positions at `step`, each position at most once. The steps of a text come in order, 0 to n_steps; the next text
+  // starts with 0 again.
   Status add(uint32_t step, Span<const Tokens> sets);
 
-  // What follows needs at least one whole text (invalid_argument else). Overlaps are averaged over texts step
-  // by step before anything is taken over steps. S_stable (eq. 2): median over steps 1..n of the overlap with
-  // step 0. (n_heads)
+  // The results need at least one whole text (else invalid_argument). Each step's overlap is averaged over the texts first.
+  // S_stable (eq. 2): median over steps 1 .. n of the overlap with step 0. (n_heads)
   Result<std::vector<double>> stability() const;
-  // What that is the median of, step by step. (n_steps, n_heads)
+  // The overlap with step 0, step by step. (n_steps, n_heads)
   Result<std::vector<double>> with_prompt() const;
-  // Median over steps 1..n of the pairwise overlap. (n_heads, n_heads), symmetric, 1 on the diagonal.
+  // Median over steps 1 .. n of the pairwise overlap. (n_heads, n_heads), symmetric, 1 on the diagonal.
   Result<std::vector<double>> similarity() const;
-  // Mean over steps 1..n of the same: SyncKV's eq. 2.
+  // Mean over steps 1 .. n of the pairwise overlap: SyncKV's eq. 2.
   Result<std::vector<double>> mean_similarity() const;
 
  private:
@@ -44,10 +43,10 @@ class LayerOverlaps {
 
   uint32_t n_heads_, n_steps_;
   uint32_t next_step_ = 0, n_texts_ = 0;
-  std::vector<Tokens> prompt_sets_;  // (n_heads) of the text at hand
-  std::vector<uint8_t> marks_;       // (tokens) 1 for those of the set that others are compared with; 0 between uses
+  std::vector<Tokens> prompt_sets_;  // (n_heads) of the current text
+  std::vector<uint8_t> marks_;       // (tokens) 1 for the tokens of the set that others are compared with; 0 between uses
   std::vector<double> with_prompt_;  // (n_steps, n_heads) sums over texts
-  std::vector<double> with_other_;   // (n_steps, n_heads * (n_heads - 1) / 2)
+  std::vector<double> with_other_;   // (n_steps, n_heads * (n_heads - 1) / 2) sums over texts
 };
 
 }  // namespace orrery::policy

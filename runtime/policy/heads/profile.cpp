@@ -80,7 +80,7 @@ Status check_weights(const ProfileLayer& layer, size_t index) {
   return ok_status();
 }
 
-// Heads that keep everything are those with the largest gates.
+// The full heads must be the heads with the largest gates.
 Status check_gates(const HeadProfile& profile) {
   double least_full = 1, most_other = 0;
   for (const ProfileLayer& layer : profile.layers)
@@ -327,7 +327,7 @@ Status check_profile(const HeadProfile& profile) {
     const ProfileLayer& layer = profile.layers[l];
     ORRERY_TRY(check_roles(layer.roles, l));
     ORRERY_TRY(check_weights(layer, l));
-    // One kind of weight for all heads: eq. 8 deals one budget over all layers.
+    // All heads have the same kind of weight: eq. 8 divides one budget over all layers.
     if (layer.stability.empty() != profile.layers[0].stability.empty() || layer.gates.empty() == profile.has_gates()) {
       return wrong(l, "has another kind of weight than layer 0");
     }

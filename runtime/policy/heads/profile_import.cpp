@@ -1,6 +1,5 @@
-// The published HeteroCache profiles. Their type names differ from file to file, so ids count; what they hold
-// twice (roles, counts, relations, allocation) must agree, as a profile that contradicts itself would give
-// some head the wrong pivot and nobody would notice.
+// Imports published HeteroCache profiles. Their type names differ from file to file, so ids count. Roles, counts, relations and allocation
+// repeat each other, and must agree: a profile that contradicts itself would silently give some head the wrong pivot.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -11,7 +10,7 @@
 namespace orrery::policy {
 namespace {
 
-// The names that this file gives the ids 1 to 4, by id.
+// The file's names of the ids 1 to 4, by id.
 Result<std::vector<std::string>> read_type_map(const Place& meta) {
   ORRERY_ASSIGN(const Place place, meta.member("type_map"));
   if (!place.value->is_map()) return place.fail("an object");
@@ -57,7 +56,7 @@ Result<std::vector<Role>> read_types(const Place& place) {
   return roles;
 }
 
-// A head as a key: decimal digits without leading zeros.
+// A head number as a key: decimal digits without leading zeros.
 bool parse_head(std::string_view text, size_t n_heads, uint32_t* head) {
   if (text.empty() || text.size() > 4 || (text.size() > 1 && text[0] == '0')) return false;
   uint32_t value = 0;
@@ -96,7 +95,7 @@ Result<std::vector<double>> read_allocation(const Place& place, const std::vecto
     return place.fail(format("%zu numbers, one for each head", roles.size()).c_str());
   }
   for (size_t h = 0; h < values.size(); ++h) {
-    if (!is_full(roles[h])) continue;  // check_profile looks at these
+    if (!is_full(roles[h])) continue;  // check_profile() checks the others
     if (values[h] != -1) return place.item(h).fail("-1, as the head keeps its whole KV");
     values[h] = 0;
   }
@@ -138,7 +137,7 @@ Result<HeadProfile> import_published_profile(std::string_view json) {
   ORRERY_TRY(check_profile(profile));
   const RoleCounts counts = profile.counts();
   ORRERY_TRY(check_counts(meta, names, counts));
-  // l_i = L_base * allocation gives the whole budget only so; NaN cannot come out of JSON.
+  // Otherwise l_i = L_base * allocation would not use the whole budget. JSON has no NaN.
   if (std::fabs(sum - counts.compressed()) > 1e-3 * std::max(1u, counts.compressed())) {
     return error(Code::invalid_argument,
                  "head profile: allocation_matrix adds up to %g over %u compressed heads: expected "

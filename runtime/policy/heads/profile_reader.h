@@ -1,5 +1,5 @@
-// Typed reading of a JSON tree for profile.cpp and profile_import.cpp: each step checks what it finds and
-// says where it was ("layers[3].stability[2]").
+// Typed reading of a JSON tree, for profile.cpp and profile_import.cpp. Each step checks the value, and its error names the place
+// ("layers[3].stability[2]").
 #pragma once
 
 #include <initializer_list>
@@ -12,13 +12,13 @@
 
 namespace orrery::policy {
 
-// A place in the tree. It does not own the value.
+// A value in the tree, not owned, and its name.
 struct Place {
   const text::Value* value;
   std::string name;
 
   Status fail(const char* expected) const;
-  Result<Place> member(const char* key) const;  // this must be an object and have it
+  Result<Place> member(const char* key) const;  // this must be an object with this key
   Result<const std::vector<text::Value>*> items() const;
   Place item(size_t i) const { return {&value->as_items()[i], name + format("[%zu]", i)}; }
   Result<double> number() const;
@@ -27,7 +27,7 @@ struct Place {
   Status only_members(std::initializer_list<const char*> known) const;
 };
 
-// A document whose root is an object. A profile is at most 64 MiB, and nests no deeper than ten levels.
+// A document whose root is an object, of at most 64 MiB and ten levels.
 Result<text::Value> parse_profile_json(std::string_view json);
 
 }  // namespace orrery::policy

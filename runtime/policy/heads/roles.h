@@ -1,10 +1,9 @@
-// HeteroCache's taxonomy: from how the top-k sets of a layer's KV heads overlap (with each other, and with
-// what they were at the prompt's end) to a role per head. Volatile and pivot heads keep their whole KV on the
-// device, satellites follow their pivot, anchors hold what the prompt gave them.
+// HeteroCache's taxonomy: a role for every KV head, from how the top-k sets of a layer's heads overlap with each other, and with their own sets
+// at the end of the prompt. Volatile and pivot heads keep their whole KV on the device; satellites follow their pivot; anchors keep what they
+// select after the prompt.
 //
-// The way of the data: sets of each calibration step -> LayerOverlaps -> stability and similarity -> classify
-// -> (too many full heads: demote_volatile, or other thresholds by find_thresholds) -> weights for
-// allocate.h.
+// Data flow: top-k sets of each calibration step -> LayerOverlaps (overlaps.h) -> stability and similarity -> classify() -> where too many
+// heads are full: demote_volatile(), or other thresholds by find_thresholds() -> weights of the budget.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ struct Thresholds {
   double tau_stable = .5;
 };
 
-// What calibration gives for one layer.
+// The result of calibrating one layer.
 struct LayerStatistics {
   std::vector<double> stability;   // (n_heads), 0 to 1
   std::vector<double> similarity;  // (n_heads, n_heads), 0 to 1, symmetric
@@ -38,14 +37,14 @@ struct LayerStatistics {
 
 struct LayerRoles {
   std::vector<Role> roles;         // (n_heads)
-  std::vector<uint32_t> pivot_of;  // (n_heads): a satellite's pivot; kNoHead for the others
+  std::vector<uint32_t> pivot_of;  // (n_heads) a satellite's pivot; kNoHead for other roles
   // The satellites of a pivot, ascending.
   std::vector<uint32_t> satellites_of(uint32_t pivot) const;
 };
 
-// Greedy star clustering (section 4.1, C.2): heads whose similarity reaches tau_sim are neighbours; again and
-// again the head with most unassigned neighbours (tie: lowest index) becomes a pivot and those neighbours its
-// satellites. Heads that are left are anchors where their stability reaches tau_stable, volatile otherwise.
+// Greedy star clustering (section 4.1, C.2). Heads whose similarity reaches tau_sim are neighbours. Repeatedly, the head with most unassigned
+// neighbours (tie: lowest index) becomes a pivot, and these neighbours its satellites. Of the remaining heads, those whose stability reaches
+// tau_stable are anchors; the others are volatile.
 Result<LayerRoles> classify(const LayerStatistics& statistics, const Thresholds& thresholds);
 
 struct RoleCounts {
@@ -61,27 +60,23 @@ struct HeadId {
   bool operator==(const HeadId& o) const { return layer == o.layer && head == o.head; }
 };
 
-// A head that lost its role, and the stability it was chosen by.
+// A volatile head that became an anchor, and its stability.
 struct Demotion {
   HeadId id;
   double stability;
 };
 
-// Turns volatile heads into anchors, most stable first (tie: lowest layer, then head), until at most max_full
-// heads are full; says which. `stability`: (n_layers) of (n_heads). invalid_argument, and nothing changed,
-// where the pivots alone are too many: their satellites need them.
-Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers,
-                                              Span<const std::vector<double>> stability, uint32_t max_full);
+// Makes volatile heads anchors, most stable first (tie: lowest layer, then head), until at most max_full heads are full. Returns the demoted
+// heads. `stability`: (n_layers) of (n_heads). invalid_argument, with nothing changed, where the pivots alone exceed max_full: their
+// satellites need them.
+Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers, Span<const std::vector<double>> stability, uint32_t max_full);
 
-// Thresholds under which at most max_full heads are full: `preferred` itself where that is so, else the pair
-// on a grid of .05 (0.05 .. 0.95) that lies nearest to it by |d tau_sim| + |d tau_stable| (tie: the one that
-// moves tau_sim less, then the lower pair). invalid_argument naming the fewest full heads that any pair
-// gives.
-Result<Thresholds> find_thresholds(Span<const LayerStatistics> layers, uint32_t max_full,
-                                   const Thresholds& preferred);
+// Thresholds under which at most max_full heads are full. `preferred`, if it qualifies; else the nearest pair on a grid of .05 (.05 to .95), by
+// |d tau_sim| + |d tau_stable| (tie: the pair that moves tau_sim less, then the lower pair). invalid_argument where no pair qualifies, naming
+// the smallest number of full heads that a pair gives.
+Result<Thresholds> find_thresholds(Span<const LayerStatistics> layers, uint32_t max_full, const Thresholds& preferred);
 
-// w = 1 / (S + 1e-6) with S not below max(1 / top_k, .05): a head that never overlaps must not starve the
-// rest.
+// w = 1 / (S + 1e-6), with S at least max(1 / top_k, .05): a head without overlaps must not starve the other heads.
 double stability_weight(double stability, uint32_t top_k);
 
 }  // namespace orrery::policy

@@ -42,17 +42,17 @@ Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Spa
 
 void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_t first_slot,
                  std::vector<uint8_t>* marks, std::vector<Replacement>* misses) {
-  // Without branches: which token is there is anybody's guess.
-  enum : uint8_t { kUnknown, kWanted, kThere = 3 };
+  // Without branches, which could not be predicted.
+  enum : uint8_t { kUnmarked, kWanted, kResident = 3 };
   uint8_t* mark = marks->data();
   misses->resize(wanted.size() + 1);
   Replacement* miss = misses->data();
   for (const uint32_t token : wanted) mark[token] = kWanted;
-  for (const uint32_t token : held) mark[token] = static_cast<uint8_t>(mark[token] * kThere);
+  for (const uint32_t token : held) mark[token] = static_cast<uint8_t>(mark[token] * kResident);
   size_t n = 0, n_free = 0;
-  for (const uint32_t token : wanted) miss[n].position = token, n += mark[token] != kThere;
-  for (uint32_t slot = 0; n_free < n; ++slot) miss[n_free].slot = first_slot + slot, n_free += mark[held[slot]] != kThere;
-  for (const uint32_t token : wanted) mark[token] = kUnknown;
+  for (const uint32_t token : wanted) miss[n].position = token, n += mark[token] != kResident;
+  for (uint32_t slot = 0; n_free < n; ++slot) miss[n_free].slot = first_slot + slot, n_free += mark[held[slot]] != kResident;
+  for (const uint32_t token : wanted) mark[token] = kUnmarked;
   misses->resize(n);
 }
 

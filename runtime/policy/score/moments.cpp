@@ -10,9 +10,9 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr uint64_t kKeysOfPart = 2048;   // of one head: rows' parts stay in the second-level cache
+constexpr uint64_t kKeysOfPart = 2048;   // keys of one head: the parts of all rows stay in the second-level cache
 
-// The natural logarithm of a positive normal number, to 2e-7 of itself or of 1: a loop of them becomes one of vectors.
+// The natural logarithm of a positive normal number, to a relative or absolute error of 2e-7. A loop over it vectorizes.
 float log_of(float x) {
   constexpr int32_t kRootHalf = 0x3F3504F3;
   int32_t bits;
@@ -29,14 +29,14 @@ float log_of(float x) {
 
 }  // namespace
 
-size_t Moments::begin(const WindowRows& x) {
+size_t Moments::begin(const WindowWeights& x) {
   mean.assign(x.n_heads * x.n, 0);
   variance.assign(x.n_heads * x.n, 0);
   entropies_.assign(x.n_heads * ((x.n + kKeysOfPart - 1) / kKeysOfPart), 0);
   return entropies_.size();
 }
 
-void Moments::measure_part(const WindowRows& x, size_t part) {
+void Moments::measure_part(const WindowWeights& x, size_t part) {
   const uint64_t of_head = (x.n + kKeysOfPart - 1) / kKeysOfPart, head = part / of_head, first = part % of_head * kKeysOfPart;
   const uint64_t n = std::min(kKeysOfPart, x.n - first);
   double *means = &mean[head * x.n + first], *variances = &variance[head * x.n + first];
@@ -83,7 +83,7 @@ double Dispersion::preference(double tau_1, double tau_2) const {
   return std::pow(std::max(entropy, 0.0), 1 / tau_1) * std::pow(variance, 1 / tau_2);
 }
 
-Status steady_scores(Span<const float> scores, uint64_t n_heads, Pooling pooling, uint32_t width, Span<float> out) {
+Status pool_then_mean(Span<const float> scores, uint64_t n_heads, Pooling pooling, uint32_t width, Span<float> out) {
   const size_t n = out.size();
   if (scores.size() != n_heads * n)
     return error(Code::invalid_argument, "%zu scores are not those of %llu query heads, %zu keys each", scores.size(), static_cast<unsigned long long>(n_heads), n);

@@ -1,4 +1,4 @@
-// Moments of the weights of a window of queries: mean, variance, entropy; CAKE's preference and scores.
+// Score: moments of the attention weights of a window of queries. CAKE scores keys by mean and variance, and layers by entropy and variance.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,25 @@
 
 namespace orrery::policy {
 
-// Weights of a window of queries over the keys before it: (n_rows, n_heads, n), n_heads rows `stride` floats apart.
-struct WindowRows {
+// Weights of a window of queries over the keys before the window: (n_rows, n_heads, n). Rows of heads lie `stride` floats apart.
+struct WindowWeights {
   const float* rows = nullptr;
   uint64_t n_rows = 0, n_heads = 0, n = 0, stride = 0;
 };
-// Mean and unbiased variance over the rows, (n_heads, n) each; of a single row the variance is 0. The sum of the entropies
-// -a log(a + 1e-10) besides.
+
+// Mean and unbiased variance over the rows, (n_heads, n) each; the variance of a single row is 0. And the sum of the entropies
+// -a log(a + 1e-10).
 struct Moments {
   std::vector<double> mean, variance;
   double entropy = 0;
-  void measure(const WindowRows& x) {
+  void measure(const WindowWeights& x) {
     const size_t n_parts = begin(x);
     for (size_t i = 0; i < n_parts; ++i) measure_part(x, i);
     finish();
   }
-  // The same in parts, so many as begin() says, each in any order and beside the others.
-  size_t begin(const WindowRows& x);
-  void measure_part(const WindowRows& x, size_t part);
+  // The same in parts, which may run in any order and in parallel: begin() returns their number.
+  size_t begin(const WindowWeights& x);
+  void measure_part(const WindowWeights& x, size_t part);
   void finish();
   // out (n_heads, n) = mean + gamma variance.
   void scores(double gamma, Span<float> out) const;
@@ -36,7 +37,7 @@ struct Moments {
   std::vector<double> entropies_;   // of parts
 };
 
-// CAKE: how much a layer wants of the budget: summed over its KV heads, query heads and keys.
+// CAKE: how dispersed a layer's attention is, summed over KV heads, query heads and keys. Dispersed layers prefer a larger budget.
 struct Dispersion {
   double entropy = 0, variance = 0;
   void add(const Moments& m);
@@ -44,7 +45,7 @@ struct Dispersion {
   double preference(double tau_1, double tau_2) const;   // entropy^(1/tau_1) variance^(1/tau_2)
 };
 
-// CAKE: scores (n): those of each of n_heads query heads, `scores` (n_heads, n), pooled, then the mean over heads.
-Status steady_scores(Span<const float> scores, uint64_t n_heads, Pooling pooling, uint32_t width, Span<float> out);
+// CAKE: pools each query head's scores (n_heads, n), then takes the mean over the heads: out (n).
+Status pool_then_mean(Span<const float> scores, uint64_t n_heads, Pooling pooling, uint32_t width, Span<float> out);
 
 }  // namespace orrery::policy

@@ -24,8 +24,8 @@ struct Window {
       : from(i - std::min<size_t>(i, width / 2)), to(i + 1 + std::min<size_t>(n - 1 - i, width / 2)) {}
 };
 
-// out[i] = what the values of its window come to, in order. Away from the ends key by key of the windows, not window by window: loops of
-// vectors, over a part that stays in the first-level cache.
+// out[i] = the fold of the values of its window, in order, by meet(). Away from the ends the outer loop runs over the window's keys, the inner
+// one over the outputs: it vectorizes, on parts that stay in the first-level cache.
 template <class Meet>
 void pool(Span<const float> in, uint32_t width, Span<float> out, const Meet& meet) {
   const size_t n = in.size(), half = width / 2, first = std::min(half, n), last = std::max(first, n - std::min(half, n));

@@ -1,4 +1,4 @@
-// Pooling of scores along the keys, as torch has it.
+// Score: pooling along the keys. torch's avg_pool1d and max_pool1d with stride 1 and padding width / 2.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,12 @@
 
 namespace orrery::policy {
 
-// torch's avg_pool1d and max_pool1d with stride 1 and padding width / 2: in and out are (n), distinct memory.
-// The average counts padding zeros in its divisor; the maximum pads with -inf. invalid_argument unless width
-// is odd.
+// in and out: (n), distinct memory. The average counts padding zeros in its divisor; the maximum pads with -inf. invalid_argument unless
+// width is odd.
 Status avg_pool1d(Span<const float> in, uint32_t width, Span<float> out);
 Status max_pool1d(Span<const float> in, uint32_t width, Span<float> out);
 
-// The one or the other; `none` copies.
+// Either of them; Pooling::none copies.
 Status pool1d(Span<const float> in, Pooling pooling, uint32_t width, Span<float> out);
 
 }  // namespace orrery::policy

@@ -34,7 +34,7 @@ void softmax(Span<const float> logits, Span<float> out) {
   for (float& weight : out) weight *= scale;
 }
 
-double to_shares(Span<float> weights) {
+double normalize(Span<float> weights) {
   double sum = 0;
   for (const float w : weights) sum += static_cast<double>(w);
   if (!(sum > 0) || !std::isfinite(sum)) {
@@ -57,7 +57,7 @@ Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce 
                  n_query_heads, n);
   }
   if (out.data() != rows.data()) std::copy(rows.begin(), rows.begin() + n, out.begin());
-  for (uint32_t h = 1; h < n_query_heads; ++h) {   // row by row: vectors of keys
+  for (uint32_t h = 1; h < n_query_heads; ++h) {   // row by row, so that the loop over keys vectorizes
     const float* row = rows.data() + h * n;
     if (reduce == GroupReduce::mean) {
       for (size_t j = 0; j < n; ++j) out[j] += row[j];

@@ -8,7 +8,7 @@
 namespace orrery::policy {
 
 size_t count_common(Span<const uint32_t> a, Span<const uint32_t> b) {
-  Tokens copies[2];   // of what is not ascending already
+  Tokens copies[2];   // of sets that are not ascending
   Span<const uint32_t> sets[2] = {a, b};
   for (size_t i = 0; i < 2; ++i) {
     if (std::is_sorted(sets[i].begin(), sets[i].end())) continue;
@@ -18,7 +18,7 @@ size_t count_common(Span<const uint32_t> a, Span<const uint32_t> b) {
   }
   size_t n = 0;
   for (const uint32_t *x = sets[0].begin(), *y = sets[1].begin(); x != sets[0].end() && y != sets[1].end();) {
-    // Without branches: which of the two moves on is anybody's guess.
+    // Without branches, which could not be predicted.
     const uint32_t p = *x, q = *y;
     n += p == q;
     x += p <= q;

@@ -1,4 +1,4 @@
-// The best of scores: top-k sets.
+// Select: the best keys of a row of scores. Ties go to the lower index; NaN ranks lowest.
 #pragma once
 
 #include <cmath>
@@ -10,10 +10,10 @@
 
 namespace orrery::policy {
 
-// Token indices within the candidates, unique. Where the order is meant, best first ("score order").
+// Token indices among the candidates, unique. "In score order": best first.
 using Tokens = std::vector<uint32_t>;
 
-// Numbers that order as scores do: NaN lowest, both zeros the same.
+// A number that orders as the score does: NaN lowest, both zeros equal.
 inline uint32_t order_of(float score) {
   const float x = score + 0.0f;
   uint32_t bits;
@@ -22,14 +22,13 @@ inline uint32_t order_of(float score) {
   return std::isnan(score) ? 0 : bits;
 }
 
-// The min(k, n) best of scores (n): by score descending, then index ascending; in that order. O(n + k log k).
-// `out` is also the scratch: with a capacity of n nothing is allocated.
+// The min(k, n) best of scores (n), in score order. O(n + k log k). `out` is also the scratch: with a capacity of n nothing is allocated.
 void top_k(Span<const float> scores, size_t k, Tokens* out);
 
-// The same keys, ascending. O(n), without comparisons.
+// The same set, ascending. O(n), without comparisons.
 void top_k_ascending(Span<const float> scores, size_t k, Tokens* out);
 
-// The same over the candidates that `excluded` (any order; indices outside scores do nothing) leaves.
+// The best k of the candidates that are not in `excluded`, in score order. `excluded` may have any order, and indices outside scores.
 void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> excluded, Tokens* out);
 
 }  // namespace orrery::policy
