@@ -21,7 +21,7 @@ constexpr OptionRow kOptions[] = {
     {"tau_stable", ".5", "heads outside clusters that overlap with their own past at least this much are anchors, the others volatile"},
     {"tau_drift", "(tau_stable)", "a pivot that overlaps less than this with its base set refills its satellites"},
     {"full_share", "(.2, or half the budget)", "share of the heads that may be whole without a head profile"},
-    {"surplus", "demote", "more full heads than full_share: demote volatile heads, or search thresholds (thresholds)"},
+    {"surplus", "demote", "where a session that calibrates itself finds more full heads: demote volatile heads, or search thresholds (thresholds)"},
     {"block", "5", "steps between a pivot's checks"},
     {"visible", "1", "steps from a check to its refill, at most `block`"},
     {"stagger", "0", "1: pivots take turns within a block"},

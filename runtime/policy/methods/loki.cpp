@@ -16,7 +16,7 @@ namespace {
 constexpr PageSettings kDefaults = {1, 0, 32, 0};
 constexpr double kRankPart = .25;   // of head_dim
 constexpr OptionRow kOptions[] = {
-    {"rank", "(a quarter of a key, or less)", "coefficients of a rotated key that find it, in steps of 4; all of its dimensions: exact"},
+    {"rank", "(a quarter of a key, or less)", "coefficients of a rotated key that find it, a multiple of 4; less where the budget is small. All of its dimensions: exact"},
     {"reduce", "mean", "of a group's softmaxes, or max"},
     with(kSinksRow, "0"),
     kTokenWindowRow,
