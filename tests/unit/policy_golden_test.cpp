@@ -1,6 +1,5 @@
-// HeteroCache and SyncKV from logits to refreshed sets, against tests/golden/policies.json: another
-// implementation's choices on the same made-up attention. Sets must be equal; the goldens hold no close
-// calls.
+// HeteroCache and SyncKV from logits to refreshed sets, against tests/golden/policies.json: the selections of another implementation on the same
+// made-up attention. Sets must be equal; the goldens hold no close calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -216,7 +215,7 @@ TEST(PolicyGolden, HeteroCacheFromCalibrationToRefreshes) {
     }
     EXPECT_EQ(check, expected["checks"].end());
   }
-  // The goldens exercise what they are for.
+  // The goldens cover what they are made for.
   EXPECT_GT(n_triggered, 8);
   EXPECT_GT(n_kept, 20);
   EXPECT_GT(n_satellite_sets, 20);
@@ -265,7 +264,7 @@ TEST(PolicyGolden, SyncKvFromCalibrationToAnticipations) {
   }
 }
 
-// Similarities in sixteenths: equal distances abound, and the lowest index decides.
+// Similarities in sixteenths: many distances are equal, and the lowest index decides.
 TEST(PolicyGolden, KMeansWithTies) {
   const json& all = goldens()["clusters"];
   ASSERT_GE(all.size(), 100u);

@@ -1,5 +1,4 @@
-// Shares of full KV's bytes, and what they come to in tokens where the device's type is coarser than what is kept: worked by hand, and
-// never a byte more.
+// Shares of full KV's bytes, as tokens of a device type that may be coarser than the reservoir's: worked numbers, and never a byte more.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,12 +33,12 @@ TEST(Share, HoldsTheMoreTokensTheCoarserTheyAre) {
       {.2, kF32, kF16, 1000, 400},
       {.2, kF32, kQ8, 1000, 752},     // 102,272 of 102,400
       {.2, kQ8, kQ4, 1000, 377},      // 27,144 of 27,200
-      {.1, kF16, kQ8, 1055, 199},     // 106, the last one broken, in 27,136: 27,064
+      {.1, kF16, kQ8, 1055, 199},     // 106, rounded up, in 27,136: 27,064
       {.0001, kF16, kQ8, 100, 1},     // one token
       {.5, kF16, kQ8, 1000, 941},     // 127,976 of 128,000
       {.531, kF16, kQ8, 1000, 999},
       {.53125, kF16, kQ8, 1000, 1000},
-      {.6, kF16, kQ8, 1000, 1000},    // there are no more
+      {.6, kF16, kQ8, 1000, 1000},    // all tokens
       {.28125, kF16, kQ4, 4096, 4096},
   };
   for (const auto& c : cases) {
@@ -67,7 +66,7 @@ TEST(Share, NeverTakesMoreBytesThanItsTokensAsTheyAreKept) {
   }
 }
 
-// What is printed to be enough is, and a thousandth less is not.
+// The smallest share that an error prints is enough; a thousandth less is not.
 TEST(Share, TheLeastThatHoldsSoMany) {
   for (const uint64_t device : {kF16, kQ8, kQ4}) {
     for (const uint32_t n : {100u, 1000u, 4097u}) {
@@ -92,7 +91,7 @@ TEST(Share, WindowsAndAFewTokensStayWhateverItIs) {
   EXPECT_EQ(slots_for_share(shape, {.6, kF16, kQ8}), 2u * (1000 + 32 + 1000));
 }
 
-// Behind a prompt, too, far from the context's end, whatever a policy takes beside its slots.
+// After a prompt far from the end of the context too, with everything that a policy takes besides its slots.
 TEST(Share, PoliciesKeepToItsBytes) {
   const Model m{"long", 4, {0, 0, 0}, 600};
   Shape shape = m.shape();
@@ -111,7 +110,7 @@ TEST(Share, PoliciesKeepToItsBytes) {
       const uint64_t n_pages = digests.page_tokens > 0 ? kTokens / digests.page_tokens : 0;
       const uint64_t beside = digests.heads.size() * n_pages * shape.digest_bytes + s.policy().max_compensation_tokens() * shape.compensation_token_bytes;
       taken.push_back(s.total_capacity() * device + beside);
-      // A tail's share is of the tokens that it will hold.
+      // The share counts the tokens that the tail will hold.
       EXPECT_LE(static_cast<double>(taken.back()), static_cast<double>(heads * kF16) * (.4 * (kTokens + 256) + 1));
     }
     EXPECT_LE(static_cast<double>(taken[1]), 1.02 * static_cast<double>(taken[0])) << name;
@@ -119,7 +118,7 @@ TEST(Share, PoliciesKeepToItsBytes) {
   }
 }
 
-// Where it holds every token nothing is chosen, nor kept ready to choose by.
+// A share that holds every token needs no selection, and no digests or queries for one.
 TEST(Share, ThatHoldsAllTokensIsAWholeOne) {
   const Model m{"long", 4, {0, 0, 0}, 600};
   Shape shape = m.shape();

@@ -31,7 +31,7 @@ TEST(Streaming, KeepsSinksAndTheLastTokensOfAnyLength) {
   Positions slots;
   policy->select(3, 500, 150, &slots);
   ASSERT_EQ(slots.size(), 150u);
-  // Then every generated token pushes the oldest one out, and never a sink.
+  // Then every generated token replaces the oldest recent token, never a sink.
   for (uint32_t position = 500; position < 900; ++position) {
     const uint32_t slot = policy->slot_for(3, 150, 150);
     ASSERT_GE(slot, 4u);
