@@ -12,7 +12,7 @@ constexpr uint32_t kFewPages = 16;     // a head that would hold fewer gets smal
 
 }  // namespace
 
-Status PageSettings::read(OptionReader* reader) {
+Status PagedSettings::read(OptionReader* reader) {
   static constexpr const char* kPages[] = {"auto", "4", "8", "16", "32", "64"};
   static constexpr const char* kDigests[] = {"range", "deviation"};
   uint32_t size = 0, digest = deviation;
@@ -23,7 +23,7 @@ Status PageSettings::read(OptionReader* reader) {
   return read_kept(reader);
 }
 
-Status PageSettings::read_kept(OptionReader* reader) {
+Status PagedSettings::read_kept(OptionReader* reader) {
   ORRERY_TRY(reader->count("sinks", 0, 1u << 20, &sinks));
   ORRERY_TRY(reader->count("window", 1, 1u << 20, &window));
   ORRERY_TRY(reader->count("first_layers", 0, 4096, &first_layers));
@@ -31,7 +31,7 @@ Status PageSettings::read_kept(OptionReader* reader) {
   return ok_status();
 }
 
-PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PageSettings& settings)
+PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings)
     : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context),
       budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes), head_dim_(shape.head_dim) {
   const uint64_t n = rings_.n_other_heads();

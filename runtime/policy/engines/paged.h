@@ -20,7 +20,7 @@
 
 namespace orrery::policy {
 
-struct PageSettings {
+struct PagedSettings {
   uint32_t page = 0;                   // tokens; 0: 32, or less
   uint32_t sinks = 512, window = 512, first_layers = 1;
   bool deviation = false;              // digests are PageDigest::deviation, else range
@@ -43,7 +43,7 @@ inline constexpr OptionRow kTwoFirstLayersRow = with(kFirstLayersRow, "(2, where
 
 class PagedPolicy : public Policy {
  public:
-  PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PageSettings& settings);
+  PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings);
   // Whether there is room for the smallest number of pages at the end of the context.
   Status check() const;
   const char* name() const override { return name_; }
@@ -74,7 +74,7 @@ class PagedPolicy : public Policy {
   uint32_t head_pages(size_t i) { return n_sink_pages_ + static_cast<uint32_t>(selected(i).size()) + n_window_pages_; }
 
   const char* const name_;
-  PageSettings settings_;
+  PagedSettings settings_;
   WindowRings rings_;
   uint32_t n_layers_, n_kv_heads_, n_context_;
   std::vector<uint32_t> heads_, full_;   // heads that hold pages, and heads that hold everything

@@ -21,7 +21,7 @@
 
 namespace orrery::policy {
 
-struct PagesSettings : PageSettings {
+struct PagesSettings : PagedSettings {
   bool refresh = true;
   double tau = 0;                      // FreeKV: a query with a smaller cosine with the last one has changed; 0: never
   bool raw = false;                    // scores are means of bounds, without softmax

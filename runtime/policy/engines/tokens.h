@@ -26,7 +26,7 @@ class TokenPolicy : public PagedPolicy {
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
 
  protected:
-  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PageSettings& settings, PageDigest kind)
+  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind)
       : PagedPolicy(name, shape, budget, settings), kind_(kind) {}
   // Host memory of this base and of PagedPolicy.
   uint64_t tokens_bytes() const { return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1}); }

@@ -20,7 +20,7 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr PageSettings kDefaults = {1, 0, 32, 2};
+constexpr PagedSettings kDefaults = {1, 0, 32, 2};
 constexpr OptionRow kOptions[] = {
     {"ratio", ".2", "coefficients of a rotated key that find it, of all, rounded up to a multiple of 4; less where the budget is small"},
     {"alpha", "4", "a step asks for as many tokens as score less than this below the best"},
@@ -47,7 +47,7 @@ constexpr char kPage[] =
 
 class InfiniGen final : public TokenPolicy {
  public:
-  InfiniGen(const Shape& shape, const Budget& budget, const PageSettings& settings, double alpha, double max_share)
+  InfiniGen(const Shape& shape, const Budget& budget, const PagedSettings& settings, double alpha, double max_share)
       : TokenPolicy("infinigen", shape, budget, settings, PageDigest::skewed), alpha_(static_cast<float>(alpha)), max_share_(max_share) {}
 
   uint32_t queries_wanted() const override { return kMaxWindow; }
@@ -162,7 +162,7 @@ class InfiniGen final : public TokenPolicy {
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
-  PageSettings s = kDefaults;
+  PagedSettings s = kDefaults;
   double alpha = 4, max_share = .2, ratio = .2;
   OptionReader reader("infinigen", options);
   ORRERY_TRY(reader.fraction("ratio", &ratio));

@@ -13,7 +13,7 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr PageSettings kDefaults = {1, 0, 32, 0};
+constexpr PagedSettings kDefaults = {1, 0, 32, 0};
 constexpr double kRankPart = .25;   // of head_dim
 constexpr OptionRow kOptions[] = {
     {"rank", "(a quarter of a key, or less)", "coefficients of a rotated key that find it, a multiple of 4; less where the budget is small. All of its dimensions: exact"},
@@ -40,7 +40,7 @@ constexpr char kPage[] =
 
 class Loki final : public TokenPolicy {
  public:
-  Loki(const Shape& shape, const Budget& budget, const PageSettings& settings, GroupReduce reduce)
+  Loki(const Shape& shape, const Budget& budget, const PagedSettings& settings, GroupReduce reduce)
       : TokenPolicy("loki", shape, budget, settings, PageDigest::low_rank), rule_{reduce, Pooling::none, 1, true, true} {}
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override { return settle_tokens(heads, rule_, n_tokens, capacity); }
@@ -65,7 +65,7 @@ class Loki final : public TokenPolicy {
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
-  PageSettings s = kDefaults;
+  PagedSettings s = kDefaults;
   OptionReader reader("loki", options);
   static constexpr const char* kReduce[] = {"mean", "max"};
   uint32_t reduce = 0;

@@ -17,7 +17,7 @@ namespace orrery::policy {
 
 namespace {
 
-struct RaasSettings : PageSettings {
+struct RaasSettings : PagedSettings {
   bool stamp_top = false, keep_prompt = false;
   double threshold = 1e-4, top_share = .5;
 };
