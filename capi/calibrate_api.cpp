@@ -1,8 +1,8 @@
 // Head profiles: calibrating a model, and reading what others have calibrated.
 #include "capi/handles.h"
 #include "runtime/engine/calibrate.h"
-#include "runtime/policy/gates.h"
-#include "runtime/policy/profile.h"
+#include "runtime/policy/heads/gates.h"
+#include "runtime/policy/heads/profile.h"
 
 struct orrery_calibration {
   std::string profile, steps;   // JSON

@@ -1,7 +1,7 @@
 // Sessions: one sequence, its KV and its conversation.
 #include "capi/handles.h"
 #include "runtime/engine/session_file.h"
-#include "runtime/policy/profile.h"
+#include "runtime/policy/heads/profile.h"
 #include "runtime/text/json.h"
 
 namespace orrery::capi {

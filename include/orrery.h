@@ -311,69 +311,38 @@ typedef struct orrery_session orrery_session;
 #define ORRERY_OVERFLOW_STOP 0         /* a full context ends the answer; a longer prompt is ORRERY_CONTEXT_FULL */
 #define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context (system messages and the last turn stay) */
 
-/* KV policies: what of the KV stays on the device when a prompt is complete. All but "full" keep all of it in host memory
-   as well: prompts attend to everything, exactly; generated tokens to what is on the device. Options, by name, with
-   their defaults:
-     "streaming"    the first tokens and the last ones (StreamingLLM): sinks 4
-     "h2o"          the tokens that all queries together have attended to most, and the last ones (H2O): recent .5 (their share)
-     "heterocache"  volatile and pivot heads whole, the others their best tokens, refreshed when their pivot's attention
-                    drifts (HeteroCache): tau_sim .5, tau_stable .5, tau_drift (as tau_stable), full_share (of heads
-                    that may be whole without a head profile; .2, or half the budget if that is less), surplus demote
-                    (or thresholds: how a self-calibration meets it), block 5, visible 1 (steps from a check to its
-                    refill; at most block), stagger 0, refresh 1, reduce mean (or max), pool 5, calibration 16, top_k
-                    1024, tail 0 (slots for generated tokens until everything is chosen anew; 0: by the prompt's length)
-     "synckv"       representative heads whole, the others what their representative looks at (SyncKV):
-                    representatives (of a layer; 2 of 8 heads and more, else 1), rho .5, steps 5, visible 1, refresh 1,
-                    calibration 16, top_k 1024, tail 0
-     "duoattention" some heads whole, the others the first tokens and the last ones (DuoAttention): full_share (as
-                    the head profile's gates or the budget have it), sinks 128, compensation 0, window 32, tail 0
-     "razorattention"
-                    the same, and of what the others let go the mean, as one token (RazorAttention): full_share (.15, or half
-                    the budget if that is less), sinks 4, compensation 1
-     "auto"         what keeps most of full attention's answers at a tenth of the KV: "cake" with pool max, width 15, layers
-                    and heads adaptive, tau_1 2, tau_2 2, safeguard protect, a tail of a sixteenth of what a head may hold,
-                    compensation 1, and Q8_0 on the device
-     "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"
-                    what the last `window` queries look at, chosen once behind each prompt (SnapKV, PyramidKV, Ada-KV,
-                    CAKE); the names are defaults of what can be combined: score (mean, variance, each), pool (none, avg,
-                    max), width, layers (uniform, pyramid, preference, adaptive), heads (uniform, adaptive); window 32, safeguard
-                    floor (or protect), alpha .2, beta 20, tau_1 1, tau_2 1, gamma 200, first_layers 0 (exempt), tail 0,
-                    compensation 0 (1, or a part: what a head lets go stays as one token of that weight)
-     "freekv"       pages that come and go with the query, one step behind, by digests of all pages that stay on the device and
-                    count (FreeKV): page auto (4 to 64 tokens), digest range (or deviation), sinks 512, window 512 (each
-                    at most a quarter), first_layers 1 (exempt; 0 where the budget is small), refresh 1, tau .8 (a step whose
-                    query has a smaller cosine with the last one's chooses by its own, and waits; 0: none), score softmax
-                    (or raw: means of bounds), set head (or layer: one for its heads), asked 1 (share of a head's pages that
-                    a step asks for; the others stay by their scores), heads uniform (or adaptive: room by what the last queries
-                    look at), floor .2 (of the average, of adaptive heads)
-     "quest"        the same with every step choosing by its own query (Quest): page 16, sinks 0, window 32, first_layers 2,
-                    tau 2
-     "arkvale"      the same, one set for the layer by means of estimates, and the better half asked for (ArkVale): digest
-                    deviation, sinks 64, window 64, first_layers 2, tau 2, score raw, set layer, asked .5
-     "raas"         pages, of which those go that the answer has not looked at for the longest time (RaaS): page 16, digest,
-                    sinks, window and first_layers as "freekv", stamp threshold (or top), threshold .0001, top .5, prompt
-                    compete (or keep, where the budget holds it)
-     "infinigen"    tokens that are fetched while the layer before is computed, chosen by what its input makes of this layer's queries
-                    and a few dimensions of turned keys, which stay on the device and count (InfiniGen): ratio .2 (of a key, less
-                    where the budget is small; in fours), alpha 4 (tokens that score less than that below the best are asked
-                    for), most .2 (of all tokens), sinks 0, window 32, first_layers 2 (0 where the budget is small)
-     "loki"         tokens that every step's query chooses by the first dimensions of their keys, which are turned by each head's
-                    principal components and stay on the device, and count (Loki): rank (a quarter of a key, or less where the
-                    budget is small; in fours), reduce mean (or max), sinks 0, window 32 (tokens, at most a quarter),
-                    first_layers 0
-     "omnikv"       filter layers whole, the others what the filter before them finds at every step (OmniKV): filters (2+8+18
-                    of 32, as the budget has it), behind 1 (the layer behind a filter whole, too; 0 where the budget is
-                    small), refresh 1, tail 0
-     "shadowkv"     chunks that every step's query chooses by their mean keys; V alone is fetched, K rebuilt from low-rank keys
-                    on the device, which count (ShadowKV): chunk 8 (4 to 64 tokens), rank (160, or less where heads are
-                    narrow or the budget is small), outliers 48 (chunks that stay, at most a sixth), local 32 (tokens, at
-                    most a quarter), tail 0
-     "shadowkv+"    the same with generated tokens becoming low-rank as well, so that nothing is ever chosen anew: no tail
-   orrery_policies() tells all of it.
-   A budget below what a policy needs at least is ORRERY_INVALID_ARGUMENT and names it. */
+/* KV policies decide which KV stays on the device when a prompt is complete. Under every policy but "full", host memory
+   also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
+   the policy fetches for them.
+     "full"            full attention: all KV on the device
+     "auto"            the default under a KV budget: CAKE's scores, Ada-KV's selection, a compensation token, Q8_0
+     "streaming"       attention sinks and the most recent tokens (StreamingLLM, arXiv:2309.17453)
+     "h2o"             heavy hitters and the most recent tokens (H2O, arXiv:2306.14048)
+     "snapkv"          the tokens that the prompt's last queries attend to (SnapKV, arXiv:2404.14469)
+     "pyramidkv"       SnapKV with more tokens in lower layers (PyramidKV, arXiv:2406.02069)
+     "adakv"           SnapKV with budgets that the heads of a layer compete for (Ada-KV, arXiv:2407.11550)
+     "adapyramid"      Ada-KV with PyramidKV's layers (Ada-KV, arXiv:2407.11550)
+     "cake"            budgets of layers by entropy and variance of their attention (CAKE, arXiv:2503.12491)
+     "duoattention"    some heads whole, the others stream (DuoAttention, arXiv:2410.10819)
+     "razorattention"  the same, with a compensation token for evicted tokens (RazorAttention, arXiv:2407.15891)
+     "heterocache"     volatile and pivot heads whole, satellites refilled when their pivot drifts (HeteroCache)
+     "synckv"          representative heads whole, the others follow their representative (SyncKV)
+     "freekv"          pages by digests, selected one step ahead (FreeKV, arXiv:2505.13109)
+     "quest"           pages by digests, selected by every step's own query (Quest, arXiv:2406.10774)
+     "arkvale"         pages by digests, one set for a layer, recalled when needed (ArkVale, NeurIPS 2024)
+     "raas"            pages, evicted when the answer has not attended to them for longest (RaaS, arXiv:2502.11147)
+     "omnikv"          filter layers find the tokens of the layers after them (OmniKV, ICLR 2025)
+     "loki"            tokens by the first dimensions of rotated keys (Loki, arXiv:2406.02542)
+     "infinigen"       tokens fetched while the layer before is computed (InfiniGen, arXiv:2406.19707)
+     "shadowkv"        chunks by landmarks; V fetched, K rebuilt from low-rank keys (ShadowKV, arXiv:2410.21465)
+     "shadowkv+"       the same, with low-rank keys of generated tokens (ShadowKV, arXiv:2410.21465, A.1)
+   orrery_policies() gives every option of every policy with its default and meaning, and a page on what the policy does
+   and where paper and code disagree. It is generated from the table that sessions read.
+   ORRERY_INVALID_ARGUMENT where the budget is too small for the policy; the error names the smallest budget. */
 
-/* The table of policies as JSON: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device" and "link" (what it
-   costs there), "options": [{"name", "default", "meaning"}], "page"}], by name. See "Sizes out"; not NUL-terminated. */
+/* The table of policies as JSON, by name: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device",
+   "link", "options": [{"name", "default", "meaning"}], "page"}]. "device" and "link": what the policy costs there, besides
+   the budget. A "default" in parentheses depends on what it says. See "Sizes out"; not NUL-terminated. */
 ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* One named value, for what has too many parameters to be fields: ("sinks", "4"). */

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "runtime/engine/session.h"
-#include "runtime/policy/kmeans.h"
+#include "runtime/policy/heads/clusters.h"
 #include "runtime/text/json.h"
 
 namespace orrery::engine {

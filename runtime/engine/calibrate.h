@@ -17,8 +17,9 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/language_model.h"
-#include "runtime/policy/profile.h"
-#include "runtime/policy/roles.h"
+#include "runtime/policy/heads/overlaps.h"
+#include "runtime/policy/heads/profile.h"
+#include "runtime/policy/heads/roles.h"
 
 namespace orrery::engine {
 

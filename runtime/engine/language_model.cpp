@@ -20,7 +20,7 @@ StepLimits limits_with(const model::Hyperparameters& h, const Backend& backend, 
   const int32_t context = static_cast<int32_t>(n_context);
   StepLimits limits = model::step_limits(h, std::max(static_cast<int32_t>(options.chunk()), held.max_rows),
                                          std::max(context, held.max_context));
-  limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy, options.policy_options).query_rows > 0 ? context : 0);
+  limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy, options.policy_options).kept_queries > 0 ? context : 0);
   limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && !backend.info().unified_memory ? kStagingBytes : 0);
   return limits;
 }
@@ -183,11 +183,11 @@ policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint3
   shape.slot_bytes = kv_format(h, device).token_bytes();
   shape.digest_bytes = kv::Digests::digest_bytes(h.head_dim);
   shape.head_dim = static_cast<uint32_t>(h.head_dim);
-  shape.mean_bytes = kv::Means::bytes_of(1, h.head_dim);
+  shape.compensation_token_bytes = kv::Means::bytes_of(1, h.head_dim);
   return shape;
 }
 
-policy::Share share_of(const model::Hyperparameters& h, const SessionOptions& options) {
+policy::KvShare share_of(const model::Hyperparameters& h, const SessionOptions& options) {
   return {options.kv_share, kv_format(h, options.kv_type).token_bytes(), kv_format(h, options.resident_type(h)).token_bytes()};
 }
 

@@ -25,7 +25,7 @@ uint64_t ring_bytes(const model::Hyperparameters& h, uint32_t n_rows) {
 
 // Of the last queries: those that the policy wants survive a step that has overwritten the oldest one's row, and not come to its end.
 uint32_t ring_rows(const SessionOptions& options, const policy::Policy& policy) {
-  const uint32_t rows = policy::policy_needs(options.policy, options.policy_options).query_rows;
+  const uint32_t rows = policy::policy_needs(options.policy, options.policy_options).kept_queries;
   return rows > 0 ? std::max(rows, policy.queries_wanted() + 1) : 0;
 }
 
@@ -53,7 +53,7 @@ Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) 
                     : asked.kind == policy::PageDigest::deviation ? DigestKind::deviation
                                                                   : DigestKind::range,
                     asked.heads};
-  beside.n_means = policy.n_means();
+  beside.n_means = policy.max_compensation_tokens();
   if (asked.rank == 0) return beside;
   beside.low_rank.rank = asked.rank;
   beside.low_rank.by_head = policy::is_low_rank(asked.kind);
@@ -106,7 +106,7 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   if (policy.ok()) {
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
-    if (backend.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(policy.value()->watched_keys(n_context)));
+    if (backend.info().leaves_weights) bytes.queries += policy.value()->max_scored_heads() * left_bytes(h, left_stride(policy.value()->max_scored_keys(n_context)));
   }
   bytes.compressed_kv = kv - bytes.full_kv;
   return bytes;
@@ -178,9 +178,9 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     r->ring_ = {{r->ring_region_.data().address}, static_cast<int32_t>(n_rows)};
     r->ring_positions_.assign(n_rows, kNone);
   }
-  r->watched_.reserve(r->policy_->n_watched());
-  if (const uint64_t n = r->policy_->n_watched(); n > 0 && runtime.backend().info().leaves_weights) {
-    r->left_stride_ = left_stride(r->policy_->watched_keys(n_context));
+  r->watched_.reserve(r->policy_->max_scored_heads());
+  if (const uint64_t n = r->policy_->max_scored_heads(); n > 0 && runtime.backend().info().leaves_weights) {
+    r->left_stride_ = left_stride(r->policy_->max_scored_keys(n_context));
     ORRERY_ASSIGN(r->left_region_,
                   kv::ArenaRegion::take(&runtime.arena(), n * left_bytes(h, r->left_stride_), "the weights of watched heads"));
   }
@@ -337,7 +337,7 @@ Status Resident::key_moments(Span<const policy::MomentsQuery> queries, std::vect
   for (const policy::MomentsQuery& query : queries) {
     KeyMomentsJob job;
     set_keys(query, &job);
-    job.n_measured = static_cast<int32_t>(query.n_measured);
+    job.n_measured = static_cast<int32_t>(query.n_scored);
     job.gamma = query.gamma;
     job.out = query.out;
     job.entropy = &query.dispersion->entropy;
@@ -558,7 +558,7 @@ void Resident::rebuild_noted(uint32_t layer) {
 void Resident::let_go(uint32_t head, uint32_t n_tokens) {
   Backend& backend = model_->runtime().backend();
   means_->want(head);
-  if (const policy::MeanShares shares = policy_->mean_shares(head); !shares.of_tokens.empty())
+  if (const policy::CompensationShares shares = policy_->compensation_shares(head); !shares.of_tokens.empty())
     return means_->share(*pages_, head, shares.of_tokens, shares.weight);
   uint32_t next = 0;
   for (const uint32_t p : selected_) means_->add(&backend, *pages_, head, next, p), next = p + 1;
@@ -585,7 +585,7 @@ Status Resident::settle(uint32_t n_tokens) {
     settled_bytes_ += store_->fill(&model_->runtime().backend(), *pages_, head, selected_, n_held) * pages_->format().token_bytes();
     if (low_rank_) note_rebuilt(head, policy_->rebuilt_slots(head));
     if ((head + 1) % n_kv_heads == 0) rebuild_noted(head / n_kv_heads);
-    if (means_ && policy_->has_mean(head)) let_go(head, n_tokens);
+    if (means_ && policy_->has_compensation_token(head)) let_go(head, n_tokens);
   }
   if (means_) means_->finish(&model_->runtime().backend(), *pages_);
   settled_ = true;
@@ -635,9 +635,9 @@ void Resident::add_replaced() {
 void Resident::watch() {
   watched_position_ = kNone;
   if (left_region_.bytes() == 0) return;
-  policy_->watch(&watched_);
+  policy_->scored_heads(&watched_);
   const uint64_t block = left_bytes(model_->hyper(), left_stride_);
-  for (size_t i = 0; i < watched_.size() && i < policy_->n_watched(); ++i)
+  for (size_t i = 0; i < watched_.size() && i < policy_->max_scored_heads(); ++i)
     views_[watched_[i]].left = {{left_region_.data().address + i * block}, left_stride_};
 }
 

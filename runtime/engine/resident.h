@@ -95,12 +95,12 @@ class Resident final : public model::LayerHook, private policy::Heads {
     return (phase == Phase::decode ? waiting_ || policy_->asks_before_attend() : sums_ && sums_->begin(from, n)) ? this : nullptr;
   }
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
-  bool looks_ahead() const override { return policy_->asks_ahead(); }
+  bool looks_ahead() const override { return policy_->asks_a_layer_ahead(); }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override;
   // It has been computed.
   Status commit(uint32_t position);
   // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
-  // Those positions' queries must be known still: the last ones, as many as the policy's query_rows.
+  // Those positions' queries must be known still: the last ones, as many as the policy's kept_queries.
   Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
   // What is resident does not count any more.
   void invalidate();
@@ -172,7 +172,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
   kv::ArenaRegion projected_;                      // (n_heads, rank) a layer's queries, where rows of low-rank keys find tokens
-  kv::ArenaRegion left_region_;                    // (policy's n_watched) LeftWeights
+  kv::ArenaRegion left_region_;                    // (policy's max_scored_heads) LeftWeights
   int64_t left_stride_ = 0;
   std::vector<uint32_t> watched_;
   uint32_t watched_position_ = UINT32_MAX;         // whose query the views' weights are of; kNone

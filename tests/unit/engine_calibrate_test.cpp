@@ -6,7 +6,8 @@
 
 #include <set>
 
-#include "runtime/policy/kmeans.h"
+#include "runtime/policy/heads/clusters.h"
+#include "runtime/policy/select/sets.h"
 #include "runtime/text/json.h"
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "runtime/policy/allocate.h"
+#include "runtime/policy/select/rings.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/policy/policy.h"
+#include "runtime/policy/select/rings.h"
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
@@ -91,11 +92,11 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
     for (uint32_t head = 0; head < resident->store().n_heads(); ++head) {
       const HeadView& view = resident->views()[head];
       of_step.push_back(view.mean_weight);
-      if (!resident->policy().has_mean(head)) {
+      if (!resident->policy().has_compensation_token(head)) {
         EXPECT_EQ(view.mean_weight, 0.0f);
         continue;
       }
-      const policy::MeanShares shares = resident->policy().mean_shares(head);
+      const policy::CompensationShares shares = resident->policy().compensation_shares(head);
       EXPECT_EQ(view.mean_weight, shares.weight);
       EXPECT_GT(shares.weight, 0.0f);
       std::vector<double> sums(2 * dim);

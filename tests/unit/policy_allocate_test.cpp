@@ -1,13 +1,17 @@
-// Budgets: worked numbers, and random ones against water-filling in long doubles and exact totals.
+// Budgets: worked numbers; random numbers against water-filling in long doubles, and exact totals.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/parts.h"
-#include "runtime/policy/roles.h"
+#include "runtime/policy/allocate/apportion.h"
+#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/allocate/tailed_budget.h"
+#include "runtime/policy/heads/overlaps.h"
+#include "runtime/policy/heads/roles.h"
+#include "runtime/policy/policy.h"
+#include "runtime/policy/select/rings.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 
@@ -36,7 +40,7 @@ TEST(PolicyAllocate, TheWorkedHeteroBudgets) {
   EXPECT_EQ(b.lengths, (Lengths{45, 90, 45}));
   b = must(hetero_budget(ratio(.8), 3, weights_of({.5, .1, .5}), 100));
   EXPECT_EQ(b.lengths, (Lengths{40, 100, 40}));
-  // What the cap would drop: 128.6 - 100.
+  // The cap would drop 128.6 - 100.
   const std::vector<double> w = weights_of({.5, .1, .5});
   EXPECT_NEAR(180 * w[1] / (w[0] + w[1] + w[2]), 128.6, .05);
   const Result<HeteroBudget> refused = hetero_budget(ratio(.4), 3, weights_of({.5, .1, .5}), 100);
@@ -88,7 +92,7 @@ TEST(PolicyAllocate, ABudgetOfOneKeepsEverything) {
 }
 
 TEST(PolicyAllocate, RatiosLoseNoToken) {
-  // .29 * 100 and 10 * (1 - .9) come out one short in doubles.
+  // .29 * 100 and 10 * (1 - .9) are one short in doubles.
   EXPECT_EQ(hetero_budget(ratio(.29), 0, std::vector<double>{1}, 100)->l_base, 29u);
   EXPECT_EQ(hetero_budget(ratio(.1), 0, std::vector<double>{1}, 10)->l_base, 1u);
   EXPECT_EQ(ratio(.3).num, 300000u);
@@ -136,7 +140,7 @@ TEST(PolicyAllocate, SharesAreExactBoundedAndProportional) {
       capped += shares[h] == highest;
       raised += shares[h] == lowest;
     }
-    // Heads that change places take their shares with them, but for equal remainders.
+    // Heads that change places take their shares with them, except for equal remainders.
     std::vector<double> reversed(w.rbegin(), w.rend());
     Lengths other = must(apportion(reversed, total, lowest, highest));
     std::reverse(other.begin(), other.end());
@@ -192,7 +196,7 @@ TEST(PolicyAllocate, TheWorkedSyncBudgets) {
   expect_refused(sync_budget(ratio(.9), 4, 4, 3000).take_status(), "at least 1.000, or take 3");
   expect_refused(sync_budget(ratio(.9), 4, 0, 3000).take_status(), "0 representatives");
   expect_refused(sync_budget(ratio(.9), 4, 5, 3000).take_status(), "5 representatives");
-  // With k tokens the layer takes no more than its share, and with one more it would.
+  // With k tokens the layer stays within its share; with one more it would not.
   Random random(5);
   for (int round = 0; round < 500; ++round) {
     const uint64_t h = 2 + random.below(30), r = 1 + random.below(h - 1), n = 1 + random.below(100000);
@@ -221,7 +225,7 @@ TEST(PolicyAllocate, SinksAndRecentTokens) {
   EXPECT_EQ(ends(5, UINT32_MAX, UINT32_MAX), (Tokens{0, 1, 2, 3, 4}));
 }
 
-// Tails by what there is: a thirty-second of the text up to 256, or without that bound and at most a part of what a head may hold.
+// Tails: a thirty-second of the text, up to 256; or without that bound, and at most a part of what a head may hold.
 TEST(PolicyAllocate, TailsGrowWithTheTextWhereAllIsChosenAnewOften) {
   constexpr uint32_t kHeads = 128, kContext = 1u << 20;
   const auto tail = [](uint32_t n_tokens, double share, Tail given) {

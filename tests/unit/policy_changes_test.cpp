@@ -1,5 +1,4 @@
-// When things change that a policy keeps, on attention that is made up: which tokens are there in which step, and that it does not
-// matter in which order heads come.
+// When a policy's selection changes, on made-up attention: which tokens are resident in which step. And the order of heads does not matter.
 #include <gtest/gtest.h>
 
 #include "tests/unit/policy_made_up.h"
@@ -7,7 +6,7 @@
 namespace orrery::policy {
 namespace {
 
-// The steps, counted from 1, before which a head's prompt tokens were others than before the step before.
+// The steps, counted from 1, before which a head's prompt tokens differ from those before the previous step.
 std::vector<std::set<uint32_t>> changes(FakeSession* s, uint32_t n_steps, uint32_t first_slot = 0) {
   std::vector<std::set<uint32_t>> out(s->n_heads());
   for (uint32_t t = 1; t <= n_steps; ++t) {
@@ -41,11 +40,11 @@ TEST(PolicyChanges, SyncKvsDynamicTokensChangeOnTimeAndItsStaticOnesNever) {
     }
 }
 
-// Two stars and a loner, the same in every layer up to noise: a hub looks where its three or two spokes look, each at a
-// third of it and at places of its own. Nothing ties.
+// Two stars and a loner, equal in every layer up to noise. A hub attends to the keys of its three or two spokes; each spoke attends to a third
+// of them and to keys of its own. Nothing ties.
 std::vector<float> stars(uint32_t layer, uint32_t h, uint32_t position, uint32_t n_keys) {
   static const uint32_t kBlocks[8][3] = {{0, 1, 2}, {0, 3, 4}, {1, 5, 6}, {2, 7, 8}, {9, 10, 11}, {9, 12, 13}, {10, 14, 15}, {16, 17, 18}};
-  const uint32_t shift = position >= 410 ? 200 : 0;   // in the answer all look elsewhere
+  const uint32_t shift = position >= 410 ? 200 : 0;   // during the answer the attention of all heads moves
   std::vector<float> out;
   for (uint32_t q = 0; q < kGroup; ++q)
     for (uint32_t key = 0; key < n_keys; ++key) {
@@ -70,7 +69,7 @@ TEST(PolicyChanges, HeteroCachesSatellitesChangeOnTimeAndItsAnchorsNever) {
       s.settle(400);
       s.forget();
       const auto seen = changes(&s, 40);
-      // Who follows whom, and in which place the pivots come.
+      // The satellites' pivots, and the order of the pivots.
       std::vector<uint32_t> pivots;
       std::map<uint32_t, uint32_t> pivot_of;
       for (const FakeSession::Asked& x : s.asked()) {
@@ -97,8 +96,8 @@ TEST(PolicyChanges, HeteroCachesSatellitesChangeOnTimeAndItsAnchorsNever) {
     }
 }
 
-// FreeKV's speculation for satellites: before a step they hold what their pivot's query of the step before looked at; where their own has
-// turned, what it looks at now, before they attend.
+// FreeKV's speculation for satellites: before a step they hold the best tokens of their pivot's query of the step before. A satellite whose own
+// query has changed holds the best tokens of this step's query before it attends.
 TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
   const auto attention = [](uint32_t head, uint32_t position, uint32_t n_keys) { return stars(head / 8, head % 8, position, n_keys); };
   for (const double tau : {0., .85}) {
@@ -108,7 +107,7 @@ TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
                   16, kGroup, 600, attention);
     s.similarity = likeness;
     s.settle(400);
-    // Spokes of either star, by their hubs: 1 to 3 of 0, 5 and 6 of 4.
+    // The spokes of each star: 1 to 3 of hub 0, 5 and 6 of hub 4.
     const auto hub_of = [](uint32_t head) { return head % 8 >= 1 && head % 8 <= 3 ? head / 8 * 8 : head % 8 == 5 || head % 8 == 6 ? head / 8 * 8 + 4 : UINT32_MAX; };
     const auto best_of_hub = [&](uint32_t head, uint32_t position) {
       std::vector<float> scores(400);
@@ -117,7 +116,7 @@ TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
       const auto order = in_order({scores.begin(), scores.end()});
       return std::set<uint32_t>(order.begin(), order.begin() + s.n_selected(head));
     };
-    uint32_t n_turned = 0, n_moved = 0;
+    uint32_t n_changed = 0, n_moved = 0;
     for (uint32_t t = 0; t < 40; ++t) {
       ASSERT_FALSE(s.prepare());
       const std::vector<Tokens> before = s.held();
@@ -126,23 +125,23 @@ TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
         if (hub_of(head) != UINT32_MAX) check(head, s.n_tokens() - 1);
       s.ask_layers(2);
       for (uint32_t head = 0; head < 16; ++head) {
-        const bool turned = hub_of(head) != UINT32_MAX && static_cast<double>(likeness(head / 8, head % 8, s.n_tokens())) < tau;
-        if (turned) check(head, s.n_tokens());
+        const bool changed = hub_of(head) != UINT32_MAX && static_cast<double>(likeness(head / 8, head % 8, s.n_tokens())) < tau;
+        if (changed) check(head, s.n_tokens());
         else EXPECT_EQ(s.held()[head], before[head]) << head;
-        n_turned += turned, n_moved += s.held()[head] != before[head];
+        n_changed += changed, n_moved += s.held()[head] != before[head];
       }
       s.commit();
       if (HasFatalFailure()) return;
     }
-    EXPECT_EQ(s.policy().report().n_triggers, n_turned);
+    EXPECT_EQ(s.policy().report().n_triggers, n_changed);
     EXPECT_EQ(s.policy().report().n_checks, tau > 0 ? 40u * 10 : 0u);
-    EXPECT_EQ(n_turned > 20, tau > 0);
+    EXPECT_EQ(n_changed > 20, tau > 0);
     EXPECT_EQ(n_moved > 10, tau > 0);
   }
 }
 
-// Ada-KV's allocation for compressed heads: each has as many as of the best scores of all of them are its own, but for what is dealt
-// evenly, and chooses by the same scores.
+// Ada-KV's allocation for compressed heads: a head's count is how many of the best scores of all of them are its own, apart from the part that is
+// shared evenly. Heads select by the same scores.
 TEST(PolicyChanges, HeteroCachesHeadsShareByTheirScores) {
   const auto attention = [](uint32_t head, uint32_t position, uint32_t n_keys) { return stars(head / 8, head % 8, position, n_keys); };
   const auto settled = [&](Options options) {
@@ -195,7 +194,7 @@ TEST(PolicyChanges, HeteroCachesHeadsShareByTheirScores) {
   }
 }
 
-// Where a step asks for a part of what a head holds: what is missing takes the place of the lowest scores, and the others stay.
+// A step asks for a part of a head's pages: misses replace the lowest scores, and the other pages stay.
 TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
   for (const Options& options : {Options{{"page", "4"}}, Options{{"page", "8"}, {"set", "head"}, {"asked", "0.7"}}}) {
     const Candidate c{"arkvale", options};
@@ -210,7 +209,7 @@ TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
         if (position / page < s.n_tokens() / page) pages.insert(position / page);
       return pages;
     };
-    std::map<uint32_t, std::vector<double>> scores;   // by head: of every page, the last
+    std::map<uint32_t, std::vector<double>> scores;   // by head: the last score of every page
     uint32_t n_first = 0, n_last = 0, n_stayed = 0, n_gone = 0;
     for (uint32_t t = 0; t < 45; ++t) {
       ASSERT_FALSE(s.prepare());
@@ -234,7 +233,7 @@ TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
         for (uint32_t p = 0; p < n_first; ++p) wanted.insert(p);
         for (uint32_t p = q.first_page + q.n_pages; p < asked.n_tokens / page; ++p) wanted.insert(p);
         for (uint32_t i = 0; wanted.size() < std::max(n_asked, n_first + n_last + 1); ++i) wanted.insert(q.first_page + order[i]);
-        // Of what was there, the best stay.
+        // Of the resident pages the best stay.
         std::vector<uint32_t> others;
         for (const uint32_t p : before[q.head])
           if (!wanted.count(p)) others.push_back(p);
@@ -247,7 +246,7 @@ TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
       }
       for (uint32_t head = 0; head < s.n_heads(); ++head) before[head] = whole_pages(head);
       s.commit();
-      // A page that is complete takes the place of the lowest, of those that were not asked for; the one that leaves the window stays.
+      // A complete page replaces the lowest score among the pages that the step did not ask for. The page that leaves the window stays.
       for (uint32_t head = 0; s.n_tokens() % page == 0 && scores.count(head); ++head) {
         const std::set<uint32_t> after = whole_pages(head);
         ASSERT_EQ(after.count(s.n_tokens() / page - 1), 1u);
@@ -266,18 +265,19 @@ TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
   }
 }
 
-// Every step a filter finds what the layers behind it hold in the same step; the layer behind it and those before the first are whole.
+// Every step a filter finds the tokens that the layers after it hold in the same step. The layer after it and the layers before the first filter
+// are whole.
 TEST(PolicyChanges, OmniKvsLayersHoldWhatTheirFilterFinds) {
   const Model deep{"deep", 2, {0, 0, 24, 0, 0, 0, 0, 0, 0}};   // the third has a window
   struct Case {
     Options options;
     double share;
-    std::vector<uint32_t> filter_of;   // by layer; its own: it holds everything, or its window
+    std::vector<uint32_t> filter_of;   // by layer; the layer itself: it holds everything, or its window
   };
-  for (const Case& c : {Case{{{"filters", "1+5"}}, .9, {0, 1, 2, 3, 1, 1, 6, 7, 6}},   // as they were with more layers
+  for (const Case& c : {Case{{{"filters", "1+5"}}, .9, {0, 1, 2, 3, 1, 1, 6, 7, 6}},   // as with more layers
                         Case{{}, .9, {0, 1, 2, 3, 1, 1, 1, 1, 1}},          // the second has no room
-                        Case{{}, .6, {0, 1, 2, 0, 0, 0, 0, 0, 0}},          // nor has the first where it should be
-                        Case{{}, .4, {0, 0, 2, 0, 0, 0, 0, 0, 0}},          // nor the layer behind
+                        Case{{}, .6, {0, 1, 2, 0, 0, 0, 0, 0, 0}},          // nor has the first, at its place
+                        Case{{}, .4, {0, 0, 2, 0, 0, 0, 0, 0, 0}},          // nor the layer after it
                         Case{{{"filters", "0+3+5"}, {"tail", "50"}}, .9, {0, 1, 2, 0, 4, 5, 6, 7, 6}},
                         Case{{{"filters", "2"}, {"behind", "0"}}, .6, {0, 1, 2, 3, 3, 3, 3, 3, 3}}}) {
     SCOPED_TRACE(std::to_string(c.share) + (c.options.empty() ? "" : c.options[0].second));
@@ -307,7 +307,7 @@ TEST(PolicyChanges, OmniKvsLayersHoldWhatTheirFilterFinds) {
   }
 }
 
-// 2, 8 and 18 of 32, and what that is elsewhere: the layers up to the first, each filter, each one behind.
+// 2, 8 and 18 of 32, scaled to other models. Dense: the layers up to the first filter, each filter, the layer after each.
 TEST(PolicyChanges, OmniKvsFiltersSuitTheModelsDepth) {
   const std::vector<int32_t> none(48, 0);
   for (const auto& [n_layers, n_dense] : {std::pair(32u, 2u + 6), std::pair(48u, 3u + 6), std::pair(22u, 1u + 6), std::pair(14u, 1u + 6),
@@ -319,7 +319,7 @@ TEST(PolicyChanges, OmniKvsFiltersSuitTheModelsDepth) {
   }
 }
 
-// Which tokens are there when each step's weights, of what is there, have been added, and the least of the sums makes room.
+// Which tokens are resident once each step's weights of the resident tokens are added, and the smallest sum is replaced.
 TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
   const Model& m = kModels[1];   // its second layer has a window
   for (const double recent : {.5, .1, 0.0, 1.0}) {
@@ -329,7 +329,7 @@ TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
     for (uint32_t head = 0; head < s.n_heads(); ++head) sums.push_back(attended(head, 300)), sums.back().resize(400);
     std::vector<std::set<uint32_t>> held;
     for (const Tokens& tokens : s.held()) held.push_back(as_set(tokens));
-    uint32_t n_heavy = 0;   // that were given up, not being the oldest
+    uint32_t n_heavy = 0;   // evicted tokens that were not the oldest
     for (uint32_t t = 300; t < 390; ++t) {
       ASSERT_FALSE(s.prepare());
       s.commit();
@@ -351,7 +351,7 @@ TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
       }
     }
     EXPECT_EQ(n_heavy > 200, recent < 1) << recent;
-    // A later prompt's queries are added to all, and all compete again.
+    // A later prompt's queries add to all tokens, and all tokens compete again.
     s.settle(395);
     for (uint32_t head = 0; head < s.n_heads(); ++head) {
       if (m.windowed(head)) continue;
@@ -372,7 +372,7 @@ TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
   }
 }
 
-// Which pages are there when each has the time of the last step that looked at it.
+// Which pages are resident, each with the stamp of the last step that attended to it.
 TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
   for (const Options& options : {Options{{"page", "4"}, {"threshold", "0.02"}}, Options{{"page", "4"}, {"stamp", "top"}, {"top", "0.3"}, {"sinks", "0"}}}) {
     const Candidate c{"raas", options};
@@ -383,7 +383,7 @@ TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
     s.settle(300);
     const uint32_t n_first = s.asked_pages()[0].query.first_page, n_last = 75 - n_first - s.asked_pages()[0].query.n_pages;
     EXPECT_EQ(n_first > 0, !top);
-    std::map<uint32_t, std::map<uint32_t, uint32_t>> times;   // by head, of the pages that are there
+    std::map<uint32_t, std::map<uint32_t, uint32_t>> times;   // by head: the stamps of its resident pages
     uint32_t n_gone = 0, n_looked = 0, n_not = 0;
     const auto look = [&](uint32_t head, uint32_t position, uint32_t now) {
       std::vector<uint32_t> pages;
@@ -442,7 +442,7 @@ TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
   }
 }
 
-// Where the budget is in bytes, and holds the prompt: that stays, and the answer's pages compete.
+// A budget in bytes that holds the prompt: the prompt stays, and the answer's pages compete.
 TEST(PolicyChanges, RaasKeepsThePromptWhereItFits) {
   const Model& m = kModels[0];
   for (const bool keep : {true, false}) {

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/policy/drift.h"
+#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/refresh/misses.h"
+#include "runtime/policy/select/sets.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 
@@ -34,7 +36,7 @@ TEST(PolicyDrift, TheMedianOfTheBlockDecides) {
   EXPECT_EQ(v.median, .5);
   EXPECT_FALSE(v.triggered);  // below, not at
   EXPECT_TRUE(verdict({none, half, all, quarter, half}, .51).triggered);
-  // A single step that looks elsewhere is noise; three of five are not.
+  // One step with other keys is noise; three of five are not.
   EXPECT_FALSE(verdict({all, all, all, none, none}, .5).triggered);
   EXPECT_TRUE(verdict({all, all, none, none, none}, .5).triggered);
 }
@@ -71,7 +73,7 @@ TEST(PolicyDrift, TwoSetsOverlapAtLeastThisMuch) {
   for (int round = 0; round < 500; ++round) {
     const auto n = static_cast<uint32_t>(1 + random.below(60));
     const size_t k = 1 + random.below(n);
-    // The farthest apart two sets can be: one from either end.
+    // Two sets as far apart as possible: one from each end.
     Tokens first, last;
     for (uint32_t i = 0; i < k; ++i) {
       first.push_back(i);

@@ -1,5 +1,5 @@
-// A session without a model: attention that is made up, and slots that hold token positions only. It does for a policy
-// what the engine does, in the engine's order, and checks whatever the policy asks for.
+// A session without a model: made-up attention, and slots that hold token positions only. It calls a policy as the engine does, in the same
+// order, and checks every question of the policy.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "runtime/policy/policy.h"
+#include "runtime/policy/score/score.h"
+#include "runtime/policy/select/top_k.h"
 #include "tests/unit/policy_fixture.h"
 
 namespace orrery::policy {
@@ -29,7 +31,7 @@ class FakeSession final : public Heads {
         attention_(std::move(attention)),
         group_(group),
         n_context_(n_context),
-        query_rows_(std::max(policy_needs(policy_->name(), {}).query_rows, policy_->queries_wanted())),
+        n_kept_queries_(std::max(policy_needs(policy_->name(), {}).kept_queries, policy_->queries_wanted())),
         capacity_(n_heads),
         selected_(n_heads),
         held_(n_heads),
@@ -37,19 +39,19 @@ class FakeSession final : public Heads {
         pending_(n_heads),
         hidden_(n_heads) {}
 
-  // The same, with other attention from here on.
+  // A fork whose later attention differs.
   FakeSession fork(Attention attention) const {
     FakeSession other(policy_->clone(), n_heads(), group_, n_context_, std::move(attention));
     other.n_tokens_ = n_tokens_, other.n_prompt_ = n_prompt_, other.step_ = step_;
     other.similarity = similarity;
     other.capacity_ = capacity_, other.selected_ = selected_, other.held_ = held_, other.pending_ = pending_;
     other.sums_ = sums_, other.n_summed_ = n_summed_;
-    other.hidden_ = hidden_, other.n_rows_ = n_rows_, other.page_cosine = page_cosine;
+    other.hidden_ = hidden_, other.n_low_rank_ = n_low_rank_, other.page_cosine = page_cosine;
     other.root_dim = root_dim;
     return other;
   }
 
-  // What the policy has asked for since forget(), in order.
+  // The policy's questions since forget(), in order.
   struct Asked {
     KeyQuery query;
     Tokens best;                       // (n_positions, k)
@@ -58,8 +60,8 @@ class FakeSession final : public Heads {
     Tokens at(uint32_t i) const { return Tokens(best.begin() + i * query.k, best.begin() + (i + 1) * query.k); }
   };
   struct AskedPages {
-    PageQuery query;                   // k is 0 where scores were asked for
-    uint32_t n_tokens;                 // that there were
+    PageQuery query;                   // k is 0 for scores()
+    uint32_t n_tokens;                 // that the session held
   };
   const std::vector<Asked>& asked() const { return asked_; }
   const std::vector<AskedPages>& asked_pages() const { return asked_pages_; }
@@ -68,17 +70,17 @@ class FakeSession final : public Heads {
   Policy& policy() { return *policy_; }
   uint32_t n_heads() const { return static_cast<uint32_t>(held_.size()); }
   uint32_t n_tokens() const { return n_tokens_; }
-  uint32_t n_prompt() const { return n_prompt_; }   // when it was settled last
+  uint32_t n_prompt() const { return n_prompt_; }   // at the last settlement
   uint32_t capacity(uint32_t head) const { return capacity_[head]; }
   uint32_t page_tokens() const { return policy_->digests().page_tokens; }
   uint32_t n_selected(uint32_t head) const { return selected_[head]; }   // prompt tokens of a head, in its first slots
   const std::vector<Tokens>& held() const { return held_; }
   uint64_t n_refills() const { return n_refills_; }
   Tokens selected(uint32_t head) const { return Tokens(held_[head].begin(), held_[head].begin() + selected_[head]); }
-  // Of heads that have a mean of what they have let go.
-  uint32_t n_means() const {
+  // Heads with a compensation token.
+  uint32_t n_compensation_tokens() const {
     uint32_t n = 0;
-    for (uint32_t head = 0; head < n_heads(); ++head) n += policy_->has_mean(head);
+    for (uint32_t head = 0; head < n_heads(); ++head) n += policy_->has_compensation_token(head);
     return n;
   }
   uint64_t total_capacity() const { return std::accumulate(capacity_.begin(), capacity_.end(), uint64_t{0}); }
@@ -97,13 +99,13 @@ class FakeSession final : public Heads {
       selected_[head] = static_cast<uint32_t>(held_[head].size());
       EXPECT_LE(held_[head].size(), capacity_[head]) << head;
       EXPECT_LE(capacity_[head], n_context_) << head;
-      EXPECT_TRUE(!policy_->has_mean(head) || std::is_sorted(held_[head].begin(), held_[head].end())) << head;
+      EXPECT_TRUE(!policy_->has_compensation_token(head) || std::is_sorted(held_[head].begin(), held_[head].end())) << head;
       check_unique(head);
     }
-    EXPECT_LE(n_means(), policy_->n_means());
+    EXPECT_LE(n_compensation_tokens(), policy_->max_compensation_tokens());
   }
 
-  // Before a token is computed. Whether everything was settled anew.
+  // Before a token is computed. Returns whether the session settled again.
   bool prepare() {
     for (uint32_t head = 0; head < n_heads(); ++head) place(head);
     bool again = false;
@@ -123,10 +125,10 @@ class FakeSession final : public Heads {
     }
     return again;
   }
-  // Between: layers ask, and what they fetch for this step is there at once.
+  // Within the step: layers ask, and their refills for this step arrive at once.
   void ask_layers(uint32_t n_layers) {
     asking_ = true;
-    const bool ahead = policy_->asks_ahead();   // then what a layer is to have is there before the next one is asked about
+    const bool ahead = policy_->asks_a_layer_ahead();   // then a layer's refills arrive before the next layer asks
     const auto place_up_to = [&](uint32_t layer) {
       for (uint32_t head = 0; head < n_heads() / n_layers * (layer + 1); ++head) place(head);
     };
@@ -143,14 +145,14 @@ class FakeSession final : public Heads {
     for (const Pending& pending : pending_)
       EXPECT_TRUE(pending.what.empty() || pending.visible_at > step_ + 1) << "no layer has waited for this step's refills";
   }
-  // Cosines that query_similarity() gives: by layer, KV head and position.
+  // The cosines of query_similarity(), by layer, KV head and position.
   std::function<float(uint32_t layer, uint32_t head, uint32_t position)> similarity = [](uint32_t, uint32_t, uint32_t) { return 1.0f; };
-  // Cosines that page_cosines() gives.
+  // The cosines of page_cosines().
   std::function<float(uint32_t head, uint32_t page)> page_cosine = [](uint32_t, uint32_t) { return 1.0f; };
-  // Products with keys are so much larger where they are not scaled.
+  // The factor of products with keys that are not scaled.
   float root_dim = 1;
   const std::set<uint32_t>& hidden(uint32_t head) const { return hidden_[head]; }
-  // The token has been computed.
+  // After the token is computed.
   void commit() {
     ++step_;
     for (uint32_t head = 0; head < n_heads(); ++head) {
@@ -159,16 +161,16 @@ class FakeSession final : public Heads {
       else
         held_[head].at(slots_[head]) = n_tokens_;
     }
-    // Heads that were watched are asked about by the step's query, or summed, and no others.
-    std::vector<uint32_t> watched;
-    policy_->watch(&watched);
-    EXPECT_LE(watched.size(), policy_->n_watched());
-    for (const uint32_t head : watched) EXPECT_LE(held_[head].size(), policy_->watched_keys(n_context_));
+    // after_step() asks about the scored heads by the step's query, or sums them, and about no others.
+    std::vector<uint32_t> scored;
+    policy_->scored_heads(&scored);
+    EXPECT_LE(scored.size(), policy_->max_scored_heads());
+    for (const uint32_t head : scored) EXPECT_LE(held_[head].size(), policy_->max_scored_keys(n_context_));
     ++n_tokens_;
     if (policy_->sums_attention()) {
-      for (const uint32_t head : watched) add_row(head, n_tokens_ - 1, held_[head]);
+      for (const uint32_t head : scored) add_row(head, n_tokens_ - 1, held_[head]);
       n_summed_ = n_tokens_;
-      watched.clear();
+      scored.clear();
     }
     const size_t before = asked_.size();
     const Status status = policy_->after_step(this, step_, n_tokens_ - 1);
@@ -176,7 +178,7 @@ class FakeSession final : public Heads {
     std::set<uint32_t> asked;
     for (size_t i = before; i < asked_.size(); ++i)
       if (asked_[i].query.first_position + asked_[i].query.n_positions == n_tokens_) asked.insert(asked_[i].query.head);
-    EXPECT_EQ(asked, std::set<uint32_t>(watched.begin(), watched.end()));
+    EXPECT_EQ(asked, std::set<uint32_t>(scored.begin(), scored.end()));
   }
   bool step(uint32_t n_layers = 0) {
     const bool again = prepare();
@@ -185,7 +187,7 @@ class FakeSession final : public Heads {
     return again;
   }
 
-  uint32_t n_queries() const override { return std::min(query_rows_, n_tokens_); }
+  uint32_t n_queries() const override { return std::min(n_kept_queries_, n_tokens_); }
 
   Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) override {
     EXPECT_TRUE(rule.pool_first);
@@ -241,15 +243,15 @@ class FakeSession final : public Heads {
     return ok_status();
   }
 
-  // A page's logit is its best key's.
+  // A page's logit is that of its best key.
   Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) override {
     const PageDigests digests = policy_->digests();
     for (const PageQuery& query : queries) {
       EXPECT_TRUE(std::count(digests.heads.begin(), digests.heads.end(), query.head) == 1) << "a head without digests";
       EXPECT_LT(query.position, n_tokens_ + within_) << "a query that there is not yet";
       EXPECT_GE(query.position + n_queries(), n_tokens_) << "a query that is gone";
-      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, is_low_rank(digests.kind) ? n_rows_ : n_tokens_)
-          << "pages that are not whole, or tokens without rows";
+      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, is_low_rank(digests.kind) ? n_low_rank_ : n_tokens_)
+          << "pages that are not whole, or tokens without low-rank keys";
       EXPECT_LE(query.k, query.n_pages);
       const std::vector<float> logits = attention_(query.head, query.position, query.position + 1);
       std::vector<float> pages(size_t{group_} * query.n_pages, -INFINITY), scores(query.n_pages);
@@ -324,7 +326,7 @@ class FakeSession final : public Heads {
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override {
     EXPECT_GT(policy_->digests().rank, 0u);
     EXPECT_TRUE(with_basis == settling_ && n_tokens == n_tokens_);
-    n_rows_ = n_tokens;
+    n_low_rank_ = n_tokens;
     return ok_status();
   }
 
@@ -345,13 +347,13 @@ class FakeSession final : public Heads {
     EXPECT_GT(what.size(), 0u);
     const bool paged = !policy_->digests().heads.empty();
     for (size_t i = 0; i < what.size(); ++i) {
-      // Generated tokens are fetched by page alone: those in one that is still written stay where they are.
+      // Generated tokens are fetched in whole pages only: the page that is being written keeps its slots.
       EXPECT_TRUE(paged || what[i].slot < selected_[head]) << "a generated token's slot";
       EXPECT_LE(what[i].position + what[i].count, paged ? n_tokens_ : n_prompt_);
       EXPECT_LE(what[i].slot + what[i].count, held_[head].size());
       if (policy_->digests().rank > 0 && !is_low_rank(policy_->digests().kind)) {
         EXPECT_LE(what[i].slot + what[i].count, policy_->rebuilt_slots(head));
-        EXPECT_LE(what[i].position + what[i].count, n_rows_);
+        EXPECT_LE(what[i].position + what[i].count, n_low_rank_);
       }
       EXPECT_NE(held_[head].at(what[i].slot), what[i].position) << "fetched, though it is there";
     }
@@ -375,7 +377,7 @@ class FakeSession final : public Heads {
     p.what.clear();
     check_unique(head);
   }
-  // What a position's query attends to among some tokens, the mean of the group.
+  // Adds the weights of a position's query over `tokens`, the mean of the group.
   void add_row(uint32_t head, uint32_t position, const Tokens& tokens) {
     const std::vector<float> logits = attention_(head, position, position + 1);
     std::vector<float> row(tokens.size());
@@ -385,7 +387,7 @@ class FakeSession final : public Heads {
       for (size_t i = 0; i < tokens.size(); ++i) sums_[head][tokens[i]] += row[i] / static_cast<float>(group_);
     }
   }
-  // The prompt's queries that are not summed yet, or, where there were more, all.
+  // Sums the prompt's queries that are not summed yet; after a rewind, all.
   void sum_prompt() {
     if (n_summed_ > n_tokens_ || sums_.empty()) sums_.assign(n_heads(), std::vector<float>(n_context_)), n_summed_ = 0;
     for (; n_summed_ < n_tokens_; ++n_summed_) {
@@ -397,7 +399,7 @@ class FakeSession final : public Heads {
   void check_unique(uint32_t head) const {
     std::vector<bool> seen(n_tokens_);
     for (size_t slot = 0; slot < held_[head].size(); ++slot) {
-      if (asking_ && slot == slots_[head]) continue;   // the step's own token stands there already
+      if (asking_ && slot == slots_[head]) continue;   // holds the step's own token already
       const uint32_t p = held_[head][slot];
       ASSERT_LT(p, n_tokens_) << "head " << head;
       ASSERT_FALSE(seen[p]) << "head " << head << " holds token " << p << " twice";
@@ -407,7 +409,7 @@ class FakeSession final : public Heads {
 
   std::unique_ptr<Policy> policy_;
   Attention attention_;
-  uint32_t group_, n_context_, query_rows_;
+  uint32_t group_, n_context_, n_kept_queries_;
   uint32_t n_tokens_ = 0, n_prompt_ = 0;
   uint64_t step_ = 0, n_refills_ = 0;
   bool settling_ = false, within_ = false, asking_ = false;
@@ -418,9 +420,9 @@ class FakeSession final : public Heads {
   std::vector<Pending> pending_;
   std::vector<std::set<uint32_t>> hidden_;   // pages, by head
   mutable std::vector<float> cosines_;
-  std::vector<std::vector<float>> sums_;   // (n_heads, n_context), where they are wanted
-  uint32_t n_summed_ = 0;                // positions whose queries are in them
-  uint32_t n_rows_ = 0;                  // tokens that have low-rank keys
+  std::vector<std::vector<float>> sums_;   // (n_heads, n_context), if the policy sums attention
+  uint32_t n_summed_ = 0;                // positions whose queries are in the sums
+  uint32_t n_low_rank_ = 0;                  // tokens that have low-rank keys
   std::vector<Asked> asked_;
   std::vector<AskedPages> asked_pages_;
 };

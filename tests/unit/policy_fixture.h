@@ -1,4 +1,4 @@
-// What the tests of the policies share: values out of results.
+// Shared by the tests of policies: values of results.
 #pragma once
 
 #include <stdexcept>

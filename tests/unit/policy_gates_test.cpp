@@ -1,11 +1,11 @@
-// DuoAttention's gates as head profiles: the heads of its rule, text that is none, and what policies make of them.
+// DuoAttention's gates as head profiles: the heads of its rule, bad text, and the policies' use of gates.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "runtime/policy/gates.h"
+#include "runtime/policy/heads/gates.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fake_session.h"
 #include "tests/unit/policy_fixture.h"
@@ -27,7 +27,7 @@ double quantile(std::vector<double> values, double q) {
 TEST(PolicyGates, AsManyAsStandAboveTheQuantile) {
   for (const uint32_t n : {1u, 2u, 7u, 32u, 33u, 256u, 1024u}) {
     std::vector<double> gates(n);
-    for (uint32_t i = 0; i < n; ++i) gates[i] = i;   // differences of one survive any rounding of the quantile's place
+    for (uint32_t i = 0; i < n; ++i) gates[i] = i;   // differences of one survive any rounding of the quantile
     for (int percent = 1; percent < 100; ++percent) {
       const double threshold = quantile(gates, percent / 100.0);
       const auto above = std::count_if(gates.begin(), gates.end(), [&](double gate) { return gate >= threshold - 1e-6; });
@@ -58,7 +58,7 @@ TEST(PolicyGates, HeadsWithTheLargestAreVolatile) {
   EXPECT_EQ(p.layers[0].roles.roles, (std::vector<Role>{V, A, A}));
   EXPECT_EQ(p.layers[1].roles.roles, (std::vector<Role>{V, V, V}));
   EXPECT_EQ(p.layers[2].roles.roles, (std::vector<Role>{V, A, A}));
-  // Of equal ones the first.
+  // Of equal gates the first.
   const HeadProfile q = must(import_gates(kText, .7));
   EXPECT_EQ(q.layers[1].roles.roles, (std::vector<Role>{A, V, V}));
   EXPECT_EQ(q.layers[2].roles.roles, (std::vector<Role>{A, A, A}));
@@ -105,7 +105,7 @@ TEST(PolicyGates, WhatIsNoneIsRefusedByLineAndColumn) {
   for (uint32_t i = 0; i <= kMaxLayers; ++i) high += "1\n";
   refused(high, "line 4097, column 1: more than 4096 layers");
   for (const double sparsity : {-.1, 1.1, std::nan("")}) expect_refused(import_gates("1", sparsity).take_status(), "sparsity");
-  // Whatever stands there becomes a profile or an error.
+  // Any text becomes a profile or an error.
   Random random(7);
   for (uint32_t i = 0; i < 20000; ++i) {
     std::string text = kText;
@@ -142,7 +142,7 @@ TEST(PolicyGates, ContradictionsAreRefused) {
 constexpr uint32_t kLayers = 4, kHeads = 8, kContext = 1000;
 const int32_t kNoWindow[kLayers] = {}, kWindowed[kLayers] = {0, 256, 0, 256};
 
-// As they are trained, in BF16: several are equal.
+// Gates as they are trained, in BF16: several are equal.
 std::vector<double> some_gates() {
   Random random(11);
   std::vector<double> gates(kLayers * kHeads);
@@ -157,7 +157,7 @@ std::string text_of(const std::vector<double>& gates) {
 
 std::vector<float> alike(uint32_t, uint32_t, uint32_t n_keys) { return std::vector<float>(n_keys, 1.0f); }
 
-// The heads that keep all of a prompt.
+// The heads that keep the whole prompt.
 std::set<uint32_t> whole(const char* policy, double share, double sparsity, const Options& options, const int32_t* windows = kNoWindow) {
   const Shape shape{kLayers, kHeads, kContext, {windows, kLayers}};
   const auto profile = std::make_shared<const HeadProfile>(must(import_gates(text_of(some_gates()), sparsity)));
@@ -169,7 +169,7 @@ std::set<uint32_t> whole(const char* policy, double share, double sparsity, cons
   EXPECT_EQ(s.policy().queries_wanted(), 0u);
   return heads;
 }
-// Those whose gate is at least the quantile, as the code has it: what it adds to each makes the first of equal ones the largest.
+// Heads whose gate is at least the quantile, as in the code: its noise makes the first of equal gates the largest.
 std::set<uint32_t> by_rule(double sparsity) {
   std::vector<double> gates = some_gates();
   for (size_t i = 0; i < gates.size(); ++i) gates[i] += 1e-6 * static_cast<double>(gates.size() - i) / static_cast<double>(gates.size());
@@ -200,10 +200,10 @@ TEST(PolicyGates, ABudgetThatHoldsFewerKeepsTheLargest) {
     if (!few.count(head)) most = std::max(most, gates[head]);
   }
   EXPECT_GE(least, most);
-  // Who says how many gets so many.
+  // full_share gives exactly this number.
   EXPECT_EQ(whole("duoattention", .85, .5, {{"full_share", "0.25"}}).size(), 8u);
   EXPECT_EQ(whole("duoattention", .85, .75, {{"full_share", "0.5"}}), by_rule(.5));
-  // Retrieving heads are 15% there, those with the largest gates.
+  // 15% of the heads retrieve: those with the largest gates.
   EXPECT_EQ(whole("razorattention", .6, .5, {}), by_rule(1 - 3.5 / 31));
 }
 

@@ -1,17 +1,24 @@
-// HeteroCache and SyncKV from logits to refreshed sets, against tests/golden/policies.json: another
-// implementation's choices on the same made-up attention. Sets must be equal; the goldens hold no close
-// calls.
+// HeteroCache and SyncKV from logits to refreshed sets, against tests/golden/policies.json: the selections of another implementation on the same
+// made-up attention. Sets must be equal; the goldens hold no close calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/drift.h"
-#include "runtime/policy/kmeans.h"
-#include "runtime/policy/roles.h"
-#include "runtime/policy/score.h"
+#include "runtime/policy/allocate/apportion.h"
+#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/heads/clusters.h"
+#include "runtime/policy/heads/overlaps.h"
+#include "runtime/policy/heads/roles.h"
+#include "runtime/policy/refresh/anticipation.h"
+#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/refresh/misses.h"
+#include "runtime/policy/score/pooling.h"
+#include "runtime/policy/score/score.h"
+#include "runtime/policy/select/rings.h"
+#include "runtime/policy/select/sets.h"
+#include "runtime/policy/select/top_k.h"
 #include "tests/unit/policy_fixture.h"
 #include "tests/unit/policy_goldens.h"
 
@@ -208,7 +215,7 @@ TEST(PolicyGolden, HeteroCacheFromCalibrationToRefreshes) {
     }
     EXPECT_EQ(check, expected["checks"].end());
   }
-  // The goldens exercise what they are for.
+  // The goldens cover what they are made for.
   EXPECT_GT(n_triggered, 8);
   EXPECT_GT(n_kept, 20);
   EXPECT_GT(n_satellite_sets, 20);
@@ -257,7 +264,7 @@ TEST(PolicyGolden, SyncKvFromCalibrationToAnticipations) {
   }
 }
 
-// Similarities in sixteenths: equal distances abound, and the lowest index decides.
+// Similarities in sixteenths: many distances are equal, and the lowest index decides.
 TEST(PolicyGolden, KMeansWithTies) {
   const json& all = goldens()["clusters"];
   ASSERT_GE(all.size(), 100u);

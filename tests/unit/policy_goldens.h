@@ -1,5 +1,4 @@
-// What tests over the policies' goldens share: reading a file of tests/golden, and the mixing function that the scripts
-// make their attention with.
+// Shared by the tests of policy goldens: reading a file of tests/golden, and the mixing function from which the scripts make their attention.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// InfiniGen's prefetch on made-up attention: how many tokens a step asks for, which ones, and which ones make room.
+// InfiniGen's prefetch on made-up attention: how many tokens a step asks for, which tokens, and which tokens are replaced.
 #include <gtest/gtest.h>
 
 #include "tests/unit/policy_made_up.h"
@@ -36,7 +36,7 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
         for (uint32_t layer = c.first_layers; layer < kLayers; ++layer) {
           const uint32_t capacity = s.capacity(layer * kKvHeads), n_first = std::min(c.sinks, capacity / 4);
           const uint32_t n_ring = std::max(std::min(c.window, capacity / 4), 2u), n_between = capacity - n_first - n_ring, n = position - n_first - (n_ring - 1);
-          std::vector<std::vector<float>> scores;   // by head, of candidates: the least distance below a query head's best
+          std::vector<std::vector<float>> scores;   // by head, of candidates: the smallest distance below a query head's best
           uint64_t n_near = 0;
           for (uint32_t head = layer * kKvHeads; head < (layer + 1) * kKvHeads; ++head) {
             const std::vector<float> logits = restless(head, position, position + 1);
@@ -81,7 +81,7 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
   EXPECT_GT(n_at_most, 100u);
 }
 
-// Ratios of a key, in fours, less where rows would take more than half of the budget; the first layers where there is room.
+// Ranks: the ratio of a key, a multiple of 4, less where low-rank keys would take more than half of the budget. First layers where there is room.
 TEST(PolicyInfiniGen, RanksAndWholeLayersFollowTheBudget) {
   const auto made = [](double share, const Options& options, uint32_t n_layers) {
     static const int32_t kNone[32] = {};
@@ -91,7 +91,7 @@ TEST(PolicyInfiniGen, RanksAndWholeLayersFollowTheBudget) {
   EXPECT_EQ(made(.5, {}, 8)->digests().rank, 28u);                    // a fifth of 128 is 25.6
   EXPECT_EQ(made(.5, {{"ratio", "0.25"}}, 8)->digests().rank, 32u);
   EXPECT_EQ(made(.5, {{"ratio", "1"}}, 8)->digests().rank, 60u);      // 62 would be half
-  EXPECT_EQ(made(.5, {}, 8)->n_full_heads(), 0u);                     // two of eight, half of the budget, and rows besides
+  EXPECT_EQ(made(.5, {}, 8)->n_full_heads(), 0u);                     // two of eight layers, half of the budget, and low-rank keys besides
   EXPECT_EQ(made(.5, {}, 32)->n_full_heads(), 4u);
   EXPECT_EQ(made(.5, {{"first_layers", "1"}}, 8)->n_full_heads(), 2u);
 }

@@ -1,5 +1,5 @@
-// What holds for every policy, whatever it decides: on random attention, over budgets and shapes, in whole runs; what is refused, and the
-// table. When things change is policy_changes_test.cpp's.
+// What holds for every policy: on random attention, over budgets and shapes, in whole runs; refusals; the table. policy_changes_test.cpp tests when
+// selections change.
 #include <gtest/gtest.h>
 
 #include "tests/unit/policy_made_up.h"
@@ -70,7 +70,7 @@ const Candidate kPolicies[] = {
 bool is_one_of(const Candidate& c, std::initializer_list<const char*> names) {
   return std::any_of(names.begin(), names.end(), [&](const char* name) { return std::string(c.policy) == name; });
 }
-// The methods that choose by a window of queries and never refresh, and those whose heads hold whole pages.
+// Methods that select by a window of queries and never refresh; methods whose heads hold whole pages.
 bool chooses_once(const Candidate& c) { return is_one_of(c, {"snapkv", "pyramidkv", "adakv", "adapyramid", "cake", "auto"}); }
 bool has_pages(const Candidate& c) { return is_one_of(c, {"freekv", "quest", "arkvale", "raas"}); }
 bool has_chunks(const Candidate& c) { return std::string(c.policy).substr(0, 8) == "shadowkv"; }
@@ -97,9 +97,9 @@ std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule&
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
-// The best tokens before the window, by sorting everything, and the window: w queries, the mean of their rows (and gamma times the variance,
-// if that is 0 or more, pooled query head by query head) and query heads. Each: rows
-// are of the keys before the window alone, and pooled by themselves.
+// The window of w queries, and the best tokens before it, by sorting everything. Scores are the mean of the rows over queries and query heads; with
+// gamma >= 0 plus gamma times the variance, pooled for each query head. `each`: rows are softmaxes over the keys before the window alone, each
+// pooled by itself.
 std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint32_t w, Pooling pooling, uint32_t width, double gamma,
                                   bool each) {
   const uint32_t n_old = n - w;
@@ -149,12 +149,12 @@ std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint
   return kept;
 }
 
-// The best pages by a position's query, as the policy has asked for them last, those before and behind, and what is of no whole page
-// yet.
+// The best pages by a position's query, as the policy last asked for them; the sink and window pages; and the tokens of the page that is being
+// written.
 std::set<uint32_t> best_pages(const FakeSession& s, const Candidate& c, const Model& m, const FakeSession::AskedPages& when, uint32_t n) {
   const PageQuery& asked = when.query;
   const uint32_t page = s.page_tokens(), n_last = when.n_tokens / page - asked.first_page - asked.n_pages;
-  const uint32_t k = asked.k > 0 ? asked.k : s.capacity(asked.head) / page - 1 - asked.first_page - n_last;   // all that there is room for
+  const uint32_t k = asked.k > 0 ? asked.k : s.capacity(asked.head) / page - 1 - asked.first_page - n_last;   // as many as have room
   const auto order = in_order(page_scores(way_of(c), m, asked.head, asked.position, page, asked.first_page, asked.n_pages));
   std::set<uint32_t> kept;
   const auto add = [&](uint32_t p) {
@@ -168,7 +168,7 @@ std::set<uint32_t> best_pages(const FakeSession& s, const Candidate& c, const Mo
   return kept;
 }
 
-// ShadowKV's: the best chunks by a position's query among those that are no outliers, the outliers, and what is not to be chosen yet.
+// ShadowKV: the best chunks by a position's query among those that are no outliers; the outliers; and the tokens that are no candidates yet.
 std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uint32_t n) {
   const uint32_t chunk = s.page_tokens(), n_outliers = (static_cast<uint32_t>(s.held()[asked.head].size()) - (n - asked.n_pages * chunk)) / chunk - asked.k;
   EXPECT_EQ(asked.first_page, 0u);
@@ -199,10 +199,10 @@ std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uin
   return kept;
 }
 
-// Capacities, and that what a head keeps is the best of its own or, in SyncKV, of a head of its layer that keeps all.
+// Capacities; and a head keeps the best tokens by its own scores or, in SyncKV, by those of a head of its layer that keeps everything.
 void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uint64_t max_slots, double share) {
   const uint32_t n = s.n_tokens();
-  ASSERT_LE(s.total_capacity() + s.n_means(), max_slots);
+  ASSERT_LE(s.total_capacity() + s.n_compensation_tokens(), max_slots);
   const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv", omni = std::string(c.policy) == "omnikv";
   const bool max = !c.options.empty() && c.options.back() == std::pair<std::string, std::string>{"reduce", "max"};
   const ScoreRule rule = hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
@@ -214,10 +214,10 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       const uint32_t window = std::min<uint32_t>(static_cast<uint32_t>(m.window[head / m.n_kv_heads]), m.n_context);
       ASSERT_EQ(s.capacity(head), window);
       ASSERT_EQ(kept.size(), std::min(window, n));
-      ASSERT_EQ(*kept.begin(), n - std::min(window, n));   // the last ones: they are unique
+      ASSERT_EQ(*kept.begin(), n - std::min(window, n));   // the last tokens, as tokens are unique
       continue;
     }
-    // The same room for an answer in every head, in those that keep everything too.
+    // Every head has the same room for an answer, full heads too.
     if (hetero || sync || omni || chooses_once(c)) {
       uint32_t other = 0;
       while (m.windowed(other)) ++other;
@@ -228,7 +228,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
     ASSERT_LT(share, 1.0);
     if (has_pages(c)) {
       for (const FakeSession::AskedPages& asked : s.asked_pages()) {
-        if (asked.query.head != head || (asked.query.k == 0 && std::string(c.policy) == "raas")) continue;   // it looks at all besides
+        if (asked.query.head != head || (asked.query.k == 0 && std::string(c.policy) == "raas")) continue;   // it also asks about all pages
         ASSERT_EQ(kept, best_pages(s, c, m, asked, n)) << head;
       }
       ASSERT_FALSE(s.asked_pages().empty());
@@ -277,8 +277,8 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
   }
 }
 
-// auto is a composition of window.cpp's parts, with a tail of a sixteenth of what a head may hold: of 380 tokens at 10% 8, the
-// least, at 60% 14, and at 80% no more than everybody's, 16.
+// auto is a setting of engines/window, with a tail of a sixteenth of what a head may hold: of 380 tokens 8 at 10%, the least; 14 at 60%; and 16 at
+// 80%, which other policies have too.
 TEST(PolicyInvariants, AutoIsCakeWithLayersAndHeadsThatCompeteAndAShortTail) {
   for (const Model& m : {Model{"one layer", 4, {0}}, Model{"three layers", 4, {0, 0, 0}}}) {
     const auto settled = [&](const char* name, double share, const Options& options) {
@@ -297,8 +297,8 @@ TEST(PolicyInvariants, AutoIsCakeWithLayersAndHeadsThatCompeteAndAShortTail) {
   }
 }
 
-// What a head lets go, as one token: by its last query's weights, the mean of its group, and as many alike as these are spread out
-// (e^entropy), times the share of tokens that all heads keep. It takes one slot's worth here, and nothing where nothing is let go.
+// A head's compensation token: its evicted tokens by their last query's weights, the mean of its group. It weighs their perplexity, e^entropy, times
+// the share of tokens that all heads keep. Here it takes one slot; nothing where nothing is evicted.
 TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
   const Model m{"a window between", 3, {0, 16, 0}};
   for (const auto& [name, share, factor] : {std::tuple("auto", .1, 1.), std::tuple("auto", .6, .5), std::tuple("snapkv", .3, .25)}) {
@@ -310,17 +310,17 @@ TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
     };
     const auto compressed = [&](uint32_t head) { return !m.windowed(head); };
     FakeSession s = settled(factor), without = settled(0);
-    EXPECT_EQ(without.policy().n_means(), 0u);
-    EXPECT_EQ(without.n_means(), 0u);
-    EXPECT_EQ(s.policy().n_means(), 2 * m.n_kv_heads);
-    EXPECT_EQ(s.total_capacity() + s.policy().n_means(), without.total_capacity());
+    EXPECT_EQ(without.policy().max_compensation_tokens(), 0u);
+    EXPECT_EQ(without.n_compensation_tokens(), 0u);
+    EXPECT_EQ(s.policy().max_compensation_tokens(), 2 * m.n_kv_heads);
+    EXPECT_EQ(s.total_capacity() + s.policy().max_compensation_tokens(), without.total_capacity());
     double kept = 0, all = 0;
     for (uint32_t head = 0; head < m.n_heads(); ++head)
       if (compressed(head)) kept += s.n_selected(head), all += 380;
     int n_means = 0;
     for (uint32_t head = 0; head < m.n_heads(); ++head) {
-      ASSERT_EQ(s.policy().has_mean(head), compressed(head) && s.n_selected(head) < 380) << head;
-      if (!s.policy().has_mean(head)) continue;
+      ASSERT_EQ(s.policy().has_compensation_token(head), compressed(head) && s.n_selected(head) < 380) << head;
+      if (!s.policy().has_compensation_token(head)) continue;
       ++n_means;
       const std::vector<float> logits = restless(head, 379, 380);
       std::vector<double> weights(380);
@@ -334,19 +334,19 @@ TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
       double entropy = 0;
       for (const double w : weights)
         if (w > 0) entropy -= w / sum * std::log(w / sum);
-      const MeanShares shares = s.policy().mean_shares(head);
+      const CompensationShares shares = s.policy().compensation_shares(head);
       EXPECT_NEAR(shares.weight / (factor * kept / all * std::exp(entropy)), 1, 1e-5) << name << ", head " << head;
       ASSERT_EQ(shares.of_tokens.size(), 380u);
       for (uint32_t p = 0; p < 380; ++p) ASSERT_NEAR(shares.of_tokens[p], weights[p] / sum, 1e-6) << name << ", head " << head << ", token " << p;
     }
     EXPECT_GT(n_means, 4);
-    s.settle(20);   // it has room for all of it
-    EXPECT_EQ(s.n_means(), 0u);
+    s.settle(20);   // all of it has room
+    EXPECT_EQ(s.n_compensation_tokens(), 0u);
   }
-  EXPECT_EQ(must(make_policy("auto", m.shape(), {1.0, slots_for_share(m.shape(), 1)}, {}))->n_means(), 0u);
+  EXPECT_EQ(must(make_policy("auto", m.shape(), {1.0, slots_for_share(m.shape(), 1)}, {}))->max_compensation_tokens(), 0u);
 }
 
-// Layers that compete: the same tokens' queries at a larger budget keep everything that they keep at a smaller one.
+// Layers that compete: the selection at a larger budget includes the selection at a smaller one, by the same queries.
 TEST(PolicyInvariants, ALargerBudgetTakesNothingFromALayer) {
   const Model m{"two layers", 2, {0, 0}};
   const auto looks = [](uint32_t head, uint32_t position, uint32_t n_keys) {
@@ -378,21 +378,21 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
         auto made = make_policy(c.policy, m.shape(), {share, max_slots}, c.options);
         if (!made.ok()) {
           EXPECT_NE(std::string(made.status().message()).find("must be at least"), std::string::npos) << made.status().message();
-          // SyncKV keeps one head of a layer at least, HeteroCache and DuoAttention the share they are asked to keep, and exempt layers
-          // are all of what is not enough.
+          // A budget may be too small for SyncKV's one full head of each layer, for the full share that HeteroCache and DuoAttention are
+          // asked to keep, and for exempt layers.
           const double n_layers = static_cast<double>(std::count(m.window.begin(), m.window.end(), 0));
           const double full = std::string(c.policy) == "synckv" ? 1.0 / m.n_kv_heads
                               : chooses_once(c)               ? 1 / n_layers
                               : std::string(c.policy) == "omnikv" ? 1 / n_layers
                               : has_pages(c) ? .3 + std::stod(option(c, "first_layers", "0")) / n_layers
-                              : has_chunks(c) ? .45   // 32 of 400 tokens, and what finds and rebuilds the others
+                              : has_chunks(c) ? .45   // 32 of 400 tokens, landmarks and low-rank keys
                                                                   : .3;
           EXPECT_TRUE(share < 1 && share < full + .02) << made.status().message();
           continue;
         }
         ++n_runs;
         FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
-        const bool streaming = is_one_of(c, {"streaming", "duoattention", "razorattention", "h2o"});   // slots are used again
+        const bool streaming = is_one_of(c, {"streaming", "duoattention", "razorattention", "h2o"});   // slots are reused
         const bool paged = has_pages(c) || has_chunks(c);
         session.similarity = likeness, session.page_cosine = nearness;
         std::map<uint32_t, FakeSession::AskedPages> latest;   // by head
@@ -409,7 +409,7 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
             EXPECT_LT(share, 1.0) << "nothing is ever given up";
             check_settled(session, c, m, max_slots, share);
           }
-          // Pages are those that were asked for last, where all are: behind the step before, or, where a query has turned, before this one's.
+          // Resident pages are those that were asked for last: after the step before or, where a query has changed, within this step.
           const auto note = [&] {
             for (const FakeSession::AskedPages& asked : session.asked_pages())
               if (way_of(c).all) latest[asked.query.head] = asked;
@@ -441,11 +441,11 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
             const Tokens& held = session.held()[head];
             ASSERT_LE(held.size(), session.capacity(head));
             ASSERT_NE(std::find(held.begin(), held.end(), session.n_tokens() - 1), held.end()) << "the newest token";
-            // Generated tokens lie behind the prompt's and stay there.
+            // Generated tokens lie after the prompt's slots and stay there.
             const uint32_t first_generated = session.n_tokens() - static_cast<uint32_t>(held.size() - session.n_selected(head));
             for (size_t i = session.n_selected(head); !streaming && !paged && !m.windowed(head) && i < held.size(); ++i)
               ASSERT_EQ(held[i], first_generated + (i - session.n_selected(head))) << "head " << head;
-            // A whole budget keeps everything where it is.
+            // A whole budget keeps every token in its slot.
             for (size_t i = 0; share >= 1.0 && !m.windowed(head) && i < held.size(); ++i) ASSERT_EQ(held[i], i);
           }
           if (HasFatalFailure()) return;
@@ -473,7 +473,7 @@ TEST(PolicyInvariants, TheStatedLeastBudgetIsAcceptedAndLessIsNot) {
         const auto made = [&](double share) { return make_policy("synckv", m.shape(), {share, slots_for_share(m.shape(), share)}, options); };
         const auto refused = made(.001);
         if (refused.ok()) {
-          EXPECT_LE(n_context, 400u);   // where 64 slots a head are enough
+          EXPECT_LE(n_context, 400u);   // where kMinSlots, 64 a head, are enough
           continue;
         }
         const std::string message = refused.status().message();
@@ -539,7 +539,7 @@ TEST(PolicyInvariants, PagesShrinkWhereTheBudgetHoldsFew) {
 
 // ---- The table ----
 
-// Every row is of a policy that is, and what it calls a default changes nothing when it is given.
+// Every row belongs to a policy, and giving a default explicitly changes nothing.
 TEST(PolicyInvariants, TheTableTellsTheDefaults) {
   const Model& m = kModels[0];
   const auto kept = [&](const char* policy, const Options& options) {

@@ -1,11 +1,13 @@
-// SyncKV: clusters against a K-means in fractions, worked sets, the calendar of anticipations.
+// SyncKV: clusters against a K-means in fractions, worked sets, the steps of anticipations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <set>
 
-#include "runtime/policy/kmeans.h"
+#include "runtime/policy/heads/clusters.h"
+#include "runtime/policy/heads/roles.h"
+#include "runtime/policy/refresh/anticipation.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 
@@ -24,7 +26,7 @@ std::vector<double> symmetric(uint32_t n, const std::vector<double>& upper) {
 }
 
 TEST(PolicyKMeans, TwoGroupsAreFoundAndRepresentedByTheirMiddle) {
-  // {0, 2, 4} alike, 2 most of all; {1, 3} alike.
+  // {0, 2, 4} are alike, 2 is in the middle; {1, 3} are alike.
   const std::vector<double> s = symmetric(5, {.1, .9, .1, .7, .1, .9, .1, .1, .9, .1});
   const LayerClusters c = must(cluster_heads(s, 5, 2));
   EXPECT_EQ(c.cluster_of, (std::vector<uint32_t>{0, 1, 0, 1, 0}));
@@ -33,7 +35,7 @@ TEST(PolicyKMeans, TwoGroupsAreFoundAndRepresentedByTheirMiddle) {
 }
 
 TEST(PolicyKMeans, ClustersOfTwoAreRepresentedByTheLower) {
-  // Both heads of a cluster of two are equally far from its centre, whatever the numbers round to.
+  // Both heads of a cluster of two are equally far from its centre, whatever rounds.
   Random random(1);
   for (int round = 0; round < 500; ++round) {
     const double s = static_cast<double>(random.uniform());
@@ -48,7 +50,7 @@ TEST(PolicyKMeans, EveryHeadOfItsOwnAndHeadsAllAlike) {
   std::sort(clusters.begin(), clusters.end());
   EXPECT_EQ(clusters, (std::vector<uint32_t>{0, 1, 2}));
   for (uint32_t h = 0; h < 3; ++h) EXPECT_EQ(own.representatives[own.cluster_of[h]], h);
-  // All rows equal: the second cluster stays empty and has nobody to represent it.
+  // All rows are equal: the second cluster stays empty, and no head represents it.
   const LayerClusters alike = must(cluster_heads(symmetric(3, {1, 1, 1}), 3, 2));
   EXPECT_EQ(alike.cluster_of, (std::vector<uint32_t>{0, 0, 0}));
   EXPECT_EQ(alike.representatives, (std::vector<uint32_t>{0, kNoHead}));
@@ -71,8 +73,7 @@ TEST(PolicyKMeans, WrongSimilaritiesAreRefused) {
   EXPECT_FALSE(cluster_heads(symmetric(2, {std::nan("")}), 2, 1).ok());
 }
 
-// A fixed point of Lloyd's steps: every head is with its nearest centroid, every representative nearest to
-// it.
+// A fixed point of Lloyd's steps: every head is in the cluster of its nearest centroid; every representative is nearest to its centroid.
 TEST(PolicyKMeans, ClustersAreAFixedPoint) {
   Random random(2);
   for (int round = 0; round < 300; ++round) {
@@ -123,7 +124,7 @@ TEST(PolicySync, StaticTokensStayAndAreNeverChosenAgain) {
   const SyncSets sets = sync_initial(std::vector<float>{.1f, .9f, .3f, .8f, .2f, .7f}, {2, 2});
   EXPECT_EQ(sets.fixed, (Tokens{1, 3}));
   EXPECT_EQ(sets.dynamic, (Tokens{5, 2}));
-  // 1 still leads, but it is there already.
+  // 1 is still the best, but it is static.
   EXPECT_EQ(sync_dynamic(std::vector<float>{.8f, .9f, .1f, .2f, .7f, .3f}, sets.fixed, 2), (Tokens{0, 4}));
   Random random(3);
   for (int round = 0; round < 200; ++round) {

@@ -1,4 +1,4 @@
-// Loki on made-up attention: what its heads hold step by step, how much its low-rank keys leave of a budget, and their ranks.
+// Loki on made-up attention: the tokens of its heads step by step; how much of a budget its low-rank keys leave; their ranks.
 #include <gtest/gtest.h>
 
 #include "tests/unit/policy_made_up.h"
@@ -14,7 +14,7 @@ Shape shape_of(Span<const int32_t> window, uint32_t n_kv_heads = 4, uint32_t n_c
 }
 Budget budget_of(const Shape& shape, double share) { return {share, slots_for_share(shape, share)}; }
 
-// Tokens first .. first + n - 1 of a head by a position's query, best first.
+// Tokens first .. first + n - 1 of a head, best first by a position's query.
 std::vector<uint32_t> best_tokens(uint32_t head, uint32_t position, uint32_t first, uint32_t n, bool max) {
   const std::vector<float> logits = restless(head, position, position + 1);
   std::vector<double> scores(n);
@@ -43,7 +43,7 @@ const Case kCases[] = {{{}, 0, 32, 0, false},
                        {{{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
                        {{{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false}};
 
-// What a head holds behind a step: the first ones, the last ones with the step's own, and of the others the best by the step's query.
+// A head's tokens after a step: sinks, the last tokens with the step's own, and the best of the others by the step's query.
 void check_held(const FakeSession& s, uint32_t head, const Case& c) {
   const Tokens& held = s.held()[head];
   const uint32_t n = s.n_tokens(), capacity = s.capacity(head);
@@ -105,7 +105,7 @@ TEST(PolicyLoki, AForkGoesOnAlike) {
   }
 }
 
-// Rows and bases of the default rank, and what they leave of a budget to a head.
+// Low-rank keys and bases of the default rank, and the slots that they leave to a head.
 TEST(PolicyLoki, RanksFollowWidthAndBudget) {
   const struct {
     uint32_t dim;
@@ -114,7 +114,7 @@ TEST(PolicyLoki, RanksFollowWidthAndBudget) {
   } kWorked[] = {{128, .5, 32, 1484},   // 2,000 - (4,000 + 128) * 32 / 256
                  {128, .1, 12, 206},    // 400 - 4,128 * 12 / 256: a thirteenth dimension would take more than half
                  {64, .5, 16, 1492},
-                 {32, .05, 4, 0}};      // the least, in fours: 258 slots of 205
+                 {32, .05, 4, 0}};      // the smallest rank, 4: 258 slots of 205
   for (const auto& w : kWorked) {
     const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, w.dim);
     auto made = make_policy("loki", shape, budget_of(shape, w.share), {});
@@ -129,7 +129,7 @@ TEST(PolicyLoki, RanksFollowWidthAndBudget) {
     s.settle(4000);
     EXPECT_EQ(s.capacity(0), w.slots) << w.dim << " at " << w.share;
   }
-  // Given, in fours and no more than a key has.
+  // A given rank: a multiple of 4, at most the dimensions of a key.
   const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, 32);
   for (const auto& [given, rank] : {std::pair("1", 4u), std::pair("4", 4u), std::pair("5", 8u), std::pair("100", 32u)})
     EXPECT_EQ(must(make_policy("loki", shape, budget_of(shape, .9), {{"rank", given}}))->digests().rank, rank) << given;

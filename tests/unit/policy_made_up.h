@@ -1,4 +1,4 @@
-// Models and attention that are made up for tests of what holds for every policy, and what is to be found in it, by sorting everything.
+// Made-up models and attention, for tests that hold for every policy; and the expected selections, by sorting everything.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@ inline float uniform(std::initializer_list<uint64_t> parts) {
   return static_cast<float>(h >> 40) * 0x1p-24f;
 }
 
-// Heads of a kind agree on topics, which move on; each has likings of its own and some noise.
+// Heads of a kind attend to the same topics, which change; each adds preferences of its own and some noise.
 inline std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_keys) {
   constexpr uint32_t kMostKeys = 400;
-  static std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows;   // of all keys: they are asked for again and again
+  static std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows;   // of all keys, cached
   std::vector<float>& row = rows[{head, position}];
   for (uint32_t q = 0; row.size() < size_t{kGroup} * kMostKeys; ++q)
     for (uint32_t key = 0; key < kMostKeys; ++key)
@@ -36,10 +36,10 @@ inline std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_
   return out;
 }
 
-// How near a page's keys are to their mean; some pages equally.
+// The least cosine of a page's keys with their mean; some pages tie.
 inline float nearness(uint32_t head, uint32_t page) { return std::floor(40 * uniform({9, head, page})) / 40; }
 
-// Of a layer's query in a KV head with the one before.
+// The cosine of a layer's query in a KV head with the query before.
 inline float likeness(uint32_t layer, uint32_t head, uint32_t position) { return 1.0f - .5f * uniform({7, layer, head, position}) * uniform({8, layer, position}); }
 
 struct Model {
@@ -65,7 +65,7 @@ inline std::string option(const Candidate& c, const char* name, const char* othe
   return otherwise;
 }
 
-// How pages are scored, and whether all that is there is asked for at every step.
+// How pages are scored, and whether a step asks for all of a head's pages.
 struct PageWay {
   bool raw, layer, all;
 };
@@ -75,7 +75,7 @@ inline PageWay way_of(const Candidate& c) {
           !raas && std::stod(option(c, "asked", ark ? ".5" : "1")) >= 1};
 }
 
-// Of pages first .. first + n - 1 of a head, by a position's query: a page's logit is its best key's.
+// Scores of pages first .. first + n - 1 of a head by a position's query. A page's logit is that of its best key.
 inline std::vector<double> page_scores(const PageWay& way, const Model& m, uint32_t head, uint32_t position, uint32_t page, uint32_t first, uint32_t n) {
   std::vector<double> scores(n);
   const uint32_t begin = way.layer ? head / m.n_kv_heads * m.n_kv_heads : head;
@@ -92,7 +92,7 @@ inline std::vector<double> page_scores(const PageWay& way, const Model& m, uint3
   }
   return scores;
 }
-// Best first, up to what floats round.
+// Best first, up to the rounding of floats.
 inline std::vector<uint32_t> in_order(const std::vector<double>& scores) {
   std::vector<uint32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -113,9 +113,9 @@ inline std::set<uint32_t> best_of_layer(const Model& m, uint32_t layer, uint32_t
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
-// What the queries of positions 0 .. n - 1 attend to each key of a head, summed: the mean of the group.
+// For each key of a head the sum of the weights of positions 0 .. n - 1, the mean of the group.
 inline const std::vector<double>& attended(uint32_t head, uint32_t n) {
-  static std::map<std::pair<uint32_t, uint32_t>, std::vector<double>> sums;   // they are asked for again and again
+  static std::map<std::pair<uint32_t, uint32_t>, std::vector<double>> sums;   // cached
   std::vector<double>& of = sums[{head, n}];
   for (uint32_t p = of.empty() ? 0 : n; p < n; ++p) {
     of.resize(n);

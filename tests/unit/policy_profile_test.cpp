@@ -1,5 +1,4 @@
-// Head profiles: what is written reads back, what is wrong is refused by name, published files give the
-// numbers known of them.
+// Head profiles: a written profile reads back, a wrong one is refused by name, published files give their known numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,8 +6,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/profile.h"
+#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/heads/profile.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 #include "tests/unit/policy_fixture.h"
@@ -210,7 +209,7 @@ TEST(PolicyProfile, HostileJsonIsRefusedByName) {
           "cluster_of is not a list of every head");
 }
 
-// Cut, or with a byte changed, it is read or refused, and never anything else.
+// A profile that is cut, or has a byte changed, is read or refused.
 TEST(PolicyProfile, DamagedTextIsReadOrRefused) {
   const std::string text = must(write_profile(sample()));
   Random random(5);
@@ -254,7 +253,7 @@ TEST(PolicyProfile, APublishedFileIsImportedByItsIds) {
   const HeteroBudget b = must(hetero_budget(must(Ratio::from(.6)), p.counts().full(), p.weights(), 900));
   EXPECT_EQ(b.l_base, 252u);  // (.6 * 9 - 4) * 900 / 5
   EXPECT_EQ(b.lengths, (std::vector<uint64_t>{126, 378, 315, 189, 252}));
-  // An imported profile can be kept in our format.
+  // An imported profile can be written in our format.
   const HeadProfile q = must(read_profile(must(write_profile(p))));
   EXPECT_FALSE(q.has_model);
   EXPECT_EQ(q.weights(), p.weights());
@@ -344,7 +343,7 @@ TEST(PolicyProfile, ThePublishedProfilesGiveTheirNumbers) {
     EXPECT_FALSE(hetero_budget(must(Ratio::from(known.minimum - .001)), c.full(), p.weights(), kTokens).ok());
     EXPECT_TRUE(hetero_budget(must(Ratio::from(known.minimum + .001)), c.full(), p.weights(), kTokens).ok());
     const HeteroBudget b = must(hetero_budget(must(Ratio::from(.8)), c.full(), p.weights(), kTokens));
-    // What the published code would drop, and ours deals again.
+    // Tokens that the published code drops and ours divides over the other heads.
     double dropped = 0;
     uint64_t total = 0;
     const std::vector<double> w = p.weights();

@@ -1,5 +1,5 @@
-// What the methods that choose once keep of a text that the demo model has read, against tests/golden/policy_recorded.json: an
-// independent reference's choice by the same recorded attention, set for set.
+// The selections of the methods that select once, of a text that the demo model has read, against tests/golden/policy_recorded.json: an independent
+// reference's selections by the same recorded attention, set for set.
 #include <gtest/gtest.h>
 
 #include "tests/unit/policy_fake_session.h"

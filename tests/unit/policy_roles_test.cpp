@@ -1,11 +1,11 @@
-// Roles: the worked example, clusters against a naive reading of the definition on random graphs, demotion,
-// the search for thresholds.
+// Roles: the worked example; clusters against a naive version of the definition on random graphs; demotion; the search for thresholds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
-#include "runtime/policy/roles.h"
+#include "runtime/policy/heads/overlaps.h"
+#include "runtime/policy/heads/roles.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 
@@ -66,7 +66,7 @@ TEST(PolicyRoles, ThresholdsAreMetByEquality) {
   EXPECT_STREQ(role_name(Role::volatile_head), "volatile");
 }
 
-// The definition, read naively; says whether any choice was a tie.
+// The definition, naively. Returns whether a choice was a tie.
 LayerRoles naive(const LayerStatistics& s, const Thresholds& t, bool* tied) {
   const auto n = static_cast<uint32_t>(s.stability.size());
   LayerRoles out{std::vector<Role>(n), std::vector<uint32_t>(n, kNoHead)};

@@ -1,12 +1,15 @@
-// The policies as they run, against tests/golden/policy_runs.json: an independent reference's sessions on the same
-// made-up attention. Every head's set is compared before every step, so that nothing is early or late; roles show in
-// who is asked, who holds everything and who is refilled together.
+// Whole runs of policies, against tests/golden/policy_runs.json: an independent reference's sessions on the same made-up attention. Every head's set
+// is compared before every step, so that nothing is early or late. Roles show in which heads are asked, which hold everything, and which are
+// refilled together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/select/rings.h"
+#include "runtime/policy/select/sets.h"
 #include "tests/unit/policy_fake_session.h"
 #include "tests/unit/policy_goldens.h"
 
@@ -55,7 +58,7 @@ class Synthetic {
   }
 
   std::vector<float> operator()(uint32_t head, uint32_t position, uint32_t n_keys) const {
-    std::vector<float>& rows = rows_[{head, position}];   // of all keys that there will be
+    std::vector<float>& rows = rows_[{head, position}];   // of all keys of the run
     const uint32_t n_all = n_prompt + n_decode;
     for (uint32_t q = 0; rows.size() < size_t{group} * n_all; ++q)
       for (const int64_t x : units(head / n_kv_heads, head % n_kv_heads, q, position, n_all))
@@ -74,7 +77,7 @@ class Synthetic {
   const uint32_t n_layers, n_kv_heads, group, n_prompt, n_decode, n_heads;
 };
 
-// Attention to everything but some tokens.
+// Attention to everything except some tokens.
 std::vector<float> elsewhere(uint32_t group, uint32_t head, uint32_t position, uint32_t n_keys, const Tokens& shunned) {
   std::vector<float> out;
   for (uint32_t q = 0; q < group; ++q) {
@@ -133,11 +136,11 @@ TEST(PolicyRuns, TheAttentionIsTheSame) {
 struct Watched {
   std::map<uint32_t, Tokens> sets;   // of compressed heads
   std::map<uint32_t, Tokens> base;   // of pivots
-  std::map<uint32_t, std::vector<uint32_t>> looks;   // positions that were asked about since the last check
-  ScoreRule rule;                    // that they were asked with
+  std::map<uint32_t, std::vector<uint32_t>> looks;   // positions whose overlap was measured since the last check
+  ScoreRule rule;                    // of the questions
 };
 
-// What a settled session shows of its roles, lengths and sets.
+// A settled session's roles, lengths and sets.
 void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, const json& options, Watched* w) {
   const uint32_t n = e["at"];
   w->looks.clear();
@@ -185,8 +188,8 @@ void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, cons
     EXPECT_EQ(w->base[pivots[i]], e["base"][i].get<Tokens>());
   }
 
-  // Who follows whom: where the attention of all moves away at once, every pivot takes its satellites along. Sets of
-  // more than 1 / (2 - tau) of the prompt overlap too much for that.
+  // Satellites and their pivots: where the attention of all heads moves at once, every pivot refills its satellites. Sets of more than 1 / (2 - tau)
+  // of the prompt overlap too much to trigger.
   const uint32_t block = static_cast<uint32_t>(std::stoul(options.value("block", "5"))), tail = e["tail"];
   if (tail < block || e["base_length"].get<uint32_t>() * 2 > n) return;
   FakeSession moved = session.fork([&](uint32_t head, uint32_t position, uint32_t n_keys) {
@@ -199,8 +202,8 @@ void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, cons
   EXPECT_EQ(followed, satellites);
 }
 
-// The golden's checks of step t, against what has been asked; what triggers moves sets on. A block's queries are asked about
-// each in its own step, until a majority knows the median's side, and the last one where there is a trigger.
+// The golden's checks of step t, against the questions. A trigger changes sets. Each query of a block is measured in its own step, until a majority
+// settles the median's side; and the last one where there is a trigger.
 void expect_checks(FakeSession* session, const Synthetic& a, const json& checks, uint32_t t, double tau, uint32_t block,
                    Watched* w, int* n_triggered) {
   const uint32_t position = session->n_tokens() - 1, majority = block / 2 + 1;
@@ -210,20 +213,20 @@ void expect_checks(FakeSession* session, const Synthetic& a, const json& checks,
     ASSERT_EQ(x.query.first_position, position);
     ASSERT_EQ(x.query.n_positions, 1u);
     asked.emplace(x.query.head, x);
-    std::vector<uint32_t>& looks = w->looks[x.query.head];   // where there is a trigger the keys themselves are asked for as well
+    std::vector<uint32_t>& looks = w->looks[x.query.head];   // a trigger asks for the keys themselves as well
     if (looks.empty() || looks.back() != position) looks.push_back(position);
     w->rule = x.rule;
   }
   for (const json& check : checks) {
     if (check[0] != t) continue;
     const uint32_t pivot = check[1].get<uint32_t>() * a.n_kv_heads + check[2].get<uint32_t>();
-    // All of the block's queries, whatever the policy looked at.
+    // All queries of the block, whatever the policy measured.
     const auto n = static_cast<uint32_t>(w->base[pivot].size());
     Tokens best(size_t{block} * n);
     const KeyQuery whole{pivot, position + 1 - block, block, session->n_prompt(), n, false, best.data()};
     ASSERT_TRUE(session->top_keys({&whole, 1}, w->rule).ok());
     std::vector<Tokens> sets;
-    std::vector<uint32_t> looks;   // that are needed
+    std::vector<uint32_t> looks;   // that must be measured
     uint32_t n_stable = 0;
     for (uint32_t i = 0; i < block; ++i) {
       sets.emplace_back(best.begin() + i * n, best.begin() + (i + 1) * n);
@@ -246,7 +249,7 @@ void expect_checks(FakeSession* session, const Synthetic& a, const json& checks,
     for (const auto& [h, set] : check[4].items())
       w->sets[check[1].get<uint32_t>() * a.n_kv_heads + static_cast<uint32_t>(std::stoul(h))] = set.get<Tokens>();
   }
-  // None is forgotten: a block has no more than its queries.
+  // No measurement is left over: a block has W queries.
   for (const auto& [head, looks] : w->looks) EXPECT_GT(looks.front() + block, position + 1) << "step " << t << " head " << head;
 }
 
@@ -387,7 +390,7 @@ TEST(PolicyRuns, WindowsOfQueries) {
           if (compressed.count(head) == 0) {
             ASSERT_EQ(session.n_selected(head), session.n_tokens()) << head;
           }
-        // What is chosen stays until the tail is full.
+        // The selection stays until the tail is full.
         const std::vector<Tokens> chosen = session.held();
         while (session.n_tokens() < a.n_prompt + a.n_decode && !session.prepare()) {
           session.commit();
@@ -428,7 +431,7 @@ TEST(PolicyRuns, DuoAttention) {
           ASSERT_EQ(sorted(session.held()[head]), expected) << "head " << head << " at " << now;
         }
         if (now == a.n_prompt + a.n_decode) break;
-        if (!prepared && (prepared = session.prepare())) break;   // settled again: the step is to come
+        if (!prepared && (prepared = session.prepare())) break;   // settled again, before the step
         session.commit();
         prepared = false;
       } while (true);

@@ -1,4 +1,4 @@
-// Scores and sets: worked numbers, and random rows against definitions written out naively.
+// Scores and sets: worked numbers, and random rows against naive definitions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,7 +6,10 @@
 #include <limits>
 #include <set>
 
-#include "runtime/policy/score.h"
+#include "runtime/policy/score/pooling.h"
+#include "runtime/policy/score/score.h"
+#include "runtime/policy/select/sets.h"
+#include "runtime/policy/select/top_k.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery::policy {
@@ -153,10 +156,10 @@ TEST(PolicyScore, SoftmaxIsTheDefinitionAndSurvivesAnything) {
 
 TEST(PolicyScore, SharesAndAsHowManyTheyAreSpreadOut) {
   const auto expect_shares = [](Floats weights, double n, const Floats& shares) {
-    EXPECT_NEAR(to_shares(weights), n, 1e-6 * n);
+    EXPECT_NEAR(normalize(weights), n, 1e-6 * n);
     expect_near(weights, shares);
   };
-  expect_shares({.1f, .1f, 0, .1f, .1f}, 4, {.25f, .25f, 0, .25f, .25f});   // alike: so many
+  expect_shares({.1f, .1f, 0, .1f, .1f}, 4, {.25f, .25f, 0, .25f, .25f});   // equal weights: their number
   expect_shares({0, 7, 0}, 1, {0, 1, 0});
   expect_shares({.2f, .1f, .1f}, std::pow(2, 1.5), {.5f, .25f, .25f});      // e^entropy: an entropy of 1.5 bits
   expect_shares({}, 0, {});
@@ -204,7 +207,7 @@ TEST(PolicyScore, TopKIsTheHeadOfAFullSort) {
   }
 }
 
-// Of all kinds of numbers, those that only the last digits tell apart among them.
+// Numbers of all kinds, some of which differ in the last digits only.
 TEST(PolicyScore, TopKAscendingIsTheSameSet) {
   Random random(5);
   for (int round = 0; round < 400; ++round) {
@@ -229,7 +232,7 @@ TEST(PolicyScore, TopKAscendingIsTheSameSet) {
   }
 }
 
-// What must hold for every policy: the kept keys' scores are the sorted best, at every budget.
+// For every policy the kept keys' scores are the sorted best, at every budget.
 TEST(PolicyScore, KeptScoresAreTheBestAtEveryBudget) {
   Random random(4);
   Floats scores(500);

@@ -1,12 +1,13 @@
-// Budgets over layers and heads: the methods' worked numbers, exact totals and bounds over random cases, CAKE's measures from their
-// definitions.
+// Budgets over layers and heads: the methods' worked numbers, exact totals and bounds over random cases; CAKE's moments against their definitions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "runtime/policy/spread.h"
+#include "runtime/policy/allocate/over_heads.h"
+#include "runtime/policy/allocate/over_layers.h"
+#include "runtime/policy/score/moments.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fixture.h"
 
@@ -17,13 +18,13 @@ using Counts = std::vector<uint64_t>;
 
 uint64_t sum(const Counts& x) { return std::accumulate(x.begin(), x.end(), uint64_t{0}); }
 
-// cap 40, window 8, four layers: the code's whole steps give 63, 43, 23 and 3, which is 4 too many.
+// cap 40, window 8, four layers: the code's whole-number steps give 63, 43, 23 and 3, 4 too many.
 TEST(PolicySpread, PyramidsWorkedNumbers) {
   EXPECT_EQ(must(pyramid(4, 1, 128, 1000, 1000, 20)), (Counts{63, 42, 22, 1}));
   EXPECT_EQ(sum(must(pyramid(4, 8, 8 * 128, 1000, 1000, 20))), 8 * 128u);
-  EXPECT_EQ(must(pyramid(1, 1, 77, 1000, 1000, 20)), (Counts{77}));                  // divides by no zero
+  EXPECT_EQ(must(pyramid(1, 1, 77, 1000, 1000, 20)), (Counts{77}));                  // no division by zero
   EXPECT_EQ(must(pyramid(3, 1, 300, 400, 199, 20)), (Counts{100, 100, 100}));        // S < 2 b
-  EXPECT_EQ(must(pyramid(3, 1, 300, 150, 200, 20)), (Counts{150, 100, 50}));         // the first layer has no more
+  EXPECT_EQ(must(pyramid(3, 1, 300, 150, 200, 20)), (Counts{150, 100, 50}));         // the first layer is at the cap
   EXPECT_EQ(must(pyramid(3, 1, 0, 150, 200, 20)), (Counts{0, 0, 0}));
 }
 
@@ -61,8 +62,8 @@ TEST(PolicySpread, LayersCompeteWorkedNumbers) {
   const Counts firsts[] = {{0, 0}, {1, 0}, {2, 0}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
   for (uint64_t total = 0; total <= 6; ++total) EXPECT_EQ(best_of_layers(scores, {4, 2}, total), firsts[total]) << total;
   EXPECT_EQ(best_of_layers(scores, {1, 1}, 3), (Counts{1, 2}));
-  EXPECT_EQ(best_of_layers(scores, {0, 1}, 4), (Counts{1, 3}));   // a layer of no weight has what the others leave
-  EXPECT_EQ(best_of_layers(scores, {0, 0}, 5), (Counts{3, 2}));   // nobody wants more than another
+  EXPECT_EQ(best_of_layers(scores, {0, 1}, 4), (Counts{1, 3}));   // a layer of weight 0 gets what the others leave
+  EXPECT_EQ(best_of_layers(scores, {0, 0}, 5), (Counts{3, 2}));   // all weights 0: evenly
   EXPECT_EQ(best_of_layers(std::vector<float>(9, .25f), {2, 2, 2}, 5), (Counts{3, 2, 0}));   // ties: lower layer
   EXPECT_EQ(best_of_layers(std::vector<float>{NAN, NAN, 1e-30f, NAN}, {1, 1}, 2), (Counts{1, 1}));
   EXPECT_FALSE(BestOfLayers::make(scores, std::vector<double>{1, -1}, 1).ok());
@@ -78,7 +79,7 @@ TEST(PolicySpread, LayersHaveTheirPartOfTheBest) {
     const size_t n_layers = 1 + random.below(6), n = random.below(50);
     std::vector<float> scores(n_layers * n);
     for (float& s : scores) s = random.below(3) == 0 ? static_cast<float>(random.below(4)) / 8 : std::exp(-30 * random.uniform());
-    std::vector<double> weights(n_layers, 1);   // 1 and more: the first is not always the largest
+    std::vector<double> weights(n_layers, 1);   // at least 1: the first is not always the largest
     for (double& w : weights) w += 3 * static_cast<double>(random.uniform());
     const double largest = *std::max_element(weights.begin(), weights.end());
     std::vector<std::pair<float, size_t>> all;   // (-weighted score, layer)
@@ -130,7 +131,7 @@ TEST(PolicySpread, TotalsAreExactAndBoundsHold) {
   EXPECT_FALSE(count_best(std::vector<float>(7), 2, 3, 0).ok());
 }
 
-// Two rows of two query heads over two keys, and a third key that is none of them.
+// Two rows of two query heads over two keys; the third key is not measured.
 TEST(PolicySpread, CakesMeasures) {
   const std::vector<float> rows = {.5f, .25f, 9, .1f, .2f, 9, .25f, .25f, 9, .3f, .4f, 9};
   Moments m, single;
@@ -140,29 +141,29 @@ TEST(PolicySpread, CakesMeasures) {
   double entropy = 0;
   for (const double a : {.5, .25, .1, .2, .25, .25, .3, .4}) entropy -= a * std::log(a);
   EXPECT_NEAR(d.entropy, entropy, 1e-6);
-  EXPECT_NEAR(d.variance, .03125 + 0 + .02 + .02, 1e-7);   // of two: half the difference's square
+  EXPECT_NEAR(d.variance, .03125 + 0 + .02 + .02, 1e-7);   // of two values: half the square of their difference
   EXPECT_NEAR(d.preference(1, 1), d.entropy * d.variance, 1e-12);
   EXPECT_NEAR(d.preference(.5, 2), std::pow(d.entropy, 2) * std::sqrt(d.variance), 1e-12);
   std::vector<float> of_heads(4), scores(2);
   m.scores(200, of_heads);
-  ASSERT_TRUE(steady_scores(of_heads, 2, Pooling::none, 1, scores).ok());
-  EXPECT_FALSE(steady_scores(of_heads, 3, Pooling::none, 1, scores).ok());
+  ASSERT_TRUE(pool_then_mean(of_heads, 2, Pooling::none, 1, scores).ok());
+  EXPECT_FALSE(pool_then_mean(of_heads, 3, Pooling::none, 1, scores).ok());
   EXPECT_NEAR(scores[0], ((.375 + 200 * .03125) + (.2 + 200 * .02)) / 2, 1e-5);
   EXPECT_NEAR(scores[1], (.25 + (.3 + 200 * .02)) / 2, 1e-5);
-  Dispersion one;   // a single row varies from nothing
+  Dispersion one;   // a single row has no variance
   single.measure({rows.data(), 1, 2, 2, 3});
   one.add(single);
   EXPECT_EQ(one.variance, 0.0);
   EXPECT_EQ(one.preference(1, 1), 0.0);
 }
 
-// Longer rows than are looked at together, in whatever order their parts come, against the definitions.
+// Rows longer than a part, with their parts in any order, against the definitions.
 TEST(PolicySpread, MomentsOfManyKeysInAnyOrder) {
   constexpr uint64_t kRows = 5, kHeads = 3, kKeys = 4101, kStride = 4110;
   std::vector<float> rows(kRows * kHeads * kStride);
   testing::Random random(12);
   for (float& x : rows) x = random.below(4) == 0 ? 0.0f : std::exp(-25 * random.uniform());
-  const WindowRows window{rows.data(), kRows, kHeads, kKeys, kStride};
+  const WindowWeights window{rows.data(), kRows, kHeads, kKeys, kStride};
   Moments m, backwards;
   m.measure(window);
   for (size_t part = backwards.begin(window); part-- > 0;) backwards.measure_part(window, part);

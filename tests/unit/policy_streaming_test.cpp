@@ -4,8 +4,8 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/policy/allocate.h"
-#include "runtime/policy/parts.h"
+#include "runtime/policy/policy.h"
+#include "runtime/policy/select/rings.h"
 
 namespace orrery::policy {
 namespace {
@@ -31,7 +31,7 @@ TEST(Streaming, KeepsSinksAndTheLastTokensOfAnyLength) {
   Positions slots;
   policy->select(3, 500, 150, &slots);
   ASSERT_EQ(slots.size(), 150u);
-  // Then every generated token pushes the oldest one out, and never a sink.
+  // Then every generated token replaces the oldest recent token, never a sink.
   for (uint32_t position = 500; position < 900; ++position) {
     const uint32_t slot = policy->slot_for(3, 150, 150);
     ASSERT_GE(slot, 4u);
@@ -57,7 +57,7 @@ TEST(Streaming, FillsItsSlotsBeforeItReplacesAny) {
   const auto policy = streaming(shape(), 0.3);
   std::vector<uint32_t> capacity(6);
   ASSERT_TRUE(policy->settle(nullptr, 20, capacity).ok());
-  EXPECT_EQ(capacity[0], kLeastSlots);   // 30% of 20 tokens would leave no room for an answer
+  EXPECT_EQ(capacity[0], kMinSlots);   // 30% of 20 tokens would leave no room for an answer
   EXPECT_EQ(policy->slot_for(0, 20, capacity[0]), 20u);
   EXPECT_EQ(policy->slot_for(0, 63, capacity[0]), 63u);
   EXPECT_EQ(policy->slot_for(0, 64, capacity[0]), 4u);

@@ -1,9 +1,10 @@
-// Worked numbers of HeteroCache and SyncKV through the policies themselves, from head profiles and without.  Of a
-// policy's slots one or two a head are for generated tokens: budgets are chosen so that the prompt's part is the number.
+// Worked numbers through the policies themselves, with head profiles and without. One or two slots of a head are its tail: budgets are set so that the
+// prompt's part is the worked number.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "runtime/policy/select/rings.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy_fake_session.h"
 
@@ -37,8 +38,8 @@ std::vector<float> noise(uint32_t head, uint32_t position, uint32_t n_keys) {
 constexpr Role kAnchor = Role::anchor, kVolatile = Role::volatile_head, kPivot = Role::pivot, kSatellite = Role::satellite;
 constexpr uint32_t kNo = kNoHead;
 
-// FreeKV: pages' bounds (10, 0, 9) and (0, 4, 3.5) of two query heads. The softmax's mean chooses page 0, a mean of the bounds
-// themselves would choose page 2.
+// FreeKV: the bounds of three pages are (10, 0, 9) and (0, 4, 3.5) for two query heads. The mean of the softmaxes selects page 0; the mean of the
+// bounds would select page 2.
 TEST(PolicyWorked, FreeKvsMeanOfSoftmaxes) {
   const std::vector<float> bounds = {10, 0, 9, 0, 4, 3.5f};
   std::vector<float> scores(3);
@@ -52,7 +53,7 @@ TEST(PolicyWorked, FreeKvsMeanOfSoftmaxes) {
   EXPECT_EQ(best, Tokens{0});
 }
 
-// The same pages through policies, of 4 tokens: 96 first tokens, the pages, and 8 behind them that always stay. One page has room.
+// The same pages through policies, of 4 tokens: sink tokens, the three pages, and 8 window tokens that always stay. One page has room.
 TEST(PolicyWorked, PagesByTheMeanOfSoftmaxesOrOfBounds) {
   const float bounds[2][3] = {{10, 0, 9}, {0, 4, 3.5f}};
   for (const char* score : {"softmax", "raw"}) {
@@ -70,8 +71,8 @@ TEST(PolicyWorked, PagesByTheMeanOfSoftmaxesOrOfBounds) {
   }
 }
 
-// Ada-KV: two query heads that look at keys 0 and 4, maxima over 5 keys. The code pools their mean, which makes all six keys alike; algorithm
-// 2 takes the mean of what is pooled, .5 .5 1 .5 .5 .5.
+// Ada-KV: two query heads attend to keys 0 and 4; max pooling over 5 keys. The code pools their mean, which makes all six keys equal; algorithm 2
+// takes the mean of the pooled rows, .5 .5 1 .5 .5 .5.
 TEST(PolicyWorked, AdaKvsScoresOfTheCodeAndOfAlgorithm2) {
   for (const char* layers : {"uniform", "preference"})
     for (const char* score : {"mean", "each"}) {
@@ -87,8 +88,8 @@ TEST(PolicyWorked, AdaKvsScoresOfTheCodeAndOfAlgorithm2) {
     }
 }
 
-// ArkVale: of five pages that are there two are asked for, one of them the last. Estimates 5 1 4 2 3 of pages 0 to 4: 0, 2 and 4 are
-// there at first. A step that estimates 1 5 2 3 4 asks for page 1, which takes the place of the lowest, page 0.
+// ArkVale: a step asks for two of a head's pages, one of them the window's. With estimates 5 1 4 2 3 of pages 0 to 4, pages 0, 2 and 4 are selected
+// at first. A step that estimates 1 5 2 3 4 asks for page 1, which replaces the lowest score, page 0.
 TEST(PolicyWorked, ArkValesRecalledPageTakesTheLowestsPlace) {
   const float before[] = {5, 1, 4, 2, 3}, after[] = {1, 5, 2, 3, 4};
   const Options options = {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}};
@@ -111,8 +112,8 @@ TEST(PolicyWorked, ArkValesRecalledPageTakesTheLowestsPlace) {
   EXPECT_EQ(pages(), (Tokens{1, 2, 4, 5}));   // in its slot
 }
 
-// Pages for heads by what they look at: one head's queries look at page 3 alone, the other's at all pages alike. Of eight pages that
-// they have together, one of each being for certain, the first needs no second.
+// Pages by attention: one head's queries attend to page 3 alone, the other head's to all pages equally. Of eight pages together, at least one each, the
+// first head needs no second page.
 TEST(PolicyWorked, AHeadThatLooksAtOnePageLeavesItsRoomToTheOther) {
   const auto attention = [](uint32_t head, uint32_t, uint32_t n_keys) {
     std::vector<float> out(n_keys);
@@ -121,7 +122,7 @@ TEST(PolicyWorked, AHeadThatLooksAtOnePageLeavesItsRoomToTheOther) {
   };
   const auto lengths = [&](const char* heads, const char* floor) {
     const Options options = {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}, {"heads", heads}, {"floor", floor}};
-    // Two heads of 6 pages, four of them chosen, and 2 * 16 digests, which count as a slot each here.
+    // Two heads of 6 pages, four of them selected, and 2 * 16 digests, each of one slot here.
     FakeSession s(must(make_policy("quest", shape(2, 64), {1.0, 2 * 24 + 32}, options)), 2, 1, 64, attention);
     s.settle(64 - 4);
     EXPECT_EQ(s.total_capacity(), 48u);
@@ -133,8 +134,7 @@ TEST(PolicyWorked, AHeadThatLooksAtOnePageLeavesItsRoomToTheOther) {
   EXPECT_EQ(lengths("adaptive", ".5"), std::pair(2u, 6u));
 }
 
-// OmniKV: two query heads with products 3 1 0 2 and -5 -4 -6 -4.5. Their maximum's best two are 0 and 3; of softmaxes it would be 0
-// and 1.
+// OmniKV: two query heads with products 3 1 0 2 and -5 -4 -6 -4.5. The best two of their maximum are 0 and 3; of softmaxes they would be 0 and 1.
 TEST(PolicyWorked, OmniKvsProductsAreNotNormalised) {
   const float products[2][4] = {{3, 1, 0, 2}, {-5, -4, -6, -4.5f}};
   const Options options = {{"filters", "0"}, {"behind", "0"}, {"tail", "1"}};
@@ -150,7 +150,7 @@ TEST(PolicyWorked, OmniKvsProductsAreNotNormalised) {
   EXPECT_EQ(s.selected(1), (Tokens{0, 3}));
 }
 
-// RaaS: pages 0 to 4 of 4 tokens, four of them there. Only page 1 is looked at from then on, and what is newest: 0 goes first, then 2.
+// RaaS: pages 0 to 4 of 4 tokens, four of them resident. From then on queries attend to page 1 and the newest page: 0 is evicted first, then 2.
 TEST(PolicyWorked, RaasKeepsWhatIsLookedAt) {
   const Options options = {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}};
   FakeSession s(must(make_policy("raas", shape(1, 64), {1.0, 20 + 16}, options)), 1, 1, 64, [&](uint32_t, uint32_t position, uint32_t n_keys) {
@@ -172,7 +172,7 @@ TEST(PolicyWorked, RaasKeepsWhatIsLookedAt) {
   EXPECT_EQ(pages(), (std::set<uint32_t>{1, 5, 6, 7}));
 }
 
-// ShadowKV: of a budget a quarter is for low-rank keys at most; where they would have as many values as keys have there are none.
+// ShadowKV: low-rank keys take at most a quarter of a budget. At a rank of all dimensions there are none.
 TEST(PolicyWorked, ShadowKvsRanksFollowWidthAndBudget) {
   const auto rank = [](uint32_t head_dim, double share, const Options& options) {
     Shape s = shape(8, 16384, 2);
@@ -185,16 +185,15 @@ TEST(PolicyWorked, ShadowKvsRanksFollowWidthAndBudget) {
   EXPECT_EQ(rank(128, .25, {}), 120u);  // and the bases
   EXPECT_EQ(rank(128, .8, {{"rank", "1023"}}), 1023u);
   EXPECT_EQ(rank(128, .8, {{"rank", "1024"}}), 0u);
-  EXPECT_EQ(rank(128, 1, {}), 0u);      // everything is there
+  EXPECT_EQ(rank(128, 1, {}), 0u);      // all KV is resident
 }
 
-// H2O: weights of five queries over the keys that each sees, whose columns come to 1.9, 1.4, 1.3, .2 and .2. Of three slots two are heavy
-// hitters', 0 and 1; by the mean over the queries that have seen them they would be 2 and 0. Then the answer's weights are added to what is
-// there.
+// H2O: weights of five queries over the keys that each sees; the columns add up to 1.9, 1.4, 1.3, .2 and .2. Of three slots two hold heavy hitters, 0
+// and 1; by the mean over the queries that have seen them they would be 2 and 0. Then the answer's weights add to the resident tokens.
 TEST(PolicyWorked, H2OsColumnSums) {
   const std::vector<std::vector<float>> rows = {
       {1}, {.5f, .5f}, {.2f, .2f, .6f}, {.1f, .6f, .2f, .1f}, {.1f, .1f, .5f, .1f, .2f},
-      {.2f, .1f, 0, 0, 0, .7f},              // of tokens that are not there: nothing
+      {.2f, .1f, 0, 0, 0, .7f},              // evicted tokens get nothing
       {.1f, .1f, 0, 0, 0, 0, .8f}};
   FakeSession s(must(make_policy("h2o", shape(1, 64), {.05, 3}, {{"recent", ".34"}})), 1, 1, 64, [&](uint32_t, uint32_t position, uint32_t n_keys) {
     std::vector<float> out(n_keys);
@@ -205,7 +204,7 @@ TEST(PolicyWorked, H2OsColumnSums) {
   const float expected[] = {1.9f, 1.4f, 1.3f, .2f, .2f};
   for (size_t key = 0; key < 5; ++key) EXPECT_NEAR(s.attention_sums(0)[key], expected[key], 1e-6);
   EXPECT_EQ(s.held()[0], (Tokens{0, 1, 4}));
-  s.step();   // 4 is recent no more, and the least
+  s.step();   // 4 is no longer recent, and has the smallest sum
   EXPECT_EQ(s.held()[0], (Tokens{0, 1, 5}));
   const float after[] = {2.1f, 1.5f, 1.3f, .2f, .2f, .7f};
   for (size_t key = 0; key < 6; ++key) EXPECT_NEAR(s.attention_sums(0)[key], after[key], 1e-6);
@@ -213,14 +212,14 @@ TEST(PolicyWorked, H2OsColumnSums) {
   EXPECT_EQ(s.held()[0], (Tokens{0, 1, 6}));
 }
 
-// N = 6, N_full = 3, L = 100, rho = .8 of the prompt: L_base = 60, and eq. 8 deals 180 tokens.
+// N = 6, N_full = 3, L = 100, rho = .8 of the prompt: L_base = 60, and eq. 8 divides 180 tokens.
 TEST(PolicyWorked, HeteroCachesLengths) {
   const std::vector<Role> roles = {kPivot, kSatellite, kVolatile, kAnchor, kPivot, kSatellite};
   const std::vector<uint32_t> pivot_of = {kNo, 0, kNo, kNo, kNo, 4};
   const struct {
     double stability;
     uint32_t lengths[3];
-  } cases[] = {{.25, {45, 90, 45}}, {.1, {40, 100, 40}}};   // the second's 128.6 of 100 tokens are dealt to the others
+  } cases[] = {{.25, {45, 90, 45}}, {.1, {40, 100, 40}}};   // 128.6 of 100 tokens: the excess goes to the others
   for (const auto& c : cases) {
     const auto p = profile(roles, pivot_of, {.9, .5, .1, c.stability, .9, .5});
     auto made = make_policy("heterocache", shape(6, 1000), {486.0 / 606, 6000}, {{"tail", "1"}}, p);
@@ -232,7 +231,7 @@ TEST(PolicyWorked, HeteroCachesLengths) {
       EXPECT_EQ(s.n_selected(head), wanted[head]) << head;
       EXPECT_EQ(s.capacity(head), wanted[head] + 1);
     }
-    // K_base of both pivots, last asked.
+    // K_base of both pivots: the last questions.
     ASSERT_GE(s.asked().size(), 2u);
     for (size_t i = s.asked().size() - 2; i < s.asked().size(); ++i) EXPECT_EQ(s.asked()[i].query.k, 60u);
     EXPECT_EQ(s.asked().back().query.head, 4u);
@@ -247,7 +246,7 @@ TEST(PolicyWorked, HeteroCachesLengths) {
 // Scores .2 .1 .5 .3: two tokens are {2, 3}, three are {0, 2, 3}, in score order; cut by position they would be {0, 2}.
 TEST(PolicyWorked, SatellitesTakeTheirPivotsBestTokens) {
   const auto p = profile({kPivot, kSatellite, kSatellite, kSatellite}, {kNo, 0, 0, 0}, {.9, .3, .2, .6});   // 2 : 3 : 1
-  // 6 + 6 slots for the pivot's tokens and the others' tails of 2, and 6 tokens.
+  // 6 + 6 slots for the pivot's tokens and the other heads' tails of 2; and 6 tokens.
   auto made = make_policy("heterocache", shape(4, 6), {1.0, 18}, {{"pool", "1"}, {"block", "1"}, {"tau_drift", "0.5"}}, p);
   FakeSession s(must(std::move(made)), 4, 1, 6, [](uint32_t, uint32_t position, uint32_t n_keys) {
     const float before[] = {.5f, .3f, .1f, .1f}, after[] = {.2f, .1f, .5f, .3f};
@@ -266,7 +265,7 @@ TEST(PolicyWorked, SatellitesTakeTheirPivotsBestTokens) {
   EXPECT_EQ(sorted(s.selected(1)), (Tokens{2, 3}));
   EXPECT_EQ(sorted(s.selected(2)), (Tokens{0, 2, 3}));
   EXPECT_EQ(sorted(s.selected(3)), (Tokens{2}));
-  EXPECT_EQ(s.held()[2][0], 0u);   // what stays keeps its slot
+  EXPECT_EQ(s.held()[2][0], 0u);   // a hit keeps its slot
   EXPECT_EQ(s.policy().report().wanted_tokens, 6u);
   EXPECT_EQ(s.policy().report().missed_tokens, 2u + 1u + 1u);   // {2, 3}, {3}, {2}
 }
@@ -277,7 +276,7 @@ TEST(PolicyWorked, LargeSetsCannotDrift) {
   for (const uint32_t l_base : {200u, 150u}) {
     auto made = make_policy("heterocache", shape(4, 400), {1.0, 340 + 3 * (l_base + 40)},
                             {{"block", "1"}, {"tau_drift", "0.5"}, {"tail", "40"}, {"pool", "1"}}, p);
-    // The prompt ends with a look at its beginning; from then on the end is looked at.
+    // The prompt's last query attends to its beginning; later queries attend to its end.
     FakeSession s(must(std::move(made)), 4, 1, 400, [](uint32_t, uint32_t position, uint32_t n_keys) {
       std::vector<float> out;
       for (uint32_t key = 0; key < n_keys; ++key) out.push_back(static_cast<float>(key) * (position < 300 ? -.01f : .01f));
@@ -291,8 +290,8 @@ TEST(PolicyWorked, LargeSetsCannotDrift) {
   }
 }
 
-// k / L = (share H - N_r) / (H - N_r): of 8 heads, two representatives, .333 at a share of .5 and .067 at .3. At .2 two do
-// not fit; where nobody asked for two, one does.
+// k / L = (share H - N_r) / (H - N_r): for 8 heads and two representatives .333 at a share of .5, and .067 at .3. At .2 two do not fit; one does, if
+// the option does not ask for two.
 TEST(PolicyWorked, SyncKvsShares) {
   const auto settled = [&](double share, const Options& options) {
     FakeSession s(must(make_policy("synckv", shape(8, 4000), {share, 32000}, options)), 8, 1, 4000, noise);
@@ -328,8 +327,8 @@ TEST(PolicyWorked, SyncKvsShares) {
   EXPECT_EQ(lowered.value()->n_full_heads(), 1u);
 }
 
-// Half of 6 heads' 1,000 tokens: a quarter of it would give streaming heads .2 of the context, and (.5 - .2) / (1 - .2) of 6 heads
-// are 2: the volatile one, then the least stable. The others share what is left, and their tail is a ring.
+// Half of 6 heads' 1,000 tokens. A quarter of it gives streaming heads .2 of the context, and (.5 - .2) / (1 - .2) of 6 heads are 2: the volatile head,
+// then the least stable one. The others share the rest, and their tail is a ring.
 TEST(PolicyWorked, DuoAttentionsHeads) {
   const auto p = profile({kAnchor, kAnchor, kVolatile, kAnchor, kAnchor, kAnchor}, {kNo, kNo, kNo, kNo, kNo, kNo}, {.9, .5, .4, .8, .3, .6});
   FakeSession s(must(make_policy("duoattention", shape(6, 1000), {.5, 3000}, {{"tail", "10"}}, p)), 6, 1, 1000, noise);
@@ -349,22 +348,22 @@ TEST(PolicyWorked, DuoAttentionsHeads) {
   EXPECT_EQ(s.held()[2].size(), 391u);
 }
 
-// 15% of 20 heads, 3, keep everything, and the others share what they leave of half of the tokens; their means take four slots each.
+// 3 heads, 15% of 20, keep everything; the others share the rest of half of the tokens. Compensation tokens take four slots each.
 TEST(PolicyWorked, RazorAttentionsHeads) {
   std::vector<double> stability(20, .9);
   stability[4] = .2, stability[11] = .3, stability[17] = .1;
   const auto p = profile(std::vector<Role>(20, kAnchor), std::vector<uint32_t>(20, kNo), stability);
   Shape s = shape(20, 1000);
-  s.slot_bytes = 64, s.mean_bytes = 256;
+  s.slot_bytes = 64, s.compensation_token_bytes = 256;
   FakeSession razor(must(make_policy("razorattention", s, {.5, 10000}, {{"tail", "10"}}, p)), 20, 1, 1000, noise);
   EXPECT_EQ(razor.policy().n_full_heads(), 3u);
-  EXPECT_EQ(razor.policy().n_means(), 17u);
+  EXPECT_EQ(razor.policy().max_compensation_tokens(), 17u);
   razor.settle(390);
-  // Slots: .5 * 400 * 20, of which the full heads take 1200, tails 170 and means 68: 2562 are left, 151 for each but five less.
+  // Slots: .5 * 400 * 20, of which the full heads take 1200, tails 170 and compensation tokens 68: 2562 are left, 151 for each but five less.
   uint32_t n_more = 0;
   for (uint32_t head = 0; head < 20; ++head) {
     const bool full = head == 4 || head == 11 || head == 17;
-    EXPECT_EQ(razor.policy().has_mean(head), !full) << head;
+    EXPECT_EQ(razor.policy().has_compensation_token(head), !full) << head;
     if (!full) n_more += razor.capacity(head) - 160;
     EXPECT_TRUE(full ? razor.capacity(head) == 400 : razor.capacity(head) == 160 || razor.capacity(head) == 161) << head;
     Tokens expected;
@@ -375,14 +374,14 @@ TEST(PolicyWorked, RazorAttentionsHeads) {
   EXPECT_EQ(razor.total_capacity() + 17 * 4, 4000u);
   razor.step();   // position 390: in place of the oldest recent one
   EXPECT_EQ(razor.held()[0][4], 390u);
-  // Half of a small budget is whole heads' at most; a whole one has no mean.
+  // Full heads take at most half of a small budget. A full head has no compensation token.
   const auto n_full = [&](double share) { return must(make_policy("razorattention", s, {share, slots_for_share(s, share)}, {}))->n_full_heads(); };
   EXPECT_EQ(n_full(.2), 2u);
   EXPECT_EQ(n_full(.8), 3u);
   EXPECT_EQ(n_full(1), 20u);
 }
 
-// Everything, and a budget in slots: as many heads as fit beside one token and a tail of the others.
+// A whole share with a budget in slots: as many full heads as fit besides one token and a tail of the others.
 TEST(PolicyWorked, DuoAttentionsBudgets) {
   const auto n_full = [](double share, uint64_t slots, uint32_t n_context) {
     return must(make_policy("duoattention", shape(8, n_context), {share, slots}, {}))->n_full_heads();

@@ -1,0 +1,168 @@
+#include "runtime/policy/engines/paged.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::policy {
+
+namespace {
+
+constexpr uint32_t kFewPages = 16;     // a head that would hold fewer gets smaller pages
+
+}  // namespace
+
+Status PagedSettings::read(OptionReader* reader) {
+  static constexpr const char* kPages[] = {"auto", "4", "8", "16", "32", "64"};
+  static constexpr const char* kDigests[] = {"range", "deviation"};
+  uint32_t size = 0, digest = deviation;
+  ORRERY_TRY(reader->choice("page", {kPages, 6}, &size));
+  ORRERY_TRY(reader->choice("digest", {kDigests, 2}, &digest));
+  if (reader->given("page")) page = size > 0 ? 2u << size : 0;
+  deviation = digest == 1;
+  return read_kept(reader);
+}
+
+Status PagedSettings::read_kept(OptionReader* reader) {
+  ORRERY_TRY(reader->count("sinks", 0, 1u << 20, &sinks));
+  ORRERY_TRY(reader->count("window", 1, 1u << 20, &window));
+  ORRERY_TRY(reader->count("first_layers", 0, 4096, &first_layers));
+  first_layers_given = reader->given("first_layers");
+  return ok_status();
+}
+
+PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings)
+    : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context),
+      budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes), head_dim_(shape.head_dim) {
+  const uint64_t n = rings_.n_other_heads();
+  budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
+  holds_all_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= n * n_context_;
+  const auto find_heads = [&] {
+    heads_.clear(), full_.clear();
+    uint32_t layer = 0;
+    for (uint32_t l = 0; l < shape.n_layers; ++l) {
+      if (rings_.has(l * n_kv_heads_)) continue;
+      const bool full = holds_all_ || layer++ < settings_.first_layers;
+      for (uint32_t h = 0; h < n_kv_heads_; ++h) (full ? full_ : heads_).push_back(l * n_kv_heads_ + h);
+    }
+  };
+  find_heads();
+  if (!settings_.first_layers_given && !holds_all_ &&
+      2 * (full_.size() * uint64_t{n_context_} + digest_slots(n_context_, 32)) > budget_.max_slots)
+    settings_.first_layers = 0, find_heads();
+  if (settings_.page == 0) {
+    settings_.page = 32;
+    while (settings_.page > 8 && slots_at(n_context_) < kFewPages * uint64_t{settings_.page} &&
+           4 * digest_slots(n_context_, settings_.page / 2) < planned_slots())
+      settings_.page /= 2;
+  }
+}
+
+Status PagedPolicy::check() const {
+  const uint64_t least = least_tokens();
+  if (full_.size() * uint64_t{n_context_} <= budget_.max_slots &&
+      (heads_.empty() || slots_at(n_context_) >= std::min<uint64_t>(least, n_context_)))
+    return ok_status();
+  const uint64_t slots = rings_.slots() + full_.size() * uint64_t{n_context_} + heads_.size() * least + digest_slots(n_context_, settings_.page);
+  if (budget_.slot_bytes > 0)
+    return error(Code::invalid_argument,
+                 "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu bytes of KV, which "
+                 "a KV budget of %llu bytes does not hold",
+                 name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(),
+                 static_cast<unsigned long long>(slots * slot_bytes_),
+                 static_cast<unsigned long long>((budget_.max_slots + rings_.slots()) * slot_bytes_));
+  return error(Code::invalid_argument,
+               "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu slots, which a KV "
+               "budget of %g (%llu slots) does not hold; it must be at least %.3f",
+               name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(), static_cast<unsigned long long>(slots),
+               budget_.share.of_bytes(), static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
+}
+
+void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
+  ++report_.n_settled;
+  rings_.settle();
+  for (uint32_t head = 0; head < capacity.size(); ++head) capacity[head] = rings_.capacity(head);
+  for (const uint32_t head : full_) capacity[head] = n_context_;
+  const uint32_t page = settings_.page;
+  const auto slots = static_cast<uint32_t>(slots_at(n_tokens));
+  for (const uint32_t head : heads_) capacity[head] = slots;
+  n_pages_ = slots / page - 1;   // without the page that is being written
+  paged_ = !heads_.empty() && n_tokens + 1 > slots;
+  if (!paged_) return;
+  n_sink_pages_ = std::max(std::min(settings_.sinks, slots / 4) / page, settings_.sinks > 0 && n_pages_ > 2 ? 1u : 0u);
+  n_window_pages_ = std::max(std::min(settings_.window, slots / 4) / page, 2u) - 1;
+  set_sink_pages(n_sink_pages_);
+}
+
+void PagedPolicy::set_sink_pages(uint32_t n) {
+  n_sink_pages_ = n;
+  n_selected_pages_ = n_pages_ - n_sink_pages_ - n_window_pages_;
+  selected_begin_.resize(heads_.size() + 1);
+  for (size_t i = 0; i <= heads_.size(); ++i) selected_begin_[i] = i * n_selected_pages_;
+  resize_discarding(&selected_, selected_begin_.back());
+}
+
+void PagedPolicy::set_selected_pages(Span<const uint64_t> counts, Span<uint32_t> capacity) {
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    selected_begin_[i + 1] = selected_begin_[i] + counts[i];
+    capacity[heads_[i]] = (head_pages(i) + 1) * settings_.page;
+  }
+}
+
+void PagedPolicy::select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) {
+  if (rings_.has(head)) return rings_.select(head, n_tokens, out);
+  out->clear();
+  const uint32_t page = settings_.page, n_pages = n_tokens / page;
+  const auto add = [&](uint32_t p) {
+    for (uint32_t i = 0; i < page; ++i) out->push_back(p * page + i);
+  };
+  const auto found = std::lower_bound(heads_.begin(), heads_.end(), head);
+  if (!paged_ || found == heads_.end() || *found != head) {
+    for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
+    return;
+  }
+  const size_t at = static_cast<size_t>(found - heads_.begin());
+  for (uint32_t p = 0; p < n_sink_pages_; ++p) add(p);
+  for (const uint32_t p : selected(at)) add(p);
+  for (uint32_t p = n_pages - n_window_pages_; p < n_pages; ++p) add(p);
+  for (uint32_t p = n_pages * page; p < n_tokens; ++p) out->push_back(p);
+}
+
+uint64_t PagedPolicy::paged_bytes() const {
+  const uint64_t pages = heads_.size() * (slots_at(n_context_) / settings_.page + 1);
+  return bytes_of<uint32_t>(pages) + bytes_of<size_t>(heads_.size() + 1) + bytes_of<PageQuery>(heads_.size());
+}
+
+uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
+  // digest_bytes_ are those of two vectors.
+  const uint64_t values = settings_.rank > 0 ? settings_.rank * (n_tokens + head_dim_) : n_tokens / page * 2 * head_dim_;
+  return div_up(heads_.size() * values * digest_bytes_, 2 * head_dim_ * slot_bytes_);
+}
+
+uint64_t PagedPolicy::planned_slots() const { return budget_.max_slots - std::min(budget_.max_slots, full_.size() * uint64_t{n_context_}); }
+
+uint64_t PagedPolicy::budget_at(uint32_t n_tokens) const {
+  if (budget_.share.of_tokens() >= 1) return planned_slots();   // all bytes of the budget, however few tokens there are
+  const double n = n_tokens, full = static_cast<double>(full_.size()), all = full + static_cast<double>(heads_.size());
+  return std::min(static_cast<uint64_t>(std::max((budget_.share.of_tokens() * all - full) * n + 1e-6, 0.0)), planned_slots());
+}
+
+uint64_t PagedPolicy::slots_at(uint32_t n_tokens) const {
+  const auto left = [this](uint64_t slots, uint32_t n) {
+    return (slots - std::min(slots, digest_slots(n, settings_.page))) / std::max<uint64_t>(heads_.size(), 1);
+  };
+  return std::min({std::max(left(budget_at(n_tokens), n_tokens), least_tokens()), left(planned_slots(), n_context_), uint64_t{n_context_}});
+}
+
+double PagedPolicy::least_share(uint64_t slots) const {
+  return budget_.share.least(div_up(slots, uint64_t{rings_.n_other_heads()}), n_context_);
+}
+
+std::pair<size_t, size_t> PagedPolicy::heads_of(uint32_t layer) const {
+  const auto at = [this](uint32_t head) {
+    return static_cast<size_t>(std::lower_bound(heads_.begin(), heads_.end(), head) - heads_.begin());
+  };
+  return {at(layer * n_kv_heads_), at((layer + 1) * n_kv_heads_)};
+}
+
+}  // namespace orrery::policy

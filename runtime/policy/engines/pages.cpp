@@ -1,0 +1,255 @@
+#include "runtime/policy/engines/pages.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/policy/allocate/over_heads.h"
+#include "runtime/policy/refresh/misses.h"
+#include "runtime/policy/select/top_k.h"
+#include "runtime/policy/table.h"
+
+namespace orrery::policy {
+
+namespace {
+
+constexpr double kLeastCount = 1e-3;   // of a head that no query attends to
+
+class PagePolicy final : public PagedPolicy {
+ public:
+  PagePolicy(const char* name, const Shape& shape, const Budget& budget, const PagesSettings& settings)
+      : PagedPolicy(name, shape, budget, settings), options_(settings), n_context_pages_(n_context_ / settings_.page) {}
+
+  double refill_share() const override { return heads_.empty() || !options_.refresh ? 0 : kNextStepShare; }
+  uint64_t host_bytes(const HostShape& host) const override {
+    const uint64_t n_heads = heads_.size();
+    const uint64_t exchanged = (sizeof(uint8_t) + sizeof(uint32_t) + sizeof(Replacement)) * (n_context_pages_ + uint64_t{1});
+    const uint64_t scored = options_.selects_by_scores() ? bytes_of<float>((n_heads + uint64_t{n_kv_heads_} * host.group + 2) * n_context_pages_) : 0;
+    return paged_bytes() + exchanged + scored + (options_.adaptive && n_heads > 0 ? dividing_bytes(host.group) : 0);
+  }
+
+  Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
+    begin_settling(n_tokens, capacity);
+    if (!paged_) return ok_status();
+    if (options_.adaptive) ORRERY_TRY(divide_by_attention(heads, n_tokens, capacity));
+    marks_.resize(n_context_pages_ + size_t{1});
+    queries_.reserve(heads_.size());
+    misses_.reserve(n_context_pages_);
+    similarity_.resize(n_kv_heads_);
+    uint32_t most = 0;
+    for (size_t i = 0; i < heads_.size(); ++i) most = std::max(most, head_pages(i));
+    free_.resize(most);
+    corrected_.assign(n_layers_, 0);
+    queries_.clear();
+    if (options_.selects_by_scores()) {
+      scores_.assign(heads_.size() * n_context_pages_, INFINITY);
+      bounds_.resize(size_t{n_kv_heads_} * heads->group() * n_context_pages_);
+      reduced_.resize(n_context_pages_);
+      best_.reserve(n_context_pages_);
+      bounds_queries_.reserve(n_kv_heads_);
+    }
+    settling_ = true;   // the first selection fills all room
+    for (size_t i = 0; i < heads_.size(); ++i) ask(i, n_tokens - 1, n_tokens);
+    Status status = select_best(heads);
+    settling_ = false;
+    return status;
+  }
+
+  uint32_t queries_wanted() const override { return options_.adaptive ? kPageQueries : 1; }
+
+  bool asks_before_attend() const override { return options_.refresh && options_.tau > 0 && !heads_.empty(); }
+
+  // FreeKV's correction: a layer whose query has changed selects again with this step's query. The heads whose query has changed wait for
+  // their pages; the other heads get theirs in the next step.
+  Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
+    const auto [begin, end] = heads_of(layer);
+    if (!paged_ || begin == end) return ok_status();
+    ORRERY_TRY(heads->query_similarity(similarity_));
+    const auto changed = [this](size_t i) { return static_cast<double>(similarity_[heads_[i] % n_kv_heads_]) < options_.tau; };
+    uint32_t n_changed = 0;
+    for (size_t i = begin; i < end; ++i) n_changed += changed(i);
+    report_.n_checks += end - begin;
+    report_.n_triggers += n_changed;
+    if (n_changed == 0) return ok_status();
+    corrected_[layer] = 1;
+    queries_.clear();
+    for (size_t i = begin; i < end; ++i) ask(i, position, position);
+    ORRERY_TRY(select_best(heads));
+    for (size_t i = begin; i < end; ++i)
+      if (changed(i)) ORRERY_TRY(refill_pages(heads, i, position, false, step));
+    return ok_status();
+  }
+
+  Status after_step(Heads* heads, uint64_t step, uint32_t position) override {
+    if (!paged_) return ok_status();
+    const uint32_t n_tokens = position + 1;
+    queries_.clear();
+    for (size_t i = 0; i < heads_.size() && options_.refresh; ++i)
+      if (!corrected_[heads_[i] / n_kv_heads_]) ask(i, position, n_tokens);
+    ORRERY_TRY(select_best(heads));
+    std::fill(corrected_.begin(), corrected_.end(), uint8_t{0});
+    for (size_t i = 0; i < heads_.size(); ++i) ORRERY_TRY(refill_pages(heads, i, n_tokens, n_tokens % settings_.page == 0, step + 1));
+    return ok_status();
+  }
+
+  std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
+
+ private:
+  // Asks for the best pages of n_tokens by the query at `position`: into selected(i).
+  void ask(size_t i, uint32_t position, uint32_t n_tokens) {
+    queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_asked(i), selected(i).data()});
+  }
+  // Selected pages of heads_[i] that a step asks for.
+  uint32_t n_asked(size_t i) {
+    if (settling_ || !options_.refresh || options_.asked >= 1) return static_cast<uint32_t>(selected(i).size());
+    const uint32_t n = head_pages(i);
+    return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_sink_pages_ + n_window_pages_ + 1, n) - n_sink_pages_ - n_window_pages_;
+  }
+
+  // Working memory of divide_by_attention(): the weights of a head, the attention mass of all pages, and the count of the best pages.
+  uint64_t dividing_bytes(uint32_t group) const {
+    const uint64_t n_all_pages = heads_.size() * n_context_pages_;
+    return bytes_of<float>(kPageQueries * (group * uint64_t{n_context_} + n_all_pages)) + bytes_of<float>(2 * n_all_pages);
+  }
+  // heads=adaptive: for each of the last queries, counts whose the best pages of all heads are. Heads get room in proportion to their counts.
+  Status divide_by_attention(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
+    const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), group = heads->group();
+    const size_t n_heads = heads_.size();
+    const uint64_t total = uint64_t{n_selected_pages_} * n_heads;
+    std::vector<float> weights(size_t{w} * group * n_tokens), mass(w * n_heads * n);
+    for (size_t i = 0; i < n_heads; ++i) {
+      const WeightsQuery query{heads_[i], n_tokens - w, w, n_tokens, false, weights.data()};
+      ORRERY_TRY(heads->key_weights({&query, 1}));
+      for (uint32_t r = 0; r < w * group; ++r)
+        for (uint32_t p = 0; p < n; ++p) {
+          const float* of_page = &weights[size_t{r} * n_tokens + size_t{n_sink_pages_ + p} * page];
+          mass[(r / group * n_heads + i) * n + p] += std::accumulate(of_page, of_page + page, 0.0f);
+        }
+    }
+    std::vector<double> head_counts(n_heads, kLeastCount);
+    for (uint32_t q = 0; q < w; ++q) {
+      ORRERY_ASSIGN(const std::vector<uint64_t> counts, count_best(Span<const float>(mass).subspan(q * n_heads * n, n_heads * n), n_heads, total, 1));
+      for (size_t i = 0; i < n_heads; ++i) head_counts[i] += static_cast<double>(counts[i]);
+    }
+    const auto least = std::max<uint64_t>(static_cast<uint64_t>(options_.floor * n_selected_pages_), 1);
+    ORRERY_ASSIGN(const std::vector<uint64_t> counts, apportion(head_counts, total, least, n));
+    set_selected_pages(counts, capacity);
+    return ok_status();
+  }
+  Status select_best(Heads* heads) {
+    if (queries_.empty()) return ok_status();
+    if (!options_.selects_by_scores()) return heads->top_pages(queries_, kSoftmaxMean);
+    // One question for all heads of a layer.
+    for (size_t begin = 0, end = 0; begin < queries_.size(); begin = end) {
+      const auto layer_of = [this](size_t i) { return queries_[i].head / n_kv_heads_; };
+      while (end < queries_.size() && layer_of(end) == layer_of(begin)) ++end;
+      ORRERY_TRY(select_by_scores(heads, {&queries_[begin], end - begin}));
+    }
+    return ok_status();
+  }
+  Status select_by_scores(Heads* heads, Span<const PageQuery> queries) {
+    const uint32_t n = queries[0].n_pages, group = heads->group();
+    bounds_queries_.clear();
+    for (const PageQuery& query : queries)
+      bounds_queries_.push_back({query.head, query.position, query.first_page, n, true, false, &bounds_[bounds_queries_.size() * group * n]});
+    ORRERY_TRY(heads->scores(bounds_queries_));
+    // Reduces the rows of one head, or of all heads of the layer.
+    const size_t n_shared = options_.layer_set ? queries.size() : 1;
+    const Span<float> scores = Span<float>(reduced_).first(n);
+    for (size_t i = 0; i < queries.size(); i += n_shared) {
+      const auto n_rows = static_cast<uint32_t>(n_shared * group);
+      const Span<float> rows{&bounds_[i * group * n], size_t{n_rows} * n};
+      for (uint32_t r = 0; r < n_rows && !options_.raw; ++r) softmax(rows.subspan(size_t{r} * n, n), rows.subspan(size_t{r} * n, n));
+      ORRERY_TRY(group_reduce(rows, n_rows, GroupReduce::mean, scores));
+      for (size_t j = i; j < i + n_shared; ++j) {
+        top_k_ascending(scores, queries[j].k, &best_);
+        for (uint32_t b = 0; b < queries[j].k; ++b) queries[j].out[b] = best_[b] + n_sink_pages_;
+        const auto head = static_cast<size_t>(std::lower_bound(heads_.begin(), heads_.end(), queries[j].head) - heads_.begin());
+        std::copy(scores.begin(), scores.end(), scores_.begin() + static_cast<ptrdiff_t>(head * n_context_pages_ + n_sink_pages_));
+      }
+    }
+    return ok_status();
+  }
+
+  // Schedules the misses of a head that should hold the sink, selected and window pages of n_tokens. `completed`: the page that was being written
+  // is whole, and moves to the slots of an unwanted page.
+  Status refill_pages(Heads* heads, size_t i, uint32_t n_tokens, bool completed, uint64_t visible_at) {
+    const uint32_t head = heads_[i], page = settings_.page, n_pages = n_tokens / page;
+    const Span<const uint32_t> held = heads->positions(head);
+    const Span<const uint32_t> best{selected(i).data(), n_asked(i)};
+    const auto for_each_wanted = [&](const auto& f) {   // except the page that moves
+      for (uint32_t p = 0; p < n_sink_pages_; ++p) f(p);
+      for (const uint32_t p : best) f(p);
+      for (uint32_t p = n_pages - n_window_pages_; p < n_pages - completed; ++p) f(p);
+    };
+    for_each_wanted([&](uint32_t p) { marks_[p] = 1; });
+    uint32_t n_free = 0;
+    for (uint32_t slot = 0; slot < head_pages(i); ++slot) {
+      uint8_t& wanted = marks_[held[size_t{slot} * page] / page];
+      if (!wanted) free_[n_free++] = slot;
+      wanted = 0;
+    }
+    if (options_.asked < 1) {   // more are free than needed: the lowest scores first
+      const float* scores = &scores_[i * n_context_pages_];
+      std::sort(free_.begin(), free_.begin() + n_free, [&](uint32_t a, uint32_t b) {
+        const uint32_t p = held[size_t{a} * page] / page, q = held[size_t{b} * page] / page;
+        return scores[p] != scores[q] ? scores[p] < scores[q] : p > q;
+      });
+    }
+    uint32_t next = completed ? 1 : 0;
+    misses_.clear();
+    for_each_wanted([&](uint32_t p) {
+      if (marks_[p]) misses_.push_back({free_[next++] * page, p * page, page});
+      marks_[p] = 0;
+    });
+    report_.wanted_tokens += best.size() * page;
+    report_.missed_tokens += misses_.size() * page;
+    if (completed) heads->move_last(head, page, free_[0] * page);
+    return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
+  }
+
+  static constexpr ScoreRule kSoftmaxMean = {GroupReduce::mean, Pooling::none, 1, true, false};
+  const PagesSettings options_;
+  const uint32_t n_context_pages_;
+  bool settling_ = false;
+  // Since settle():
+  Roomy<PageQuery> queries_;
+  std::vector<uint8_t> marks_;           // (pages) 1: wanted; 0 between uses
+  std::vector<uint32_t> free_;           // (n_pages_) unwanted pages of a head, as indices of its pages
+  Roomy<Replacement> misses_;
+  std::vector<float> similarity_;        // (n_kv_heads) of a layer's queries
+  std::vector<uint8_t> corrected_;       // (n_layers) 1: this step has selected already
+  // Where this class selects by scores:
+  std::vector<float> scores_;            // (heads_, n_context_pages_) last scores; infinity: none yet
+  std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
+  std::vector<float> reduced_;           // (pages) scores of a head, or a layer
+  Roomy<ScoresQuery> bounds_queries_;
+  Roomy<uint32_t> best_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Policy>> make_pages(const char* name, const PagesSettings& defaults, const Shape& shape, const Budget& budget,
+                                           const Options& options) {
+  static constexpr const char* kScores[] = {"softmax", "raw"};
+  static constexpr const char* kSets[] = {"head", "layer"};
+  static constexpr const char* kHeads[] = {"uniform", "adaptive"};
+  PagesSettings s = defaults;
+  OptionReader reader(name, options);
+  uint32_t score = s.raw, set = s.layer_set, heads = s.adaptive;
+  ORRERY_TRY(s.read(&reader));
+  ORRERY_TRY(reader.flag("refresh", &s.refresh));
+  ORRERY_TRY(reader.number("tau", 0, 2, &s.tau));
+  ORRERY_TRY(reader.choice("score", kScores, &score));
+  ORRERY_TRY(reader.choice("set", kSets, &set));
+  ORRERY_TRY(reader.fraction("asked", &s.asked));
+  ORRERY_TRY(reader.choice("heads", kHeads, &heads));
+  ORRERY_TRY(reader.fraction("floor", &s.floor));
+  ORRERY_TRY(reader.finish());
+  s.raw = score == 1, s.layer_set = set == 1, s.adaptive = heads == 1;
+  auto policy = std::make_unique<PagePolicy>(name, shape, budget, s);
+  ORRERY_TRY(policy->check());
+  return std::unique_ptr<Policy>(std::move(policy));
+}
+
+}  // namespace orrery::policy

@@ -1,0 +1,30 @@
+// Engine of SyncKV: clusters of heads that attend to the same tokens share one selection, which the cluster's representative makes.
+//   score     the last query of the representative; softmax, maximum over the group, no pooling
+//   allocate  representatives hold everything; the other heads of a layer k tokens each
+//   select    the best k prompt tokens, a part of them static, the rest dynamic; and every generated token
+//   refresh   every `steps` steps the representative's query anticipates: the best dynamic tokens that are not static
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/status.h"
+#include "runtime/policy/heads/calibrate.h"
+#include "runtime/policy/policy.h"
+
+namespace orrery::policy {
+
+struct RepresentativeSettings {
+  uint32_t representatives = 0;   // of a layer; 0: 2 of 8 heads and more, else 1; 1 where the budget does not hold 2
+  double rho = .5;                // the static part of a selection
+  uint32_t steps = 5;             // m: from an anticipation to the next
+  uint32_t visible = 1;           // an anticipation in step t_A serves steps t_A + visible to t_A + visible + m - 1
+  uint32_t tail = 0;
+  bool refresh = true;
+};
+
+// Clusters come from the profile, or, without one, from `calibration` when the session settles.
+Result<std::unique_ptr<Policy>> make_representatives(const RepresentativeSettings& settings, const Calibration& calibration,
+                                                     const Shape& shape, const Budget& budget, const SharedProfile& profile);
+
+}  // namespace orrery::policy

@@ -1,0 +1,64 @@
+#include "runtime/policy/engines/tailed.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+#include "runtime/kv/arena.h"
+
+namespace orrery::policy {
+
+TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration,
+                           SharedProfile profile, Ratio extra)
+    : profile_(std::move(profile)),
+      calibration_(calibration),
+      n_kv_heads_(shape.n_kv_heads),
+      n_layers_(shape.n_layers),
+      n_context_(shape.n_context),
+      window_(shape.window.begin(), shape.window.end()),
+      rings_(shape),
+      budget_(rings_.n_other_heads(), shape.n_context, budget.share, max_slots(budget), tail, extra) {}
+
+Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
+  const uint32_t n_full = n_full_heads();
+  if (rings_.n_other_heads() == 0 || budget_.fits(n_full)) return ok_status();
+  if (n_full == 0)   // with a share there is always room
+    return error(Code::invalid_argument, "policy %s: a KV budget of %llu slots (tokens of one head) holds nothing of %u heads; it must "
+                 "be at least %llu slots", name(), static_cast<unsigned long long>(budget.max_slots), rings_.n_other_heads(),
+                 static_cast<unsigned long long>(rings_.slots() + budget_.least_slots(0)));
+  if (budget.slot_bytes > 0) {
+    const uint64_t least = (rings_.slots() + budget_.least_slots(n_full)) * budget.slot_bytes;
+    return error(Code::invalid_argument,
+                 "policy %s: %u of %u heads %s, which a KV budget of %llu bytes does not hold at a context of %u; it must be "
+                 "at least %llu bytes",
+                 name(), n_full, rings_.n_other_heads(), what,
+                 static_cast<unsigned long long>(budget.max_slots * budget.slot_bytes), n_context_,
+                 static_cast<unsigned long long>(align_up(least, kv::kArenaAlignment)));
+  }
+  return error(Code::invalid_argument,
+               "policy %s: %u of %u heads %s, which a KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
+               name(), n_full, rings_.n_other_heads(), what, budget.share.of_bytes(),
+               static_cast<unsigned long long>(budget.max_slots), budget_.least_share(n_full));
+}
+
+void TailedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
+  ++report_.n_settled;
+  rings_.settle();
+  n_tokens_ = n_tokens;
+  n_steps_ = 0;
+  queries_.clear();
+  for (uint32_t head = 0; head < capacity.size(); ++head) capacity[head] = rings_.capacity(head);
+}
+
+uint64_t TailedPolicy::tailed_bytes() const {
+  const uint64_t calibrated = profile_ ? 0 : calibration_bytes(shape(), calibration_);
+  return bytes_of<uint8_t>(n_context_) + bytes_of<Replacement>(n_context_ + uint64_t{1}) +
+         bytes_of<KeyQuery>(uint64_t{n_layers_} * n_kv_heads_) * 2 + calibrated;
+}
+
+void TailedPolicy::end_settling(size_t longest) {
+  resize_discarding(&marks_, n_tokens_);
+  std::fill(marks_.begin(), marks_.end(), uint8_t{0});
+  misses_.reserve(longest + 1);
+}
+
+}  // namespace orrery::policy

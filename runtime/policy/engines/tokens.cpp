@@ -1,0 +1,62 @@
+#include "runtime/policy/engines/tokens.h"
+
+namespace orrery::policy {
+
+namespace {
+constexpr uint32_t kRankUnit = 4;   // values that devices read at once
+}
+
+uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& budget) {
+  if (asked == 0) {
+    const WindowRings rings(shape);
+    const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings.slots());
+    const uint64_t of_one = rings.n_other_heads() * (uint64_t{shape.n_context} + shape.head_dim) * shape.digest_bytes;
+    const uint64_t fits = slots * shape.slot_bytes * shape.head_dim / std::max<uint64_t>(of_one, 1);   // a digest is 2 head_dim values
+    const uint64_t wanted = (static_cast<uint64_t>(part * shape.head_dim + 1e-9) + kRankUnit - 1) / kRankUnit * kRankUnit;
+    asked = static_cast<uint32_t>(std::min(wanted, fits / kRankUnit * kRankUnit));
+  }
+  return std::min((std::max(asked, 1u) + kRankUnit - 1) / kRankUnit * kRankUnit, shape.head_dim);
+}
+
+uint32_t TokenPolicy::slot_for(uint32_t head, uint32_t length, uint32_t capacity) {
+  if (rings_.has(head) || length < capacity || !paged_) return PagedPolicy::slot_for(head, length, capacity);
+  return n_sink_pages_ + n_selected_pages_ + (n_window_pages_ + n_steps_) % (n_window_pages_ + 1);
+}
+
+Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity) {
+  begin_settling(n_tokens, capacity);
+  if (!paged_) return ok_status();
+  n_steps_ = 0, n_low_rank_ = n_tokens;
+  plans_.resize(n_plans());
+  for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
+  queries_.reserve(heads_.size());
+  ORRERY_TRY(heads->make_low_rank(n_tokens, true));
+  return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
+}
+
+Status TokenPolicy::select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
+  queries_.clear();
+  for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
+  return heads->top_pages(queries_, rule);
+}
+
+Status TokenPolicy::refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at) {
+  for (size_t i = begin; i < end; ++i) {
+    const Span<const Replacement> misses = plans_[i - begin].misses;
+    report_.wanted_tokens += n_wanted;
+    report_.missed_tokens += misses.size();
+    if (!misses.empty()) ORRERY_TRY(heads->refill(heads_[i], misses, visible_at));
+  }
+  return ok_status();
+}
+
+Status TokenPolicy::after_step(Heads* heads, uint64_t, uint32_t position) {
+  if (!paged_) return ok_status();
+  ++n_steps_;
+  const uint32_t n_tokens = position + 1;
+  if (n_tokens - n_window_pages_ <= n_low_rank_) return ok_status();
+  n_low_rank_ = n_tokens;
+  return heads->make_low_rank(n_tokens, false);
+}
+
+}  // namespace orrery::policy

@@ -1,0 +1,56 @@
+// Base of the policies whose heads hold single tokens that change with the query (Loki, InfiniGen): pages of one token, found by the low-rank
+// keys of all tokens, which stay on the device.
+//
+// A head's slots are its sinks, its selected tokens in any order, and a ring of the last tokens. A token that leaves the ring is a candidate
+// from then on. When it has no low-rank key yet, after_step() makes the low-rank keys of all tokens that lack them. Nothing is settled again,
+// however long the answer gets.
+#pragma once
+
+#include <algorithm>
+
+#include "runtime/policy/engines/paged.h"
+#include "runtime/policy/refresh/misses.h"
+
+namespace orrery::policy {
+
+// The rank of low-rank keys, a multiple of 4, at most head_dim: `asked`; or, if that is 0, `part` of head_dim, less where low-rank keys would
+// take more than half of the budget.
+uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& budget);
+
+class TokenPolicy : public PagedPolicy {
+ public:
+  double refill_share() const override { return heads_.empty() ? 0 : kNextStepShare; }
+  PageDigests digests() const override { return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank}; }
+  uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override;
+  bool asks_before_attend() const override { return !heads_.empty(); }
+  Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
+
+ protected:
+  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind)
+      : PagedPolicy(name, shape, budget, settings), kind_(kind) {}
+  // Host memory of this base and of PagedPolicy.
+  uint64_t tokens_bytes() const { return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1}); }
+  // settle(): low-rank keys with a new basis, and the best tokens by the prompt's last query.
+  Status settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity);
+  // Writes the best of n_tokens by the query at `position` to selected(), for heads_[begin .. end).
+  Status select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens);
+
+  // The misses of one head of a layer.
+  struct Plan {
+    std::vector<uint8_t> marks;          // (n_context_) 0 between uses
+    Roomy<Replacement> misses;
+  };
+  // Schedules plans_[i] for heads_[begin + i], each of n_wanted wanted tokens.
+  Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
+  std::vector<Plan> plans_;              // (n_kv_heads_)
+
+ private:
+  uint64_t n_plans() const { return heads_.empty() ? 0 : n_kv_heads_; }
+  const PageDigest kind_;
+  // Since settle():
+  uint32_t n_steps_ = 0;
+  uint32_t n_low_rank_ = 0;              // tokens that have low-rank keys
+  Roomy<PageQuery> queries_;
+};
+
+}  // namespace orrery::policy

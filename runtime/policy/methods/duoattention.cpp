@@ -1,0 +1,46 @@
+// DuoAttention (Xiao et al., arXiv:2410.10819): a few heads retrieve from the whole context, the others stream.
+//   score     heads are ranked once, by learned gates, another head profile, or the prompt's last 32 queries
+//   allocate  streaming heads get 384 tokens, or a quarter of the budget if that is less; as many heads retrieve as the rest holds
+//   select    retrieving heads keep everything; streaming heads their sinks and most recent tokens
+//   refresh   never
+// Paper, code and this build: the page below. Engine: engines/static_heads.
+#include "runtime/policy/engines/static_heads.h"
+#include "runtime/policy/table.h"
+
+namespace orrery::policy {
+
+namespace {
+
+constexpr StaticHeadSettings kDefaults = {128, false, 1};
+constexpr auto kOptions = static_head_options("(by gates, or what the budget leaves)", "128", "0");
+constexpr char kPage[] =
+    "Retrieving heads keep everything; streaming heads keep their first and most recent tokens. The paper learns a gate for\n"
+    "each head and fixes how many retrieve: half of them, or a quarter where every query head has its own KV. Here the budget\n"
+    "is fixed: as many heads retrieve as it holds beside streaming heads of 384 tokens, or of a quarter of the budget where\n"
+    "that is less. full_share fixes the number.\n"
+    "- 128 first and 256 recent tokens are those of the published patterns' configuration; the README says 64 and 256.\n"
+    "- `orrery profile --import-gates` makes a head profile of the code's gates. With it, the heads above the gates' quantile\n"
+    "  retrieve, or as many of them as the budget holds, largest gates first; the other heads share the rest. Other profiles\n"
+    "  have no gates: volatile and pivot heads retrieve first, then the less stable heads. Without a profile heads are ranked\n"
+    "  by the attention of the prompt's last queries to tokens that a streaming head would not hold.\n"
+    "- The code trims streaming heads after each forward pass, so chunks of the prompt show. Here they are trimmed once, after\n"
+    "  the prompt.\n";
+
+MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile) {
+  return make_static_heads("duoattention", kDefaults, shape, budget, options, profile);
+}
+
+}  // namespace
+
+constexpr Method kDuoAttention = {{"duoattention", "DuoAttention", "arXiv:2410.10819",
+                                   /* score    */ "a head profile ranks heads, or the last 32 queries",
+                                   /* allocate */ "retrieving heads everything; the others 384 tokens, a quarter of the budget, or what is left",
+                                   /* keep     */ "retrieving heads all; the others sinks and recent tokens",
+                                   /* refresh  */ "never",
+                                   /* device   */ kLastQueries,
+                                   /* link     */ kSelectionOnLink,
+                                   all(kOptions), kPage},
+                                  {kMaxWindow},
+                                  make};
+
+}  // namespace orrery::policy

@@ -1,0 +1,77 @@
+// SyncKV (paper: SyncKV, section 4 and appendix B): heads of a layer that attend to the same tokens share one selection.
+//   score     the last query of a cluster's representative: softmax, maximum over the group, no pooling
+//   allocate  representatives hold everything; the other heads of a layer k tokens each
+//   select    the best k prompt tokens: ceil(rho k) static for good, the rest dynamic; and every generated token
+//   refresh   every m = 5 steps the representative's query anticipates: the best dynamic tokens that are not static
+// Paper and this build: the page below. Engine: engines/representatives.
+#include "runtime/policy/engines/representatives.h"
+#include "runtime/policy/options.h"
+#include "runtime/policy/rows.h"
+#include "runtime/policy/table.h"
+
+namespace orrery::policy {
+
+namespace {
+
+constexpr uint32_t kMaxSteps = 1024;
+constexpr OptionRow kOptions[] = {
+    {"representatives", "(2 of 8 heads and more, else 1)", "heads of a layer that represent the others"},
+    {"rho", ".5", "static share of a selection"},
+    {"steps", "5", "steps from an anticipation to the next"},
+    {"visible", "1", "steps from an anticipation to its refill, at most `steps`"},
+    kRefreshRow,
+    kCalibrationRow,
+    kTopKRow,
+    kTailRow,
+};
+constexpr char kPage[] =
+    "Heads of a layer that attend to the same tokens share one selection, which their representative makes. Half of it is\n"
+    "static; the other half follows the representative, with an anticipation every 5 steps. Clusters come from a head profile;\n"
+    "without one the session clusters its heads by the prompt's last queries.\n"
+    "- Each cluster has its own set, as in eq. 7 and the text (algorithm 1, line 23 unites the sets of all clusters).\n"
+    "- Dynamic tokens are selected among tokens that are not static, so that no token is held twice.\n"
+    "- k comes from the share of memory, layer by layer: k / L = (share H - N_r) / (H - N_r). So the share must exceed N_r / H.\n"
+    "  If `representatives` is given, a smaller share is an error; else N_r is 1 where the share does not hold 2.\n"
+    "- The paper is silent on pooling (none here), and on the reduction of a group's scores (the maximum here). Candidates are\n"
+    "  the prompt's tokens, and the softmax runs over these. Generated tokens go to every head, and count: their tail is inside\n"
+    "  the budget.\n"
+    "- The paper's `visible` is 1. A later one takes a staging ring for all refills that are asked for at once.\n";
+
+MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile) {
+  RepresentativeSettings s;
+  Calibration calibration;
+  calibration.rule = {GroupReduce::max, Pooling::none, 1, true};
+  OptionReader reader("synckv", options);
+  ORRERY_TRY(reader.count("representatives", 1, kMaxKvHeads, &s.representatives));
+  ORRERY_TRY(reader.fraction("rho", &s.rho));
+  ORRERY_TRY(reader.count("steps", 1, kMaxSteps, &s.steps));
+  ORRERY_TRY(reader.count("visible", 1, s.steps, &s.visible));
+  ORRERY_TRY(reader.flag("refresh", &s.refresh));
+  ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
+  ORRERY_TRY(reader.count("calibration", 1, kMaxWindow, &calibration.n_queries));
+  ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &calibration.top_k));
+  ORRERY_TRY(reader.finish());
+  if (profile) {
+    if (reader.given("representatives"))
+      return error(Code::invalid_argument, "policy synckv: representatives come from the head profile");
+    for (size_t l = 0; l < profile->layers.size(); ++l)
+      if (profile->layers[l].clusters.representatives.empty())
+        return error(Code::invalid_argument, "policy synckv: the head profile has no clusters for layer %zu", l);
+  }
+  return make_representatives(s, calibration, shape, budget, profile);
+}
+
+}  // namespace
+
+constexpr Method kSyncKv = {{"synckv", "SyncKV", "section 4 and appendix B",
+                             /* score    */ "the representative's last query, max of the group",
+                             /* allocate */ "representatives everything; a layer's other heads evenly",
+                             /* keep     */ "half of the best for good, half as they change; all generated tokens",
+                             /* refresh  */ "every 5 steps, as the representative attends",
+                             /* device   */ "the last 64 positions' queries, its scored heads' weights, a staging ring",
+                             /* link     */ "the selection, when it is made; misses of refills",
+                             all(kOptions), kPage},
+                            {kMaxWindow},
+                            make};
+
+}  // namespace orrery::policy
