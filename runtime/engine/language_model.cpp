@@ -231,12 +231,12 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   gguf::OpenOptions open;
   open.load = options.load;
   open.progress = options.weights.progress;
+  // A model that the header rules out is refused before its data is read.
+  open.accept = [&](const gguf::File& header) -> Status {
+    ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(header, options.weights.rope));
+    return model::check_tensors(header, hyper);
+  };
   ORRERY_ASSIGN(gguf::File file, gguf::File::open(path, open));
-  // What can be refused from the header is refused before anything is placed.
-  {
-    ORRERY_ASSIGN(const model::Hyperparameters checked, model::read_hyperparameters(file, options.weights.rope));
-    (void)checked;
-  }
   ORRERY_ASSIGN(auto vocabulary, Vocabulary::from_gguf(file));
   model::LoadOptions load = options.weights;
   // What has been read needs no second count: placing it only asks whether to go on.
