@@ -17,6 +17,11 @@
 
 namespace orrery::gguf {
 
+// Ten times what the largest vocabularies need.  Everything that parsing allocates is within a small multiple
+// of the header's bytes, so this bounds it even where a sparse file promises terabytes. A Value's fields hold offsets
+// and counts up to it.
+inline constexpr uint64_t kMaxHeaderBytes = uint64_t{256} << 20;
+
 // A file as the parser is given it.
 struct Input {
   std::string name;                     // for messages
@@ -62,13 +67,13 @@ class HeaderBytes {
   static constexpr uint64_t kCost = 3;
 
   Status make_room(const Input& in, uint64_t n) {
-    if (n <= capacity_) return ok_status();
-    const uint64_t room = std::min(in.file_bytes, std::max(n, capacity_ + capacity_ / 2));
-    if (room * kCost > in.memory_bytes)
-      return memory_error(Code::out_of_host_memory, room * kCost, in.memory_bytes,
+    if (n * kCost > in.memory_bytes)
+      return memory_error(Code::out_of_host_memory, n * kCost, in.memory_bytes,
                           "%s: reading on in its header, of %llu bytes so far, may take %llu bytes of memory, %llu are free (%s)",
-                          in.name.c_str(), static_cast<unsigned long long>(size_), static_cast<unsigned long long>(room * kCost),
+                          in.name.c_str(), static_cast<unsigned long long>(size_), static_cast<unsigned long long>(n * kCost),
                           static_cast<unsigned long long>(in.memory_bytes), in.memory_bound_by);
+    if (n <= capacity_) return ok_status();
+    const uint64_t room = std::min(std::min(in.file_bytes, kMaxHeaderBytes + kPiece), std::max(n, capacity_ + capacity_ / 2));
     void* more = std::realloc(data_, room);
     if (more == nullptr)
       return memory_error(Code::out_of_host_memory, room, in.memory_bytes, "%s: the system refused %llu bytes for its header",

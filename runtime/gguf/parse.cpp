@@ -210,7 +210,7 @@ struct Parser {
   // Walks over strings or arrays, and notes where those stand that at() looks up.
   Status read_elements(ValueType element, uint64_t n, int depth) {
     const uint64_t start = at;
-    std::deque<uint32_t> places;   // those of arrays inside come first
+    std::vector<uint32_t> places;   // those of arrays inside come first
     for (uint64_t i = 0; i < n; ++i) {
       if (i > 0 && (element == ValueType::array || i % Header::kStride == 0)) places.push_back(static_cast<uint32_t>(at));
       if (element == ValueType::string) {

@@ -23,10 +23,6 @@ namespace orrery::gguf {
 
 // Deeper nesting than any writer produces; each level of the parser's recursion is one of the file's.
 inline constexpr int kMaxArrayDepth = 8;
-// Ten times what the largest vocabularies need.  Everything that parsing allocates is within a small multiple
-// of the header's bytes, so this bounds it even where a sparse file promises terabytes. A Value's fields hold offsets
-// and counts up to it.
-inline constexpr uint64_t kMaxHeaderBytes = uint64_t{256} << 20;
 // Thousands of times what models have; they bound the time that sorting takes.
 inline constexpr uint64_t kMaxKeys = uint64_t{1} << 20, kMaxTensors = uint64_t{1} << 16;
 inline constexpr uint64_t kMaxKeyBytes = 65535;
