@@ -97,6 +97,21 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
+// Metadata is read from the first part. What a later one says besides must be the same there, or nobody would read it.
+Status check_later_keys(const Part& first, const Part& part) {
+  for (uint64_t i = 0; i < part.header->n_keys(); ++i) {
+    const std::string_view key = part.header->key(i);
+    if (key.substr(0, 6) == "split." || key == "general.alignment") continue;
+    const uint64_t there = first.header->index_of(key);
+    const bool absent = there == first.header->n_keys();
+    if (!absent && first.header->key_bytes(there) == part.header->key_bytes(i)) continue;
+    return bad_file(part.name, part.header->offset_of(key),
+                    format("key '%s': is %s in this part, %s in the first", printable(key).c_str(),
+                           describe(part.header->values[i]).c_str(), absent ? "and absent" : "something else"));
+  }
+  return ok_status();
+}
+
 // Every part says which one it is, how many there are, and (the first at least) how many tensors there are in
 // all.
 Status check_split(const std::vector<Part>& parts) {
@@ -118,6 +133,7 @@ Status check_split(const std::vector<Part>& parts) {
           part.name, part.header->offset_of_key("split.tensors.count"),
           format("key 'split.tensors.count': found %llu, but the parts together hold %llu tensors",
                  static_cast<ull>(split.n_tensors), static_cast<ull>(n_tensors)));
+    if (i > 0) ORRERY_TRY(check_later_keys(parts[0], part));
   }
   return ok_status();
 }
@@ -214,8 +230,12 @@ Result<File> File::open(const std::string& path, const OpenOptions& given_option
   uint64_t most = 0;   // the headers of all parts come before the data of the first
   if (options.progress)
     options.progress = [&](uint64_t done, uint64_t total) { return given_options.progress(most = std::max(most, done), total); };
-  const os::MemoryLimits memory = memory_for(options);
+  os::MemoryLimits memory = memory_for(options);
+  const auto take = [&](const Part& part) {   // what its header may have cost
+    memory.available_bytes -= std::min(memory.available_bytes, HeaderBytes::kCost * part.header->header_bytes);
+  };
   ORRERY_ASSIGN(Part given, open_part(path, options, memory, 0));
+  take(given);
   ORRERY_ASSIGN(const Split split, read_split(given));
   if (split.count == 1) {
     impl->parts.push_back(std::move(given));
@@ -235,6 +255,7 @@ Result<File> File::open(const std::string& path, const OpenOptions& given_option
       }
       ORRERY_ASSIGN(Part part, open_part(stem + split_suffix(i, split.count), options, memory, before));
       before += part.file_bytes;
+      take(part);
       impl->parts.push_back(std::move(part));
     }
   }

@@ -34,6 +34,9 @@ struct Input {
 
 class HeaderBytes {
  public:
+  // What a header may cost for each of its bytes: itself, and at most twice as much for tables.
+  static constexpr uint64_t kCost = 3;
+
   HeaderBytes() = default;
   HeaderBytes(const HeaderBytes&) = delete;
   HeaderBytes& operator=(const HeaderBytes&) = delete;
@@ -63,8 +66,6 @@ class HeaderBytes {
 
  private:
   static constexpr uint64_t kPiece = uint64_t{1} << 20;
-  // What a header may cost for each of its bytes: itself, and at most twice as much for tables.
-  static constexpr uint64_t kCost = 3;
 
   Status make_room(const Input& in, uint64_t n) {
     if (n * kCost > in.memory_bytes)

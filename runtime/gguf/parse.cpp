@@ -60,16 +60,25 @@ std::string_view Header::key(uint64_t i) const {
   return {reinterpret_cast<const char*>(name), load<uint64_t>(name - sizeof(uint64_t))};
 }
 
-const Value* Header::find(std::string_view name) const {
+std::string_view Header::key_bytes(uint64_t i) const {
+  const uint64_t end = i + 1 < n_keys() ? key_at[i + 1] - sizeof(uint64_t) : keys_end;
+  return {reinterpret_cast<const char*>(bytes.data() + key_at[i]), static_cast<size_t>(end - key_at[i])};
+}
+
+uint64_t Header::index_of(std::string_view name) const {
   const auto it = std::lower_bound(key_order.begin(), key_order.end(), name,
                                    [&](uint32_t i, std::string_view n) { return key(i) < n; });
-  return it != key_order.end() && key(*it) == name ? &values[*it] : nullptr;
+  return it != key_order.end() && key(*it) == name ? *it : n_keys();
+}
+
+const Value* Header::find(std::string_view name) const {
+  const uint64_t i = index_of(name);
+  return i < n_keys() ? &values[i] : nullptr;
 }
 
 uint64_t Header::offset_of_key(std::string_view name) const {
-  for (uint64_t i = 0; i < n_keys(); ++i)
-    if (key(i) == name) return key_at[i];
-  return 0;
+  const uint64_t i = index_of(name);
+  return i < n_keys() ? key_at[i] : 0;
 }
 
 struct Parser {
@@ -249,6 +258,7 @@ struct Parser {
       ORRERY_TRY(read_value(type, &value));
       header->values.push_back(value);
     }
+    header->keys_end = at;
     // An array is noted when it ends, behind those inside it.
     std::sort(header->indexes.begin(), header->indexes.end(),
               [](const Header::Index& a, const Header::Index& b) { return a.array < b.array; });

@@ -39,6 +39,7 @@ struct Header {
   uint64_t header_bytes = 0;
   std::deque<uint32_t> key_at;            // (n_keys), where each key's name stands, in file order. Deques grow without
   std::deque<Value> values;               // (n_keys)  copying what they hold.
+  uint64_t keys_end = 0;                  // where the last key's value ends
   std::vector<uint32_t> key_order;        // (n_keys), indexes into keys, sorted by name
   std::vector<Tensor> tensors;            // in file order; data is null
 
@@ -53,6 +54,8 @@ struct Header {
 
   uint64_t n_keys() const { return key_at.size(); }
   std::string_view key(uint64_t i) const;
+  std::string_view key_bytes(uint64_t i) const;         // its name, type and value as they stand in the file
+  uint64_t index_of(std::string_view key) const;        // n_keys() where it is absent
   const Value* find(std::string_view key) const;
   uint64_t offset_of(std::string_view text) const {   // of a name or a string
     return static_cast<uint64_t>(reinterpret_cast<const std::byte*>(text.data()) - bytes.data());
