@@ -3,7 +3,6 @@
 #include "runtime/model/keys.h"
 
 #include <cmath>
-#include <optional>
 
 #include "runtime/model/hyperparameters.h"
 
@@ -76,22 +75,30 @@ constexpr Neutral kNeutral[] = {
     {"attention.causal", 1, 1},
 };
 
-// Keys that repeat what is known from elsewhere, and must agree with it.
-std::optional<Neutral> repeated(const gguf::File& file, std::string_view key, const Hyperparameters& h) {
-  const auto as = [](double value) { return Neutral{"", value, 0}; };
+// Keys that repeat what is known from elsewhere, and must agree with it; false for others.
+bool repeats(const gguf::File& file, std::string_view key, const Hyperparameters& h, Neutral* out) {
+  out->unset = 0;
   if (key == "vocab_size") {   // of the embedding, which may have rows to spare, or of the tokenizer
     const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
-    const double rows = h.n_vocab;
-    return Neutral{"", rows, tokens ? static_cast<double>(tokens->size()) : rows};
+    out->value = h.n_vocab;
+    out->unset = tokens ? static_cast<double>(tokens->size()) : out->value;
+  } else if (key == "embedding_length_out") {
+    out->value = h.n_embd;
+  } else if (key == "attention.scale") {
+    out->value = 1.0 / std::sqrt(static_cast<double>(h.head_dim));
+  } else if (key == "attention.key_length_swa" || key == "attention.value_length_swa") {
+    out->value = h.head_dim;
+  } else if (key == "rope.dimension_count_swa") {
+    out->value = h.n_rot;
+  } else if (key == "rope.freq_base_swa") {
+    out->value = double{h.rope.base};
+  } else if (key == "rope.scaling.yarn_ext_factor") {   // below 0: not set; YaRN's blend, whole or not at all
+    out->value = h.rope.scaling == RopeScaling::yarn ? 1.0 : 0.0;
+    out->unset = -1;
+  } else {
+    return false;
   }
-  if (key == "embedding_length_out") return as(h.n_embd);
-  if (key == "attention.scale") return as(1.0 / std::sqrt(static_cast<double>(h.head_dim)));
-  if (key == "attention.key_length_swa" || key == "attention.value_length_swa") return as(h.head_dim);
-  if (key == "rope.dimension_count_swa") return as(h.n_rot);
-  if (key == "rope.freq_base_swa") return as(double{h.rope.base});
-  if (key == "rope.scaling.yarn_ext_factor")   // below 0: not set; YaRN's blend, whole or not at all
-    return Neutral{"", h.rope.scaling == RopeScaling::yarn ? 1.0 : 0.0, -1};
-  return std::nullopt;
+  return true;
 }
 
 bool is_neutral(const gguf::Value& value, const Neutral& neutral) {
@@ -187,20 +194,21 @@ Status Keys::refuse_the_rest(const Hyperparameters& h) const {
     const std::string_view key = full.substr(prefix_.size());
     if (understood_.count(key) != 0) continue;
     bool harmless = false;
-    for (const char* known : kHarmless) harmless = harmless || key == known;
+    for (const char* listed : kHarmless) harmless = harmless || key == listed;
     // llama's Q and K are permuted as Meta's files have them, which is what our rotary embedding expects.
     std::string_view layout;
     if (key == "tensor_data_layout" && h.architecture->rope_interleaved && file_.value(i).as_string(&layout))
       harmless = layout == "Meta AI original pth";
     if (harmless) continue;
 
-    std::optional<Neutral> neutral = repeated(file_, key, h);
-    for (const Neutral& known : kNeutral)
-      if (key == known.key) neutral = known;
-    if (neutral && is_neutral(file_.value(i), *neutral)) continue;
+    Neutral neutral = {"", 0, 0};
+    bool known = repeats(file_, key, h, &neutral);
+    for (const Neutral& listed : kNeutral)
+      if (key == listed.key) neutral = listed, known = true;
+    if (known && is_neutral(file_.value(i), neutral)) continue;
     return error(Code::unsupported_architecture, "%s: key '%s' is %s: architecture '%s' is not run with it%s",
                  file_.path().c_str(), gguf::printable(full).c_str(), describe(file_.value(i)).c_str(), h.architecture->name,
-                 neutral ? (", expected " + values_of(*neutral)).c_str() : "; what it means is not known here");
+                 known ? (", expected " + values_of(neutral)).c_str() : "; what it means is not known here");
   }
   return ok_status();
 }
