@@ -27,7 +27,7 @@ TEST(ModelStrict, ATensorThatNobodyReadsIsNamed) {
           "blk.1.attn_norm.bias", "blk.1.attn_norm_2.weight", "blk.1.ffn_gate_inp.weight", "blk.1.ffn_up_exps.weight",
           "blk.1.ffn_gate.bias", "blk.1.ffn_down.bias", "blk.1.ffn_norm.bias", "blk.0.attn_sinks", "attn_sinks",
           "blk.0.attn_sinks.weight", "blk.0.attn_q.scale", "blk.0.ffn_down.input_scale", "blk.0.layer_output_scale.weight",
-          "blk.2.attn_norm.weight", "blk.2.nextn.eh_proj.weight", "cls.output.weight", "v.patch_embd.weight", "x"})
+          "blk.7.attn_norm.weight", "blk.7.nextn.eh_proj.weight", "cls.output.weight", "v.patch_embd.weight", "x"})
       expect_refused(with_tensor(spec, extra, {64}), Code::unsupported_architecture, "tensor '" + std::string(extra) + "'");
   }
   // Parts of other families.
@@ -49,7 +49,7 @@ TEST(ModelStrict, FewerLayersThanTensorsAreRefused) {
     const json spec = spec_of(name);
     const std::string family = spec["keys"][0][2];
     expect_refused(with(spec, family + ".block_count", "u32", 1), Code::unsupported_architecture,
-                   "tensor 'blk.1.attn_norm.weight' is not a part of architecture '" + family + "' with 1 layers");
+                   "' is not a part of architecture '" + family + "' with 1 layers");
   }
 }
 
@@ -185,7 +185,7 @@ TEST(ModelStrict, AFileThatIsNoModelIsRefused) {
 
 TEST(ModelStrict, MoreTokensThanRowsAreRefusedBeforeAnybodyReadsThem) {
   json spec = spec_of("llama3-tied");
-  const uint64_t rows = tensor(spec, "token_embd.weight")["shape"][0].get<uint64_t>();
+  const uint64_t rows = tensor(spec, "token_embd.weight")["shape"][1].get<uint64_t>();
   spec["vocab"]["size"] = rows + 1;
   expect_refused(spec, Code::bad_model,
                  "the tokenizer has " + std::to_string(rows + 1) + " tokens, tensor 'token_embd.weight' only " +
