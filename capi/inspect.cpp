@@ -6,7 +6,7 @@
 
 #include "runtime/base/tensor_type.h"
 #include "runtime/gguf/gguf.h"
-#include "runtime/model/hyperparameters.h"
+#include "runtime/model/model.h"
 #include "runtime/text/json.h"
 #include "runtime/text/utf8.h"
 
@@ -91,9 +91,10 @@ Result<std::string> describe_file(const char* path) {
   const gguf::Value* key = file.find("general.architecture");
   if (key) key->as_string(&architecture);
   root.set("architecture", string(architecture));
-  auto readable = model::read_hyperparameters(file, {});
+  auto hyper = model::read_hyperparameters(file, {});
+  const Status readable = hyper.ok() ? model::check_tensors(file, *hyper) : hyper.take_status();
   root.set("supported", Value::boolean(readable.ok()));
-  if (!readable.ok()) root.set("reason", string(readable.status().message()));
+  if (!readable.ok()) root.set("reason", string(readable.message()));
 
   uint64_t n_parameters = 0;
   struct Count {

@@ -257,9 +257,11 @@ ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_opti
 
 typedef struct orrery_model orrery_model;
 
-#define ORRERY_LOAD_MAP 0   /* map the file. If somebody truncates it meanwhile, the system kills the process: the one
-                               documented exception to "no input kills the process" */
-#define ORRERY_LOAD_READ 1  /* read it into our own memory: no exception */
+#define ORRERY_LOAD_MAP 0   /* map the file. If somebody truncates its weights meanwhile, the system kills the process: the one
+                               documented exception to "no input kills the process". Overwriting them changes answers, and
+                               nothing else: the header is copied once */
+#define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
+                               where they need more than is free */
 
 /* Progress of a long call; return 0 to go on, anything else to cancel. */
 typedef int32_t (*orrery_progress_fn)(void *user, uint64_t done, uint64_t total);
@@ -267,7 +269,7 @@ typedef int32_t (*orrery_progress_fn)(void *user, uint64_t done, uint64_t total)
 struct orrery_model_options {
   uint32_t struct_size;
   uint32_t load;                  /* ORRERY_LOAD_ */
-  orrery_progress_fn progress;    /* bytes; NULL: none */
+  orrery_progress_fn progress;    /* bytes, from the first megabyte of the header on; NULL: none */
   void *progress_user;
   uint32_t full_fingerprint;      /* 1: hash every weight into the fingerprint, not samples of them */
   uint32_t rope_scaling;          /* ORRERY_ROPE_ */

@@ -231,22 +231,21 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   gguf::OpenOptions open;
   open.load = options.load;
   open.progress = options.weights.progress;
+  // A model that the header rules out is refused before its data is read.
+  std::shared_ptr<const Vocabulary> vocabulary;
+  open.accept = [&](const gguf::File& header) -> Status {
+    ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(header, options.weights.rope));
+    ORRERY_TRY(model::check_tensors(header, hyper));
+    ORRERY_ASSIGN(vocabulary, Vocabulary::from_gguf(header));
+    return ok_status();
+  };
   ORRERY_ASSIGN(gguf::File file, gguf::File::open(path, open));
-  // What can be refused from the header is refused before anything is placed.
-  {
-    ORRERY_ASSIGN(const model::Hyperparameters checked, model::read_hyperparameters(file, options.weights.rope));
-    (void)checked;
-  }
-  ORRERY_ASSIGN(auto vocabulary, Vocabulary::from_gguf(file));
   model::LoadOptions load = options.weights;
   // What has been read needs no second count: placing it only asks whether to go on.
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   load.turn = &runtime->step_mutex();
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->backend(), &runtime->arena(), load));
-  if (vocabulary->tokenizer().n_vocab() > weights->hyper.n_vocab)
-    return error(Code::bad_model, "%s: the tokenizer has %d tokens, tensor 'token_embd.weight' only %d rows",
-                 path.c_str(), vocabulary->tokenizer().n_vocab(), weights->hyper.n_vocab);
   runtime->log(LogLevel::info, "%s: %s, %llu parameters, %s", path.c_str(), weights->hyper.architecture->name,
                static_cast<unsigned long long>(weights->n_parameters), type_traits(weights->main_type)->name);
   return std::shared_ptr<LanguageModel>(

@@ -1,12 +1,14 @@
 // Opening: one file or all parts of a split model, mapped or read, into one table of keys and tensors.
 //
-// Read loading parses the header from its first megabytes and only then reads the data, so that a bad file is
-// refused before gigabytes have been read; a mapping does the same by itself.
+// The headers of all parts come first, so that a bad file is refused before gigabytes have been read.  Then the data: a
+// mapping of each part, or the bytes of its tensors and no others, so that holes between them cost nothing.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "runtime/base/checked.h"
 #include "runtime/gguf/impl.h"
 #include "runtime/gguf/names.h"
 
@@ -16,58 +18,39 @@ namespace {
 
 using ull = unsigned long long;  // for printf
 
-constexpr uint64_t kFirstRead = uint64_t{1} << 20;
-constexpr uint64_t kReadChunk = uint64_t{64} << 20;
+constexpr uint64_t kReadChunk = uint64_t{4} << 20;   // between two calls of progress
+constexpr uint64_t kMostPadding = 4096;              // a region begins at a page: more would align nothing
 
-Status read_range(const os::InputFile& file, uint64_t from, uint64_t to, std::byte* base, const Progress& progress) {
-  for (uint64_t at = from; at < to;) {
-    const uint64_t n = std::min(kReadChunk, to - at);
-    ORRERY_TRY(file.read_at(at, Span<std::byte>(base + at, n)));
-    at += n;
-    if (progress && !progress(at, file.size())) return error(Code::cancelled, "reading the model was cancelled");
-  }
-  return ok_status();
+Status ask(const Progress& progress, uint64_t done, uint64_t total) {
+  return !progress || progress(done, total) ? ok_status() : error(Code::cancelled, "reading the model was cancelled");
 }
 
-void attach_data(Part* part) {
-  for (Tensor& t : part->header.tensors) t.data = part->input.bytes.data() + t.offset;
+os::MemoryLimits memory_for(const OpenOptions& options) {
+  if (options.memory_bytes == 0) return os::memory_limits();
+  return {options.memory_bytes, options.memory_bytes, "as the caller has it"};
 }
 
-Result<Part> open_mapped(const std::string& path) {
+// One part up to its data. `before`: the bytes of the parts that were opened before it.
+Result<Part> open_part(const std::string& path, const OpenOptions& options, const os::MemoryLimits& memory, uint64_t before) {
   Part part;
-  ORRERY_ASSIGN(part.mapped, os::MappedFile::open(path));
-  part.input = {{part.mapped.data(), part.mapped.size()}, part.mapped.size(), path};
-  bool starved;
-  ORRERY_ASSIGN(part.header, parse_header(part.input, &starved));
-  return part;
-}
-
-Result<Part> open_read(const std::string& path, const OpenOptions& options) {
-  Part part;
-  ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
-  const uint64_t size = file.size();
-  // Room for the whole file, of which the system gives only what is written to.
-  ORRERY_ASSIGN(part.region, os::Region::allocate(size));
-  std::byte* base = part.region.data();
-  for (uint64_t have = 0, want = std::min(size, kFirstRead);; want = std::min(size, want * 4)) {
-    ORRERY_TRY(read_range(file, have, want, base, options.progress));
-    have = want;
-    part.input = {{base, have}, size, path};
-    bool starved;
-    Result<Header> header = parse_header(part.input, &starved);
-    if (!header.ok() && starved) continue;
-    ORRERY_ASSIGN(part.header, std::move(header));
-    if (options.header_only) return part;
-    ORRERY_TRY(read_range(file, have, size, base, options.progress));
-    part.input.bytes = {base, size};
-    return part;
+  part.name = path;
+  ORRERY_ASSIGN(part.source, os::InputFile::open(path));
+  part.file_bytes = part.source.size();
+  Input in;
+  in.name = path;
+  in.file_bytes = part.file_bytes;
+  in.read = [&](uint64_t offset, Span<std::byte> out) { return part.source.read_at(offset, out); };
+  in.between_pieces = [&](uint64_t done) {
+    return ask(options.progress, options.load == Load::read ? done : 0, before + part.file_bytes);
+  };
+  in.memory_bytes = memory.available_bytes;
+  in.memory_bound_by = memory.bound_by;
+  ORRERY_ASSIGN(part.header, parse_header(in));
+  if (!options.header_only && options.load == Load::map) {
+    ORRERY_ASSIGN(part.mapped, os::MappedFile::map(part.source));
+    part.data = {part.mapped.data(), part.mapped.size()};
   }
-}
-
-Result<Part> open_part(const std::string& path, const OpenOptions& options) {
-  ORRERY_ASSIGN(Part part,
-                options.load == Load::map ? open_mapped(path) : open_read(path, options));
-  if (!options.header_only) attach_data(&part);
+  if (options.header_only || options.load == Load::map) part.source = {};
   return part;
 }
 
@@ -79,11 +62,11 @@ struct Split {
 };
 
 Status read_split_key(const Part& part, const char* key, bool* present, uint64_t* out) {
-  const Value* value = part.header.find(key);
+  const Value* value = part.header->find(key);
   *present = value != nullptr;
   if (value && (value->type() == ValueType::boolean || !value->as_u64(out)))
     return bad_file(
-        part.input.name, part.offset_of_key(key),
+        part.name, part.header->offset_of_key(key),
         format("key '%s': found %s, expected an unsigned integer", key, describe(*value).c_str()));
   return ok_status();
 }
@@ -96,11 +79,11 @@ Result<Split> read_split(const Part& part) {
   ORRERY_TRY(read_split_key(part, "split.tensors.count", &split.has_n_tensors, &split.n_tensors));
   if (split.count == 0) split.count = 1;  // some writers' way of saying "not split"
   if (split.count > kMaxParts)
-    return bad_file(part.input.name, part.offset_of_key("split.count"),
+    return bad_file(part.name, part.header->offset_of_key("split.count"),
                     format("key 'split.count': found %llu, expected at most %llu",
                            static_cast<ull>(split.count), static_cast<ull>(kMaxParts)));
   if (split.number >= split.count)
-    return bad_file(part.input.name, part.offset_of_key("split.no"),
+    return bad_file(part.name, part.header->offset_of_key("split.no"),
                     format("key 'split.no': found %llu, expected less than split.count, %llu",
                            static_cast<ull>(split.number), static_cast<ull>(split.count)));
   return split;
@@ -114,54 +97,72 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
+// Metadata is read from the first part. What a later one says besides must be the same there, or nobody would read it.
+Status check_later_keys(const Part& first, const Part& part) {
+  for (uint64_t i = 0; i < part.header->n_keys(); ++i) {
+    const std::string_view key = part.header->key(i);
+    if (key.substr(0, 6) == "split." || key == "general.alignment") continue;
+    const uint64_t there = first.header->index_of(key);
+    const bool absent = there == first.header->n_keys();
+    if (!absent && first.header->key_bytes(there) == part.header->key_bytes(i)) continue;
+    return bad_file(part.name, part.header->offset_of(key),
+                    format("key '%s': is %s in this part, %s in the first", printable(key).c_str(),
+                           describe(part.header->values[i]).c_str(), absent ? "and absent" : "something else"));
+  }
+  return ok_status();
+}
+
 // Every part says which one it is, how many there are, and (the first at least) how many tensors there are in
 // all.
 Status check_split(const std::vector<Part>& parts) {
   uint64_t n_tensors = 0;
-  for (const Part& part : parts) n_tensors += part.header.tensors.size();
+  for (const Part& part : parts) n_tensors += part.header->tensors.size();
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     ORRERY_ASSIGN(const Split split, read_split(part));
     if (split.count != parts.size() || split.number != i)
-      return bad_file(part.input.name, part.offset_of_key("split.no"),
+      return bad_file(part.name, part.header->offset_of_key("split.no"),
                       format("key 'split.no': this is part %llu of %llu, expected part %llu of %llu (from 0)",
                              static_cast<ull>(split.number), static_cast<ull>(split.count),
                              static_cast<ull>(i), static_cast<ull>(parts.size())));
     if (parts.size() > 1 && i == 0 && !split.has_n_tensors)
-      return bad_file(part.input.name, part.header.header_bytes,
+      return bad_file(part.name, part.header->header_bytes,
                       "key 'split.tensors.count' is missing in the first part of a split model");
     if (split.has_n_tensors && split.n_tensors != n_tensors)
       return bad_file(
-          part.input.name, part.offset_of_key("split.tensors.count"),
+          part.name, part.header->offset_of_key("split.tensors.count"),
           format("key 'split.tensors.count': found %llu, but the parts together hold %llu tensors",
                  static_cast<ull>(split.n_tensors), static_cast<ull>(n_tensors)));
+    if (i > 0) ORRERY_TRY(check_later_keys(parts[0], part));
   }
   return ok_status();
 }
 
 }  // namespace
 
-uint64_t Part::offset_of_key(std::string_view key) const {
-  for (std::string_view k : header.keys)
-    if (k == key) return offset_of(k);
-  return 0;
-}
-
 // Parts, already checked one by one, into one table.
 Status File::Impl::assemble() {
   ORRERY_TRY(check_split(parts));
-  alignment = parts[0].header.alignment;
+  alignment = parts[0].header->alignment;
+  uint64_t n_tensors = 0;
+  for (const Part& part : parts) n_tensors += part.header->tensors.size();
+  if (n_tensors > kMaxTensors)
+    return error(Code::bad_model, "%s: its parts hold %llu tensors, expected at most %llu", path.c_str(),
+                 static_cast<ull>(n_tensors), static_cast<ull>(kMaxTensors));
   for (uint32_t p = 0; p < parts.size(); ++p) {
-    alignment = std::min(alignment, parts[p].header.alignment);
-    file_bytes += parts[p].input.file_bytes;
-    for (Tensor& t : parts[p].header.tensors) {
-      t.part = p;
-      tensors.push_back(t);
+    alignment = std::min(alignment, parts[p].header->alignment);
+    file_bytes += parts[p].file_bytes;
+    for (Tensor& t : parts[p].header->tensors) t.part = p;
+    if (p == 0) {
+      tensors = std::move(parts[p].header->tensors);
+    } else {
+      tensors.insert(tensors.end(), parts[p].header->tensors.begin(), parts[p].header->tensors.end());
     }
+    parts[p].header->tensors = {};
   }
   tensor_order.resize(tensors.size());
-  std::iota(tensor_order.begin(), tensor_order.end(), uint64_t{0});
-  std::sort(tensor_order.begin(), tensor_order.end(), [&](uint64_t a, uint64_t b) {
+  std::iota(tensor_order.begin(), tensor_order.end(), uint32_t{0});
+  std::sort(tensor_order.begin(), tensor_order.end(), [&](uint32_t a, uint32_t b) {
     const int c = tensors[a].name.compare(tensors[b].name);
     return c != 0 ? c < 0 : a < b;
   });
@@ -169,9 +170,50 @@ Status File::Impl::assemble() {
     const Tensor &a = tensors[tensor_order[i - 1]], &b = tensors[tensor_order[i]];
     if (a.name != b.name) continue;
     const Part &first = parts[a.part], &second = parts[b.part];
-    return bad_file(second.input.name, second.offset_of(b.name),
+    return bad_file(second.name, second.header->offset_of(b.name),
                     format("tensor '%s': occurs twice, first at byte %llu of %s", printable(b.name).c_str(),
-                           static_cast<ull>(first.offset_of(a.name)), first.input.name.c_str()));
+                           static_cast<ull>(first.header->offset_of(a.name)), first.name.c_str()));
+  }
+  return ok_status();
+}
+
+// The tensors of all parts into memory of our own: in the order of their data, whose gaps are left out.
+Status File::Impl::read_tensors(const os::MemoryLimits& memory, const Progress& progress) {
+  const uint64_t padding = std::min(alignment, kMostPadding);
+  std::vector<uint64_t> bytes(parts.size(), 0);   // of each part
+  uint64_t all = 0;
+  for (const Tensor& t : tensors) {
+    bytes[t.part] += align_up(t.bytes, padding);
+    all += align_up(t.bytes, padding);
+  }
+  if (all > memory.available_bytes)
+    return memory_error(Code::out_of_host_memory, all, memory.available_bytes,
+                        "%s: reading its tensors takes %llu bytes of memory, %llu are free (%s)", path.c_str(),
+                        static_cast<ull>(all), static_cast<ull>(memory.available_bytes), memory.bound_by);
+  std::vector<uint32_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), uint32_t{0});
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return std::pair(tensors[a].part, tensors[a].offset) < std::pair(tensors[b].part, tensors[b].offset);
+  });
+  uint64_t before = 0;   // bytes of earlier parts
+  size_t i = 0;
+  for (size_t p = 0; p < parts.size(); before += parts[p].file_bytes, ++p) {
+    Part& part = parts[p];
+    ORRERY_ASSIGN(part.region, os::Region::allocate(bytes[p]));
+    part.data = {part.region.data(), part.region.size()};
+    std::byte* next = part.region.data();
+    for (; i < order.size() && tensors[order[i]].part == p; ++i) {
+      Tensor& t = tensors[order[i]];
+      t.data = next;
+      for (uint64_t at = 0; at < t.bytes;) {
+        const uint64_t n = std::min(kReadChunk, t.bytes - at);
+        ORRERY_TRY(part.source.read_at(t.offset + at, {next + at, static_cast<size_t>(n)}));
+        at += n;
+        ORRERY_TRY(ask(progress, before + t.offset + at, file_bytes));
+      }
+      next += align_up(t.bytes, padding);
+    }
+    part.source = {};
   }
   return ok_status();
 }
@@ -181,10 +223,19 @@ File::File(File&&) noexcept = default;
 File& File::operator=(File&&) noexcept = default;
 File::~File() = default;
 
-Result<File> File::open(const std::string& path, const OpenOptions& options) {
+Result<File> File::open(const std::string& path, const OpenOptions& given_options) {
   auto impl = std::make_unique<Impl>();
   impl->path = path;
-  ORRERY_ASSIGN(Part given, open_part(path, options));
+  OpenOptions options = given_options;
+  uint64_t most = 0;   // the headers of all parts come before the data of the first
+  if (options.progress)
+    options.progress = [&](uint64_t done, uint64_t total) { return given_options.progress(most = std::max(most, done), total); };
+  os::MemoryLimits memory = memory_for(options);
+  const auto take = [&](const Part& part) {   // what its header may have cost
+    memory.available_bytes -= std::min(memory.available_bytes, HeaderBytes::kCost * part.header->header_bytes);
+  };
+  ORRERY_ASSIGN(Part given, open_part(path, options, memory, 0));
+  take(given);
   ORRERY_ASSIGN(const Split split, read_split(given));
   if (split.count == 1) {
     impl->parts.push_back(std::move(given));
@@ -192,21 +243,31 @@ Result<File> File::open(const std::string& path, const OpenOptions& options) {
     const std::string suffix = split_suffix(split.number, split.count);
     if (!ends_with(path, suffix))
       return bad_file(
-          path, given.offset_of_key("split.no"),
+          path, given.header->offset_of_key("split.no"),
           format("key 'split.no': this is part %llu of %llu (from 0), expected a name that ends in %s",
                  static_cast<ull>(split.number), static_cast<ull>(split.count), suffix.c_str()));
     const std::string stem = path.substr(0, path.size() - suffix.size());
+    uint64_t before = given.file_bytes;
     for (uint64_t i = 0; i < split.count; ++i) {
       if (i == split.number) {
         impl->parts.push_back(std::move(given));
         continue;
       }
-      ORRERY_ASSIGN(Part part, open_part(stem + split_suffix(i, split.count), options));
+      ORRERY_ASSIGN(Part part, open_part(stem + split_suffix(i, split.count), options, memory, before));
+      before += part.file_bytes;
+      take(part);
       impl->parts.push_back(std::move(part));
     }
   }
   ORRERY_TRY(impl->assemble());
-  return File(std::move(impl));
+  File file(std::move(impl));
+  if (options.accept) ORRERY_TRY(options.accept(file));
+  if (!options.header_only && options.load == Load::read) {
+    ORRERY_TRY(file.impl_->read_tensors(memory, options.progress));
+  } else if (!options.header_only) {
+    for (Tensor& t : file.impl_->tensors) t.data = file.impl_->parts[t.part].data.data() + t.offset;
+  }
+  return file;
 }
 
 Result<File> File::parse(Span<const std::byte> bytes, const std::string& name) {
@@ -217,45 +278,52 @@ Result<File> File::parse(Span<const std::byte> bytes, const std::string& name) {
   auto impl = std::make_unique<Impl>();
   impl->path = name;
   Part part;
-  part.input = {bytes, bytes.size(), name};
-  bool starved;
-  ORRERY_ASSIGN(part.header, parse_header(part.input, &starved));
+  part.name = name;
+  part.file_bytes = bytes.size();
+  part.data = bytes;
+  Input in;
+  in.name = name;
+  in.file_bytes = bytes.size();
+  in.read = [&](uint64_t offset, Span<std::byte> out) {
+    std::memcpy(out.data(), bytes.data() + offset, out.size());
+    return ok_status();
+  };
+  ORRERY_ASSIGN(part.header, parse_header(in));
   ORRERY_ASSIGN(const Split split, read_split(part));
   if (split.count != 1)
     return bad_file(
-        name, part.offset_of_key("split.count"),
+        name, part.header->offset_of_key("split.count"),
         format("key 'split.count': this is part %llu of %llu (from 0); a split model is opened by its path",
                static_cast<ull>(split.number), static_cast<ull>(split.count)));
-  attach_data(&part);
   impl->parts.push_back(std::move(part));
   ORRERY_TRY(impl->assemble());
+  for (Tensor& t : impl->tensors) t.data = bytes.data() + t.offset;
   return File(std::move(impl));
 }
 
 const std::string& File::path() const { return impl_->path; }
-uint32_t File::version() const { return impl_->parts[0].header.version; }
+uint32_t File::version() const { return impl_->parts[0].header->version; }
 uint64_t File::alignment() const { return impl_->alignment; }
 uint64_t File::file_bytes() const { return impl_->file_bytes; }
 uint32_t File::n_parts() const { return static_cast<uint32_t>(impl_->parts.size()); }
 
-uint64_t File::n_keys() const { return impl_->parts[0].header.keys.size(); }
-std::string_view File::key(uint64_t i) const { return impl_->parts[0].header.keys[i]; }
-Value File::value(uint64_t i) const { return impl_->parts[0].header.values[i]; }
-const Value* File::find(std::string_view key) const { return impl_->parts[0].header.find(key); }
+uint64_t File::n_keys() const { return impl_->parts[0].header->n_keys(); }
+std::string_view File::key(uint64_t i) const { return impl_->parts[0].header->key(i); }
+Value File::value(uint64_t i) const { return impl_->parts[0].header->values[i]; }
+const Value* File::find(std::string_view key) const { return impl_->parts[0].header->find(key); }
 
 void File::let_go(const Tensor& tensor) const {
-  for (const Part& part : impl_->parts) {
-    const std::byte* begin = part.input.bytes.data();
-    if (tensor.data < begin || tensor.data >= begin + part.input.bytes.size()) continue;
-    part.mapped.let_go(static_cast<uint64_t>(tensor.data - begin), tensor.bytes);
-    part.region.discard(static_cast<uint64_t>(tensor.data - begin), tensor.bytes);
-  }
+  const Part& part = impl_->parts[tensor.part];
+  if (tensor.data == nullptr) return;
+  const auto offset = static_cast<uint64_t>(tensor.data - part.data.data());
+  part.mapped.let_go(offset, tensor.bytes);
+  part.region.discard(offset, tensor.bytes);
 }
 
 Span<const Tensor> File::tensors() const { return impl_->tensors; }
 const Tensor* File::find_tensor(std::string_view name) const {
-  const std::vector<uint64_t>& order = impl_->tensor_order;
-  const auto it = std::lower_bound(order.begin(), order.end(), name, [&](uint64_t i, std::string_view n) {
+  const std::vector<uint32_t>& order = impl_->tensor_order;
+  const auto it = std::lower_bound(order.begin(), order.end(), name, [&](uint32_t i, std::string_view n) {
     return impl_->tensors[i].name < n;
   });
   return it != order.end() && impl_->tensors[*it].name == name ? &impl_->tensors[*it] : nullptr;
@@ -264,7 +332,7 @@ const Tensor* File::find_tensor(std::string_view name) const {
 Status File::wrong(std::string_view key, const Value& value, const char* expected) const {
   const Part& part = impl_->parts[0];
   return bad_file(
-      part.input.name, part.offset_of_key(key),
+      part.name, part.header->offset_of_key(key),
       format("key '%s': found %s, expected %s", printable(key).c_str(), describe(value).c_str(), expected));
 }
 

@@ -35,7 +35,7 @@ Status File::Impl::hash(bool full, const Progress& progress, uint8_t out[16]) co
   const bool data = tensors.empty() || tensors[0].data != nullptr;
   number(!data ? 0 : full ? 2 : 1);
   number(parts.size());
-  for (const Part& part : parts) bytes(part.input.bytes.data(), part.header.header_bytes);
+  for (const Part& part : parts) bytes(part.header->bytes.data(), part.header->header_bytes);
   for (const Tensor& t : tensors) {
     if (!t.data) continue;
     if (full || t.bytes <= 2 * kSample) {

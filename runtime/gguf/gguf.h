@@ -1,8 +1,10 @@
 // GGUF: from a file (or its split parts) to validated metadata and tensors.  Knows nothing of models.
 //
-// open() checks everything that can be checked without knowing the architecture: counts against the bytes that
-// remain, wrapping sizes, names, types, alignment, ranges inside the file, overlap.  After it, every tensor's
-// [data, data + bytes) is readable and aligned as alignment() says, and every string is inside the file.
+// open() copies the header once, and never looks at the file's own again: who overwrites a file in place changes
+// numbers in tensors, and nothing that was checked. It checks everything that can be checked without knowing the
+// architecture: counts against the bytes that remain, wrapping sizes, names, types, alignment, ranges inside the file,
+// overlap.  After it, every tensor's [data, data + bytes) is readable and aligned as alignment() says.
+// A header costs its own bytes and less than twice as many more.
 // Errors name the file, the offset, and the key or tensor: found, expected.
 #pragma once
 
@@ -43,42 +45,57 @@ enum class ValueType : uint32_t {
 };
 const char* value_type_name(ValueType type);
 
-// One metadata value, decoded lazily from the file's bytes.  Cheap to copy; valid as long as its File.
+struct Header;
+
+// One metadata value, decoded from the copy of the header when somebody asks.  Cheap to copy; valid as long as its File.
 class Value {
  public:
-  ValueType type() const { return type_; }
+  Value() : at_(0), type_(0), count_(0), element_(0) {}
+  ValueType type() const { return static_cast<ValueType>(type_); }
   // Any integer type (or bool) whose value fits; false when it is something else.
   bool as_u64(uint64_t* out) const;
   bool as_i64(int64_t* out) const;
   bool as_f64(double* out) const;            // any number
   bool as_bool(bool* out) const;             // bool, or an integer 0/1
   bool as_string(std::string_view* out) const;
-  // Arrays: element type and count, elements by index (strings and arrays are indexed at open: constant time).
+  // Arrays: element type and count, elements by index (in a handful of steps, however long the array).
   // at() out of range, or of what is no array, gives a Value that is none of the above.
-  bool is_array_of(ValueType element) const { return type_ == ValueType::array && element_ == element; }
-  ValueType element_type() const { return element_; }
+  bool is_array_of(ValueType element) const { return type() == ValueType::array && element_type() == element; }
+  ValueType element_type() const { return static_cast<ValueType>(element_); }
   uint64_t size() const { return count_; }
   Value at(uint64_t i) const;
 
  private:
-  friend class File;
+  friend struct Header;
   friend struct Parser;
-  ValueType type_ = ValueType::u8, element_ = ValueType::u8;
-  const std::byte* data_ = nullptr;          // the scalar, the string's first byte, or the array's first element
-  uint64_t count_ = 0;                       // string bytes or array elements
-  const uint64_t* string_offsets_ = nullptr; // (count_), from data_, of each element's length field; string arrays only
-  const Value* children_ = nullptr;          // (count_), arrays of arrays only
+  const std::byte* data() const;             // the scalar, the string's first byte, or the array's first element
+
+  const Header* header_ = nullptr;           // null: nothing
+  uint32_t at_ : 28, type_ : 4;              // where data() lies in the header, which is at most 2^28 bytes long
+  uint32_t count_ : 28, element_ : 4;        // string bytes or array elements
 };
+
+// A value in a message: "u32 7", "string 'llama'", "array of 3 f32".
+std::string describe(const Value& value);
+// A name out of a file in a message: control characters and broken UTF-8 escaped, cut where it is long.
+std::string printable(std::string_view text);
 
 enum class Load : uint8_t { map, read };     // read: into our own memory; no SIGBUS if the file is truncated behind us
 
-// Called between pieces of a long read with the bytes done of a total; false cancels.
+// Called between pieces of a long read with the bytes done of a total; false cancels. `done` never falls; `total` is the
+// bytes of the file, of a split model those of the parts that are open by then.
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
+
+class File;
 
 struct OpenOptions {
   Load load = Load::map;
   bool header_only = false;                  // metadata and tensor table; no tensor data (Tensor::data is null)
-  Progress progress = {};                    // Load::read: the bytes of each part as they are read
+  Progress progress = {};                    // a call for each megabyte of a header, then for each piece of the data:
+                                             // the place in the file. Load::map: always at 0, mapping reads no data
+  std::function<Status(const File&)> accept = {};   // asked once all headers are known, before any data is read: an error
+                                             // of its is open()'s
+  uint64_t memory_bytes = 0;                 // what headers and Load::read may take; 0: os::memory_limits()
 };
 
 class File {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,15 +18,13 @@ namespace orrery::gguf {
 inline constexpr uint64_t kMaxParts = 65535;
 
 struct Part {
-  os::MappedFile mapped;  // Load::map
-  os::Region region;      // Load::read
-  Input input;            // the bytes of either, or the caller's
-  Header header;
-
-  uint64_t offset_of(std::string_view text) const {
-    return static_cast<uint64_t>(reinterpret_cast<const std::byte*>(text.data()) - input.bytes.data());
-  }
-  uint64_t offset_of_key(std::string_view key) const;  // where its name stands; 0 where it is absent
+  std::string name;
+  uint64_t file_bytes = 0;
+  std::unique_ptr<Header> header;
+  os::InputFile source;         // Load::read: open until its tensors are read
+  Span<const std::byte> data;   // where its tensors lie: a mapping, a region, or the caller's memory; empty without data
+  os::MappedFile mapped;        // Load::map: the whole file
+  os::Region region;            // Load::read: the tensors alone, in the file's order
 };
 
 struct File::Impl {
@@ -34,9 +33,10 @@ struct File::Impl {
   uint64_t alignment = 0;
   uint64_t file_bytes = 0;
   std::vector<Tensor> tensors;         // all parts, in file order
-  std::vector<uint64_t> tensor_order;  // indexes into tensors, sorted by name
+  std::vector<uint32_t> tensor_order;  // indexes into tensors, sorted by name
 
   Status assemble();
+  Status read_tensors(const os::MemoryLimits& memory, const Progress& progress);
   Status hash(bool full, const Progress& progress, uint8_t out[16]) const;
 };
 

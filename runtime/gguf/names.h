@@ -44,29 +44,4 @@ inline const char* name_fault(std::string_view name) {
   return nullptr;
 }
 
-// `text` for a message: quotes, control characters and broken UTF-8 as \xHH, long ones cut.
-inline std::string printable(std::string_view text) {
-  constexpr size_t kLongest = 96;
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string out;
-  for (size_t i = 0; i < text.size();) {
-    if (out.size() >= kLongest) return out + "...";
-    const size_t n = utf8_sequence(text.substr(i));
-    const auto c = static_cast<uint8_t>(text[i]);
-    const bool control = n == 0 || c < 0x20 || c == 0x7F || c == '\'' || c == '\\' ||
-                         (n == 2 && c == 0xC2 &&
-                          static_cast<uint8_t>(text[i + 1]) < 0xA0);  // U+0080..U+009F drive terminals too
-    if (!control) {
-      out.append(text.substr(i, n));
-      i += n;
-    } else {
-      for (size_t end = i + (n == 0 ? 1 : n); i < end; ++i) {
-        const auto b = static_cast<uint8_t>(text[i]);
-        out += {'\\', 'x', kHex[b >> 4], kHex[b & 15]};
-      }
-    }
-  }
-  return out;
-}
-
 }  // namespace orrery::gguf

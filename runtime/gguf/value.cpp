@@ -1,5 +1,6 @@
-// Metadata values: a type and a place in the file's bytes, decoded when somebody asks.  Nothing is copied at
-// open, so a vocabulary of a quarter of a million tokens costs its index only.
+// Metadata values: a type and a place in the header's copy, decoded when somebody asks, so that a vocabulary of a
+// quarter of a million tokens costs its bytes and a place for every eighth token.
+#include <algorithm>
 #include <iterator>
 #include <limits>
 #include <type_traits>
@@ -55,9 +56,11 @@ const char* value_type_name(ValueType type) {
   return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
+const std::byte* Value::data() const { return header_->bytes.data() + at_; }
+
 bool Value::as_u64(uint64_t* out) const {
-  if (!data_) return false;
-  return with_number(type_, data_, [&](auto v) {
+  if (!header_) return false;
+  return with_number(type(), data(), [&](auto v) {
     if constexpr (std::is_integral_v<decltype(v)>) {
       if constexpr (std::is_signed_v<decltype(v)>)
         if (v < 0) return false;
@@ -69,8 +72,8 @@ bool Value::as_u64(uint64_t* out) const {
 }
 
 bool Value::as_i64(int64_t* out) const {
-  if (!data_) return false;
-  return with_number(type_, data_, [&](auto v) {
+  if (!header_) return false;
+  return with_number(type(), data(), [&](auto v) {
     if constexpr (std::is_same_v<decltype(v), uint64_t>)
       if (v > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return false;
     if constexpr (std::is_integral_v<decltype(v)>) {
@@ -82,8 +85,8 @@ bool Value::as_i64(int64_t* out) const {
 }
 
 bool Value::as_f64(double* out) const {
-  if (!data_ || type_ == ValueType::boolean) return false;
-  return with_number(type_, data_, [&](auto v) {
+  if (!header_ || type() == ValueType::boolean) return false;
+  return with_number(type(), data(), [&](auto v) {
     *out = static_cast<double>(v);
     return true;
   });
@@ -97,24 +100,67 @@ bool Value::as_bool(bool* out) const {
 }
 
 bool Value::as_string(std::string_view* out) const {
-  if (type_ != ValueType::string || !data_) return false;
-  *out = std::string_view(reinterpret_cast<const char*>(data_), count_);
+  if (type() != ValueType::string || !header_) return false;
+  *out = std::string_view(reinterpret_cast<const char*>(data()), count_);
   return true;
 }
 
 Value Value::at(uint64_t i) const {
+  return type() == ValueType::array && i < count_ ? header_->element(*this, i) : Value();
+}
+
+Value Header::element(const Value& array, uint64_t i) const {
   Value v;
-  if (type_ != ValueType::array || i >= count_) return v;
-  if (element_ == ValueType::array) return children_[i];
-  v.type_ = element_;
-  if (element_ == ValueType::string) {
-    const std::byte* length = data_ + string_offsets_[i];
-    v.count_ = load<uint64_t>(length);
-    v.data_ = length + sizeof(uint64_t);
+  v.header_ = this;
+  v.type_ = array.element_;
+  const ValueType type = array.element_type();
+  if (type != ValueType::string && type != ValueType::array) {
+    v.at_ = (array.at_ + static_cast<uint32_t>(i * scalar_bytes(type))) & 0x0FFFFFFF;
+    return v;
+  }
+  // From the last place that is known, over the strings that lie between.
+  const uint64_t stride = type == ValueType::string ? kStride : 1, known = i / stride;
+  uint64_t at = array.at_;
+  if (known > 0) {
+    const auto it = std::lower_bound(indexes.begin(), indexes.end(), array.at_,
+                                     [](const Index& index, uint32_t place) { return index.array < place; });
+    at = element_at[it->first + known - 1];
+  }
+  const auto number = [&](uint64_t offset) { return static_cast<uint32_t>(load<uint64_t>(bytes.data() + offset)); };
+  if (type == ValueType::string) {
+    for (uint64_t k = known * stride; k < i; ++k) at += sizeof(uint64_t) + number(at);
+    v.count_ = number(at) & 0x0FFFFFFF;
+    v.at_ = static_cast<uint32_t>(at + sizeof(uint64_t)) & 0x0FFFFFFF;
   } else {
-    v.data_ = data_ + i * scalar_bytes(element_);
+    v.element_ = load<uint32_t>(bytes.data() + at) & 0xF;
+    v.count_ = number(at + sizeof(uint32_t)) & 0x0FFFFFFF;
+    v.at_ = static_cast<uint32_t>(at + sizeof(uint32_t) + sizeof(uint64_t)) & 0x0FFFFFFF;
   }
   return v;
+}
+
+std::string printable(std::string_view text) {
+  constexpr size_t kLongest = 96;
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    if (out.size() >= kLongest) return out + "...";
+    const size_t n = utf8_sequence(text.substr(i));
+    const auto c = static_cast<uint8_t>(text[i]);
+    const bool control = n == 0 || c < 0x20 || c == 0x7F || c == '\'' || c == '\\' ||
+                         (n == 2 && c == 0xC2 &&
+                          static_cast<uint8_t>(text[i + 1]) < 0xA0);  // U+0080..U+009F drive terminals too
+    if (!control) {
+      out.append(text.substr(i, n));
+      i += n;
+    } else {
+      for (size_t end = i + (n == 0 ? 1 : n); i < end; ++i) {
+        const auto b = static_cast<uint8_t>(text[i]);
+        out += {'\\', 'x', kHex[b >> 4], kHex[b & 15]};
+      }
+    }
+  }
+  return out;
 }
 
 std::string describe(const Value& value) {

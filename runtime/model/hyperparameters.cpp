@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/model/keys.h"
+
 namespace orrery::model {
 
 namespace {
@@ -10,89 +12,27 @@ namespace {
 constexpr uint64_t kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxVocab = 1 << 24, kMaxContext = 1 << 27;
 constexpr uint64_t kMaxHeadDim = 256, kHeadDimStep = 8;
 
-// Reads the keys of one architecture: NAME.key.
-class Keys {
- public:
-  Keys(const gguf::File& file, const char* prefix) : file_(file), prefix_(std::string(prefix) + ".") {}
-
-  std::string name(const char* key) const { return prefix_ + key; }
-  bool has(const char* key) const { return file_.find(name(key)) != nullptr; }
-
-  // An integer in [least, most].
-  Status integer(const char* key, uint64_t least, uint64_t most, int32_t* out) const {
-    ORRERY_ASSIGN(const uint64_t n, file_.required_u64(name(key)));
-    return in_range(key, n, least, most, out);
-  }
-  Status integer_or(const char* key, uint64_t fallback, uint64_t least, uint64_t most, int32_t* out) const {
-    ORRERY_ASSIGN(const uint64_t n, file_.get_u64(name(key), fallback));
-    return in_range(key, n, least, most, out);
-  }
-  // A number, finite and in [least, most].
-  Status number_or(const char* key, double fallback, double least, double most, float* out) const {
-    ORRERY_ASSIGN(const double x, file_.get_f64(name(key), fallback));
-    if (!(x >= least && x <= most))
-      return error(Code::bad_model, "%s: key '%s' is %g, expected a number from %g to %g", file_.path().c_str(),
-                   name(key).c_str(), x, least, most);
-    *out = static_cast<float>(x);
-    return ok_status();
-  }
-  // One integer for all layers, or an array of one per layer.
-  Status per_layer(const char* key, size_t n_layers, uint64_t least, uint64_t most, std::vector<int32_t>* out) const {
-    const gguf::Value* value = file_.find(name(key));
-    if (value == nullptr || value->type() != gguf::ValueType::array) {
-      int32_t one = 0;
-      ORRERY_TRY(integer(key, least, most, &one));
-      out->assign(n_layers, one);
-      return ok_status();
-    }
-    if (value->size() != n_layers)
-      return error(Code::bad_model, "%s: key '%s' has %llu values, expected one for each of %zu layers",
-                   file_.path().c_str(), name(key).c_str(), static_cast<unsigned long long>(value->size()), n_layers);
-    out->resize(n_layers);
-    for (size_t i = 0; i < n_layers; ++i) {
-      uint64_t n = 0;
-      if (!value->at(i).as_u64(&n))
-        return error(Code::bad_model, "%s: key '%s' value %zu is not a whole number", file_.path().c_str(),
-                     name(key).c_str(), i);
-      ORRERY_TRY(in_range(key, n, least, most, &(*out)[i]));
-    }
-    return ok_status();
-  }
-
- private:
-  Status in_range(const char* key, uint64_t n, uint64_t least, uint64_t most, int32_t* out) const {
-    if (n < least || n > most)
-      return error(Code::bad_model, "%s: key '%s' is %llu, expected %llu to %llu", file_.path().c_str(),
-                   name(key).c_str(), static_cast<unsigned long long>(n), static_cast<unsigned long long>(least),
-                   static_cast<unsigned long long>(most));
-    *out = static_cast<int32_t>(n);
-    return ok_status();
-  }
-
-  const gguf::File& file_;
-  std::string prefix_;
-};
-
 // The heads of all layers must be alike: the KV cache is laid out by them.
-Status same_in_all_layers(const Keys& keys, const gguf::File& file, const char* key, const std::vector<int32_t>& values,
+Status same_in_all_layers(Keys& keys, const char* key, const std::vector<int32_t>& values,
                           int32_t* out) {
   for (const int32_t v : values)
     if (v != values[0])
       return error(Code::unsupported_architecture, "%s: key '%s' differs between layers (%d and %d)",
-                   file.path().c_str(), keys.name(key).c_str(), values[0], v);
+                   keys.file().path().c_str(), keys.name(key).c_str(), values[0], v);
   *out = values[0];
   return ok_status();
 }
 
-Status read_heads(const Keys& keys, const gguf::File& file, Hyperparameters* h) {
+Status read_heads(Keys& keys, Hyperparameters* h) {
+  const gguf::File& file = keys.file();
   const size_t n_layers = static_cast<size_t>(h->n_layers);
   std::vector<int32_t> heads;
   ORRERY_TRY(keys.per_layer("attention.head_count", n_layers, 1, kMaxWidth, &heads));
-  ORRERY_TRY(same_in_all_layers(keys, file, "attention.head_count", heads, &h->n_heads));
+  ORRERY_TRY(same_in_all_layers(keys, "attention.head_count", heads, &h->n_heads));
   h->n_kv_heads = h->n_heads;
   if (keys.has("attention.head_count_kv")) {
     ORRERY_TRY(keys.per_layer("attention.head_count_kv", n_layers, 1, kMaxWidth, &heads));
-    ORRERY_TRY(same_in_all_layers(keys, file, "attention.head_count_kv", heads, &h->n_kv_heads));
+    ORRERY_TRY(same_in_all_layers(keys, "attention.head_count_kv", heads, &h->n_kv_heads));
   }
   if (h->n_heads % h->n_kv_heads != 0)
     return error(Code::bad_model, "%s: %d query heads do not divide among %d KV heads", file.path().c_str(), h->n_heads,
@@ -124,25 +64,43 @@ Status read_heads(const Keys& keys, const gguf::File& file, Hyperparameters* h) 
   return ok_status();
 }
 
-Status read_windows(const Keys& keys, Hyperparameters* h) {
+// Of an architecture without windows. llama.cpp's converter writes no window for one; files by other converters do where
+// the model has windows (Mistral 7B v0.1: 4,096 of 32,768 tokens), so that attending to everything would be another model.
+// A window as long as the trained context hides nothing.
+Status refuse_windows(Keys& keys, const Hyperparameters& h) {
+  (void)keys.find("attention.sliding_window_pattern");   // which layers have the window
+  if (!keys.has("attention.sliding_window")) return ok_status();
+  const std::string key = keys.name("attention.sliding_window");
+  ORRERY_ASSIGN(const uint64_t window, keys.file().get_u64(key, 0));
+  if (window == 0 || window >= static_cast<uint64_t>(h.trained_context)) return ok_status();
+  return error(Code::unsupported_architecture,
+               "%s: key '%s' is %llu, less than the context of %d tokens: architecture '%s' is run without windows",
+               keys.file().path().c_str(), key.c_str(), static_cast<unsigned long long>(window), h.trained_context,
+               h.architecture->name);
+}
+
+Status read_windows(Keys& keys, Hyperparameters* h) {
   const size_t n_layers = static_cast<size_t>(h->n_layers);
   h->window.assign(n_layers, 0);
-  if (!h->architecture->windows) return ok_status();
+  if (!h->architecture->windows) return refuse_windows(keys, *h);
   int32_t window = 0, pattern = 0;
   ORRERY_TRY(keys.integer_or("attention.sliding_window", 0, 0, kMaxContext, &window));
-  if (window == 0) return ok_status();
   // A pattern of n: every nth layer sees everything.
-  ORRERY_TRY(keys.integer_or("attention.sliding_window_pattern", 0, 0, kMaxLayers, &pattern));
+  const bool patterned = keys.has("attention.sliding_window_pattern");
+  if (window == 0) return ok_status();
+  if (patterned) ORRERY_TRY(keys.integer("attention.sliding_window_pattern", 0, kMaxLayers, &pattern));
   for (size_t i = 0; i < n_layers; ++i)
     if (pattern == 0 || (i + 1) % static_cast<size_t>(pattern) != 0) h->window[i] = window;
   return ok_status();
 }
 
-Status read_rope(const Keys& keys, const gguf::File& file, const RopeOverride& given, Hyperparameters* h) {
+Status read_rope(Keys& keys, const RopeOverride& given, Hyperparameters* h) {
+  const gguf::File& file = keys.file();
   RopeParameters& rope = h->rope;
   ORRERY_TRY(keys.number_or("rope.freq_base", 10000.0, 1.0, 1e12, &rope.base));
   ORRERY_TRY(keys.number_or("rope.scaling.factor", 1.0, 1e-3, 1e6, &rope.factor));
-  if (!keys.has("rope.scaling.factor") && keys.has("rope.scale_linear"))  // files of 2023
+  const bool old_factor = keys.has("rope.scale_linear");   // files of 2023
+  if (old_factor && !keys.has("rope.scaling.factor"))
     ORRERY_TRY(keys.number_or("rope.scale_linear", 1.0, 1e-3, 1e6, &rope.factor));
   ORRERY_TRY(keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3, &rope.attention_factor));
   ORRERY_TRY(keys.number_or("rope.scaling.yarn_beta_fast", 32.0, 1e-3, 1e6, &rope.beta_fast));
@@ -154,16 +112,17 @@ Status read_rope(const Keys& keys, const gguf::File& file, const RopeOverride& g
   // Llama-3's factors come as a tensor, without a key; a scaling factor without a type is linear.
   const bool factors = file.find_tensor("rope_freqs.weight") != nullptr;
   const std::string type_key = keys.name("rope.scaling.type");
-  ORRERY_ASSIGN(const std::string_view type, file.get_string(type_key, ""));
+  std::string_view type;
+  ORRERY_TRY(keys.text_or("rope.scaling.type", "", &type));
   if (h->architecture->longrope && file.find_tensor("rope_factors_long.weight") != nullptr) {
     rope.scaling = RopeScaling::longrope;
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::yarn;
   } else if (type == "linear" || (type.empty() && rope.factor != 1.0f && !factors)) {
     rope.scaling = RopeScaling::linear;
-  } else if (factors) {
+  } else if (factors && type != "longrope") {
     rope.scaling = RopeScaling::llama3;
-  } else if (type == "longrope") {
+  } else if (type == "longrope" && h->architecture->longrope) {
     return error(Code::bad_model, "%s: key '%s' is 'longrope', but tensor 'rope_factors_long.weight' is missing",
                  file.path().c_str(), type_key.c_str());
   } else if (!type.empty() && type != "none" && type != "llama3") {
@@ -200,6 +159,11 @@ Status read_vocabulary(const gguf::File& file, Hyperparameters* h) {
                  file.path().c_str(), static_cast<unsigned long long>(table->dims[1]),
                  static_cast<unsigned long long>(kMaxVocab));
   h->n_vocab = static_cast<int32_t>(table->dims[1]);
+  // Before anybody builds a tokenizer of them.
+  const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
+  if (tokens != nullptr && tokens->size() > table->dims[1])
+    return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows",
+                 file.path().c_str(), static_cast<unsigned long long>(tokens->size()), h->n_vocab);
   return ok_status();
 }
 
@@ -221,24 +185,22 @@ Result<Hyperparameters> read_hyperparameters(const gguf::File& file, const RopeO
   ORRERY_ASSIGN(const std::string_view name, file.get_string("general.name", ""));
   h.name = std::string(name);
 
-  const Keys keys(file, h.architecture->name);
-  for (const char* key : {"expert_count", "attn_logit_softcapping", "final_logit_softcapping"}) {
-    const gguf::Value* value = file.find(keys.name(key));
-    double x = 0.0;
-    if (value != nullptr && (!value->as_f64(&x) || x != 0.0))
-      return error(Code::unsupported_architecture, "%s: architecture '%s' with '%s' is not supported",
-                   file.path().c_str(), h.architecture->name, keys.name(key).c_str());
-  }
+  ORRERY_TRY(check_general_keys(file));
 
+  Keys keys(file, h.architecture->name);
   ORRERY_TRY(keys.integer("block_count", 1, kMaxLayers, &h.n_layers));
   ORRERY_TRY(keys.integer("embedding_length", 1, kMaxWidth, &h.n_embd));
   ORRERY_TRY(keys.integer("context_length", 1, kMaxContext, &h.trained_context));
   ORRERY_TRY(keys.per_layer("feed_forward_length", static_cast<size_t>(h.n_layers), 1, kMaxWidth, &h.n_ff));
-  ORRERY_TRY(keys.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0.0, 1.0, &h.norm_eps));
-  ORRERY_TRY(read_heads(keys, file, &h));
+  if (!keys.has("attention.layer_norm_rms_epsilon"))   // no value is everybody's
+    return error(Code::bad_model, "%s: key '%s' is missing, expected a number", file.path().c_str(),
+                 keys.name("attention.layer_norm_rms_epsilon").c_str());
+  ORRERY_TRY(keys.number_or("attention.layer_norm_rms_epsilon", 0.0, 0.0, 1.0, &h.norm_eps));
+  ORRERY_TRY(read_heads(keys, &h));
   ORRERY_TRY(read_windows(keys, &h));
-  ORRERY_TRY(read_rope(keys, file, rope, &h));
+  ORRERY_TRY(read_rope(keys, rope, &h));
   ORRERY_TRY(read_vocabulary(file, &h));
+  ORRERY_TRY(keys.refuse_the_rest(h));
   return h;
 }
 

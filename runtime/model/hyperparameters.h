@@ -50,7 +50,8 @@ struct Hyperparameters {
   int32_t max_ff() const;
 };
 
-// Refuses with unsupported_architecture what we do not run (naming it), bad_model what contradicts itself.
+// Refuses with unsupported_architecture what we do not run (naming it), also a key that nobody here understands, and with
+// bad_model what contradicts itself.
 Result<Hyperparameters> read_hyperparameters(const gguf::File& file, const RopeOverride& rope);
 
 }  // namespace orrery::model

@@ -57,33 +57,72 @@ class Visitor {
   virtual ~Visitor() = default;
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
   virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
+  // Divisors of rotary frequencies, for the host.
+  virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
 };
 
+// Tensors that change nothing, by the end of their names: tables of rotary frequencies that some exporters keep, although
+// they follow from the base.
+constexpr std::string_view kHarmlessTensors[] = {".attn_rot_embd", ".attn_rot_embd.weight", ".rotary_emb.inv_freq"};
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// Looks tensors up, and knows afterwards which ones nobody asked for.
 class Walk {
  public:
-  Walk(const gguf::File& file, Visitor* visitor) : file_(file), visitor_(visitor) {}
+  Walk(const gguf::File& file, Visitor* visitor) : file_(file), visitor_(visitor), used_(file.tensors().size()) {}
 
+  bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
   Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out) {
-    ORRERY_ASSIGN(const gguf::Tensor* t, find(file_, name, rows, cols, required));
+    ORRERY_ASSIGN(const gguf::Tensor* t, take(name, rows, cols, required));
     return t ? visitor_->matrix(*t, out) : ok_status();
   }
   Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) {
-    ORRERY_ASSIGN(const gguf::Tensor* t, find(file_, name, 1, n, required));
+    ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, n, required));
     return t ? visitor_->vector(*t, out) : ok_status();
+  }
+  Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out) {
+    ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, n, required));
+    return t ? visitor_->factors(*t, out) : ok_status();
+  }
+
+  // A tensor that nobody read belongs to a model that we do not know: leaving it out would give wrong answers.
+  Status refuse_the_rest(const Hyperparameters& h) const {
+    for (size_t i = 0; i < used_.size(); ++i) {
+      const gguf::Tensor& t = file_.tensors()[i];
+      bool harmless = used_[i];
+      for (const std::string_view end : kHarmlessTensors) harmless = harmless || ends_with(t.name, end);
+      if (harmless) continue;
+      Status s = error(Code::unsupported_architecture,
+                       "%s: tensor '%s' is not a part of architecture '%s' with %d layers as it is run here",
+                       file_.path().c_str(), gguf::printable(t.name).c_str(), h.architecture->name, h.n_layers);
+      s.detail().offset = t.offset;
+      return s;
+    }
+    return ok_status();
   }
 
  private:
+  Result<const gguf::Tensor*> take(const std::string& name, int64_t rows, int64_t cols, bool required) {
+    ORRERY_ASSIGN(const gguf::Tensor* t, find(file_, name, rows, cols, required));
+    if (t) used_[static_cast<size_t>(t - file_.tensors().data())] = true;
+    return t;
+  }
+
   const gguf::File& file_;
   Visitor* visitor_;
+  std::vector<bool> used_;   // by index in the file's tensors
 };
 
-Status visit_layer(Walk* walk, const Hyperparameters& h, const gguf::File& file, size_t i, Layer* l) {
+Status visit_layer(Walk* walk, const Hyperparameters& h, size_t i, Layer* l) {
   const std::string p = "blk." + std::to_string(i) + ".";
   const Architecture& a = *h.architecture;
   const int64_t n = h.n_embd, q = h.q_dim(), kv = h.kv_dim(), ff = h.n_ff[i];
 
   ORRERY_TRY(walk->vector(p + "attn_norm.weight", n, true, &l->attn_norm));
-  if (file.find_tensor(p + "attn_qkv.weight")) {
+  if (walk->has(p + "attn_qkv.weight")) {
     ORRERY_TRY(walk->matrix(p + "attn_qkv.weight", q + 2 * kv, n, true, &l->qkv));
     ORRERY_TRY(walk->vector(p + "attn_qkv.bias", q + 2 * kv, false, &l->qkv_bias));
   } else {
@@ -114,24 +153,35 @@ Status visit_layer(Walk* walk, const Hyperparameters& h, const gguf::File& file,
   return walk->matrix(p + "ffn_down.weight", n, ff, true, &l->down);
 }
 
-// Every tensor that the forward pass reads, into `m`.
-Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor, Weights* m) {
+// Factors that come as tensors. Long and short ones come together.
+Status visit_rope(Walk* walk, const Hyperparameters& h, RopeFactors* factors) {
+  const int64_t n = h.n_rot / 2;
+  ORRERY_TRY(walk->factors("rope_freqs.weight", n, false, &factors->llama3));
+  if (!h.architecture->longrope) return ok_status();
+  const bool any = walk->has("rope_factors_long.weight") || walk->has("rope_factors_short.weight");
+  ORRERY_TRY(walk->factors("rope_factors_long.weight", n, any, &factors->long_context));
+  return walk->factors("rope_factors_short.weight", n, any, &factors->short_context);
+}
+
+// Every tensor that the forward pass reads, into `m` and `factors`; a file with more is refused.
+Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor, Weights* m, RopeFactors* factors) {
   Walk walk(file, visitor);
   ORRERY_TRY(walk.matrix("token_embd.weight", h.n_vocab, h.n_embd, true, &m->embedding));
+  ORRERY_TRY(visit_rope(&walk, h, factors));
   m->layers.resize(static_cast<size_t>(h.n_layers));
-  for (size_t i = 0; i < m->layers.size(); ++i) ORRERY_TRY(visit_layer(&walk, h, file, i, &m->layers[i]));
+  for (size_t i = 0; i < m->layers.size(); ++i) ORRERY_TRY(visit_layer(&walk, h, i, &m->layers[i]));
   ORRERY_TRY(walk.vector("output_norm.weight", h.n_embd, true, &m->output_norm));
   ORRERY_TRY(walk.matrix("output.weight", h.n_vocab, h.n_embd, false, &m->output));
   if (!m->output) m->output = m->embedding;   // tied
-
-  // A tensor that would change the result but that nobody reads is a model we do not know.
-  if (file.find_tensor("output.bias") || file.find_tensor("blk.0.ffn_gate_inp.weight") ||
-      file.find_tensor("blk.0.ffn_up.bias") || file.find_tensor("blk.0.ffn_down.bias"))
-    return error(Code::unsupported_architecture,
-                 "%s: a model of architecture '%s' with experts or with FFN or output biases is not supported",
-                 file.path().c_str(), h.architecture->name);
-  return ok_status();
+  return walk.refuse_the_rest(h);
 }
+
+// Looks, and does nothing.
+class Checker final : public Visitor {
+ public:
+  Status matrix(const gguf::Tensor&, Weight*) override { return ok_status(); }
+  Status vector(const gguf::Tensor&, Ptr<const float>*) override { return ok_status(); }
+};
 
 // Adds up what the arena must hold.
 class Counter final : public Visitor {
@@ -195,6 +245,15 @@ class Placer final : public Visitor {
     *out = {at.address};
     return backend_.synchronize();
   }
+  Status factors(const gguf::Tensor& t, std::vector<float>* out) override {
+    out->resize(t.n_elements);
+    gguf::dequantize_row(t.type, t.data, out->data(), t.n_elements);
+    for (size_t i = 0; i < out->size(); ++i)   // zero, negative and infinite divisors are refused
+      if (!(std::isfinite((*out)[i]) && (*out)[i] > 0.0f))
+        return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number",
+                     model_.file.path().c_str(), gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
+    return ok_status();
+  }
   // What lies in the arena now.
   const std::vector<const gguf::Tensor*>& copied() const { return copied_; }
   TensorType main_type() const {
@@ -231,20 +290,14 @@ class Placer final : public Visitor {
   std::map<TensorType, uint64_t> elements_by_type_;
 };
 
-// A small float vector to host memory; divisors of frequencies, so zero, negative and infinite ones are refused.
-Status read_rope_factors(const gguf::File& file, const char* name, int32_t n_rot, std::vector<float>* out) {
-  ORRERY_ASSIGN(const gguf::Tensor* t, find(file, name, 1, n_rot / 2, false));
-  if (t == nullptr) return ok_status();
-  out->resize(t->n_elements);
-  gguf::dequantize_row(t->type, t->data, out->data(), t->n_elements);
-  for (size_t i = 0; i < out->size(); ++i)
-    if (!(std::isfinite((*out)[i]) && (*out)[i] > 0.0f))
-      return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number", file.path().c_str(),
-                   name, i, static_cast<double>((*out)[i]));
-  return ok_status();
-}
-
 }  // namespace
+
+Status check_tensors(const gguf::File& file, const Hyperparameters& hyper) {
+  Checker checker;
+  Weights scratch;
+  RopeFactors none;
+  return visit(file, hyper, &checker, &scratch, &none);
+}
 
 Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend,
                                 uint64_t arena_bytes) {
@@ -252,7 +305,8 @@ Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& h
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(backend);
   Weights scratch;
-  ORRERY_TRY(visit(file, hyper, &counter, &scratch));
+  RopeFactors none;
+  ORRERY_TRY(visit(file, hyper, &counter, &scratch, &none));
   return counter.placement(arena_bytes);
 }
 
@@ -261,19 +315,11 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv
   auto m = std::make_unique<Model>(std::move(taken));
   const gguf::File& file = m->file;
   ORRERY_ASSIGN(m->hyper, read_hyperparameters(file, options.rope));
-  const int32_t n_rot = m->hyper.n_rot;
-  ORRERY_TRY(read_rope_factors(file, "rope_freqs.weight", n_rot, &m->rope_factors.llama3));
-  ORRERY_TRY(read_rope_factors(file, "rope_factors_long.weight", n_rot, &m->rope_factors.long_context));
-  ORRERY_TRY(read_rope_factors(file, "rope_factors_short.weight", n_rot, &m->rope_factors.short_context));
-  if (m->hyper.architecture->longrope &&
-      m->rope_factors.short_context.empty() != m->rope_factors.long_context.empty())
-    return error(Code::bad_model, "%s: tensor 'rope_factors_%s.weight' is missing", file.path().c_str(),
-                 m->rope_factors.short_context.empty() ? "short" : "long");
 
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->hyper, *backend, arena->bytes()));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   Placer placer(backend, m.get(), placement.repacks, file.file_bytes(), options);
-  ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights));
+  ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights, &m->rope_factors));
   ORRERY_TRY(backend->synchronize());
   if (options.progress && !options.progress(file.file_bytes(), file.file_bytes()))
     return error(Code::cancelled, "%s: loading was cancelled", file.path().c_str());

@@ -1,5 +1,6 @@
 // A model ready to run: hyperparameters, and every weight where the backend wants it.  Immutable once loaded, shared
-// by any number of sessions.  load_model() checks that every tensor has the shape that the hyperparameters imply.
+// by any number of sessions.  load_model() checks that every tensor has the shape that the hyperparameters imply, and that
+// the file has no tensor that it does not read.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +66,10 @@ struct Model {
   gguf::File file;                             // weights may lie in its mapping
   kv::ArenaRegion region;                      // weights that do not
 };
+
+// That the file's tensors are those of the architecture, in the shapes that the hyperparameters imply, and no others. From
+// the header alone; load_model() and place_weights() do the same.
+Status check_tensors(const gguf::File& file, const Hyperparameters& hyper);
 
 // Where load_model() will place weights, from the header alone: in the arena matrices that the backend repacks, and vectors with
 // them. A backend that reads matrices as they lie too repacks none if they took more than half of the arena; then only vectors that

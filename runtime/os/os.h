@@ -12,11 +12,15 @@
 
 namespace orrery::os {
 
+class InputFile;
+
 // A whole file, mapped read-only.  Truncating it behind the mapping kills the process on access (SIGBUS): the one
 // exception that the ABI documents; callers who cannot accept it read the file into a Region instead.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
+  // The same file that `file` reads, as long as it was when that was opened: whatever stands at its path by now.
+  static Result<MappedFile> map(const InputFile& file);
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -68,10 +72,12 @@ class InputFile {
   ~InputFile();
 
   uint64_t size() const { return size_; }
+  const std::string& path() const { return path_; }
   // Reads exactly `out.size()` bytes at `offset`; a short file is an io error.
   Status read_at(uint64_t offset, Span<std::byte> out) const;
 
  private:
+  friend class MappedFile;
   int handle_ = -1;
   uint64_t size_ = 0;
   std::string path_;
@@ -111,6 +117,17 @@ class SignalsBlocked {
 
 uint64_t page_bytes();
 uint64_t physical_memory_bytes();
+
+// What this process may take of memory, by everything that limits it: the machine, every control group that it is in
+// (version 2 and 1), RLIMIT_AS and RLIMIT_DATA.
+struct MemoryLimits {
+  uint64_t total_bytes = UINT64_MAX;       // the smallest limit
+  uint64_t available_bytes = UINT64_MAX;   // what may still be taken; pages of files that the system gives back count
+  const char* bound_by = "nothing";        // whose limit leaves that: "RLIMIT_AS", "the control group's memory limit"
+};
+// A dozen small reads. `root` stands before /proc and /sys; tests put their own there.
+MemoryLimits memory_limits(const std::string& root = "");
+
 // Processors that this process may run on (its affinity mask, then what is online); at least 1.
 int available_processors();
 // Asks that this process's threads may use the tile registers of AMX, once for all of them, now and later ones;

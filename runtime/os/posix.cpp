@@ -83,22 +83,27 @@ void ask_for_huge_pages(void* data, uint64_t bytes) {
 // MappedFile ---------------------------------------------------------------------------------------------
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  uint64_t size = 0;
-  ORRERY_ASSIGN(const int fd, open_regular(path, &size));
+  ORRERY_ASSIGN(const InputFile file, InputFile::open(path));
+  return map(file);
+}
+
+Result<MappedFile> MappedFile::map(const InputFile& source) {
   MappedFile file;
-  if (size > 0) {
-    void* p = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (source.size_ == 0) return file;
+  struct stat now;
+  if (::fstat(source.handle_, &now) != 0) return system_error(Code::io, errno, "cannot read its size", source.path_);
+  if (static_cast<uint64_t>(now.st_size) < source.size_)
+    return error(Code::io, "%s: was truncated to %llu of its %llu bytes while it was opened", source.path_.c_str(),
+                 static_cast<unsigned long long>(now.st_size), static_cast<unsigned long long>(source.size_));
+  void* p = ::mmap(nullptr, source.size_, PROT_READ, MAP_SHARED, source.handle_, 0);
+  if (p == MAP_FAILED) {
     const int number = errno;
-    ::close(fd);
-    if (p == MAP_FAILED)
-      return system_error(number == ENOMEM ? Code::out_of_host_memory : Code::io, number, "cannot map", path);
-    // What of the file is not in memory yet may be read into huge pages, and is then mapped as such.
-    ask_for_huge_pages(p, size);
-    file.data_ = static_cast<const std::byte*>(p);
-    file.size_ = size;
-  } else {
-    ::close(fd);
+    return system_error(number == ENOMEM ? Code::out_of_host_memory : Code::io, number, "cannot map", source.path_);
   }
+  // What of the file is not in memory yet may be read into huge pages, and is then mapped as such.
+  ask_for_huge_pages(p, source.size_);
+  file.data_ = static_cast<const std::byte*>(p);
+  file.size_ = source.size_;
   return file;
 }
 

@@ -48,9 +48,33 @@ Status read_flag(const gguf::File& file, const char* key, int* flag) {
   return ok_status();
 }
 
+// Keys that change what a text's tokens are, in ways that the tokenizers here do not have. Each is harmless when it is empty,
+// false or 0.
+constexpr const char* kNotRun[] = {
+    "tokenizer.ggml.precompiled_charsmap",      // a normalisation of SentencePiece
+    "tokenizer.ggml.normalizer.lowercase",
+    "tokenizer.ggml.normalizer.strip_accents",
+    "tokenizer.ggml.add_sep_token",
+    "tokenizer.ggml.suppress_tokens",           // never to be generated
+};
+
+Status refuse_what_is_not_run(const gguf::File& file) {
+  for (const char* key : kNotRun) {
+    const gguf::Value* value = file.find(key);
+    if (value == nullptr) continue;
+    bool set = true;
+    const bool neutral = value->type() == gguf::ValueType::array ? value->size() == 0 : value->as_bool(&set) && !set;
+    if (!neutral)
+      return error(Code::unsupported, "%s: key '%s' is %s: no tokenizer here is run with it", file.path().c_str(), key,
+                   gguf::describe(*value).c_str());
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
+  ORRERY_TRY(refuse_what_is_not_run(file));
   VocabData vocab;
   ORRERY_ASSIGN(vocab.model, file.required_string("tokenizer.ggml.model"));
   ORRERY_ASSIGN(vocab.pre, file.get_string("tokenizer.ggml.pre", ""));

@@ -370,6 +370,36 @@ TEST_F(Files, InspectIsJson) {
   }
 }
 
+// A file with a tensor or a key that changes answers and that nobody reads: opening, planning and inspecting say the same of it.
+TEST_F(Files, WhatNobodyReadsIsRefusedByAll) {
+  TinyModel tensor, key;
+  tensor.extra_tensor = "blk.1.attn_norm.bias";
+  key.extra_key = "llama.attention.sliding_window";
+  const Runtime runtime = make_runtime();
+  for (const auto& [file, named] : {std::pair{tensor, tensor.extra_tensor}, std::pair{key, key.extra_key}}) {
+    const std::string path = dir.write("strange.gguf", file.build());
+    for (const uint32_t load : std::initializer_list<uint32_t>{ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+      orrery_model_options o = model_options();
+      o.load = load;
+      orrery_model* model = nullptr;
+      Error error;
+      EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &model, &error), ORRERY_UNSUPPORTED_ARCHITECTURE);
+      EXPECT_NE(std::string(error.message).find("'" + named + "'"), std::string::npos) << error.message;
+    }
+    orrery_plan_result plan = options(&orrery_plan_result_init);
+    Error error;
+    EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, nullptr, &plan, &error), ORRERY_UNSUPPORTED_ARCHITECTURE);
+    EXPECT_NE(std::string(error.message).find("'" + named + "'"), std::string::npos) << error.message;
+    size_t n = 0;
+    ASSERT_EQ(orrery_inspect(path.c_str(), nullptr, 0, &n, nullptr), ORRERY_OK);
+    std::string text(n, '\0');
+    ASSERT_EQ(orrery_inspect(path.c_str(), text.data(), n, &n, nullptr), ORRERY_OK);
+    const json j = json::parse(text);
+    EXPECT_EQ(j.at("supported"), false);
+    EXPECT_NE(j.at("reason").get<std::string>().find("'" + named + "'"), std::string::npos) << j.at("reason");
+  }
+}
+
 // Vocabularies and templates -------------------------------------------------------------------------------
 
 std::string render(const Vocab& vocab, const char* messages, const orrery_template_options* o = nullptr) {

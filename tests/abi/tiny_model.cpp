@@ -48,6 +48,7 @@ std::vector<std::byte> TinyModel::build() const {
              "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
              "{% if add_generation_prompt %}[a]{% endif %}");
   if (!more_template.empty()) file.key("tokenizer.chat_template.more", more_template);
+  if (!extra_key.empty()) file.key(extra_key, uint32_t{5});
   if (!tensors) return file.build();
 
   Random random(seed);
@@ -73,6 +74,7 @@ std::vector<std::byte> TinyModel::build() const {
   }
   add("output_norm.weight", {n_embd}, 1.0f, 0.25f);
   add("output.weight", {n_embd, n_vocab}, 0.0f, 0.5f);
+  if (!extra_tensor.empty()) add(extra_tensor, {n_embd}, 0.0f, 1.0f);
   return file.build();
 }
 

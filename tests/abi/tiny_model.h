@@ -23,6 +23,8 @@ struct TinyModel {
   bool tensors = true;  // false: a file with a tokenizer only
   bool chat_template = true;
   std::string more_template;  // tokenizer.chat_template.more, if not empty
+  std::string extra_tensor;   // the name of one that no llama has, if not empty
+  std::string extra_key;      // the name of a key with the number 5, if not empty
 
   std::vector<std::byte> build() const;
 };

@@ -159,9 +159,9 @@ def cases():
     out.append(yarn(B("llama-yarn-betas", "YaRN with its own betas", "llama", dim=128, layers=2, heads=2, kv=1, ff=96,
                       vocab=128, context=2048), 4.0, 512).key("rope.scaling.yarn_beta_fast", "f32", 12.0)
                .key("rope.scaling.yarn_beta_slow", "f32", 2.0).build())
-    out.append(B("llama-window-key", "Mistral 7B v0.1 kept attention.sliding_window: ignored by the llama architecture",
+    out.append(B("llama-window-key", "a window as long as the trained context changes nothing",
                  "llama", dim=64, layers=2, heads=4, kv=2, ff=96, vocab=112)
-               .key("attention.sliding_window", "u32", 16).build())
+               .key("attention.sliding_window", "u32", 512).build())
     out.append(B("llama-bias", "attention biases on Q, K, V and the output projection", "llama", dim=64, layers=2,
                  heads=4, kv=2, ff=96, vocab=128).build(qkv_bias=True, out_bias=True))
     out.append(B("llama-arrays", "head_count_kv and feed_forward_length as arrays of equal values", "llama", dim=64,

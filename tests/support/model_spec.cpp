@@ -47,6 +47,10 @@ void add_key(GgufBuilder& file, const json& entry) {
   const json& value = entry.at(2);
   if (type == "u32") {
     file.key(name, value.get<uint32_t>());
+  } else if (type == "i32") {
+    file.key(name, value.get<int32_t>());
+  } else if (type == "bool") {
+    file.key(name, value.get<bool>());
   } else if (type == "f32") {
     file.key(name, static_cast<float>(value.get<double>()));
   } else if (type == "string") {

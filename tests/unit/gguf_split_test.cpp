@@ -147,6 +147,24 @@ TEST_F(Split, TensorInTwoParts) {
   expect_bad(path(2), "tensor 'a': occurs twice, first at byte");
 }
 
+// Metadata is the first part's. A later part may repeat it, and may not add to it: nobody would read that.
+TEST_F(Split, KeysOfLaterParts) {
+  GgufBuilder first = part(0, 3, 3), same = part(1, 3, 3);
+  first.key("general.type", "model").array("words", std::vector<std::string>{"a", "b"});
+  same.array("words", std::vector<std::string>{"a", "b"}).key("general.architecture", "llama");
+  parts[0] = first.build();
+  parts[1] = with_tensor(with_tensor(same, "a", 1), "b", 2).build();
+  write();
+  const Result<File> f = File::open(path(0));
+  EXPECT_TRUE(f.ok()) << f.status().message();
+  GgufBuilder more = part(2, 3, 3);
+  parts[2] = with_tensor(more.key("llama.logit_scale", 0.5f), "c", 3).build();
+  expect_bad(path(2), "key 'llama.logit_scale': is f32 0.5 in this part, and absent in the first");
+  GgufBuilder other = part(2, 3, 3);
+  parts[2] = with_tensor(other.array("words", std::vector<std::string>{"a", "c"}), "c", 3).build();
+  expect_bad(path(2), "key 'words': is array of 2 string in this part, something else in the first");
+}
+
 TEST_F(Split, BadPart) {
   parts[2].resize(parts[2].size() - 30);  // into the data: padding is 24 bytes
   expect_bad(path(2), "tensor 'c'");

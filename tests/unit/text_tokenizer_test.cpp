@@ -374,6 +374,25 @@ Result<Tokenizer> from_file(const testing::GgufBuilder& builder) {
   return Tokenizer::from_gguf(*file);
 }
 
+// What would change a text's tokens and is not run is refused, unless it says nothing.
+TEST(TokenizerFile, WhatIsNotRunIsRefused) {
+  const auto file = [] { return vocab_file(small_bpe()); };
+  const auto expect = [](testing::GgufBuilder b, const char* key, bool accepted) {
+    const Result<Tokenizer> t = from_file(b);
+    EXPECT_EQ(t.ok(), accepted) << key;
+    if (accepted || t.ok()) return;
+    EXPECT_EQ(t.status().code(), Code::unsupported);
+    EXPECT_NE(std::string(t.status().message()).find("key 'tokenizer.ggml." + std::string(key) + "'"), std::string::npos)
+        << t.status().message();
+  };
+  for (const char* key : {"normalizer.lowercase", "normalizer.strip_accents", "add_sep_token"})
+    for (const bool set : {false, true}) expect(file().key("tokenizer.ggml." + std::string(key), set), key, !set);
+  for (const char* key : {"precompiled_charsmap", "suppress_tokens"})
+    for (const size_t n : {size_t{0}, size_t{3}})
+      expect(file().array("tokenizer.ggml." + std::string(key), std::vector<uint8_t>(n, 1)), key, n == 0);
+  expect(file().key("tokenizer.ggml.fim_pre_token_id", uint32_t{1}).key("tokenizer.huggingface.json", "{}"), "", true);
+}
+
 TEST(TokenizerFile, SaysTheSameAsItsParts) {
   GoldenVocab v = small_bpe();
   testing::GgufBuilder b = vocab_file(v);
