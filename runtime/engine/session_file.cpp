@@ -243,11 +243,12 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     const std::lock_guard<std::mutex> turn(step_mutex);
     session->table_->make_writable(&backend, 0, h.n_tokens);
   }
-  const Status status = pages.read(upload);
+  Status status = pages.read(upload);
   if (!status.ok()) {
     session->table_->truncate(0);
     session->tokens_.clear(), session->by_decode_.clear();
-    return error(status.code(), "%s; the session has lost its tokens, and keeps its conversation", status.message());
+    status.detail().message += "; the session has lost its tokens, and keeps its conversation";
+    return status;
   }
   session->tokens_.assign(contents->tokens.begin(), contents->tokens.end());
   session->by_decode_.assign(contents->phases, contents->phases + h.n_tokens);

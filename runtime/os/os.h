@@ -122,6 +122,7 @@ class AtomicFile {
     uint32_t mode = 0, user = 0, group = 0;
   };
   AtomicFile() = default;
+  Result<bool> find();
   Status take_temporary();
   void take_over_permissions() const;
 

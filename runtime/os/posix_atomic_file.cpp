@@ -25,6 +25,7 @@ namespace {
 
 constexpr int kSlots = 32;
 constexpr int kMostLinks = 40;   // as Linux follows
+constexpr int kMostTries = 100;  // to look at a file that others replace
 #ifdef O_PATH
 constexpr int kSearchOnly = O_PATH;
 #else
@@ -143,26 +144,37 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
   ORRERY_TRY(check_path(path));
   AtomicFile out;
   out.path_ = path;
-  // The system follows the links first: its rules about other people's links hold for us.
-  struct stat st;
-  const bool exists = uninterrupted([&] { return ::stat(path.c_str(), &st); }) == 0;
-  if (!exists && errno != ENOENT) return system_error(Code::io, errno, "cannot write", path);
-  if (exists) ORRERY_TRY(check_regular(st, path));
-
-  ORRERY_ASSIGN(Place place, find_place(path));
-  out.directory_ = std::move(place.directory);
-  out.name_ = std::move(place.name);
-  struct stat found;
-  const bool there = stat_name(out.directory_, out.name_.c_str(), &found);
-  if (!there && errno != ENOENT) return system_error(Code::io, errno, "cannot write", path);
-  if (there != exists || (there && !same_file(found, st))) return system_error(Code::io, ESTALE, "cannot follow it", path);
-  if (exists) {
-    if (::faccessat(out.directory_.number(), out.name_.c_str(), W_OK, AT_EACCESS) != 0)
-      return system_error(Code::io, errno, "cannot write", path);
-    out.former_ = {true, st.st_mode & 07777u, st.st_uid, st.st_gid};
+  bool found = false;
+  for (int tries = 0; tries < kMostTries && !found; ++tries) {
+    ORRERY_ASSIGN(found, out.find());
   }
+  if (!found) return system_error(Code::io, ESTALE, "cannot follow it", path);
   ORRERY_TRY(out.take_temporary());
   return out;
+}
+
+// Where the path leads, and what stands there. False: the system and our own following of links do not find the same file,
+// because another save has replaced it meanwhile, or because a link of /proc leads to no name.
+Result<bool> AtomicFile::find() {
+  // The system follows the links first: its rules about other people's links hold for us.
+  struct stat st;
+  const bool exists = uninterrupted([&] { return ::stat(path_.c_str(), &st); }) == 0;
+  if (!exists && errno != ENOENT) return system_error(Code::io, errno, "cannot write", path_);
+  if (exists) ORRERY_TRY(check_regular(st, path_));
+
+  ORRERY_ASSIGN(Place place, find_place(path_));
+  directory_ = std::move(place.directory);
+  name_ = std::move(place.name);
+  struct stat there;
+  const bool is_there = stat_name(directory_, name_.c_str(), &there);
+  if (!is_there && errno != ENOENT) return system_error(Code::io, errno, "cannot write", path_);
+  if (is_there != exists || (exists && !same_file(there, st))) return false;
+  former_ = {};
+  if (!exists) return true;
+  if (::faccessat(directory_.number(), name_.c_str(), W_OK, AT_EACCESS) != 0)
+    return system_error(Code::io, errno, "cannot write", path_);
+  former_ = {true, st.st_mode & 07777u, st.st_uid, st.st_gid};
+  return true;
 }
 
 Status AtomicFile::take_temporary() {
