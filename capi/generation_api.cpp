@@ -71,6 +71,7 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(session);
     ORRERY_REQUIRE(generation);
+    ORRERY_TRY(check_process(session->session->model().runtime()));
     ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options));
     auto handle = std::make_unique<orrery_generation>();
     handle->session = session->session;
@@ -84,6 +85,7 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
 }
 
 Status next(orrery_generation* g, engine::Event* event) {
+  ORRERY_TRY(check_process(g->session->model().runtime()));
   SessionUse use(g->session.get(), SessionUse::For::generating);
   ORRERY_TRY(use.take_status());
   // The session is free again as soon as the answer has ended, however it ends.
@@ -163,7 +165,7 @@ void orrery_cancel(orrery_generation* generation) {
 }
 
 void orrery_generation_free(orrery_generation* generation) {
-  if (generation == nullptr) return;
+  if (generation == nullptr || !generation->session->model().runtime().in_its_process()) return;
   if (!generation->generation->finished()) {
     // Another thread may be reading the session just now.
     while (!generation->session->try_enter()) std::this_thread::yield();

@@ -105,6 +105,12 @@ orrery_status report_exception(orrery_error* error) noexcept {
 
 Status null_argument(const char* name) { return error(Code::invalid_argument, "%s is NULL", name); }
 
+Status check_process(const engine::Runtime& runtime) {
+  if (runtime.in_its_process()) return ok_status();
+  return error(Code::invalid_argument,
+               "the runtime was made before fork(): a child process can free its parent's handles, and use its own");
+}
+
 // No version of any struct is this long: a size beyond it was never set, and reading so far would leave the struct.
 constexpr uint32_t kMaxStructBytes = 4096;
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "orrery.h"
+#include "runtime/base/float_environment.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/generation.h"
@@ -41,9 +42,11 @@ namespace orrery::capi {
 orrery_status report(const Status& status, orrery_error* error) noexcept;
 orrery_status report_exception(orrery_error* error) noexcept;   // inside a catch block
 
-// Runs f() -> Status; whatever it throws becomes a status. Every entry point that can fail is one such call.
+// Runs f() -> Status in the default floating-point environment; whatever it throws becomes a status. Every entry point that
+// can fail is one such call.
 template <class F>
 orrery_status guarded(orrery_error* error, F f) noexcept {
+  const DefaultFloatEnvironment environment;
   try {
     return report(f(), error);
   } catch (...) {
@@ -54,6 +57,18 @@ orrery_status guarded(orrery_error* error, F f) noexcept {
 Status null_argument(const char* name);
 #define ORRERY_REQUIRE(pointer) \
   if ((pointer) == nullptr) return ::orrery::capi::null_argument(#pointer)
+
+// Processes ----------------------------------------------------------------------------------------------
+
+// Refuses a runtime that another process has made: in a child of fork() its threads do not exist, and its mutexes may be
+// held for ever.
+Status check_process(const engine::Runtime& runtime);
+
+// Frees a handle. In a child of fork() it stays: nothing of it may be joined, locked or given back to a device.
+template <class T>
+void free_handle(T* handle, const engine::Runtime& runtime) noexcept {
+  if (runtime.in_its_process()) delete handle;
+}
 
 // Structs by _init ---------------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const
     ORRERY_REQUIRE(runtime);
     ORRERY_REQUIRE(path);
     ORRERY_REQUIRE(model);
+    ORRERY_TRY(check_process(*runtime->runtime));
     ORRERY_ASSIGN(const engine::ModelOptions o, model_options(options));
     auto handle = std::make_unique<orrery_model>();
     ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, path, o));
@@ -62,7 +63,9 @@ orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const
   });
 }
 
-void orrery_model_free(orrery_model* model) { delete model; }
+void orrery_model_free(orrery_model* model) {
+  if (model) free_handle(model, model->model->runtime());
+}
 
 void orrery_model_info_init(orrery_model_info* info) {
   init_struct<96>(info);
@@ -72,6 +75,7 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(model);
     ORRERY_REQUIRE(info);
+    ORRERY_TRY(check_process(model->model->runtime()));
     const model::Model& m = model->model->weights();
     const model::Hyperparameters& h = m.hyper;
     orrery_model_info out;

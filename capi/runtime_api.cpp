@@ -83,7 +83,9 @@ orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrer
   });
 }
 
-void orrery_runtime_free(orrery_runtime* runtime) { delete runtime; }
+void orrery_runtime_free(orrery_runtime* runtime) {
+  if (runtime) free_handle(runtime, *runtime->runtime);
+}
 
 void orrery_runtime_info_init(orrery_runtime_info* info) {
   init_struct<40>(info);
@@ -93,6 +95,7 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(runtime);
     ORRERY_REQUIRE(info);
+    ORRERY_TRY(check_process(*runtime->runtime));
     const BackendInfo backend = runtime->runtime->backend_info();
     orrery_runtime_info out;
     orrery_runtime_info_init(&out);

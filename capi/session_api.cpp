@@ -72,6 +72,7 @@ orrery_status with_session(const orrery_session* handle, SessionUse::For what, o
   return guarded(error, [&]() -> Status {
     if (handle == nullptr) return null_argument("session");
     engine::Session* session = handle->session.get();
+    ORRERY_TRY(check_process(session->model().runtime()));
     SessionUse use(session, what);
     ORRERY_TRY(use.take_status());
     return f(session);
@@ -131,6 +132,7 @@ orrery_status orrery_session_open(orrery_model* model, const orrery_session_opti
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(model);
     ORRERY_REQUIRE(session);
+    ORRERY_TRY(check_process(model->model->runtime()));
     ORRERY_ASSIGN(const engine::SessionOptions o, session_options(options));
     auto handle = std::make_unique<orrery_session>();
     ORRERY_ASSIGN(auto opened, engine::Session::open(model->model, o));
@@ -140,7 +142,9 @@ orrery_status orrery_session_open(orrery_model* model, const orrery_session_opti
   });
 }
 
-void orrery_session_free(orrery_session* session) { delete session; }
+void orrery_session_free(orrery_session* session) {
+  if (session) free_handle(session, session->session->model().runtime());
+}
 
 // The conversation ----------------------------------------------------------------------------------------
 

@@ -35,6 +35,21 @@
  *              may be called from anywhere. Callbacks run on the thread that called in.
  *   Memory     What a session needs is reserved when it is opened, as orrery_plan() foretells; generating allocates
  *              nothing on the device.
+ *   Process    fork(): a child process must not use its parent's handles. It may free them, in any order: that returns
+ *              at once and gives no memory back. Other calls with a runtime, a model, a session or a generation of
+ *              the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations have no threads and stay
+ *              usable. What the child creates itself is its own. exec() is fine: it closes every descriptor of ours.
+ *              Signals: the library's threads block all of them, and handlers run on the application's threads. A
+ *              system call that a signal interrupts is repeated.
+ *              Suspending the machine: time spent asleep counts in no limit and in no *_us figure. A GPU may be lost.
+ *   Floats     Every call computes with rounding to nearest, with subnormal numbers and without traps, whatever the
+ *              calling thread has set (fesetround(), FTZ, DAZ, feenableexcept()). On return the thread has its own
+ *              settings and exception flags back. Callbacks run with the library's settings.
+ *   Stacks     1 MiB of stack is enough for every call (without sanitizers); callbacks come on top.
+ *   Lost GPU   After ORRERY_DEVICE_LOST every step of that runtime fails in the same way. Messages can still be read
+ *              (orrery_session_message()); KV cannot be saved. Free the generations, sessions, models and the runtime,
+ *              in any order, and create them again. The driver may refuse a process whose context is broken: then
+ *              creating the runtime fails as well, and only a new process helps.
  *
  * C99 and C++17. Versioned by ORRERY_ABI_VERSION: bindings compare it with orrery_abi_version() at load.
  */
@@ -144,7 +159,7 @@ ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options);
 
 ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime,
                                                orrery_error *error);
-ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);
+ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of fork(): see "Process" */
 
 typedef struct orrery_runtime_info {
   uint32_t struct_size;
@@ -421,7 +436,23 @@ ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_ses
 /* Saves tokens, KV and conversation, checksummed and bound to the model's fingerprint, to a file (whole or not at
    all) or a buffer (see "Sizes out"). Loading replaces what the session holds, and leaves it as it was on any error.
    A session of another context size, or KV type, than the saved one's can load it only if it fits and the types are
-   the same. */
+   the same.
+
+   Saving to a file. `path` leads to a regular file or to nothing yet; symbolic links are followed, also one to a file
+   that does not exist. Anything else (a directory, device, FIFO, socket) and a file that the caller may not write are
+   ORRERY_IO, and stay. The new file takes over the old one's mode, and its owner where the system permits; a file that
+   did not exist has mode 0600. Its other hard links keep the old content; extended attributes and access control lists
+   are not copied. The new file is written beside the old one, as .orrery-HASH-N, flushed and renamed, and its directory
+   is flushed where the file system can. After any error, and after a crash or a power cut, the old file or the new one
+   is there, whole. A process that is killed while it saves may leave .orrery-HASH-N behind; the next save of the same
+   file removes it. Any number of processes may save the same file, up to 32 at once: the last one wins.
+
+   Loading from a file. Only regular files are opened, so that no call waits for a FIFO or acts on a device. A file of
+   more than 64 MiB is read twice, piece by piece: to check it, and to load it. Where the second reading fails or finds
+   other bytes, the session has lost its tokens and keeps its conversation; the message says so.
+
+   The checksum finds damage. It is no signature: who can write the file can forge it. Load files of your own, or sign
+   them. */
 ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char *path, orrery_error *error);
 ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,

@@ -13,6 +13,7 @@
 #include "runtime/base/status.h"
 #include "runtime/kv/arena.h"
 #include "runtime/kv/io_thread.h"
+#include "runtime/os/os.h"
 
 namespace orrery::engine {
 
@@ -63,12 +64,16 @@ class Runtime {
   Status take_session_slot();
   void give_session_slot() { --n_sessions_; }
 
+  // False in a child of fork(), where the threads of the pool and the I/O thread do not exist.
+  bool in_its_process() const { return os::process_id() == process_; }
+
   void log(LogLevel level, const char* fmt, ...) __attribute__((format(printf, 3, 4)));
 
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
 
   RuntimeOptions options_;
+  const int64_t process_ = os::process_id();
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<kv::Arena> arena_;   // its memory is the backend's
   std::unique_ptr<kv::Arena> reservoir_;

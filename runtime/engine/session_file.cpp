@@ -177,66 +177,148 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
   return ok_status();
 }
 
+// Whether `hash` is the checksum at the end of a file of `file_bytes` bytes.
+Status check_sum(const Hash128& hash, const std::byte* checksum, uint64_t file_bytes, const char* name) {
+  uint8_t digest[kChecksumBytes];
+  hash.digest(digest);
+  if (std::memcmp(digest, checksum, kChecksumBytes) == 0) return ok_status();
+  return damaged(name, file_bytes - kChecksumBytes, "the checksum is wrong: the file is damaged");
+}
+
 }  // namespace
 
+// What stands in a file before its pages.
+struct SessionFile::Contents {
+  Header header;
+  Span<const std::byte> head;   // tokens, phases, conversation: bytes of the file
+  Span<const int32_t> tokens;
+  const uint8_t* phases = nullptr;
+  std::vector<int32_t> token_room;
+  std::vector<text::Value> messages;
+
+  static uint64_t head_bytes(const Header& h) { return uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes; }
+  // Is it sound?
+  Status parse(const Session& session, const char* name);
+};
+
+Status SessionFile::Contents::parse(const Session& session, const char* name) {
+  const size_t n = header.n_tokens;
+  const std::byte* at = head.data();
+  token_room.resize(n);
+  if (n > 0) std::memcpy(token_room.data(), at, n * sizeof(int32_t));
+  tokens = token_room;
+  for (const int32_t t : tokens)
+    if (t < 0 || t >= session.model().hyper().n_vocab)
+      return damaged(name, sizeof header, "a token is outside the vocabulary");
+  phases = reinterpret_cast<const uint8_t*>(at + n * sizeof(int32_t));
+  auto parsed = text::parse_json({reinterpret_cast<const char*>(phases + n), header.conversation_bytes});
+  if (!parsed.ok()) return damaged(name, sizeof header, parsed.status().message());
+  const text::Value conversation = std::move(parsed).value();
+  if (!conversation.is_list()) return damaged(name, sizeof header, "the conversation is not a list");
+  for (const text::Value& message : conversation.as_items())
+    if (!message.is_map()) return damaged(name, sizeof header, "a message is not an object");
+  messages = conversation.as_items();
+  return ok_status();
+}
+
+// Gives the pages of a file, `at_once` of them at most at a time: calls use(first, end, bytes) for one piece after another.
+struct SessionFile::PageReader {
+  using Use = std::function<Status(uint32_t first, uint32_t end, const std::byte* bytes)>;
+  std::function<Status(const Use&)> read;
+};
+
+// From here on nothing can fail but the device, and a file that is read a second time. The conversation changes last.
+Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages) {
+  const Header& h = contents->header;
+  ORRERY_TRY(session->resume());
+  Backend& backend = session->model_->runtime().backend();
+  std::mutex& step_mutex = session->model_->runtime().step_mutex();
+  const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
+    const std::lock_guard<std::mutex> turn(step_mutex);
+    session->table_->upload(&backend, first, end, bytes);
+    return backend.synchronize();
+  };
+  session->truncate(0);
+  {
+    const std::lock_guard<std::mutex> turn(step_mutex);
+    session->table_->make_writable(&backend, 0, h.n_tokens);
+  }
+  Status status = pages.read(upload);
+  if (!status.ok()) {
+    session->table_->truncate(0);
+    session->tokens_.clear(), session->by_decode_.clear();
+    status.detail().message += "; the session has lost its tokens, and keeps its conversation";
+    return status;
+  }
+  session->tokens_.assign(contents->tokens.begin(), contents->tokens.end());
+  session->by_decode_.assign(contents->phases, contents->phases + h.n_tokens);
+  session->n_computed_ = h.n_tokens;
+  session->logits_at_ = 0;
+  session->conversation_.messages = std::move(contents->messages);
+  session->conversation_.n_dropped = h.n_dropped;
+  session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;
+  return ok_status();
+}
+
 Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name) {
-  Header h;
+  Contents contents;
+  Header& h = contents.header;
   if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
   std::memcpy(&h, bytes.data(), sizeof h);
   ORRERY_TRY(check_header(*session, session->rope_, h, bytes.size(), name));
-  uint8_t checksum[kChecksumBytes];
+  const size_t summed = bytes.size() - kChecksumBytes;
   Hash128 hash;
-  hash.update(bytes.data(), bytes.size() - kChecksumBytes);
-  hash.digest(checksum);
-  if (std::memcmp(checksum, bytes.data() + bytes.size() - kChecksumBytes, kChecksumBytes) != 0)
-    return damaged(name, bytes.size() - kChecksumBytes, "the checksum is wrong: the file is damaged");
-
-  // Is it sound?
-  const std::byte* at = bytes.data() + sizeof h;
-  std::vector<int32_t> tokens(h.n_tokens);
-  if (h.n_tokens > 0) std::memcpy(tokens.data(), at, h.n_tokens * sizeof(int32_t));
-  at += h.n_tokens * sizeof(int32_t);
-  for (const int32_t t : tokens)
-    if (t < 0 || t >= session->model_->hyper().n_vocab)
-      return damaged(name, sizeof h, "a token is outside the vocabulary");
-  const uint8_t* phases = reinterpret_cast<const uint8_t*>(at);
-  at += h.n_tokens;
-  auto parsed = text::parse_json({reinterpret_cast<const char*>(at), h.conversation_bytes});
-  if (!parsed.ok()) return damaged(name, sizeof h, parsed.status().message());
-  const text::Value conversation = std::move(parsed).value();
-  at += h.conversation_bytes;
-  if (!conversation.is_list()) return damaged(name, sizeof h, "the conversation is not a list");
-  for (const text::Value& message : conversation.as_items())
-    if (!message.is_map()) return damaged(name, sizeof h, "a message is not an object");
-  std::vector<text::Value> messages = conversation.as_items();
-
-  // From here on nothing can fail but the device.
-  ORRERY_TRY(session->resume());
-  const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
-  Backend& backend = session->model_->runtime().backend();
-  session->truncate(0);
-  session->tokens_.assign(tokens.begin(), tokens.end());
-  session->by_decode_.assign(phases, phases + h.n_tokens);
-  session->table_->make_writable(&backend, 0, h.n_tokens);
-  session->table_->upload(&backend, 0, h.n_pages, at);
-  session->n_computed_ = h.n_tokens;
-  session->logits_at_ = 0;
-  session->conversation_.messages = std::move(messages);
-  session->conversation_.n_dropped = h.n_dropped;
-  session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;
-  return backend.synchronize();
+  hash.update(bytes.data(), summed);
+  ORRERY_TRY(check_sum(hash, bytes.data() + summed, bytes.size(), name));
+  contents.head = bytes.subspan(sizeof h, Contents::head_bytes(h));
+  ORRERY_TRY(contents.parse(*session, name));
+  const std::byte* const pages = contents.head.data() + contents.head.size();
+  return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }});
 }
 
 // A file that can be refused by its header is not read: it may be of any length.
-Status SessionFile::load_from_file(Session* session, const std::string& path) {
+Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes) {
   ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
-  Header h;
-  if (file.size() < sizeof h + kChecksumBytes) return damaged(path.c_str(), file.size(), "ends inside the header");
+  const char* const name = path.c_str();
+  Contents contents;
+  Header& h = contents.header;
+  if (file.size() < sizeof h + kChecksumBytes) return damaged(name, file.size(), "ends inside the header");
   ORRERY_TRY(file.read_at(0, {reinterpret_cast<std::byte*>(&h), sizeof h}));
-  ORRERY_TRY(check_header(*session, session->rope_, h, file.size(), path.c_str()));
-  ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
-  ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
-  return load(session, {copy.data(), file.size()}, path.c_str());
+  ORRERY_TRY(check_header(*session, session->rope_, h, file.size(), name));
+  if (file.size() <= whole_bytes) {
+    ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
+    ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
+    return load(session, {copy.data(), file.size()}, name);
+  }
+
+  const uint64_t head_bytes = Contents::head_bytes(h), first_page = sizeof h + head_bytes;
+  ORRERY_ASSIGN(const os::Region head, os::Region::allocate(head_bytes));
+  ORRERY_TRY(file.read_at(sizeof h, {head.data(), head_bytes}));
+  contents.head = {head.data(), head_bytes};
+  std::byte checksum[kChecksumBytes];
+  ORRERY_TRY(file.read_at(file.size() - kChecksumBytes, {checksum, kChecksumBytes}));
+  Hash128 begun;
+  begun.update(&h, sizeof h);
+  begun.update(head.data(), head_bytes);
+
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1));
+  ORRERY_ASSIGN(const os::Region piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));
+  // The whole file once, which must be the one that the checksum belongs to.
+  const auto read_pages = [&](const PageReader::Use& use) -> Status {
+    Hash128 hash = begun;
+    for (uint32_t first = 0; first < h.n_pages;) {
+      const uint32_t end = first + std::min(at_once, h.n_pages - first);
+      const uint64_t bytes = (end - first) * h.page_bytes;
+      ORRERY_TRY(file.read_at(first_page + first * h.page_bytes, {piece.data(), bytes}));
+      hash.update(piece.data(), bytes);
+      ORRERY_TRY(use(first, end, piece.data()));
+      first = end;
+    }
+    return check_sum(hash, checksum, file.size(), name);
+  };
+  ORRERY_TRY(read_pages([](uint32_t, uint32_t, const std::byte*) { return ok_status(); }));
+  ORRERY_TRY(contents.parse(*session, name));
+  return replace(session, &contents, {read_pages});
 }
 
 }  // namespace orrery::engine

@@ -1,11 +1,12 @@
 // Everything that differs between operating systems, behind one interface: files and mappings, memory reserved
-// from the system, processors.  posix.cpp implements it; another system is another file beside it.
+// from the system, processors.  posix*.cpp implement it; another system is other files beside them.
 // Paths are UTF-8.  Errors carry the system's error number as native_code and name the path.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
@@ -62,14 +63,28 @@ class Region {
   uint64_t size_ = 0;
 };
 
-// A file opened for positioned reads.
+// The system's number of an open file or directory. Closed when it goes, and when another program is executed.
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(int number) : number_(number) {}
+  Handle(Handle&& other) noexcept : number_(other.release()) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Handle();
+  int number() const { return number_; }   // -1: none
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_ = -1;
+};
+
+// A regular file opened for positioned reads. Anything else is refused without being opened: opening a device can act on it.
 class InputFile {
  public:
   static Result<InputFile> open(const std::string& path);
-  InputFile() = default;
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) noexcept;
-  ~InputFile();
 
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
@@ -78,13 +93,22 @@ class InputFile {
 
  private:
   friend class MappedFile;
-  int handle_ = -1;
+  Handle file_;
   uint64_t size_ = 0;
   std::string path_;
 };
 
 // Writes a file so that it is there whole or not at all: a temporary beside it, flushed, then renamed over `path`
 // by commit().  Destroyed without commit(), it removes the temporary and leaves `path` as it was.
+//
+// create() follows symbolic links, also one to a file that does not exist yet. It refuses what exists and is no regular
+// file, and a file that the caller may not write. The new file takes over the old one's mode, and its owner where the
+// system permits. A file that did not exist is the owner's alone (mode 0600). Other hard links keep the old content.
+// Extended attributes and access control lists are not copied.
+//
+// The temporary has a fixed name of 42 bytes, made from the name of the file, and is locked (flock) while its writer
+// lives. The next save of the same file removes what a killed one has left. (An unnamed file, O_TMPFILE, needs a name in
+// the end as well: linkat() replaces nothing. It also needs /proc and a file system that has it.)
 class AtomicFile {
  public:
   static Result<AtomicFile> create(const std::string& path);
@@ -92,13 +116,28 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&& other) = delete;
   ~AtomicFile();
 
+  // A full disk, a quota or a limit on file sizes is Code::io. The limit's signal (SIGXFSZ) does not reach the process.
   Status write(Span<const std::byte> bytes);
+  // Flushes the file, renames it, and flushes the directory. A directory that cannot be flushed is no error: the file is
+  // in place, and a power cut leaves the old one or the new one.
   Status commit();
 
  private:
+  struct Former {   // the file that is replaced
+    bool exists = false;
+    uint32_t mode = 0, user = 0, group = 0;
+  };
   AtomicFile() = default;
-  int handle_ = -1;
-  std::string path_, temporary_;
+  Result<bool> find();
+  Status take_temporary();
+  void take_over_permissions() const;
+
+  std::string path_;        // as it was given, for messages
+  Handle directory_;
+  std::string name_;        // the file's, in the directory
+  std::string temporary_;   // likewise; empty: there is no temporary
+  Handle file_;
+  Former former_;
 };
 
 // Blocks every signal of the calling thread while it lives. Threads started meanwhile inherit that, so that the
@@ -115,6 +154,8 @@ class SignalsBlocked {
   bool changed_ = false;
 };
 
+// The calling process. A child of fork() has another one.
+int64_t process_id();
 uint64_t page_bytes();
 uint64_t physical_memory_bytes();
 

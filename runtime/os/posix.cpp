@@ -1,5 +1,4 @@
-// os.h for POSIX systems: files by descriptors and mappings, retried when a signal interrupts.
-#include <fcntl.h>
+// os.h for POSIX systems: mappings and memory, signals, the machine. Files are in posix_files.cpp.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -7,58 +6,20 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <new>
 #include <utility>
 
 #include "runtime/base/checked.h"
 #include "runtime/os/os.h"
+#include "runtime/os/posix_files.h"
 
 namespace orrery::os {
 
 namespace {
-
-Status system_error(Code code, int number, const char* what, const std::string& path) {
-  char text[128] = "";
-#if defined(_GNU_SOURCE) && defined(__GLIBC__)
-  const char* reason = strerror_r(number, text, sizeof text);
-#else
-  const char* reason = strerror_r(number, text, sizeof text) == 0 ? text : "unknown error";
-#endif
-  Status s = error(code, "%s: %s: %s", path.c_str(), what, reason);
-  s.detail().native_code = number;
-  return s;
-}
-
-// Opens a regular file for reading and says how long it is.
-Result<int> open_regular(const std::string& path, uint64_t* size) {
-  if (path.empty() || path.find('\0') != std::string::npos)
-    return error(Code::invalid_argument, "a file path is empty or holds a zero byte");
-  int fd;
-  do {
-    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a pipe without a writer would keep us for ever
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) return system_error(Code::io, errno, "cannot open", path);
-  struct stat st;
-  if (::fstat(fd, &st) != 0) {
-    const int number = errno;
-    ::close(fd);
-    return system_error(Code::io, number, "cannot read its size", path);
-  }
-  if (!S_ISREG(st.st_mode)) {
-    ::close(fd);
-    return error(Code::io, "%s: not a regular file", path.c_str());
-  }
-  *size = static_cast<uint64_t>(st.st_size);
-  return fd;
-}
 
 // Takes the whole pages of [offset, offset + bytes) of `size` bytes out of memory.
 void discard_pages(std::byte* data, uint64_t size, uint64_t offset, uint64_t bytes) {
@@ -91,11 +52,11 @@ Result<MappedFile> MappedFile::map(const InputFile& source) {
   MappedFile file;
   if (source.size_ == 0) return file;
   struct stat now;
-  if (::fstat(source.handle_, &now) != 0) return system_error(Code::io, errno, "cannot read its size", source.path_);
+  if (::fstat(source.file_.number(), &now) != 0) return system_error(Code::io, errno, "cannot read its size", source.path_);
   if (static_cast<uint64_t>(now.st_size) < source.size_)
     return error(Code::io, "%s: was truncated to %llu of its %llu bytes while it was opened", source.path_.c_str(),
                  static_cast<unsigned long long>(now.st_size), static_cast<unsigned long long>(source.size_));
-  void* p = ::mmap(nullptr, source.size_, PROT_READ, MAP_SHARED, source.handle_, 0);
+  void* p = ::mmap(nullptr, source.size_, PROT_READ, MAP_SHARED, source.file_.number(), 0);
   if (p == MAP_FAILED) {
     const int number = errno;
     return system_error(number == ENOMEM ? Code::out_of_host_memory : Code::io, number, "cannot map", source.path_);
@@ -184,100 +145,6 @@ Status Region::lock(uint64_t offset, uint64_t bytes) const {
 
 void Region::unlock(uint64_t offset, uint64_t bytes) const { ::munlock(data_ + offset, bytes); }
 
-// InputFile ----------------------------------------------------------------------------------------------
-
-Result<InputFile> InputFile::open(const std::string& path) {
-  InputFile file;
-  file.path_ = path;
-  ORRERY_ASSIGN(file.handle_, open_regular(path, &file.size_));
-  return file;
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : handle_(std::exchange(other.handle_, -1)), size_(other.size_), path_(std::move(other.path_)) {}
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  std::swap(size_, other.size_);
-  std::swap(path_, other.path_);
-  return *this;
-}
-InputFile::~InputFile() {
-  if (handle_ >= 0) ::close(handle_);
-}
-
-Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n =
-        ::pread(handle_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error(Code::io, errno, "cannot read", path_);
-    if (n == 0)
-      return error(Code::io, "%s: ends at byte %llu, before byte %llu", path_.c_str(),
-                   static_cast<unsigned long long>(offset + done),
-                   static_cast<unsigned long long>(offset + out.size()));
-    done += static_cast<size_t>(n);
-  }
-  return ok_status();
-}
-
-// AtomicFile ---------------------------------------------------------------------------------------------
-
-Result<AtomicFile> AtomicFile::create(const std::string& path) {
-  if (path.empty() || path.find('\0') != std::string::npos)
-    return error(Code::invalid_argument, "a file path is empty or holds a zero byte");
-  AtomicFile file;
-  file.path_ = path;
-  // A name that nobody else takes, and permissions as for any new file. (mkstemp would give 0600, and the mask that says
-  // better cannot be read without changing it for every thread.)
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    struct timespec now = {};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    char suffix[32];
-    std::snprintf(suffix, sizeof suffix, ".%lx%06lx", static_cast<unsigned long>(::getpid()),
-                  (static_cast<unsigned long>(now.tv_nsec) + static_cast<unsigned long>(attempt)) & 0xffffff);
-    std::string temporary = path + suffix;
-    file.handle_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file.handle_ >= 0) {
-      file.temporary_ = std::move(temporary);
-      return file;
-    }
-    if (errno != EEXIST && errno != EINTR) break;
-  }
-  return system_error(Code::io, errno, "cannot create a file beside it", path);
-}
-
-AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : handle_(std::exchange(other.handle_, -1)),
-      path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, std::string())) {}
-
-AtomicFile::~AtomicFile() {
-  if (handle_ >= 0) ::close(handle_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
-}
-
-Status AtomicFile::write(Span<const std::byte> bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = ::write(handle_, bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error(Code::io, errno, "cannot write", path_);
-    done += static_cast<size_t>(n);
-  }
-  return ok_status();
-}
-
-Status AtomicFile::commit() {
-  if (::fsync(handle_) != 0) return system_error(Code::io, errno, "cannot flush", path_);
-  const int fd = std::exchange(handle_, -1);
-  if (::close(fd) != 0) return system_error(Code::io, errno, "cannot close", path_);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
-    return system_error(Code::io, errno, "cannot put the new file in place", path_);
-  temporary_.clear();
-  return ok_status();
-}
-
 // Threads ------------------------------------------------------------------------------------------------
 
 static_assert(sizeof(sigset_t) <= 128 && alignof(sigset_t) <= 16, "SignalsBlocked holds the mask in place");
@@ -292,6 +159,8 @@ SignalsBlocked::~SignalsBlocked() {
 }
 
 // Machine ------------------------------------------------------------------------------------------------
+
+int64_t process_id() { return ::getpid(); }
 
 uint64_t page_bytes() {
   const long n = ::sysconf(_SC_PAGESIZE);

@@ -1,18 +1,14 @@
 // See canvas.h.
 #include "canvas.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 
 #include "canvas_font.h"
 #include "canvas_png.h"
 #include "failure.h"
+#include "write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -306,31 +302,6 @@ std::string Canvas::png() const {
   return bytes;
 }
 
-void Canvas::save_png(const std::string& path) const { write_whole_file(path, png()); }
-
-void write_whole_file(const std::string& path, std::string_view bytes) {
-  const auto fail = [&](int error) {
-    return Failure(kExitFailure, "cannot write '" + path + "': " + std::strerror(error));
-  };
-  const std::string beside = path + ".partial-" + std::to_string(getpid());
-  const int fd = open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd < 0) throw fail(errno);
-  int error = 0;
-  while (!bytes.empty() && error == 0) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(n));
-    } else if (errno != EINTR) {
-      error = errno;
-    }
-  }
-  if (error == 0 && fsync(fd) != 0 && errno != EINVAL) error = errno;
-  if (close(fd) != 0 && error == 0) error = errno;
-  if (error == 0 && std::rename(beside.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    unlink(beside.c_str());
-    throw fail(error);
-  }
-}
+void Canvas::save_png(const std::string& path) const { write_file(path, png()); }
 
 }  // namespace orrery::tool

@@ -99,7 +99,4 @@ class Canvas {
   Span mask_x_{0, 0}, mask_y_{0, 0};
 };
 
-// Gives the file these bytes, or leaves it as it was. Failure names path and reason.
-void write_whole_file(const std::string& path, std::string_view bytes);
-
 }  // namespace orrery::tool

@@ -1,5 +1,5 @@
 // stb_image_write, compiled here and nowhere else, with a name for the one thing that we want of it. Its
-// writing to files is left out: write_whole_file() does that.
+// writing to files is left out: write_file() does that.
 #include "canvas_png.h"
 
 // Its warnings are not ours to mend.

@@ -1,7 +1,9 @@
 // The commands of a conversation. What they say goes to stderr, so that standard output holds answers only.
 #include <string>
 
+#include "api.h"
 #include "chat.h"
+#include "write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -41,10 +43,17 @@ void stats(Request& request) {
   if (request.chat.last().finish_reason != 0) say("last turn   " + speed_line(request.chat.last()));
 }
 
+// The library saves to regular files; a device or a pipe gets the same bytes.
 void save(Request& request) {
-  call([&](orrery_error* error) {
-    return orrery_session_save(request.chat.session(), request.argument.c_str(), error);
-  });
+  if (is_stream(request.argument)) {
+    write_file(request.argument, sized<std::string>([&](char* bytes, size_t capacity, size_t* n, orrery_error* error) {
+                 return orrery_session_save_buffer(request.chat.session(), bytes, capacity, n, error);
+               }));
+  } else {
+    call([&](orrery_error* error) {
+      return orrery_session_save(request.chat.session(), request.argument.c_str(), error);
+    });
+  }
   say("saved to '" + request.argument + "'");
 }
 

@@ -8,6 +8,8 @@
 #include "eval_charts.h"
 #include "eval_results.h"
 #include "eval_store.h"
+#include "terminal.h"
+#include "write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -258,6 +260,7 @@ int eval(const Args& args, Output& out) {
     results.samples = collect_samples(args, vocab.get());
   }
   if (const std::string* file = args.find("--write-samples")) {
+    out.flush();
     write_samples(*file, results.samples);
     return kExitOk;
   }
@@ -279,9 +282,11 @@ int eval(const Args& args, Output& out) {
   for (const EvalSample& sample : results.samples) runner.check(sample);
 
   const std::string* json_path = args.find("--json");
-  const std::string partial = json_path ? *json_path + ".partial" : "";
+  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never stand inside the JSON
+  const bool resumable = json_path && !is_stream(*json_path);
+  const std::string partial = resumable ? *json_path + ".partial" : "";
   std::optional<EvalStore> store;
-  if (json_path) {
+  if (resumable) {
     store.emplace(partial);
   } else {
     store.emplace();
@@ -290,11 +295,11 @@ int eval(const Args& args, Output& out) {
   const Json settings = settings_json(args, info, chat, session, mode);
   Evaluation evaluation(runner, *store, settings, results);
 
-  out.text(format("%s: %s, %zu samples, %s-turn, question-%s\n\n", info.name[0] ? info.name : path.c_str(),
+  words.text(format("%s: %s, %zu samples, %s-turn, question-%s\n\n", info.name[0] ? info.name : path.c_str(),
                   info.architecture, results.samples.size(), mode.multi_turn ? "multi" : "single",
                   mode.aware ? "aware" : "agnostic"));
-  out.write(table_head());
-  out.flush();
+  words.write(table_head());
+  words.flush();
   const size_t n = results.samples.size();
   for (size_t first = 0, last; first < n; first = last) {
     const uint64_t length = results.samples[first].length;
@@ -308,18 +313,18 @@ int eval(const Args& args, Output& out) {
       });
     }
     for (size_t c = 0; c < results.configs.size(); ++c) {
-      out.text(table_line(results, results.row(c, length, "")));
+      words.text(table_line(results, results.row(c, length, "")));
     }
-    out.flush();
+    words.flush();
   }
-  out.text("\n" + task_table(results));
-  out.flush();
+  words.text("\n" + task_table(results));
+  words.flush();
   if (png_folder) write_charts(*png_folder, results);
   if (json_path) {
     Json json = {{"settings", settings}};
     json["settings"]["seed"] = args.integer("--seed", 0, UINT64_MAX, 0);
     json.update(results_json(results));
-    write_atomically(*json_path, dump_json(json, 1) + "\n");
+    write_file(*json_path, dump_json(json, 1) + "\n");
     store->remove_file();
   }
   return kExitOk;
@@ -388,10 +393,11 @@ const Command& eval_command() {
          {"--max-tokens", "N", "The longest answer (default 128)."},
          {"--json", "FILE",
           "Everything, with every answer, as JSON. FILE.partial holds what is done meanwhile: after an interruption "
-          "the same command goes on from there."},
+          "the same command goes on from there. - is standard output (the tables go to standard error); it, a device "
+          "or a pipe has no FILE.partial."},
          {"--png", "DIR",
           "Pictures: accuracy-LENGTH.png, score against budget; depth-NN-POLICY.png, scores by depth and length."},
-         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines, and evaluate nothing."}}},
+         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines, and evaluate nothing; - is standard output."}}},
        eval_session_group(),
        template_group(),
        runtime_group(),

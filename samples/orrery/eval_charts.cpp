@@ -5,8 +5,8 @@
 #include <cmath>
 #include <map>
 
-#include "eval_store.h"
 #include "output.h"
+#include "write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -107,14 +107,14 @@ void write_charts(const std::string& folder, const EvalResults& results) {
   for (const uint64_t length : results.lengths()) {
     const LineChart chart = accuracy_chart(results, length);
     if (chart.series.empty()) continue;
-    write_atomically(format("%s/accuracy-%llu.png", folder.c_str(), static_cast<unsigned long long>(length)),
+    write_file(format("%s/accuracy-%llu.png", folder.c_str(), static_cast<unsigned long long>(length)),
                      draw(chart).canvas.png());
   }
   for (size_t c = 0; c < results.configs.size(); ++c) {
     const HeatMap map = depth_map(results, c);
     if (std::all_of(map.grid.values.begin(), map.grid.values.end(), [](double v) { return std::isnan(v); })) continue;
     const EvalConfig& config = results.configs[c];
-    write_atomically(
+    write_file(
         format("%s/depth-%02zu-%s.png", folder.c_str(), c, plain(config.policy + "-" + config.budget).c_str()),
         draw(map).canvas.png());
   }

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "eval_sample.h"
-#include "eval_store.h"
 #include "failure.h"
 #include "output.h"
+#include "write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -174,7 +174,7 @@ Json sample_json(const EvalSample& sample) {
 void write_samples(const std::string& path, const std::vector<EvalSample>& samples) {
   std::string text;
   for (const EvalSample& sample : samples) text += dump_json(sample_json(sample), -1) + "\n";
-  write_atomically(path, text);
+  write_file(path, text);
 }
 
 }  // namespace orrery::tool

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <string_view>
 
 #include "failure.h"
 #include "output.h"
+#include "write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -34,6 +34,7 @@ void write_whole(int fd, std::string_view bytes, const std::string& path) {
 }  // namespace
 
 EvalStore::EvalStore(const std::string& path) : path_(path) {
+  if (is_stream(path)) throw Failure(kExitFailure, "cannot keep results in '" + path + "': it is not a regular file");
   size_t whole = 0;  // bytes up to the last newline
   if (access(path.c_str(), F_OK) == 0) {
     const std::string content = read_file(path);
@@ -72,22 +73,6 @@ void EvalStore::remove_file() {
   close(fd_);
   fd_ = -1;
   unlink(path_.c_str());
-}
-
-void write_atomically(const std::string& path, const std::string& content) {
-  const std::string temporary = path + ".new";
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) fail("open", temporary);
-  try {
-    write_whole(fd, content, temporary);
-    if (fsync(fd) != 0) fail("write", temporary);
-  } catch (...) {
-    close(fd);
-    unlink(temporary.c_str());
-    throw;
-  }
-  close(fd);
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("write", path);
 }
 
 void make_folder(const std::string& path) {

@@ -33,9 +33,6 @@ class EvalStore {
   std::map<std::string, Json> records_;
 };
 
-// Whole or not at all: a temporary file beside it is written, synced and renamed.
-void write_atomically(const std::string& path, const std::string& content);
-
 // Makes the folder where there is none; throws where it cannot be written to.
 void make_folder(const std::string& path);
 

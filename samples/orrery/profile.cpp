@@ -11,6 +11,7 @@
 #include "progress.h"
 #include "settings.h"
 #include "terminal.h"
+#include "write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -68,7 +69,8 @@ void print_counts(const Json& profile, const std::vector<size_t>& windowed, Outp
 void write_results(const Args& args, const std::string& name, const std::string& text, const Json& profile,
                    const Json* steps, Output& out) {
   if (const std::string* path = args.find("--out")) {
-    write_atomically(*path, text + "\n");
+    out.flush();
+    write_file(*path, text + "\n");
     out.text("Written     " + *path + "\n");
   }
   if (const std::string* folder = args.find("--png")) {
@@ -192,6 +194,16 @@ int profile_model(const Args& args, Output& out) {
   return kExitOk;
 }
 
+// A profile on standard output stands there alone.
+int profile(const Args& args, Output& out) {
+  const std::string* path = args.find("--out");
+  if (!path || !is_standard_output(*path)) return profile_model(args, out);
+  Output words(kStderr);
+  const int code = profile_model(args, words);
+  words.flush();
+  return code;
+}
+
 }  // namespace
 
 const Command& profile_command() {
@@ -206,7 +218,7 @@ const Command& profile_command() {
       "file. TEXT is a file, or - for standard input; the model's own kind of text, a few thousand tokens of it, is best.\n"
       "A small model has few heads that go together: --full-share finds thresholds that leave so many full.\n",
       {{"Options",
-        {{"--out", "FILE", "Write the profile (JSON) there; without it, numbers are printed and nothing is kept."},
+        {{"--out", "FILE", "Write the profile (JSON) there; - is standard output, the numbers go to standard error then. Without it, numbers are printed and nothing is kept."},
          {"--png", "DIR",
           "Pictures: roles.png, stability.png, similarity.png, layers.png, drift.png and drift-layers.png."},
          {"--steps", "N", "Tokens generated behind each text, 1 to 1024 (default 99)."},
@@ -238,7 +250,7 @@ const Command& profile_command() {
       "  orrery chat model.gguf --policy duoattention --kv-budget 60% --head-profile duo.profile.json\n",
       0,
       1000000,
-      profile_model};
+      profile};
   return command;
 }
 

@@ -154,7 +154,7 @@ CancelOnInterrupt::~CancelOnInterrupt() {
 
 ResidentMemory resident_memory() {
   ResidentMemory memory;
-  if (FILE* status = std::fopen("/proc/self/status", "r")) {
+  if (FILE* status = std::fopen("/proc/self/status", "re")) {
     char line[256];
     while (std::fgets(line, sizeof line, status)) {
       unsigned long long kib = 0;

@@ -390,7 +390,8 @@ TEST_F(Damage, SavingWhereOneCannotWrite) {
   expect_unharmed("after saving nowhere");
 }
 
-TEST_F(Sessions, SavedFilesHaveOrdinaryPermissions) {
+// A conversation is its owner's; who wants it otherwise says so once.
+TEST_F(Sessions, SavedFilesAreTheOwnersAndKeepTheirMode) {
   const Session s = open_session(model);
   const std::string file = dir.file("saved");
   const mode_t before = umask(027);
@@ -398,8 +399,36 @@ TEST_F(Sessions, SavedFilesHaveOrdinaryPermissions) {
   EXPECT_EQ(umask(before), 027u);
   struct stat st;
   ASSERT_EQ(stat(file.c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 0777, 0640u);
-  ASSERT_EQ(orrery_session_save(s.get(), file.c_str(), nullptr), ORRERY_OK);  // again, over itself
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+  ASSERT_EQ(chmod(file.c_str(), 0644), 0);
+  const std::string link = dir.file("link");
+  std::filesystem::create_symlink("saved", link);
+  for (const std::string& name : {file, link}) {  // again, over itself, and through a link
+    ASSERT_EQ(orrery_session_save(s.get(), name.c_str(), nullptr), ORRERY_OK);
+    ASSERT_EQ(lstat(file.c_str(), &st), 0);
+    EXPECT_EQ(st.st_mode, static_cast<mode_t>(S_IFREG | 0644));
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+  }
+}
+
+// What can be written but not replaced stays what it is, /dev/null of a process of root's above all.
+TEST_F(Damage, SavingToWhatIsNoFile) {
+  const std::string pipe = dir.file("out");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& where : {pipe, std::string("/dev/null"), std::string("/dev/stdin")}) {
+    struct stat before, after;
+    const int there = stat(where.c_str(), &before);
+    if (there == 0 && S_ISREG(before.st_mode)) continue;  // a standard input of the tests'
+    Error error;
+    EXPECT_EQ(orrery_session_save(live.get(), where.c_str(), &error), ORRERY_IO) << where;
+    EXPECT_NE(std::string(error.message).find(where), std::string::npos) << error.message;
+    if (there == 0) {
+      ASSERT_EQ(stat(where.c_str(), &after), 0);
+      EXPECT_EQ(after.st_mode, before.st_mode) << where;
+      EXPECT_EQ(after.st_ino, before.st_ino) << where;
+    }
+  }
+  expect_unharmed("after saving to what is no file");
 }
 
 }  // namespace

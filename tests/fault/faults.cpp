@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <cstdarg>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace orrery::testing {
 
@@ -22,9 +24,11 @@ struct Armed {
   bool and_after = false, refused = false;
   int error_number = 0;
 };
-thread_local Armed armed[4];
+thread_local Armed armed[5];
 thread_local uint64_t read_limit = 0;
 std::atomic<int64_t> live{0};
+thread_local int64_t reads_left = -1;   // until `before_read` is called
+thread_local std::function<void()> before_read;
 
 bool refuse(Fault kind) {
   Armed& a = armed[static_cast<int>(kind)];
@@ -68,6 +72,10 @@ bool disarm(Fault kind) {
   return a.refused;
 }
 void limit_reads(uint64_t bytes) { read_limit = bytes; }
+void on_read(int64_t n, std::function<void()> f) {
+  reads_left = n;
+  before_read = std::move(f);
+}
 int64_t live_blocks() { return live; }
 
 }  // namespace orrery::testing
@@ -114,7 +122,8 @@ int __real_open(const char* path, int flags, ...);
 ssize_t __real_pread(int fd, void* out, size_t n, off_t offset);
 ssize_t __real_write(int fd, const void* data, size_t n);
 int __real_fsync(int fd);
-int __real_rename(const char* from, const char* to);
+int __real_openat(int folder, const char* path, int flags, ...);
+int __real_renameat(int from_folder, const char* from, int to_folder, const char* to);
 
 void* __wrap_mmap(void* at, size_t n, int protection, int flags, int fd, off_t offset) {
   if (ot::refuse(Fault::memory)) {
@@ -149,6 +158,7 @@ ssize_t __wrap_pread(int fd, void* out, size_t n, off_t offset) {
     errno = ot::number(Fault::read);
     return errno ? -1 : 0;  // no error: the file ends here
   }
+  if (ot::reads_left >= 0 && ot::reads_left-- == 0) ot::before_read();
   return __real_pread(fd, out, ot::read_limit ? std::min<size_t>(n, ot::read_limit) : n, offset);
 }
 ssize_t __wrap_write(int fd, const void* data, size_t n) {
@@ -159,13 +169,25 @@ ssize_t __wrap_write(int fd, const void* data, size_t n) {
   // A system may take less than it is given.
   return __real_write(fd, data, n > 1 ? n - n / 2 : n);
 }
-int __wrap_fsync(int fd) {
-  if (!ot::refuse(Fault::write)) return __real_fsync(fd);
+// Opening a directory and a temporary in it, which saving alone does, counts as a write.
+int __wrap_openat(int folder, const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+  va_end(more);
+  if (!ot::refuse(Fault::write)) return __real_openat(folder, path, flags, mode);
   errno = ot::number(Fault::write);
   return -1;
 }
-int __wrap_rename(const char* from, const char* to) {
-  if (!ot::refuse(Fault::write)) return __real_rename(from, to);
+int __wrap_fsync(int fd) {
+  struct stat st;
+  const Fault kind = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) ? Fault::directory : Fault::write;
+  if (!ot::refuse(kind)) return __real_fsync(fd);
+  errno = ot::number(kind);
+  return -1;
+}
+int __wrap_renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  if (!ot::refuse(Fault::write)) return __real_renameat(from_folder, from, to_folder, to);
   errno = ot::number(Fault::write);
   return -1;
 }

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 namespace orrery::testing {
 
-enum class Fault { memory, thread, read, write };
+// directory: flushing one, which saving does last and does without.
+enum class Fault { memory, thread, read, write, directory };
 
 // The nth request of the kind (from 0) fails, once; negative: none. With `and_after`, all later ones fail,
 // too.
@@ -19,6 +21,9 @@ bool disarm(Fault kind);
 
 // Reads give at most this many bytes at once; 0: as many as asked for.
 void limit_reads(uint64_t bytes);
+
+// Calls `f` before read n (from 0) of the calling thread; n < 0: never.
+void on_read(int64_t n, std::function<void()> f);
 
 // Blocks of operator new and anonymous mappings not yet given back, by all threads.
 int64_t live_blocks();

@@ -2,6 +2,8 @@
 // presses Ctrl-C and takes things back. chat.c, which people copy from, is driven the same way.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "program.h"
 
 namespace orrery::testing {
@@ -71,6 +73,11 @@ TEST(ChatPipe, SaveAndLoadRoundTrip) {
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_EQ(second.out, "Bruno owns a teal fox.\n");
   EXPECT_NE(second.err.find("loaded 2 messages"), std::string::npos) << second.err;
+  // A device is written through, with the same bytes.
+  const Finished device = chat("Hello!\n/save /dev/null\n/save /dev/stdout\n", {"--file", document});
+  EXPECT_EQ(device.code, 0) << device.err;
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_NE(device.out.find("ORRSESS1"), std::string::npos);
   // A damaged file is refused, and from a pipe that is the end.
   std::string bytes = read_whole(saved);
   ASSERT_GT(bytes.size(), 100u);

@@ -343,6 +343,27 @@ TEST(Eval, APolicyThatRefusesABudgetIsALine) {
   EXPECT_EQ(row(json, "streaming:sinks=8", "100%").at("answers"), 1);
 }
 
+// JSON for a program that reads along: it alone is on standard output, the tables are not in its way.
+TEST(Eval, JsonOnStandardOutput) {
+  const Words words = {"--policies", "full", "--lengths", "300", "--samples", "1", "--tasks", "single", "--questions", "1"};
+  for (const char* name : {"-", "/dev/stdout"}) {
+    Words more = words;
+    more.insert(more.end(), {"--json", name});
+    const Finished finished = eval(more);
+    ASSERT_EQ(finished.code, 0) << finished.err;
+    const Json json = Json::parse(finished.out, nullptr, false);
+    ASSERT_FALSE(json.is_discarded()) << finished.out;
+    EXPECT_EQ(row(json, "full", "").at("answers"), 1);
+    EXPECT_NE(finished.err.find("full"), std::string::npos) << "no table";
+  }
+  Words more = words;
+  more.insert(more.end(), {"--write-samples", "/dev/stdout"});
+  const Finished samples = eval(more);
+  EXPECT_EQ(samples.code, 0);
+  EXPECT_TRUE(Json::parse(samples.out, nullptr, false).is_object()) << samples.out;
+  for (const char* leftover : {"-.partial", "/dev/stdout.partial"}) EXPECT_NE(access(leftover, F_OK), 0) << leftover;
+}
+
 TEST(Eval, Pictures) {
   const std::string folder = scratch_path("pictures");
   const Words words = {"--budgets", "50%", "--lengths",   "300", "--samples", "1",   "--tasks",

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "program.h"
@@ -243,6 +244,18 @@ TEST(ToolProfile, ImportsDuoAttentionsGates) {
     }
   EXPECT_TRUE(contains(profile({"--import", ours}).out, "duoattention keeps 8 whole"));
   EXPECT_TRUE(contains(profile({"--import-gates", path}).out, "duoattention keeps 16 whole"));   // half of them
+
+  // Standard output by its names, alone; words go to standard error. A device is written through.
+  for (const char* name : {"-", "/dev/stdout"}) {
+    const Finished there = profile({"--import-gates", path, "--sparsity", "0.75", "--out", name});
+    EXPECT_EQ(there.code, 0) << there.err;
+    EXPECT_EQ(there.out, read_whole(ours)) << name;
+    EXPECT_TRUE(contains(there.err, "of 32 heads: duoattention keeps 8 whole")) << there.err;
+  }
+  const Finished nowhere = profile({"--import-gates", path, "--out", "/dev/null"});
+  EXPECT_EQ(nowhere.code, 0) << nowhere.err;
+  EXPECT_TRUE(contains(nowhere.out, "Written     /dev/null"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 
   // Eight of 32 heads hold everything, or what the budget has room for.
   const auto full_bytes = [&](const Words& more) {

@@ -1,0 +1,94 @@
+// Files of POSIX systems: opening regular files and nothing else, reading at a position. Descriptors close themselves, and
+// are closed when another program is executed; calls are repeated when a signal interrupts them.
+#include "runtime/os/posix_files.h"
+
+#include <fcntl.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace orrery::os {
+
+static_assert(sizeof(off_t) == 8, "files may be longer than 2 GB: compile with _FILE_OFFSET_BITS=64");
+
+Status system_error(Code code, int number, const char* what, const std::string& path) {
+  char text[128] = "";
+#if defined(_GNU_SOURCE) && defined(__GLIBC__)
+  const char* reason = strerror_r(number, text, sizeof text);
+#else
+  const char* reason = strerror_r(number, text, sizeof text) == 0 ? text : "unknown error";
+#endif
+  Status s = error(code, "%s: %s: %s", path.c_str(), what, reason);
+  s.detail().native_code = number;
+  return s;
+}
+
+Status check_path(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos)
+    return error(Code::invalid_argument, "a file path is empty or holds a zero byte");
+  return ok_status();
+}
+
+Status check_regular(const struct stat& st, const std::string& path) {
+  if (S_ISREG(st.st_mode)) return ok_status();
+  const char* kind = S_ISDIR(st.st_mode)    ? "a directory"
+                     : S_ISFIFO(st.st_mode) ? "a FIFO"
+                     : S_ISSOCK(st.st_mode) ? "a socket"
+                                            : "a device";
+  Status s = error(Code::io, "%s: not a regular file but %s", path.c_str(), kind);
+  if (S_ISDIR(st.st_mode)) s.detail().native_code = EISDIR;
+  return s;
+}
+
+// Handle -------------------------------------------------------------------------------------------------
+
+// A close that a signal interrupts has closed on Linux; elsewhere it may leave one descriptor open, which is better than
+// closing another thread's.
+Handle::~Handle() {
+  if (number_ >= 0) ::close(number_);
+}
+
+Result<Handle> open_regular(const std::string& path, uint64_t* size) {
+  ORRERY_TRY(check_path(path));
+  // A look before: opening a tape rewinds it, opening a watchdog starts it.
+  struct stat st;
+  if (uninterrupted([&] { return ::stat(path.c_str(), &st); }) != 0)
+    return system_error(Code::io, errno, "cannot open", path);
+  ORRERY_TRY(check_regular(st, path));
+  // Whatever has taken its place meanwhile: a pipe without a writer would keep us for ever.
+  Handle file(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
+  if (file.number() < 0) return system_error(Code::io, errno, "cannot open", path);
+  if (uninterrupted([&] { return ::fstat(file.number(), &st); }) != 0)
+    return system_error(Code::io, errno, "cannot read its size", path);
+  ORRERY_TRY(check_regular(st, path));
+  *size = static_cast<uint64_t>(st.st_size);
+  return file;
+}
+
+// InputFile ----------------------------------------------------------------------------------------------
+
+Result<InputFile> InputFile::open(const std::string& path) {
+  InputFile input;
+  input.path_ = path;
+  ORRERY_ASSIGN(input.file_, open_regular(path, &input.size_));
+  return input;
+}
+
+Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n = uninterrupted([&] {
+      return ::pread(file_.number(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    });
+    if (n < 0) return system_error(Code::io, errno, "cannot read", path_);
+    if (n == 0)
+      return error(Code::io, "%s: ends at byte %llu, before byte %llu", path_.c_str(),
+                   static_cast<unsigned long long>(offset + done),
+                   static_cast<unsigned long long>(offset + out.size()));
+    done += static_cast<size_t>(n);
+  }
+  return ok_status();
+}
+
+}  // namespace orrery::os
