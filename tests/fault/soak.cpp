@@ -5,8 +5,15 @@
 //
 // TURNS are shared out over the policies. A few sessions live at once, each with the lineage of turns that led to
 // what it holds; forks and loaded sessions take over another's. When a lineage ends, a fresh session replays it turn by
-// turn, and every answer is compared. Prints a row for each policy; fails on an answer that differs, a call that
-// fails, an arena that is not empty again, and resident memory that grows beyond a bound after a warm-up.
+// turn, and every answer is compared.
+//
+// Some policies choose by the queries of tokens before the prompt's end. Where a rewind or a load has lost these, the engine computes
+// them again, and that of a generated token is another then (runtime/engine/session.h). So an answer that differs is asked for once
+// more, of a fresh session that rewinds and loads where the lineage did: if it is the same now, it counts as chosen anew,
+// otherwise as wrong. Under "full" nothing may be chosen anew.
+//
+// Prints a row for each policy; fails on a wrong answer, a call that fails, an arena that is not empty again, and resident
+// memory that grows beyond a bound after a warm-up.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +24,7 @@
 #include <exception>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/abi/handles.h"
@@ -28,6 +36,7 @@ namespace {
 
 constexpr uint32_t kContext = 384;
 constexpr size_t kSessions = 3, kMostTurns = 8;
+constexpr uint64_t kMostTold = 5;    // wrong answers of a policy that are told of one by one
 constexpr double kMostGrowthMib = 8;  // of resident memory, after the warm-up
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;  // freed memory is kept aside
@@ -48,19 +57,23 @@ struct Turn {
   std::vector<int32_t> prompt;    // of a turn by tokens
   uint32_t max_tokens = 0;
   std::vector<int32_t> answer;
+  std::string way;                // what was done before it: f fork, r rewind, b / F loaded from a buffer / a file, c cancel
+  size_t high = 0;                // the most tokens that the session held before it was taken back to where the turn begins; 0: it was not
   size_t n_tokens = 0, n_messages = 0;
 };
 
 struct Lineage {
   bool by_messages = false;
   std::vector<Turn> turns;
+  std::string way;  // since the last turn; and
+  size_t high = 0;  // likewise
 
   size_t n_tokens(size_t k) const { return k == 0 ? 0 : turns[k - 1].n_tokens; }
   size_t n_messages(size_t k) const { return k == 0 ? 0 : turns[k - 1].n_messages; }
 };
 
 struct Counts {
-  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, wrong = 0;
+  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, anew = 0, wrong = 0;
   double rss_start_mib = 0, rss_end_mib = 0, rss_peak_mib = 0, seconds = 0;
 };
 
@@ -90,14 +103,23 @@ void take(const Session& session, Lineage* lineage, Turn turn) {
   turn.answer = pull(begin(session, *lineage, turn, options_of(turn))).tokens;
   turn.n_tokens = orrery_session_n_tokens(session.get());
   turn.n_messages = orrery_session_n_messages(session.get());
+  turn.way.swap(lineage->way);
+  turn.high = std::exchange(lineage->high, 0);
   lineage->turns.push_back(std::move(turn));
 }
 
-void rewind_to(const Session& session, const Lineage& lineage, size_t k) {
+// Takes the session and its lineage back to where k turns were done.
+void rewind_to(const Session& session, Lineage* lineage, size_t k, char how) {
+  lineage->high = std::max(lineage->high, orrery_session_n_tokens(session.get()));
+  for (size_t i = k; i < lineage->turns.size(); ++i) {
+    lineage->high = std::max(lineage->high, lineage->turns[i].high);
+    lineage->way += lineage->turns[i].way;
+  }
+  lineage->way += how;
+  lineage->turns.resize(k);
   Error error;
-  check(orrery_session_rewind_messages(session.get(), lineage.n_messages(k), &error), error, "rewind_messages");
-  check(orrery_session_rewind(session.get(), std::min(lineage.n_tokens(k), orrery_session_n_tokens(session.get())), &error),
-        error, "rewind");
+  check(orrery_session_rewind_messages(session.get(), lineage->n_messages(k), &error), error, "rewind_messages");
+  check(orrery_session_rewind(session.get(), lineage->n_tokens(k), &error), error, "rewind");
 }
 
 class Soak {
@@ -115,6 +137,7 @@ class Soak {
     TinyModel tiny;
     tiny.context = kContext;
     model_ = open_model(runtime_, dir_.write("tiny.gguf", tiny.build()));
+    open().reset();  // the model's workspace comes with its first session, and stays
     idle_bytes_ = arena_used(runtime_);
     for (Held& held : held_) restart(&held);
   }
@@ -217,13 +240,12 @@ class Soak {
     if (to != &from) verify(to->lineage);
     to->session = std::move(child);
     to->lineage = lineage;
+    to->lineage.way += 'f';
   }
 
   void rewind(Held* held) {
-    const size_t k = random_.below(held->lineage.turns.size() + 1);
-    rewind_to(held->session, held->lineage, k);
     verify(held->lineage);
-    held->lineage.turns.resize(k);
+    rewind_to(held->session, &held->lineage, random_.below(held->lineage.turns.size() + 1), 'r');
     ++counts_.rewinds;
   }
 
@@ -248,6 +270,7 @@ class Soak {
             "orrery_session_load_buffer");
     ++counts_.loads;
     to->lineage = lineage;
+    to->lineage.way += by_file ? 'F' : 'b';
   }
 
   // A turn that is cancelled, somewhere, and taken back.
@@ -282,24 +305,65 @@ class Soak {
         pull(generation);
       }
     }
-    rewind_to(held->session, held->lineage, held->lineage.turns.size());
+    rewind_to(held->session, &held->lineage, held->lineage.turns.size(), 'c');
     ++counts_.cancels;
   }
 
   void verify(const Lineage& lineage) {
     if (lineage.turns.empty()) return;
+    size_t n_compared = 0;
+    const size_t differs = replay(lineage, false, &n_compared);
+    counts_.compared += n_compared;
+    if (differs == lineage.turns.size()) return;
+    const size_t wrong = replay(lineage, true, &n_compared);
+    if (wrong == lineage.turns.size() && policy_ != "full") {
+      ++counts_.anew;
+      return;
+    }
+    if (++counts_.wrong <= kMostTold) tell(lineage, std::min(wrong, lineage.turns.size() - 1));
+  }
+
+  // Of a fresh session: the first turn whose answer differs, or their number. same_calls: it rewinds and loads where the
+  // lineage did.
+  size_t replay(const Lineage& lineage, bool same_calls, size_t* n_compared) {
     const Session fresh = open();
     Lineage again;
     again.by_messages = lineage.by_messages;
-    for (const Turn& turn : lineage.turns) {
+    for (*n_compared = 0; *n_compared < lineage.turns.size();) {
+      const Turn& turn = lineage.turns[*n_compared];
+      if (same_calls) take_back(fresh, turn, again.n_tokens(again.turns.size()));
       Turn asked = turn;
       asked.answer.clear();
+      asked.way.clear();
       take(fresh, &again, std::move(asked));
-      ++counts_.compared;
-      if (again.turns.back().answer == turn.answer) continue;
-      ++counts_.wrong;
-      return;  // what follows is about other answers
+      ++*n_compared;
+      if (again.turns.back().answer != turn.answer) return *n_compared - 1;
     }
+    return lineage.turns.size();
+  }
+
+  // What the lineage's session lost before the turn, the fresh one loses, too.
+  static void take_back(const Session& fresh, const Turn& turn, size_t n_tokens) {
+    Error error;
+    if (turn.way.find_first_of("bF") != turn.way.npos) {
+      const std::vector<unsigned char> bytes = save(fresh);
+      check(orrery_session_load_buffer(fresh.get(), bytes.data(), bytes.size(), &error), error, "orrery_session_load_buffer");
+    }
+    if (turn.way.find_first_of("rc") == turn.way.npos) return;
+    check(orrery_session_rewind(fresh.get(), n_tokens, &error), error, "rewind");
+    if (turn.high > n_tokens) {
+      const std::vector<int32_t> others(turn.high - n_tokens, kByte0 + 'x');
+      check(orrery_session_evaluate(fresh.get(), others.data(), others.size(), nullptr, &error), error, "evaluate");
+      check(orrery_session_rewind(fresh.get(), n_tokens, &error), error, "rewind");
+    }
+  }
+
+  // How the session came to its wrong answer.
+  void tell(const Lineage& lineage, size_t wrong) const {
+    std::printf("%-16s wrong answer of turn %zu, by %s; tokens behind each turn, and what came before it:", policy_.c_str(), wrong,
+                lineage.by_messages ? "messages" : "tokens");
+    for (size_t i = 0; i <= wrong; ++i) std::printf(" %s>%zu", lineage.turns[i].way.c_str(), lineage.turns[i].n_tokens);
+    std::printf("\n");
   }
 
   TempDir dir_;
@@ -331,20 +395,20 @@ std::vector<std::string> policies() {
 }
 
 void print_row(const std::string& name, const Counts& c) {
-  std::printf("%-16s %8llu %7llu %8llu %6llu %6llu %8llu %9llu %6llu %10.1f %8.1f %9.1f %8.1f\n", name.c_str(),
+  std::printf("%-16s %8llu %7llu %8llu %6llu %6llu %8llu %9llu %6llu %6llu %10.1f %8.1f %9.1f %8.1f\n", name.c_str(),
               static_cast<unsigned long long>(c.turns), static_cast<unsigned long long>(c.forks),
               static_cast<unsigned long long>(c.rewinds), static_cast<unsigned long long>(c.saves),
               static_cast<unsigned long long>(c.loads), static_cast<unsigned long long>(c.cancels),
-              static_cast<unsigned long long>(c.compared), static_cast<unsigned long long>(c.wrong), c.rss_start_mib,
-              c.rss_end_mib, c.rss_peak_mib, c.seconds);
+              static_cast<unsigned long long>(c.compared), static_cast<unsigned long long>(c.anew),
+              static_cast<unsigned long long>(c.wrong), c.rss_start_mib, c.rss_end_mib, c.rss_peak_mib, c.seconds);
   std::fflush(stdout);
 }
 
 int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
   if (names.empty()) names = policies();
   if (names.empty()) return std::fprintf(stderr, "no policies\n"), 2;
-  std::printf("%-16s %8s %7s %8s %6s %6s %8s %9s %6s %10s %8s %9s %8s\n", "policy", "turns", "forks", "rewinds", "saves",
-              "loads", "cancels", "compared", "wrong", "RSS start", "RSS end", "RSS peak", "seconds");
+  std::printf("%-16s %8s %7s %8s %6s %6s %8s %9s %6s %6s %10s %8s %9s %8s\n", "policy", "turns", "forks", "rewinds", "saves",
+              "loads", "cancels", "compared", "anew", "wrong", "RSS start", "RSS end", "RSS peak", "seconds");
   Counts all;
   bool failed = false;
   for (const std::string& name : names) {
@@ -361,7 +425,7 @@ int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
     if (grown) std::printf("%-16s resident memory grew by more than %.0f MiB\n", name.c_str(), kMostGrowthMib);
     failed |= c.wrong > 0 || grown || c.compared == 0;
     all.turns += c.turns, all.forks += c.forks, all.rewinds += c.rewinds, all.saves += c.saves, all.loads += c.loads;
-    all.cancels += c.cancels, all.compared += c.compared, all.wrong += c.wrong, all.seconds += c.seconds;
+    all.cancels += c.cancels, all.compared += c.compared, all.anew += c.anew, all.wrong += c.wrong, all.seconds += c.seconds;
     if (all.rss_start_mib == 0) all.rss_start_mib = c.rss_start_mib;
     all.rss_end_mib = c.rss_end_mib, all.rss_peak_mib = std::max(all.rss_peak_mib, c.rss_peak_mib);
   }

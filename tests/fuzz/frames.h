@@ -57,8 +57,8 @@ using MutateBytes = size_t (*)(uint8_t* data, size_t size, size_t most);
 
 class FramedMutator {
  public:
-  FramedMutator(size_t head_bytes, uint8_t n_operations, MutateBytes mutate)
-      : head_bytes_(head_bytes), n_operations_(n_operations), mutate_(mutate) {}
+  FramedMutator(size_t head_bytes, uint8_t n_operations, MutateBytes mutate_bytes)
+      : head_bytes_(head_bytes), n_operations_(n_operations), mutate_(mutate_bytes) {}
 
   size_t mutate(uint8_t* data, size_t size, size_t most, unsigned seed) const {
     testing::Random random(seed);
@@ -157,5 +157,5 @@ extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
         .cross(Framed::parse(a, a_size, head_bytes), Framed::parse(b, b_size, head_bytes), out, most, seed);   \
   }
 #else  // the replay has mutations of its own
-#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations) static_assert((n_operations) > 0)
+#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations) static_assert((n_operations) > 0);
 #endif
