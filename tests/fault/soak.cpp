@@ -58,15 +58,17 @@ struct Turn {
   uint32_t max_tokens = 0;
   std::vector<int32_t> answer;
   std::string way;                // what was done before it: f fork, r rewind, b / F loaded from a buffer / a file, c cancel
-  size_t high = 0;                // the most tokens that the session held before it was taken back to where the turn begins; 0: it was not
+  // Before it was taken back to where the turn begins, the session held so many tokens; and then so many, where an answer by messages
+  // was cancelled before it had computed again what it spells otherwise.
+  size_t high = 0, low = SIZE_MAX;
   size_t n_tokens = 0, n_messages = 0;
 };
 
 struct Lineage {
   bool by_messages = false;
   std::vector<Turn> turns;
-  std::string way;  // since the last turn; and
-  size_t high = 0;  // likewise
+  std::string way;  // since the last turn, as in Turn
+  size_t high = 0, low = SIZE_MAX;
 
   size_t n_tokens(size_t k) const { return k == 0 ? 0 : turns[k - 1].n_tokens; }
   size_t n_messages(size_t k) const { return k == 0 ? 0 : turns[k - 1].n_messages; }
@@ -105,21 +107,25 @@ void take(const Session& session, Lineage* lineage, Turn turn) {
   turn.n_messages = orrery_session_n_messages(session.get());
   turn.way.swap(lineage->way);
   turn.high = std::exchange(lineage->high, 0);
+  turn.low = std::exchange(lineage->low, SIZE_MAX);
   lineage->turns.push_back(std::move(turn));
 }
 
 // Takes the session and its lineage back to where k turns were done.
 void rewind_to(const Session& session, Lineage* lineage, size_t k, char how) {
-  lineage->high = std::max(lineage->high, orrery_session_n_tokens(session.get()));
+  const size_t n_tokens = orrery_session_n_tokens(session.get());
+  lineage->high = std::max(lineage->high, n_tokens);
   for (size_t i = k; i < lineage->turns.size(); ++i) {
     lineage->high = std::max(lineage->high, lineage->turns[i].high);
     lineage->way += lineage->turns[i].way;
   }
   lineage->way += how;
+  if (k < lineage->turns.size()) lineage->low = SIZE_MAX;
   lineage->turns.resize(k);
+  if (n_tokens < lineage->n_tokens(k)) lineage->low = std::min(lineage->low, n_tokens);
   Error error;
   check(orrery_session_rewind_messages(session.get(), lineage->n_messages(k), &error), error, "rewind_messages");
-  check(orrery_session_rewind(session.get(), lineage->n_tokens(k), &error), error, "rewind");
+  check(orrery_session_rewind(session.get(), std::min(n_tokens, lineage->n_tokens(k)), &error), error, "rewind");
 }
 
 class Soak {
@@ -356,6 +362,7 @@ class Soak {
       check(orrery_session_evaluate(fresh.get(), others.data(), others.size(), nullptr, &error), error, "evaluate");
       check(orrery_session_rewind(fresh.get(), n_tokens, &error), error, "rewind");
     }
+    if (turn.low < n_tokens) check(orrery_session_rewind(fresh.get(), turn.low, &error), error, "rewind");
   }
 
   // How the session came to its wrong answer.

@@ -130,10 +130,10 @@ class Reader {
   uint8_t byte() { return at_ < size_ ? data_[at_++] : uint8_t{0}; }
   template <class T>
   T number() {
-    T value{};
-    uint8_t bytes[sizeof(T)];
-    for (uint8_t& b : bytes) b = byte();
-    std::memcpy(&value, bytes, sizeof value);
+    uint64_t bits = 0;  // little-endian, as the machines that run this are
+    for (size_t i = 0; i < sizeof(T); ++i) bits |= uint64_t{byte()} << (8 * i);
+    T value;
+    std::memcpy(&value, &bits, sizeof value);
     return value;
   }
   // A text with its length in front; control bytes included.

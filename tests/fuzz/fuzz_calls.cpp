@@ -401,11 +401,13 @@ class Program {
       orrery_stats stats = options(&orrery_stats_init);
       require(e_.check(orrery_session_stats(s, &stats, e_.get())) == ORRERY_OK, "a session tells of itself");
       require(e_.check(orrery_session_add_message(s, "user", "x", e_.get())) == ORRERY_OK, "a session takes a message");
-      require(e_.check(orrery_session_rewind(s, 0, e_.get())) == ORRERY_OK, "a session rewinds", (*e_).message);
+      // A parked session has no room in the arena, and may find none.
+      const auto works = [&](orrery_status status) {
+        require(status == ORRERY_OK || (status == ORRERY_OUT_OF_DEVICE_MEMORY && stats.parked), "a session works", (*e_).message);
+      };
+      works(e_.check(orrery_session_rewind(s, 0, e_.get())));
       const int32_t token = 70;
-      const orrery_status status = e_.check(orrery_session_evaluate(s, &token, 1, nullptr, e_.get()));
-      require(status == ORRERY_OK || (status == ORRERY_OUT_OF_DEVICE_MEMORY && stats.parked), "a session computes",
-              (*e_).message);
+      if (orrery_session_n_tokens(s) == 0) works(e_.check(orrery_session_evaluate(s, &token, 1, nullptr, e_.get())));
     }
   }
 
@@ -427,7 +429,7 @@ class Program {
     if (r_.byte() == 0xEE) o->struct_size = r_.byte() * 4u % (sizeof *o + 1);
   }
   template <class T>
-  void made(orrery_status status, T* handle) {
+  void made(orrery_status status, T* const& handle) {  // by reference: the call that sets it is the other argument
     e_.check(status);
     require((status == ORRERY_OK) == (handle != nullptr), "a handle, or NULL", (*e_).message);
   }
