@@ -27,6 +27,8 @@ SANITIZE     ?=
 # make fuzz: which targets, and how long each
 FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 FUZZ_SECONDS ?= 60
+# make soak: turns of conversation, over all policies together
+SOAK_TURNS   ?= 100000
 
 DEMO_MODEL = samples/models/demo-q8_0.gguf
 PRODUCTS   = orrery_shared orrery_static orrery_tool orrery_chat_sample
@@ -51,7 +53,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -109,11 +111,18 @@ fuzz:
 	@.ci/packages fuzz
 	@export CC=clang CXX=clang++; $(call configure,$(BUILD)-fuzz,$(sanitizer) -DORRERY_FUZZ=ON -DORRERY_SANITIZE=address -DORRERY_TOOL=OFF)
 	@$(call build,$(BUILD)-fuzz,$(addprefix fuzz_,$(FUZZ)))
-	@set -e; for name in $(FUZZ); do echo "== fuzz_$$name, $(FUZZ_SECONDS) s"; \
-		mkdir -p $(BUILD)-fuzz/corpus/$$name; \
-		dict=; [ ! -f tests/fuzz/$$name.dict ] || dict=-dict=tests/fuzz/$$name.dict; \
-		$(BUILD)-fuzz/tests/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -timeout=10 \
-			-artifact_prefix=$(BUILD)-fuzz/ $$dict $(BUILD)-fuzz/corpus/$$name tests/fuzz/corpus/$$name; done
+	@tests/fuzz/run.sh $(BUILD)-fuzz $(FUZZ_SECONDS) $(FUZZ)
+
+# What `make fuzz` has grown, minimised into the archives in tests/fuzz/corpus.
+fuzz-corpus:
+	@tests/fuzz/minimise.sh $(BUILD)-fuzz $(FUZZ)
+
+# Long conversations under every policy: memory stays constant, answers are a fresh session's.
+soak:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),soak)
+	@$(BUILD)/tests/fault/soak $(SOAK_TURNS)
 
 sanitize: sanitize-address
 	@$(MAKE) --no-print-directory sanitize-thread
@@ -187,7 +196,9 @@ help:
 	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"
 	@echo "make sanitize        every test under address+undefined, then those with threads under thread sanitizer"
 	@echo "                     (sanitize-address, sanitize-thread: one of the two; SANITIZE=\"unit_kv ...\": only these)"
-	@echo "make fuzz            fuzz what reads files: FUZZ=\"$(FUZZ)\" FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make fuzz            fuzz what reads files, and the C interface; ends with a table: FUZZ=\"$(FUZZ)\" FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make fuzz-corpus     minimise what it has grown into tests/fuzz/corpus"
+	@echo "make soak            long conversations under every policy, beside fresh sessions: SOAK_TURNS=$(SOAK_TURNS)"
 	@echo "make install         PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall takes it away"
 	@echo "make clean           remove build folders"
 	@echo "Variables: BUILD=$(BUILD) BUILD_TYPE=$(BUILD_TYPE) WERROR=$(WERROR) CUDA=$(CUDA) JOBS=$(JOBS) CMAKE_ARGS=$(CMAKE_ARGS)"
