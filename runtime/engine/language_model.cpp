@@ -6,6 +6,7 @@
 #include "runtime/engine/session.h"
 #include "runtime/kv/digests.h"
 #include "runtime/kv/means.h"
+#include "runtime/text/utf8.h"
 
 namespace orrery::engine {
 
@@ -247,6 +248,9 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   if (vocabulary->tokenizer().n_vocab() > weights->hyper.n_vocab)
     return error(Code::bad_model, "%s: the tokenizer has %d tokens, tensor 'token_embd.weight' only %d rows",
                  path.c_str(), vocabulary->tokenizer().n_vocab(), weights->hyper.n_vocab);
+  std::string name;   // for people: whole UTF-8, whatever the file has
+  text::utf8_append_valid(weights->hyper.name, &name);
+  weights->hyper.name = std::move(name);
   runtime->log(LogLevel::info, "%s: %s, %llu parameters, %s", path.c_str(), weights->hyper.architecture->name,
                static_cast<unsigned long long>(weights->n_parameters), type_traits(weights->main_type)->name);
   return std::shared_ptr<LanguageModel>(
