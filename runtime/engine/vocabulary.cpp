@@ -47,8 +47,9 @@ Result<ChatRenderer> ChatRenderer::make(std::shared_ptr<const Vocabulary> vocabu
   return ChatRenderer(std::move(vocabulary), std::move(choice), std::move(compiled));
 }
 
-Result<std::string> ChatRenderer::render(const text::Value& messages) const {
+Result<std::string> ChatRenderer::render(const text::Value& messages, const text::TemplateLimits& limits) const {
   text::ChatOptions options;
+  options.limits = limits;
   if (!choice_.tools.is_undefined()) options.tools = &choice_.tools;
   if (!choice_.variables.is_undefined()) options.extra = &choice_.variables;
   options.add_generation_prompt = choice_.add_generation_prompt;

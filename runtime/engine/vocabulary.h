@@ -44,7 +44,8 @@ struct TemplateChoice {
 class ChatRenderer {
  public:
   static Result<ChatRenderer> make(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice);
-  Result<std::string> render(const text::Value& messages) const;
+  // Limits: the length of the text above all, and a flag that ends the rendering (chat_template.h has the errors).
+  Result<std::string> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
   const TemplateChoice& choice() const { return choice_; }
 
  private:

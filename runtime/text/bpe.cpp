@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "runtime/text/cancel.h"
 #include "runtime/text/tokenizer_vocab.h"
 
 namespace orrery::text {
@@ -55,13 +56,11 @@ uint64_t BpeModel::merge_of(int32_t left, int32_t right) const {
   }
 }
 
-void BpeModel::encode(std::string_view piece, int32_t unknown, Scratch* scratch,
+bool BpeModel::encode(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel, Scratch* scratch,
                       std::vector<int32_t>* out) const {
-  if (piece.size() <= kShortPiece) {
-    encode_short(piece, unknown, out);
-  } else {
-    encode_long(piece, unknown, scratch, out);
-  }
+  if (piece.size() > kShortPiece) return encode_long(piece, unknown, cancel, scratch, out);
+  encode_short(piece, unknown, out);
+  return true;
 }
 
 void BpeModel::encode_short(std::string_view piece, int32_t unknown, std::vector<int32_t>* out) const {
@@ -88,14 +87,15 @@ void BpeModel::encode_short(std::string_view piece, int32_t unknown, std::vector
   }
 }
 
-void BpeModel::encode_long(std::string_view piece, int32_t unknown, Scratch* scratch,
-                           std::vector<int32_t>* out) const {
+bool BpeModel::encode_long(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel,
+                           Scratch* scratch, std::vector<int32_t>* out) const {
+  Pace pace(cancel);
   auto& symbols = scratch->symbols;
   auto& heap = scratch->heap;  // rank << 32 | place of the left one; the least on top
   const auto n = static_cast<uint32_t>(piece.size());
   symbols.resize(n);
   heap.clear();
-  for (uint32_t i = 0; i < n; i++)
+  for (uint32_t i = 0; i < n && !pace.stop(); i++)
     symbols[i] = {byte_ids_[static_cast<uint8_t>(piece[i])], i - 1, i + 1 < n ? i + 1 : kNobody};
   const auto key_of = [&](uint32_t left) {
     const uint32_t right = symbols[left].next;
@@ -109,12 +109,14 @@ void BpeModel::encode_long(std::string_view piece, int32_t unknown, Scratch* scr
     heap.push_back(key);
     std::push_heap(heap.begin(), heap.end(), std::greater<>());
   };
-  for (uint32_t i = 0; i + 1 < n; i++)
+  for (uint32_t i = 0; i + 1 < n && !pace.stop(); i++)
     if (const uint64_t key = key_of(i); key != kNoMerge) heap.push_back(key);
+  if (pace.stopped()) return false;
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
 
   constexpr int32_t kMergedAway = -2;
   while (!heap.empty()) {
+    if (pace.stop()) return false;
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     const uint64_t key = heap.back();
     heap.pop_back();
@@ -129,10 +131,11 @@ void BpeModel::encode_long(std::string_view piece, int32_t unknown, Scratch* scr
     if (left != 0) push(symbols[left].previous);
     push(left);
   }
-  for (uint32_t i = 0; i != kNobody; i = symbols[i].next) {
+  for (uint32_t i = 0; i != kNobody && !pace.stop(); i = symbols[i].next) {
     const int32_t id = symbols[i].id >= 0 ? symbols[i].id : unknown;
     if (id >= 0) out->push_back(id);
   }
+  return !pace.stopped();
 }
 
 }  // namespace orrery::text

@@ -5,6 +5,7 @@
 // alphabet in which files write them is undone once, when they are loaded.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -33,8 +34,9 @@ class BpeModel {
   void reset(const int32_t* byte_ids, Span<const MergeRule> rules, uint64_t seed);
 
   // Appends the tokens of one piece: O(n log n). A byte without a token gives `unknown`, or nothing if that
-  // is < 0.
-  void encode(std::string_view piece, int32_t unknown, Scratch* scratch, std::vector<int32_t>* out) const;
+  // is < 0.  False if `cancel` (may be null) ended it.
+  bool encode(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel, Scratch* scratch,
+              std::vector<int32_t>* out) const;
 
  private:
   // What a pair becomes: rank in the upper half, merged id in the lower, so that the least is the best.
@@ -48,7 +50,7 @@ class BpeModel {
   }
   uint64_t merge_of(int32_t left, int32_t right) const;
   void encode_short(std::string_view piece, int32_t unknown, std::vector<int32_t>* out) const;
-  void encode_long(std::string_view piece, int32_t unknown, Scratch* scratch,
+  bool encode_long(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel, Scratch* scratch,
                    std::vector<int32_t>* out) const;
 
   int32_t byte_ids_[256];

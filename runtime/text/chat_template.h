@@ -8,6 +8,7 @@
 // are read-only, as in the sandbox (a template that calls list.append fails there too).
 #pragma once
 
+#include <atomic>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -26,7 +27,9 @@ struct TemplateLimits {
   uint32_t max_depth = 600;                // nested evaluation, macro calls included
   uint64_t max_steps = 20'000'000;         // syntax nodes visited, and bytes or items walked / 16
   uint64_t max_work_bytes = 256ull << 20;  // strings and lists made along the way, freed ones included
-  uint64_t max_output_bytes = 64ull << 20;
+  uint64_t max_output_bytes = 128ull << 20;  // of the text; callers know what a context can hold
+  // Set by another thread to end the rendering, which looks at it at least every millisecond or so.  May be null.
+  const std::atomic<bool>* cancel = nullptr;
 };
 
 class ChatTemplate {
@@ -37,8 +40,9 @@ class ChatTemplate {
 
   // `context`: a map of the names that the template sees.  `now`: what strftime_now() reads; null for the
   // local time. Errors: invalid_argument with the template's own message when it calls raise_exception;
-  // unsupported_template for every other failure, limits included.  Both carry the line and column of the
-  // expression.
+  // context_full when the text is longer than limits.max_output_bytes, with both numbers in the detail;
+  // cancelled when limits.cancel was set; unsupported_template for every other failure, the other limits
+  // included.  All carry the line and column of the expression.
   Result<std::string> render(const Value& context, const TemplateLimits& limits = {},
                              const std::tm* now = nullptr) const;
 

@@ -57,7 +57,8 @@ bool Interp::raise(const std::string& message) {
 
 bool Interp::step(uint64_t count) {
   steps_ += count;
-  if (steps_ <= limits_.max_steps && count <= limits_.max_steps) return true;
+  if (steps_ <= limits_.max_steps && count <= limits_.max_steps)
+    return !is_cancelled(limits_.cancel) || stop(error(Code::cancelled, "the chat template was cancelled"));
   exhausted_ = true;
   return fail("the template takes more than the %llu steps allowed",
               static_cast<unsigned long long>(limits_.max_steps));
@@ -75,6 +76,15 @@ bool Interp::charge(uint64_t bytes) {
     status_.detail().bytes_requested = bytes;
     status_.detail().bytes_available = limits_.max_work_bytes - work_bytes_;
   }
+  return false;
+}
+
+bool Interp::stop(Status status) {
+  if (!status_.ok()) return false;
+  exhausted_ = true;
+  status_ = std::move(status);
+  status_.detail().line = at_.line;
+  status_.detail().column = at_.column;
   return false;
 }
 
@@ -143,11 +153,14 @@ bool Interp::assign(const Target& target, const Value& v) {
 }
 
 bool Interp::emit(std::string_view text) {
-  if (out_->size() + text.size() > limits_.max_output_bytes)
-    return fail("the output is longer than the %llu bytes allowed",
-                static_cast<unsigned long long>(limits_.max_output_bytes));
   TRY(step(text.size() / 16));
-  if (out_ != &output_) TRY(charge(text.size()));
+  if (out_ != &output_) {
+    TRY(charge(text.size()));
+  } else if (const uint64_t bytes = uint64_t{output_.size()} + text.size(); bytes > limits_.max_output_bytes) {
+    return stop(memory_error(Code::context_full, bytes, limits_.max_output_bytes,
+                             "chat template, line %u, column %u: the text is longer than the %llu bytes allowed",
+                             at_.line, at_.column, static_cast<unsigned long long>(limits_.max_output_bytes)));
+  }
   out_->append(text);
   return true;
 }

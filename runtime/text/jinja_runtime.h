@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/text/cancel.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/jinja_ast.h"
 #include "runtime/text/jinja_functions.h"
@@ -139,6 +140,7 @@ class Interp {
   // --- failure and budgets ---
   bool fail(const char* fmt, ...) __attribute__((format(printf, 2, 3)));  // at the current expression
   bool raise(const std::string& message);  // the template's own raise_exception
+  bool stop(Status status);                // a limit or the caller ends the rendering; gives `status` its place
   bool step(uint64_t count = 1);
   bool charge(uint64_t bytes);  // about to make so many bytes
   bool charge_items(uint64_t count) { return step(count / 16 + 1) && charge(count * sizeof(Value)); }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/text/cancel.h"
 #include "runtime/text/jinja_unicode.h"
 
 namespace orrery::text {
@@ -18,7 +19,7 @@ constexpr uint32_t kMaxDumpDepth = 1000;
 
 class Reader {
  public:
-  Reader(std::string_view text, const JsonLimits& limits) : text_(text), limits_(limits) {}
+  Reader(std::string_view text, const JsonLimits& limits) : text_(text), limits_(limits), pace_(limits.cancel) {}
 
   Result<Value> read() {
     if (text_.size() > limits_.max_bytes) {
@@ -45,6 +46,7 @@ class Reader {
     return false;
   }
   Status take_error() const {
+    if (pace_.stopped()) return error(Code::cancelled, "JSON: reading was cancelled");
     uint32_t line = 1;
     size_t line_start = 0;
     for (size_t i = 0; i < error_at_; ++i) {
@@ -71,6 +73,7 @@ class Reader {
   bool digit() const { return pos_ < text_.size() && text_[pos_] >= '0' && text_[pos_] <= '9'; }
 
   bool read_value(Value* out, uint32_t depth) {
+    if (pace_.stop()) return false;
     if (pos_ >= text_.size()) return fail("a value is missing");
     switch (text_[pos_]) {
       case '{':
@@ -187,13 +190,14 @@ class Reader {
         }
         const size_t n = unicode::valid_sequence(text_, pos_);
         if (n == 0) return fail("invalid UTF-8");
+        if (pace_.stop()) return false;
         pos_ += n;
       }
       out->append(text_, start, pos_ - start);
       if (pos_ >= text_.size()) return fail("the string does not end");
       if (text_[pos_] == '"') break;
       if (text_[pos_] != '\\') return fail("control character in a string");
-      if (!read_escape(out)) return false;
+      if (pace_.stop() || !read_escape(out)) return false;
     }
     ++pos_;
     return true;
@@ -310,6 +314,7 @@ class Reader {
 
   std::string_view text_;
   const JsonLimits& limits_;
+  Pace pace_;
   size_t pos_ = 0;
   const char* error_ = "";
   size_t error_at_ = 0;
@@ -317,13 +322,14 @@ class Reader {
 
 class Writer {
  public:
-  explicit Writer(const JsonFormat& format) : format_(format) {
+  explicit Writer(const JsonFormat& format) : format_(format), pace_(format.cancel) {
     item_separator_ = format.custom_separators || !format.item_separator.empty() ? format.item_separator
                       : format.pretty                                            ? ","
                                                                                  : ", ";
   }
 
   bool write(const Value& v, uint32_t depth) {
+    if (pace_.stop()) return false;
     if (depth > kMaxDumpDepth) return fail("nesting is too deep");
     if (out.size() > format_.max_bytes) return fail("the text is longer than allowed");
     switch (v.kind()) {
@@ -343,8 +349,7 @@ class Writer {
         write_float(v.as_float());
         return true;
       case Kind::string:
-        write_string(v.as_string());
-        return true;
+        return write_string(v.as_string());
       case Kind::list:
       case Kind::tuple:
         return write_list(v, depth);
@@ -356,6 +361,8 @@ class Writer {
         return fail("a value of this type has no JSON form");
     }
   }
+
+  bool cancelled() const { return pace_.stopped(); }
 
   std::string out;
   const char* problem = "";
@@ -401,8 +408,7 @@ class Writer {
   bool write_key(const Value& key) {
     switch (key.kind()) {
       case Kind::string:
-        write_string(key.as_string());
-        return true;
+        return write_string(key.as_string());
       case Kind::none:
         out += "\"null\"";
         return true;
@@ -449,9 +455,10 @@ class Writer {
     return true;
   }
 
-  void write_string(std::string_view s) {
+  bool write_string(std::string_view s) {
     out += '"';
     for (size_t pos = 0; pos < s.size();) {
+      if (pace_.stop()) return false;
       const auto c = static_cast<unsigned char>(s[pos]);
       if (c < 0x80) {
         ++pos;
@@ -500,6 +507,7 @@ class Writer {
       pos += n;
     }
     out += '"';
+    return true;
   }
 
   void escape(uint32_t unit) {
@@ -509,6 +517,7 @@ class Writer {
   }
 
   const JsonFormat& format_;
+  Pace pace_;
   std::string item_separator_;
 };
 
@@ -520,7 +529,9 @@ Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
 
 Result<std::string> dump_json(const Value& value, const JsonFormat& format) {
   Writer writer(format);
-  if (!writer.write(value, 0)) return error(Code::invalid_argument, "JSON: %s", writer.problem);
+  const bool written = writer.write(value, 0);
+  if (writer.cancelled()) return error(Code::cancelled, "JSON: writing was cancelled");
+  if (!written) return error(Code::invalid_argument, "JSON: %s", writer.problem);
   if (writer.out.size() > format.max_bytes)
     return error(Code::invalid_argument, "JSON: the text is longer than allowed");
   return std::move(writer.out);

@@ -3,6 +3,7 @@
 // json.dumps gives, because chat templates print tools with it and models were trained on exactly that text.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,7 @@ namespace orrery::text {
 struct JsonLimits {
   uint32_t max_depth = 200;         // nesting of lists and objects
   uint64_t max_bytes = 1ull << 30;  // of the text
+  const std::atomic<bool>* cancel = nullptr;  // set by another thread to end the reading: cancelled
 };
 
 // Integers beyond int64 are kept exactly (Kind::big_integer); a number with fraction or exponent is a double,
@@ -31,6 +33,7 @@ struct JsonFormat {
   std::string key_separator = ": ";
   bool custom_separators = false;   // item_separator is meant even when empty
   uint64_t max_bytes = 1ull << 30;  // of the result
+  const std::atomic<bool>* cancel = nullptr;  // set by another thread to end the writing: cancelled
 };
 
 // Fails (invalid_argument) on what json.dumps refuses: undefined values, objects, keys that are tuples; and

@@ -6,6 +6,7 @@
 // at.  The exception, cased_word(), may look at a run twice, see there.
 #include "runtime/text/pretokenize.h"
 
+#include "runtime/text/cancel.h"
 #include "runtime/text/unicode.h"
 
 namespace orrery::text {
@@ -19,13 +20,31 @@ struct AsciiSets {
 };
 constexpr AsciiSets kAscii;
 
+// Where a piece ends, and who may stop the walk there.  Runs are walked in strides, and after each the walk asks
+// whether to stop; a run that was stopped ends early, and split() then ends all.
+class End {
+ public:
+  End(const char* at, Pace* pace) : at_(at), pace_(pace) {}
+  operator const char*() const { return at_; }  // NOLINT: implicit by design
+  End with(const char* at) const { return End(at, pace_); }
+  const char* stride(const char* p) const { return at_ - p > kStride ? p + kStride : at_; }
+  bool ends_run(const char* p) const { return p >= at_ || pace_->look(); }
+  bool stop() const { return pace_->stop(); }
+  bool stopped() const { return pace_->stopped(); }
+
+ private:
+  static constexpr ptrdiff_t kStride = 1 << 16;
+  const char* at_;
+  Pace* pace_;
+};
+
 struct Char {
   uint32_t code_point;
   uint32_t set;
   uint32_t length;  // 0 at the end
 };
 
-inline Char char_at(const char* p, const char* end) {
+inline Char char_at(const char* p, End end) {
   if (p == end) return {kInvalidCodePoint, 0, 0};
   const auto byte = static_cast<uint8_t>(*p);
   if (byte < 0x80) return {byte, kAscii.set[byte], 1};
@@ -36,22 +55,28 @@ inline Char char_at(const char* p, const char* end) {
 inline bool is_newline(const Char& c) { return c.code_point == '\n' || c.code_point == '\r'; }
 
 // Behind the run of characters that are in (or: not in) the set.
-inline const char* skip_in(const char* p, const char* end, uint32_t set) {
-  for (;;) {
-    const Char c = char_at(p, end);
-    if (!(c.set & set)) return p;
-    p += c.length;
-  }
+inline const char* skip_in(const char* p, End end, uint32_t set) {
+  do {
+    for (const char* stride = end.stride(p); p < stride;) {
+      const Char c = char_at(p, end);
+      if (!(c.set & set)) return p;
+      p += c.length;
+    }
+  } while (!end.ends_run(p));
+  return p;
 }
-inline const char* skip_not_in(const char* p, const char* end, uint32_t set) {
-  for (;;) {
-    const Char c = char_at(p, end);
-    if ((c.set & set) || c.length == 0) return p;
-    p += c.length;
-  }
+inline const char* skip_not_in(const char* p, End end, uint32_t set) {
+  do {
+    for (const char* stride = end.stride(p); p < stride;) {
+      const Char c = char_at(p, end);
+      if (c.set & set) return p;
+      p += c.length;
+    }
+  } while (!end.ends_run(p));
+  return p;
 }
-inline const char* skip_newlines(const char* p, const char* end, bool slash_too = false) {
-  while (p != end && (*p == '\n' || *p == '\r' || (slash_too && *p == '/'))) p++;
+inline const char* skip_newlines(const char* p, End end, bool slash_too = false) {
+  while (p != end && (*p == '\n' || *p == '\r' || (slash_too && *p == '/')) && !end.stop()) p++;
   return p;
 }
 
@@ -60,14 +85,15 @@ struct Step {
   const char* next;
   bool matched;
 };
-using Matcher = Step (*)(const char* p, const char* end);
+using Matcher = Step (*)(const char* p, End end);
 
 inline Step none(const char* p, const Char& c) { return {p + c.length, false}; }
 
 template <Matcher match, class Emit>
-void split(const char* p, const char* end, Emit&& emit) {
+void split(const char* p, End end, Emit&& emit) {
   const char* gap = p;  // [gap, p) is what no match has covered
   while (p != end) {
+    if (end.stop()) return;
     const Step step = match(p, end);
     if (step.matched) {
       if (gap != p) emit(gap, p);
@@ -76,16 +102,16 @@ void split(const char* p, const char* end, Emit&& emit) {
     }
     p = step.next;
   }
-  if (gap != end) emit(gap, end);
+  if (gap != end && !end.stopped()) emit(gap, end);
 }
 
 template <class Emit>
-void stages(const char* p, const char* end, Emit& emit) {
+void stages(const char* p, End end, Emit& emit) {
   emit(p, end);
 }
 template <Matcher first, Matcher... rest, class Emit>
-void stages(const char* p, const char* end, Emit& emit) {
-  split<first>(p, end, [&](const char* from, const char* to) { stages<rest...>(from, to, emit); });
+void stages(const char* p, End end, Emit& emit) {
+  split<first>(p, end, [&](const char* from, const char* to) { stages<rest...>(from, end.with(to), emit); });
 }
 
 // ---- parts that several families share
@@ -93,11 +119,11 @@ void stages(const char* p, const char* end, Emit& emit) {
 // \s+(?!\S)|\s+ at a white space: the run without its last character, unless the text ends there or there is
 // just one. With `newlines` first \s*[\r\n]+: the run up to its last line break.
 template <bool newlines>
-const char* white_space(const char* p, const char* end) {
+const char* white_space(const char* p, End end) {
   const char *at = p, *last = p, *behind_newline = nullptr;
   for (;;) {
     const Char c = char_at(at, end);
-    if (!(c.set & kSpace)) break;
+    if (!(c.set & kSpace) || end.stop()) break;
     last = at;
     at += c.length;
     if (newlines && is_newline(c)) behind_newline = at;
@@ -109,7 +135,7 @@ const char* white_space(const char* p, const char* end) {
 // 's 't 're 've 'm 'll 'd at p; p where there is none. Without case also the long s (U+017F), whose upper
 // case is S.
 template <bool any_case>
-const char* contraction(const char* p, const char* end) {
+const char* contraction(const char* p, End end) {
   if (end - p < 2 || *p != '\'') return p;
   const auto letter = [&](int i) {
     if (p + i >= end) return '\0';
@@ -124,7 +150,7 @@ const char* contraction(const char* p, const char* end) {
 
 // \p{N}{1,n}
 template <int n>
-const char* numbers(const char* p, const char* end) {
+const char* numbers(const char* p, End end) {
   for (int i = 0; i < n; i++) {
     const Char c = char_at(p, end);
     if (!(c.set & kNumber)) break;
@@ -134,7 +160,7 @@ const char* numbers(const char* p, const char* end) {
 }
 
 template <uint32_t set>
-Step run_of(const char* p, const char* end) {
+Step run_of(const char* p, End end) {
   const Char c = char_at(p, end);
   if (!(c.set & set)) return none(p, c);
   return {skip_in(p + c.length, end, set), true};
@@ -142,7 +168,7 @@ Step run_of(const char* p, const char* end) {
 
 // \s?[set]+
 template <uint32_t set>
-Step run_after_space(const char* p, const char* end) {
+Step run_after_space(const char* p, End end) {
   const Char c = char_at(p, end);
   const char* from = c.set & kSpace ? p + c.length : p;
   const char* to = skip_in(from, end, set);
@@ -150,28 +176,28 @@ Step run_after_space(const char* p, const char* end) {
   return {to, true};
 }
 
-Step one_number(const char* p, const char* end) {
+Step one_number(const char* p, End end) {
   const Char c = char_at(p, end);
   return {p + c.length, (c.set & kNumber) != 0};
 }
-Step three_numbers(const char* p, const char* end) {
+Step three_numbers(const char* p, End end) {
   const char* to = numbers<3>(p, end);
   if (to == p) return none(p, char_at(p, end));
   return {to, true};
 }
-Step three_ascii_digits(const char* p, const char* end) {
+Step three_ascii_digits(const char* p, End end) {
   const auto digit = [&](int i) { return p[i] >= '0' && p[i] <= '9'; };
   if (end - p >= 3 && digit(0) && digit(1) && digit(2)) return {p + 3, true};
   return none(p, char_at(p, end));
 }
-Step one_newline(const char* p, const char* end) {
+Step one_newline(const char* p, End end) {
   const Char c = char_at(p, end);
   return {p + c.length, is_newline(c)};
 }
 
 // ---- GPT-2 and those after it
 
-Step gpt2(const char* p, const char* end) {
+Step gpt2(const char* p, End end) {
   const char* to = contraction<false>(p, end);
   if (to != p) return {to, true};
   const Char c = char_at(p, end);
@@ -185,7 +211,7 @@ Step gpt2(const char* p, const char* end) {
 
 // Punctuation, and the ASCII symbols that the two oldest families count with it.
 template <bool backtick>
-Step punctuation_run(const char* p, const char* end) {
+Step punctuation_run(const char* p, End end) {
   const auto in = [](const Char& c) {
     if (c.set & kPunctuation) return true;
     switch (c.code_point) {
@@ -208,7 +234,7 @@ Step punctuation_run(const char* p, const char* end) {
   do {
     p += c.length;
     c = char_at(p, end);
-  } while (in(c));
+  } while (in(c) && !end.stop());
   return {p, true};
 }
 
@@ -216,14 +242,14 @@ Step punctuation_run(const char* p, const char* end) {
 
 // ` ?[^\s\p{L}\p{N}]+[\r\n]*` (or `[\r\n/]*`); p where it does not match.
 template <bool slash>
-const char* other_run(const char* p, const char* end) {
+const char* other_run(const char* p, End end) {
   const char* from = *p == ' ' ? p + 1 : p;
   const char* to = skip_not_in(from, end, kSpace | kLetter | kNumber);
   return to == from ? p : skip_newlines(to, end, slash);
 }
 
 template <int max_numbers>
-Step llama3(const char* p, const char* end) {
+Step llama3(const char* p, End end) {
   const char* to = contraction<true>(p, end);
   if (to != p) return {to, true};
   const Char c = char_at(p, end);
@@ -243,7 +269,7 @@ Step llama3(const char* p, const char* end) {
 // begin. So its end is behind the W's that follow the run of U; if none follow, behind the last character of
 // the run that is a W too; what is left of the run then has no such character, and goes to the second form
 // whole: no character is looked at more than twice.
-const char* cased_word(const char* p, const char* end) {
+const char* cased_word(const char* p, End end) {
   constexpr uint32_t U = kUpper | kCaseless | kMark, W = kLower | kCaseless | kMark;
   const Char c = char_at(p, end);
   const bool prefix = !(c.set & (kLetter | kNumber)) && !is_newline(c);
@@ -251,7 +277,7 @@ const char* cased_word(const char* p, const char* end) {
   const char *at = from, *behind_last_w = nullptr;
   for (;;) {
     const Char u = char_at(at, end);
-    if (!(u.set & U)) break;
+    if (!(u.set & U) || end.stop()) break;
     at += u.length;
     if (u.set & W) behind_last_w = at;
   }
@@ -263,7 +289,7 @@ const char* cased_word(const char* p, const char* end) {
 }
 
 template <int max_numbers, bool with_contraction>
-Step cased(const char* p, const char* end) {
+Step cased(const char* p, End end) {
   const char* to = cased_word(p, end);
   if (to != p) return {with_contraction ? contraction<true>(to, end) : to, true};
   to = numbers<max_numbers>(p, end);
@@ -322,15 +348,15 @@ bool cjk(uint32_t c) { return within(c, 0x0800, 0x9FA5) || within(c, 0xAC00, 0xD
 bool cjk_and_kana(uint32_t c) { return within(c, 0x4E00, 0x9FA5) || within(c, 0x3040, 0x30FF); }
 
 template <bool (*in)(uint32_t)>
-const char* skip_while(const char* p, const char* end) {
+const char* skip_while(const char* p, End end) {
   for (;;) {
     const Char c = char_at(p, end);
-    if (!in(c.code_point)) return p;
+    if (!in(c.code_point) || end.stop()) return p;
     p += c.length;
   }
 }
 template <bool (*in)(uint32_t), bool after_space>
-Step listed_run(const char* p, const char* end) {
+Step listed_run(const char* p, End end) {
   const Char c = char_at(p, end);
   const char* from = after_space && c.set & kSpace ? p + c.length : p;
   const char* to = skip_while<in>(from, end);
@@ -341,20 +367,22 @@ Step listed_run(const char* p, const char* end) {
 }
 
 // \s+$
-Step trailing_space(const char* p, const char* end) {
+Step trailing_space(const char* p, End end) {
   const Char c = char_at(p, end);
   if (!(c.set & kSpace)) return none(p, c);
   const char* to = skip_in(p, end, kSpace);
   return {to, to == end};
 }
 
-Step deepseek_v3_words(const char* p, const char* end) {
+Step deepseek_v3_words(const char* p, End end) {
   const Char c = char_at(p, end);
   const Char next = char_at(p + c.length, end);
   if (c.code_point < 0x80 && c.set & (kPunctuation | kSymbol) && next.code_point < 0x80 &&
       next.set & kLetter) {
     p += 2;
-    while (p != end && static_cast<uint8_t>(*p) < 0x80 && kAscii.set[static_cast<uint8_t>(*p)] & kLetter) p++;
+    while (p != end && static_cast<uint8_t>(*p) < 0x80 && kAscii.set[static_cast<uint8_t>(*p)] & kLetter &&
+           !end.stop())
+      p++;
     return {p, true};
   }
   if (c.set & (kLetter | kMark)) return {skip_in(p, end, kLetter | kMark), true};
@@ -367,11 +395,8 @@ Step deepseek_v3_words(const char* p, const char* end) {
   return none(p, c);
 }
 
-}  // namespace
-
-void pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends) {
-  const char *begin = text.data(), *end = begin + text.size();
-  const auto emit = [&](const char*, const char* to) { ends->push_back(static_cast<uint32_t>(to - begin)); };
+template <class Emit>
+void run_stages(PreTokenizer kind, const char* begin, End end, Emit& emit) {
   switch (kind) {
     case PreTokenizer::classic:
       return stages<punctuation_run<false>, gpt2, run_of<kNumber>, three_ascii_digits>(begin, end, emit);
@@ -398,6 +423,17 @@ void pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t
     case PreTokenizer::deepseek_v3:
       return stages<three_numbers, listed_run<cjk_and_kana, false>, deepseek_v3_words>(begin, end, emit);
   }
+}
+
+}  // namespace
+
+bool pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends,
+                  const std::atomic<bool>* cancel) {
+  Pace pace(cancel);
+  const char* begin = text.data();
+  auto emit = [&](const char*, const char* to) { ends->push_back(static_cast<uint32_t>(to - begin)); };
+  run_stages(kind, begin, End(begin + text.size(), &pace), emit);
+  return !pace.stopped();
 }
 
 }  // namespace orrery::text

@@ -4,6 +4,7 @@
 // expressions themselves stand in kPreTokenizers, as specification, and the tests run them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -47,7 +48,8 @@ Span<const PreTokenizerAlias> pre_tokenizer_aliases();
 const PreTokenizerAlias* find_pre_tokenizer(std::string_view name);
 
 // Appends the end (exclusive, in bytes from the start of `text`, below 4 GiB) of every piece, in order; the
-// pieces cover the text.
-void pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends);
+// pieces cover the text.  False if `cancel` (may be null) ended it.
+bool pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends,
+                  const std::atomic<bool>* cancel = nullptr);
 
 }  // namespace orrery::text

@@ -29,27 +29,32 @@ void SpmModel::reset(const TokenTable* table, const TokenIndex* index, std::vect
   }
 }
 
-void SpmModel::encode(std::string_view text, int32_t unknown, Scratch* scratch,
-                      std::vector<int32_t>* out) const {
+bool SpmModel::encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size,
+                      Scratch* scratch, std::vector<int32_t>* out) const {
+  Pace pace(cancel);
   bool after_unknown = false;
   size_t from = 0;
   if (space_only_first_) {
     for (size_t i = 1; i < text.size(); i++) {
       if (text[i] != ' ' || text[i - 1] == ' ') continue;
-      encode_segment(text.substr(from, i - from), unknown, &after_unknown, scratch, out);
+      if (!encode_segment(text.substr(from, i - from), unknown, &after_unknown, &pace, scratch, out)) return false;
+      if (out->size() > max_size) return false;
       from = i;
     }
   }
-  if (from < text.size()) encode_segment(text.substr(from), unknown, &after_unknown, scratch, out);
+  if (from < text.size() && !encode_segment(text.substr(from), unknown, &after_unknown, &pace, scratch, out))
+    return false;
+  return out->size() <= max_size;
 }
 
-void SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* after_unknown, Scratch* scratch,
-                              std::vector<int32_t>* out) const {
+bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* after_unknown, Pace* pace,
+                              Scratch* scratch, std::vector<int32_t>* out) const {
   auto& symbols = scratch->symbols;
   auto& heap = scratch->heap;
   symbols.clear();
   heap.clear();
   for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+    if (pace->stop()) return false;
     const auto i = static_cast<uint32_t>(symbols.size());
     const uint32_t length = utf8_decode(p, end).length;
     symbols.push_back({static_cast<uint32_t>(p - text.data()), length, i - 1, i + 1});
@@ -78,10 +83,12 @@ void SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
     heap.push_back(c);
     std::push_heap(heap.begin(), heap.end(), worse);
   };
-  for (uint32_t i = 0; i + 1 < symbols.size(); i++)
+  for (uint32_t i = 0; i + 1 < symbols.size() && !pace->stop(); i++)
     if (Candidate c; candidate(i, &c)) heap.push_back(c);
+  if (pace->stopped()) return false;
   std::make_heap(heap.begin(), heap.end(), worse);
   while (!heap.empty()) {
+    if (pace->stop()) return false;
     std::pop_heap(heap.begin(), heap.end(), worse);
     const Candidate c = heap.back();
     heap.pop_back();
@@ -98,6 +105,7 @@ void SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
   }
 
   for (uint32_t i = 0; i != kNobody; i = symbols[i].next) {
+    if (pace->stop()) return false;
     const std::string_view symbol = text.substr(symbols[i].at, symbols[i].bytes);
     const int32_t id = index_->find(*table_, symbol);
     if (id >= 0) {
@@ -114,6 +122,7 @@ void SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
     }
     *after_unknown = !all_bytes;
   }
+  return true;
 }
 
 }  // namespace orrery::text

@@ -3,10 +3,12 @@
 // is given byte by byte.  Spaces are spaces here: the vocabulary's U+2581 is replaced when it is loaded.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "runtime/text/cancel.h"
 #include "runtime/text/tokenizer_vocab.h"
 
 namespace orrery::text {
@@ -33,11 +35,13 @@ class SpmModel {
              const int32_t* byte_ids);
 
   // Appends the tokens of `text`: O(n log n). Where bytes have no token, `unknown` stands once for the run of
-  // such characters; if it is < 0 they are left out.
-  void encode(std::string_view text, int32_t unknown, Scratch* scratch, std::vector<int32_t>* out) const;
+  // such characters; if it is < 0 they are left out.  False if `cancel` (may be null) ended it, or `out` grew
+  // beyond `max_size`.
+  bool encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size,
+              Scratch* scratch, std::vector<int32_t>* out) const;
 
  private:
-  void encode_segment(std::string_view text, int32_t unknown, bool* after_unknown, Scratch* scratch,
+  bool encode_segment(std::string_view text, int32_t unknown, bool* after_unknown, Pace* pace, Scratch* scratch,
                       std::vector<int32_t>* out) const;
 
   const TokenTable* table_ = nullptr;

@@ -46,10 +46,26 @@ Status Tokenizer::encode(std::string_view text, const EncodeOptions& options,
   if (text.size() >= kMaxBytes)
     return error(Code::invalid_argument, "a text of %zu bytes: expected less than %zu", text.size(),
                  kMaxBytes);
+  const size_t first = out->size();
+  Status status = encode_bounded(text, options, out);
+  if (!status.ok()) out->resize(first);
+  return status;
+}
+
+Status Tokenizer::encode_bounded(std::string_view text, const EncodeOptions& options,
+                                 std::vector<int32_t>* out) const {
   const Impl& impl = *impl_;
   const SpecialMatcher& matcher = options.parse_special ? impl.all_special : impl.user_defined;
   Impl::Scratch scratch;
   const size_t first = out->size();
+  const Impl::Bounds bounds = {options.cancel,
+                               options.max_tokens == 0 ? SIZE_MAX : first + options.max_tokens};
+  const auto ended = [&] {
+    if (is_cancelled(options.cancel)) return error(Code::cancelled, "encoding a text was cancelled");
+    return memory_error(Code::context_full, out->size() - first, options.max_tokens,
+                        "the text has at least %zu tokens, more than the %zu allowed", out->size() - first,
+                        options.max_tokens);
+  };
   const auto barred = [&](const SpecialMatcher::Match& match) {
     const auto barrier = std::upper_bound(options.barriers.begin(), options.barriers.end(), match.at);
     return barrier != options.barriers.end() && *barrier < match.at + match.bytes;
@@ -64,9 +80,10 @@ Status Tokenizer::encode(std::string_view text, const EncodeOptions& options,
         continue;
       }
     }
-    if (match.at > at) impl.encode_text(text.substr(at, match.at - at), &scratch, out);
+    if (match.at > at && !impl.encode_text(text.substr(at, match.at - at), bounds, &scratch, out)) return ended();
     if (match.id < 0) break;
     out->push_back(match.id);
+    if (!bounds.allow(out->size())) return ended();
     at = match.at + match.bytes;
     if (impl.swallows_space(match.id)) {
       at = text.find_first_not_of(" \t\n\v\f\r", at);
@@ -78,7 +95,7 @@ Status Tokenizer::encode(std::string_view text, const EncodeOptions& options,
   if (options.add_bos && bos >= 0 && (out->size() == first || (*out)[first] != bos))
     out->insert(out->begin() + static_cast<ptrdiff_t>(first), bos);
   if (options.add_eos && eos >= 0) out->push_back(eos);
-  return ok_status();
+  return bounds.allow(out->size()) ? ok_status() : ended();
 }
 
 void Tokenizer::find_control(std::string_view text, std::vector<TokenSpan>* out) const {
@@ -106,16 +123,23 @@ std::string Tokenizer::decode(Span<const int32_t> ids, bool render_special) cons
   return out;
 }
 
-void Tokenizer::Impl::encode_text(std::string_view text, Scratch* scratch, std::vector<int32_t>* out) const {
+size_t Tokenizer::longest_token_bytes() const { return impl_->longest_token_bytes; }
+size_t Tokenizer::max_text_bytes(size_t n_tokens) const {
+  const size_t each = impl_->text_bytes_per_token;
+  return each == 0 || n_tokens > SIZE_MAX / each ? SIZE_MAX : n_tokens * each;
+}
+
+bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, Scratch* scratch,
+                                  std::vector<int32_t>* out) const {
   if (family == Family::spm) {
     normalize(text, &scratch->normalized);
-    spm.encode(scratch->normalized, special.unk, &scratch->spm, out);
-    return;
+    return spm.encode(scratch->normalized, special.unk, bounds.cancel, bounds.max_size, &scratch->spm, out);
   }
   scratch->ends.clear();
-  pre_tokenize(pre, text, &scratch->ends);
+  if (!pre_tokenize(pre, text, &scratch->ends, bounds.cancel)) return false;
   size_t from = 0;
   for (const uint32_t end : scratch->ends) {
+    if (!bounds.allow(out->size())) return false;
     const std::string_view piece = text.substr(from, end - from);
     from = end;
     if (ignore_merges || piece.size() == 1) {
@@ -126,8 +150,9 @@ void Tokenizer::Impl::encode_text(std::string_view text, Scratch* scratch, std::
         continue;
       }
     }
-    bpe.encode(piece, special.unk, &scratch->bpe, out);
+    if (!bpe.encode(piece, special.unk, bounds.cancel, &scratch->bpe, out)) return false;
   }
+  return bounds.allow(out->size());
 }
 
 // U+2581 is a space to SentencePiece (but not an extra one); one more in front, so that the first word looks

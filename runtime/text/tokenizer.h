@@ -14,6 +14,7 @@
 // space prefix, and U+2581, which it cannot tell from a space).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -72,6 +73,10 @@ struct EncodeOptions {
       false;  // control tokens written in the text are recognized; leave false for users' text
   // Byte offsets, ascending, that no control token may span: where a spelling is known to be somebody's text.
   Span<const size_t> barriers = {};
+  // More tokens than this, bos() and eos() included, end the encoding early as context_full; 0: no limit.
+  size_t max_tokens = 0;
+  // Set by another thread to end the encoding, which looks at it at least every millisecond or so.  May be null.
+  const std::atomic<bool>* cancel = nullptr;
 };
 
 class Tokenizer {
@@ -113,9 +118,17 @@ class Tokenizer {
 
   // Appends to `out`.  Time is O(n log n) in the text at worst, whatever the text. Texts from 1 GiB on are
   // invalid_argument. BPE bytes that a vocabulary lacks become unk(), or are dropped where there is none.
+  // Beyond options.max_tokens: context_full, whose detail holds the number of tokens reached (bytes_requested,
+  // at least one too many; text may be left) and the limit (bytes_available).  After options.cancel: cancelled.
+  // After an error `out` is as it was.
   Status encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>* out) const;
   // Appends every place where `text` spells the name of a control token, overlapping ones too, in order.
   void find_control(std::string_view text, std::vector<TokenSpan>* out) const;
+  // Bytes of the longest token, special tokens by name.
+  size_t longest_token_bytes() const;
+  // A longer text than this encodes to more than `n_tokens` tokens, whatever it says, so it need not be encoded.
+  // SIZE_MAX for vocabularies that may leave out any amount of text (white space, characters they lack).
+  size_t max_text_bytes(size_t n_tokens) const;
   // The bytes of all tokens; SentencePiece: without the space that encode() put in front of the first word.
   std::string decode(Span<const int32_t> ids, bool render_special = false) const;
 
@@ -123,6 +136,7 @@ class Tokenizer {
   friend struct TokenizerLoader;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
+  Status encode_bounded(std::string_view text, const EncodeOptions& options, std::vector<int32_t>* out) const;
   std::unique_ptr<const Impl> impl_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/text/bpe.h"
+#include "runtime/text/cancel.h"
 #include "runtime/text/pretokenize.h"
 #include "runtime/text/spm.h"
 #include "runtime/text/tokenizer.h"
@@ -32,6 +33,8 @@ struct Tokenizer::Impl {
   SpecialMatcher all_special;              // with parse_special: control and unknown tokens too
   BpeModel bpe;
   SpmModel spm;
+  size_t longest_token_bytes = 0;
+  size_t text_bytes_per_token = 0;  // at most, on average over any text; 0: no bound
 
   struct Scratch {
     std::vector<uint32_t> ends;
@@ -43,8 +46,15 @@ struct Tokenizer::Impl {
     const TokenType type = types[static_cast<size_t>(id)];
     return type == TokenType::control || type == TokenType::unknown;
   }
-  // Text without special tokens in it -> tokens.
-  void encode_text(std::string_view text, Scratch* scratch, std::vector<int32_t>* out) const;
+  // How far an encoding may go.
+  struct Bounds {
+    const std::atomic<bool>* cancel;
+    size_t max_size;  // of `out`
+    // Whether to go on with so many tokens.
+    bool allow(size_t size) const { return size <= max_size && !is_cancelled(cancel); }
+  };
+  // Text without special tokens in it -> tokens.  False where `bounds` ended it.
+  bool encode_text(std::string_view text, const Bounds& bounds, Scratch* scratch, std::vector<int32_t>* out) const;
   void normalize(std::string_view text, std::string* out) const;
   bool swallows_space(int32_t special) const;
 };

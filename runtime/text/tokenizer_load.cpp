@@ -92,7 +92,19 @@ struct TokenizerLoader {
     ORRERY_TRY(read_tokens());
     find_end_of_generation();
     build_indexes();
+    measure_tokens();
     return t.family == Impl::Family::bpe ? build_bpe() : build_spm();
+  }
+
+  void measure_tokens() {
+    for (int32_t id = 0; id < t.table.size(); id++)
+      t.longest_token_bytes = std::max(t.longest_token_bytes, t.table[id].size());
+    const bool all_bytes = std::all_of(t.byte_ids, t.byte_ids + 256, [](int32_t id) { return id >= 0; });
+    const bool bpe = t.family == Impl::Family::bpe;
+    // Byte-level BPE gives an unknown token for each byte that it lacks, SentencePiece one for a run of them.
+    const bool keeps_all = all_bytes || (bpe && t.special.unk >= 0);
+    if (!keeps_all || t.strip_after_special || (!bpe && t.remove_extra_whitespaces)) return;
+    t.text_bytes_per_token = t.longest_token_bytes * (bpe ? 1 : 3);  // a space may be written U+2581, three bytes
   }
 
   Status choose_family() {
