@@ -13,6 +13,7 @@
  *     orrery_event ev;  orrery_event_init(&ev);
  *     while (orrery_next(answer, &ev, &err) == ORRERY_OK && ev.type != ORRERY_EVENT_DONE)
  *         if (ev.type == ORRERY_EVENT_TEXT) fwrite(ev.text, 1, ev.text_bytes, stdout);
+ *     if (err.status != ORRERY_OK) ...                                // what is wrong with the conversation is said here
  *     orrery_generation_free(answer);  orrery_session_free(chat);  orrery_model_free(model);  orrery_runtime_free(rt);
  *
  * Conventions
@@ -619,8 +620,9 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
                                                 orrery_error *error);
 
 #define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens to compute, without those that are reused. The first event
-                                      has done 0: the prompt is known, and nothing of it computed. The same again where old
-                                      turns make room in the middle of an answer */
+                                      has done 0: the prompt is known, and nothing of it computed (unless total is 0). The
+                                      same again where old turns make room in the middle of an answer. The last event has
+                                      done = total */
 #define ORRERY_EVENT_TOKEN 2       /* token, logprob, bytes, top: one token was chosen */
 #define ORRERY_EVENT_TEXT 3        /* text: whole characters of the answer */
 #define ORRERY_EVENT_DONE 4        /* finish_reason; every later call repeats it */

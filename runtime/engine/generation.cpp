@@ -88,20 +88,26 @@ Status Generation::prepare_step(Event* event) {
       conversation.messages.reserve(2 * conversation.messages.size());
     conversation.n_dropped = prompt.n_dropped;
   }
-  use_prompt(std::move(prompt.tokens), event);
+  use_prompt(std::move(prompt.tokens));
   prompt_tokens_ = prompt_.size();
   reused_tokens_ = first_;
   session_->stats().reused_tokens += first_;
-  return ok_status();
+  return tell_prompt(event);
 }
 
-// Begins to compute a prompt: what the session holds of it stays, and the event says how much there is to do.
-void Generation::use_prompt(std::vector<int32_t> prompt, Event* event) {
+// The session keeps what it holds of the prompt; the rest is to be computed.
+void Generation::use_prompt(std::vector<int32_t> prompt) {
   prompt_ = std::move(prompt);
   first_ = session_->reuse_prefix(prompt_);
   stage_ = Stage::prompt;
+}
+
+// The event before the first chunk. Where nothing is to be computed it would be the last one, too: then that comes.
+Status Generation::tell_prompt(Event* event) {
+  if (first_ == prompt_.size()) return prompt_step(event);
   event->type = EventType::progress;
   event->total = prompt_.size() - first_;
+  return ok_status();
 }
 
 Status Generation::next(Event* event) {
@@ -187,8 +193,8 @@ Status Generation::make_room(Event* event) {
   if (prompt.size() >= session_->n_context())
     return memory_error(Code::context_full, prompt.size(), session_->n_context(), "the last turn fills the context");
   session_->conversation().n_dropped = made.n_dropped;
-  use_prompt(std::move(prompt), event);
-  return ok_status();
+  use_prompt(std::move(prompt));
+  return tell_prompt(event);
 }
 
 Status Generation::sample_step(Event* event) {

@@ -42,7 +42,8 @@ class Guard {
   Status mark(std::vector<Value>* messages) {
     std::vector<size_t> spelling;
     for (size_t i = 0; i < messages->size(); ++i)
-      if (!all_strings((*messages)[i], [&](const Value& s) { return !spells_control(s.as_string()); })) spelling.push_back(i);
+      if (!all_strings((*messages)[i], [&](const Value& s) { return !spells_control(s.as_string()) && !text::is_cancelled(cancel_); }))
+        spelling.push_back(i);
     if (text::is_cancelled(cancel_)) return was_cancelled();
     if (spelling.empty()) return ok_status();
     ORRERY_TRY(choose(*messages));
@@ -106,6 +107,7 @@ class Guard {
     return error(Code::invalid_argument, "the conversation uses every Unicode noncharacter from U+FDD0 to U+FDEF");
   }
   Value copy(const Value& v) {
+    if (text::is_cancelled(cancel_)) return v;
     if (v.is_string()) return copy_string(v);
     if (v.is_sequence()) {
       std::vector<Value> items;
@@ -224,7 +226,7 @@ class Trials {
   }
   static Result<bool> too_long_or(Status status) {
     if (status.code() == Code::context_full) return false;
-    return status;
+    return Result<bool>(std::move(status));
   }
 
   Session& session_;

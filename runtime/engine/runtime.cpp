@@ -107,7 +107,7 @@ void Runtime::log(LogLevel level, const char* fmt, ...) {
   if (n < 0) return;
   const std::string_view written(text, std::min<size_t>(static_cast<size_t>(n), sizeof text - 1));
   const bool cut = written.size() < static_cast<size_t>(n);
-  copy_message(written.substr(0, written.size() - (cut ? text::utf8_incomplete_tail(written) : 0)), line);
+  copy_message(written.substr(0, written.size() - (cut ? text::utf8_incomplete_tail(written) : 0)), {line, sizeof line});
   options_.log(options_.log_user, static_cast<int32_t>(level), line);
 }
 

@@ -33,7 +33,8 @@ bool has_terminal_before = false, stderr_is_terminal = false;
     signal(SIGTTOU, SIG_IGN);  // a process in the background would be stopped
     tcsetattr(kStdin, TCSANOW, &terminal_before);
   }
-  if (stderr_is_terminal) {
+  struct pollfd room = {kStderr, POLLOUT, 0};
+  if (stderr_is_terminal && poll(&room, 1, 0) == 1) {  // a terminal that takes nothing must not hold us
     const ssize_t written = write(kStderr, "\n", 1);
     (void)written;
   }

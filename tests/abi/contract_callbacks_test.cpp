@@ -65,7 +65,8 @@ TEST_F(Callbacks, AnEventFunctionThatFreesItsGenerationCancelsIt) {
                   },
                   &state, nullptr),
               ORRERY_OK);
-    EXPECT_EQ(state.finish, uint32_t{type == ORRERY_EVENT_DONE ? ORRERY_FINISH_LENGTH : ORRERY_FINISH_CANCELLED});
+    const uint32_t expected = type == ORRERY_EVENT_DONE ? ORRERY_FINISH_LENGTH : ORRERY_FINISH_CANCELLED;
+    EXPECT_EQ(state.finish, expected);
     ASSERT_EQ(orrery_session_rewind_messages(session.get(), 0, nullptr), ORRERY_OK);
   }
 }

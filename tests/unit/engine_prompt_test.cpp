@@ -189,7 +189,7 @@ TEST(EnginePrompt, TextThatNoContextHoldsIsNotTokenized) {
       say(session.get(), "assistant", "long");
       say(session.get(), "user", "short");
     }
-    const auto prompt = engine::conversation_prompt(session.get(), 16);
+    auto prompt = engine::conversation_prompt(session.get(), 16);
     if (overflow == engine::Overflow::drop_oldest) {
       ASSERT_TRUE(prompt.ok()) << prompt.status().message();
       EXPECT_EQ(prompt->n_dropped, 2u);
