@@ -33,6 +33,7 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   for (uint64_t i = 0; i < o.n_stop; ++i) {
     if (o.stop[i] == nullptr || o.stop[i][0] == '\0')
       return error(Code::invalid_argument, "stop string %llu is NULL or empty", static_cast<unsigned long long>(i));
+    ORRERY_TRY(check_utf8(o.stop[i], ("stop string " + std::to_string(i)).c_str()));
     out.stop.emplace_back(o.stop[i]);
   }
   if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);
@@ -150,6 +151,11 @@ orrery_status orrery_run(orrery_generation* generation, orrery_event_fn on_event
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(generation);
     ORRERY_REQUIRE(on_event);
+    struct Running {
+      orrery_generation* g;
+      explicit Running(orrery_generation* generation) : g(generation) { g->running = std::this_thread::get_id(); }
+      ~Running() { g->running = std::thread::id(); }
+    } const running(generation);
     for (;;) {
       engine::Event e;
       ORRERY_TRY(next(generation, &e));
@@ -166,12 +172,16 @@ void orrery_cancel(orrery_generation* generation) {
 
 void orrery_generation_free(orrery_generation* generation) {
   if (generation == nullptr || !generation->session->model().runtime().in_its_process()) return;
-  if (!generation->generation->finished()) {
-    // Another thread may be reading the session just now.
-    while (!generation->session->try_enter()) std::this_thread::yield();
+  generation->generation->cancel();   // so that a call on another thread ends soon
+  engine::Session* session = generation->session.get();
+  // Inside a callback of its own, or behind one that left by longjmp: the call above us still uses it.
+  const bool finished = generation->generation->finished();
+  if (generation->running == std::this_thread::get_id() || (!finished && session->entered_here())) return;
+  if (!finished) {
+    while (!session->try_enter()) std::this_thread::yield();
     generation->generation->abandon();
-    generation->session->set_generating(false);
-    generation->session->leave();
+    session->set_generating(false);
+    session->leave();
   }
   delete generation;
 }

@@ -28,26 +28,6 @@ static_assert(ORRERY_INTERNAL == static_cast<int>(Code::internal));
 
 namespace {
 
-// One line of whole UTF-8 that fits the field: control characters become spaces, what is not UTF-8 (a file's name may be
-// anything) question marks, a character that does not fit is left out.
-void copy_message(const char* text, size_t n, char* out, size_t capacity) noexcept {
-  const char* const end = text + n;
-  size_t used = 0;
-  while (text < end) {
-    const text::CodePoint c = text::utf8_decode(text, end);
-    if (used + c.length >= capacity) break;
-    if (c.value == text::kInvalidCodePoint)
-      out[used] = '?';
-    else if (c.value < 0x20)
-      out[used] = ' ';
-    else
-      std::memcpy(out + used, text, c.length);
-    used += c.length;
-    text += c.length;
-  }
-  out[used] = '\0';
-}
-
 void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char* message, size_t bytes) noexcept {
   if (out == nullptr || out->struct_size < 8) return;
   orrery_error e;
@@ -65,7 +45,7 @@ void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char
   const size_t n = std::min<size_t>(given, sizeof e);
   // An older caller's shorter field gets as much as it holds.
   constexpr size_t kMessage = offsetof(orrery_error, message);
-  if (n > kMessage) copy_message(message, bytes, e.message, n - kMessage);
+  if (n > kMessage) engine::copy_message({message, bytes}, {e.message, n - kMessage});
   std::memcpy(out, &e, n);
   out->struct_size = given;
 }

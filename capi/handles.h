@@ -2,11 +2,13 @@
 // Status out as a status and the caller's orrery_error, results into buffers and structs of any size.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "orrery.h"
 #include "runtime/base/float_environment.h"
@@ -33,6 +35,7 @@ struct orrery_session {
 struct orrery_generation {
   std::shared_ptr<orrery::engine::Session> session;   // the session lives as long as its generation
   std::unique_ptr<orrery::engine::Generation> generation;
+  std::atomic<std::thread::id> running{};   // the thread inside orrery_run(), whose event function may call back
 };
 
 namespace orrery::capi {

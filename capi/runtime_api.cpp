@@ -14,8 +14,14 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
                  o.reservoir_mode);
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
-  if (o.backend) out.backend = o.backend;
-  if (o.cpu_path) out.cpu_path = o.cpu_path;
+  if (o.backend) {
+    ORRERY_TRY(check_utf8(o.backend, "backend"));
+    out.backend = o.backend;
+  }
+  if (o.cpu_path) {
+    ORRERY_TRY(check_utf8(o.cpu_path, "cpu_path"));
+    out.cpu_path = o.cpu_path;
+  }
   out.device_budget_bytes = o.device_budget_bytes;
   out.max_sessions = o.max_sessions;
   out.reservoir_bytes = o.reservoir_bytes;

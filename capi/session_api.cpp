@@ -31,12 +31,14 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   ORRERY_TRY(read_options(given, &orrery_session_options_init, "orrery_session_options", &o));
   engine::SessionOptions out;
   out.n_context = o.n_context;
-  if (o.policy)
+  if (o.policy) {
+    ORRERY_TRY(check_utf8(o.policy, "policy"));
     out.policy = o.policy;
-  else if (o.kv_budget_bytes != 0 || o.kv_budget_share != 1.0f)
+  } else if (o.kv_budget_bytes != 0 || o.kv_budget_share != 1.0f) {
     out.policy = "auto";
-  else
+  } else {
     out.automatic = true;
+  }
   out.kv_budget_bytes = o.kv_budget_bytes;
   out.kv_share = static_cast<double>(o.kv_budget_share);
   if (o.n_policy_options > 0) ORRERY_REQUIRE(o.policy_options);
@@ -44,6 +46,8 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
     const orrery_option& option = o.policy_options[i];
     if (option.name == nullptr || option.value == nullptr)
       return error(Code::invalid_argument, "policy option %u has no name or no value", i);
+    ORRERY_TRY(check_utf8(option.name, ("the name of policy option " + std::to_string(i)).c_str()));
+    ORRERY_TRY(check_utf8(option.value, ("the value of policy option " + std::to_string(i)).c_str()));
     out.policy_options.emplace_back(option.name, option.value);
   }
   out.chunk_tokens = o.chunk_tokens;
@@ -71,11 +75,11 @@ template <class F>
 orrery_status with_session(const orrery_session* handle, SessionUse::For what, orrery_error* error, F f) noexcept {
   return guarded(error, [&]() -> Status {
     if (handle == nullptr) return null_argument("session");
-    engine::Session* session = handle->session.get();
+    const std::shared_ptr<engine::Session> session = handle->session;   // a callback may free the handle
     ORRERY_TRY(check_process(session->model().runtime()));
-    SessionUse use(session, what);
+    SessionUse use(session.get(), what);
     ORRERY_TRY(use.take_status());
-    return f(session);
+    return f(session.get());
   });
 }
 
@@ -211,6 +215,7 @@ orrery_status orrery_session_rewind_messages(orrery_session* session, size_t n_m
       return orrery::error(Code::invalid_argument, "cannot rewind to %zu messages: the conversation has %zu", n_messages,
                            messages.size());
     messages.resize(n_messages);
+    if (n_messages < s->conversation().n_dropped) s->conversation().n_dropped = 0;   // none of those is here any more
     return ok_status();
   });
 }

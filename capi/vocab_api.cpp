@@ -1,6 +1,7 @@
 // Tokenizer and chat template, on their own.
 #include "capi/handles.h"
 #include "runtime/text/json.h"
+#include "runtime/text/utf8.h"
 
 namespace orrery::capi {
 
@@ -9,8 +10,14 @@ Result<engine::TemplateChoice> template_choice(const orrery_template_options* gi
   ORRERY_TRY(read_options(given, &orrery_template_options_init, "orrery_template_options", &o));
   engine::TemplateChoice choice;
   choice.add_generation_prompt = o.add_generation_prompt != 0;
-  if (o.template_source) choice.source = o.template_source;
-  if (o.template_name) choice.name = o.template_name;
+  if (o.template_source) {
+    ORRERY_TRY(check_utf8(o.template_source, "template_source"));
+    choice.source = o.template_source;
+  }
+  if (o.template_name) {
+    ORRERY_TRY(check_utf8(o.template_name, "template_name"));
+    choice.name = o.template_name;
+  }
   if (o.tools_json) {
     ORRERY_ASSIGN(choice.tools, text::parse_json(o.tools_json));
     if (!choice.tools.is_list()) return error(Code::invalid_argument, "tools_json is not a JSON array");
@@ -131,7 +138,12 @@ orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages
     ORRERY_ASSIGN(const text::Value messages, text::parse_json(messages_json));
     if (!messages.is_list()) return orrery::error(Code::invalid_argument, "messages_json is not a JSON array");
     ORRERY_ASSIGN(const auto renderer, engine::ChatRenderer::make(vocab->vocabulary, std::move(choice)));
-    ORRERY_ASSIGN(const std::string rendered, renderer.render(messages));
+    ORRERY_ASSIGN(std::string rendered, renderer.render(messages));
+    if (!text::utf8_valid(rendered)) {   // a file's own template is bytes
+      std::string valid;
+      text::utf8_append_valid(rendered, &valid);
+      rendered = std::move(valid);
+    }
     return copy_out(rendered.data(), rendered.size(), text, capacity, text_bytes);
   });
 }

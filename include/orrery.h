@@ -13,6 +13,7 @@
  *     orrery_event ev;  orrery_event_init(&ev);
  *     while (orrery_next(answer, &ev, &err) == ORRERY_OK && ev.type != ORRERY_EVENT_DONE)
  *         if (ev.type == ORRERY_EVENT_TEXT) fwrite(ev.text, 1, ev.text_bytes, stdout);
+ *     if (err.status != ORRERY_OK) ...                                // what is wrong with the conversation is said here
  *     orrery_generation_free(answer);  orrery_session_free(chat);  orrery_model_free(model);  orrery_runtime_free(rt);
  *
  * Conventions
@@ -25,11 +26,18 @@
  *   Handles    Reference-counted inside: free them in any order; NULL is accepted. A session keeps its model alive, a
  *              model its runtime.
  *   Strings    UTF-8. Inputs are copied unless stated otherwise. `const char *` results live as stated per function.
+ *              Results are whole UTF-8, whatever a file holds: bytes that are not UTF-8 become U+FFFD, in error and log
+ *              messages '?'. An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and the message names it. Three
+ *              strings are bytes: paths, the text of orrery_tokenize(), and the pieces of text that tokens stand for
+ *              (orrery_detokenize(), `text` of a TOKEN event).
  *   Sizes out  Functions that fill a caller's buffer take its capacity and return the size needed in *n; when the
  *              capacity is too small (0 with NULL asks for the size) they write nothing and return
  *              ORRERY_INVALID_ARGUMENT only if the buffer was not NULL.
  *   Callbacks  Log, progress, hook and event functions must not free the handle that is calling them; orrery_cancel() is
- *              allowed. A log function calls nothing else of this header: a step may wait for it.
+ *              allowed. A log function calls nothing else of this header: a step may wait for it. Callbacks return:
+ *              leaving one by longjmp() or by an exception is forbidden. After a longjmp() the session stays
+ *              ORRERY_BUSY for good, and what it holds is lost. An exception of a hook, progress or event function ends
+ *              the call with ORRERY_INTERNAL; one of a log function may end the process.
  *   Threads    A runtime, a model and a vocabulary may be used from any number of threads. A session and its
  *              generations belong to one thread at a time: a second call meanwhile returns ORRERY_BUSY. orrery_cancel
  *              may be called from anywhere. Callbacks run on the thread that called in.
@@ -307,7 +315,7 @@ typedef struct orrery_model_info {
   uint64_t file_bytes;
   uint64_t weights_bytes;         /* weights as they are held in memory */
   const char *architecture;       /* "llama"; as long as the model */
-  const char *name;               /* general.name, or "" */
+  const char *name;               /* general.name, or ""; bytes that are not UTF-8 are U+FFFD; as long as the model */
   const char *quantization;       /* the type that most weights have, "Q4_K" */
   uint8_t fingerprint[16];
 } orrery_model_info;
@@ -326,7 +334,13 @@ ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t cap
 typedef struct orrery_session orrery_session;
 
 #define ORRERY_OVERFLOW_STOP 0         /* a full context ends the answer; a longer prompt is ORRERY_CONTEXT_FULL */
-#define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context (system messages and the last turn stay) */
+/* The oldest turns leave the context; they stay in the conversation. A turn begins at a user message and ends before the
+   next one. System and developer messages at the beginning stay, and so does the last turn. Where a prompt leaves too
+   little room for the answer (max_tokens, at most a quarter of the context), the fewest turns are dropped that leave a
+   quarter of the context free, so that the next turns can reuse what was computed. They are found by bisection: about
+   log2(turns) renderings, on the condition that a prompt gets no longer by dropping more. Dropped turns stay dropped until
+   the conversation is rewound to them. ORRERY_CONTEXT_FULL: what must stay is longer than the context. */
+#define ORRERY_OVERFLOW_DROP_OLDEST 1
 
 /* KV policies decide which KV stays on the device when a prompt is complete. Under every policy but "full", host memory
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
@@ -402,8 +416,9 @@ ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_s
                                              orrery_session **session, orrery_error *error);
 ORRERY_API void orrery_session_free(orrery_session *session);
 
-/* The conversation. orrery_generate() renders it with the chat template, computes only what the session does not
-   already hold (the common prefix of tokens is reused), answers it, and adds the answer to it. */
+/* The conversation. A generation renders it with the chat template, computes only what the session does not already hold
+   (the common prefix of tokens is reused), answers it, and adds the answer to it. Control tokens that a message spells out
+   are text to the model. Adding a message takes time in proportion to its length. */
 ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content,
                                                     orrery_error *error);
 /* One message as a JSON object, for templates that read more than role and content (tool calls, ...). */
@@ -582,7 +597,7 @@ typedef struct orrery_generate_options {
   float frequency_penalty;           /* default 0; times how often the token occurred */
   float presence_penalty;            /* default 0; once if it occurred */
   uint32_t penalty_tokens;           /* how many of the last tokens the penalties look at; default 64 */
-  const char *const *stop;           /* (n_stop) strings that end the answer, and are not part of it */
+  const char *const *stop;           /* (n_stop) strings that end the answer, and are not part of it; UTF-8, 1 MiB in all */
   uint64_t n_stop;
   const orrery_logit_bias *logit_bias;   /* (n_logit_bias) */
   uint64_t n_logit_bias;
@@ -593,9 +608,11 @@ typedef struct orrery_generate_options {
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options);
 
-/* Begins the answer to the session's conversation. Strings and arrays in `options` are copied. The work is done by
-   orrery_next(). While a generation is unfinished and not freed, the session is ORRERY_BUSY for everything but
-   orrery_cancel() and reading. */
+/* Begins the answer to the session's conversation. Strings and arrays in `options` are copied. Checks the arguments and
+   returns: the work is done by orrery_next(), the rendering of the conversation included. While a generation is unfinished
+   and not freed, the session is ORRERY_BUSY for everything but orrery_cancel() and reading.
+   ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message says which), or the
+   conversation has no message. */
 ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_generate_options *options,
                                          orrery_generation **generation, orrery_error *error);
 /* Begins a continuation of exactly these tokens, the whole sequence from its start: what the session already holds of
@@ -604,7 +621,10 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
                                                 const orrery_generate_options *options, orrery_generation **generation,
                                                 orrery_error *error);
 
-#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens */
+#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens to compute, without those that are reused. The first event
+                                      has done 0: the prompt is known, and nothing of it computed (unless total is 0). The
+                                      same again where old turns make room in the middle of an answer. The last event has
+                                      done = total */
 #define ORRERY_EVENT_TOKEN 2       /* token, logprob, bytes, top: one token was chosen */
 #define ORRERY_EVENT_TEXT 3        /* text: whole characters of the answer */
 #define ORRERY_EVENT_DONE 4        /* finish_reason; every later call repeats it */
@@ -613,7 +633,8 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
 #define ORRERY_FINISH_STOP 2       /* a stop string; stop_index says which */
 #define ORRERY_FINISH_LENGTH 3     /* max_tokens */
 #define ORRERY_FINISH_CONTEXT 4    /* the context is full */
-#define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), or a hook; what was said so far stays in the conversation */
+#define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), or a hook; what was said so far stays in the conversation. Before
+                                      the first PROGRESS event nothing has changed */
 
 typedef struct orrery_token_logprob {
   int32_t token;
@@ -640,8 +661,17 @@ typedef struct orrery_event {
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event);
 
-/* Works until there is something to tell: at most one prefill chunk or one token. After an error other than
-   ORRERY_CANCELLED the generation is over; the session keeps what it had computed. */
+/* Works until there is something to tell: at most one prefill chunk or one token.
+   The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns if the session may, and
+   returns PROGRESS with done 0, before it computes anything. Its time grows with the length of the conversation, and
+   orrery_cancel() ends it within a tenth of a second. Errors of the conversation are errors of this call:
+     ORRERY_UNSUPPORTED_TEMPLATE  the model's file has no chat template, or one that cannot be rendered: line, column
+     ORRERY_INVALID_ARGUMENT      the template refused the conversation (raise_exception); the message is the template's
+     ORRERY_CONTEXT_FULL          the prompt is longer than the context: bytes_requested is its number of tokens, or, if it
+                                  has more than twice the context, a lower bound; bytes_available is the context. The text
+                                  is not rendered further than a context can hold
+   After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps what it had
+   computed, and is no longer ORRERY_BUSY. */
 ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event *event, orrery_error *error);
 
 /* orrery_next() in a loop: `on_event` sees every event, DONE included; a return other than 0 cancels. */
@@ -649,9 +679,13 @@ typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
 ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user,
                                     orrery_error *error);
 
-/* From any thread, also while orrery_next() runs: it stops within one layer of prefill or one token of decode, and
-   orrery_next() reports DONE with ORRERY_FINISH_CANCELLED. */
+/* Sets a flag and returns: allowed from any thread, from a callback and from a signal handler, until the generation is
+   freed. orrery_next(), also one that runs, stops within a tenth of a second of rendering, one layer of prefill or one
+   token of decode, and reports DONE with ORRERY_FINISH_CANCELLED. */
 ORRERY_API void orrery_cancel(orrery_generation *generation);
+/* Ends the generation where it stands; what was said so far stays in the conversation. While orrery_next() runs on another
+   thread it cancels and waits for that call. Inside a callback of the generation itself, which is forbidden, and after a
+   longjmp() out of one, it cancels and returns without freeing: call it again when the callback has returned. */
 ORRERY_API void orrery_generation_free(orrery_generation *generation);
 
 #ifdef __cplusplus

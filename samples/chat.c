@@ -11,15 +11,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A signal handler may do next to nothing, and orrery_cancel() is not among it: it sets a flag, and the loop
-   that pulls events looks at the flag between two of them, that is after each token or each piece of the
-   prompt. (A program with several threads can call orrery_cancel() from another one, and stop within a
-   layer.) */
-static volatile sig_atomic_t interrupted = 0;
+/* A signal handler may do next to nothing, but it may call orrery_cancel(): that sets a flag, which everything
+   that orrery_next() does looks at. The next event is then DONE. */
+static orrery_generation* volatile current = NULL;
 
 static void on_interrupt(int signal_number) {
-  (void)signal_number;
-  interrupted = 1;
+  signal(signal_number, SIG_DFL); /* a second Ctrl-C ends the program, whatever it does */
+  if (current) orrery_cancel(current);
 }
 
 /* Every call that fails fills in an orrery_error: its message says what was wrong, where, and what was
@@ -46,7 +44,7 @@ static int answer(orrery_session* session) {
     return report("cannot answer", &error);
 
   orrery_event_init(&event);
-  interrupted = 0;
+  current = generation;
   signal(SIGINT, on_interrupt); /* only while there is something to stop */
   for (;;) {
     status = orrery_next(generation, &event, &error);
@@ -56,9 +54,9 @@ static int answer(orrery_session* session) {
       fflush(stdout);
     }
     if (event.type == ORRERY_EVENT_DONE) break;
-    if (interrupted) orrery_cancel(generation); /* the next event is then DONE */
   }
   signal(SIGINT, SIG_DFL);
+  current = NULL;
   putchar('\n');
   if (status == ORRERY_OK && event.finish_reason == ORRERY_FINISH_CONTEXT)
     fputs("(the context is full)\n", stderr);

@@ -37,16 +37,17 @@ Result<std::unique_ptr<Generation>> Generation::make(Session* session, const Gen
   ORRERY_TRY(options.sampling.validate(session->model().hyper().n_vocab));
   ORRERY_ASSIGN(text::TextStream stream, text::TextStream::create(options.stop));
   ORRERY_TRY(session->resume());
-  return std::unique_ptr<Generation>(new Generation(session, options, std::move(stream), conversational));
+  std::unique_ptr<Generation> g(new Generation(session, options, std::move(stream), conversational));
+  g->answer_ids_.reserve(std::min<size_t>(options.max_tokens ? options.max_tokens : SIZE_MAX, session->n_context()) + 1);
+  g->prefill_before_us_ = session->stats().prefill_us;
+  g->decode_before_us_ = session->stats().decode_us;
+  return g;
 }
 
 Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const GenerateOptions& options) {
   if (session->conversation().messages.empty())
     return error(Code::invalid_argument, "the conversation has no message to answer");
-  ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, true));
-  ORRERY_ASSIGN(std::vector<int32_t> prompt, conversation_prompt(session, answer_room(*session, options.max_tokens)));
-  ORRERY_TRY(g->begin(std::move(prompt)));
-  return g;
+  return make(session, options, true);
 }
 
 Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<const int32_t> tokens,
@@ -59,24 +60,53 @@ Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<c
     return memory_error(Code::context_full, tokens.size(), session->n_context(),
                         "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(),
                         session->n_context());
+  if (tokens.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
   ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
-  ORRERY_TRY(g->begin(std::vector<int32_t>(tokens.begin(), tokens.end())));
+  g->prompt_.assign(tokens.begin(), tokens.end());
   return g;
 }
 
-Status Generation::begin(std::vector<int32_t> prompt) {
-  if (prompt.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
-  // Whatever allocates does so before the session changes.
-  if (conversational_) session_->conversation().messages.reserve(session_->conversation().messages.size() + 1);
-  answer_ids_.reserve(std::min<size_t>(max_tokens_ ? max_tokens_ : SIZE_MAX, session_->n_context()) + 1);
-  prompt_ = std::move(prompt);
-  first_ = session_->reuse_prefix(prompt_);
+// Makes the prompt: until it is there, nothing of the session changes.
+Status Generation::prepare_step(Event* event) {
+  Prompt prompt;
+  prompt.tokens = std::move(prompt_);   // what proceed() was given
+  if (conversational_ && !cancelled()) {
+    auto made = conversation_prompt(session_, answer_room(*session_, max_tokens_), &cancel_);
+    if (made.ok())
+      prompt = std::move(made).value();
+    else if (made.status().code() != Code::cancelled)
+      return made.take_status();
+  }
+  if (cancelled()) {
+    finish(Finish::cancelled, event);
+    return ok_status();
+  }
+  if (prompt.tokens.empty()) return error(Code::invalid_argument, "the chat template made a prompt without tokens");
+  if (conversational_) {
+    Conversation& conversation = session_->conversation();
+    if (conversation.messages.size() == conversation.messages.capacity())   // for the answer: end() must not fail
+      conversation.messages.reserve(2 * conversation.messages.size());
+    conversation.n_dropped = prompt.n_dropped;
+  }
+  use_prompt(std::move(prompt.tokens));
   prompt_tokens_ = prompt_.size();
   reused_tokens_ = first_;
   session_->stats().reused_tokens += first_;
-  prefill_before_us_ = session_->stats().prefill_us;
-  decode_before_us_ = session_->stats().decode_us;
+  return tell_prompt(event);
+}
+
+// The session keeps what it holds of the prompt; the rest is to be computed.
+void Generation::use_prompt(std::vector<int32_t> prompt) {
+  prompt_ = std::move(prompt);
+  first_ = session_->reuse_prefix(prompt_);
   stage_ = Stage::prompt;
+}
+
+// The event before the first chunk. Where nothing is to be computed it would be the last one, too: then that comes.
+Status Generation::tell_prompt(Event* event) {
+  if (first_ == prompt_.size()) return prompt_step(event);
+  event->type = EventType::progress;
+  event->total = prompt_.size() - first_;
   return ok_status();
 }
 
@@ -95,6 +125,7 @@ Status Generation::next(Event* event) {
 
 Status Generation::advance(Event* event) {
   switch (stage_) {
+    case Stage::prepare: return prepare_step(event);
     case Stage::prompt: return prompt_step(event);
     case Stage::sample: return sample_step(event);
     case Stage::text:   // the token was told; now what it made of the text
@@ -155,16 +186,15 @@ Result<Choice> Generation::choose() {
 }
 
 // The context is full in the middle of an answer: the oldest turns go, and what stays is computed again.
-Status Generation::make_room() {
-  ORRERY_ASSIGN(std::vector<int32_t> prompt,
-                conversation_prompt(session_, static_cast<uint32_t>(answer_ids_.size()) + answer_room(*session_, 0)));
+Status Generation::make_room(Event* event) {
+  ORRERY_ASSIGN(Prompt made, conversation_prompt(session_, static_cast<uint32_t>(answer_ids_.size()) + answer_room(*session_, 0), &cancel_));
+  std::vector<int32_t>& prompt = made.tokens;
   prompt.insert(prompt.end(), answer_ids_.begin(), answer_ids_.end());
   if (prompt.size() >= session_->n_context())
     return memory_error(Code::context_full, prompt.size(), session_->n_context(), "the last turn fills the context");
-  prompt_ = std::move(prompt);
-  first_ = session_->reuse_prefix(prompt_);
-  stage_ = Stage::prompt;
-  return ok_status();
+  session_->conversation().n_dropped = made.n_dropped;
+  use_prompt(std::move(prompt));
+  return tell_prompt(event);
 }
 
 Status Generation::sample_step(Event* event) {
@@ -172,10 +202,10 @@ Status Generation::sample_step(Event* event) {
   if (pending_ == Finish::none && max_tokens_ > 0 && generated_ >= max_tokens_) pending_ = Finish::length;
   if (pending_ == Finish::none && session_->tokens().size() > session_->n_context()) {
     const bool may_drop = conversational_ && session_->options().overflow == Overflow::drop_oldest;
-    Status room = may_drop ? make_room() : error(Code::context_full, "full");
-    if (room.ok()) return prompt_step(event);
-    if (room.code() != Code::context_full) return room;
-    pending_ = Finish::context;
+    Status room = may_drop ? make_room(event) : error(Code::context_full, "full");
+    if (room.ok()) return room;
+    if (room.code() != Code::context_full && room.code() != Code::cancelled) return room;
+    pending_ = room.code() == Code::cancelled ? Finish::cancelled : Finish::context;
   }
   if (pending_ == Finish::none) {
     ORRERY_TRY(next_token());

@@ -1,5 +1,6 @@
-// One answer under way: prompt chunks, then tokens, as events that the caller pulls.  Each call of next() does at most
-// one chunk of prefill or one token.  The session is the caller's, and must outlive the generation.
+// One answer under way: the prompt, its chunks, then tokens, as events that the caller pulls.  The first call of next()
+// makes the prompt and computes nothing; each further call does at most one chunk of prefill or one token.  The session
+// is the caller's, and must outlive the generation.
 #pragma once
 
 #include <atomic>
@@ -40,7 +41,8 @@ struct Event {
 
 class Generation {
  public:
-  // Answers the session's conversation; the answer is added to it when the generation ends.
+  // Answers the session's conversation; the answer is added to it when the generation ends. Looks at the options only:
+  // what is wrong with the conversation or its template is an error of the first next().
   static Result<std::unique_ptr<Generation>> answer(Session* session, const GenerateOptions& options);
   // Continues exactly these tokens.
   static Result<std::unique_ptr<Generation>> proceed(Session* session, Span<const int32_t> tokens,
@@ -55,17 +57,19 @@ class Generation {
   void abandon() noexcept;
 
  private:
-  enum class Stage : uint8_t { prompt, sample, text, finished };
+  enum class Stage : uint8_t { prepare, prompt, sample, text, finished };
 
   Generation(Session* session, const GenerateOptions& options, text::TextStream stream, bool conversational);
   static Result<std::unique_ptr<Generation>> make(Session* session, const GenerateOptions& options, bool conversational);
-  Status begin(std::vector<int32_t> prompt);
   Status advance(Event* event);
+  Status prepare_step(Event* event);
+  void use_prompt(std::vector<int32_t> prompt);
+  Status tell_prompt(Event* event);
   Status prompt_step(Event* event);
   Status sample_step(Event* event);
   Status next_token();
   Result<Choice> choose();
-  Status make_room();
+  Status make_room(Event* event);
   void finish(Finish reason, Event* event);
   void end(Finish reason) noexcept;
   bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
@@ -78,7 +82,7 @@ class Generation {
   text::TextStream stream_;
   std::atomic<bool> cancel_{false};
 
-  Stage stage_ = Stage::prompt;
+  Stage stage_ = Stage::prepare;
   std::vector<int32_t> prompt_;          // what is to be computed, the whole sequence
   uint32_t first_ = 0;                   // tokens of it that were already there
   std::vector<int32_t> answer_ids_;      // for a prompt that has to be made anew

@@ -6,6 +6,7 @@
 #include "runtime/engine/session.h"
 #include "runtime/kv/digests.h"
 #include "runtime/kv/means.h"
+#include "runtime/text/utf8.h"
 
 namespace orrery::engine {
 
@@ -246,6 +247,9 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   load.turn = &runtime->step_mutex();
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->backend(), &runtime->arena(), load));
+  std::string name;   // for people: whole UTF-8, whatever the file has
+  text::utf8_append_valid(weights->hyper.name, &name);
+  weights->hyper.name = std::move(name);
   runtime->log(LogLevel::info, "%s: %s, %llu parameters, %s", path.c_str(), weights->hyper.architecture->name,
                static_cast<unsigned long long>(weights->n_parameters), type_traits(weights->main_type)->name);
   return std::shared_ptr<LanguageModel>(

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/text/cancel.h"
+
 namespace orrery::engine {
 
 namespace {
@@ -11,52 +13,101 @@ namespace {
 using text::Tokenizer;
 using text::Value;
 
+Status was_cancelled() { return error(Code::cancelled, "making the prompt was cancelled"); }
+
+// Calls visit(string) for the strings of a value, keys of maps included, until one call returns false.
+template <class F>
+bool all_strings(const Value& v, const F& visit) {
+  if (v.is_string()) return visit(v);
+  if (v.is_sequence())
+    return std::all_of(v.as_items().begin(), v.as_items().end(), [&](const Value& item) { return all_strings(item, visit); });
+  if (v.is_map())
+    return std::all_of(v.as_map().entries().begin(), v.as_map().entries().end(), [&](const auto& entry) {
+      return all_strings(entry.first, visit) && all_strings(entry.second, visit);
+    });
+  return true;
+}
+
 // Messages come from users, and may spell out a control token ("<|im_end|>").  A template prints them beside its own
 // control tokens, and afterwards nobody can tell which is which.  So before rendering, a mark goes into each such
 // spelling: a Unicode noncharacter that occurs in no message.  Behind the template the marks are taken out again, and
 // where they stood the tokenizer may not see a control token.
+//
+// Most conversations spell none: their messages pass unchanged, for one look at their text.
 class Guard {
  public:
-  explicit Guard(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  Guard(const Tokenizer& tokenizer, const std::atomic<bool>* cancel) : tokenizer_(tokenizer), cancel_(cancel) {}
 
-  Result<Value> mark(const Value& messages) {
-    ORRERY_TRY(choose(messages));
-    return copy(messages);
+  // Marks the messages in place; those that spell no control token keep their bodies.
+  Status mark(std::vector<Value>* messages) {
+    std::vector<size_t> spelling;
+    for (size_t i = 0; i < messages->size(); ++i)
+      if (!all_strings((*messages)[i], [&](const Value& s) { return !spells_control(s.as_string()) && !text::is_cancelled(cancel_); }))
+        spelling.push_back(i);
+    if (text::is_cancelled(cancel_)) return was_cancelled();
+    if (spelling.empty()) return ok_status();
+    ORRERY_TRY(choose(*messages));
+    for (const size_t i : spelling) (*messages)[i] = copy((*messages)[i]);
+    return text::is_cancelled(cancel_) ? was_cancelled() : ok_status();
   }
 
   // Takes the marks out of `rendered`; their places, ascending, go to `barriers`.
   void unmark(std::string* rendered, std::vector<size_t>* barriers) const {
-    if (!used_) return;
-    std::string clean;
-    clean.reserve(rendered->size());
-    size_t from = 0;
+    if (mark_.empty()) return;
+    size_t to = 0, from = 0;
     for (size_t at; (at = rendered->find(mark_, from)) != std::string::npos; from = at + mark_.size()) {
-      clean.append(*rendered, from, at - from);
-      barriers->push_back(clean.size());
+      std::copy(rendered->begin() + static_cast<ptrdiff_t>(from), rendered->begin() + static_cast<ptrdiff_t>(at),
+                rendered->begin() + static_cast<ptrdiff_t>(to));
+      to += at - from;
+      barriers->push_back(to);
     }
-    clean.append(*rendered, from, std::string::npos);
-    *rendered = std::move(clean);
+    rendered->erase(to, from - to);
   }
+  // The most bytes that marks add to a text: there is at most one for each byte.
+  size_t mark_bytes(size_t text_bytes) const { return text_bytes * mark_.size(); }
 
  private:
+  static constexpr size_t kWindowBytes = 64 << 10;   // searched between two looks at the flag
+
+  // Calls visit(span) for the control tokens that `s` spells, window by window, until it returns false.
+  template <class F>
+  void for_each_control(std::string_view s, const F& visit) {
+    const size_t overlap = tokenizer_.longest_token_bytes();
+    for (size_t from = 0; from < s.size() && !text::is_cancelled(cancel_); from += kWindowBytes) {
+      spans_.clear();
+      tokenizer_.find_control(s.substr(from, kWindowBytes + overlap), &spans_);
+      for (const text::TokenSpan& span : spans_) {
+        if (span.begin >= kWindowBytes) break;   // the next window's
+        if (!visit(text::TokenSpan{from + span.begin, from + span.end, span.id})) return;
+      }
+    }
+  }
+  bool spells_control(std::string_view s) {
+    bool found = false;
+    for_each_control(s, [&](const text::TokenSpan&) { return !(found = true); });
+    return found;
+  }
   // U+FDD0 .. U+FDEF, the first that no message holds.
-  Status choose(const Value& messages) {
-    for (char last = '\x90'; last <= '\xaf'; ++last) {
-      mark_ = std::string("\xef\xb7") + last;
-      if (!contains(messages)) return ok_status();
+  Status choose(const std::vector<Value>& messages) {
+    uint32_t used = 0;
+    for (const Value& message : messages)
+      all_strings(message, [&](const Value& v) {
+        const std::string_view s = v.as_string();
+        for (size_t at = 0; (at = s.find("\xef\xb7", at)) != s.npos; at += 2) {
+          const uint8_t last = at + 2 < s.size() ? static_cast<uint8_t>(s[at + 2]) : 0;
+          if (last >= 0x90 && last <= 0xaf) used |= 1u << (last - 0x90);
+        }
+        return !text::is_cancelled(cancel_);
+      });
+    for (uint32_t i = 0; i < 32; ++i) {
+      if (used & (1u << i)) continue;
+      mark_ = {'\xef', '\xb7', static_cast<char>(0x90 + i)};
+      return ok_status();
     }
     return error(Code::invalid_argument, "the conversation uses every Unicode noncharacter from U+FDD0 to U+FDEF");
   }
-  bool contains(const Value& v) const {
-    if (v.is_string()) return v.as_string().find(mark_) != std::string_view::npos;
-    if (v.is_sequence())
-      return std::any_of(v.as_items().begin(), v.as_items().end(), [&](const Value& item) { return contains(item); });
-    if (v.is_map())
-      return std::any_of(v.as_map().entries().begin(), v.as_map().entries().end(),
-                         [&](const auto& entry) { return contains(entry.first) || contains(entry.second); });
-    return false;
-  }
   Value copy(const Value& v) {
+    if (text::is_cancelled(cancel_)) return v;
     if (v.is_string()) return copy_string(v);
     if (v.is_sequence()) {
       std::vector<Value> items;
@@ -66,34 +117,32 @@ class Guard {
     }
     if (v.is_map()) {
       text::Map map;
-      for (const auto& [key, value] : v.as_map().entries()) map.set(key, copy(value));
+      for (const auto& [key, value] : v.as_map().entries()) map.set(copy(key), copy(value));
       return Value::map(std::move(map));
     }
     return v;
   }
   Value copy_string(const Value& v) {
     const std::string_view s = v.as_string();
-    spans_.clear();
-    tokenizer_.find_control(s, &spans_);
-    if (spans_.empty()) return v;
-    used_ = true;
     std::string marked;
     size_t from = 0;
-    for (const text::TokenSpan& span : spans_) {
+    for_each_control(s, [&](const text::TokenSpan& span) {
       // Behind the name's first character, so that the text still is whole UTF-8.
       size_t inside = span.begin + 1;
       while (inside < span.end && (static_cast<uint8_t>(s[inside]) & 0xc0) == 0x80) ++inside;
       marked.append(s, from, inside - from);
       marked += mark_;
       from = inside;
-    }
+      return true;
+    });
+    if (from == 0) return v;
     marked.append(s, from, std::string_view::npos);
     return Value::string(std::move(marked));
   }
 
   const Tokenizer& tokenizer_;
-  std::string mark_;
-  bool used_ = false;
+  const std::atomic<bool>* cancel_;
+  std::string mark_;   // empty: no message needs one
   std::vector<text::TokenSpan> spans_;
 };
 
@@ -102,91 +151,167 @@ bool has_role(const Value& message, std::string_view role) {
   return r && r->is_string() && r->as_string() == role;
 }
 
-// System messages at the start stay, whatever is dropped.
-size_t n_system(const Conversation& c) {
-  size_t n = 0;
-  while (n < c.messages.size() && (has_role(c.messages[n], "system") || has_role(c.messages[n], "developer"))) ++n;
-  return n;
-}
+// The prompt's tokens with some of the oldest messages left out, as often as it is asked.
+class Trials {
+ public:
+  Trials(Session* session, const std::atomic<bool>* cancel)
+      : session_(*session), tokenizer_(session->model().tokenizer()), cancel_(cancel), guard_(tokenizer_, cancel) {
+    const std::vector<Value>& all = session_.conversation().messages;
+    while (head_ < all.size() && (has_role(all[head_], "system") || has_role(all[head_], "developer"))) ++head_;
+  }
 
-Result<std::vector<int32_t>> tokenize(Session* session, size_t n_dropped) {
-  Conversation& c = session->conversation();
-  const Tokenizer& tokenizer = session->model().tokenizer();
-  const size_t head = n_system(c);
-  std::vector<Value> kept(c.messages.begin(), c.messages.begin() + static_cast<ptrdiff_t>(head));
-  kept.insert(kept.end(), c.messages.begin() + static_cast<ptrdiff_t>(head + n_dropped), c.messages.end());
+  Status prepare() {
+    Conversation& c = session_.conversation();
+    if (!c.renderer) {
+      ORRERY_ASSIGN(ChatRenderer renderer, ChatRenderer::make(session_.model().vocabulary(), c.choice));
+      c.renderer.emplace(std::move(renderer));
+    }
+    messages_ = c.messages;
+    return guard_.mark(&messages_);
+  }
 
-  Guard guard(tokenizer);
-  ORRERY_ASSIGN(const Value marked, guard.mark(Value::list(std::move(kept))));
-  ORRERY_ASSIGN(std::string rendered, c.renderer->render(marked));
-  std::vector<size_t> barriers;
-  guard.unmark(&rendered, &barriers);
+  // The numbers of messages beyond n_dropped that can be dropped without cutting a turn, rising; the last turn stays.
+  std::vector<size_t> cuts_behind(size_t n_dropped) const {
+    std::vector<size_t> cuts;
+    for (size_t i = head_ + n_dropped + 1; i < messages_.size(); ++i)
+      if (has_role(messages_[i], "user")) cuts.push_back(i - head_);
+    return cuts;
+  }
+  // The number of messages that an earlier prompt dropped. 0 if no turn begins behind them any more: the conversation
+  // has been cut back.
+  size_t still_dropped() const {
+    const size_t n_dropped = session_.conversation().n_dropped;
+    return n_dropped < messages_.size() - head_ && has_role(messages_[head_ + n_dropped], "user") ? n_dropped : 0;
+  }
 
-  text::EncodeOptions options;
-  options.add_bos = tokenizer.add_bos();
-  options.parse_special = true;
-  options.barriers = barriers;
-  std::vector<int32_t> tokens;
-  ORRERY_TRY(tokenizer.encode(rendered, options, &tokens));
-  keep_held_ids(tokenizer, session->tokens(), &tokens);
-  return tokens;
-}
+  // `tokens` becomes the prompt without the first n_dropped messages behind the leading ones. False: it has more than
+  // most_tokens().
+  Result<bool> render(size_t n_dropped, std::vector<int32_t>* tokens) {
+    ++n_renderings_;
+    std::vector<Value> kept(messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(head_));
+    kept.insert(kept.end(), messages_.begin() + static_cast<ptrdiff_t>(head_ + n_dropped), messages_.end());
+    const size_t most = most_tokens(), most_bytes = text_bytes(most);
+    text::TemplateLimits limits;
+    limits.cancel = cancel_;
+    limits.max_output_bytes = std::min<uint64_t>(limits.max_output_bytes, most_bytes + guard_.mark_bytes(most_bytes));
+    auto text = session_.conversation().renderer->render(Value::list(std::move(kept)), limits);
+    if (!text.ok()) return too_long_or(text.take_status());
+    std::string rendered = std::move(text).value();
+    std::vector<size_t> barriers;
+    guard_.unmark(&rendered, &barriers);
+
+    text::EncodeOptions options;
+    options.add_bos = tokenizer_.add_bos();
+    options.parse_special = true;
+    options.barriers = barriers;
+    options.max_tokens = most;
+    options.cancel = cancel_;
+    tokens->clear();
+    if (Status status = tokenizer_.encode(rendered, options, tokens); !status.ok()) return too_long_or(std::move(status));
+    keep_held_ids(tokenizer_, session_.tokens(), tokens);
+    return true;
+  }
+
+  size_t most_tokens() const { return size_t{session_.n_context()} * kCounted; }
+  uint32_t n_renderings() const { return n_renderings_; }
+
+ private:
+  // The tokens of a prompt are counted up to this number of contexts, so that an error can tell how much is too much.
+  static constexpr size_t kCounted = 2;
+
+  // A longer text has more than n_tokens.  Some vocabularies skip any amount of text (white space above all), and have
+  // no such bound: for them it is eight times the longest tokens' bytes, plus a megabyte.
+  size_t text_bytes(size_t n_tokens) const {
+    return std::min(tokenizer_.max_text_bytes(n_tokens), 8 * n_tokens * tokenizer_.longest_token_bytes() + (size_t{1} << 20));
+  }
+  static Result<bool> too_long_or(Status status) {
+    if (status.code() == Code::context_full) return false;
+    return Result<bool>(std::move(status));
+  }
+
+  Session& session_;
+  const Tokenizer& tokenizer_;
+  const std::atomic<bool>* cancel_;
+  Guard guard_;
+  size_t head_ = 0;               // leading system messages
+  std::vector<Value> messages_;   // marked
+  uint32_t n_renderings_ = 0;
+};
 
 }  // namespace
 
-Result<std::vector<int32_t>> conversation_prompt(Session* session, uint32_t room) {
-  Conversation& c = session->conversation();
-  if (!c.renderer) {
-    ORRERY_ASSIGN(ChatRenderer renderer, ChatRenderer::make(session->model().vocabulary(), c.choice));
-    c.renderer.emplace(std::move(renderer));
-  }
+Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::atomic<bool>* cancel) {
+  Trials trials(session, cancel);
+  ORRERY_TRY(trials.prepare());
   const size_t limit = session->n_context();
-  const size_t head = n_system(c);
-  c.n_dropped = std::min(c.n_dropped, c.messages.size() - head);
-  ORRERY_ASSIGN(std::vector<int32_t> tokens, tokenize(session, c.n_dropped));
-  const auto full = [&] {
-    return memory_error(Code::context_full, tokens.size(), limit,
-                        "the prompt of %zu tokens is longer than the session's context of %zu", tokens.size(), limit);
+  Prompt prompt;
+  prompt.n_dropped = trials.still_dropped();
+  ORRERY_ASSIGN(bool counted, trials.render(prompt.n_dropped, &prompt.tokens));
+  const auto finish = [&]() -> Result<Prompt> {
+    prompt.n_renderings = trials.n_renderings();
+    if (!counted)
+      return memory_error(Code::context_full, trials.most_tokens() + 1, limit,
+                          "the prompt has more than %zu tokens, the session's context %zu", trials.most_tokens(), limit);
+    if (prompt.tokens.size() > limit)
+      return memory_error(Code::context_full, prompt.tokens.size(), limit,
+                          "the prompt of %zu tokens is longer than the session's context of %zu", prompt.tokens.size(), limit);
+    return std::move(prompt);
   };
-  if (session->options().overflow == Overflow::stop) {
-    if (tokens.size() > limit) return full();
-    return tokens;
-  }
-  if (tokens.size() + room <= limit) return tokens;
+  if (session->options().overflow == Overflow::stop || (counted && prompt.tokens.size() + room <= limit)) return finish();
 
-  // Room is made a quarter of the context at a time, so that the turns that follow can reuse their prefix. A turn
-  // goes from one user message to the next; the last one stays.
+  // Room is made a quarter of the context at a time, so that the turns that follow can reuse their prefix.
   const size_t target = limit - std::min<size_t>(limit, std::max<size_t>(room, limit / 4));
-  size_t dropped = c.n_dropped;
-  while (tokens.size() > target) {
-    size_t next = head + dropped + 1;
-    while (next < c.messages.size() && !has_role(c.messages[next], "user")) ++next;
-    if (next >= c.messages.size()) break;
-    dropped = next - head;
-    ORRERY_ASSIGN(tokens, tokenize(session, dropped));
+  const std::vector<size_t> cuts = trials.cuts_behind(prompt.n_dropped);
+  for (size_t first = 0, last = cuts.size(); first < last;) {   // cuts before `first` are too few, cuts[last] is enough
+    const size_t middle = first + (last - first) / 2;
+    std::vector<int32_t> tokens;
+    ORRERY_ASSIGN(const bool middle_counted, trials.render(cuts[middle], &tokens));
+    const bool fits = middle_counted && tokens.size() <= target;
+    if (fits || middle + 1 == cuts.size()) {
+      prompt.tokens = std::move(tokens);
+      prompt.n_dropped = cuts[middle];
+      counted = middle_counted;
+    }
+    if (fits)
+      last = middle;
+    else
+      first = middle + 1;
   }
-  if (tokens.size() > limit) return full();
-  c.n_dropped = dropped;
-  return tokens;
+  return finish();
 }
 
 void keep_held_ids(const Tokenizer& tokenizer, Span<const int32_t> held, std::vector<int32_t>* wanted) {
-  size_t at = 0;   // everything before it is equal in both
+  // A stretch between special tokens, read byte by byte: tokens[at..] up to a special token or the end.
+  struct Stretch {
+    const Tokenizer& tokenizer;
+    Span<const int32_t> tokens;
+    size_t at;                  // behind the token that `bytes` are of
+    std::string_view bytes = {};
+    bool fill() {
+      while (bytes.empty() && at < tokens.size() && !tokenizer.is_special(tokens[at])) bytes = tokenizer.token_bytes(tokens[at++]);
+      return !bytes.empty();
+    }
+  };
+  size_t in_held = 0, in_wanted = 0;   // held[0..in_held) spells wanted[0..in_wanted)
+  bool other_split = false;
   for (;;) {
-    while (at < held.size() && at < wanted->size() && held[at] == (*wanted)[at]) ++at;
-    if (at == held.size() || at == wanted->size()) return;
-    size_t held_end = at, wanted_end = at;
-    std::string held_bytes, wanted_bytes;
-    for (; held_end < held.size() && !tokenizer.is_special(held[held_end]); ++held_end)
-      tokenizer.append_piece(held[held_end], false, &held_bytes);
-    for (; wanted_end < wanted->size() && !tokenizer.is_special((*wanted)[wanted_end]); ++wanted_end)
-      tokenizer.append_piece((*wanted)[wanted_end], false, &wanted_bytes);
-    if (held_bytes.empty() || held_bytes != wanted_bytes) return;
-    const auto from = wanted->begin() + static_cast<ptrdiff_t>(at);
-    const auto after = wanted->erase(from, wanted->begin() + static_cast<ptrdiff_t>(wanted_end));
-    wanted->insert(after, held.begin() + at, held.begin() + held_end);
-    at = held_end;
+    while (in_held < held.size() && in_wanted < wanted->size() && held[in_held] == (*wanted)[in_wanted]) ++in_held, ++in_wanted;
+    if (in_held == held.size() || in_wanted == wanted->size()) break;
+    Stretch a{tokenizer, held, in_held}, b{tokenizer, *wanted, in_wanted};
+    bool equal = a.fill() && b.fill();
+    while (equal && a.fill() && b.fill()) {
+      const size_t n = std::min(a.bytes.size(), b.bytes.size());
+      equal = a.bytes.substr(0, n) == b.bytes.substr(0, n);
+      a.bytes.remove_prefix(n), b.bytes.remove_prefix(n);
+    }
+    if (!equal || a.fill() || b.fill()) break;
+    in_held = a.at, in_wanted = b.at;
+    other_split = true;
   }
+  if (!other_split) return;
+  std::vector<int32_t> kept(held.begin(), held.begin() + in_held);
+  kept.insert(kept.end(), wanted->begin() + static_cast<ptrdiff_t>(in_wanted), wanted->end());
+  *wanted = std::move(kept);
 }
 
 }  // namespace orrery::engine

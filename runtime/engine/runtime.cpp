@@ -1,13 +1,33 @@
 #include "runtime/engine/runtime.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
 #include "cuda/cuda_backend.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/os/os.h"
+#include "runtime/text/utf8.h"
 
 namespace orrery::engine {
+
+void copy_message(std::string_view text, Span<char> out) noexcept {
+  const char *at = text.data(), *const end = at + text.size();
+  size_t used = 0;
+  while (at < end) {
+    const text::CodePoint c = text::utf8_decode(at, end);
+    if (used + c.length >= out.size()) break;
+    if (c.value == text::kInvalidCodePoint)
+      out[used] = '?';
+    else if (c.value < 0x20)
+      out[used] = ' ';
+    else
+      std::copy_n(at, c.length, out.data() + used);
+    used += c.length;
+    at += c.length;
+  }
+  out[used] = '\0';
+}
 
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   const bool automatic = options.backend == "auto";
@@ -79,12 +99,16 @@ Status Runtime::take_session_slot() {
 
 void Runtime::log(LogLevel level, const char* fmt, ...) {
   if (!options_.log || level > options_.log_level) return;
-  char text[512];
+  char text[512], line[512];
   va_list args;
   va_start(args, fmt);
-  std::vsnprintf(text, sizeof text, fmt, args);
+  const int n = std::vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
-  options_.log(options_.log_user, static_cast<int32_t>(level), text);
+  if (n < 0) return;
+  const std::string_view written(text, std::min<size_t>(static_cast<size_t>(n), sizeof text - 1));
+  const bool cut = written.size() < static_cast<size_t>(n);
+  copy_message(written.substr(0, written.size() - (cut ? text::utf8_incomplete_tail(written) : 0)), {line, sizeof line});
+  options_.log(options_.log_user, static_cast<int32_t>(level), line);
 }
 
 }  // namespace orrery::engine

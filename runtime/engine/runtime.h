@@ -8,14 +8,20 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "runtime/backend.h"
+#include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/arena.h"
 #include "runtime/kv/io_thread.h"
 #include "runtime/os/os.h"
 
 namespace orrery::engine {
+
+// Copies a message to `out` (not empty) as one line of whole UTF-8, NUL-terminated: control characters become spaces,
+// bytes that are not UTF-8 (a file's name may be anything) question marks; a character that does not fit is left out.
+void copy_message(std::string_view text, Span<char> out) noexcept;
 
 enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4 };
 using LogSink = void (*)(void* user, int32_t level, const char* message);

@@ -67,8 +67,25 @@ Sampler::Sampler(SamplingOptions options, int32_t n_vocab) : options_(std::move(
   if (options_.temperature > 0.0f) weight_.resize(n);
   count_.resize(n);
   top_.reserve(kMaxLogprobs);
+  merge_biases();
   uint64_t state = options_.seed;
   for (uint64_t& word : rng_) word = splitmix64(&state);
+}
+
+// One bias for each token, in the order of their first: every token chosen passes over them.
+void Sampler::merge_biases() {
+  size_t n = 0;
+  for (const LogitBias& b : options_.bias) {
+    const size_t token = static_cast<size_t>(b.token);
+    if (count_[token]++ > 0) {
+      options_.bias[static_cast<size_t>(order_[token])].bias += b.bias;
+    } else {
+      order_[token] = static_cast<int32_t>(n);
+      options_.bias[n++] = b;
+    }
+  }
+  options_.bias.resize(n);
+  for (const LogitBias& b : options_.bias) count_[static_cast<size_t>(b.token)] = 0;
 }
 
 // xoshiro256**, 53 bits.

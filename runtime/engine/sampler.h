@@ -82,6 +82,7 @@ class Sampler {
     return options_.repetition_penalty != 1.0f || options_.frequency_penalty != 0.0f || options_.presence_penalty != 0.0f;
   }
   bool takes_top_k() const { return options_.top_k > 0 && options_.top_k < logits_.size(); }
+  void merge_biases();
   bool better(int32_t a, int32_t b) const;
   Span<const int32_t> penalized(Span<const int32_t> tokens) const;
   void penalize(Span<const int32_t> tokens);

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/span.h"
@@ -113,8 +114,17 @@ class Session {
   Status resume();
 
   // One call at a time, and nothing but reading while a generation is under way.
-  bool try_enter() { return !in_call_.exchange(true, std::memory_order_acquire); }
-  void leave() { in_call_.store(false, std::memory_order_release); }
+  bool try_enter() {
+    if (in_call_.exchange(true, std::memory_order_acquire)) return false;
+    caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return true;
+  }
+  void leave() {
+    caller_.store(std::thread::id(), std::memory_order_relaxed);
+    in_call_.store(false, std::memory_order_release);
+  }
+  // This thread is inside a call already: in a callback, or behind one that never returned.
+  bool entered_here() const { return caller_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   bool generating() const { return generating_; }
   void set_generating(bool on) { generating_ = on; }
 
@@ -149,6 +159,7 @@ class Session {
   Conversation conversation_;
   SessionStats stats_;
   std::atomic<bool> in_call_{false};
+  std::atomic<std::thread::id> caller_{};      // while in_call_
   bool generating_ = false;                    // under in_call_
 };
 

@@ -1,5 +1,8 @@
-// The automaton of TextStream: each byte costs amortized constant time (times the children of a node).
+// The automaton of TextStream: each byte costs amortized constant time (times the logarithm of a node's children).
 #include "runtime/text/stream.h"
+
+#include <algorithm>
+#include <numeric>
 
 #include "runtime/text/utf8.h"
 
@@ -16,42 +19,53 @@ Result<TextStream> TextStream::create(Span<const std::string> stops) {
     if (stops[i].size() > kMaxBytes - total)
       return error(Code::invalid_argument, "stop strings of more than %zu bytes in all", kMaxBytes);
     total += stops[i].size();
-    uint32_t node = 0;
-    for (const char c : stops[i]) {
-      const auto byte = static_cast<uint8_t>(c);
-      uint32_t next = stream.child(node, byte);
-      if (next == 0) {
-        next = static_cast<uint32_t>(stream.nodes_.size());
-        Node fresh;
-        fresh.byte = byte;
-        fresh.depth = stream.nodes_[node].depth + 1;
-        fresh.next_sibling = stream.nodes_[node].first_child;
-        stream.nodes_.push_back(fresh);
-        stream.nodes_[node].first_child = next;
-      }
-      node = next;
-    }
-    if (stream.nodes_[node].match < 0)
-      stream.nodes_[node].match = static_cast<int32_t>(i);  // the first of equals
     stream.stop_bytes_.push_back(static_cast<uint32_t>(stops[i].size()));
   }
-  // Breadth first: a node's fail is shallower than itself, so it is finished when it is needed.
-  std::vector<uint32_t> queue{0};
-  for (size_t at = 0; at < queue.size(); at++) {
-    const uint32_t node = queue[at];
-    for (uint32_t c = stream.nodes_[node].first_child; c != 0; c = stream.nodes_[c].next_sibling) {
-      if (node != 0) stream.nodes_[c].fail = stream.step(stream.nodes_[node].fail, stream.nodes_[c].byte);
+  // Sorted, the strings that share a prefix stand together, so that all nodes of one depth come out in order: those of
+  // a range that agree in `depth` bytes are one node. The first of equals is the one that matches.
+  std::vector<uint32_t> order(stops.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    const int compared = stops[a].compare(stops[b]);
+    return compared != 0 ? compared < 0 : a < b;
+  });
+  struct Range {
+    uint32_t begin, end;  // of order: what begins with the node's prefix
+  };
+  std::vector<Range> ranges{{0, static_cast<uint32_t>(order.size())}};  // beside nodes_
+  for (uint32_t at = 0; at < stream.nodes_.size(); at++) {
+    const uint32_t depth = stream.nodes_[at].depth;
+    Range rest = ranges[at];
+    for (; rest.begin < rest.end && stops[order[rest.begin]].size() == depth; rest.begin++)
+      if (stream.nodes_[at].match < 0) stream.nodes_[at].match = static_cast<int32_t>(order[rest.begin]);
+    stream.nodes_[at].first_child = static_cast<uint32_t>(stream.nodes_.size());
+    while (rest.begin < rest.end) {
+      const auto byte_of = [&](uint32_t i) { return static_cast<uint8_t>(stops[order[i]][depth]); };
+      Node child;
+      child.byte = byte_of(rest.begin);
+      child.depth = depth + 1;
+      const uint32_t begin = rest.begin;
+      while (rest.begin < rest.end && byte_of(rest.begin) == child.byte) rest.begin++;
+      stream.nodes_.push_back(child);
+      ranges.push_back({begin, rest.begin});
+      stream.nodes_[at].n_children++;
+    }
+  }
+  // A node's fail is shallower than itself, so it is finished when it is needed.
+  for (uint32_t at = 0; at < stream.nodes_.size(); at++) {
+    const Node node = stream.nodes_[at];
+    for (uint32_t c = node.first_child; c < node.first_child + node.n_children; c++) {
+      if (at != 0) stream.nodes_[c].fail = stream.step(node.fail, stream.nodes_[c].byte);
       if (stream.nodes_[c].match < 0) stream.nodes_[c].match = stream.nodes_[stream.nodes_[c].fail].match;
-      queue.push_back(c);
     }
   }
   return stream;
 }
 
 uint32_t TextStream::child(uint32_t node, uint8_t byte) const {
-  uint32_t c = nodes_[node].first_child;
-  while (c != 0 && nodes_[c].byte != byte) c = nodes_[c].next_sibling;
-  return c;
+  const auto first = nodes_.begin() + nodes_[node].first_child, end = first + nodes_[node].n_children;
+  const auto at = std::lower_bound(first, end, byte, [](const Node& n, uint8_t b) { return n.byte < b; });
+  return at != end && at->byte == byte ? static_cast<uint32_t>(at - nodes_.begin()) : 0;
 }
 
 uint32_t TextStream::step(uint32_t node, uint8_t byte) const {

@@ -41,13 +41,14 @@ class TextStream {
   void reset();
 
  private:
-  // The stop strings as an Aho-Corasick automaton: a node is a prefix of some of them.  Children of a node
-  // are a list (first_child, then next_sibling); `match` is the longest stop string that ends here.
+  // The stop strings as an Aho-Corasick automaton: a node is a prefix of some of them.  Nodes stand in order of
+  // depth, and the children of a node side by side, by rising byte; `match` is the longest stop string that ends here.
   struct Node {
-    uint32_t first_child = 0, next_sibling = 0;  // 0: none (the root is nobody's child)
-    uint32_t fail = 0;                           // the longest proper suffix that is a prefix too
+    uint32_t first_child = 0;
+    uint32_t fail = 0;  // the longest proper suffix that is a prefix too
     uint32_t depth = 0;
     int32_t match = -1;
+    uint16_t n_children = 0;
     uint8_t byte = 0;
   };
   uint32_t child(uint32_t node, uint8_t byte) const;

@@ -1,5 +1,5 @@
 // One answer, from orrery_generate() to its last event: streamed to an Output as it is made, with prefill
-// progress on stderr, stopped by Ctrl-C. Used by chat, run, bench and demo; each begins its generation and
+// progress on stderr, stopped by Ctrl-C at any point. Used by chat, run, bench and demo; each begins its generation and
 // says what to keep.
 #pragma once
 
@@ -38,7 +38,8 @@ struct AnswerWishes {
   bool tokens = false;
 };
 
-// Needs an Interrupts to be alive. Throws ApiError; the generation is then over.
+// Needs an Interrupts to be alive. Throws ApiError, also for what is wrong with the conversation or its template; the
+// generation is then over.
 Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes);
 
 double per_second(uint64_t count, uint64_t microseconds);  // 0 where no time passed

@@ -151,6 +151,9 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
         if (!interactive) return kExitInterrupted;
         aside("(stopped)\n");
       }
+    } catch (const Interrupted&) {
+      if (!interactive) throw;
+      aside("(stopped)\n");
     } catch (const Failure& failure) {
       if (!interactive) throw;
       note(failure.what());
@@ -209,7 +212,8 @@ const Command& chat_command() {
       "message with a slash). A line that ends in a backslash goes on in the next; \"\"\" opens a block of "
       "lines and\n"
       "closes it. Ctrl-C stops the answer and keeps the conversation; at the prompt, twice, it leaves, as "
-      "Ctrl-D does.\n"
+      "Ctrl-D does. A\n"
+      "second Ctrl-C while the first one still stops something ends the program at once.\n"
       "\n"
       "From a pipe: each line is a turn, there are no prompts, and standard output holds the answers only.\n",
       {{"Options",

@@ -307,7 +307,7 @@ int eval(const Args& args, Output& out) {
     const uint32_t n_context = context_for(runner, results.samples, first, last, session.n_context);
     for (size_t s = first; s < last; ++s) {
       evaluation.run_sample(s, n_context, [&](size_t c) {
-        if (interrupts.pending()) throw Failure(kExitInterrupted, "interrupted");
+        if (interrupts.pending()) throw Interrupted();
         const EvalConfig& config = results.configs[c];
         runner.set_label(format("sample %zu of %zu, %s %s", s + 1, n, config.policy.c_str(), config.budget.c_str()));
       });

@@ -26,6 +26,12 @@ class Failure : public std::runtime_error {
   ExitCode code_;
 };
 
+// Ctrl-C ended what was under way.
+class Interrupted : public Failure {
+ public:
+  Interrupted() : Failure(kExitInterrupted, "interrupted") {}
+};
+
 // What is wrong with the command line; main() adds where to read more.
 class UsageError : public Failure {
  public:

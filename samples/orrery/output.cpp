@@ -107,8 +107,11 @@ std::string read_file(const std::string& path) {
   const auto fail = [&](const char* verb) {
     return Failure(kExitFailure, std::string("cannot ") + verb + " " + name + ": " + std::strerror(errno));
   };
-  const int fd = standard ? kStdin : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw fail("open");
+  int fd = kStdin;
+  while (!standard && (fd = open(path.c_str(), O_RDONLY | O_CLOEXEC)) < 0) {
+    if (errno != EINTR) throw fail("open");
+    if (interrupt_pending()) throw Interrupted();  // a pipe that nobody writes to
+  }
   struct Closer {
     int fd;
     ~Closer() {
@@ -118,8 +121,9 @@ std::string read_file(const std::string& path) {
   std::string content;
   char block[1 << 16];
   for (;;) {
+    if (!wait_for_input(fd)) throw Interrupted();
     const ssize_t n = read(fd, block, sizeof block);
-    if (n < 0 && errno == EINTR && !standard) continue;
+    if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw fail("read");
     if (n == 0) return content;
     content.append(block, static_cast<size_t>(n));

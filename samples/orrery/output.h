@@ -42,7 +42,7 @@ std::string human_bytes(uint64_t bytes);   // "1.50 GiB"
 std::string grouped(uint64_t number);      // "1,234,567"
 std::string human_count(uint64_t number);  // "4.3 M"
 
-// The file's bytes, or those of standard input for "-".
+// The file's bytes, or those of standard input for "-". Ctrl-C ends it with Interrupted, also while a pipe is silent.
 std::string read_file(const std::string& path);
 // The same for text that goes through the C ABI as a string: a NUL byte is an error that says where.
 std::string read_text(const std::string& path);

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,8 +24,25 @@ namespace {
 volatile sig_atomic_t interrupt_flag = 0;
 int wake_pipe[2] = {-1, -1};
 struct sigaction previous_action;
+struct termios terminal_before;     // as it was found, where stdin is a terminal
+bool has_terminal_before = false, stderr_is_terminal = false;
+
+// Every call here may be made in a signal handler.
+[[noreturn]] void end_interrupted() {
+  if (has_terminal_before) {
+    signal(SIGTTOU, SIG_IGN);  // a process in the background would be stopped
+    tcsetattr(kStdin, TCSANOW, &terminal_before);
+  }
+  struct pollfd room = {kStderr, POLLOUT, 0};
+  if (stderr_is_terminal && poll(&room, 1, 0) == 1) {  // a terminal that takes nothing must not hold us
+    const ssize_t written = write(kStderr, "\n", 1);
+    (void)written;
+  }
+  _exit(kExitInterrupted);
+}
 
 extern "C" void on_interrupt(int) {
+  if (interrupt_flag) end_interrupted();
   const int saved = errno;
   interrupt_flag = 1;
   const ssize_t written = write(wake_pipe[1], "i", 1);  // full: the flag and an earlier byte say the same
@@ -96,6 +114,8 @@ Interrupts::Interrupts() {
     fcntl(wake_pipe[1], F_SETFL, O_NONBLOCK);
   }
   clear();
+  has_terminal_before = is_terminal(kStdin) && tcgetattr(kStdin, &terminal_before) == 0;
+  stderr_is_terminal = is_terminal(kStderr);
   struct sigaction action;
   std::memset(&action, 0, sizeof action);
   action.sa_handler = on_interrupt;  // without SA_RESTART: a read that waits for input returns
@@ -103,7 +123,10 @@ Interrupts::Interrupts() {
   sigaction(SIGINT, &action, &previous_action);
 }
 
-Interrupts::~Interrupts() { sigaction(SIGINT, &previous_action, nullptr); }
+Interrupts::~Interrupts() {
+  sigaction(SIGINT, &previous_action, nullptr);
+  clear();
+}
 
 bool Interrupts::pending() const { return interrupt_flag != 0; }
 
@@ -115,9 +138,13 @@ void Interrupts::clear() {
   }
 }
 
-bool Interrupts::wait_for_input(int fd) const {
+bool Interrupts::wait_for_input(int fd) const { return tool::wait_for_input(fd); }
+
+bool interrupt_pending() { return interrupt_flag != 0; }
+
+bool wait_for_input(int fd) {
   struct pollfd waiting[] = {{wake_pipe[0], POLLIN, 0}, {fd, POLLIN, 0}};
-  while (!pending()) {
+  while (!interrupt_pending()) {
     if (poll(waiting, 2, -1) < 0 && errno != EINTR) return true;  // the read will say what is wrong
     if (waiting[0].revents != 0) return false;
     if (waiting[1].revents != 0) return true;

@@ -1,7 +1,7 @@
 // Everything that depends on the terminal and the process around us: descriptors, width, signals. The one
 // file to rewrite for another system. Ctrl-C becomes an event: while an Interrupts lives, SIGINT sets a flag
 // and wakes the watcher thread of a CancelOnInterrupt, which calls orrery_cancel() - a handler itself may
-// call almost nothing safely.
+// call almost nothing safely. A second Ctrl-C, while the first one is still pending, ends the process.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,8 @@ int terminal_columns(int fd);  // 80 where it cannot be told
 // but newline and tab becomes U+FFFD. Invalid UTF-8 too. Whole characters in, whole characters out.
 std::string printable(std::string_view text);
 
-// Handles SIGINT while it lives. At most one at a time.
+// Handles SIGINT while it lives. At most one at a time. The first Ctrl-C asks whatever runs to stop. A second one before
+// clear() ends the process at once, with exit code 130 and the terminal as it was: some work cannot be asked.
 class Interrupts {
  public:
   Interrupts();
@@ -38,6 +39,11 @@ class Interrupts {
   // that comes between a look at pending() and a blocking read would be missed; here none is.
   bool wait_for_input(int fd) const;
 };
+
+// The same without an Interrupts at hand; where none lives, it waits for input alone.
+bool wait_for_input(int fd);
+// Ctrl-C was pressed, and is being carried out: false where no Interrupts lives.
+bool interrupt_pending();
 
 // While it lives, Ctrl-C calls `cancel`, once, on a thread of its own; at once if one is pending already.
 class CancelOnInterrupt {

@@ -544,9 +544,9 @@ TEST_F(Files, WithoutATemplate) {
   const Model model = open_model(runtime, path);
   const Session session = open_session(model);
   say(session, "hi");
-  orrery_generation* g = nullptr;
   Error error;
-  EXPECT_EQ(orrery_generate(session.get(), nullptr, &g, &error), ORRERY_UNSUPPORTED_TEMPLATE);
+  orrery_event event = options(&orrery_event_init);
+  EXPECT_EQ(orrery_next(generate(session, generate_options(2)).get(), &event, &error), ORRERY_UNSUPPORTED_TEMPLATE);
   orrery_template_options o = options(&orrery_template_options_init);
   o.template_source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[a]";
   ASSERT_EQ(orrery_session_set_template(session.get(), &o, &error), ORRERY_OK) << error.message;

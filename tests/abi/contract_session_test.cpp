@@ -107,7 +107,11 @@ TEST_F(Sessions, ContextFullIsSaidBeforeAnythingHappens) {
   EXPECT_EQ(orrery_generate_tokens(s.get(), more.data(), more.size(), nullptr, &g, &error),
             ORRERY_CONTEXT_FULL);
   say(s, std::string(100, 'x').c_str());
-  EXPECT_EQ(orrery_generate(s.get(), nullptr, &g, &error), ORRERY_CONTEXT_FULL);
+  {
+    const Generation answer = generate(s, generate_options(2));
+    orrery_event event = options(&orrery_event_init);
+    EXPECT_EQ(orrery_next(answer.get(), &event, &error), ORRERY_CONTEXT_FULL);
+  }
   EXPECT_EQ(tokens_of(s), some);
   ASSERT_EQ(orrery_session_rewind_messages(s.get(), 0, nullptr), ORRERY_OK);
   EXPECT_EQ(ask(s, "hi", 2).tokens.size(), 2u);

@@ -108,7 +108,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (begun == ORRERY_INTERNAL || begun == ORRERY_BUSY) fault();
   for (orrery_event e = options(&orrery_event_init); h && e.type != ORRERY_EVENT_DONE;) {
     const orrery_status s = orrery_next(h, &e, &error);
-    if (s != ORRERY_OK && s != ORRERY_BAD_MODEL) fault();
+    if (s == ORRERY_INTERNAL || s == ORRERY_BUSY) fault();
+    if (s != ORRERY_OK) break;   // of the conversation, or the KV
   }
   if (orrery_session_load_buffer(world.session.get(), world.before.data(), world.before.size(), &error) !=
       ORRERY_OK)

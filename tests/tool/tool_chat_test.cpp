@@ -1,6 +1,10 @@
 // Conversations: from a pipe, where each line is a turn, and on a pseudo-terminal, where a person types,
 // presses Ctrl-C and takes things back. chat.c, which people copy from, is driven the same way.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <thread>
 
 #include <filesystem>
 
@@ -213,6 +217,53 @@ TEST(ChatTerminal, CtrlCDuringTheReadingTakesTheQuestionBack) {
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/quit\n");
   EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
+}
+
+// A template whose rendering takes until its limit of steps, some tenths of a second.
+std::string slow_template() {
+  const std::string path = scratch_path("slow.jinja");
+  write_file(path, "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}{{ messages[0].content }}");
+  return path;
+}
+
+TEST(ChatTerminal, CtrlCStopsARenderingAndTakesTheQuestionBack) {
+  Terminal terminal(chat_words({"--no-history", "--template", slow_template()}));
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+  // The keys may come before the rendering begins (then they drop the line), or, on a busy machine, behind it (then the
+  // limit is told). Without cancelling it is always told.
+  bool stopped = false;
+  for (int attempt = 0; attempt < 20 && !stopped; ++attempt) {
+    const size_t before = terminal.screen().size();
+    terminal.type("Who are you?\n");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 * (attempt % 5 + 1)));
+    terminal.type("\x03");
+    ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+    stopped = terminal.screen().find("(stopped)", before) != std::string::npos;
+  }
+  EXPECT_TRUE(stopped) << terminal.screen();
+  terminal.type("/stats\n");
+  ASSERT_TRUE(terminal.expect("0 messages")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.finish(), 0);
+}
+
+TEST(ChatTerminal, CtrlCStopsReadingAPipe) {
+  const std::string path = scratch_path("silent");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  Terminal terminal(chat_words({"--no-history"}));
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+  terminal.type("/file " + path + "\n");
+  ASSERT_TRUE(terminal.expect(path)) << terminal.screen();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+  terminal.type("Hello!\n");
+  ASSERT_TRUE(terminal.expect(kHello)) << terminal.screen();
+  ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.finish(), 0);
 }
 
 TEST(ChatTerminal, TypedLinesAreRememberedAcrossRuns) {

@@ -146,7 +146,7 @@ TEST(EngineSampler, PenaltiesWorkedByHand) {
   o.frequency_penalty = 0.5f;
   o.presence_penalty = 0.25f;
   o.penalty_tokens = 5;
-  o.bias = {{2, 1.0f}, {3, -kInfinity}, {2, 0.5f}};
+  o.bias = {{2, 1.0f}, {3, -kInfinity}, {2, 0.5f}};   // those of one token add up
   o.hook = see;
   o.hook_user = &seen;
   const std::vector<float> logits = {4, -4, 1, 9, 2};
