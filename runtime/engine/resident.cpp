@@ -83,7 +83,7 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 
 }  // namespace
 
-Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Backend& backend,
+Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Device& device,
                                        const SessionOptions& options, uint32_t n_context, bool moves_directly) {
   const KvFormat format = kv_format(h, options.resident_type(h));
   uint64_t slots = resident_slots(h, options, n_context);
@@ -106,18 +106,18 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Ba
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   if (policy.ok()) {
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
-    if (backend.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(policy.value()->watched_keys(n_context)));
+    if (device.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(policy.value()->watched_keys(n_context)));
   }
   bytes.compressed_kv = kv - bytes.full_kv;
   return bytes;
 }
 
-uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
                               bool moves_directly) {
   const auto policy = make_policy(h, options, n_context);
   if (!policy.ok()) return 0;
   const policy::Policy& p = *policy.value();
-  const BackendInfo info = backend.info();
+  const BackendInfo info = device.info();
   const Beside beside = beside_of(p, h);
   const KvFormat format = kv_format(h, options.resident_type(h)), fetched = kv_format(h, options.kv_type);
   const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads), n = n_context;
@@ -136,13 +136,31 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& ba
   const auto n_threads = static_cast<uint32_t>(std::max(info.n_threads, 1));
   return bytes + p.host_bytes({static_cast<uint32_t>(h.n_heads / h.n_kv_heads), n_threads, info.makes_moments}) +
          kv::Digests::host_bytes(beside.digests, heads, n_context) + kv::Means::host_bytes(beside.n_means, beside.n_means > 0 ? heads : 0) +
-         kv::LowRank::host_bytes(beside.low_rank, fetched, n_context, backend);
+         kv::LowRank::host_bytes(beside.low_rank, fetched, n_context, device);
+}
+
+Status Resident::check_operations(Backend* backend, const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+  ORRERY_ASSIGN(const auto policy, make_policy(h, options, n_context));
+  const Beside beside = beside_of(*policy, h);
+  const bool has_digests = !beside.digests.heads.empty(), has_low_rank = beside.low_rank.rank > 0;
+  const bool scores = ring_rows(options, *policy) > 0 || policy->sums_attention() || policy->asks_before_attend() || has_digests || has_low_rank;
+  const char* missing = !backend->kv_moves()                                               ? "no operation that moves resident KV"
+                        : scores && !backend->keys()                                       ? "no key scoring"
+                        : (has_digests || beside.n_means > 0) && !backend->summaries()     ? "no page digests and compensation tokens"
+                        : has_low_rank && !backend->low_rank()                             ? "no low-rank keys"
+                                                                                           : nullptr;
+  if (!missing) return ok_status();
+  return error(Code::unsupported, "policy %s cannot run on backend %s, which has %s", options.policy.c_str(), backend->info().name, missing);
 }
 
 Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
                                                  uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope) {
   const model::Hyperparameters& h = model->hyper();
   Runtime& runtime = model->runtime();
+  {
+    const Turn turn = runtime.take_turn();
+    ORRERY_TRY(check_operations(&turn.backend(), h, options, n_context));
+  }
   std::unique_ptr<Resident> r(new Resident(model, options, n_context, pages));
   ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
   const Beside beside = beside_of(*r->policy_, h);
@@ -170,8 +188,9 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     if (staging > 0) {
       ORRERY_ASSIGN(io, runtime.io());
     }
+    const Turn turn = runtime.take_turn();
     ORRERY_ASSIGN(r->refills_,
-                  kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, beside.rebuilds() ? r->low_rank_.get() : nullptr));
+                  kv::Refills::make(io, &turn.backend(), &runtime.arena(), pages->format(), n_slots, staging, beside.rebuilds() ? r->low_rank_.get() : nullptr));
   }
   if (const uint32_t n_rows = ring_rows(options, *r->policy_); n_rows > 0) {
     ORRERY_ASSIGN(r->ring_region_, kv::ArenaRegion::take(&runtime.arena(), ring_bytes(h, n_rows), "the session's last queries"));
@@ -179,7 +198,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     r->ring_positions_.assign(n_rows, kNone);
   }
   r->watched_.reserve(r->policy_->n_watched());
-  if (const uint64_t n = r->policy_->n_watched(); n > 0 && runtime.backend().info().leaves_weights) {
+  if (const uint64_t n = r->policy_->n_watched(); n > 0 && runtime.device().info().leaves_weights) {
     r->left_stride_ = left_stride(r->policy_->watched_keys(n_context));
     ORRERY_ASSIGN(r->left_region_,
                   kv::ArenaRegion::take(&runtime.arena(), n * left_bytes(h, r->left_stride_), "the weights of watched heads"));
@@ -294,6 +313,7 @@ void Resident::count_searched(const std::vector<Job>& jobs, uint64_t key_bytes) 
 }
 
 Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+  ORRERY_TRY(go_on());
   jobs_.clear();
   for (const policy::KeyQuery& query : queries) {
     TopKeysJob job;
@@ -309,12 +329,13 @@ Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::Sc
   static_cast<KeysShape&>(shape) = keys_shape();
   shape.scoring = key_scoring(rule);
   count_searched(jobs_, shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.top_keys(jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->top_keys(jobs_, shape);
   return backend.synchronize();
 }
 
 Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
+  ORRERY_TRY(go_on());
   weights_jobs_.clear();
   for (const policy::WeightsQuery& query : queries) {
     KeyWeightsJob job;
@@ -325,13 +346,14 @@ Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
   }
   const KeysShape shape = keys_shape();
   count_searched(weights_jobs_, shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.key_weights(weights_jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->key_weights(weights_jobs_, shape);
   return backend.synchronize();
 }
 
 Status Resident::key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) {
-  Backend& backend = model_->runtime().backend();
+  ORRERY_TRY(go_on());
+  Backend& backend = *backend_;
   if (!backend.info().makes_moments) return Heads::key_moments(queries, rows);
   moments_jobs_.clear();
   for (const policy::MomentsQuery& query : queries) {
@@ -346,7 +368,7 @@ Status Resident::key_moments(Span<const policy::MomentsQuery> queries, std::vect
   }
   const KeysShape shape = keys_shape();
   count_searched(moments_jobs_, shape.kv.vector_bytes());
-  backend.key_moments(moments_jobs_, shape);
+  backend.keys()->key_moments(moments_jobs_, shape);
   return backend.synchronize();
 }
 
@@ -374,7 +396,7 @@ void Resident::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
   const uint32_t layer = head / static_cast<uint32_t>(h.n_kv_heads), n_rows = static_cast<uint32_t>(ring_.n_rows);
   const Ptr<const float> q = q_ ? q_ : Ptr<const float>(ring_.data + uint64_t{layer * n_rows + position % n_rows} * static_cast<uint64_t>(h.q_dim()));
   const Ptr<float> projected{projected_.data().address};
-  low_rank_->project(&model_->runtime().backend(), layer, h.n_heads, q, projected);
+  low_rank_->project(backend_, layer, h.n_heads, q, projected);
   shape->kv.type = KvType::f16;
   shape->kv.head_dim = static_cast<int32_t>(low_rank_->rank());
   shape->queries = {projected, 1};
@@ -390,6 +412,7 @@ Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::
 }
 
 Status Resident::find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
+  ORRERY_TRY(go_on());
   jobs_.clear();
   for (const policy::PageQuery& query : queries) {
     TopKeysJob job;
@@ -404,8 +427,8 @@ Status Resident::find_pages(Span<const policy::PageQuery> queries, const policy:
   if (!rule.scaled) shape.scale = 1.0f;
   shape.scoring = key_scoring(rule);
   count_searched(jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.top_keys(jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->top_keys(jobs_, shape);
   ORRERY_TRY(backend.synchronize());
   for (const policy::PageQuery& query : queries)
     for (uint32_t i = 0; i < query.k; ++i) query.out[i] += query.first_page;
@@ -430,8 +453,8 @@ Status Resident::scores(Span<const policy::ScoresQuery> queries) {
   if (queries[0].pages) set_pages(queries[0].head, queries[0].position, &shape);
   if (!queries[0].scaled) shape.scale = 1.0f;
   count_searched(weights_jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.key_weights(weights_jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->key_weights(weights_jobs_, shape);
   return backend.synchronize();
 }
 
@@ -440,7 +463,7 @@ Status Resident::query_similarity(Span<float> out) {
   const size_t width = static_cast<size_t>(h.q_dim()), dim = static_cast<size_t>(h.head_dim), n_group = group();
   const uint64_t row = static_cast<uint64_t>(layer_) * static_cast<uint64_t>(ring_.n_rows) +
                        (n_tokens_ - 1) % static_cast<uint32_t>(ring_.n_rows);
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   const Download both[] = {{q_now_.data(), {q_.address}, width * sizeof(float)},
                            {q_before_.data(), {(ring_.data + row * width).address}, width * sizeof(float)}};
   backend.download_all({both, 2});
@@ -470,24 +493,24 @@ Status Resident::ask(int32_t layer, Ptr<const float> q) {
 
 Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
   // Of the next layer only what was asked for behind the step before: it is asked anew, then.
-  if (refills_) ORRERY_TRY(refills_->apply(store_.get(), step_ + 1, static_cast<uint32_t>(layer + 1)));
+  if (refills_) ORRERY_TRY(refills_->apply(backend_, store_.get(), step_ + 1, static_cast<uint32_t>(layer + 1), cancel_));
   if (!next_q) return ok_status();
-  ORRERY_TRY(model_->runtime().backend().synchronize());   // the queries stand there
+  ORRERY_TRY(backend_->synchronize());   // the queries stand there
   return ask(layer + 1, next_q);
 }
 
 Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   ORRERY_TRY(backend.synchronize());   // the queries stand there; and a device has not waited for what follows
   if (sums_ && sums_->under_way()) return sums_->add_layer(&backend, *pages_, layer, q, q_stride);
-  const auto place = [&] { return refills_ ? refills_->apply(store_.get(), step_ + 1, static_cast<uint32_t>(layer)) : ok_status(); };
+  const auto place = [&] { return refills_ ? refills_->apply(backend_, store_.get(), step_ + 1, static_cast<uint32_t>(layer), cancel_) : ok_status(); };
   if (waiting_) ORRERY_TRY(place());
   if (!policy_->asks_before_attend()) return ok_status();
   ORRERY_TRY(ask(layer, q));
   return place();
 }
 
-void Resident::move_last(uint32_t head, uint32_t n, uint32_t slot) { store_->move_last(&model_->runtime().backend(), head, n, slot); }
+void Resident::move_last(uint32_t head, uint32_t n, uint32_t slot) { store_->move_last(backend_, head, n, slot); }
 
 uint32_t Resident::group() const {
   return static_cast<uint32_t>(model_->hyper().n_heads / model_->hyper().n_kv_heads);
@@ -507,15 +530,16 @@ Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const polic
 }
 
 Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) {
-  return refills_->add(*pages_, head, what, visible_at);
+  return refills_->add(backend_, *pages_, head, what, visible_at);
 }
 
 void Resident::hide_page(uint32_t head, uint32_t page, bool hidden) {
-  digests_->hide(&model_->runtime().backend(), *pages_, head, page, hidden);
+  digests_->hide(backend_, *pages_, head, page, hidden);
 }
 
 Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
-  Backend& backend = model_->runtime().backend();
+  ORRERY_TRY(go_on());
+  Backend& backend = *backend_;
   if (!with_basis) {
     low_rank_->extend(&backend, *pages_, n_tokens);
     return ok_status();
@@ -550,13 +574,13 @@ void Resident::note_rebuilt(uint32_t head, uint32_t n_slots) {
 }
 
 void Resident::rebuild_noted(uint32_t layer) {
-  if (!runs_.empty()) low_rank_->rebuild(&model_->runtime().backend(), layer, format_.type, runs_);
+  if (!runs_.empty()) low_rank_->rebuild(backend_, layer, format_.type, runs_);
   runs_.clear();
 }
 
 // What selected_, which ascends, leaves out is in the head's mean.
 void Resident::let_go(uint32_t head, uint32_t n_tokens) {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   means_->want(head);
   if (const policy::MeanShares shares = policy_->mean_shares(head); !shares.of_tokens.empty())
     return means_->share(*pages_, head, shares.of_tokens, shares.weight);
@@ -570,27 +594,35 @@ Status Resident::settle(uint32_t n_tokens) {
   invalidate();
   n_tokens_ = n_tokens;
   if (digests_ && digests_->kind() == DigestKind::mean) digests_->truncate(0);   // some are hidden
-  if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, n_tokens);
+  if (digests_) digests_->extend(backend_, *pages_, n_tokens);
   settling_ = true;
-  Status status = policy_->settle(this, n_tokens, capacity_);
+  Status status = settle_heads(n_tokens);
   settling_ = false;
   ORRERY_TRY(std::move(status));
+  settled_ = true;
+  n_unchanged_ = n_tokens;
+  settle_us_ += now_us() - start;
+  return ok_status();
+}
+
+// What each head holds: chosen by the policy, and filled in from the pages.
+Status Resident::settle_heads(uint32_t n_tokens) {
+  runs_.clear();   // where it was cancelled before, some are noted
+  ORRERY_TRY(policy_->settle(this, n_tokens, capacity_));
   store_->lay_out(capacity_);
   if (means_) means_->clear();
   const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    ORRERY_TRY(go_on());
     policy_->select(head, n_tokens, capacity_[head], &selected_);
     // A head with room for the whole context has each token in its own slot for good: what was there before the prompt is there.
     const size_t n_held = capacity_[head] == n_context_ && !low_rank_ ? n_unchanged_ : 0;
-    settled_bytes_ += store_->fill(&model_->runtime().backend(), *pages_, head, selected_, n_held) * pages_->format().token_bytes();
+    settled_bytes_ += store_->fill(backend_, *pages_, head, selected_, n_held) * pages_->format().token_bytes();
     if (low_rank_) note_rebuilt(head, policy_->rebuilt_slots(head));
     if ((head + 1) % n_kv_heads == 0) rebuild_noted(head / n_kv_heads);
     if (means_ && policy_->has_mean(head)) let_go(head, n_tokens);
   }
-  if (means_) means_->finish(&model_->runtime().backend(), *pages_);
-  settled_ = true;
-  n_unchanged_ = n_tokens;
-  settle_us_ += now_us() - start;
+  if (means_) means_->finish(backend_, *pages_);
   return ok_status();
 }
 
@@ -611,14 +643,14 @@ Status Resident::prepare(uint32_t n_tokens) {
   if (means_) add_replaced();
   watch();
   waiting_ = refills_ && refills_->late(step_ + 1);
-  Status status = refills_ && !waiting_ ? refills_->apply(store_.get(), step_ + 1) : ok_status();
+  Status status = refills_ && !waiting_ ? refills_->apply(backend_, store_.get(), step_ + 1, UINT32_MAX, cancel_) : ok_status();
   if (!status.ok()) settled_ = false;
   return status;
 }
 
 // Tokens whose slots the step's own takes go into their heads' means, which the step attends to.
 void Resident::add_replaced() {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     if (!means_->wanted(head)) continue;
     if (slots_[head] < store_->length(head)) {
@@ -656,8 +688,8 @@ Status Resident::add_weights(uint32_t position) {
     weights_jobs_.push_back(job);
     out += store_->length(head);
   }
-  Backend& backend = model_->runtime().backend();
-  backend.key_weights(weights_jobs_, keys_shape());
+  Backend& backend = *backend_;
+  backend.keys()->key_weights(weights_jobs_, keys_shape());
   ORRERY_TRY(backend.synchronize());
   const float* weight = weights_.data();
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
@@ -678,7 +710,7 @@ Status Resident::commit(uint32_t position) {
   }
   n_unchanged_ = position + 1;
   note_queries(position, position + 1);
-  if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, position + 1);
+  if (digests_) digests_->extend(backend_, *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
   if (status.ok() && sums_) status = add_weights(position);
   if (status.ok()) status = policy_->after_step(this, step_, position);
@@ -688,7 +720,7 @@ Status Resident::commit(uint32_t position) {
 }
 
 Status Resident::copy_from(const Resident& other) {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   policy_ = other.policy_->clone();
   ring_positions_ = other.ring_positions_;
   if (sums_) sums_->copy_from(*other.sums_);
@@ -702,7 +734,7 @@ Status Resident::copy_from(const Resident& other) {
   if (means_) means_->copy_from(&backend, *other.means_);
   if (refills_)
     for (const kv::Refills::Pending& pending : other.refills_->pending())
-      ORRERY_TRY(refills_->add(*pages_, pending.head, other.refills_->what(pending), pending.visible_at));
+      ORRERY_TRY(refills_->add(backend_, *pages_, pending.head, other.refills_->what(pending), pending.visible_at));
   settled_ = true;
   return ok_status();
 }
