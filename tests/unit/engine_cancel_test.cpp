@@ -109,7 +109,7 @@ TEST_P(CancelledOnTheLink, ADecodeStepEndsAndItsSessionGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CancelledOnTheLink, ::testing::ValuesIn(refilling_modes()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& mode) { return std::string(mode.param.name); });
 
 // What an application sees: an answer that ends as cancelled, and one behind it that is right.
 TEST(Cancelled, AnAnswerEndsWhileTheLinkStalls) {
@@ -121,8 +121,8 @@ TEST(Cancelled, AnAnswerEndsWhileTheLinkStalls) {
   engine::GenerateOptions greedily;
   greedily.ignore_end = true;
   greedily.max_tokens = 40;
-  const auto tokens_of = [&](Session* of, Generation* generation) {
-    (void)of;
+  const auto answer_of = [&](Session* of) {
+    const auto generation = unwrap(Generation::proceed(of, prompt, greedily));
     std::vector<int32_t> tokens;
     for (engine::Event event; event.type != engine::EventType::done;) {
       unwrap(generation->next(&event));
@@ -148,8 +148,7 @@ TEST(Cancelled, AnAnswerEndsWhileTheLinkStalls) {
   link.stalls = false;
   const auto other = unwrap(Session::open(model, with_mode(mode, 0.5)));
   unwrap(session->rewind(0));
-  EXPECT_EQ(tokens_of(session.get(), unwrap(Generation::proceed(session.get(), prompt, greedily)).get()),
-            tokens_of(other.get(), unwrap(Generation::proceed(other.get(), prompt, greedily)).get()));
+  EXPECT_EQ(answer_of(session.get()), answer_of(other.get()));
 }
 
 // One session's link stalls within its turn. The others can give up waiting for theirs: a prompt, a token, a row of logits.
@@ -235,7 +234,7 @@ TEST_P(CancelledSettling, BeginsAnewWithTheSameResult) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CancelledSettling, ::testing::ValuesIn(policy_modes()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& mode) { return std::string(mode.param.name); });
 
 // Queries that are computed once more, behind a rewind, lie where others' were: cancelled in the middle, neither are known.
 TEST(Cancelled, RecoveringQueriesBeginsAnew) {

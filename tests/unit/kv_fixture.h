@@ -11,7 +11,7 @@
 namespace orrery::kv {
 
 // Device memory is this machine's; nothing but copies, and the formats' own conversions, is asked of it.
-class MemoryBackend : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations {
+class MemoryBackend : public Backend, public KvMoves, public KeyOperations, public KvSummaries, public LowRankOperations {
  public:
   BackendInfo info() const override { return {"memory", "", 1, true}; }
   KvMoves* kv_moves() override { return this; }
