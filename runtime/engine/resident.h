@@ -133,6 +133,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Status copy_from(const Resident& other);
 
  private:
+  static constexpr uint32_t kNone = UINT32_MAX;    // position
   Resident(const LanguageModel* model, const SessionOptions& options, uint32_t n_context, const kv::PageTable* pages)
       : model_(model), n_context_(n_context), format_(kv_format(model->hyper(), options.resident_type(model->hyper()))), pages_(pages) {}
   Status settle(uint32_t n_tokens);
@@ -197,6 +198,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   kv::ArenaRegion projected_;                      // (n_heads, rank) a layer's queries, where rows of low-rank keys find tokens
   kv::ArenaRegion left_region_;                    // (policy's n_watched) LeftWeights
   int64_t left_stride_ = 0;
+  uint64_t left_bytes_ = 0;                        // of one of them
   std::vector<uint32_t> watched_;
   uint32_t watched_position_ = UINT32_MAX;         // whose query the views' weights are of; kNone
   bool settled_ = false, settling_ = false;

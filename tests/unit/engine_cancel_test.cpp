@@ -52,14 +52,18 @@ class Canceller {
           at_ = std::chrono::steady_clock::now();
           *flag = true;
         }) {}
+  ~Canceller() { end(); }
   // Seconds from the cancellation on. The caller's wait has ended.
   double seconds() {
-    over_ = true;
-    thread_.join();
+    end();
     return seconds_since(at_);
   }
 
  private:
+  void end() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
   std::chrono::steady_clock::time_point at_;
   std::atomic<bool> over_{false};
   std::thread thread_;
@@ -70,7 +74,7 @@ class CancelledOnTheLink : public ::testing::TestWithParam<PolicyMode> {};
 TEST_P(CancelledOnTheLink, ADecodeStepEndsAndItsSessionGoesOn) {
   constexpr size_t kLater = 5;
   Stalling link;
-  const auto model = open_spec("qwen3", link.options());
+  const auto model = open_demo(link.options());
   const std::vector<int32_t> prompt = random_tokens(*model, 150, 1), next = random_tokens(*model, 20, 2);
   const auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
   unwrap(session->prefill(prompt, nullptr, nullptr));

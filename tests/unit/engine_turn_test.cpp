@@ -140,7 +140,7 @@ TEST(Operations, PoliciesThatNeedWhatABackendLacksAreRefused) {
   const auto model = open_spec("qwen3", runtime_options(1));
   const char* words[] = {"moves resident KV", "key scoring", "digests", "low-rank keys"};
   const std::vector<std::string> all = {"streaming", "snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o"};
-  const std::vector<std::string> refused[] = {all, {"snapkv", "quest", "loki", "shadowkv", "h2o"}, {"quest", "razorattention", "shadowkv"}, {"loki", "shadowkv"}};
+  const std::vector<std::string> refused[] = {all, {"snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o"}, {"quest", "razorattention", "shadowkv"}, {"loki", "shadowkv"}};
   Lacking backend;
   for (int lacks = -1; lacks < 4; ++lacks)
     for (const std::string& policy : all) {

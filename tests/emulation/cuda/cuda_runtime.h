@@ -182,6 +182,7 @@ extern int architecture;                     // likewise: 86
 // Memory, host memory, streams, events and graphs that have not been given back, by the whole process.
 size_t n_live();
 // Copied from what cudaMalloc gave to what cudaHostAlloc gave, and from any other memory to what cudaMalloc gave, so far, by the whole process.
+bool capturing();              // whether any stream is
 uint64_t bytes_to_host();
 uint64_t bytes_to_device();
 // Times that somebody has waited for a stream or an event, so far, by the whole process.

@@ -131,6 +131,10 @@ bool lies_in(const void* at, bool host) {
 
 }  // namespace
 
+bool capturing() {
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  return std::any_of(streams.begin(), streams.end(), [](const Stream* s) { return s->captures.load(); });
+}
 uint64_t bytes_to_host() { return n_bytes_to_host; }
 uint64_t bytes_to_device() { return n_bytes_to_device; }
 uint64_t n_waits() { return n_waited; }
