@@ -680,8 +680,9 @@ ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_
                                     orrery_error *error);
 
 /* Sets a flag and returns: allowed from any thread, from a callback and from a signal handler, until the generation is
-   freed. orrery_next(), also one that runs, stops within a tenth of a second of rendering, one layer of prefill or one
-   token of decode, and reports DONE with ORRERY_FINISH_CANCELLED. */
+   freed. orrery_next(), also one that runs, stops within a tenth of a second of rendering or of waiting (for a transfer of
+   KV to the device, for another session's step), one layer of prefill or one token of decode, and reports DONE with
+   ORRERY_FINISH_CANCELLED. */
 ORRERY_API void orrery_cancel(orrery_generation *generation);
 /* Ends the generation where it stands; what was said so far stays in the conversation. While orrery_next() runs on another
    thread it cancels and waits for that call. Inside a callback of the generation itself, which is forbidden, and after a

@@ -118,8 +118,8 @@ Status SessionFile::save(Session* session, const Sink& sink) {
   for (uint32_t first = 0; first < image.header.n_pages;) {
     const uint32_t end = std::min(image.header.n_pages, first + at_once);
     {
-      const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
-      Backend& backend = session->model_->runtime().backend();
+      const Turn turn = session->model_->runtime().take_turn();
+      Backend& backend = turn.backend();
       session->table_->download(&backend, first, end, pages.data());
       ORRERY_TRY(backend.synchronize());
     }
@@ -231,17 +231,16 @@ struct SessionFile::PageReader {
 Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages) {
   const Header& h = contents->header;
   ORRERY_TRY(session->resume());
-  Backend& backend = session->model_->runtime().backend();
-  std::mutex& step_mutex = session->model_->runtime().step_mutex();
+  Runtime& runtime = session->model_->runtime();
   const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
-    const std::lock_guard<std::mutex> turn(step_mutex);
-    session->table_->upload(&backend, first, end, bytes);
-    return backend.synchronize();
+    const Turn turn = runtime.take_turn();
+    session->table_->upload(&turn.backend(), first, end, bytes);
+    return turn.backend().synchronize();
   };
   session->truncate(0);
   {
-    const std::lock_guard<std::mutex> turn(step_mutex);
-    session->table_->make_writable(&backend, 0, h.n_tokens);
+    const Turn turn = runtime.take_turn();
+    session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
   }
   Status status = pages.read(upload);
   if (!status.ok()) {

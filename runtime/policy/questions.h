@@ -53,7 +53,7 @@ struct MomentsQuery {
   Dispersion* dispersion = nullptr;
 };
 
-// The digest of a page's keys (Backend::digest), by which queries find pages.
+// The digest of a page's keys (KvSummaries::digest), by which queries find pages.
 enum class PageDigest : uint8_t {
   range,      // the largest and the smallest value of each dimension
   deviation,  // the middle of the range and the mean deviation from it

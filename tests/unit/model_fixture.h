@@ -23,9 +23,10 @@ inline Status load(const json& spec, const LoadOptions& options = {}, uint64_t a
   auto backend = cpu::make_backend({1, "plain"});
   if (!backend.ok()) return backend.take_status();
   ORRERY_TRY((*backend)->reserve_arena(arena_bytes));
-  kv::Arena arena(backend->get(), arena_bytes);
+  Turns turns(std::move(backend).value());
+  kv::Arena arena(&turns.device(), arena_bytes);
   ORRERY_ASSIGN(gguf::File file, gguf::File::parse(bytes, "m.gguf"));
-  const Status status = load_model(std::move(file), backend->get(), &arena, options).take_status();
+  const Status status = load_model(std::move(file), &turns, &arena, options).take_status();
   EXPECT_EQ(arena.used(), 0u);
   return status.ok() ? ok_status() : error(status.code(), "%s", status.message());
 }
