@@ -159,11 +159,6 @@ Status read_vocabulary(const gguf::File& file, Hyperparameters* h) {
                  file.path().c_str(), static_cast<unsigned long long>(table->dims[1]),
                  static_cast<unsigned long long>(kMaxVocab));
   h->n_vocab = static_cast<int32_t>(table->dims[1]);
-  // Before anybody builds a tokenizer of them.
-  const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
-  if (tokens != nullptr && tokens->size() > table->dims[1])
-    return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows",
-                 file.path().c_str(), static_cast<unsigned long long>(tokens->size()), h->n_vocab);
   return ok_status();
 }
 

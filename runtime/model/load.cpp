@@ -173,6 +173,11 @@ Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor,
   ORRERY_TRY(walk.vector("output_norm.weight", h.n_embd, true, &m->output_norm));
   ORRERY_TRY(walk.matrix("output.weight", h.n_vocab, h.n_embd, false, &m->output));
   if (!m->output) m->output = m->embedding;   // tied
+  // Before anybody builds a tokenizer of more tokens.
+  const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
+  if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(h.n_vocab))
+    return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows",
+                 file.path().c_str(), static_cast<unsigned long long>(tokens->size()), h.n_vocab);
   return walk.refuse_the_rest(h);
 }
 
