@@ -36,8 +36,8 @@ namespace orrery::engine {
 
 class Resident final : public model::LayerHook, private policy::Heads {
  public:
-  // While it stands, the resident part has the turn's backend, and looks whether somebody cancels what it waits for: transfers over the
-  // link, and settling. Null: there is no resident part.
+  // During its life the resident part has the turn's backend, and `cancel` ends its waits for the link, and settling. Null: a session
+  // without a resident part.
   class Use {
    public:
     Use(Resident* resident, const Turn& turn, const Cancel& cancel = {}) : resident_(resident) {
@@ -52,7 +52,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
    private:
     Resident* resident_;
   };
-  // Whether the backend has the operations that the options' policy needs: unsupported names what is missing.
+  // Whether the backend has the operations that the options' policy needs; unsupported names those that it lacks.
   static Status check_operations(Backend* backend, const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
   // Takes its regions of the arena, and turns. `pages` is the session's, and outlives this; so do the frequencies of `rope`.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
@@ -180,7 +180,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
 
   const LanguageModel* model_;
   Backend* backend_ = nullptr;                     // within a Use
-  Cancel cancel_;                                  // likewise
+  Cancel cancel_;                                  // within a Use
   const uint32_t n_context_;
   KvFormat format_;                                // on the device; pages_ has its own
   const kv::PageTable* pages_;

@@ -93,7 +93,7 @@ class IoThread {
   // Whether wait() would return at once: it is done.
   bool arrived(const IoRequest& request);
   // Returns when the request is done, with its own Status (whatever copy_in said). A request that takes longer than the limit is given up:
-  // Code::io, with head, bytes and time. Likewise when somebody cancels the wait: Code::cancelled.
+  // Code::io, with head, bytes and time. So is one whose wait somebody cancels: Code::cancelled.
   Waited wait(IoRequest* request, const Cancel& cancel = {});
   // Returns when the thread has nothing to do with the request any more, whatever state it is in: at once, but for
   // a copy under way.

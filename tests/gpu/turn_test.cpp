@@ -25,7 +25,6 @@ TEST(Turns, ASessionEndsWhileAStepIsCaptured) {
   const auto model = open_spec("qwen3", on_cuda());
   const engine::SessionOptions options = with_mode({"streaming", "streaming", {}, false}, 0.6, 128);
   const std::vector<int32_t> prompt = random_tokens(*model, 40, 1);
-  const std::vector<float> expected = answer(unwrap(engine::Session::open(model, options)).get(), prompt, 3);
   auto one = unwrap(engine::Session::open(model, options)), other = unwrap(engine::Session::open(model, options));
   unwrap(other->prefill(prompt, nullptr, nullptr));
   unwrap(one->prefill(prompt, nullptr, nullptr));
@@ -44,8 +43,8 @@ TEST(Turns, ASessionEndsWhileAStepIsCaptured) {
     ADD_FAILURE() << e.what();
   }
   emulated::fault = nullptr;
-  ASSERT_TRUE(ended);
-  EXPECT_TRUE(same_bits(trace, expected));
+  ASSERT_TRUE(ended) << "the first step of a session in this place is captured";
+  EXPECT_TRUE(same_bits(trace, answer(unwrap(engine::Session::open(model, options)).get(), prompt, 3)));
 }
 #endif
 

@@ -25,7 +25,7 @@ struct Beside {
 // other(i): one part of thread i's work; it throws where something fails that must not.
 inline Beside answers_beside(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, size_t prompt_tokens,
                              int n_others, const std::function<void(int)>& other) {
-  constexpr int kLeast = 6, kMost = 24;
+  constexpr int kLeast = 10, kMost = 24;
   constexpr size_t kAnswer = 4;
   constexpr std::chrono::seconds kTime(3);
   const std::vector<int32_t> prompt = random_tokens(*model, prompt_tokens, 1);

@@ -98,7 +98,7 @@ TEST_P(CancelledOnTheLink, ADecodeStepEndsAndItsSessionGoesOn) {
   unwrap(session->prefill(next, nullptr, nullptr));
   greedy(session.get(), kLater, &trace);
 
-  // Undisturbed, but that all is chosen anew at the same place.
+  // Undisturbed, but it settles again at the same place.
   const auto other = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
   unwrap(other->prefill(prompt, nullptr, nullptr));
   greedy(other.get(), n - 1);
@@ -202,14 +202,14 @@ TEST(Cancelled, WaitingForAnotherSessionsTurn) {
   EXPECT_TRUE(same_bits(trace, expected));
 }
 
-// Settling looks for a cancellation again and again; wherever it is found, settling once more gives what it gives at once.
+// Settling asks again and again whether it is cancelled. Wherever it ends, settling once more gives the same result.
 class CancelledSettling : public ::testing::TestWithParam<PolicyMode> {};
 
 TEST_P(CancelledSettling, BeginsAnewWithTheSameResult) {
   const auto model = open_spec("qwen3", runtime_options(1));
   const std::vector<int32_t> prompt = random_tokens(*model, 150, 1);
   const auto made = [&] {
-    auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
+    auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.6)));
     unwrap(session->prefill(prompt, nullptr, nullptr));
     return session;
   };
@@ -240,7 +240,7 @@ TEST_P(CancelledSettling, BeginsAnewWithTheSameResult) {
 INSTANTIATE_TEST_SUITE_P(All, CancelledSettling, ::testing::ValuesIn(policy_modes()),
                          [](const auto& mode) { return std::string(mode.param.name); });
 
-// Queries that are computed once more, behind a rewind, lie where others' were: cancelled in the middle, neither are known.
+// Queries that are computed once more, behind a rewind, overwrite others in the ring. Cancelled in the middle, neither are known.
 TEST(Cancelled, RecoveringQueriesBeginsAnew) {
   const auto model = open_spec("qwen3", runtime_options(1));
   const std::vector<int32_t> prompt = random_tokens(*model, 150, 1);
