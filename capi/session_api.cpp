@@ -354,7 +354,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.reservoir_mode = out.reservoir_bytes > 0 && s->model().runtime().reservoir().pinned() ? ORRERY_RESERVOIR_PINNED
                                                                                                : ORRERY_RESERVOIR_PAGEABLE;
     out.device_kv_type = kv_type_number(s->options().resident_type(s->model().hyper()));
-    out.workspace_bytes = s->model().workspace().bytes;
+    out.workspace_bytes = s->model().workspace_bytes();
     out.host_to_device_bytes = from.host_to_device_bytes;
     out.device_to_host_bytes = from.device_to_host_bytes;
     if (s->resident()) add_resident_stats(*s->resident(), &out);

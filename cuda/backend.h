@@ -35,7 +35,7 @@ uint64_t address(T* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, ShortlistOperations {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -49,6 +49,11 @@ class CudaBackend final : public Backend {
                       Weight* weight) override;
   uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
   void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
+  KvMoves* kv_moves() override { return this; }
+  KeyOperations* keys() override { return this; }
+  KvSummaries* summaries() override { return this; }
+  LowRankOperations* low_rank() override { return this; }
+  ShortlistOperations* shortlists() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
 

@@ -216,7 +216,7 @@ void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, cons
 void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,
                  int32_t n_measured, float gamma);
 
-// ---- shortlist.cu: Backend::shortlist_bytes() and shortlist(), of what the step asks for; bands (kBands) and entries to `out`.
+// ---- shortlist.cu: Device::shortlist_bytes() and shortlist(), of what the step asks for; bands (kBands) and entries to `out`.
 uint64_t shortlist_bytes(int64_t n);
 void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out);
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out);
@@ -243,7 +243,7 @@ void add_products(Queue& queue, const LowRankWork& work, int32_t n, bool anew);
 // Rows of positions first, ... = batch basis^T.
 void project_keys(Queue& queue, const LowRankWork& work, int32_t first, int32_t n);
 void rebuild_keys(Queue& queue, const LowRankWork& work, KvType slot_type, int32_t n_runs, int32_t longest);
-// Backend::low_rank_queries().
+// LowRankOperations::low_rank_queries().
 struct QueryProjection {
   const std::byte* basis;     // of the first KV head
   uint64_t next_basis;        // bytes

@@ -116,8 +116,8 @@ Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
   return s;
 }
 
+// Without waiting for the device: nothing that it does needs the memory any more, and another thread may be capturing the stream.
 void CudaBackend::unshare_host(std::byte* at) {
-  cudaStreamSynchronize(queue_.stream());
   if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
 }
 

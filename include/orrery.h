@@ -648,7 +648,8 @@ ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_
                                     orrery_error *error);
 
 /* From any thread, also while orrery_next() runs: it stops within one layer of prefill or one token of decode, and
-   orrery_next() reports DONE with ORRERY_FINISH_CANCELLED. */
+   orrery_next() reports DONE with ORRERY_FINISH_CANCELLED. Where it waits for a transfer of KV to the device, or while
+   the device serves another session, it stops within 100 ms. */
 ORRERY_API void orrery_cancel(orrery_generation *generation);
 ORRERY_API void orrery_generation_free(orrery_generation *generation);
 

@@ -93,7 +93,7 @@ T* host(Ptr<T> p) {
 
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations {
  public:
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool)
       : kernels_(kernels), pool_(std::move(pool)) {}
@@ -143,6 +143,11 @@ class CpuBackend final : public Backend {
   uint64_t scratch_bytes(const StepLimits& limits) const override {
     return ScratchPlan(limits, kernels_, pool_->n_threads()).total;
   }
+  KvMoves* kv_moves() override { return this; }
+  KeyOperations* keys() override { return this; }
+  KvSummaries* summaries() override { return this; }
+  LowRankOperations* low_rank() override { return this; }
+
   void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
     scratch_ = host(scratch);
     plan_ = ScratchPlan(limits, kernels_, pool_->n_threads());

@@ -1,5 +1,5 @@
-// What stands for several tokens: digests of pages (Backend::digest), every page one thread's; and means of what heads have let go
-// (Backend::add_to_means), every head's one thread's.
+// What stands for several tokens: digests of pages (KvSummaries::digest), every page one thread's; and means of what heads have let go
+// (KvSummaries::add_to_means), every head's one thread's.
 #pragma once
 
 #include <cstddef>

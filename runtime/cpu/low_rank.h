@@ -1,4 +1,4 @@
-// Low-rank keys (Backend::key_products, low_rank_rows, low_rank_queries, rebuild_keys). Keys are read and turned back a batch of tokens at a time;
+// Low-rank keys (LowRankOperations::key_products, low_rank_rows, low_rank_queries, rebuild_keys). Keys are read and turned back a batch of tokens at a time;
 // outputs are dealt to the threads, and each is summed over the tokens, or the dimensions, in one fixed order. What is rebuilt goes
 // through in batches of tokens of any runs.
 #pragma once

@@ -1,6 +1,6 @@
-// Attention between steps: the best keys of KV heads by some queries (Backend::top_keys: softmax weights, scores, and a
-// selection by the bits of the scores), and the weights themselves, or the products that they are of (Backend::key_weights), or what
-// they come to over a window of queries (Backend::key_moments).
+// Attention between steps: the best keys of KV heads by some queries (KeyOperations::top_keys: softmax weights, scores, and a
+// selection by the bits of the scores), and the weights themselves, or the products that they are of (KeyOperations::key_weights), or what
+// they come to over a window of queries (KeyOperations::key_moments).
 //
 // Queries go through in batches, those of a job together if they fit.  Within a batch, tiles of keys are dealt to the
 // threads and serve all queries of their head, so that K is read and converted once; a tile's weights are of its own

@@ -39,7 +39,7 @@ Status AttentionSums::add_layer(Backend* backend, const kv::PageTable& pages, in
   shape.n_heads = h_.n_heads;
   shape.scale = 1.0f / std::sqrt(static_cast<float>(h_.head_dim));
   shape.queries = {{q.address}, static_cast<int32_t>(n_coming_), static_cast<int32_t>(first_coming_), q_stride};
-  backend->key_weights(jobs_, shape);
+  backend->keys()->key_weights(jobs_, shape);
   return backend->synchronize();
 }
 

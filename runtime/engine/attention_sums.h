@@ -2,7 +2,7 @@
 // neither normalised nor forgotten (H2O's score).  Of prompts every position's query, over all that it sees; of generated tokens the
 // step's, over what was resident.
 //
-// A prompt's weights are made tile by tile, layer by layer, while its chunk is computed (Backend::key_weights, which needs a tile's keys
+// A prompt's weights are made tile by tile, layer by layer, while its chunk is computed (KeyOperations::key_weights, which needs a tile's keys
 // and a few rows of weights at a time), and added in the order of positions: how the prompt is cut does not show. Queries are not kept,
 // so that a sum cannot be taken back: where positions go, or come without having been computed here (rewound, loaded), all sums are lost
 // until their tokens are computed once more (Session::recover_queries).

@@ -126,7 +126,12 @@ Status Generation::prompt_step(Event* event) {
     }
     ORRERY_TRY(std::move(status));
   } else {
-    ORRERY_TRY(session_->refresh_logits(sampler_.ask(prompt_)));
+    Status status = session_->refresh_logits(sampler_.ask(prompt_), &cancel_);
+    if (status.code() == Code::cancelled) {
+      finish(Finish::cancelled, event);
+      return ok_status();
+    }
+    ORRERY_TRY(std::move(status));
   }
   event->type = EventType::progress;
   event->done = session_->n_computed() - first_;
@@ -138,7 +143,7 @@ Status Generation::prompt_step(Event* event) {
 // Computes the token chosen before, so that there are logits to choose from.
 Status Generation::next_token() {
   if (session_->tokens().size() == session_->n_computed()) return ok_status();
-  return session_->decode(sampler_.ask(session_->tokens()));
+  return session_->decode(sampler_.ask(session_->tokens()), &cancel_);
 }
 
 // By what the step left of its logits, or else by all of them.
@@ -146,11 +151,11 @@ Result<Choice> Generation::choose() {
   Choice choice;
   Sampler::Outcome outcome = sampler_.choose(session_->tokens(), &choice);
   while (outcome == Sampler::Outcome::wants_more) {
-    ORRERY_ASSIGN(const bool there, session_->fetch_more(sampler_.shortlist()));
+    ORRERY_ASSIGN(const bool there, session_->fetch_more(sampler_.shortlist(), &cancel_));
     outcome = there ? sampler_.choose(session_->tokens(), &choice) : Sampler::Outcome::open;
   }
   if (outcome == Sampler::Outcome::chosen) return choice;
-  ORRERY_TRY(session_->fetch_logits());
+  ORRERY_TRY(session_->fetch_logits(&cancel_));
   return sampler_.choose(session_->logits(), session_->tokens());
 }
 
@@ -178,7 +183,13 @@ Status Generation::sample_step(Event* event) {
     pending_ = Finish::context;
   }
   if (pending_ == Finish::none) {
-    ORRERY_TRY(next_token());
+    Status computed = next_token();
+    if (computed.code() == Code::cancelled)
+      pending_ = Finish::cancelled;
+    else
+      ORRERY_TRY(std::move(computed));
+  }
+  if (pending_ == Finish::none) {
     auto choice = choose();
     if (!choice.ok()) {
       Status failed = choice.take_status();

@@ -15,13 +15,13 @@ constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096, kMaxContext = 1u << 27
 constexpr uint64_t kStagingBytes = uint64_t{32} << 20;   // two halves: 0.6 ms of PCIe 4.0 each, beside which an operation more is little
 
 // What a workspace that is there (zeros: none) must become for one more session.
-StepLimits limits_with(const model::Hyperparameters& h, const Backend& backend, const StepLimits& held, const SessionOptions& options,
+StepLimits limits_with(const model::Hyperparameters& h, const Device& device, const StepLimits& held, const SessionOptions& options,
                        uint32_t n_context) {
   const int32_t context = static_cast<int32_t>(n_context);
   StepLimits limits = model::step_limits(h, std::max(static_cast<int32_t>(options.chunk()), held.max_rows),
                                          std::max(context, held.max_context));
   limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy, options.policy_options).query_rows > 0 ? context : 0);
-  limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && !backend.info().unified_memory ? kStagingBytes : 0);
+  limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && !device.info().unified_memory ? kStagingBytes : 0);
   return limits;
 }
 
@@ -33,7 +33,7 @@ bool same(const StepLimits& a, const StepLimits& b) {
 // What a plan is computed from, with the functions of the context that kv::PlanInput asks for.
 struct Planner {
   const model::Hyperparameters& hyper;
-  const Backend& backend;
+  const Device& device;
   const SessionOptions& options;
   bool moves_directly;    // engine::moves_directly()
   StepLimits held = {};   // of the workspace that is there already; zeros where there is none
@@ -41,17 +41,17 @@ struct Planner {
 
   static uint64_t workspace_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    const StepLimits limits = limits_with(p.hyper, p.backend, p.held, p.options, n_context);
-    return same(limits, p.held) ? 0 : model::carve_workspace(p.hyper, p.backend, limits, {}).bytes;
+    const StepLimits limits = limits_with(p.hyper, p.device, p.held, p.options, n_context);
+    return same(limits, p.held) ? 0 : model::carve_workspace(p.hyper, p.device, limits, {}).bytes;
   }
   static uint64_t host_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    return session_host_bytes(p.hyper, p.backend, p.options, n_context, p.moves_directly);
+    return session_host_bytes(p.hyper, p.device, p.options, n_context, p.moves_directly);
   }
 
   static kv::ResidentBytes resident_bytes(const void* self, uint32_t n_context) {
     const Planner& p = *static_cast<const Planner*>(self);
-    const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.backend, p.options, n_context, p.moves_directly);
+    const Resident::Bytes bytes = Resident::device_bytes(p.hyper, p.device, p.options, n_context, p.moves_directly);
     return {bytes.full_kv, bytes.compressed_kv, bytes.digests, bytes.staging + bytes.queries};
   }
 
@@ -98,7 +98,7 @@ kv::Plan decide(const Planner& planner, SessionOptions* options, uint64_t weight
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const Planner planner_of_part{planner.hyper, planner.backend, part, planner.moves_directly, planner.held, 0};
+  const Planner planner_of_part{planner.hyper, planner.device, part, planner.moves_directly, planner.held, 0};
   const auto plan_of = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return planner_of_part.plan(weights_bytes, mapped_bytes, budget);
@@ -242,8 +242,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   // What has been read needs no second count: placing it only asks whether to go on.
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
-  load.turn = &runtime->step_mutex();
-  ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->backend(), &runtime->arena(), load));
+  ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->turns(), &runtime->arena(), load));
   if (vocabulary->tokenizer().n_vocab() > weights->hyper.n_vocab)
     return error(Code::bad_model, "%s: the tokenizer has %d tokens, tensor 'token_embd.weight' only %d rows",
                  path.c_str(), vocabulary->tokenizer().n_vocab(), weights->hyper.n_vocab);
@@ -255,12 +254,11 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
 
 kv::Plan LanguageModel::plan_session(SessionOptions* options) const {
   // The workspace that is there already serves as far as it goes; beyond that a whole new one is taken beside it.
-  const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(options->kv_type)];
   const uint32_t spare_pages = pool && !options->compressed() ? pool->spare() : 0;
   const SessionOptions given = *options;
-  const Planner planner{hyper(), runtime_->backend(), given, runtime_->moves_directly(), limits_, spare_pages};
+  const Planner planner{hyper(), runtime_->device(), given, runtime_->moves_directly(), limits_, spare_pages};
   return decide(planner, options, 0, 0, runtime_->arena().largest_free());
 }
 
@@ -273,17 +271,23 @@ Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool
 }
 
 Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions& options) {
-  const std::lock_guard<std::mutex> turn(runtime_->step_mutex());
-  Backend& backend = runtime_->backend();
-  const StepLimits wanted = limits_with(hyper(), backend, limits_, options, n_context);
+  const Device& device = runtime_->device();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (workspace_bytes() > 0 && same(limits_with(hyper(), device, limits_, options, n_context), limits_)) return ok_status();
+  }
+  const Turn turn = runtime_->take_turn();
+  const StepLimits wanted = limits_with(hyper(), device, limits_, options, n_context);
   if (workspace_.bytes > 0 && same(wanted, limits_)) return ok_status();
-  const uint64_t bytes = model::carve_workspace(hyper(), backend, wanted, {}).bytes;
+  const uint64_t bytes = model::carve_workspace(hyper(), device, wanted, {}).bytes;
   // The new one is taken before the old one goes: if it does not fit, the open sessions keep theirs.
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
-  ORRERY_TRY(left_rows_.fetch_all());
+  ORRERY_TRY(left_rows_.fetch_all(&turn.backend()));
   workspace_region_ = std::move(region);
-  workspace_ = model::carve_workspace(hyper(), backend, wanted, workspace_region_.data());
+  workspace_ = model::carve_workspace(hyper(), device, wanted, workspace_region_.data());
+  workspace_bytes_ = workspace_.bytes;
   left_rows_.use(workspace_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   limits_ = wanted;
   return ok_status();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,33 +61,35 @@ class LanguageModel {
   const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
   // What one more session would take of the arena's free part, automatic ones decided (validate() may refuse then what a full one is not
-  // to have). Takes the step mutex.
+  // to have).
   kv::Plan plan_session(SessionOptions* options) const;
   kv::Plan plan_session(SessionOptions options) const { return plan_session(&options); }
   // Pages in the device arena, or in the reservoir.
   Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir = false);
-  // Grows the workspace to serve sessions like this one. Takes the step mutex.
+  // Grows the workspace to serve sessions like this one. Takes a turn if it has to.
   Status ensure_workspace(uint32_t n_context, const SessionOptions& options);
-  const model::Workspace& workspace() const { return workspace_; }   // under the step mutex
-  const StepLimits& limits() const { return limits_; }
-
-  LeftRows& left_rows() { return left_rows_; }             // likewise
+  uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
+  // What steps share: for the thread whose turn it is.
+  const model::Workspace& workspace(const Turn&) const { return workspace_; }
+  const StepLimits& limits(const Turn&) const { return limits_; }
+  LeftRows& left_rows(const Turn&) { return left_rows_; }
 
  private:
   LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
                 std::shared_ptr<const Vocabulary> vocabulary)
       : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
-        left_rows_(&runtime_->backend(), model_->hyper.n_vocab, model_->hyper.n_embd) {}
+        left_rows_(model_->hyper.n_vocab, model_->hyper.n_embd) {}
 
   std::shared_ptr<Runtime> runtime_;            // outlives everything below, which lies in its arena
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
-  mutable std::mutex mutex_;                    // pools
+  mutable std::mutex mutex_;                    // over pools, and changes of limits_
   std::array<std::shared_ptr<kv::PagePool>, 8> pools_;   // by KvType, then those in the reservoir
   kv::ArenaRegion workspace_region_;
-  model::Workspace workspace_;
+  model::Workspace workspace_;                  // changes in a turn, as do the next two
   StepLimits limits_;
   LeftRows left_rows_;                          // of the workspace
+  std::atomic<uint64_t> workspace_bytes_{0};    // workspace_.bytes, for statistics
 };
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type);

@@ -4,7 +4,7 @@
 // workspace's rows behind it, which only steps of many rows of logits write. Sessions that take turns so have one each, as many as
 // kLogitRows; of more, the row that has waited longest goes to its owner's host memory, as all do where such a step comes.
 //
-// All of it under the runtime's step mutex.
+// All of it by the thread whose turn it is.
 #pragma once
 
 #include <array>
@@ -27,19 +27,19 @@ class LeftRows {
     float* embedding = nullptr;           // (n_embd)
   };
 
-  LeftRows(Backend* backend, int32_t n_vocab, int32_t n_embd);
+  LeftRows(int32_t n_vocab, int32_t n_embd);
 
   // The workspace that steps run in. No row waits.
   void use(const model::Workspace& workspace);
   // Before a step of n_logits rows of logits.
-  Status make_room(int32_t n_logits);
+  Status make_room(Backend* backend, int32_t n_logits);
   // A step of one row of logits and n_rows of its own has left it.
   void leave(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows);
   // Where the owner's logits lie; null: they do not wait.
   Ptr<const float> logits(const std::atomic<bool>* owner) const;
   // What the owner has left goes to it, if anything; or what anybody has.
-  Status fetch(const std::atomic<bool>* owner);
-  Status fetch_all();
+  Status fetch(Backend* backend, const std::atomic<bool>* owner);
+  Status fetch_all(Backend* backend);
   // Its owner wants it no more.
   void drop(const std::atomic<bool>* owner);
 
@@ -50,9 +50,8 @@ class LeftRows {
     uint64_t left = 0;   // which of all rows it was
   };
   size_t row_of(const std::atomic<bool>* owner) const;   // rows_.size(): none
-  Status fetch(Row* row);
+  Status fetch(Backend* backend, Row* row);
 
-  Backend* backend_;
   uint64_t n_vocab_, n_embd_;
   model::Workspace workspace_;
   std::array<Row, model::kLogitRows> rows_;   // by the workspace's rows of logits; the first is the last step's

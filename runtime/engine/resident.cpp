@@ -10,67 +10,6 @@ namespace orrery::engine {
 
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;
-// Tokens of the staging ring: as the policy says, and at least so many; 0 where it asks for no refills, or nothing is transferred.
-constexpr uint64_t kLeastStaging = 4096;
-uint64_t staging_tokens(const policy::Policy& policy, uint64_t n_slots, bool moves_directly) {
-  const double share = moves_directly ? 0 : policy.refill_share();
-  return share > 0 ? std::max(kLeastStaging, static_cast<uint64_t>(share * static_cast<double>(n_slots))) : 0;
-}
-
-uint64_t ring_bytes(const model::Hyperparameters& h, uint32_t n_rows) {
-  return align_up(uint64_t{n_rows} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.q_dim()) * sizeof(float),
-                  kv::kArenaAlignment);
-}
-
-// Of the last queries: those that the policy wants survive a step that has overwritten the oldest one's row, and not come to its end.
-uint32_t ring_rows(const SessionOptions& options, const policy::Policy& policy) {
-  const uint32_t rows = policy::policy_needs(options.policy, options.policy_options).query_rows;
-  return rows > 0 ? std::max(rows, policy.queries_wanted() + 1) : 0;
-}
-
-int64_t left_stride(uint32_t n_context) { return static_cast<int64_t>(align_up(n_context, kPageTokens)); }
-uint64_t left_bytes(const model::Hyperparameters& h, int64_t stride) {
-  return align_up(LeftWeights::bytes(h.n_heads / h.n_kv_heads, stride), kv::kArenaAlignment);
-}
-
-// What stands on the device beside the slots, and takes its part of the budget.
-struct Beside {
-  kv::DigestSpec digests;
-  kv::LowRankSpec low_rank;
-  uint32_t n_means = 0;
-  bool rebuilds() const { return low_rank.rank > 0 && !low_rank.by_head; }
-  // Of a layer's queries as rows are of keys.
-  uint64_t projected_bytes(const model::Hyperparameters& h) const {
-    return low_rank.by_head ? align_up(static_cast<uint64_t>(h.n_heads) * low_rank.rank * sizeof(float), kv::kArenaAlignment) : 0;
-  }
-};
-Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) {
-  const policy::PageDigests asked = policy.digests();
-  Beside beside;
-  beside.digests = {asked.page_tokens,
-                    asked.kind == policy::PageDigest::mean        ? DigestKind::mean
-                    : asked.kind == policy::PageDigest::deviation ? DigestKind::deviation
-                                                                  : DigestKind::range,
-                    asked.heads};
-  beside.n_means = policy.n_means();
-  if (asked.rank == 0) return beside;
-  beside.low_rank.rank = asked.rank;
-  beside.low_rank.by_head = policy::is_low_rank(asked.kind);
-  beside.low_rank.skewed = asked.kind == policy::PageDigest::skewed;
-  if (beside.low_rank.by_head) beside.digests.heads.clear();   // rows are what pages of a token are found by
-  for (const uint32_t head : asked.heads) {
-    const uint32_t layer = head / static_cast<uint32_t>(h.n_kv_heads);
-    if (beside.low_rank.layers.empty() || beside.low_rank.layers.back() != layer) beside.low_rank.layers.push_back(layer);
-  }
-  return beside;
-}
-uint64_t slots_beside(const Beside& beside, uint64_t slots, const KvFormat& format, uint32_t n_context) {
-  const uint64_t bytes = kv::Digests::bytes_of(beside.digests, format.head_dim, n_context) +
-                         kv::LowRank::bytes_of(beside.low_rank, format, n_context) + kv::Means::bytes_of(beside.n_means, format.head_dim);
-  return slots - std::min(slots, div_up(bytes, format.token_bytes()));
-}
-
 KeyScoring key_scoring(const policy::ScoreRule& rule) {
   KeyScoring scoring;
   scoring.max_of_group = rule.reduce == policy::GroupReduce::max;
@@ -82,122 +21,6 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 }
 
 }  // namespace
-
-Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const Backend& backend,
-                                       const SessionOptions& options, uint32_t n_context, bool moves_directly) {
-  const KvFormat format = kv_format(h, options.resident_type(h));
-  uint64_t slots = resident_slots(h, options, n_context);
-  Bytes bytes;
-  const auto policy = make_policy(h, options, n_context);
-  if (policy.ok()) {
-    bytes.queries = ring_bytes(h, ring_rows(options, *policy.value()));
-    const Beside beside = beside_of(*policy.value(), h);
-    bytes.digests = kv::Digests::region_bytes(beside.digests, h.head_dim, n_context) +
-                    align_up(kv::LowRank::bytes_of(beside.low_rank, format, n_context), kv::kArenaAlignment) +
-                    kv::Means::region_bytes(beside.n_means, h.head_dim);
-    // As it comes from the reservoir.
-    const KvFormat fetched = kv_format(h, options.kv_type);
-    bytes.staging = kv::LowRank::region_bytes(beside.low_rank, fetched, n_context) -
-                    align_up(kv::LowRank::bytes_of(beside.low_rank, fetched, n_context), kv::kArenaAlignment);
-    slots = slots_beside(beside, slots, format, n_context);
-    bytes.staging += kv::Refills::staging_bytes(fetched, staging_tokens(*policy.value(), slots, moves_directly), beside.rebuilds());
-    bytes.queries += beside.projected_bytes(h);
-  }
-  const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
-  if (policy.ok()) {
-    bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
-    if (backend.info().leaves_weights) bytes.queries += policy.value()->n_watched() * left_bytes(h, left_stride(policy.value()->watched_keys(n_context)));
-  }
-  bytes.compressed_kv = kv - bytes.full_kv;
-  return bytes;
-}
-
-uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
-                              bool moves_directly) {
-  const auto policy = make_policy(h, options, n_context);
-  if (!policy.ok()) return 0;
-  const policy::Policy& p = *policy.value();
-  const BackendInfo info = backend.info();
-  const Beside beside = beside_of(p, h);
-  const KvFormat format = kv_format(h, options.resident_type(h)), fetched = kv_format(h, options.kv_type);
-  const uint64_t heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads), n = n_context;
-  const uint64_t slots = slots_beside(beside, resident_slots(h, options, n_context), format, n_context);
-  const uint64_t query_rows = ring_rows(options, p);
-  const uint64_t jobs = sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob);
-  uint64_t bytes = kv::HeadStore::host_bytes(heads, slots) + heads * (sizeof(HeadView) + 2 * sizeof(uint32_t) + jobs) + n * sizeof(uint32_t) +
-                   query_rows * sizeof(uint32_t);
-  if (p.refill_share() > 0)
-    bytes += kv::Refills::host_bytes(fetched, slots, staging_tokens(p, slots, moves_directly), beside.rebuilds());
-  if (beside.rebuilds())   // a layer's chunks
-    bytes += static_cast<uint64_t>(h.n_kv_heads) * div_up(n, uint64_t{beside.digests.page_tokens}) * sizeof(RebuiltRun);
-  if (beside.low_rank.skewed) bytes += static_cast<uint64_t>(h.n_layers) * query_rows * static_cast<uint64_t>(h.q_dim()) * sizeof(float);
-  if (p.asks_before_attend()) bytes += 2 * static_cast<uint64_t>(h.q_dim()) * sizeof(float);
-  if (p.sums_attention()) bytes += AttentionSums::host_bytes(h, n_context) + slots * sizeof(float);
-  const auto n_threads = static_cast<uint32_t>(std::max(info.n_threads, 1));
-  return bytes + p.host_bytes({static_cast<uint32_t>(h.n_heads / h.n_kv_heads), n_threads, info.makes_moments}) +
-         kv::Digests::host_bytes(beside.digests, heads, n_context) + kv::Means::host_bytes(beside.n_means, beside.n_means > 0 ? heads : 0) +
-         kv::LowRank::host_bytes(beside.low_rank, fetched, n_context, backend);
-}
-
-Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
-                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope) {
-  const model::Hyperparameters& h = model->hyper();
-  Runtime& runtime = model->runtime();
-  std::unique_ptr<Resident> r(new Resident(model, options, n_context, pages));
-  ORRERY_ASSIGN(r->policy_, make_policy(h, options, n_context));
-  const Beside beside = beside_of(*r->policy_, h);
-  if (!beside.digests.heads.empty()) {
-    ORRERY_ASSIGN(r->digests_, kv::Digests::make(&runtime.arena(), beside.digests, pages->format(), n_context));
-  }
-  if (beside.low_rank.rank > 0) {
-    ORRERY_ASSIGN(r->low_rank_, kv::LowRank::make(&runtime.arena(), beside.low_rank, pages->format(), rope, n_context));
-  }
-  if (const uint64_t bytes = beside.projected_bytes(h)) {
-    ORRERY_ASSIGN(r->projected_, kv::ArenaRegion::take(&runtime.arena(), bytes, "the session's queries by low-rank keys"));
-  }
-  if (beside.n_means > 0) {
-    ORRERY_ASSIGN(r->means_, kv::Means::make(&runtime.arena(), pages->format(), beside.n_means));
-  }
-  const uint64_t n_slots = slots_beside(beside, resident_slots(h, options, n_context), r->format_, n_context);
-  if (r->policy_->sums_attention()) {
-    r->sums_ = std::make_unique<AttentionSums>(h, n_context);
-    r->weights_.resize(n_slots);
-  }
-  ORRERY_ASSIGN(r->store_, kv::HeadStore::make(&runtime.arena(), r->format_, n_slots));
-  if (r->policy_->refill_share() > 0) {
-    const uint64_t staging = staging_tokens(*r->policy_, n_slots, runtime.moves_directly());
-    kv::IoThread* io = nullptr;
-    if (staging > 0) {
-      ORRERY_ASSIGN(io, runtime.io());
-    }
-    ORRERY_ASSIGN(r->refills_,
-                  kv::Refills::make(io, &runtime.backend(), &runtime.arena(), pages->format(), n_slots, staging, beside.rebuilds() ? r->low_rank_.get() : nullptr));
-  }
-  if (const uint32_t n_rows = ring_rows(options, *r->policy_); n_rows > 0) {
-    ORRERY_ASSIGN(r->ring_region_, kv::ArenaRegion::take(&runtime.arena(), ring_bytes(h, n_rows), "the session's last queries"));
-    r->ring_ = {{r->ring_region_.data().address}, static_cast<int32_t>(n_rows)};
-    r->ring_positions_.assign(n_rows, kNone);
-  }
-  r->watched_.reserve(r->policy_->n_watched());
-  if (const uint64_t n = r->policy_->n_watched(); n > 0 && runtime.backend().info().leaves_weights) {
-    r->left_stride_ = left_stride(r->policy_->watched_keys(n_context));
-    ORRERY_ASSIGN(r->left_region_,
-                  kv::ArenaRegion::take(&runtime.arena(), n * left_bytes(h, r->left_stride_), "the weights of watched heads"));
-  }
-  const uint32_t n_heads = r->store_->n_heads();
-  r->capacity_.resize(n_heads);
-  r->slots_.resize(n_heads);
-  r->views_.resize(n_heads);
-  if (r->policy_->asks_before_attend()) {
-    r->q_now_.resize(static_cast<size_t>(h.q_dim()));
-    r->q_before_.resize(static_cast<size_t>(h.q_dim()));
-  }
-  r->selected_.reserve(n_context);
-  r->jobs_.reserve(n_heads);
-  r->weights_jobs_.reserve(n_heads);
-  r->moments_jobs_.reserve(n_heads);
-  return r;
-}
 
 uint64_t Resident::bytes() const {
   return store_->bytes() + (digests_ ? digests_->bytes() : 0) + (low_rank_ ? low_rank_->bytes() : 0) + (means_ ? means_->bytes() : 0);
@@ -294,6 +117,7 @@ void Resident::count_searched(const std::vector<Job>& jobs, uint64_t key_bytes) 
 }
 
 Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+  ORRERY_TRY(go_on());
   jobs_.clear();
   for (const policy::KeyQuery& query : queries) {
     TopKeysJob job;
@@ -309,12 +133,13 @@ Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::Sc
   static_cast<KeysShape&>(shape) = keys_shape();
   shape.scoring = key_scoring(rule);
   count_searched(jobs_, shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.top_keys(jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->top_keys(jobs_, shape);
   return backend.synchronize();
 }
 
 Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
+  ORRERY_TRY(go_on());
   weights_jobs_.clear();
   for (const policy::WeightsQuery& query : queries) {
     KeyWeightsJob job;
@@ -325,13 +150,14 @@ Status Resident::key_weights(Span<const policy::WeightsQuery> queries) {
   }
   const KeysShape shape = keys_shape();
   count_searched(weights_jobs_, shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.key_weights(weights_jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->key_weights(weights_jobs_, shape);
   return backend.synchronize();
 }
 
 Status Resident::key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) {
-  Backend& backend = model_->runtime().backend();
+  ORRERY_TRY(go_on());
+  Backend& backend = *backend_;
   if (!backend.info().makes_moments) return Heads::key_moments(queries, rows);
   moments_jobs_.clear();
   for (const policy::MomentsQuery& query : queries) {
@@ -346,7 +172,7 @@ Status Resident::key_moments(Span<const policy::MomentsQuery> queries, std::vect
   }
   const KeysShape shape = keys_shape();
   count_searched(moments_jobs_, shape.kv.vector_bytes());
-  backend.key_moments(moments_jobs_, shape);
+  backend.keys()->key_moments(moments_jobs_, shape);
   return backend.synchronize();
 }
 
@@ -374,7 +200,7 @@ void Resident::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
   const uint32_t layer = head / static_cast<uint32_t>(h.n_kv_heads), n_rows = static_cast<uint32_t>(ring_.n_rows);
   const Ptr<const float> q = q_ ? q_ : Ptr<const float>(ring_.data + uint64_t{layer * n_rows + position % n_rows} * static_cast<uint64_t>(h.q_dim()));
   const Ptr<float> projected{projected_.data().address};
-  low_rank_->project(&model_->runtime().backend(), layer, h.n_heads, q, projected);
+  low_rank_->project(backend_, layer, h.n_heads, q, projected);
   shape->kv.type = KvType::f16;
   shape->kv.head_dim = static_cast<int32_t>(low_rank_->rank());
   shape->queries = {projected, 1};
@@ -390,6 +216,7 @@ Status Resident::top_pages(Span<const policy::PageQuery> queries, const policy::
 }
 
 Status Resident::find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
+  ORRERY_TRY(go_on());
   jobs_.clear();
   for (const policy::PageQuery& query : queries) {
     TopKeysJob job;
@@ -404,8 +231,8 @@ Status Resident::find_pages(Span<const policy::PageQuery> queries, const policy:
   if (!rule.scaled) shape.scale = 1.0f;
   shape.scoring = key_scoring(rule);
   count_searched(jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.top_keys(jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->top_keys(jobs_, shape);
   ORRERY_TRY(backend.synchronize());
   for (const policy::PageQuery& query : queries)
     for (uint32_t i = 0; i < query.k; ++i) query.out[i] += query.first_page;
@@ -430,8 +257,8 @@ Status Resident::scores(Span<const policy::ScoresQuery> queries) {
   if (queries[0].pages) set_pages(queries[0].head, queries[0].position, &shape);
   if (!queries[0].scaled) shape.scale = 1.0f;
   count_searched(weights_jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
-  Backend& backend = model_->runtime().backend();
-  backend.key_weights(weights_jobs_, shape);
+  Backend& backend = *backend_;
+  backend.keys()->key_weights(weights_jobs_, shape);
   return backend.synchronize();
 }
 
@@ -440,7 +267,7 @@ Status Resident::query_similarity(Span<float> out) {
   const size_t width = static_cast<size_t>(h.q_dim()), dim = static_cast<size_t>(h.head_dim), n_group = group();
   const uint64_t row = static_cast<uint64_t>(layer_) * static_cast<uint64_t>(ring_.n_rows) +
                        (n_tokens_ - 1) % static_cast<uint32_t>(ring_.n_rows);
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   const Download both[] = {{q_now_.data(), {q_.address}, width * sizeof(float)},
                            {q_before_.data(), {(ring_.data + row * width).address}, width * sizeof(float)}};
   backend.download_all({both, 2});
@@ -470,24 +297,24 @@ Status Resident::ask(int32_t layer, Ptr<const float> q) {
 
 Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
   // Of the next layer only what was asked for behind the step before: it is asked anew, then.
-  if (refills_) ORRERY_TRY(refills_->apply(store_.get(), step_ + 1, static_cast<uint32_t>(layer + 1)));
+  if (refills_) ORRERY_TRY(refills_->apply(backend_, store_.get(), step_ + 1, static_cast<uint32_t>(layer + 1), cancel_));
   if (!next_q) return ok_status();
-  ORRERY_TRY(model_->runtime().backend().synchronize());   // the queries stand there
+  ORRERY_TRY(backend_->synchronize());   // the queries stand there
   return ask(layer + 1, next_q);
 }
 
 Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   ORRERY_TRY(backend.synchronize());   // the queries stand there; and a device has not waited for what follows
   if (sums_ && sums_->under_way()) return sums_->add_layer(&backend, *pages_, layer, q, q_stride);
-  const auto place = [&] { return refills_ ? refills_->apply(store_.get(), step_ + 1, static_cast<uint32_t>(layer)) : ok_status(); };
+  const auto place = [&] { return refills_ ? refills_->apply(backend_, store_.get(), step_ + 1, static_cast<uint32_t>(layer), cancel_) : ok_status(); };
   if (waiting_) ORRERY_TRY(place());
   if (!policy_->asks_before_attend()) return ok_status();
   ORRERY_TRY(ask(layer, q));
   return place();
 }
 
-void Resident::move_last(uint32_t head, uint32_t n, uint32_t slot) { store_->move_last(&model_->runtime().backend(), head, n, slot); }
+void Resident::move_last(uint32_t head, uint32_t n, uint32_t slot) { store_->move_last(backend_, head, n, slot); }
 
 uint32_t Resident::group() const {
   return static_cast<uint32_t>(model_->hyper().n_heads / model_->hyper().n_kv_heads);
@@ -507,15 +334,16 @@ Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const polic
 }
 
 Status Resident::refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) {
-  return refills_->add(*pages_, head, what, visible_at);
+  return refills_->add(backend_, *pages_, head, what, visible_at);
 }
 
 void Resident::hide_page(uint32_t head, uint32_t page, bool hidden) {
-  digests_->hide(&model_->runtime().backend(), *pages_, head, page, hidden);
+  digests_->hide(backend_, *pages_, head, page, hidden);
 }
 
 Status Resident::make_low_rank(uint32_t n_tokens, bool with_basis) {
-  Backend& backend = model_->runtime().backend();
+  ORRERY_TRY(go_on());
+  Backend& backend = *backend_;
   if (!with_basis) {
     low_rank_->extend(&backend, *pages_, n_tokens);
     return ok_status();
@@ -550,13 +378,13 @@ void Resident::note_rebuilt(uint32_t head, uint32_t n_slots) {
 }
 
 void Resident::rebuild_noted(uint32_t layer) {
-  if (!runs_.empty()) low_rank_->rebuild(&model_->runtime().backend(), layer, format_.type, runs_);
+  if (!runs_.empty()) low_rank_->rebuild(backend_, layer, format_.type, runs_);
   runs_.clear();
 }
 
 // What selected_, which ascends, leaves out is in the head's mean.
 void Resident::let_go(uint32_t head, uint32_t n_tokens) {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   means_->want(head);
   if (const policy::MeanShares shares = policy_->mean_shares(head); !shares.of_tokens.empty())
     return means_->share(*pages_, head, shares.of_tokens, shares.weight);
@@ -570,27 +398,35 @@ Status Resident::settle(uint32_t n_tokens) {
   invalidate();
   n_tokens_ = n_tokens;
   if (digests_ && digests_->kind() == DigestKind::mean) digests_->truncate(0);   // some are hidden
-  if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, n_tokens);
+  if (digests_) digests_->extend(backend_, *pages_, n_tokens);
   settling_ = true;
-  Status status = policy_->settle(this, n_tokens, capacity_);
+  Status status = settle_heads(n_tokens);
   settling_ = false;
   ORRERY_TRY(std::move(status));
+  settled_ = true;
+  n_unchanged_ = n_tokens;
+  settle_us_ += now_us() - start;
+  return ok_status();
+}
+
+// What each head holds: chosen by the policy, and filled in from the pages.
+Status Resident::settle_heads(uint32_t n_tokens) {
+  runs_.clear();   // where it was cancelled before, some are noted
+  ORRERY_TRY(policy_->settle(this, n_tokens, capacity_));
   store_->lay_out(capacity_);
   if (means_) means_->clear();
   const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
+    ORRERY_TRY(go_on());
     policy_->select(head, n_tokens, capacity_[head], &selected_);
     // A head with room for the whole context has each token in its own slot for good: what was there before the prompt is there.
     const size_t n_held = capacity_[head] == n_context_ && !low_rank_ ? n_unchanged_ : 0;
-    settled_bytes_ += store_->fill(&model_->runtime().backend(), *pages_, head, selected_, n_held) * pages_->format().token_bytes();
+    settled_bytes_ += store_->fill(backend_, *pages_, head, selected_, n_held) * pages_->format().token_bytes();
     if (low_rank_) note_rebuilt(head, policy_->rebuilt_slots(head));
     if ((head + 1) % n_kv_heads == 0) rebuild_noted(head / n_kv_heads);
     if (means_ && policy_->has_mean(head)) let_go(head, n_tokens);
   }
-  if (means_) means_->finish(&model_->runtime().backend(), *pages_);
-  settled_ = true;
-  n_unchanged_ = n_tokens;
-  settle_us_ += now_us() - start;
+  if (means_) means_->finish(backend_, *pages_);
   return ok_status();
 }
 
@@ -611,14 +447,14 @@ Status Resident::prepare(uint32_t n_tokens) {
   if (means_) add_replaced();
   watch();
   waiting_ = refills_ && refills_->late(step_ + 1);
-  Status status = refills_ && !waiting_ ? refills_->apply(store_.get(), step_ + 1) : ok_status();
+  Status status = refills_ && !waiting_ ? refills_->apply(backend_, store_.get(), step_ + 1, UINT32_MAX, cancel_) : ok_status();
   if (!status.ok()) settled_ = false;
   return status;
 }
 
 // Tokens whose slots the step's own takes go into their heads' means, which the step attends to.
 void Resident::add_replaced() {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     if (!means_->wanted(head)) continue;
     if (slots_[head] < store_->length(head)) {
@@ -636,7 +472,7 @@ void Resident::watch() {
   watched_position_ = kNone;
   if (left_region_.bytes() == 0) return;
   policy_->watch(&watched_);
-  const uint64_t block = left_bytes(model_->hyper(), left_stride_);
+  const uint64_t block = left_bytes_;
   for (size_t i = 0; i < watched_.size() && i < policy_->n_watched(); ++i)
     views_[watched_[i]].left = {{left_region_.data().address + i * block}, left_stride_};
 }
@@ -656,8 +492,8 @@ Status Resident::add_weights(uint32_t position) {
     weights_jobs_.push_back(job);
     out += store_->length(head);
   }
-  Backend& backend = model_->runtime().backend();
-  backend.key_weights(weights_jobs_, keys_shape());
+  Backend& backend = *backend_;
+  backend.keys()->key_weights(weights_jobs_, keys_shape());
   ORRERY_TRY(backend.synchronize());
   const float* weight = weights_.data();
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
@@ -678,7 +514,7 @@ Status Resident::commit(uint32_t position) {
   }
   n_unchanged_ = position + 1;
   note_queries(position, position + 1);
-  if (digests_) digests_->extend(&model_->runtime().backend(), *pages_, position + 1);
+  if (digests_) digests_->extend(backend_, *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
   if (status.ok() && sums_) status = add_weights(position);
   if (status.ok()) status = policy_->after_step(this, step_, position);
@@ -688,7 +524,7 @@ Status Resident::commit(uint32_t position) {
 }
 
 Status Resident::copy_from(const Resident& other) {
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = *backend_;
   policy_ = other.policy_->clone();
   ring_positions_ = other.ring_positions_;
   if (sums_) sums_->copy_from(*other.sums_);
@@ -702,7 +538,7 @@ Status Resident::copy_from(const Resident& other) {
   if (means_) means_->copy_from(&backend, *other.means_);
   if (refills_)
     for (const kv::Refills::Pending& pending : other.refills_->pending())
-      ORRERY_TRY(refills_->add(*pages_, pending.head, other.refills_->what(pending), pending.visible_at));
+      ORRERY_TRY(refills_->add(backend_, *pages_, pending.head, other.refills_->what(pending), pending.visible_at));
   settled_ = true;
   return ok_status();
 }

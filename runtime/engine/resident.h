@@ -10,7 +10,7 @@
 // Steps count generated tokens over the life of this object: what a policy asks for after step s becomes visible in a
 // step that it names, whatever the I/O thread does meanwhile.
 //
-// Everything here runs under the runtime's step mutex, with the model's scratch set. After make() no device memory is
+// What uses the backend runs within a Use: in the session's turn, with the model's scratch set. After make() no device memory is
 // taken, and no host memory but when settling and for top_page_keys().
 #pragma once
 
@@ -36,7 +36,25 @@ namespace orrery::engine {
 
 class Resident final : public model::LayerHook, private policy::Heads {
  public:
-  // Takes its regions of the arena. `pages` is the session's, and outlives this; so do the frequencies of `rope`.
+  // During its life the resident part has the turn's backend, and `cancel` ends its waits for the link, and settling. Null: a session
+  // without a resident part.
+  class Use {
+   public:
+    Use(Resident* resident, const Turn& turn, const Cancel& cancel = {}) : resident_(resident) {
+      if (resident) resident->backend_ = &turn.backend(), resident->cancel_ = cancel;
+    }
+    ~Use() {
+      if (resident_) resident_->backend_ = nullptr, resident_->cancel_ = {};
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Resident* resident_;
+  };
+  // Whether the backend has the operations that the options' policy needs; unsupported names those that it lacks.
+  static Status check_operations(Backend* backend, const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+  // Takes its regions of the arena, and turns. `pages` is the session's, and outlives this; so do the frequencies of `rope`.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope);
   // Device memory, and the two parts of the KV among it. digests: with low-rank keys, and means of what heads
@@ -46,9 +64,9 @@ class Resident final : public model::LayerHook, private policy::Heads {
     uint64_t all() const { return full_kv + compressed_kv + digests + staging + queries; }
   };
   // moves_directly: engine::moves_directly(); then there is no staging ring.
-  static Bytes device_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+  static Bytes device_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
                             bool moves_directly);
-  static uint64_t host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+  static uint64_t host_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
                              bool moves_directly);
 
   const kv::HeadStore& store() const { return *store_; }
@@ -115,9 +133,13 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Status copy_from(const Resident& other);
 
  private:
+  static constexpr uint32_t kNone = UINT32_MAX;    // position
   Resident(const LanguageModel* model, const SessionOptions& options, uint32_t n_context, const kv::PageTable* pages)
       : model_(model), n_context_(n_context), format_(kv_format(model->hyper(), options.resident_type(model->hyper()))), pages_(pages) {}
   Status settle(uint32_t n_tokens);
+  Status settle_heads(uint32_t n_tokens);
+  // Whether settling goes on: ok, or cancelled.
+  Status go_on() const { return settling_ && cancel_.asked() ? error(Code::cancelled, "cancelled while choosing what is resident") : ok_status(); }
   Status ask(int32_t layer, Ptr<const float> q);   // the policy, by a layer's queries
   void note_rebuilt(uint32_t head, uint32_t n_slots);
   void rebuild_noted(uint32_t layer);
@@ -153,10 +175,12 @@ class Resident final : public model::LayerHook, private policy::Heads {
   void hide_page(uint32_t head, uint32_t page, bool hidden) override;
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
   void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {
-    model_->runtime().backend().for_each(static_cast<int64_t>(n), call, fn);
+    backend_->for_each(static_cast<int64_t>(n), call, fn);
   }
 
   const LanguageModel* model_;
+  Backend* backend_ = nullptr;                     // within a Use
+  Cancel cancel_;                                  // within a Use
   const uint32_t n_context_;
   KvFormat format_;                                // on the device; pages_ has its own
   const kv::PageTable* pages_;
@@ -174,6 +198,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   kv::ArenaRegion projected_;                      // (n_heads, rank) a layer's queries, where rows of low-rank keys find tokens
   kv::ArenaRegion left_region_;                    // (policy's n_watched) LeftWeights
   int64_t left_stride_ = 0;
+  uint64_t left_bytes_ = 0;                        // of one of them
   std::vector<uint32_t> watched_;
   uint32_t watched_position_ = UINT32_MAX;         // whose query the views' weights are of; kNone
   bool settled_ = false, settling_ = false;

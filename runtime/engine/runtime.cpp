@@ -24,31 +24,32 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   return cpu::make_backend(cpu);
 }
 
-bool moves_directly(const RuntimeOptions& options, const Backend& backend) {
-  return backend.info().unified_memory && options.link.bytes_per_second == 0 && options.link.latency_us == 0 && !options.io_fault;
+bool moves_directly(const RuntimeOptions& options, const Device& device) {
+  return device.info().unified_memory && options.link.bytes_per_second == 0 && options.link.latency_us == 0 && !options.io_fault;
 }
 
-uint64_t budget_bytes(const RuntimeOptions& options, const Backend& backend) {
+uint64_t budget_bytes(const RuntimeOptions& options, const Device& device) {
   if (options.device_budget_bytes) return options.device_budget_bytes;
   // What a GPU's other users, the screen among them, will want next.
   constexpr uint64_t kLeft = uint64_t{512} << 20;
-  const uint64_t device = backend.info().device_bytes;
-  return device > 2 * kLeft ? device - kLeft : device ? device / 2 : os::physical_memory_bytes() / 2;
+  const uint64_t bytes = device.info().device_bytes;
+  return bytes > 2 * kLeft ? bytes - kLeft : bytes ? bytes / 2 : os::physical_memory_bytes() / 2;
 }
 
 Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
   if (options.max_sessions < 1 || options.max_sessions > 65536)
     return error(Code::invalid_argument, "max_sessions is %u, expected 1 to 65536", options.max_sessions);
   std::shared_ptr<Runtime> runtime(new Runtime(options));
-  ORRERY_ASSIGN(runtime->backend_, make_backend(options));
-  const BackendInfo info = runtime->backend_->info();
-  const uint64_t bytes = budget_bytes(options, *runtime->backend_) / kv::kArenaAlignment * kv::kArenaAlignment;
-  ORRERY_TRY(runtime->backend_->reserve_arena(bytes));
-  runtime->arena_ = std::make_unique<kv::Arena>(runtime->backend_.get(), bytes);
+  ORRERY_ASSIGN(auto backend, make_backend(options));
+  const BackendInfo info = backend->info();
+  const uint64_t bytes = budget_bytes(options, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
+  ORRERY_TRY(backend->reserve_arena(bytes));
+  runtime->turns_ = std::make_unique<Turns>(std::move(backend));
+  runtime->arena_ = std::make_unique<kv::Arena>(&runtime->device(), bytes);
   const uint64_t host = options.reservoir_bytes ? options.reservoir_bytes : os::physical_memory_bytes() / 2;
   ORRERY_ASSIGN(os::Region reservoir, os::Region::allocate(host / kv::kArenaAlignment * kv::kArenaAlignment));
   runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir), options.pinned_reservoir,
-                                                     info.unified_memory ? nullptr : runtime->backend_.get());
+                                                     info.unified_memory ? nullptr : &runtime->device());
   runtime->log(LogLevel::info, "backend %s, %s, %d threads, arena of %llu bytes", info.name, info.path, info.n_threads,
                static_cast<unsigned long long>(bytes));
   return runtime;
@@ -61,7 +62,7 @@ Result<kv::IoThread*> Runtime::io() {
     io.link = options_.link;
     io.fault = options_.io_fault;
     io.wait_limit_us = options_.io_wait_limit_us;
-    ORRERY_ASSIGN(io_, kv::IoThread::make(backend_.get(), std::move(io)));
+    ORRERY_ASSIGN(io_, kv::IoThread::make(&device(), std::move(io)));
   }
   return io_.get();
 }

@@ -1,4 +1,4 @@
-// What everything in one process-wide handle shares: the backend, its arena, the log.  Two runtimes in one process know
+// What everything in one process-wide handle shares: the backend and the turns on it, its arena, the log.  Two runtimes in one process know
 // nothing of each other.
 #pragma once
 
@@ -9,7 +9,8 @@
 #include <mutex>
 #include <string>
 
-#include "runtime/backend.h"
+#include "runtime/backend/turn.h"
+#include "runtime/base/cancel.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/arena.h"
 #include "runtime/kv/io_thread.h"
@@ -40,24 +41,26 @@ struct RuntimeOptions {
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
 // Whether sessions' KV moves from the reservoir to the arena without being transferred: the reservoir is memory that the backend reads,
 // and no link is simulated.
-bool moves_directly(const RuntimeOptions& options, const Backend& backend);
+bool moves_directly(const RuntimeOptions& options, const Device& device);
 // The size of its arena.
-uint64_t budget_bytes(const RuntimeOptions& options, const Backend& backend);
+uint64_t budget_bytes(const RuntimeOptions& options, const Device& device);
 
 class Runtime {
  public:
   static Result<std::shared_ptr<Runtime>> create(const RuntimeOptions& options);
 
-  Backend& backend() { return *backend_; }
+  // The backend: what any thread may ask of it at any time, and a turn on it. Sessions take one for each step.
+  Device& device() { return turns_->device(); }
+  Turns& turns() { return *turns_; }
+  Turn take_turn() { return turns_->take(); }
+  Result<Turn> take_turn(const Cancel& cancel) { return turns_->take(cancel); }
   kv::Arena& arena() { return *arena_; }
   kv::Arena& reservoir() { return *reservoir_; }
   const kv::Arena& arena() const { return *arena_; }
-  BackendInfo backend_info() const { return backend_->info(); }
+  BackendInfo backend_info() const { return turns_->device().info(); }
   // Moves KV from the reservoir to the arena, for sessions that refresh theirs. The first call starts its thread.
   Result<kv::IoThread*> io();
-  bool moves_directly() const { return engine::moves_directly(options_, *backend_); }
-  // Held while a step, or a copy in the arena, runs: sessions take turns.
-  std::mutex& step_mutex() { return step_mutex_; }
+  bool moves_directly() const { return engine::moves_directly(options_, turns_->device()); }
 
   // One of max_sessions places that hold device memory.
   Status take_session_slot();
@@ -69,12 +72,11 @@ class Runtime {
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
 
   RuntimeOptions options_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Turns> turns_;       // on the backend; outlives all that follows
   std::unique_ptr<kv::Arena> arena_;   // its memory is the backend's
   std::unique_ptr<kv::Arena> reservoir_;
   std::mutex io_mutex_;                // over making io_
   std::unique_ptr<kv::IoThread> io_;
-  std::mutex step_mutex_;
   std::atomic<uint32_t> n_sessions_{0};
 };
 

@@ -7,14 +7,14 @@
 
 namespace orrery::engine {
 
-uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+uint64_t session_host_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
                             bool moves_directly) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
   const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
   const uint64_t table = kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
   const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
   const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes;
-  const uint64_t resident = options.compressed() ? Resident::host_bytes(h, backend, options, n_context, moves_directly) : 0;
+  const uint64_t resident = options.compressed() ? Resident::host_bytes(h, device, options, n_context, moves_directly) : 0;
   return tokens + table + logits + sampler + resident;
 }
 
@@ -31,8 +31,8 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
 
 Session::~Session() {
   if (!row_waits_.load(std::memory_order_acquire)) return;
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  model_->left_rows().drop(&row_waits_);
+  const Turn turn = model_->runtime().take_turn();
+  model_->left_rows(turn).drop(&row_waits_);
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
@@ -128,10 +128,10 @@ void Session::truncate(uint32_t n_tokens) {
 
 // Steps --------------------------------------------------------------------------------------------------
 
-Status Session::recover_queries(uint32_t n_tokens) {
+Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel) {
   const Resident::Positions missing = resident_->missing_queries(n_tokens);
   if (missing.end == 0) return ok_status();
-  Backend& backend = model_->runtime().backend();
+  Backend& backend = turn.backend();
   // Prompt tokens come out with the same bits; generated ones, which attended to less, would not.
   const uint64_t page_bytes = table_->format().page_bytes();
   const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
@@ -152,9 +152,9 @@ Status Session::recover_queries(uint32_t n_tokens) {
     step.sequences = {&view, 1};
     step.kv = table_->format();
     step.queries = resident_->queries();
-    status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(), step, nullptr, {},
+    status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(turn), step, cancel, {},
                             resident_->hook(Phase::prefill, from, n));
-    if (status.ok()) resident_->note_queries(from, from + n);
+    status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
     table_->upload(&backend, first, end, saved.data());
     from += n;
   }
@@ -164,14 +164,16 @@ Status Session::recover_queries(uint32_t n_tokens) {
 Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
                      float* logits, Shortlist* shortlist) {
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  Backend& backend = model_->runtime().backend();
-  const model::Workspace& work = model_->workspace();
-  if (n_logits > 0) logits_at_ = 0, model_->left_rows().drop(&row_waits_);   // others come in their place
-  ORRERY_TRY(model_->left_rows().make_room(n_logits));
+  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
+  Backend& backend = turn.backend();
+  const Resident::Use use(resident_.get(), turn, cancel);
+  const model::Workspace& work = model_->workspace(turn);
+  LeftRows& left_rows = model_->left_rows(turn);
+  if (n_logits > 0) logits_at_ = 0, left_rows.drop(&row_waits_);   // others come in their place
+  ORRERY_TRY(left_rows.make_room(&backend, n_logits));
   const uint64_t start = now_us();
-  backend.set_scratch(work.scratch, model_->limits());
-  if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(from));
+  backend.set_scratch(work.scratch, model_->limits(turn));
+  if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(turn, from, cancel));
   if (resident_) resident_->before_write(from);
   table_->make_writable(&backend, from, from + n);
 
@@ -204,14 +206,15 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     out.request = &request, out.shortlist = shortlist->result();
   }
   if (status.ok()) {
-    status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, cancel, out, resident_ ? resident_->hook(phase, from, n) : nullptr);
+    // A decode step is short: only what it waits for is cancelled.
+    status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, phase == Phase::prefill ? cancel : nullptr, out, resident_ ? resident_->hook(phase, from, n) : nullptr);
     if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
   }
   if (status.ok()) {
     n_computed_ = from + n;
     if (out.request) {
       shortlist->arrived();
-      model_->left_rows().leave({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
+      left_rows.leave({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
     }
     if (resident_ && phase == Phase::decode) status = resident_->commit(from);
     if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);
@@ -261,8 +264,8 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
     return error(Code::invalid_argument, "%zu tokens cannot be assumed: the session holds %u, of at most %u",
                  tokens.size(), n_computed(), n_context_);
   const uint32_t n = static_cast<uint32_t>(tokens.size());
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  Backend& backend = model_->runtime().backend();
+  const Turn turn = model_->runtime().take_turn();
+  Backend& backend = turn.backend();
   table_->make_writable(&backend, 0, n);
   std::vector<std::byte> page(table_->format().page_bytes());
   for (uint32_t i = 0; i < table_->n_pages(); ++i) {
@@ -276,24 +279,24 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   return backend.synchronize();
 }
 
-Status Session::decode(Shortlist* shortlist) {
+Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel) {
   const uint32_t from = n_computed();
   if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
   const int32_t token = tokens_[from];
-  ORRERY_TRY(step({&token, 1}, Phase::decode, nullptr, 1, logits_.data(), shortlist));
+  ORRERY_TRY(step({&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist));
   logits_at_ = from + 1;
   ++stats_.generated_tokens;
   return ok_status();
 }
 
-Status Session::refresh_logits(Shortlist* shortlist) {
+Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* cancel) {
   if (has_logits() || n_computed() == 0) return ok_status();
   const uint32_t last = n_computed() - 1;
   const int32_t token = tokens_[last];
   const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
   n_computed_ = last;   // its page stays: the same values are written again
   if (resident_) resident_->truncate(last);
-  const Status status = step({&token, 1}, phase, nullptr, 1, logits_.data(), shortlist);
+  const Status status = step({&token, 1}, phase, cancel, 1, logits_.data(), shortlist);
   if (!status.ok()) {
     truncate(last);
     return error(status.code(), "%s", status.message());
@@ -302,24 +305,24 @@ Status Session::refresh_logits(Shortlist* shortlist) {
   return ok_status();
 }
 
-Status Session::fetch_logits() {
+Status Session::fetch_logits(const Cancel& cancel) {
   if (!row_waits_.load(std::memory_order_acquire)) return ok_status();
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  return model_->left_rows().fetch(&row_waits_);
+  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
+  return model_->left_rows(turn).fetch(&turn.backend(), &row_waits_);
 }
 
-Result<bool> Session::fetch_more(Shortlist* shortlist) {
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  const Ptr<const float> logits = model_->left_rows().logits(&row_waits_);
+Result<bool> Session::fetch_more(Shortlist* shortlist, const Cancel& cancel) {
+  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
+  const Ptr<const float> logits = model_->left_rows(turn).logits(&row_waits_);
   if (!logits) return false;
-  Backend& backend = model_->runtime().backend();
-  const Ptr<std::byte> out = model_->workspace().shortlist;
+  Backend& backend = turn.backend();
+  const Ptr<std::byte> out = model_->workspace(turn).shortlist;
   const int64_t n_vocab = model_->hyper().n_vocab;
   const Span<float> block = shortlist->block();
   switch (shortlist->wanted()) {
     case Shortlist::Stage::block: backend.download(block.data(), {(logits + shortlist->first_of_block()).address}, block.size() * sizeof(float)); break;
-    case Shortlist::Stage::bands: backend.shortlist_bands(logits, n_vocab, shortlist->tail(), out, shortlist->bands().data()); break;
-    default: backend.shortlist_entries(logits, n_vocab, shortlist->tail(), shortlist->band(), shortlist->other_band(), out, shortlist->tail_entries());
+    case Shortlist::Stage::bands: backend.shortlists()->shortlist_bands(logits, n_vocab, shortlist->tail(), out, shortlist->bands().data()); break;
+    default: backend.shortlists()->shortlist_entries(logits, n_vocab, shortlist->tail(), shortlist->band(), shortlist->other_band(), out, shortlist->tail_entries());
   }
   ORRERY_TRY(backend.synchronize());
   shortlist->more_arrived();
@@ -328,8 +331,9 @@ Result<bool> Session::fetch_more(Shortlist* shortlist) {
 
 Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
   if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  model_->runtime().backend().set_scratch(model_->workspace().scratch, model_->limits());
+  const Turn turn = model_->runtime().take_turn();
+  const Resident::Use use(resident_.get(), turn);
+  turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
   return resident_->top_page_keys(queries, rule, n_computed());
 }
 
@@ -349,7 +353,8 @@ Result<std::unique_ptr<Session>> Session::fork() {
   if (room.ok()) {
     child->table_->share(*table_);
     if (resident_) {
-      const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
+      const Turn turn = model_->runtime().take_turn();
+      const Resident::Use use(child->resident_.get(), turn);
       ORRERY_TRY(child->resident_->copy_from(*resident_));
     }
   } else if (room.code() == Code::out_of_device_memory) {
@@ -365,18 +370,18 @@ Status Session::park_copy_of(const Session& other) {
   const uint64_t page_bytes = other.table_->format().page_bytes();
   const uint32_t n_pages = other.table_->n_pages();
   ORRERY_ASSIGN(parked_pages_, os::Region::allocate(n_pages * page_bytes));
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  other.table_->download(&model_->runtime().backend(), 0, n_pages, parked_pages_.data());
+  const Turn turn = model_->runtime().take_turn();
+  other.table_->download(&turn.backend(), 0, n_pages, parked_pages_.data());
   stats_.device_to_host_bytes += n_pages * page_bytes;
-  return model_->runtime().backend().synchronize();
+  return turn.backend().synchronize();
 }
 
 Status Session::resume() {
   if (!parked()) return ok_status();
   ORRERY_TRY(acquire());
   const uint64_t page_bytes = table_->format().page_bytes();
-  const std::lock_guard<std::mutex> turn(model_->runtime().step_mutex());
-  Backend& backend = model_->runtime().backend();
+  const Turn turn = model_->runtime().take_turn();
+  Backend& backend = turn.backend();
   table_->make_writable(&backend, 0, n_computed());
   table_->upload(&backend, 0, table_->n_pages(), parked_pages_.data());
   stats_.host_to_device_bytes += table_->n_pages() * page_bytes;

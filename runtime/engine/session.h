@@ -30,7 +30,7 @@
 namespace orrery::engine {
 
 // Host memory of one session beside its KV, in bytes: token list, page and slot tables, logits, sampler.
-uint64_t session_host_bytes(const model::Hyperparameters& h, const Backend& backend, const SessionOptions& options, uint32_t n_context,
+uint64_t session_host_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
                             bool moves_directly);
 
 // The messages, and how they become a prompt.
@@ -83,10 +83,12 @@ class Session {
                        Shortlist* shortlist = nullptr);
   // Adds a generated token, still to be computed.
   void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
-  // Computes the token that push_generated() added.
-  Status decode(Shortlist* shortlist = nullptr);
-  // Makes logits() those of the last computed token, computing it again if they are not.
-  Status refresh_logits(Shortlist* shortlist = nullptr);
+  // Computes the token that push_generated() added. `cancel` ends what it waits for, others' turns and the link, and settling: then the
+  // status is cancelled, and the token waits to be computed still.
+  Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
+  // Makes logits() those of the last computed token, computing it again if they are not. After an error, or cancelled as decode() is, the
+  // session no longer holds that token.
+  Status refresh_logits(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
 
   // Which of the computed tokens' keys some of the last queries attend to most, whatever is resident: see
   // Resident::top_page_keys. invalid_argument under policies that keep no queries.
@@ -99,11 +101,11 @@ class Session {
 
   bool has_logits() const { return n_computed() > 0 && logits_at_ == n_computed(); }
   // Brings logits and embedding from the device, where a step that gave a shortlist left them.
-  Status fetch_logits();
+  Status fetch_logits(const Cancel& cancel = {});
   size_t n_logits() const { return logits_.size(); }
   size_t n_embedding() const { return embedding_.size(); }
   // Brings what the shortlist of the last step wants besides; false: logits are not on the device any more.
-  Result<bool> fetch_more(Shortlist* shortlist);
+  Result<bool> fetch_more(Shortlist* shortlist, const Cancel& cancel = {});
   // (n_vocab) and (n_embd), if has_logits(); empty while they are left on the device.
   Span<const float> logits() const { return here(logits_); }
   Span<const float> embedding() const { return here(embedding_); }
@@ -126,7 +128,7 @@ class Session {
   Status acquire();
   Status park_copy_of(const Session& other);
   // Computes tokens that are there once more, for their queries; their KV stays as it is.
-  Status recover_queries(uint32_t n_tokens);
+  Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits, Shortlist* shortlist);
 
   std::shared_ptr<LanguageModel> model_;

@@ -118,8 +118,8 @@ Status SessionFile::save(Session* session, const Sink& sink) {
   for (uint32_t first = 0; first < image.header.n_pages;) {
     const uint32_t end = std::min(image.header.n_pages, first + at_once);
     {
-      const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
-      Backend& backend = session->model_->runtime().backend();
+      const Turn turn = session->model_->runtime().take_turn();
+      Backend& backend = turn.backend();
       session->table_->download(&backend, first, end, pages.data());
       ORRERY_TRY(backend.synchronize());
     }
@@ -212,8 +212,8 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
 
   // From here on nothing can fail but the device.
   ORRERY_TRY(session->resume());
-  const std::lock_guard<std::mutex> turn(session->model_->runtime().step_mutex());
-  Backend& backend = session->model_->runtime().backend();
+  const Turn turn = session->model_->runtime().take_turn();
+  Backend& backend = turn.backend();
   session->truncate(0);
   session->tokens_.assign(tokens.begin(), tokens.end());
   session->by_decode_.assign(phases, phases + h.n_tokens);

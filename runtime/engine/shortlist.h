@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/shortlist.h"
 #include "runtime/base/span.h"
 
 namespace orrery::engine {

@@ -38,7 +38,7 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
   if (best == UINT64_MAX)
     return memory_error(full_, bytes, largest,
                         "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short)",
-                        what, static_cast<unsigned long long>(bytes), backend_ ? "device" : "host",
+                        what, static_cast<unsigned long long>(bytes), device_ ? "device" : "host",
                         static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(largest),
                         static_cast<unsigned long long>(bytes - largest));
   if (pinned_) {
@@ -62,8 +62,8 @@ void Arena::give(uint64_t offset) {
     sharer_->unshare_host(memory_.data() + it->first);
   else if (pinned_)
     memory_.unlock(it->first, it->second);
-  if (backend_)
-    backend_->discard(base_ + it->first, it->second);
+  if (device_)
+    device_->discard(base_ + it->first, it->second);
   else
     memory_.discard(it->first, it->second);
   taken_.erase(it);

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-#include "runtime/backend.h"
+#include "runtime/backend/device.h"
 #include "runtime/base/status.h"
 #include "runtime/os/os.h"
 
@@ -21,11 +21,11 @@ inline constexpr uint64_t kArenaAlignment = 256;
 
 class Arena {
  public:
-  // Over the whole arena that `backend` has reserved, `bytes` long.
-  Arena(Backend* backend, uint64_t bytes)
-      : backend_(backend), base_(backend->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
-  // Over host memory. Where `sharer` is given, regions are shared with that backend, which locks them too.
-  explicit Arena(os::Region memory, bool pinned = false, Backend* sharer = nullptr)
+  // Over the whole arena that the backend has reserved, `bytes` long.
+  Arena(Device* device, uint64_t bytes)
+      : device_(device), base_(device->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
+  // Over host memory. Where `sharer` is given, regions are shared with that device, which locks them too.
+  explicit Arena(os::Region memory, bool pinned = false, Device* sharer = nullptr)
       : sharer_(sharer),
         pinned_(pinned || sharer != nullptr),
         memory_(std::move(memory)),
@@ -49,10 +49,10 @@ class Arena {
   // Locked regions share no page of the system's.
   uint64_t unit() const { return pinned_ ? std::max(kArenaAlignment, os::page_bytes()) : kArenaAlignment; }
 
-  Backend* backend_ = nullptr;
-  Backend* sharer_ = nullptr;
+  Device* device_ = nullptr;
+  Device* sharer_ = nullptr;
   bool pinned_ = false;
-  os::Region memory_;          // where there is no backend
+  os::Region memory_;          // of a reservoir
   Ptr<std::byte> base_;
   uint64_t bytes_;
   Code full_;                  // what a region that does not fit is told

@@ -62,7 +62,7 @@ void Digests::extend(Backend* backend, const PageTable& reservoir, uint32_t n_to
   if (end <= n_pages_) return;
   jobs_.clear();
   for (const uint32_t head : spec_.heads) add_job(reservoir, head, n_pages_, end - n_pages_);
-  backend->digest(jobs_, {reservoir.format(), static_cast<int32_t>(spec_.page_tokens), spec_.kind});
+  backend->summaries()->digest(jobs_, {reservoir.format(), static_cast<int32_t>(spec_.page_tokens), spec_.kind});
   n_pages_ = end;
 }
 
@@ -74,7 +74,7 @@ void Digests::hide(Backend* backend, const PageTable& reservoir, uint32_t head, 
   }
   jobs_.clear();
   add_job(reservoir, head, page, 1);
-  backend->digest(jobs_, {reservoir.format(), static_cast<int32_t>(spec_.page_tokens), spec_.kind});
+  backend->summaries()->digest(jobs_, {reservoir.format(), static_cast<int32_t>(spec_.page_tokens), spec_.kind});
 }
 
 void Digests::copy_from(Backend* backend, const Digests& other) {

@@ -1,5 +1,5 @@
 // Digests of a session's pages on the device: for every head that has them, one for each whole page of so many tokens, in the
-// order of pages (Backend::digest says what they are). The reservoir holds the keys; a policy looks for pages by their digests.
+// order of pages (KvSummaries::digest says what they are). The reservoir holds the keys; a policy looks for pages by their digests.
 //
 // A page here is the policy's: a divisor of kPageTokens. The memory is one region of the arena, taken when the session opens;
 // nothing here allocates after make().

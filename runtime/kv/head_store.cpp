@@ -51,7 +51,7 @@ void HeadStore::move(Backend* backend, const KvMove& one, KvType from_type) {
   if (n_moves_ == kMostMoves) finish_moves(backend, from_type);
 }
 void HeadStore::finish_moves(Backend* backend, KvType from_type) {
-  backend->move_kv({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
+  backend->kv_moves()->move_kv({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
   n_moves_ = 0;
 }
 

@@ -25,12 +25,12 @@ uint64_t nanoseconds_in(T duration) {
 
 }  // namespace
 
-IoThread::IoThread(Backend* backend, Options options)
-    : backend_(backend), options_(std::move(options)), queue_(options_.queue_requests), link_free_(Clock::now()) {}
+IoThread::IoThread(Device* device, Options options)
+    : device_(device), options_(std::move(options)), queue_(options_.queue_requests), link_free_(Clock::now()) {}
 
-Result<std::unique_ptr<IoThread>> IoThread::make(Backend* backend, Options options) {
+Result<std::unique_ptr<IoThread>> IoThread::make(Device* device, Options options) {
   if (options.queue_requests == 0) return error(Code::invalid_argument, "an I/O thread with a queue of 0 requests");
-  std::unique_ptr<IoThread> io(new IoThread(backend, std::move(options)));
+  std::unique_ptr<IoThread> io(new IoThread(device, std::move(options)));
   const os::SignalsBlocked blocked;
   try {
     io->thread_ = std::thread([p = io.get()] { p->serve(); });
@@ -69,19 +69,26 @@ bool IoThread::submit(IoRequest* request) {
 }
 
 template <class F>
-uint64_t IoThread::stall(std::unique_lock<std::mutex>* lock, const F& done) {
+uint64_t IoThread::stall(std::unique_lock<std::mutex>* lock, const Cancel& cancel, const F& done) {
   if (done()) return 0;
-  const Clock::time_point begin = Clock::now();
-  for_callers_.wait_until(*lock, begin + bounded_us(options_.wait_limit_us), done);
+  const Clock::time_point begin = Clock::now(), end = begin + bounded_us(options_.wait_limit_us);
+  if (!cancel.possible()) {
+    for_callers_.wait_until(*lock, end, done);
+  } else {
+    while (!cancel.asked() && Clock::now() < end)
+      if (for_callers_.wait_until(*lock, std::min(end, Clock::now() + kAskEvery), done)) break;
+  }
   return nanoseconds_in(Clock::now() - begin);
 }
 
-IoThread::Waited IoThread::wait_for_room() {
+IoThread::Waited IoThread::wait_for_room(const Cancel& cancel) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto room = [this] { return n_queued_ < queue_.size(); };
   Waited waited;
-  waited.stall_ns = stall(&lock, room);
-  if (!room())
+  waited.stall_ns = stall(&lock, cancel, room);
+  if (!room() && cancel.asked())
+    waited.status = error(Code::cancelled, "cancelled while the I/O thread's queue was full");
+  else if (!room())
     waited.status = error(Code::io, "the I/O thread's queue of %zu requests was full for %.3f s", queue_.size(),
                           static_cast<double>(waited.stall_ns) * 1e-9);
   return waited;
@@ -92,14 +99,14 @@ bool IoThread::arrived(const IoRequest& request) {
   return request.state_ == IoRequest::State::done;
 }
 
-IoThread::Waited IoThread::wait(IoRequest* request) {
+IoThread::Waited IoThread::wait(IoRequest* request, const Cancel& given_up) {
   Waited waited;
   std::unique_lock<std::mutex> lock(mutex_);
   if (request->state_ == IoRequest::State::idle) {
     waited.status = error(Code::internal, "waited for a transfer that was not submitted (head %u)", request->head);
     return waited;
   }
-  waited.stall_ns = stall(&lock, [request] { return request->state_ == IoRequest::State::done; });
+  waited.stall_ns = stall(&lock, given_up, [request] { return request->state_ == IoRequest::State::done; });
   if (request->state_ == IoRequest::State::done) {
     waited.status = std::move(request->status_);
     request->state_ = IoRequest::State::idle;
@@ -107,6 +114,10 @@ IoThread::Waited IoThread::wait(IoRequest* request) {
   }
   lock.unlock();
   cancel(request);
+  if (given_up.asked()) {
+    waited.status = error(Code::cancelled, "cancelled while waiting for a transfer of KV to the device (head %u)", request->head);
+    return waited;
+  }
   waited.status = error(Code::io, "a transfer of KV to the device (head %u, %llu bytes) was not there after %.3f s",
                         request->head, static_cast<unsigned long long>(request->bytes_),
                         static_cast<double>(waited.stall_ns) * 1e-9);
@@ -165,7 +176,7 @@ Status IoThread::serve_one(std::unique_lock<std::mutex>* lock, IoRequest* reques
   if (fault.kind == Fault::Kind::fail) {
     status = std::move(fault.status);
   } else if (fault.kind != Fault::Kind::never) {
-    status = backend_->copy_in(request->to, request->pieces);
+    status = device_->copy_in(request->to, request->pieces);
   }
   const uint64_t copied_ns = nanoseconds_in(Clock::now() - begin);
   lock->lock();

@@ -2,7 +2,7 @@
 //
 // A request gathers stretches of host memory, one behind the other, to one device address.  Requests belong to
 // who submits them, wait in a bounded queue, and are served one at a time, in their order.  Whoever needs the
-// bytes waits for the request, with a limit, and is told for how long; whoever needs them no more cancels it, and
+// bytes waits for the request, with a limit or until the wait is cancelled, and is told for how long; whoever needs them no more cancels it, and
 // knows then that nobody touches its memory: a session can always be closed.  Nothing here allocates after
 // make(), except an error's text.
 //
@@ -21,7 +21,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/device.h"
+#include "runtime/base/cancel.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 
@@ -74,8 +75,8 @@ class IoThread {
     uint64_t stall_ns = 0;         // for how long the caller stood still
   };
 
-  // Starts the thread, all signals blocked. Must not outlive the backend.
-  static Result<std::unique_ptr<IoThread>> make(Backend* backend, Options options);
+  // Starts the thread, all signals blocked. Must not outlive the device.
+  static Result<std::unique_ptr<IoThread>> make(Device* device, Options options);
   // Every request was waited for or cancelled.
   ~IoThread();
   IoThread(const IoThread&) = delete;
@@ -87,28 +88,28 @@ class IoThread {
 
   // False where the queue is full: the request is as before.
   bool submit(IoRequest* request);
-  // Returns when a request would find room; Code::io after the limit. Another may be faster.
-  Waited wait_for_room();
+  // Returns when a request would find room; Code::io after the limit, Code::cancelled when somebody cancels. Another may be faster.
+  Waited wait_for_room(const Cancel& cancel = {});
   // Whether wait() would return at once: it is done.
   bool arrived(const IoRequest& request);
-  // Returns when the request is done, with its own Status (whatever copy_in said). One that takes longer than the
-  // limit is cancelled: Code::io, with head, bytes and time.
-  Waited wait(IoRequest* request);
+  // Returns when the request is done, with its own Status (whatever copy_in said). A request that takes longer than the limit is given up:
+  // Code::io, with head, bytes and time. So is one whose wait somebody cancels: Code::cancelled.
+  Waited wait(IoRequest* request, const Cancel& cancel = {});
   // Returns when the thread has nothing to do with the request any more, whatever state it is in: at once, but for
   // a copy under way.
   void cancel(IoRequest* request);
 
  private:
   using Clock = IoRequest::Clock;
-  IoThread(Backend* backend, Options options);
+  IoThread(Device* device, Options options);
   void serve();
   Status serve_one(std::unique_lock<std::mutex>* lock, IoRequest* request);
   std::chrono::nanoseconds link_time(uint64_t bytes) const;
-  // Waits until done() or the limit; returns the time it took.
+  // Waits until done(), the limit or a cancellation; returns the time it took.
   template <class F>
-  uint64_t stall(std::unique_lock<std::mutex>* lock, const F& done);
+  uint64_t stall(std::unique_lock<std::mutex>* lock, const Cancel& cancel, const F& done);
 
-  Backend* backend_;
+  Device* device_;
   const Options options_;
   std::mutex mutex_;                      // over all that follows, and the private part of requests
   std::condition_variable for_thread_;    // a request, a cancellation, the end

@@ -40,9 +40,9 @@ LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const Rope
     keys.rope = rope;
   return keys;
 }
-// Units whose bases are looked for at once: a processor each, or those that the backend has anyhow.
-size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const Backend& backend) {
-  const BackendInfo info = backend.info();
+// Units whose bases are looked for at once: a processor each, or those that the backend has anyway.
+size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const Device& device) {
+  const BackendInfo info = device.info();
   const int32_t n = info.unified_memory ? info.n_threads : os::available_processors();
   return std::clamp<size_t>(static_cast<size_t>(std::max(n, 1)), 1, std::max<size_t>(units_of(spec, format), 1));
 }
@@ -104,13 +104,13 @@ uint64_t LowRank::region_bytes(const LowRankSpec& spec, const KvFormat& format, 
          align_up(turns_bytes(spec, format, n_context), kArenaAlignment);
 }
 
-uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Backend& backend) {
+uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Device& device) {
   if (spec.rank == 0) return 0;
   const uint64_t width = width_of(spec, format), n_basis = spec.skewed ? width : spec.rank, n_found = std::min(width, n_basis + 16);
   const uint64_t each = ((1 + spec.skewed) * width + n_basis) * width * sizeof(float) + 2 * (width + n_found) * n_found * sizeof(double);
   const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTile) * sizeof(uint64_t) : 0;
   const uint64_t halves = spec.rank * width * sizeof(uint16_t);
-  return std::max(n_at_once(spec, format, backend) * each + halves, turns_bytes(spec, format, n_context)) + tiles;
+  return std::max(n_at_once(spec, format, device) * each + halves, turns_bytes(spec, format, n_context)) + tiles;
 }
 
 LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region)
@@ -202,7 +202,7 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
     const size_t n = std::min(n_threads, n_units() - first);
     const bool centred = spec_.by_head && !spec_.skewed;
     for (size_t i = 0; i < n; ++i)
-      backend->key_products(unit(first + i, &reservoir), static_cast<int32_t>(n_tokens), finders[i].products.data(), centred ? finders[i].sums.data() : nullptr);
+      backend->low_rank()->key_products(unit(first + i, &reservoir), static_cast<int32_t>(n_tokens), finders[i].products.data(), centred ? finders[i].sums.data() : nullptr);
     ORRERY_TRY(backend->synchronize());
     const auto find = [&](int64_t i, int32_t) {
       BasisFinder& finder = finders[static_cast<size_t>(i)];
@@ -229,16 +229,16 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
 
 void LowRank::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
   for (size_t i = 0; i < n_units(); ++i)
-    backend->low_rank_rows(unit(i, &reservoir), static_cast<int32_t>(n_tokens_), static_cast<int32_t>(n_tokens));
+    backend->low_rank()->low_rank_rows(unit(i, &reservoir), static_cast<int32_t>(n_tokens_), static_cast<int32_t>(n_tokens));
   n_tokens_ = std::max(n_tokens_, n_tokens);
 }
 
 void LowRank::project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<const float> q, Ptr<float> out) const {
-  backend->low_rank_queries(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), unit_bytes(), n_heads, q, out);
+  backend->low_rank()->low_rank_queries(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), unit_bytes(), n_heads, q, out);
 }
 
 void LowRank::rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs) {
-  backend->rebuild_keys(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), slot_type, runs);
+  backend->low_rank()->rebuild_keys(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), slot_type, runs);
 }
 
 void LowRank::copy_from(Backend* backend, const LowRank& other) {

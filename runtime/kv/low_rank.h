@@ -46,7 +46,7 @@ class LowRank {
   static Result<std::unique_ptr<LowRank>> make(Arena* arena, const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope,
                                                uint32_t n_context);
   // With what settle() takes, about.
-  static uint64_t host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Backend& backend);
+  static uint64_t host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Device& device);
 
   uint64_t bytes() const;                           // of rows and bases
   uint64_t used_bytes() const;

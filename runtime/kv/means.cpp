@@ -49,7 +49,7 @@ void Means::share(const PageTable& reservoir, uint32_t index, Span<const float> 
 
 void Means::finish(Backend* backend, const PageTable& reservoir) {
   if (jobs_.empty()) return;
-  backend->add_to_means(jobs_, reservoir.format());
+  backend->summaries()->add_to_means(jobs_, reservoir.format());
   jobs_.clear();
   for (Head& head : heads_) head.waits = false;
 }

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/kv.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/arena.h"
 

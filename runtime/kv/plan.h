@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "runtime/backend.h"
+#include "runtime/backend/kv.h"
 #include "runtime/base/status.h"
 
 namespace orrery::kv {

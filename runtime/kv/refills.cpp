@@ -45,10 +45,9 @@ uint64_t Refills::host_bytes(const KvFormat& format, uint64_t max_pending, uint6
          (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
 }
 
-Refills::Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
+Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
                  uint64_t staging_tokens, LowRank* low_rank)
     : io_(io),
-      backend_(backend),
       format_(format),
       low_rank_(low_rank),
       fetched_bytes_(low_rank ? format.vector_bytes() : format.token_bytes()),
@@ -73,7 +72,7 @@ Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, A
   ORRERY_ASSIGN(ArenaRegion staging,
                 ArenaRegion::take(arena, staging_bytes(format, staging_tokens, low_rank != nullptr), "the session's staging ring"));
   if (io) backend->commit(staging.data(), staging.bytes());   // else the first round through it would pay for its pages
-  return std::unique_ptr<Refills>(new Refills(io, backend, format, std::move(staging), max_pending, staging_tokens, low_rank));
+  return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank));
 }
 
 double Refills::Stats::hidden() const {
@@ -84,7 +83,7 @@ Refills::Stats Refills::stats() const {
   return {tokens_, tokens_ * fetched_bytes_, requests_, transfer_ns_ / 1000, stall_ns_ / 1000};
 }
 
-Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at) {
+Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at) {
   if (head >= has_pending_.size())
     return error(Code::invalid_argument, "a refresh of head %u of %zu", head, has_pending_.size());
   if (has_pending_[head])
@@ -121,7 +120,7 @@ Status Refills::add(const PageTable& reservoir, uint32_t head, Span<const Replac
   pending_.insert(behind, Pending{head, visible_at, first, what.size(), &reservoir, 0, 0, extent.n_tokens, extent.end_slot});
   what_.insert(what_.begin() + static_cast<ptrdiff_t>(first), what.begin(), what.end());
   has_pending_[head] = 1;
-  return start();
+  return start(backend);
 }
 
 // Room for n tokens behind the last chunk, or at the ring's beginning.
@@ -135,7 +134,7 @@ bool Refills::find_room(uint64_t n, uint64_t* at) {
 }
 
 // Gives chunks to the I/O thread while ring and queue have room.
-Status Refills::start() {
+Status Refills::start(Backend* backend) {
   if (!io_) return ok_status();
   for (Pending& p : pending_) {
     while (p.n_started < p.count) {
@@ -144,8 +143,8 @@ Status Refills::start() {
       size_t n_what = 0;
       while (n_what < left.size() && n + left[n_what].count <= staging_tokens_ / 2) n += left[n_what++].count;
       if (n_chunks_ == chunks_.size() || !find_room(n, &at)) return ok_status();
-      rebuild_noted();
-      if (placing_) ORRERY_TRY(backend_->synchronize());   // the room is free when it has been read
+      rebuild_noted(backend);
+      if (placing_) ORRERY_TRY(backend->synchronize());   // the room is free when it has been read
       placing_ = false;
       Chunk& c = chunk(n_chunks_);
       c.at = at;
@@ -198,41 +197,41 @@ void Refills::drop() {
   std::fill(has_pending_.begin(), has_pending_.end(), uint8_t{0});
 }
 
-void Refills::place(HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from) {
-  if (!low_rank_) return store->replace(backend_, head, what, from, format_.type);
+void Refills::place(Backend* backend, HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from) {
+  if (!low_rank_) return store->replace(backend, head, what, from, format_.type);
   for (const Replacement& r : what) {
-    rebuild(*store, head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(head, r), from});
+    rebuild(backend, *store, head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(head, r), from});
     from = from + r.count * fetched_bytes_;
   }
 }
 
 // Noted, for the heads of a layer to be rebuilt together: until the ring's room is wanted, and before apply() returns.
-void Refills::rebuild(const HeadStore& store, uint32_t head, RebuiltRun run) {
+void Refills::rebuild(Backend* backend, const HeadStore& store, uint32_t head, RebuiltRun run) {
   const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
-  if (head / n_kv_heads != runs_layer_ || runs_.size() == runs_at_once(staging_tokens_)) rebuild_noted();
+  if (head / n_kv_heads != runs_layer_ || runs_.size() == runs_at_once(staging_tokens_)) rebuild_noted(backend);
   runs_layer_ = head / n_kv_heads, runs_type_ = store.type();
   run.kv_head = static_cast<int32_t>(head % n_kv_heads);
   runs_.push_back(run);
 }
 
-void Refills::rebuild_noted() {
-  if (!runs_.empty()) low_rank_->rebuild(backend_, runs_layer_, runs_type_, runs_);
+void Refills::rebuild_noted(Backend* backend) {
+  if (!runs_.empty()) low_rank_->rebuild(backend, runs_layer_, runs_type_, runs_);
   runs_.clear();
 }
 
 // The refresh's next chunk goes to its slots: the ring's first one, for everything before has gone.
-Status Refills::place_next(HeadStore* store, Pending* refresh) {
+Status Refills::place_next(Backend* backend, HeadStore* store, Pending* refresh, const Cancel& cancel) {
   while (n_chunks_ == 0) {   // the queue is full of others' requests
-    IoThread::Waited room = io_->wait_for_room();
+    IoThread::Waited room = io_->wait_for_room(cancel);
     stall_ns_ += room.stall_ns;
     ORRERY_TRY(std::move(room.status));
-    ORRERY_TRY(start());
+    ORRERY_TRY(start(backend));
   }
   Chunk& c = chunk(0);
-  IoThread::Waited arrived = io_->wait(&c.request);
+  IoThread::Waited arrived = io_->wait(&c.request, cancel);
   stall_ns_ += arrived.stall_ns;
   ORRERY_TRY(std::move(arrived.status));
-  place(store, refresh->head, what(*refresh).subspan(refresh->n_placed, c.n_what), c.request.to);
+  place(backend, store, refresh->head, what(*refresh).subspan(refresh->n_placed, c.n_what), c.request.to);
   placing_ = true;
   refresh->n_placed += c.n_what;
   tokens_ += c.n;
@@ -240,38 +239,38 @@ Status Refills::place_next(HeadStore* store, Pending* refresh) {
   transfer_ns_ += c.request.link_ns();
   first_chunk_ = (first_chunk_ + 1) % chunks_.size();
   --n_chunks_;
-  return start();
+  return start(backend);
 }
 
 // From the reservoir itself.
-void Refills::move_due(HeadStore* store, size_t n_due) {
+void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due) {
   const uint64_t start = now_us();
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
     if (low_rank_)
-      rebuild_due(store, p);
+      rebuild_due(backend, store, p);
     else
       refreshes_.push_back({p.head, what(p), p.reservoir});
     tokens_ += p.n_tokens;
     ++requests_;
   }
-  rebuild_noted();
-  store->replace(backend_, refreshes_);
+  rebuild_noted(backend);
+  store->replace(backend, refreshes_);
   refreshes_.clear();
   const uint64_t ns = 1000 * (now_us() - start);
   transfer_ns_ += ns, stall_ns_ += ns;
 }
 
 // K rebuilt, and V from where it lies: in the pages K stands between.
-void Refills::rebuild_due(HeadStore* store, const Pending& refresh) {
+void Refills::rebuild_due(Backend* backend, HeadStore* store, const Pending& refresh) {
   const PageTable::HeadTokens tokens = refresh.reservoir->tokens_of(refresh.head);
   const auto gap = static_cast<int32_t>(tokens.token_bytes - format_.vector_bytes());
   for (const Replacement& r : what(refresh))
-    rebuild(*store, refresh.head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
+    rebuild(backend, *store, refresh.head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
                                    {tokens.address(r.position) + format_.vector_bytes()}, 0, gap});
 }
 
-Status Refills::place_due(HeadStore* store, size_t n_due) {
+Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, const Cancel& cancel) {
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
     if (p.head < store->n_heads() && p.end_slot <= store->length(p.head)) continue;
@@ -280,12 +279,12 @@ Status Refills::place_due(HeadStore* store, size_t n_due) {
         return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot + r.count - 1,
                      p.head < store->n_heads() ? store->length(p.head) : 0);
   }
-  if (!io_ && n_due > 0) move_due(store, n_due);
+  if (!io_ && n_due > 0) move_due(backend, store, n_due);
   if (!io_) return ok_status();
-  Status status = start();
+  Status status = start(backend);
   for (size_t i = 0; i < n_due && status.ok(); ++i)
-    while (status.ok() && pending_[i].n_placed < pending_[i].count) status = place_next(store, &pending_[i]);
-  rebuild_noted();
+    while (status.ok() && pending_[i].n_placed < pending_[i].count) status = place_next(backend, store, &pending_[i], cancel);
+  rebuild_noted(backend);
   return status;
 }
 
@@ -302,13 +301,13 @@ bool Refills::late(uint64_t step) const {
   return false;
 }
 
-Status Refills::apply(HeadStore* store, uint64_t step, uint32_t last_layer) {
+Status Refills::apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer, const Cancel& cancel) {
   const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
   size_t n_due = 0, n_what = 0;
   for (size_t i = 0; i < pending_.size() && pending_[i].visible_at <= step; ++i)
     if (!io_ || pending_[i].head / n_kv_heads <= last_layer) n_due = i + 1;
   for (size_t i = 0; i < n_due; ++i) n_what += pending_[i].count;
-  Status status = place_due(store, n_due);
+  Status status = place_due(backend, store, n_due, cancel);
   if (!status.ok()) {
     drop();
     return status;

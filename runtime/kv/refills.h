@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/backend.h"
+#include "runtime/base/cancel.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/arena.h"
@@ -29,7 +30,7 @@
 
 namespace orrery::kv {
 
-// One thread at a time, which may use the backend (add() and apply() do). The reservoir's pages keep what they hold
+// One thread at a time; add() and apply() take the backend, and so the turn on it. The reservoir's pages keep what they hold
 // while tokens of them are under way: recall() before one of them may be given up (a shared page before it is
 // written, say), drop() before positions go.
 class Refills {
@@ -53,7 +54,7 @@ class Refills {
 
   // For at most max_pending replacements at once (a store's n_slots() is always enough), in the reservoir's format,
   // through a ring of staging_tokens (at least 2, and twice the longest replacement) taken from the arena. I/O thread (null: the
-  // reservoir is the device's memory, and staging_tokens are 0), backend and arena outlive it.
+  // reservoir is the device's memory, and staging_tokens are 0) and arena outlive it.
   // Where low_rank is given, V alone is fetched, and K rebuilt by it, which outlives it too; then only tokens that have rows.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
                                                uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr);
@@ -67,12 +68,13 @@ class Refills {
   // listed is fetched). Steps are the caller's count. The table outlives the refresh. invalid_argument: a head that
   // does not exist or has a refresh pending, a position that the table does not cover, a run that leaves
   // its page or is longer than half the ring, more than max_pending.
-  Status add(const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at);
+  Status add(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at);
 
   // Everything visible at or before `step`, of layers up to last_layer, stands in the store when this returns; called at every step, it
-  // also starts what found no room before. Without an I/O thread later layers' part moves as well. After an error (the transfer's, or Code::io where it never ends; invalid_argument for
-  // a slot that the head does not have) nothing is pending, and slots not yet written hold what they held.
-  Status apply(HeadStore* store, uint64_t step, uint32_t last_layer = UINT32_MAX);
+  // also starts what found no room before. Without an I/O thread later layers' part moves as well. After an error (the transfer's, or Code::io where it never ends;
+  // Code::cancelled where somebody cancels the wait; invalid_argument for a slot that the head does not have) nothing is pending, and slots
+  // not yet written hold what they held.
+  Status apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer = UINT32_MAX, const Cancel& cancel = {});
   // Whether apply(step) would wait for a transfer, as far as can be told now.
   bool late(uint64_t step) const;
 
@@ -94,23 +96,22 @@ class Refills {
     size_t n_what = 0;             // replacements
     IoRequest request;
   };
-  Refills(IoThread* io, Backend* backend, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
+  Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
           uint64_t staging_tokens, LowRank* low_rank);
   const Chunk& chunk(size_t i) const { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   Chunk& chunk(size_t i) { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   bool find_room(uint64_t n, uint64_t* at);
-  Status start();
+  Status start(Backend* backend);
   void recall_from(size_t refresh);
-  void place(HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from);
-  Status place_next(HeadStore* store, Pending* refresh);
-  Status place_due(HeadStore* store, size_t n_due);
-  void move_due(HeadStore* store, size_t n_due);
-  void rebuild_due(HeadStore* store, const Pending& refresh);
-  void rebuild(const HeadStore& store, uint32_t head, RebuiltRun run);
-  void rebuild_noted();
+  void place(Backend* backend, HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from);
+  Status place_next(Backend* backend, HeadStore* store, Pending* refresh, const Cancel& cancel);
+  Status place_due(Backend* backend, HeadStore* store, size_t n_due, const Cancel& cancel);
+  void move_due(Backend* backend, HeadStore* store, size_t n_due);
+  void rebuild_due(Backend* backend, HeadStore* store, const Pending& refresh);
+  void rebuild(Backend* backend, const HeadStore& store, uint32_t head, RebuiltRun run);
+  void rebuild_noted(Backend* backend);
 
   IoThread* io_;                         // or null
-  Backend* backend_;
   KvFormat format_;
   LowRank* low_rank_;                    // or null
   uint64_t fetched_bytes_;               // of a token

@@ -139,7 +139,7 @@ void Pass::output(const ForwardOutput& out) {
   const Product p{&w_.output, {}, work_.logits, h_.n_vocab, false};
   if (out.request) {
     b_.matmul({&p, 1}, left_embedding(work_, h_, n_rows_), h_.n_embd, 1);
-    b_.shortlist(left_logits(work_), h_.n_vocab, *out.request, work_.shortlist);
+    b_.shortlists()->shortlist(left_logits(work_), h_.n_vocab, *out.request, work_.shortlist);
     b_.download(out.shortlist, work_.shortlist, shortlist_result_bytes(*out.request));
     return;
   }
@@ -168,7 +168,7 @@ StepLimits step_limits(const Hyperparameters& h, int32_t max_rows, int32_t max_c
   return limits;
 }
 
-Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, const StepLimits& limits,
+Workspace carve_workspace(const Hyperparameters& h, const Device& device, const StepLimits& limits,
                           Ptr<std::byte> base) {
   Workspace work;
   uint64_t at = 0;
@@ -186,13 +186,13 @@ Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, cons
   work.act = floats(rows, h.max_ff());
   if (h.architecture->post_norms) work.branch = floats(rows, h.n_embd);
   work.logits = floats(kLogitRows, h.n_vocab);
-  if (const uint64_t bytes = backend.shortlist_bytes(h.n_vocab); bytes > 0) {
+  if (const uint64_t bytes = device.shortlist_bytes(h.n_vocab); bytes > 0) {
     work.shortlist = {base.address + at};
     at += align_up(bytes, kv::kArenaAlignment);
     work.left_embeddings = floats(kLogitRows, h.n_embd);
   }
   work.scratch = {base.address + at};
-  at += align_up(backend.scratch_bytes(limits), kv::kArenaAlignment);
+  at += align_up(device.scratch_bytes(limits), kv::kArenaAlignment);
   work.bytes = at;
   return work;
 }

@@ -24,7 +24,7 @@ struct Workspace {
   Ptr<float> act;      // (max_rows, max_ff)
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; only where there are such
   Ptr<float> logits;   // (kLogitRows, n_vocab)
-  Ptr<std::byte> shortlist;     // Backend::shortlist_bytes() of it; null where there are no shortlists
+  Ptr<std::byte> shortlist;     // Device::shortlist_bytes() of it; null where there are no shortlists
   Ptr<float> left_embeddings;   // (kLogitRows, n_embd) beside rows of logits that steps have left; likewise
   Ptr<std::byte> scratch;
   uint64_t bytes = 0;  // all of it
@@ -33,7 +33,7 @@ struct Workspace {
 StepLimits step_limits(const Hyperparameters& h, int32_t max_rows, int32_t max_context);
 
 // Lays the workspace out from `base`; with a null base only `bytes` means anything.
-Workspace carve_workspace(const Hyperparameters& h, const Backend& backend, const StepLimits& limits,
+Workspace carve_workspace(const Hyperparameters& h, const Device& device, const StepLimits& limits,
                           Ptr<std::byte> base);
 
 struct ForwardOutput {

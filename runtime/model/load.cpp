@@ -42,13 +42,13 @@ Result<const gguf::Tensor*> find(const gguf::File& file, const std::string& name
 
 // Whether a vector can be used where it lies: float32, aligned for one, in memory that the backend reads. Where matrices are
 // repacked it is not: the pages around it would stay with it.
-bool in_place(const gguf::Tensor& t, const Backend& backend) {
-  return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && backend.info().unified_memory;
+bool in_place(const gguf::Tensor& t, const Device& device) {
+  return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && device.info().unified_memory;
 }
 
 // What a matrix takes of the arena if it is repacked.
-uint64_t repacked_bytes(const gguf::Tensor& t, const Backend& backend) {
-  return backend.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
+uint64_t repacked_bytes(const gguf::Tensor& t, const Device& device) {
+  return device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
 }
 
 // What visit() calls for each tensor of a model.
@@ -136,27 +136,27 @@ Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor,
 // Adds up what the arena must hold.
 class Counter final : public Visitor {
  public:
-  explicit Counter(const Backend& backend) : backend_(backend) {}
+  explicit Counter(const Device& device) : device_(device) {}
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     out->data.address = 1;   // present
-    matrices_ += align_up(repacked_bytes(t, backend_), kWeightAlignment);
+    matrices_ += align_up(repacked_bytes(t, device_), kWeightAlignment);
     return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>*) override {
     const uint64_t bytes = align_up(t.n_elements * sizeof(float), kWeightAlignment);
     vectors_ += bytes;
-    if (!in_place(t, backend_)) converted_ += bytes;
+    if (!in_place(t, device_)) converted_ += bytes;
     return ok_status();
   }
   // By the size of the arena, not by what is free there: the same file is placed in the same way every time.
   Placement placement(uint64_t arena_bytes) const {
-    const bool unified = backend_.info().unified_memory;
+    const bool unified = device_.info().unified_memory;
     if (unified && (matrices_ == 0 || matrices_ > arena_bytes / 2)) return {converted_, false};
     return {vectors_ + matrices_, true};
   }
 
  private:
-  const Backend& backend_;
+  const Device& device_;
   uint64_t matrices_ = 0;                  // repacked
   uint64_t vectors_ = 0, converted_ = 0;   // all, and those of them that cannot be used as they lie
 };
@@ -164,8 +164,8 @@ class Counter final : public Visitor {
 // Places each tensor, in the region or where the file lies, and keeps the accounts.
 class Placer final : public Visitor {
  public:
-  Placer(Backend* backend, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
-      : backend_(*backend),
+  Placer(Turns* turns, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
+      : turns_(*turns),
         model_(*model),
         options_(options),
         repacks_(repacks),
@@ -175,15 +175,14 @@ class Placer final : public Visitor {
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     ORRERY_TRY(account(t));
     const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
-    const uint64_t bytes = repacks_ ? repacked_bytes(t, backend_) : 0;
+    const uint64_t bytes = repacks_ ? repacked_bytes(t, turns_.device()) : 0;
     if (bytes) copied_.push_back(&t);
-    std::unique_lock<std::mutex> turn;
-    if (options_.turn) turn = std::unique_lock<std::mutex>(*options_.turn);
-    return backend_.place_weight(t.type, rows, cols, t.data, bytes ? take(bytes) : Ptr<std::byte>{}, out);
+    ORRERY_ASSIGN(const Turn turn, take_turn());
+    return turn.backend().place_weight(t.type, rows, cols, t.data, bytes ? take(bytes) : Ptr<std::byte>{}, out);
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>* out) override {
     ORRERY_TRY(account(t));
-    if (!repacks_ && in_place(t, backend_)) {
+    if (!repacks_ && in_place(t, turns_.device())) {
       *out = {reinterpret_cast<uint64_t>(t.data)};
       return ok_status();
     }
@@ -191,9 +190,10 @@ class Placer final : public Visitor {
     std::vector<float> values(t.n_elements);
     gguf::dequantize_row(t.type, t.data, values.data(), t.n_elements);
     const Ptr<std::byte> at = take(t.n_elements * sizeof(float));
-    backend_.upload(at, values.data(), t.n_elements * sizeof(float));
+    ORRERY_ASSIGN(const Turn turn, take_turn());
+    turn.backend().upload(at, values.data(), t.n_elements * sizeof(float));
     *out = {at.address};
-    return backend_.synchronize();
+    return turn.backend().synchronize();
   }
   // What lies in the arena now.
   const std::vector<const gguf::Tensor*>& copied() const { return copied_; }
@@ -205,15 +205,25 @@ class Placer final : public Visitor {
     return most;
   }
 
+  // A tensor's turn. Others may keep theirs for long: meanwhile the application is asked whether to go on.
+  Result<Turn> take_turn() {
+    if (!options_.progress) return turns_.take();
+    const auto asked = [this] { return cancelled(); };
+    auto turn = turns_.take(Cancel::when(&asked));
+    if (!turn.ok()) return cancellation();
+    return turn;
+  }
+
  private:
+  bool cancelled() const { return options_.progress && !options_.progress(done_, total_); }
+  Status cancellation() const { return error(Code::cancelled, "%s: loading was cancelled", model_.file.path().c_str()); }
   Ptr<std::byte> take(uint64_t bytes) {
     const Ptr<std::byte> at = next_;
     next_ = next_ + align_up(bytes, kWeightAlignment);
     return at;
   }
   Status account(const gguf::Tensor& t) {
-    if (options_.progress && !options_.progress(done_, total_))
-      return error(Code::cancelled, "%s: loading was cancelled", model_.file.path().c_str());
+    if (cancelled()) return cancellation();
     done_ += t.bytes;
     model_.n_parameters += t.n_elements;
     model_.weights_bytes += t.bytes;
@@ -221,7 +231,7 @@ class Placer final : public Visitor {
     return ok_status();
   }
 
-  Backend& backend_;
+  Turns& turns_;
   Model& model_;
   const LoadOptions& options_;
   const bool repacks_;
@@ -246,17 +256,17 @@ Status read_rope_factors(const gguf::File& file, const char* name, int32_t n_rot
 
 }  // namespace
 
-Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend,
+Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Device& device,
                                 uint64_t arena_bytes) {
-  if (const Status heads = backend.check_heads(hyper.head_dim); !heads.ok())
+  if (const Status heads = device.check_heads(hyper.head_dim); !heads.ok())
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
-  Counter counter(backend);
+  Counter counter(device);
   Weights scratch;
   ORRERY_TRY(visit(file, hyper, &counter, &scratch));
   return counter.placement(arena_bytes);
 }
 
-Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv::Arena* arena,
+Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Arena* arena,
                                           const LoadOptions& options) {
   auto m = std::make_unique<Model>(std::move(taken));
   const gguf::File& file = m->file;
@@ -270,11 +280,14 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Backend* backend, kv
     return error(Code::bad_model, "%s: tensor 'rope_factors_%s.weight' is missing", file.path().c_str(),
                  m->rope_factors.short_context.empty() ? "short" : "long");
 
-  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->hyper, *backend, arena->bytes()));
+  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->hyper, turns->device(), arena->bytes()));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
-  Placer placer(backend, m.get(), placement.repacks, file.file_bytes(), options);
+  Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
   ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights));
-  ORRERY_TRY(backend->synchronize());
+  {
+    ORRERY_ASSIGN(const Turn turn, placer.take_turn());
+    ORRERY_TRY(turn.backend().synchronize());   // what failed on the way
+  }
   if (options.progress && !options.progress(file.file_bytes(), file.file_bytes()))
     return error(Code::cancelled, "%s: loading was cancelled", file.path().c_str());
   m->main_type = placer.main_type();

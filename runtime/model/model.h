@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/turn.h"
 #include "runtime/base/status.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/kv/arena.h"
@@ -39,9 +38,8 @@ struct Layer {
 struct LoadOptions {
   RopeOverride rope;
   bool full_fingerprint = false;
-  // Called with bytes done of total, between tensors; false cancels.
+  // Called with bytes done of total, between tensors, and while the backend serves others; false cancels.
   std::function<bool(uint64_t, uint64_t)> progress;
-  std::mutex* turn = nullptr;                  // held where the backend places a matrix, if it may be at work for others
 };
 
 struct Weights {
@@ -71,14 +69,14 @@ struct Model {
 // need converting are placed there.
 struct Placement {
   uint64_t arena_bytes = 0;
-  bool repacks = false;                        // matrices for which Backend::weight_bytes() is not 0
+  bool repacks = false;                        // matrices for which Device::weight_bytes() is not 0
 };
-Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Backend& backend,
+Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Device& device,
                                 uint64_t arena_bytes);
 
-// Takes the file over. Errors: bad_model (tensor, found, expected), unsupported_architecture, out_of_device_memory,
+// Takes the file over, and a turn for each tensor that the backend places: sessions go on meanwhile. Errors: bad_model (tensor, found, expected), unsupported_architecture, out_of_device_memory,
 // cancelled.
-Result<std::unique_ptr<Model>> load_model(gguf::File file, Backend* backend, kv::Arena* arena,
+Result<std::unique_ptr<Model>> load_model(gguf::File file, Turns* turns, kv::Arena* arena,
                                           const LoadOptions& options);
 
 }  // namespace orrery::model

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/step.h"
 #include "runtime/base/status.h"
 #include "runtime/model/hyperparameters.h"
 

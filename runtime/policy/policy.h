@@ -96,7 +96,7 @@ struct MomentsQuery {
   Dispersion* dispersion = nullptr;
 };
 
-// Heads whose pages are to have digests (Backend::digest), and of how many tokens a page is.
+// Heads whose pages are to have digests (KvSummaries::digest), and of how many tokens a page is.
 enum class PageDigest : uint8_t {
   range, deviation, mean,   // largest and smallest value; the middle and the mean deviation; the mean
   low_rank,                 // of pages of one token, in layers that have them in all heads: what its key comes to along the directions in

@@ -477,5 +477,45 @@ TEST(Cancelling, StopsPrefillAndDecode) {
   EXPECT_LT(a.tokens.size(), 4096u);
 }
 
+// A link on which a transfer takes an hour: the library would wait for it half a minute, and then fail.
+TEST(Cancelling, EndsAWaitForTheLink) {
+  orrery_runtime_options ro = runtime_options();
+  ro.n_threads = 1;
+  ro.device_budget_bytes = uint64_t{256} << 20;
+  ro.link_latency_us = 3'600'000'000u;
+  Error error;
+  orrery_runtime* h = nullptr;
+  ASSERT_EQ(orrery_runtime_create(&ro, &h, &error), ORRERY_OK);
+  const Runtime runtime(h);
+  const Model model = open_model(runtime, source_path("samples/models/demo-q8_0.gguf"));
+  orrery_session_options so = session_options();
+  so.n_context = 512;
+  so.policy = "quest";
+  so.kv_budget_share = 0.5;
+  const Session session = open_session(model, so), other = open_session(model, so);
+  std::vector<int32_t> prompt(256);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(300 + i * 7 % 1500);
+
+  // Both wait: one for the link, the other for its turn, or the link too.
+  for (const bool both : {false, true}) {
+    Generation g = generate_tokens(session, prompt, generate_options(100)), g2 = generate_tokens(other, prompt, generate_options(100));
+    const auto begin = std::chrono::steady_clock::now();
+    std::thread canceller([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      orrery_cancel(g.get());
+      orrery_cancel(g2.get());
+    });
+    uint32_t finish = 0;
+    std::thread second([&] {
+      if (both) finish = pull(g2).done.finish_reason;
+    });
+    EXPECT_EQ(pull(g).done.finish_reason, uint32_t{ORRERY_FINISH_CANCELLED});
+    second.join();
+    canceller.join();
+    EXPECT_EQ(finish, both ? uint32_t{ORRERY_FINISH_CANCELLED} : 0u);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(25));
+  }
+}
+
 }  // namespace
 }  // namespace orrery::testing

@@ -233,7 +233,7 @@ TEST_F(Lives, ForksLiveOnOtherThreads) {
   for (const auto& tokens : got) EXPECT_EQ(tokens, want);
 }
 
-// A thread that watches and one that works: BUSY now and then, never anything else.
+// A thread that watches, one that works, and one whose sessions make what all of them share grow: BUSY now and then, never anything else.
 TEST_F(Lives, WatchingIsSafe) {
   const Runtime runtime = make_runtime(1);
   const Model model = open_model(runtime, path);
@@ -245,7 +245,18 @@ TEST_F(Lives, WatchingIsSafe) {
       const orrery_status s = orrery_session_stats(session.get(), &stats, nullptr);
       EXPECT_TRUE(s == ORRERY_OK || s == ORRERY_BUSY);
       orrery_session_n_tokens(session.get());
+      orrery_runtime_info info = options(&orrery_runtime_info_init);
+      EXPECT_EQ(orrery_runtime_get_info(runtime.get(), &info, nullptr), ORRERY_OK);
+      EXPECT_LE(info.arena_used_bytes, info.arena_bytes);
       std::this_thread::yield();
+    }
+  });
+  std::thread grower([&] {
+    for (uint32_t i = 1; i <= 8; ++i) {
+      orrery_session_options larger = session_options();
+      larger.n_context = 1024;
+      larger.chunk_tokens = 256 + 8 * i;
+      open_session(model, larger);
     }
   });
   const std::vector<int32_t> prompt(500, 70);
@@ -263,6 +274,7 @@ TEST_F(Lives, WatchingIsSafe) {
     ASSERT_TRUE(s == ORRERY_OK || s == ORRERY_BUSY);
     n_tokens += s == ORRERY_OK && e.type == ORRERY_EVENT_TOKEN;
   }
+  grower.join();
   stop = true;
   watcher.join();
   EXPECT_EQ(n_tokens, 20u);

@@ -214,7 +214,7 @@ struct Bench {
       jobs.push_back({{0, h, addresses.data(), static_cast<uint64_t>(h) * format.head_bytes(), n_keys, 0, n_queries}, k, false,
                       &out[static_cast<size_t>(h * n_queries * k)]});
     const TopKeysShape shape{{format, n_heads, 0.125f, {pointer(ring.data()), n_queries}}, {false, KeyScoring::Pooling::avg, 5}};
-    return seconds(clock, [&] { backend.top_keys(jobs, shape); });
+    return seconds(clock, [&] { backend.keys()->top_keys(jobs, shape); });
   }
 
   // Keys and values of some chunks, as a step of ShadowKV's fetches them.
@@ -247,7 +247,7 @@ struct Bench {
         }
     }
     return seconds(clock, [&] {
-      backend.rebuild_keys(keys, format.type, runs);
+      backend.low_rank()->rebuild_keys(keys, format.type, runs);
     });
   }
 };

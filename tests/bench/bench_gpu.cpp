@@ -491,7 +491,7 @@ void Bench::sampling() {
     const double t = seconds(s_, [&](int times) {
       for (int i = 0; i < times; ++i) {
         b().begin_step(step);
-        if (request) b().shortlist(logits, s_.n_vocab, *request, out);
+        if (request) b().shortlists()->shortlist(logits, s_.n_vocab, *request, out);
         b().download(host.data(), request ? Ptr<const std::byte>(out) : Ptr<const std::byte>{logits.address}, bytes);
         b().end_step();
       }
@@ -645,8 +645,8 @@ void Bench::policy() {
         check(b().synchronize());
       });
     };
-    const double top_s = time([&] { b().top_keys(top, best); }), mean_s = time([&] { b().key_weights(means, shape); });
-    const double digest_s = time([&] { b().digest(pages, {format, page_tokens, DigestKind::range}); });
+    const double top_s = time([&] { b().keys()->top_keys(top, best); }), mean_s = time([&] { b().keys()->key_weights(means, shape); });
+    const double digest_s = time([&] { b().summaries()->digest(pages, {format, page_tokens, DigestKind::range}); });
     const double bytes = static_cast<double>(n_keys) * s_.n_kv_heads * static_cast<double>(format.vector_bytes());
     row({type_traits(kv_tensor_type(type))->name, number(top_s * 1e3, 3), number(mean_s * 1e3, 3), number(digest_s * 1e3, 3), percent(bytes / read_rate_ / digest_s)});
     next_ = mark;

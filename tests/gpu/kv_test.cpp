@@ -108,7 +108,7 @@ TEST(GpuKv, ConvertsAsTheCpuDoes) {
       const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
         Buffer<std::byte> in(m, source), out(m, row_bytes(kv_tensor_type(to), n));
         const KvMove all{out.address(), in.address(), 1};
-        (*m)->move_kv({&all, 1}, to, from, n);
+        (*m)->kv_moves()->move_kv({&all, 1}, to, from, n);
         EXPECT_TRUE((*m)->synchronize().ok());
         return out.get();
       });
@@ -129,7 +129,7 @@ TEST(GpuKv, TokensGoWhereTheyBelong) {
       std::vector<KvMove> moves;
       for (uint64_t i = 0; i < kRuns; ++i)
         moves.push_back({out.address() + i * 407 % kRuns * kMost * to_bytes, in.address() + i * kMost * from_bytes, static_cast<uint32_t>(1 + i % kMost)});
-      (*m)->move_kv(moves, to, KvType::f16, kValues);
+      (*m)->kv_moves()->move_kv(moves, to, KvType::f16, kValues);
       EXPECT_TRUE((*m)->synchronize().ok());
       return out.get();
     });
@@ -188,7 +188,7 @@ TEST(GpuKv, MeansTakeTokensIn) {
           }
           jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50, means.ptr() + i * mean_values, i % 4 == 0 ? shares.back().data() : nullptr});
         }
-        (*m)->add_to_means(jobs, kv);
+        (*m)->summaries()->add_to_means(jobs, kv);
         return means.get();
       });
       EXPECT_TRUE(same_bits(expected.data(), got.data(), got.size()));
@@ -218,7 +218,7 @@ TEST(GpuKv, MeansOfAllHeadsAreOneLaunch) {
                         shared ? &shares[i] : nullptr});
       }
       const uint64_t before = emulated::n_launches;
-      (*m)->add_to_means(jobs, kv);
+      (*m)->summaries()->add_to_means(jobs, kv);
       if (m->cuda()) launches = emulated::n_launches - before;
       return means.get();
     });

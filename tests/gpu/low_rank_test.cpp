@@ -48,9 +48,9 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   keys.basis = basis_at.ptr(), keys.rows = rows.ptr(), keys.work = work.ptr();
   Made made;
   made.products.resize(width * width), made.sums.resize(width);
-  (*m)->key_products(keys, kTokens, made.products.data(), made.sums.data());
-  (*m)->low_rank_rows(keys, 0, 259);
-  (*m)->low_rank_rows(keys, 259, kTokens);
+  (*m)->low_rank()->key_products(keys, kTokens, made.products.data(), made.sums.data());
+  (*m)->low_rank()->low_rank_rows(keys, 0, 259);
+  (*m)->low_rank()->low_rank_rows(keys, 259, kTokens);
   EXPECT_TRUE((*m)->synchronize().ok());
   made.rows = floats(KvType::f16, rows.get(), rank * kTokens);
   // From rows that are the same for both: what they round differently does not matter here.
@@ -68,7 +68,7 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   const auto to = [&](uint64_t n) { return Ptr<std::byte>{slots.address() + n * slot.token_bytes()}; };
   const auto from = [&](uint64_t n) { return Ptr<const std::byte>{values_at.address() + n * kv.vector_bytes()}; };
   const std::vector<RebuiltRun> runs = {{280, 20, to(0), from(0), 2}, {7, 1, to(20), from(20), 0}, {64, 8, to(21), from(21), 2}, {100, 11, to(29), {}, 1}};
-  (*m)->rebuild_keys(keys, slot_type, runs);
+  (*m)->low_rank()->rebuild_keys(keys, slot_type, runs);
   EXPECT_TRUE((*m)->synchronize().ok());
   made.slots = floats(slot_type, slots.get(), kSlots * 2 * static_cast<size_t>(shape.dim));
   return made;
@@ -105,10 +105,10 @@ Made make_by_head(Machine* m, KvType type, int32_t dim, int32_t rank) {
   keys.basis = bases_at.ptr(), keys.rows = rows.ptr(), keys.work = work.ptr();
   Made made;
   made.products.resize(n * n), made.sums.resize(n);
-  (*m)->key_products(keys, kTokens, made.products.data(), made.sums.data());
-  (*m)->low_rank_rows(keys, 0, kTokens);
+  (*m)->low_rank()->key_products(keys, kTokens, made.products.data(), made.sums.data());
+  (*m)->low_rank()->low_rank_rows(keys, 0, kTokens);
   keys.kv_head = 0;
-  (*m)->low_rank_queries(keys, 2 * gap, kHeads, q.ptr(), out.ptr());
+  (*m)->low_rank()->low_rank_queries(keys, 2 * gap, kHeads, q.ptr(), out.ptr());
   EXPECT_TRUE((*m)->synchronize().ok());
   made.rows = floats(KvType::f16, rows.get(), static_cast<size_t>(rank) * kTokens);
   made.slots = out.get();

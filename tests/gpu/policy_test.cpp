@@ -107,8 +107,9 @@ TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
   const std::atomic<uint64_t>& rebuilt = emulated::launches_of<void(cuda::LowRankWork, KvType)>();
   const uint64_t before = rebuilt;
   {
-    const std::lock_guard<std::mutex> turn(model->runtime().step_mutex());
-    model->runtime().backend().set_scratch(model->workspace().scratch, model->limits());
+    const Turn turn = model->runtime().take_turn();
+    const engine::Resident::Use use(session->resident(), turn);
+    turn.backend().set_scratch(model->workspace(turn).scratch, model->limits(turn));
     unwrap(session->resident()->prepare(72));
   }
   ASSERT_TRUE(session->resident()->settled());

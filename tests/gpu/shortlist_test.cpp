@@ -21,7 +21,7 @@ ShortlistResult shortlist_of(Machine* m, Phase phase, const std::vector<float>& 
   row.set(padded);
   Buffer<std::byte> out(m, bytes);
   m->begin(phase, 1);
-  (*m)->shortlist(row.cptr(), n, request, out.ptr());
+  (*m)->shortlists()->shortlist(row.cptr(), n, request, out.ptr());
   m->end();
   return read_shortlist(out.get().data(), request);
 }
@@ -114,7 +114,7 @@ TEST(GpuShortlist, Tails) {
     tail.last = {logits[n / 3], static_cast<int32_t>(n / 3)};
     tail.inverse_temperature = 0.7, tail.bands_per_logit = 128 * 0.7f;
     std::vector<uint64_t> sums(ShortlistTail::kBands, 77);
-    m->shortlist_bands(row.cptr(), static_cast<int64_t>(n), tail, out.ptr(), sums.data());
+    m->shortlists()->shortlist_bands(row.cptr(), static_cast<int64_t>(n), tail, out.ptr(), sums.data());
     const std::vector<uint64_t> expected = expected_band_sums(logits, tail);
     const std::vector<int32_t> bands = expected_bands(logits, tail);
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -124,7 +124,7 @@ TEST(GpuShortlist, Tails) {
     for (const auto& [band, other] : {std::make_pair(0, 0), std::make_pair(40, 3), std::make_pair(5, ShortlistTail::kBands - 1)}) {
       auto got = std::make_unique<ShortlistTailEntries>(), wanted = std::make_unique<ShortlistTailEntries>();
       got->n = -1;
-      m->shortlist_entries(row.cptr(), static_cast<int64_t>(n), tail, band, other, out.ptr(), got.get());
+      m->shortlists()->shortlist_entries(row.cptr(), static_cast<int64_t>(n), tail, band, other, out.ptr(), got.get());
       expected_entries(logits, tail, band, other, wanted.get());
       ASSERT_EQ(got->n, wanted->n);
       if (got->n > ShortlistTail::kMostEntries) continue;

@@ -57,7 +57,7 @@ std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, c
   TopKeysShape shape;
   set_shape(kv, ring, &shape);
   shape.scoring = scoring;
-  (*m)->top_keys(asked, shape);
+  (*m)->keys()->top_keys(asked, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   for (std::vector<uint32_t>& o : out) {
     EXPECT_EQ(o.back(), 12345u) << "written behind";
@@ -125,7 +125,7 @@ std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, Kv
   const int32_t n = 1200 / page_tokens;
   cosines->assign(static_cast<size_t>(n), 0.0f);
   const auto at = [&](int32_t layer, int32_t head) { return kv.head_offset(layer, head); };
-  (*m)->digest(std::vector<DigestJob>{{pages.addresses(), at(1, 0), 0, n / 4, first.addresses(), cosines->data()},
+  (*m)->summaries()->digest(std::vector<DigestJob>{{pages.addresses(), at(1, 0), 0, n / 4, first.addresses(), cosines->data()},
                                       {pages.addresses(), at(0, 1), 0, n, second.addresses()},
                                       {pages.addresses(), at(1, 0), n / 4, n - n / 4, first.addresses(), cosines->data() + n / 4}},
                {kv, page_tokens, kind});
@@ -136,7 +136,7 @@ std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, Kv
   TopKeysShape shape;
   set_shape(kv_format(KvType::f16, kLayers, kKvHeads, dim), ring, &shape);
   shape.bounds = kind != DigestKind::mean, shape.keys_alone = !shape.bounds;
-  (*m)->top_keys({&job, 1}, shape);
+  (*m)->keys()->top_keys({&job, 1}, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   std::vector<std::byte> bytes = first.bytes();
   for (const std::byte b : second.bytes()) bytes.push_back(b);
@@ -205,7 +205,7 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of
   set_shape(kv, ring, &shape);
   shape.products = of == Of::products;
   if (of == Of::sum) shape.queries.stride = kKvHeads * kGroup * dim + gap, shape.queries.first = -5;
-  (*m)->key_weights(asked, shape);
+  (*m)->keys()->key_weights(asked, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   for (std::vector<float>& o : out) {
     EXPECT_EQ(o.back(), 12345.0f) << "written behind";
@@ -263,7 +263,7 @@ Moments moments(Machine* m, KvType type, int32_t dim, double gamma) {
   KeysShape shape;
   set_shape(kv, ring, &shape);
   EXPECT_TRUE((*m)->info().makes_moments);
-  (*m)->key_moments(asked, shape);
+  (*m)->keys()->key_moments(asked, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
   for (std::vector<float>& scores : out.scores) {
     EXPECT_EQ(scores.back(), 12345.0f) << "written behind";

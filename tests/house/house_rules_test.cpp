@@ -45,17 +45,17 @@ void expect_all_keep(const std::vector<Source>& sources, Rule rule) {
 // A room's own folder is always open to it. What stands first is what its paths begin with.
 const std::vector<std::pair<std::string, std::set<std::string>>> kRooms = {
     {"include/", {}},
-    {"runtime/backend.h", {"runtime/base/"}},
+    {"runtime/backend", {"runtime/base/"}},   // backend.h, and the folder of its parts
     {"runtime/base/", {"runtime/os/"}},  // the two carry each other: status values, threads
     {"runtime/os/", {"runtime/base/"}},
     {"runtime/gguf/", {"runtime/base/", "runtime/os/"}},
     {"runtime/text/", {"runtime/base/", "runtime/gguf/"}},
-    {"runtime/cpu/", {"runtime/base/", "runtime/os/", "runtime/backend.h"}},
+    {"runtime/cpu/", {"runtime/base/", "runtime/os/", "runtime/backend"}},
     // By that name the emulated build finds what its instructions mean.
-    {"cuda/", {"runtime/base/", "runtime/os/", "runtime/backend.h", "ptx_reference.h"}},
-    {"runtime/kv/", {"runtime/base/", "runtime/os/", "runtime/backend.h"}},
-    {"runtime/model/", {"runtime/base/", "runtime/gguf/", "runtime/kv/", "runtime/backend.h"}},
-    {"runtime/policy/", {"runtime/base/", "runtime/text/", "runtime/kv/", "runtime/backend.h"}},
+    {"cuda/", {"runtime/base/", "runtime/os/", "runtime/backend", "ptx_reference.h"}},
+    {"runtime/kv/", {"runtime/base/", "runtime/os/", "runtime/backend"}},
+    {"runtime/model/", {"runtime/base/", "runtime/gguf/", "runtime/kv/", "runtime/backend"}},
+    {"runtime/policy/", {"runtime/base/", "runtime/text/", "runtime/kv/", "runtime/backend"}},
     // The engine puts them together, and makes the backend that the options name.
     {"runtime/engine/", {"runtime/", "cuda/cuda_backend.h"}},
     {"capi/", {"include/orrery.h", "runtime/"}},
@@ -105,6 +105,7 @@ TEST(HouseRules, WrongIncludesAreSeen) {
   };
   EXPECT_EQ(complaints("runtime/cpu/a.cpp", "#include \"runtime/gguf/gguf.h\"\n"), 1u);
   EXPECT_EQ(complaints("runtime/backend.h", "#include \"runtime/model/model.h\"\n"), 1u);
+  EXPECT_EQ(complaints("runtime/backend/turn.h", "#include \"runtime/engine/runtime.h\"\n#include \"runtime/backend.h\"\n"), 1u);
   EXPECT_EQ(complaints("runtime/engine/a.cpp", "#include \"capi/handles.h\"\n#  include \"orrery.h\"\n"), 2u);
   EXPECT_EQ(complaints("runtime/engine/a.cpp", "#include <cuda_runtime.h>\n"), 1u);
   EXPECT_EQ(complaints("cuda/a.cu", "#include <cuda_runtime.h>\n#include \"runtime/backend.h\"\n"), 0u);

@@ -73,7 +73,7 @@ TEST_P(CpuAttentionSums, AreAddedInTheOrderOfPositions) {
             job.mean = job.add = true;
             job.out = sums.data() + h * n_keys;
           }
-          rig->key_weights(jobs, shape);
+          rig->keys()->key_weights(jobs, shape);
         }
         if (chunk != kRows) {
           EXPECT_TRUE(same_bits(sums.data(), whole.data(), whole.size())) << "type " << static_cast<int>(type) << ", chunks of " << chunk;
@@ -136,7 +136,7 @@ TEST_P(CpuAttentionSums, TakeWhatAttentionHasLeft) {
     shape.n_heads = 2 * kGroup;
     shape.scale = .2f;
     shape.queries = {{1}, 1};   // nobody looks at it
-    rig->key_weights(jobs, shape);
+    rig->keys()->key_weights(jobs, shape);
     for (size_t h = 0; h < 2; ++h) {
       std::vector<double> expected(found[h].size());
       for (size_t g = 0; g < kGroup; ++g) add_softmax(heads[h], q.data() + (h * kGroup + g) * kDim, n_slots[h], .2f, expected.data());

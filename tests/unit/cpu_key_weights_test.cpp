@@ -10,7 +10,7 @@ using namespace orrery::testing;
 
 class CpuKeyWeights : public ::testing::TestWithParam<std::string> {};
 
-// ---- Backend::key_weights ----
+// ---- KeyOperations::key_weights ----
 
 // (n_positions, group, n_keys), the softmax over the keys that the position sees.
 std::vector<double> weights_of(const KeyStore& store, int32_t group, const KeyWeightsJob& job) {
@@ -33,7 +33,7 @@ std::vector<std::vector<float>> run_weights(Rig& rig, const KeyStore& store, std
   }
   KeysShape shape = store.shape({});
   shape.products = products;
-  rig->key_weights(jobs, shape);
+  rig->keys()->key_weights(jobs, shape);
   EXPECT_TRUE(rig->synchronize().ok());
   std::vector<std::vector<float>> found;
   for (const auto& o : out) found.emplace_back(o->data(), o->data() + o->size());
@@ -135,7 +135,7 @@ TEST_P(CpuKeyWeights, ThreadsAndCompanyChangeNoWeights) {
   }
 }
 
-// ---- Backend::key_moments ----
+// ---- KeyOperations::key_moments ----
 
 struct Measured {
   std::vector<float> scores;   // (group, n_measured)
@@ -149,7 +149,7 @@ std::vector<Measured> run_moments(Rig& rig, const KeyStore& store, std::vector<K
     jobs[j].out = out.back()->data();
     jobs[j].entropy = &found[j].entropy, jobs[j].variance = &found[j].variance;
   }
-  rig->key_moments(jobs, store.shape({}));
+  rig->keys()->key_moments(jobs, store.shape({}));
   EXPECT_TRUE(rig->synchronize().ok());
   for (size_t j = 0; j < jobs.size(); ++j) found[j].scores.assign(out[j]->data(), out[j]->data() + out[j]->size());
   return found;

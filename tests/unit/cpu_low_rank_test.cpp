@@ -1,4 +1,4 @@
-// Low-rank keys (Backend::key_products, low_rank_rows, low_rank_queries, rebuild_keys), on every path, of every KV type and way of turning keys.
+// Low-rank keys (LowRankOperations::key_products, low_rank_rows, low_rank_queries, rebuild_keys), on every path, of every KV type and way of turning keys.
 //
 // The oracle reads the stored keys back with gguf's own dequantization, turns them back with angles of its own and sums in double; where a path
 // rounds factors to bf16 it does, too.
@@ -158,7 +158,7 @@ TEST_P(CpuLowRank, ProductsAreThoseOfKeysTurnedBack) {
           for (const int32_t n_threads : {1, 3}) {
             Rig rig(GetParam(), n_threads, limits(layer.kv));
             const Guarded<float> out(n * n), sums(n);
-            rig->key_products(layer.keys, n_tokens, out.data(), n_threads == 1 ? sums.data() : nullptr);
+            rig->low_rank()->key_products(layer.keys, n_tokens, out.data(), n_threads == 1 ? sums.data() : nullptr);
             for (size_t i = 0; i < n && n_threads == 1; ++i) ASSERT_NEAR(static_cast<double>(sums.data()[i]), expected_sums[i], 1e-5 * most[i]);
             const std::vector<float> found(out.data(), out.data() + n * n);
             if (first.empty()) first = found;
@@ -182,7 +182,7 @@ TEST_P(CpuLowRank, RowsAreProductsWithTheBasis) {
         const int32_t rank = kv_head < 0 ? shape.rank : std::min(shape.rank, shape.dim);
         const Layer layer(type, shape.dim, rope, rank, 2, kv_head), other(type, shape.dim, rope, rank, 2, kv_head);
         Rig rig(GetParam(), 2, limits(layer.kv));
-        rig->low_rank_rows(layer.keys, 0, kTokens);
+        rig->low_rank()->low_rank_rows(layer.keys, 0, kTokens);
         for (int32_t t = 0; t < kTokens; t += 7) {
           const Doubles key = layer.key(t), row = layer.row(t);
           for (size_t r = 0; r < row.size(); ++r) {
@@ -194,7 +194,7 @@ TEST_P(CpuLowRank, RowsAreProductsWithTheBasis) {
         }
         // Bit by bit the same however they are asked for.
         Rig single(GetParam(), 1, limits(layer.kv));
-        for (const int32_t first : {0, 3, 259}) single->low_rank_rows(other.keys, first, first == 0 ? 3 : first == 3 ? 259 : kTokens);
+        for (const int32_t first : {0, 3, 259}) single->low_rank()->low_rank_rows(other.keys, first, first == 0 ? 3 : first == 3 ? 259 : kTokens);
         ASSERT_TRUE(std::equal(layer.rows.data(), layer.rows.data() + layer.rank_ * kTokens, other.rows.data()));
       }
 }
@@ -217,7 +217,7 @@ TEST_P(CpuLowRank, QueriesAreProductsWithTheirHeadsBasis) {
     LowRankKeys keys = layer.keys;
     keys.basis = {bases.ptr().address};
     Rig rig(GetParam(), 2, limits(layer.kv));
-    rig->low_rank_queries(keys, 2 * gap, kHeads, q.ptr(), out.ptr());
+    rig->low_rank()->low_rank_queries(keys, 2 * gap, kHeads, q.ptr(), out.ptr());
     for (size_t h = 0; h < kHeads; ++h)
       for (size_t r = 0; r < rank; ++r) {
         const Doubles row = layer.halves(bases, h / kGroup * gap + r * dim, dim);
@@ -236,7 +236,7 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
         SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)) + " to " + std::to_string(static_cast<int>(slot_type)));
         const Layer layer(type, shape.dim, shape.rope, shape.rank, 3);
         Rig rig(GetParam(), 2, limits(layer.kv));
-        rig->low_rank_rows(layer.keys, 0, kTokens);
+        rig->low_rank()->low_rank_rows(layer.keys, 0, kTokens);
         const KvFormat slots{slot_type, 1, 1, shape.dim};
         // Runs of one token, of some, and of a page; the last one's V stay.
         struct {
@@ -283,7 +283,7 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
             }
           keys.page_turns = turns.ptr(), keys.turns = turns.ptr() + n_pages * 2 * half;
         }
-        rig->rebuild_keys(keys, slot_type, runs);
+        rig->low_rank()->rebuild_keys(keys, slot_type, runs);
         const double tolerance = slot_type == KvType::f32 ? 1e-5 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .13;
         n = 0;
         for (const auto& run : kRuns)

@@ -46,7 +46,7 @@ TEST_P(CpuMeans, TakeInTokens) {
           jobs.push_back({heads[h]->tiles(), 0, stretches[h][go][0], stretches[h][go][1], go == 0 ? 0 : first[1] - first[0], means[h]->ptr(), nullptr});
           (void)second;
         }
-        rig->add_to_means(jobs, heads[0]->format());
+        rig->summaries()->add_to_means(jobs, heads[0]->format());
         for (size_t h = 0; h < 3; ++h) {
           std::vector<double> sums(n_values);
           int32_t n = 0;
@@ -86,7 +86,7 @@ TEST_P(CpuMeans, TakeInTokensByShares) {
         }
         fill_normal(mean, 9, 1.0f);
         const MeanJob job{tiles.data(), 0, first, first + 190, 0, mean.ptr(), shares.data()};
-        rig->add_to_means({&job, 1}, tokens.format());
+        rig->summaries()->add_to_means({&job, 1}, tokens.format());
         for (size_t v = 0; v < n_values; ++v)
           ASSERT_NEAR(mean[v], sums[v], 1e-7 * (1 + std::fabs(sums[v]))) << "type " << static_cast<int>(type) << ", dim " << dim << ", value " << v;
       }
@@ -102,7 +102,7 @@ TEST_P(CpuMeans, OfTokensAlikeIsTheToken) {
   int32_t n = 0;
   for (int32_t i = 0; i < 999; ++i, ++n) {
     const MeanJob job{tiles.data(), 0, i * kPageTokens, i * kPageTokens + 1, n, mean.ptr(), nullptr};
-    rig->add_to_means({&job, 1}, one.format());
+    rig->summaries()->add_to_means({&job, 1}, one.format());
     const std::vector<float> token = one.token(0);
     ASSERT_EQ(std::memcmp(mean.data(), token.data(), token.size() * sizeof(float)), 0) << n;
   }

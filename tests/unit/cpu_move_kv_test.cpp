@@ -1,4 +1,4 @@
-// KV from one type to another, on every path: Backend::move_kv against gguf's own conversions, byte for byte; a
+// KV from one type to another, on every path: KvMoves::move_kv against gguf's own conversions, byte for byte; a
 // decode step whose resident heads are coarser than its pages, which must hold what move_kv makes of the pages and
 // attend to that.
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST_P(CpuMoveKv, GivesTheFormatsBytes) {
         Guarded<std::byte> from(bytes_of(from_type, n)), to(bytes_of(to_type, n));
         gguf::quantize_row(kv_tensor_type(from_type), values.data(), from.data(), n);
         const KvMove all{to.ptr().address, from.ptr().address, 1};
-        rig->move_kv({&all, 1}, to_type, from_type, n);
+        rig->kv_moves()->move_kv({&all, 1}, to_type, from_type, n);
         ASSERT_TRUE(rig->synchronize().ok());
         const std::vector<std::byte> want = convert(from.data(), from_type, to_type, n);
         ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0);
@@ -79,7 +79,7 @@ TEST_P(CpuMoveKv, MiddlesGoAwayFromZero) {
   }
   Guarded<std::byte> to(bytes_of(KvType::q8_0, kValues));
   const KvMove all{to.ptr().address, from.ptr().address, 1};
-  rig->move_kv({&all, 1}, KvType::q8_0, KvType::f32, kValues);
+  rig->kv_moves()->move_kv({&all, 1}, KvType::q8_0, KvType::f32, kValues);
   ASSERT_TRUE(rig->synchronize().ok());
   for (size_t i = 0; i < kValues; ++i)
     ASSERT_EQ(static_cast<int8_t>(to[i / 32 * 34 + 2 + i % 32]), static_cast<int>(from[i] + std::copysign(.5f, from[i]) * (i % 32 != 0))) << from[i];
@@ -107,7 +107,7 @@ TEST_P(CpuMoveKv, TokensGoWhereTheyBelong) {
         const std::vector<std::byte> run = convert(from.data() + i * kMost * from_bytes, from_type, to_type, n * kValues);
         std::copy(run.begin(), run.end(), want.begin() + static_cast<ptrdiff_t>(at * to_bytes));
       }
-      rig->move_kv(moves, to_type, from_type, kValues);
+      rig->kv_moves()->move_kv(moves, to_type, from_type, kValues);
       ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0)
           << type_traits(kv_tensor_type(from_type))->name << " to " << type_traits(kv_tensor_type(to_type))->name;
     }
@@ -126,7 +126,7 @@ TEST_P(CpuMoveKv, ValuesThatAreNotFiniteAreThoseOfAppending) {
         Guarded<std::byte> from(bytes_of(from_type, 64)), to(bytes_of(to_type, 64)), page(format.page_bytes());
         gguf::quantize_row(kv_tensor_type(from_type), token.data(), from.data(), 64);
         const KvMove all{to.ptr().address, from.ptr().address, 1};
-        rig->move_kv({&all, 1}, to_type, from_type, 64);
+        rig->kv_moves()->move_kv({&all, 1}, to_type, from_type, 64);
         Guarded<float> kv(64);
         std::copy(token.begin(), token.end(), kv.data());
         const uint64_t address = page.ptr().address;
@@ -190,7 +190,7 @@ struct Coarse {
     for (uint32_t head = 3; head < 6; ++head)
       for (int32_t t = 0; t + 1 < n; ++t) {
         const KvMove token{slot(head, n - 2 - t), reinterpret_cast<uintptr_t>(in_page(head, t)), 1};
-        rig->move_kv({&token, 1}, heads_kv.type, format.type, format.token_values());
+        rig->kv_moves()->move_kv({&token, 1}, heads_kv.type, format.type, format.token_values());
       }
     for (uint32_t head = 0; head < 6; ++head)
       views.push_back({tile_addresses[head].data(), n, slot(head, n - 1)});

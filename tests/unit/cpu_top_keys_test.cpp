@@ -102,7 +102,7 @@ TEST(CpuCountTop, IsWhatTheHeadOfTheListHasInCommon) {
     }
 }
 
-// ---- Backend::top_keys ----
+// ---- KeyOperations::top_keys ----
 
 std::vector<Keys> run(Rig& rig, const KeyStore& store, std::vector<TopKeysJob> jobs, const KeyScoring& scoring) {
   std::vector<std::unique_ptr<Guarded<uint32_t>>> out;
@@ -110,7 +110,7 @@ std::vector<Keys> run(Rig& rig, const KeyStore& store, std::vector<TopKeysJob> j
     out.push_back(std::make_unique<Guarded<uint32_t>>(static_cast<size_t>(job.n_positions * job.k)));
     job.out = out.back()->data();
   }
-  rig->top_keys(jobs, store.shape(scoring));
+  rig->keys()->top_keys(jobs, store.shape(scoring));
   EXPECT_TRUE(rig->synchronize().ok());
   std::vector<Keys> found;
   for (const auto& o : out) found.emplace_back(o->data(), o->data() + o->size());
@@ -326,7 +326,7 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
       }
 }
 
-// ---- Backend::digest, and top_keys over what it has written ----
+// ---- KvSummaries::digest, and top_keys over what it has written ----
 
 // Digests of a head's whole pages, in a store of their own, by two jobs.
 void write_digests(Rig& rig, const KvFormat& format, const KeyStore& keys, int32_t head, int32_t page_tokens, int32_t n_pages, DigestKind kind,
@@ -335,7 +335,7 @@ void write_digests(Rig& rig, const KvFormat& format, const KeyStore& keys, int32
   for (const int32_t first : {0, n_pages / 3}) {
     const DigestJob job{where.tiles, where.offset, first, first == 0 ? n_pages / 3 : n_pages - first, digests.pages(),
                         cosines ? cosines + first : nullptr};
-    rig->digest({&job, 1}, {format, page_tokens, kind});
+    rig->summaries()->digest({&job, 1}, {format, page_tokens, kind});
   }
   EXPECT_TRUE(rig->synchronize().ok());
 }
@@ -467,7 +467,7 @@ TEST_P(CpuTopKeys, TheBestOfMeansPassOverWhatIsNoNumber) {
       job.out = out.data();
       TopKeysShape shape = digests.shape({true, Pooling::none, 1});
       shape.keys_alone = true;
-      rig->top_keys({&job, 1}, shape);
+      rig->keys()->top_keys({&job, 1}, shape);
       // Softmaxes of two heads over what is not hidden, their maximum.
       std::vector<double> scores(kPages);
       for (int32_t g = 0; g < 2; ++g) {
@@ -508,7 +508,7 @@ TEST_P(CpuTopKeys, CountsWhatIsCommon) {
         if (key % 3 < 1 + j % 2) among[j].push_back(key);
       jobs[j].among = among[j], jobs[j].n_common = &counts[j];
     }
-    rig->top_keys(jobs, store.shape(scoring));
+    rig->keys()->top_keys(jobs, store.shape(scoring));
     for (size_t j = 0; j < jobs.size(); ++j) {
       Keys common;
       std::set_intersection(best[j].begin(), best[j].end(), among[j].begin(), among[j].end(), std::back_inserter(common));

@@ -250,7 +250,7 @@ TEST(EngineCalibrateDemo, RefusesWhatItCannotRead) {
     options.progress = [&](uint64_t, uint64_t) { return ++at < end; };
     EXPECT_EQ(code(good, options), Code::cancelled) << end;
   }
-  EXPECT_LE(model->runtime().arena().used(), used + model->workspace().bytes);
+  EXPECT_LE(model->runtime().arena().used(), used + model->workspace_bytes());
 }
 
 // ---- Sessions that go by a profile ----

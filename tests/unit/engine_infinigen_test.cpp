@@ -43,7 +43,8 @@ class Recorder final : public model::LayerHook {
 std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead) {
   const Resident& resident = *session.resident();
   const model::RopeTable rope = model::make_rope_table(model.hyper(), model.weights().rope_factors, session.n_context());
-  Backend& backend = model.runtime().backend();
+  const Turn turn = model.runtime().take_turn();
+  Backend& backend = turn.backend();
   Recorder recorder(&backend, model.hyper(), ahead);
   const uint32_t position = session.n_computed() - 1;
   const Row row{session.tokens()[position], static_cast<int32_t>(position), 0};
@@ -55,7 +56,7 @@ std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel
   step.kv = resident.reservoir().format();
   step.heads = resident.views();
   step.heads_kv = resident.format();
-  unwrap(model::forward(&backend, model.weights(), rope.spec(), model.workspace(), step, nullptr, {}, &recorder));
+  unwrap(model::forward(&backend, model.weights(), rope.spec(), model.workspace(turn), step, nullptr, {}, &recorder));
   return recorder.queries;
 }
 

@@ -21,7 +21,7 @@ class LeftRowsTest : public ::testing::Test {
     std::vector<float> logits = std::vector<float>(kVocab, -1.0f), embedding = std::vector<float>(kEmbd, -1.0f);
   };
 
-  LeftRowsTest() : rows_(&backend_, kVocab, kEmbd) {
+  LeftRowsTest() : rows_(kVocab, kEmbd) {
     EXPECT_TRUE(backend_.reserve_arena(4096).ok());
     model::Workspace work;
     work.normed = {backend_.arena().address};
@@ -33,7 +33,7 @@ class LeftRowsTest : public ::testing::Test {
   // A step of n_rows rows, whose last one's logits begin with `value`.
   void step(Session* session, float value, int32_t n_rows = 1) {
     rows_.drop(&session->waits);
-    ASSERT_TRUE(rows_.make_room(1).ok());
+    ASSERT_TRUE(rows_.make_room(&backend_, 1).ok());
     for (int32_t i = 0; i < kVocab; ++i) *floats(work_.logits + static_cast<uint64_t>(i)) = value + static_cast<float>(i);
     for (int32_t i = 0; i < 4 * kEmbd; ++i) *floats(work_.normed + static_cast<uint64_t>(i)) = -value - static_cast<float>(i);
     rows_.leave({&session->waits, session->logits.data(), session->embedding.data()}, hyper_, n_rows);
@@ -64,7 +64,7 @@ TEST_F(LeftRowsTest, SessionsThatTakeTurnsKeepTheirs) {
     for (size_t i = 0; i < sessions.size(); ++i) step(&sessions[i], static_cast<float>(1000 * round + 100 * i), 1 + static_cast<int32_t>(i % 4));
   for (size_t i = 0; i < sessions.size(); ++i) expect_on_device(sessions[i], static_cast<float>(2000 + 100 * i));
   for (size_t i = 0; i < sessions.size(); ++i) {
-    ASSERT_TRUE(rows_.fetch(&sessions[i].waits).ok());
+    ASSERT_TRUE(rows_.fetch(&backend_, &sessions[i].waits).ok());
     EXPECT_FALSE(rows_.logits(&sessions[i].waits));
     expect_fetched(sessions[i], static_cast<float>(2000 + 100 * i), 1 + static_cast<int32_t>(i % 4));
   }
@@ -89,9 +89,9 @@ TEST_F(LeftRowsTest, WhoHasWaitedLongestGivesWay) {
 TEST_F(LeftRowsTest, StepsOfManyRowsTakeAllTheRoom) {
   std::deque<Session> sessions(3);
   for (size_t i = 0; i < sessions.size(); ++i) step(&sessions[i], static_cast<float>(100 * i), 2);
-  ASSERT_TRUE(rows_.make_room(0).ok());   // a part of a prompt
+  ASSERT_TRUE(rows_.make_room(&backend_, 0).ok());   // a part of a prompt
   for (size_t i = 0; i < sessions.size(); ++i) expect_on_device(sessions[i], static_cast<float>(100 * i));
-  ASSERT_TRUE(rows_.make_room(2).ok());
+  ASSERT_TRUE(rows_.make_room(&backend_, 2).ok());
   for (size_t i = 0; i < sessions.size(); ++i) expect_fetched(sessions[i], static_cast<float>(100 * i), 2);
 }
 

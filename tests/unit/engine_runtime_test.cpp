@@ -47,7 +47,7 @@ TEST(EngineRuntime, TheIoThreadStartsWhenItIsNeeded) {
   unwrap(io->wait(&request).status);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(30));
   std::vector<std::byte> there(source.size());
-  runtime->backend().download(there.data(), region.data(), there.size());
+  runtime->take_turn().backend().download(there.data(), region.data(), there.size());
   std::rotate(source.begin(), source.begin() + 5'000, source.end());
   EXPECT_EQ(there, source);
 }

@@ -11,9 +11,13 @@
 namespace orrery::kv {
 
 // Device memory is this machine's; nothing but copies, and the formats' own conversions, is asked of it.
-class MemoryBackend final : public Backend {
+class MemoryBackend : public Backend, public KvMoves, public KeyOperations, public KvSummaries, public LowRankOperations {
  public:
   BackendInfo info() const override { return {"memory", "", 1, true}; }
+  KvMoves* kv_moves() override { return this; }
+  KeyOperations* keys() override { return this; }
+  KvSummaries* summaries() override { return this; }
+  LowRankOperations* low_rank() override { return this; }
   Status reserve_arena(uint64_t bytes) override {
     memory_.assign(bytes, std::byte{0xEE});
     return ok_status();
@@ -42,7 +46,10 @@ class MemoryBackend final : public Backend {
     }
   }
   void discard(Ptr<std::byte> at_, uint64_t bytes) override { std::memset(at(at_), 0xDD, bytes); }
-  Status synchronize() override { return ok_status(); }
+  Status synchronize() override {
+    ++n_synchronized;
+    return ok_status();
+  }
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override {
     for (const HostPiece& piece : pieces) {
       std::memcpy(at(to), piece.data, piece.bytes);
@@ -84,7 +91,7 @@ class MemoryBackend final : public Backend {
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}
 
   static std::byte* at(Ptr<const std::byte> p) { return reinterpret_cast<std::byte*>(p.address); }
-  int n_copies = 0;
+  int n_copies = 0, n_synchronized = 0;
   std::vector<std::vector<RebuiltRun>> rebuilt;   // call by call
 
  private:

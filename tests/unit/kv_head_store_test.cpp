@@ -165,11 +165,11 @@ TEST(KvHeadStore, FilledRefilledAppendedAndCopiedTokensDeriveFromTheReservoir) {
         std::vector<Replacement> what;
         for (uint32_t slot = 0; slot < positions[head].size(); slot += 1 + static_cast<uint32_t>(random.below(4)))
           what.push_back({slot, position()});
-        ASSERT_TRUE((*refills)->add(*s.table, head, what, 1).ok());
+        ASSERT_TRUE((*refills)->add(&s.backend, *s.table, head, what, 1).ok());
         for (const Replacement& r : what) positions[head][r.slot] = r.position;
         n_fetched += what.size();
       }
-      ASSERT_TRUE((*refills)->apply(s.store.get(), 1).ok());
+      ASSERT_TRUE((*refills)->apply(&s.backend, s.store.get(), 1).ok());
       EXPECT_EQ((*refills)->stats().bytes, n_fetched * s.format().token_bytes());
       s.check(*s.store, positions);
       if (HasFatalFailure()) return;

@@ -206,6 +206,44 @@ TEST(KvIoThread, LateFailingAndNeverEndingRequests) {
   EXPECT_TRUE(run(Kind::none).status.ok()) << "the thread lives on";
 }
 
+// Whoever waits is told, and nothing touches the request's memory any more.
+TEST(KvIoThread, WaitsEndWhenTheyAreCancelled) {
+  MemoryBackend backend;
+  std::atomic<bool> stalls{true}, begun{false};
+  IoThread::Options options;
+  options.queue_requests = 1;
+  options.wait_limit_us = 600'000'000;
+  options.fault = [&](const IoRequest&) {
+    begun = true;
+    return stalls ? Fault{Kind::never, 0, ok_status()} : Fault{};
+  };
+  const auto io = make(&backend, options);
+  const std::byte source{1};
+  std::byte to{};
+  Transfer stalled(&source, &to, 1), queued(&source, &to, 1);
+  ASSERT_TRUE(io->submit(&stalled.request));
+  while (!begun) std::this_thread::yield();
+  ASSERT_TRUE(io->submit(&queued.request));
+  std::atomic<bool> flag{false};
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    flag = true;
+  });
+  const auto begin = steady_clock::now();
+  EXPECT_EQ(io->wait_for_room(&flag).status.code(), Code::cancelled);
+  canceller.join();
+  const IoThread::Waited waited = io->wait(&stalled.request, &flag);
+  EXPECT_EQ(waited.status.code(), Code::cancelled);
+  EXPECT_EQ(io->wait(&queued.request, &flag).status.code(), Code::cancelled);
+  EXPECT_LT(seconds_since(begin), kHang);
+  EXPECT_EQ(to, std::byte{});
+
+  stalls = false, flag = false;
+  ASSERT_TRUE(io->submit(&stalled.request));
+  EXPECT_TRUE(io->wait(&stalled.request, &flag).status.ok()) << "the thread lives on";
+  EXPECT_EQ(to, source);
+}
+
 TEST(KvIoThread, CancellingIsBoundedInEveryState) {
   MemoryBackend backend;
   IoThread::Options options;

@@ -159,15 +159,15 @@ TEST(KvRefills, EveryKvTypeThroughAnyRing) {
       for (uint32_t head = 0; head < bench.n_heads(); ++head) {
         asked.push_back(bench.draw(&random, 5 * head));   // none, some, as many as many rings
         n_tokens += asked.back().size();
-        ASSERT_TRUE(refills->add(bench.table(), head, asked.back(), 3).ok());
+        ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, asked.back(), 3).ok());
       }
       for (uint64_t step = 0; step < 3; ++step) {
-        ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+        ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step).ok());
         bench.check();   // the old content
         ASSERT_EQ(refills->pending().size(), bench.n_heads() - 1);
       }
       for (uint32_t head = 0; head < bench.n_heads(); ++head) bench.expect(head, asked[head]);
-      ASSERT_TRUE(refills->apply(bench.store.get(), 3).ok());
+      ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 3).ok());
       bench.check();
       if (HasFatalFailure()) return;
       EXPECT_TRUE(refills->pending().empty());
@@ -210,7 +210,7 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
         const bool pending = std::any_of(asked.begin(), asked.end(), [&](const Asked& a) { return a.head == head; });
         if (pending || random.below(3)) continue;
         asked.push_back({head, step + random.below(6), bench.draw(&random, 1 + random.below(kSlots))});
-        ASSERT_TRUE(refills->add(bench.table(), head, asked.back().what, asked.back().visible_at).ok());
+        ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, asked.back().what, asked.back().visible_at).ok());
       }
       if (random.below(10) == 0) refills->recall();
       if (random.below(20) == 0) {
@@ -219,7 +219,7 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
       }
       if (random.below(4) == 0) continue;
       if (random.below(2) == 0) {   // a step's layers, each for its own
-        ASSERT_TRUE(refills->apply(bench.store.get(), step, 0).ok());
+        ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step, 0).ok());
         const auto done = [&](const Asked& a) {   // what was due before it, of the other layer, may be there as well
           const Span<const Refills::Pending> left = refills->pending();
           return std::none_of(left.begin(), left.end(), [&](const Refills::Pending& p) { return p.head == a.head; });
@@ -233,11 +233,11 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
           const uint32_t head = static_cast<uint32_t>(random.below(3));
           if (std::none_of(asked.begin(), asked.end(), [&](const Asked& a) { return a.head == head; })) {
             asked.push_back({head, step, bench.draw(&random, 1 + random.below(kSlots))});
-            ASSERT_TRUE(refills->add(bench.table(), head, asked.back().what, step).ok());
+            ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, asked.back().what, step).ok());
           }
         }
       }
-      ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+      ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step).ok());
       EXPECT_FALSE(refills->late(step));
       for (const Asked& a : asked)
         if (a.visible_at <= step) bench.expect(a.head, a.what);
@@ -270,8 +270,8 @@ TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   EXPECT_EQ(refills->stats().hidden(), 1.0);
   auto what = bench.draw(&random, 10);
   auto begin = steady_clock::now();
-  ASSERT_TRUE(refills->add(bench.table(), 0, what, 1).ok());
-  ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());   // at once: nearly all of it is waited for
+  ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, what, 1).ok());
+  ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1).ok());   // at once: nearly all of it is waited for
   EXPECT_GE(seconds_since(begin), .4);
   bench.expect(0, what);
   bench.check();
@@ -282,9 +282,9 @@ TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   EXPECT_EQ(exposed.hidden(),
             1 - static_cast<double>(exposed.stall_us) / static_cast<double>(exposed.transfer_us));
   what = bench.draw(&random, 10);
-  ASSERT_TRUE(refills->add(bench.table(), 0, what, 5).ok());
+  ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, what, 5).ok());
   std::this_thread::sleep_for(std::chrono::seconds(1));   // steps that take long
-  ASSERT_TRUE(refills->apply(bench.store.get(), 5).ok());
+  ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 5).ok());
   bench.expect(0, what);
   bench.check();
   EXPECT_EQ(refills->stats().transfer_us, 2 * exposed.transfer_us);
@@ -305,10 +305,10 @@ TEST(KvRefills, ALayerWaitsForItsOwnAlone) {
     std::vector<std::vector<Replacement>> what;
     for (uint32_t head = 0; head < 6; ++head) what.push_back(bench.draw(&random, 10));
     EXPECT_FALSE(refills->late(1));
-    for (const uint32_t head : {4u, 1u, 0u, 5u, 3u, 2u}) ASSERT_TRUE(refills->add(bench.table(), head, what[head], 1).ok());
+    for (const uint32_t head : {4u, 1u, 0u, 5u, 3u, 2u}) ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, what[head], 1).ok());
     EXPECT_TRUE(refills->late(1));
     EXPECT_FALSE(refills->late(0));
-    ASSERT_TRUE(refills->apply(bench.store.get(), 1, 0).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1, 0).ok());
     for (uint32_t head = 0; head < 3; ++head) bench.expect(head, what[head]);
     bench.check();
     const uint64_t first_us = refills->stats().stall_us;
@@ -317,10 +317,10 @@ TEST(KvRefills, ALayerWaitsForItsOwnAlone) {
     EXPECT_TRUE(refills->late(1));
     hangs = false;
     refills->recall();   // the one that hangs, too
-    ASSERT_TRUE(refills->apply(bench.store.get(), 0).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 0).ok());
     const auto begin = steady_clock::now();
     while (refills->late(1) && seconds_since(begin) < kHang) std::this_thread::sleep_for(std::chrono::milliseconds(10));   // a layer is computed
-    ASSERT_TRUE(refills->apply(bench.store.get(), 1, 1).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1, 1).ok());
     for (uint32_t head = 3; head < 6; ++head) bench.expect(head, what[head]);
     bench.check();
     EXPECT_EQ(refills->stats().transfer_us, 600'000u);
@@ -345,12 +345,12 @@ TEST(KvRefills, AFailedTransferIsReportedAndTheRestForgotten) {
     std::vector<std::vector<Replacement>> asked;
     for (uint32_t head = 0; head < 4; ++head) asked.push_back(bench.draw(&random, 7));
     for (uint32_t head = 0; head < 4; ++head)
-      ASSERT_TRUE(refills->add(bench.table(), head, asked[head], head < 2 ? 1 : 2).ok());
-    ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());
+      ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, asked[head], head < 2 ? 1 : 2).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1).ok());
     for (uint32_t head = 0; head < 2; ++head) bench.expect(head, asked[head]);
     bench.check();
     const auto begin = steady_clock::now();
-    const Status status = refills->apply(bench.store.get(), 2);
+    const Status status = refills->apply(bench.backend(), bench.store.get(), 2);
     EXPECT_LT(seconds_since(begin), kHang);
     EXPECT_EQ(status.code(), kind == Kind::fail ? Code::device_lost : Code::io);
     if (kind == Kind::never) {
@@ -359,9 +359,9 @@ TEST(KvRefills, AFailedTransferIsReportedAndTheRestForgotten) {
     EXPECT_TRUE(refills->pending().empty());
     bench.check();   // heads 2 and 3 as they were
     *bad = false;
-    ASSERT_TRUE(refills->add(bench.table(), 2, asked[2], 3).ok());
-    ASSERT_TRUE(refills->add(bench.table(), 3, asked[3], 3).ok());
-    ASSERT_TRUE(refills->apply(bench.store.get(), 3).ok());
+    ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 2, asked[2], 3).ok());
+    ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 3, asked[3], 3).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 3).ok());
     for (uint32_t head = 2; head < 4; ++head) bench.expect(head, asked[head]);
     bench.check();
   }
@@ -378,12 +378,12 @@ TEST(KvRefills, DroppedAtAnyMomentNothingIsUnderWay) {
   for (int round = 0; round < 100; ++round) {
     const auto refills = bench.make_refills(2 + random.below(60));
     for (uint32_t head = 0; head < bench.n_heads(); ++head)
-      ASSERT_TRUE(refills->add(bench.table(), head, bench.draw(&random, 9), head < 3 ? 1 : 2).ok());
+      ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, bench.draw(&random, 9), head < 3 ? 1 : 2).ok());
     std::this_thread::sleep_for(std::chrono::microseconds(random.below(300)));
     if (round % 2) refills->drop();
     if (round % 4 == 3) {
       EXPECT_TRUE(refills->pending().empty());
-      ASSERT_TRUE(refills->apply(bench.store.get(), 100).ok());
+      ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 100).ok());
     }
   }
   EXPECT_LT(seconds_since(begin), kHang);
@@ -400,16 +400,16 @@ TEST(KvRefills, OneSessionsHangingTransferEndsTheOthersCleanly) {
   const auto a = bench.make_refills(8), b = bench.make_refills(8), c = bench.make_refills(8);
   Random random(7);
   const auto what = bench.draw(&random, 3);
-  ASSERT_TRUE(a->add(bench.table(), 5, what, 1).ok());
+  ASSERT_TRUE(a->add(bench.backend(), bench.table(), 5, what, 1).ok());
   ASSERT_TRUE(bench.io()->wait_for_room().status.ok());
-  ASSERT_TRUE(b->add(bench.table(), 1, what, 1).ok());   // takes the queue
-  ASSERT_TRUE(c->add(bench.table(), 1, what, 1).ok());   // finds no room
-  EXPECT_EQ(c->apply(bench.store.get(), 1).code(), Code::io);
-  EXPECT_EQ(b->apply(bench.store.get(), 1).code(), Code::io);
+  ASSERT_TRUE(b->add(bench.backend(), bench.table(), 1, what, 1).ok());   // takes the queue
+  ASSERT_TRUE(c->add(bench.backend(), bench.table(), 1, what, 1).ok());   // finds no room
+  EXPECT_EQ(c->apply(bench.backend(), bench.store.get(), 1).code(), Code::io);
+  EXPECT_EQ(b->apply(bench.backend(), bench.store.get(), 1).code(), Code::io);
   bench.check();
   a->drop();
-  ASSERT_TRUE(c->add(bench.table(), 1, what, 2).ok());
-  ASSERT_TRUE(c->apply(bench.store.get(), 2).ok());
+  ASSERT_TRUE(c->add(bench.backend(), bench.table(), 1, what, 2).ok());
+  ASSERT_TRUE(c->apply(bench.backend(), bench.store.get(), 2).ok());
   bench.expect(1, what);
   bench.check();
 }
@@ -423,7 +423,7 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   const auto refills = bench.make_refills(64);
   Random random(8);
   const auto what = bench.draw(&random, 20);
-  ASSERT_TRUE(refills->add(bench.table(), 1, what, 4).ok());
+  ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 1, what, 4).ok());
   refills->recall();
   // The last page becomes another one, with other bytes.
   const std::vector<std::byte> other(bench.format().page_bytes(), std::byte{0x55});
@@ -434,11 +434,11 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
     bench.store->fill(bench.backend(), bench.table(), head,
                       {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
   for (uint64_t step = 0; step < 4; ++step) {
-    ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step).ok());
     bench.check();
   }
   bench.expect(1, what);
-  ASSERT_TRUE(refills->apply(bench.store.get(), 4).ok());
+  ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 4).ok());
   bench.check();
 }
 
@@ -452,7 +452,7 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
     uint64_t n_tokens = 0, n_refreshes = 0;
     const auto ask = [&](uint32_t head, size_t n, uint64_t step) {
       const auto what = bench.draw(&random, n);
-      EXPECT_TRUE(refills->add(bench.table(), head, what, step).ok());
+      EXPECT_TRUE(refills->add(bench.backend(), bench.table(), head, what, step).ok());
       n_tokens += n, n_refreshes += n > 0;
       return what;
     };
@@ -460,7 +460,7 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
     for (uint64_t step = 1; step < 50; ++step) {
       for (uint32_t head = 1; head < bench.n_heads(); ++head) bench.expect(head, ask(head, random.below(kSlots + 1), step));
       if (step % 7 == 0) refills->recall();
-      ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+      ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step).ok());
       bench.check();
       if (HasFatalFailure()) return;
       ASSERT_EQ(refills->pending().size(), 1u);
@@ -471,21 +471,21 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
     for (uint32_t head = 0; head < bench.n_heads(); ++head)
       bench.store->fill(bench.backend(), bench.table(), head, {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
     bench.expect(0, later);
-    ASSERT_TRUE(refills->apply(bench.store.get(), 50).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 50).ok());
     bench.check();
     EXPECT_EQ(refills->stats().tokens, n_tokens);
     EXPECT_EQ(refills->stats().bytes, n_tokens * bench.format().token_bytes());
     EXPECT_EQ(refills->stats().requests, n_refreshes);
     EXPECT_EQ(refills->stats().stall_us, refills->stats().transfer_us);
     // A slot that there is not: all is forgotten, and nothing has changed.
-    ASSERT_TRUE(refills->add(bench.table(), 1, std::vector<Replacement>{{3, 7}}, 51).ok());
-    ASSERT_TRUE(refills->add(bench.table(), 2, std::vector<Replacement>{{kSlots, 7}}, 51).ok());
-    EXPECT_EQ(refills->apply(bench.store.get(), 51).code(), Code::invalid_argument);
+    ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 1, std::vector<Replacement>{{3, 7}}, 51).ok());
+    ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 2, std::vector<Replacement>{{kSlots, 7}}, 51).ok());
+    EXPECT_EQ(refills->apply(bench.backend(), bench.store.get(), 51).code(), Code::invalid_argument);
     EXPECT_TRUE(refills->pending().empty());
     bench.check();
     ask(3, 5, 60);
     refills->drop();
-    ASSERT_TRUE(refills->apply(bench.store.get(), 60).ok());
+    ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 60).ok());
     bench.check();
   }
 }
@@ -508,10 +508,10 @@ TEST(KvRefills, RunsOfTokensTakeTheirSlotsTogether) {
             n_tokens += count;
             slot += count + static_cast<uint32_t>(random.below(3));
           }
-          ASSERT_TRUE(refills->add(bench.table(), head, what, step).ok());
+          ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, what, step).ok());
           bench.expect(head, what);
         }
-        ASSERT_TRUE(refills->apply(bench.store.get(), step).ok());
+        ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step).ok());
         bench.check();
         if (HasFatalFailure()) return;
       }
@@ -543,7 +543,7 @@ TEST(KvRefills, WrongRequestsAreRefusedAndChangeNothing) {
             Code::invalid_argument);
   const auto refills = bench.make_refills(10, 12);
   const auto refused = [&](uint32_t head, const std::vector<Replacement>& what, const char* part) {
-    const Status status = refills->add(bench.table(), head, what, 1);
+    const Status status = refills->add(bench.backend(), bench.table(), head, what, 1);
     EXPECT_EQ(status.code(), Code::invalid_argument);
     EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status.message();
   };
@@ -555,16 +555,16 @@ TEST(KvRefills, WrongRequestsAreRefusedAndChangeNothing) {
   refused(0, {{0, 5, 0}}, "0 tokens from position 5 on");
   refused(0, {{0, 5, 6}}, "at most 5");
   refused(0, bench.draw(&random, 13), "at most 12");
-  ASSERT_TRUE(refills->add(bench.table(), 0, eight, 1).ok());
+  ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, eight, 1).ok());
   refused(0, eight, "head 0, whose last one is not visible yet");
   refused(1, bench.draw(&random, 5), "8 of at most 12");
-  ASSERT_TRUE(refills->add(bench.table(), 1, bench.draw(&random, 4), 9).ok());
-  ASSERT_TRUE(refills->apply(bench.store.get(), 1).ok());
+  ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 1, bench.draw(&random, 4), 9).ok());
+  ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1).ok());
   bench.expect(0, eight);
   bench.check();
   // Known to be wrong with the store only.
-  ASSERT_TRUE(refills->add(bench.table(), 0, std::vector<Replacement>{{kSlots, 0}}, 2).ok());
-  const Status status = refills->apply(bench.store.get(), 2);
+  ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, std::vector<Replacement>{{kSlots, 0}}, 2).ok());
+  const Status status = refills->apply(bench.backend(), bench.store.get(), 2);
   EXPECT_EQ(status.code(), Code::invalid_argument);
   EXPECT_NE(std::string(status.message()).find("slot 30 of 30"), std::string::npos) << status.message();
   EXPECT_TRUE(refills->pending().empty());
@@ -593,8 +593,8 @@ TEST(KvRefills, NothingIsAllocatedOnceItStands) {
   bool ok = true;
   for (uint64_t round = 0; round < 3; ++round) {
     for (uint32_t head = 0; head < bench.n_heads(); ++head)
-      ok = ok && refills->add(bench.table(), head, asked[head], round * 10 + 9 - head % 5).ok();
-    for (uint64_t step = 0; step < 10; ++step) ok = ok && refills->apply(bench.store.get(), round * 10 + step).ok();
+      ok = ok && refills->add(bench.backend(), bench.table(), head, asked[head], round * 10 + 9 - head % 5).ok();
+    for (uint64_t step = 0; step < 10; ++step) ok = ok && refills->apply(bench.backend(), bench.store.get(), round * 10 + step).ok();
   }
   EXPECT_EQ(n_allocations, before);
   EXPECT_TRUE(ok);
@@ -621,9 +621,9 @@ TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
       what.push_back(bench.draw(&random, 9 + head));
       if (head == 4) what.back() = {{3, 70, 5}, {20, 251, 4}};   // neighbours
       for (const Replacement& r : what.back()) n += r.count;
-      ASSERT_TRUE((*refills)->add(bench.table(), head, what.back(), 3).ok());
+      ASSERT_TRUE((*refills)->add(bench.backend(), bench.table(), head, what.back(), 3).ok());
     }
-    ASSERT_TRUE((*refills)->apply(bench.store.get(), 3).ok());
+    ASSERT_TRUE((*refills)->apply(bench.backend(), bench.store.get(), 3).ok());
     if (staging == 12) {
       EXPECT_GT(bench.backend()->rebuilt.size(), 4u);
     } else {

@@ -22,9 +22,10 @@ Status load(const json& spec, const LoadOptions& options = {}, uint64_t arena_by
   auto backend = cpu::make_backend({1, "plain"});
   if (!backend.ok()) return backend.take_status();
   ORRERY_TRY((*backend)->reserve_arena(arena_bytes));
-  kv::Arena arena(backend->get(), arena_bytes);
+  Turns turns(std::move(backend).value());
+  kv::Arena arena(&turns.device(), arena_bytes);
   ORRERY_ASSIGN(gguf::File file, gguf::File::parse(bytes, "m.gguf"));
-  const Status status = load_model(std::move(file), backend->get(), &arena, options).take_status();
+  const Status status = load_model(std::move(file), &turns, &arena, options).take_status();
   EXPECT_EQ(arena.used(), 0u);
   return status.ok() ? ok_status() : error(status.code(), "%s", status.message());
 }
@@ -82,26 +83,28 @@ TEST(ModelLoad, RepacksWithinHalfOfTheArena) {
     auto backend = cpu::make_backend({2, path});
     ASSERT_TRUE(backend.ok());
     ASSERT_TRUE((*backend)->reserve_arena(kArenaBytes).ok());
+    Turns turns(std::move(backend).value());
+    const Device& device = turns.device();
     const auto parse = [&] { return gguf::File::parse(bytes, "m.gguf"); };
     const gguf::File file = parse().value();
     uint64_t matrices = 0, vectors = 0;
     for (const gguf::Tensor& t : file.tensors()) {
       if (t.dims[1] == 1) vectors += (t.n_elements * sizeof(float) + 63) / 64 * 64;
-      else matrices += (*backend)->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
+      else matrices += device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
     }
     for (const uint64_t arena_bytes : {uint64_t{kArenaBytes}, 2 * matrices, 2 * matrices - 64}) {
       if (arena_bytes == 0 || arena_bytes > kArenaBytes) continue;   // nothing is repacked on this path
       const bool repacks = matrices > 0 && 2 * matrices <= arena_bytes;
-      const Placement placement = place_weights(file, read_hyperparameters(file, {}).value(), **backend, arena_bytes).value();
+      const Placement placement = place_weights(file, read_hyperparameters(file, {}).value(), device, arena_bytes).value();
       EXPECT_EQ(placement.repacks, repacks) << path;
       EXPECT_EQ(placement.arena_bytes, repacks ? matrices + vectors : 0) << path;
-      kv::Arena arena(backend->get(), arena_bytes);
-      auto model = load_model(parse().value(), backend->get(), &arena, {});
+      kv::Arena arena(&turns.device(), arena_bytes);
+      auto model = load_model(parse().value(), &turns, &arena, {});
       ASSERT_TRUE(model.ok()) << model.status().message();
       EXPECT_EQ(arena.used(), placement.arena_bytes) << path;
       const model::Layer& layer = (*model)->weights.layers[0];
       for (const uint64_t address : {layer.down.data.address, layer.attn_norm.address})
-        EXPECT_EQ(address - (*backend)->arena().address < kArenaBytes, repacks) << path;
+        EXPECT_EQ(address - device.arena().address < kArenaBytes, repacks) << path;
     }
   }
 }

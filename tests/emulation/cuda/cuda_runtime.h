@@ -156,7 +156,7 @@ constexpr T max(T a, T b) { return a < b ? b : a; }
 // ---- the runtime
 enum cudaError_t {
   cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
-  cudaErrorIllegalAddress = 700, cudaErrorUnknown = 999,
+  cudaErrorIllegalAddress = 700, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -182,6 +182,7 @@ extern int architecture;                     // likewise: 86
 // Memory, host memory, streams, events and graphs that have not been given back, by the whole process.
 size_t n_live();
 // Copied from what cudaMalloc gave to what cudaHostAlloc gave, and from any other memory to what cudaMalloc gave, so far, by the whole process.
+bool capturing();              // whether any stream is
 uint64_t bytes_to_host();
 uint64_t bytes_to_device();
 // Times that somebody has waited for a stream or an event, so far, by the whole process.

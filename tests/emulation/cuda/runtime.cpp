@@ -24,6 +24,7 @@ struct Graph {
 };
 struct Stream {
   std::unique_ptr<Graph> capture;
+  std::atomic<bool> captures{false}, spoilt{false};   // the capture: by a thread that waited for the stream meanwhile
   std::deque<std::function<void()>> work;   // not done yet, where there is a schedule
   uint64_t n_done = 0;
   uint64_t n_given() const { return n_done + work.size(); }
@@ -130,6 +131,10 @@ bool lies_in(const void* at, bool host) {
 
 }  // namespace
 
+bool capturing() {
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  return std::any_of(streams.begin(), streams.end(), [](const Stream* s) { return s->captures.load(); });
+}
 uint64_t bytes_to_host() { return n_bytes_to_host; }
 uint64_t bytes_to_device() { return n_bytes_to_device; }
 uint64_t n_waits() { return n_waited; }
@@ -212,6 +217,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   ++n_waited;
+  if (stream && stream->captures) {
+    stream->spoilt = true;
+    return cudaErrorStreamCaptureUnsupported;
+  }
   do_all(stream);
   return faulty();
 }
@@ -224,12 +233,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (const cudaError_t e = faulty()) return e;
   stream->capture = std::make_unique<Graph>();
+  stream->captures = true;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  stream->captures = false;
   *graph = stream->capture.release();
   n_alive += *graph != nullptr;
   if (const cudaError_t e = faulty()) return e;
+  if (stream->spoilt.exchange(false)) return cudaErrorStreamCaptureInvalidated;
   return *graph ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {

@@ -1,0 +1,85 @@
+// Key scoring: which keys some queries attend to most, or how much to each. Policies that choose by attention ask this between steps.
+// The work is as if each job stood alone.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/backend/step.h"
+#include "runtime/base/span.h"
+
+namespace orrery {
+
+// How the attention of the query heads that share a KV head becomes one score per key: each head's softmax over exactly these keys,
+// smoothed along the keys (torch's avg_pool1d or max_pool1d, stride 1, padding width / 2), then the mean or the maximum over the heads.
+struct KeyScoring {
+  enum class Pooling : uint8_t { none, avg, max };
+  bool max_of_group = false;
+  Pooling pooling = Pooling::none;
+  int32_t pool_width = 1;            // odd
+};
+
+// A KV head's keys, and the queries of some positions.
+struct KeysJob {
+  int32_t layer = 0, kv_head = 0;
+  const uint64_t* tiles = nullptr;   // key s lies in the tile at tiles[s / kPageTokens] + offset
+  uint64_t offset = 0;
+  int32_t n_keys = 0;
+  int32_t first_position = 0, n_positions = 0;   // in the ring
+  // Exported attention weights of a single position, over these keys and perhaps more behind them. Where given, its query is not read.
+  LeftWeights left = {};
+};
+struct KeysShape {
+  KvFormat kv;
+  int32_t n_heads = 0;               // query heads
+  float scale = 0.0f;
+  QueryRing queries;
+  bool bounds = false;               // keys are digests, in F16: q's score is scale * sum of max(q K, q V) over the dimensions
+  bool keys_alone = false;           // keys lie side by side, without V: digests that are means, rows of low-rank keys
+  bool products = false;             // key_weights() gives scale * q k of every key, not weights, and no means; -infinity for a NaN
+};
+
+// Asks for the k best of the keys, by each of the queries.
+struct TopKeysJob : KeysJob {
+  int32_t k = 0;                     // at most n_keys
+  bool by_score = false;             // in the order of scores (ties: lower key first), else ascending keys
+  uint32_t* out = nullptr;           // (n_positions, k) keys, host memory
+  // Where n_common is given, of a single position: *n_common = how many of the keys in `among`, which ascend, are among the k best. `out` is
+  // not written then.
+  Span<const uint32_t> among = {};
+  uint32_t* n_common = nullptr;
+};
+struct TopKeysShape : KeysShape {
+  KeyScoring scoring;
+};
+
+// Asks for attention itself: each query head's softmax over the keys that stand no later than its position (0 for the later ones).
+struct KeyWeightsJob : KeysJob {
+  bool mean = false;                 // the mean of all rows, not the rows
+  bool add = false;                  // of a mean: each position's is added to `out`, in order, and no mean over positions is made
+  float* out = nullptr;              // (n_positions, n_heads / n_kv_heads, n_keys), or (n_keys): host memory
+};
+
+// Asks for moments of the weights of key_weights(), over the job's positions and for the first n_measured keys: out = their mean plus gamma
+// times their unbiased variance (of a single position: 0), query head by query head. Entropy and variance are summed over query heads and
+// keys: -a log(a) of every weight, and the variances.
+struct KeyMomentsJob : KeysJob {
+  int32_t n_measured = 0;            // at most n_keys
+  double gamma = 0;
+  float* out = nullptr;              // (n_heads / n_kv_heads, n_measured), host memory
+  double *entropy = nullptr, *variance = nullptr;   // one number each, host memory
+};
+
+class KeyOperations {
+ public:
+  // The best keys of each job. A NaN ranks lowest.
+  virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
+  // The weights of each job's queries.
+  virtual void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) = 0;
+  // Moments of the weights, which stay on the device. At most 64 positions. Only where BackendInfo::makes_moments says so.
+  virtual void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) { (void)jobs, (void)shape; }
+
+ protected:
+  ~KeyOperations() = default;
+};
+
+}  // namespace orrery

@@ -1,0 +1,87 @@
+// How a model's KV lies in pages, and the operation that moves tokens of KV.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/backend/memory.h"
+#include "runtime/base/span.h"
+#include "runtime/base/tensor_type.h"
+
+namespace orrery {
+
+// From the finest type to the coarsest.
+enum class KvType : uint8_t { f32, f16, q8_0, q4_0 };
+constexpr TensorType kv_tensor_type(KvType type) {
+  return type == KvType::f32   ? TensorType::f32
+         : type == KvType::f16 ? TensorType::f16
+         : type == KvType::q8_0 ? TensorType::q8_0
+                                : TensorType::q4_0;
+}
+// Whether values of type a keep more of a number than values of type b.
+constexpr bool finer(KvType a, KvType b) { return a < b; }
+
+// Tokens of a KV page. Attention is cut into tiles of this many keys at fixed absolute positions, so a page is also the unit of the
+// (o, m, l) merge. Forks share whole pages, and copies move them.
+inline constexpr int32_t kPageTokens = 64;
+
+// Pages that lie side by side in memory, layer by layer: one layer's KV heads of all these pages are one stretch, which attention reads
+// in order. Memory gives longer stretches faster (Intel Xeon with AMX, 8 KV heads of 64 in F16, one core: 128 KB at 79% of the rate of
+// megabytes, 512 KB at 98%). Memory is reserved in this unit.
+inline constexpr int32_t kPagesTogether = 4;
+
+// How one model's KV lies in pages: [layer][page, of kPagesTogether][kv head][token][K (head_dim), V (head_dim)]. One layer of a page,
+// one head of that layer, and one token of that head are each contiguous. A page's address is the address of its first layer.
+struct KvFormat {
+  KvType type = KvType::f16;
+  int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+
+  uint64_t vector_bytes() const { return row_bytes(kv_tensor_type(type), static_cast<uint64_t>(head_dim)); }
+  uint64_t token_bytes() const { return 2 * vector_bytes(); }                       // K and V of one head
+  uint64_t token_values() const { return 2 * static_cast<uint64_t>(head_dim); }
+  uint64_t head_bytes() const { return kPageTokens * token_bytes(); }               // one page of one head
+  uint64_t layer_bytes() const { return static_cast<uint64_t>(n_kv_heads) * head_bytes(); }   // of a page
+  uint64_t layer_stride() const { return kPagesTogether * layer_bytes(); }                   // from one layer of a page to the next
+  uint64_t page_bytes() const { return static_cast<uint64_t>(n_layers) * layer_bytes(); }
+  // From a page's address to the end of its last layer. Layers of other pages lie between.
+  uint64_t page_span() const { return n_layers > 0 ? static_cast<uint64_t>(n_layers - 1) * layer_stride() + layer_bytes() : 0; }
+  // From the start of memory that holds whole units of kPagesTogether pages to page i.
+  uint64_t page_offset(uint64_t i) const {
+    constexpr uint64_t kTogether = kPagesTogether;
+    return i / kTogether * kTogether * page_bytes() + i % kTogether * layer_bytes();
+  }
+  // From a page's address to the head's first token.
+  uint64_t head_offset(int32_t layer, int32_t kv_head) const {
+    return static_cast<uint64_t>(layer) * layer_stride() + static_cast<uint64_t>(kv_head) * head_bytes();
+  }
+  uint64_t head_offset(uint32_t head) const {   // layer * n_kv_heads + KV head
+    const auto heads = static_cast<uint32_t>(n_kv_heads);
+    return head_offset(static_cast<int32_t>(head / heads), static_cast<int32_t>(head % heads));
+  }
+};
+
+// One sequence's KV: token p lies in page pages[p / kPageTokens], slot p % kPageTokens.
+struct KvView {
+  const uint64_t* pages = nullptr;   // (n_pages) device addresses, host memory; valid during the step
+  int32_t n_pages = 0;
+};
+
+// Tokens of one KV head that move, contiguous on both sides.
+struct KvMove {
+  uint64_t to = 0, from = 0;         // addresses
+  uint32_t n_tokens = 1;
+};
+
+// What a compressed session moves its resident KV with.
+class KvMoves {
+ public:
+  // Moves tokens of token_values values each (K and V), and converts them from one type to the other: values are read as floats, and
+  // stored as StepOperations::append_kv() stores floats. Equal types are copied. token_values is a multiple of 64 where a type is
+  // quantized. Targets overlap neither sources nor each other. The caller may change the list when the call returns.
+  virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
+
+ protected:
+  ~KvMoves() = default;
+};
+
+}  // namespace orrery

@@ -1,0 +1,147 @@
+// A step: some rows, each with its sequence and its position, all prompt tokens (Phase::prefill) or all generated ones (Phase::decode);
+// and the operations that compute it.
+//
+// The phases may use different kernels. Within a phase a row's result depends neither on the other rows nor on the number of threads.
+// Activations are float32 throughout; matrices are quantized as they lie in the file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/backend/kv.h"
+#include "runtime/backend/memory.h"
+#include "runtime/base/span.h"
+#include "runtime/base/tensor_type.h"
+
+namespace orrery {
+
+enum class Phase : uint8_t { prefill, decode };
+
+// Attention weights that a step exports for one KV head: the parts of each query head's softmax. With y = log2(e) * scale * q k a key's
+// weight is 2^(y - unit). Each tile of kPageTokens keys has a unit, a whole number. The weight of a NaN is 0.
+struct LeftWeights {
+  // A row of weights for each query head of the group, in the order of slots, (group, stride); then the tiles' units and the sums of the
+  // tiles' weights, (group, n_tiles()) each. 64-byte aligned.
+  Ptr<float> data;
+  int64_t stride = 0;                // whole tiles; weights behind the head's last slot are 0 up to the end of its tile
+  int64_t n_tiles() const { return stride / kPageTokens; }
+  static uint64_t bytes(int32_t group, int64_t stride) {
+    return static_cast<uint64_t>(group) * static_cast<uint64_t>(stride + 2 * (stride / kPageTokens)) * sizeof(float);
+  }
+};
+
+// The resident KV of one KV head under a KV policy. Slots are in any order, because keys are cached behind RoPE. Slot s lies in
+// tiles[s / kPageTokens]; a tile holds kPageTokens tokens.
+struct HeadView {
+  const uint64_t* tiles = nullptr;   // device addresses, host memory; valid during the step
+  int32_t n_keys = 0;                // slots that queries attend to, the step's own token included
+  uint64_t append_at = 0;            // device address of the slot for the step's token
+  LeftWeights left = {};             // where given: attend() exports the weights (BackendInfo::leaves_weights)
+  // The compensation token: K and V (2, head_dim), and the number of tokens that it stands for (not always whole). 0: none.
+  Ptr<const float> mean = {};
+  float mean_weight = 0.0f;
+};
+
+// One token to compute.
+struct Row {
+  int32_t token = 0;
+  int32_t position = 0;
+  int32_t sequence = 0;              // index into Step::sequences
+};
+
+// A ring of queries on the device, behind RoPE: layer l's query of position p lies at data + (l * n_rows + (p - first) % n_rows) * stride.
+struct QueryRing {
+  Ptr<float> data;
+  int32_t n_rows = 0;
+  int32_t first = 0;                 // 0 in the ring that steps write
+  int64_t stride = 0;                // floats; 0: n_heads * head_dim
+};
+
+struct Step {
+  Phase phase = Phase::prefill;
+  Span<const Row> rows;              // positions of one sequence are consecutive and ascending
+  Span<const KvView> sequences;
+  KvFormat kv;
+  // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these slots, not to the sequence's pages. It writes its token
+  // to the page, and to the slot in the slot's type, as KvMoves::move_kv() converts it.
+  Span<const HeadView> heads = {};
+  KvFormat heads_kv = {};            // of the slots: as kv, but for the type
+  QueryRing queries = {};            // where given (steps of one sequence): attend() keeps its queries there
+};
+
+// A matrix (n_rows outputs, n_cols inputs), or a vector (n_rows = 1), where the backend wants it.
+struct Weight {
+  TensorType type = TensorType::f32;
+  int64_t n_rows = 0, n_cols = 0;
+  Ptr<const std::byte> data;
+  explicit operator bool() const { return static_cast<bool>(data); }
+};
+
+// Rotary position embedding. Pair i of a head turns by position * inverse_frequency[i]; cos and sin are then multiplied by `magnitude`
+// (the attention factor of yarn and longrope).
+struct RopeSpec {
+  bool interleaved = false;               // pairs (2i, 2i+1) [NORM], else (i, i + n_rot/2) [NEOX]
+  int32_t n_rot = 0;                      // rotated dimensions of each head, from its start; even
+  const float* inverse_frequency = nullptr;  // (n_rot / 2), host memory
+  float magnitude = 1.0f;
+};
+
+// One product of a call to matmul(): out = x * w^T (+ bias), or added to what `out` holds.
+struct Product {
+  const Weight* weight = nullptr;         // (n_out, n_in)
+  Ptr<const float> bias;                  // (n_out) or null
+  Ptr<float> out;                         // (n_rows, n_out), rows `out_stride` floats apart
+  int64_t out_stride = 0;
+  bool accumulate = false;                // out += instead of out =
+};
+
+struct AttendShape {
+  int32_t n_heads = 0;                    // query heads; a multiple of n_kv_heads
+  int64_t q_stride = 0, out_stride = 0;   // floats between rows
+  float scale = 0.0f;                     // usually 1 / sqrt(head_dim)
+  int32_t window = 0;                     // sliding window: keys with position > row position - window; 0: all
+};
+
+// The operations of a decoder's layers. All but begin_step() are called between begin_step() and end_step().
+class StepOperations {
+ public:
+  // The step's arguments stay valid until end_step().
+  virtual void begin_step(const Step& step) = 0;
+  virtual void end_step() = 0;
+
+  // out (n_rows, n_cols) = the rows of `table` (vocabulary, n_cols) that the step's tokens name.
+  virtual void embed(const Weight& table, Ptr<float> out) = 0;
+
+  // For each of the step's rows: `n_vectors` vectors of `dim` floats lie one after another from x + row * stride on.
+  // out = x / sqrt(mean(x^2) + eps) * weight (dim). May run in place.
+  virtual void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
+                        int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) = 0;
+
+  // All products of the same input x (n_rows, n_in), which is quantized once. n_rows may be less than the step's rows (logits of the
+  // last rows). A row's result does not depend on the other rows, but for last bits where cuBLAS multiplies.
+  virtual void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) = 0;
+
+  // Prepares cos and sin of the step's positions. rope() turns n_heads vectors of head_dim at x + row * stride.
+  virtual void prepare_rope(const RopeSpec& spec) = 0;
+  virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
+
+  // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer` (and to the slots
+  // of Step::heads).
+  virtual void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) = 0;
+
+  // Causal attention of the rows' queries over their sequences' pages of `layer`, up to and including each row's own position, which
+  // append_kv() has written; or over Step::heads. out: (n_rows, n_heads * head_dim).
+  virtual void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
+
+  // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
+  virtual void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+                      int64_t n) = 0;
+
+  // x += y, (n_rows, n) contiguous.
+  virtual void add(Ptr<float> x, Ptr<const float> y, int64_t n) = 0;
+
+ protected:
+  ~StepOperations() = default;
+};
+
+}  // namespace orrery
