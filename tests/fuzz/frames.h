@@ -144,7 +144,7 @@ class FramedMutator {
 
 }  // namespace orrery::fuzz
 
-#if defined(ORRERY_FUZZ)
+// libFuzzer's; in ordinary builds the replay's (replay.cpp).
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 #define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations)                                                      \
   extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {        \
@@ -157,6 +157,3 @@ extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
     return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate)                           \
         .cross(Framed::parse(a, a_size, head_bytes), Framed::parse(b, b_size, head_bytes), out, most, seed); \
   }
-#else  // the replay has mutations of its own
-#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations) static_assert((n_operations) > 0);
-#endif
