@@ -188,6 +188,13 @@ policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint3
   return shape;
 }
 
+// Slots of layers with a sliding window, which keep it whole under every policy.
+uint64_t window_slots(const model::Hyperparameters& h, uint32_t n_context) {
+  uint64_t slots = 0;
+  for (const int32_t window : h.window) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
+  return slots * static_cast<uint64_t>(h.n_kv_heads);
+}
+
 policy::KvShare share_of(const model::Hyperparameters& h, const SessionOptions& options) {
   return {options.kv_share, kv_format(h, options.kv_type).token_bytes(), kv_format(h, options.resident_type(h)).token_bytes()};
 }
@@ -203,6 +210,13 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   else
     budget.share = share_of(h, options);
   budget.max_slots = resident_slots(h, options, n_context);
+  // A share always holds the windows; a budget in bytes may not.
+  if (const uint64_t windows = window_slots(h, n_context); windows > budget.max_slots)
+    return error(Code::invalid_argument,
+                 "policy %.40s: layers with a sliding window keep all of it, which a KV budget of %llu bytes does not hold at a context "
+                 "of %u; it must be at least %llu bytes",
+                 options.policy.c_str(), static_cast<unsigned long long>(options.kv_budget_bytes), n_context,
+                 static_cast<unsigned long long>(align_up(windows * budget.slot_bytes, kv::kArenaAlignment)));
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
   return policy::make_policy(options.policy, policy_shape(h, device, n_context), budget, options.policy_options,
                              options.head_profile);

@@ -1,19 +1,20 @@
-// Tens of thousands of turns of conversation under every policy, with forks, rewinds, saves, loads and cancels between
-// them: memory stays constant, and every answer is the one that a fresh session gives.
+// Tens of thousands of turns of conversation under every policy, with forks, rewinds, saves, loads and
+// cancels between them: memory stays constant, and every answer is the one that a fresh session gives.
 //
 //   soak TURNS [SEED [POLICY ...]]
 //
-// TURNS are shared out over the policies. A few sessions live at once, each with the lineage of turns that led to
-// what it holds; forks and loaded sessions take over another's. When a lineage ends, a fresh session replays it turn by
-// turn, and every answer is compared.
+// TURNS are shared out over the policies. A few sessions live at once, each with the lineage of turns that
+// led to what it holds; forks and loaded sessions take over another's. When a lineage ends, a fresh session
+// replays it turn by turn, and every answer is compared.
 //
-// Some policies choose by the queries of tokens before the prompt's end. Where a rewind or a load has lost these, the engine computes
-// them again, and that of a generated token is another then (runtime/engine/session.h). So an answer that differs is asked for once
-// more, of a fresh session that rewinds and loads where the lineage did: if it is the same now, it counts as chosen anew,
-// otherwise as wrong. Under "full" nothing may be chosen anew.
+// Some policies choose by the queries of tokens before the prompt's end. Where a rewind or a load has lost
+// these, the engine computes them again, and that of a generated token is another then
+// (runtime/engine/session.h). So an answer that differs is asked for once more, of a fresh session that
+// rewinds and loads where the lineage did: if it is the same now, it counts as chosen anew, otherwise as
+// wrong. Under "full" nothing may be chosen anew.
 //
-// Prints a row for each policy; fails on a wrong answer, a call that fails, an arena that is not empty again, and resident
-// memory that grows beyond a bound after a warm-up.
+// Prints a row for each policy; fails on a wrong answer, a call that fails, an arena that is not empty again,
+// and resident memory that grows beyond a bound after a warm-up.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ namespace {
 
 constexpr uint32_t kContext = 384;
 constexpr size_t kSessions = 3, kMostTurns = 8;
-constexpr uint64_t kMostTold = 5;    // wrong answers of a policy that are told of one by one
+constexpr uint64_t kMostTold = 5;     // wrong answers of a policy that are told of one by one
 constexpr double kMostGrowthMib = 8;  // of resident memory, after the warm-up
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;  // freed memory is kept aside
@@ -53,13 +54,14 @@ double resident_mib() {
 
 // One turn, as it was asked and answered; and what the session held behind it.
 struct Turn {
-  std::string text;               // of a turn by messages
-  std::vector<int32_t> prompt;    // of a turn by tokens
+  std::string text;             // of a turn by messages
+  std::vector<int32_t> prompt;  // of a turn by tokens
   uint32_t max_tokens = 0;
   std::vector<int32_t> answer;
-  std::string way;                // what was done before it: f fork, r rewind, b / F loaded from a buffer / a file, c cancel
-  // Before it was taken back to where the turn begins, the session held so many tokens; and then so many, where an answer by messages
-  // was cancelled before it had computed again what it spells otherwise.
+  std::string
+      way;  // what was done before it: f fork, r rewind, b / F loaded from a buffer / a file, c cancel
+  // Before it was taken back to where the turn begins, the session held so many tokens; and then so many,
+  // where an answer by messages was cancelled before it had computed again what it spells otherwise.
   size_t high = 0, low = SIZE_MAX;
   size_t n_tokens = 0, n_messages = 0;
 };
@@ -75,12 +77,14 @@ struct Lineage {
 };
 
 struct Counts {
-  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, anew = 0, wrong = 0;
+  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, anew = 0,
+           wrong = 0;
   double rss_start_mib = 0, rss_end_mib = 0, rss_peak_mib = 0, seconds = 0;
 };
 
 // Begins a turn's answer. By tokens the whole sequence is given, by messages one more of them.
-Generation begin(const Session& session, const Lineage& lineage, const Turn& turn, const orrery_generate_options& o) {
+Generation begin(const Session& session, const Lineage& lineage, const Turn& turn,
+                 const orrery_generate_options& o) {
   if (lineage.by_messages) {
     say(session, turn.text.c_str());
     return generate(session, o);
@@ -124,8 +128,10 @@ void rewind_to(const Session& session, Lineage* lineage, size_t k, char how) {
   lineage->turns.resize(k);
   if (n_tokens < lineage->n_tokens(k)) lineage->low = std::min(lineage->low, n_tokens);
   Error error;
-  check(orrery_session_rewind_messages(session.get(), lineage->n_messages(k), &error), error, "rewind_messages");
-  check(orrery_session_rewind(session.get(), std::min(n_tokens, lineage->n_tokens(k)), &error), error, "rewind");
+  check(orrery_session_rewind_messages(session.get(), lineage->n_messages(k), &error), error,
+        "rewind_messages");
+  check(orrery_session_rewind(session.get(), std::min(n_tokens, lineage->n_tokens(k)), &error), error,
+        "rewind");
 }
 
 class Soak {
@@ -161,7 +167,8 @@ class Soak {
       verify(held.lineage);
       held.session.reset();
     }
-    if (arena_used(runtime_) != idle_bytes_) throw std::runtime_error("the arena is not empty when all sessions are freed");
+    if (arena_used(runtime_) != idle_bytes_)
+      throw std::runtime_error("the arena is not empty when all sessions are freed");
     counts_.rss_end_mib = resident_mib();
     counts_.rss_peak_mib = std::max(counts_.rss_peak_mib, counts_.rss_end_mib);
     if (counts_.rss_start_mib == 0) counts_.rss_start_mib = counts_.rss_end_mib;
@@ -215,7 +222,8 @@ class Soak {
   }
 
   void step(Held* held) {
-    if (held->lineage.turns.size() >= kMostTurns || orrery_session_n_tokens(held->session.get()) + 60 > kContext) {
+    if (held->lineage.turns.size() >= kMostTurns ||
+        orrery_session_n_tokens(held->session.get()) + 60 > kContext) {
       verify(held->lineage);
       restart(held);
     }
@@ -303,7 +311,8 @@ class Soak {
           if (events-- == 0) orrery_cancel(generation.get());
         });
       } else if (way == 2) {  // freed where it stands
-        for (orrery_event e = options(&orrery_event_init); events > 0 && e.type != ORRERY_EVENT_DONE; --events) {
+        for (orrery_event e = options(&orrery_event_init); events > 0 && e.type != ORRERY_EVENT_DONE;
+             --events) {
           Error error;
           check(orrery_next(generation.get(), &e, &error), error, "orrery_next");
         }
@@ -329,8 +338,8 @@ class Soak {
     if (++counts_.wrong <= kMostTold) tell(lineage, std::min(wrong, lineage.turns.size() - 1));
   }
 
-  // Of a fresh session: the first turn whose answer differs, or their number. same_calls: it rewinds and loads where the
-  // lineage did.
+  // Of a fresh session: the first turn whose answer differs, or their number. same_calls: it rewinds and
+  // loads where the lineage did.
   size_t replay(const Lineage& lineage, bool same_calls, size_t* n_compared) {
     const Session fresh = open();
     Lineage again;
@@ -353,13 +362,15 @@ class Soak {
     Error error;
     if (turn.way.find_first_of("bF") != turn.way.npos) {
       const std::vector<unsigned char> bytes = save(fresh);
-      check(orrery_session_load_buffer(fresh.get(), bytes.data(), bytes.size(), &error), error, "orrery_session_load_buffer");
+      check(orrery_session_load_buffer(fresh.get(), bytes.data(), bytes.size(), &error), error,
+            "orrery_session_load_buffer");
     }
     if (turn.way.find_first_of("rc") == turn.way.npos) return;
     check(orrery_session_rewind(fresh.get(), n_tokens, &error), error, "rewind");
     if (turn.high > n_tokens) {
       const std::vector<int32_t> others(turn.high - n_tokens, kByte0 + 'x');
-      check(orrery_session_evaluate(fresh.get(), others.data(), others.size(), nullptr, &error), error, "evaluate");
+      check(orrery_session_evaluate(fresh.get(), others.data(), others.size(), nullptr, &error), error,
+            "evaluate");
       check(orrery_session_rewind(fresh.get(), n_tokens, &error), error, "rewind");
     }
     if (turn.low < n_tokens) check(orrery_session_rewind(fresh.get(), turn.low, &error), error, "rewind");
@@ -367,9 +378,10 @@ class Soak {
 
   // How the session came to its wrong answer.
   void tell(const Lineage& lineage, size_t wrong) const {
-    std::printf("%-16s wrong answer of turn %zu, by %s; tokens behind each turn, and what came before it:", policy_.c_str(), wrong,
-                lineage.by_messages ? "messages" : "tokens");
-    for (size_t i = 0; i <= wrong; ++i) std::printf(" %s>%zu", lineage.turns[i].way.c_str(), lineage.turns[i].n_tokens);
+    std::printf("%-16s wrong answer of turn %zu, by %s; tokens behind each turn, and what came before it:",
+                policy_.c_str(), wrong, lineage.by_messages ? "messages" : "tokens");
+    for (size_t i = 0; i <= wrong; ++i)
+      std::printf(" %s>%zu", lineage.turns[i].way.c_str(), lineage.turns[i].n_tokens);
     std::printf("\n");
   }
 
@@ -402,20 +414,22 @@ std::vector<std::string> policies() {
 }
 
 void print_row(const std::string& name, const Counts& c) {
-  std::printf("%-16s %8llu %7llu %8llu %6llu %6llu %8llu %9llu %6llu %6llu %10.1f %8.1f %9.1f %8.1f\n", name.c_str(),
-              static_cast<unsigned long long>(c.turns), static_cast<unsigned long long>(c.forks),
-              static_cast<unsigned long long>(c.rewinds), static_cast<unsigned long long>(c.saves),
-              static_cast<unsigned long long>(c.loads), static_cast<unsigned long long>(c.cancels),
-              static_cast<unsigned long long>(c.compared), static_cast<unsigned long long>(c.anew),
-              static_cast<unsigned long long>(c.wrong), c.rss_start_mib, c.rss_end_mib, c.rss_peak_mib, c.seconds);
+  std::printf("%-16s %8llu %7llu %8llu %6llu %6llu %8llu %9llu %6llu %6llu %10.1f %8.1f %9.1f %8.1f\n",
+              name.c_str(), static_cast<unsigned long long>(c.turns),
+              static_cast<unsigned long long>(c.forks), static_cast<unsigned long long>(c.rewinds),
+              static_cast<unsigned long long>(c.saves), static_cast<unsigned long long>(c.loads),
+              static_cast<unsigned long long>(c.cancels), static_cast<unsigned long long>(c.compared),
+              static_cast<unsigned long long>(c.anew), static_cast<unsigned long long>(c.wrong),
+              c.rss_start_mib, c.rss_end_mib, c.rss_peak_mib, c.seconds);
   std::fflush(stdout);
 }
 
 int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
   if (names.empty()) names = policies();
   if (names.empty()) return std::fprintf(stderr, "no policies\n"), 2;
-  std::printf("%-16s %8s %7s %8s %6s %6s %8s %9s %6s %6s %10s %8s %9s %8s\n", "policy", "turns", "forks", "rewinds", "saves",
-              "loads", "cancels", "compared", "anew", "wrong", "RSS start", "RSS end", "RSS peak", "seconds");
+  std::printf("%-16s %8s %7s %8s %6s %6s %8s %9s %6s %6s %10s %8s %9s %8s\n", "policy", "turns", "forks",
+              "rewinds", "saves", "loads", "cancels", "compared", "anew", "wrong", "RSS start", "RSS end",
+              "RSS peak", "seconds");
   Counts all;
   bool failed = false;
   for (const std::string& name : names) {
@@ -429,10 +443,13 @@ int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
     }
     print_row(name, c);
     const bool grown = !kSanitized && c.rss_peak_mib > c.rss_start_mib + kMostGrowthMib;
-    if (grown) std::printf("%-16s resident memory grew by more than %.0f MiB\n", name.c_str(), kMostGrowthMib);
+    if (grown)
+      std::printf("%-16s resident memory grew by more than %.0f MiB\n", name.c_str(), kMostGrowthMib);
     failed |= c.wrong > 0 || grown || c.compared == 0;
-    all.turns += c.turns, all.forks += c.forks, all.rewinds += c.rewinds, all.saves += c.saves, all.loads += c.loads;
-    all.cancels += c.cancels, all.compared += c.compared, all.anew += c.anew, all.wrong += c.wrong, all.seconds += c.seconds;
+    all.turns += c.turns, all.forks += c.forks, all.rewinds += c.rewinds, all.saves += c.saves,
+        all.loads += c.loads;
+    all.cancels += c.cancels, all.compared += c.compared, all.anew += c.anew, all.wrong += c.wrong,
+        all.seconds += c.seconds;
     if (all.rss_start_mib == 0) all.rss_start_mib = c.rss_start_mib;
     all.rss_end_mib = c.rss_end_mib, all.rss_peak_mib = std::max(all.rss_peak_mib, c.rss_peak_mib);
   }
@@ -448,5 +465,6 @@ int main(int n_args, char** args) {
   const uint64_t turns = std::strtoull(args[1], nullptr, 10);
   const uint64_t seed = n_args > 2 ? std::strtoull(args[2], nullptr, 10) : 1;
   if (turns == 0) return std::fprintf(stderr, "TURNS is a number above 0\n"), 2;
-  return orrery::testing::soak(turns, seed, std::vector<std::string>(args + std::min(n_args, 3), args + n_args));
+  return orrery::testing::soak(turns, seed,
+                               std::vector<std::string>(args + std::min(n_args, 3), args + n_args));
 }

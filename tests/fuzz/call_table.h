@@ -1,5 +1,5 @@
-// The handles, buffers and callbacks that fuzz_calls.cpp juggles with, and what is known of each: which session a
-// generation is of, and whether it is under way.
+// The handles, buffers and callbacks that fuzz_calls.cpp juggles with, and what is known of each: which
+// session a generation is of, and whether it is under way.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace orrery::fuzz {
 
 struct GenerationState {
   orrery_generation* handle = nullptr;
-  size_t session = 0;     // slot that it was begun on
+  size_t session = 0;  // slot that it was begun on
   bool finished = false;
   uint64_t session_life = 0;
 };
 
 // What a callback does when it is called: counts down to a cancel, and now and then calls the library itself.
 struct Callbacks {
-  uint32_t calls_left = UINT32_MAX;          // until it cancels
-  orrery_session* look_at = nullptr;         // read inside the callback: BUSY, or an answer
-  orrery_generation* cancel = nullptr;       // cancelled inside the callback
+  uint32_t calls_left = UINT32_MAX;     // until it cancels
+  orrery_session* look_at = nullptr;    // read inside the callback: BUSY, or an answer
+  orrery_generation* cancel = nullptr;  // cancelled inside the callback
   bool spoil_logits = false;
   uint32_t n_calls = 0;
 
@@ -45,7 +45,8 @@ struct Callbacks {
     require(done <= total, "progress does not pass its total");
     return static_cast<Callbacks*>(user)->called();
   }
-  static int32_t on_logits(void* user, float* logits, size_t n_vocab, const int32_t* tokens, size_t n_tokens) {
+  static int32_t on_logits(void* user, float* logits, size_t n_vocab, const int32_t* tokens,
+                           size_t n_tokens) {
     require(n_tokens == 0 || tokens != nullptr, "tokens are there");
     if (static_cast<Callbacks*>(user)->spoil_logits)
       for (size_t i = 0; i < n_vocab; ++i) logits[i] = i % 2 ? 0.0f / (logits[i] - logits[i]) : 3e38f;
@@ -60,12 +61,14 @@ struct Callbacks {
 
 inline void check_event(const orrery_event& e) {
   require(e.struct_size == sizeof e, "an event's struct_size is the caller's");
-  require(e.type >= ORRERY_EVENT_PROGRESS && e.type <= ORRERY_EVENT_DONE, "an event's type is one of the header's");
+  require(e.type >= ORRERY_EVENT_PROGRESS && e.type <= ORRERY_EVENT_DONE,
+          "an event's type is one of the header's");
   if (e.type == ORRERY_EVENT_TEXT) require(whole_utf8({e.text, e.text_bytes}), "a text event is whole UTF-8");
   if (e.type == ORRERY_EVENT_TOKEN) {
     require(e.token >= 0, "a token is one of the vocabulary's");
     require(e.n_top <= 20 && (e.n_top == 0 || e.top != nullptr), "as many alternatives as were asked for");
-    for (uint32_t i = 1; i < e.n_top; ++i) require(e.top[i].logprob <= e.top[i - 1].logprob, "likeliest first");
+    for (uint32_t i = 1; i < e.n_top; ++i)
+      require(e.top[i].logprob <= e.top[i - 1].logprob, "likeliest first");
   }
   if (e.type == ORRERY_EVENT_DONE)
     require(e.finish_reason >= ORRERY_FINISH_END && e.finish_reason <= ORRERY_FINISH_CANCELLED,
@@ -84,11 +87,11 @@ struct CallTable {
   orrery_model* models[kFew] = {};
   orrery_vocab* vocabs[kFew] = {};
   orrery_session* sessions[kMany] = {};
-  uint64_t lives[kMany] = {};               // which session a slot has held: counts up
+  uint64_t lives[kMany] = {};  // which session a slot has held: counts up
   GenerationState generations[kMany];
   orrery_calibration* calibration = nullptr;
   std::vector<unsigned char> saved[kFew];
-  Callbacks callbacks[kMany];               // of the generation in that slot
+  Callbacks callbacks[kMany];  // of the generation in that slot
 
   CallTable() = default;
   CallTable(const CallTable&) = delete;

@@ -1,5 +1,5 @@
-// What fuzz targets demand of every call through orrery.h. A broken demand says what it was, and traps: that is
-// how a target reports a fault, to libFuzzer and to the replay.
+// What fuzz targets demand of every call through orrery.h. A broken demand says what it was, and traps: that
+// is how a target reports a fault, to libFuzzer and to the replay.
 #pragma once
 
 #include <cstdint>
@@ -83,8 +83,8 @@ class CheckedError {
   orrery_error error_;
 };
 
-// "Sizes out", asked three times: for the size; with a byte too little, which must write nothing; with enough.
-// f(buffer, capacity, &n, error) -> status. `out` receives what was written; nothing on an error.
+// "Sizes out", asked three times: for the size; with a byte too little, which must write nothing; with
+// enough. f(buffer, capacity, &n, error) -> status. `out` receives what was written; nothing on an error.
 template <class T, class F>
 orrery_status sized_out(F f, std::vector<T>* out) {
   CheckedError error;

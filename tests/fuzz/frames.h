@@ -1,9 +1,9 @@
 // Inputs that are lists: a few bytes in front, then frames of an operation, a length and so many bytes of its
-// arguments. Fuzzers change such inputs well when they know that: a mutation adds, drops, doubles, moves or edits whole
-// frames, and what follows stays what it was.
+// arguments. Fuzzers change such inputs well when they know that: a mutation adds, drops, doubles, moves or
+// edits whole frames, and what follows stays what it was.
 //
-// A target whose input is framed defines libFuzzer's mutator by ORRERY_FRAMED_MUTATOR(bytes in front, operations).
-// Any bytes at all are a valid input: a length that reaches behind the end is cut there.
+// A target whose input is framed defines libFuzzer's mutator by ORRERY_FRAMED_MUTATOR(bytes in front,
+// operations). Any bytes at all are a valid input: a length that reaches behind the end is cut there.
 #pragma once
 
 #include <algorithm>
@@ -144,18 +144,16 @@ class FramedMutator {
 
 }  // namespace orrery::fuzz
 
-#if defined(ORRERY_FUZZ)
+// libFuzzer's; in ordinary builds the replay's (replay.cpp).
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
-#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations)                                                        \
-  extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {          \
-    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate).mutate(data, size, most, seed); \
-  }                                                                                                            \
-  extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size, \
-                                              uint8_t* out, size_t most, unsigned seed) {                      \
-    using orrery::fuzz::Framed;                                                                                \
-    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate)                             \
-        .cross(Framed::parse(a, a_size, head_bytes), Framed::parse(b, b_size, head_bytes), out, most, seed);   \
+#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations)                                                      \
+  extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {        \
+    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate)                           \
+        .mutate(data, size, most, seed);                                                                     \
+  }                                                                                                          \
+  extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b,             \
+                                              size_t b_size, uint8_t* out, size_t most, unsigned seed) {     \
+    using orrery::fuzz::Framed;                                                                              \
+    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate)                           \
+        .cross(Framed::parse(a, a_size, head_bytes), Framed::parse(b, b_size, head_bytes), out, most, seed); \
   }
-#else  // the replay has mutations of its own
-#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations) static_assert((n_operations) > 0);
-#endif

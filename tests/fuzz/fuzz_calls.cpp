@@ -1,9 +1,10 @@
-// The C interface as a program of calls, in any order, on handles that live, that are NULL, whose model and runtime are
-// gone. The input is frames (frames.h): an operation each, with its arguments; handles are named by slot.
+// The C interface as a program of calls, in any order, on handles that live, that are NULL, whose model and
+// runtime are gone. The input is frames (frames.h): an operation each, with its arguments; handles are named
+// by slot.
 //
-// Byte in front: 1 begins with a runtime, a model and a session; 2 with a small arena. What must hold stands in
-// checks.h and call_table.h, and beside each call: a call that fails gives NULL or 0 and changes nothing, BUSY means a
-// generation under way, and at the end every session still works.
+// Byte in front: 1 begins with a runtime, a model and a session; 2 with a small arena. What must hold stands
+// in checks.h and call_table.h, and beside each call: a call that fails gives NULL or 0 and changes nothing,
+// BUSY means a generation under way, and at the end every session still works.
 #include "tests/fuzz/call_table.h"
 #include "tests/fuzz/frames.h"
 
@@ -36,8 +37,9 @@ struct Files {
     paths[4] = dir.write("broken.gguf", std::vector<std::byte>(64, std::byte{0x47}));
     // Policies by the library's own table.
     std::vector<char> json;
-    require(sized_out<char>([](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_policies(t, m, n, e); },
-                            &json) == ORRERY_OK,
+    require(sized_out<char>(
+                [](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_policies(t, m, n, e); },
+                &json) == ORRERY_OK,
             "the table of policies is there");
     const std::string text(json.begin(), json.end()), name = "{\"name\": \"";
     for (size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {
@@ -57,7 +59,8 @@ const Files& files() {
 // What a failed call must leave as it was.
 struct Snapshot {
   size_t n_messages, n_tokens;
-  explicit Snapshot(const orrery_session* s) : n_messages(orrery_session_n_messages(s)), n_tokens(orrery_session_n_tokens(s)) {}
+  explicit Snapshot(const orrery_session* s)
+      : n_messages(orrery_session_n_messages(s)), n_tokens(orrery_session_n_tokens(s)) {}
   bool operator==(const Snapshot& o) const { return n_messages == o.n_messages && n_tokens == o.n_tokens; }
 };
 
@@ -182,7 +185,9 @@ class Program {
 
   void add_message() {
     const std::string role = r_.byte() & 1 ? "user" : r_.text(), content = r_.text();
-    change([&](orrery_session* s) { return orrery_session_add_message(s, role.c_str(), content.c_str(), e_.get()); });
+    change([&](orrery_session* s) {
+      return orrery_session_add_message(s, role.c_str(), content.c_str(), e_.get());
+    });
   }
   void add_json() {
     const std::string json = r_.text();
@@ -192,17 +197,21 @@ class Program {
     const orrery_session* s = t_.sessions[many()];
     const size_t i = r_.byte() % 6, n = orrery_session_n_messages(s);
     std::vector<char> json;
-    const orrery_status status = sized_out<char>(
-        [&](char* out, size_t m, size_t* bytes, orrery_error* e) { return orrery_session_message(s, i, out, m, bytes, e); },
-        &json);
+    const orrery_status status =
+        sized_out<char>([&](char* out, size_t m, size_t* bytes,
+                            orrery_error* e) { return orrery_session_message(s, i, out, m, bytes, e); },
+                        &json);
     require((status == ORRERY_OK) == (i < n), "messages that are there can be read");
     require(whole_utf8({json.data(), json.size()}), "a message is UTF-8");
   }
   void set_template() {
     orrery_template_options o = options(&orrery_template_options_init);
-    static constexpr const char* kTemplates[] = {
-        nullptr, "{{ messages | length }}", "{% for m in messages %}{{ m.content }}{% endfor %}", "{{ 1 / 0 }}", "{% bad",
-        "{{ tools }}{{ x }}"};
+    static constexpr const char* kTemplates[] = {nullptr,
+                                                 "{{ messages | length }}",
+                                                 "{% for m in messages %}{{ m.content }}{% endfor %}",
+                                                 "{{ 1 / 0 }}",
+                                                 "{% bad",
+                                                 "{{ tools }}{{ x }}"};
     o.template_source = kTemplates[r_.byte() % std::size(kTemplates)];
     const std::string tools = r_.text(), variables = r_.text();
     if (!tools.empty()) o.tools_json = tools.c_str();
@@ -217,8 +226,9 @@ class Program {
   void session_tokens() {
     const orrery_session* s = t_.sessions[many()];
     std::vector<int32_t> ids;
-    sized_out<int32_t>(
-        [&](int32_t* out, size_t m, size_t* n, orrery_error* e) { return orrery_session_tokens(s, out, m, n, e); }, &ids);
+    sized_out<int32_t>([&](int32_t* out, size_t m, size_t* n,
+                           orrery_error* e) { return orrery_session_tokens(s, out, m, n, e); },
+                       &ids);
     require(ids.size() == orrery_session_n_tokens(s), "a session's tokens are as many as it says");
   }
   void rewind() {
@@ -243,9 +253,10 @@ class Program {
     if (s == nullptr) return;
     std::vector<unsigned char> bytes;
     const bool busy = busy_now(s);
-    const orrery_status status = sized_out<unsigned char>(
-        [&](unsigned char* out, size_t m, size_t* n, orrery_error* e) { return orrery_session_save_buffer(s, out, m, n, e); },
-        &bytes);
+    const orrery_status status =
+        sized_out<unsigned char>([&](unsigned char* out, size_t m, size_t* n,
+                                     orrery_error* e) { return orrery_session_save_buffer(s, out, m, n, e); },
+                                 &bytes);
     require(status == ORRERY_OK || (busy && status == ORRERY_BUSY) || status == ORRERY_OUT_OF_DEVICE_MEMORY,
             "a session is saved, unless it is busy");
     if (status == ORRERY_OK) buffer = std::move(bytes);
@@ -255,12 +266,14 @@ class Program {
     const uint8_t how = r_.byte();
     const auto at = r_.number<uint16_t>();
     const uint8_t flip = r_.byte();
-    if (!bytes.empty() && (how & 1)) bytes[at % bytes.size()] = static_cast<unsigned char>(bytes[at % bytes.size()] ^ flip);
+    if (!bytes.empty() && (how & 1))
+      bytes[at % bytes.size()] = static_cast<unsigned char>(bytes[at % bytes.size()] ^ flip);
     if (how & 2) bytes.resize(std::min<size_t>(bytes.size(), at));
     const orrery_status status = change([&](orrery_session* s) {
       return orrery_session_load_buffer(s, bytes.empty() ? nullptr : bytes.data(), bytes.size(), e_.get());
     });
-    require(status != ORRERY_OK || bytes == t_.saved[0] || bytes == t_.saved[1], "what was damaged does not load");
+    require(status != ORRERY_OK || bytes == t_.saved[0] || bytes == t_.saved[1],
+            "what was damaged does not load");
   }
   void save_file() {
     const std::string path = files().dir.file(r_.byte() & 1 ? "saved" : "no/such/folder");
@@ -275,7 +288,8 @@ class Program {
     // The tiny models' vocabulary, as wide as the larger of the two.
     std::vector<float> logits(r_.byte() & 1 ? ids.size() * 400 : 0);
     change([&](orrery_session* s) {
-      return orrery_session_evaluate(s, ids.data(), ids.size(), logits.empty() ? nullptr : logits.data(), e_.get());
+      return orrery_session_evaluate(s, ids.data(), ids.size(), logits.empty() ? nullptr : logits.data(),
+                                     e_.get());
     });
   }
   void read_results() {
@@ -285,7 +299,8 @@ class Program {
     e_.check(orrery_session_logits(s, out.data(), 300 + r_.byte() % 100, e_.get()));
     orrery_stats stats = options(&orrery_stats_init);
     if (e_.check(orrery_session_stats(s, &stats, e_.get())) == ORRERY_OK)
-      require(stats.n_tokens <= stats.n_context && stats.n_tokens == orrery_session_n_tokens(s), "tokens fit their context");
+      require(stats.n_tokens <= stats.n_context && stats.n_tokens == orrery_session_n_tokens(s),
+              "tokens fit their context");
   }
 
   void generate(bool from_tokens) {
@@ -372,9 +387,9 @@ class Program {
                 },
                 &again) == ORRERY_OK,
             "a calibration's profile reads back");
-    sized_out<char>(
-        [&](char* out, size_t m, size_t* bytes, orrery_error* e) { return orrery_calibration_steps(h, out, m, bytes, e); },
-        &steps);
+    sized_out<char>([&](char* out, size_t m, size_t* bytes,
+                        orrery_error* e) { return orrery_calibration_steps(h, out, m, bytes, e); },
+                    &steps);
   }
   void plan() {
     const std::string& path = files().paths[r_.byte() % std::size(files().paths)];
@@ -387,9 +402,11 @@ class Program {
     orrery_plan_result result = options(&orrery_plan_result_init);
     e_.check(orrery_plan(path.c_str(), &runtime, nullptr, &o, &result, e_.get()));
     std::vector<char> json;
-    sized_out<char>(
-        [&](char* out, size_t m, size_t* n, orrery_error* e) { return orrery_inspect(path.c_str(), out, m, n, e); }, &json);
-    require(orrery_status_name(r_.byte()) != nullptr && orrery_version() != nullptr && orrery_build_info() != nullptr,
+    sized_out<char>([&](char* out, size_t m, size_t* n,
+                        orrery_error* e) { return orrery_inspect(path.c_str(), out, m, n, e); },
+                    &json);
+    require(orrery_status_name(r_.byte()) != nullptr && orrery_version() != nullptr &&
+                orrery_build_info() != nullptr,
             "names are never NULL");
   }
 
@@ -400,14 +417,17 @@ class Program {
       if (s == nullptr) continue;
       orrery_stats stats = options(&orrery_stats_init);
       require(e_.check(orrery_session_stats(s, &stats, e_.get())) == ORRERY_OK, "a session tells of itself");
-      require(e_.check(orrery_session_add_message(s, "user", "x", e_.get())) == ORRERY_OK, "a session takes a message");
+      require(e_.check(orrery_session_add_message(s, "user", "x", e_.get())) == ORRERY_OK,
+              "a session takes a message");
       // A parked session has no room in the arena, and may find none.
       const auto works = [&](orrery_status status) {
-        require(status == ORRERY_OK || (status == ORRERY_OUT_OF_DEVICE_MEMORY && stats.parked), "a session works", (*e_).message);
+        require(status == ORRERY_OK || (status == ORRERY_OUT_OF_DEVICE_MEMORY && stats.parked),
+                "a session works", (*e_).message);
       };
       works(e_.check(orrery_session_rewind(s, 0, e_.get())));
       const int32_t token = 70;
-      if (orrery_session_n_tokens(s) == 0) works(e_.check(orrery_session_evaluate(s, &token, 1, nullptr, e_.get())));
+      if (orrery_session_n_tokens(s) == 0)
+        works(e_.check(orrery_session_evaluate(s, &token, 1, nullptr, e_.get())));
     }
   }
 
@@ -416,7 +436,8 @@ class Program {
   size_t many() { return r_.byte() % CallTable::kMany; }
   std::vector<int32_t> tokens() {
     std::vector<int32_t> out(r_.byte() % 48);
-    for (int32_t& id : out) id = static_cast<int32_t>(r_.byte()) + (out.size() == 7 ? 1000 : 3) - (out.size() == 8 ? 9 : 0);
+    for (int32_t& id : out)
+      id = static_cast<int32_t>(r_.byte()) + (out.size() == 7 ? 1000 : 3) - (out.size() == 8 ? 9 : 0);
     return out;
   }
   template <class T>
@@ -429,7 +450,8 @@ class Program {
     if (r_.byte() == 0xEE) o->struct_size = r_.byte() * 4u % (sizeof *o + 1);
   }
   template <class T>
-  void made(orrery_status status, T* const& handle) {  // by reference: the call that sets it is the other argument
+  void made(orrery_status status,
+            T* const& handle) {  // by reference: the call that sets it is the other argument
     e_.check(status);
     require((status == ORRERY_OK) == (handle != nullptr), "a handle, or NULL", (*e_).message);
   }
@@ -450,7 +472,8 @@ class Program {
       if (t_.sessions[i] == s && t_.under_way(i)) return true;
     return false;
   }
-  // A call that changes a session: BUSY exactly while a generation is under way, and nothing changes if it fails.
+  // A call that changes a session: BUSY exactly while a generation is under way, and nothing changes if it
+  // fails.
   template <class F>
   orrery_status change(F call, size_t* which = nullptr) {
     const size_t slot = many();
@@ -462,20 +485,23 @@ class Program {
     require(status != ORRERY_BUSY || busy, "busy means a generation under way");
     require(status != ORRERY_OK || (s != nullptr && !busy), "a session under way is not changed");
     require(status != ORRERY_DEVICE_LOST, "no device is lost", (*e_).message);
-    if (status != ORRERY_OK) require(Snapshot(s) == before, "a call that fails changes nothing", (*e_).message);
+    if (status != ORRERY_OK)
+      require(Snapshot(s) == before, "a call that fails changes nothing", (*e_).message);
     return status;
   }
   static bool alive(const GenerationState& g) { return g.handle && !g.finished; }
   void check_working(orrery_status s) {
-    require(s == ORRERY_OK || s == ORRERY_OUT_OF_DEVICE_MEMORY || s == ORRERY_OUT_OF_HOST_MEMORY || s == ORRERY_BAD_MODEL ||
-                s == ORRERY_CANCELLED || s == ORRERY_INVALID_ARGUMENT || s == ORRERY_CONTEXT_FULL,
+    require(s == ORRERY_OK || s == ORRERY_OUT_OF_DEVICE_MEMORY || s == ORRERY_OUT_OF_HOST_MEMORY ||
+                s == ORRERY_BAD_MODEL || s == ORRERY_CANCELLED || s == ORRERY_INVALID_ARGUMENT ||
+                s == ORRERY_CONTEXT_FULL,
             "an answer goes on", (*e_).message);
   }
   void pull(size_t slot, int times) {
     GenerationState& g = t_.generations[slot];
     if (g.handle == nullptr) {
       orrery_event none = options(&orrery_event_init);
-      require(e_.check(orrery_next(nullptr, &none, e_.get())) == ORRERY_INVALID_ARGUMENT, "NULL is no generation");
+      require(e_.check(orrery_next(nullptr, &none, e_.get())) == ORRERY_INVALID_ARGUMENT,
+              "NULL is no generation");
       return;
     }
     for (; times > 0; --times) {
@@ -508,22 +534,22 @@ class Program {
 
 using Call = void (*)(Program&);
 constexpr Call kCalls[] = {
-    [](Program& p) { p.create_runtime(); },  [](Program& p) { p.free_runtime(); },
-    [](Program& p) { p.runtime_info(); },    [](Program& p) { p.open_model(); },
-    [](Program& p) { p.free_model(); },      [](Program& p) { p.model_info(); },
-    [](Program& p) { p.vocabulary(); },      [](Program& p) { p.open_session(); },
-    [](Program& p) { p.free_session(); },    [](Program& p) { p.add_message(); },
-    [](Program& p) { p.add_json(); },        [](Program& p) { p.messages(); },
-    [](Program& p) { p.set_template(); },    [](Program& p) { p.rewind_messages(); },
-    [](Program& p) { p.session_tokens(); },  [](Program& p) { p.rewind(); },
-    [](Program& p) { p.fork(); },            [](Program& p) { p.save(); },
-    [](Program& p) { p.load(); },            [](Program& p) { p.save_file(); },
-    [](Program& p) { p.load_file(); },       [](Program& p) { p.evaluate(); },
-    [](Program& p) { p.read_results(); },    [](Program& p) { p.generate(false); },
-    [](Program& p) { p.generate(true); },    [](Program& p) { p.next(); },
-    [](Program& p) { p.drain(); },           [](Program& p) { p.run(); },
-    [](Program& p) { p.cancel(); },          [](Program& p) { p.free_one_generation(); },
-    [](Program& p) { p.calibrate(); },       [](Program& p) { p.plan(); },
+    [](Program& p) { p.create_runtime(); }, [](Program& p) { p.free_runtime(); },
+    [](Program& p) { p.runtime_info(); },   [](Program& p) { p.open_model(); },
+    [](Program& p) { p.free_model(); },     [](Program& p) { p.model_info(); },
+    [](Program& p) { p.vocabulary(); },     [](Program& p) { p.open_session(); },
+    [](Program& p) { p.free_session(); },   [](Program& p) { p.add_message(); },
+    [](Program& p) { p.add_json(); },       [](Program& p) { p.messages(); },
+    [](Program& p) { p.set_template(); },   [](Program& p) { p.rewind_messages(); },
+    [](Program& p) { p.session_tokens(); }, [](Program& p) { p.rewind(); },
+    [](Program& p) { p.fork(); },           [](Program& p) { p.save(); },
+    [](Program& p) { p.load(); },           [](Program& p) { p.save_file(); },
+    [](Program& p) { p.load_file(); },      [](Program& p) { p.evaluate(); },
+    [](Program& p) { p.read_results(); },   [](Program& p) { p.generate(false); },
+    [](Program& p) { p.generate(true); },   [](Program& p) { p.next(); },
+    [](Program& p) { p.drain(); },          [](Program& p) { p.run(); },
+    [](Program& p) { p.cancel(); },         [](Program& p) { p.free_one_generation(); },
+    [](Program& p) { p.calibrate(); },      [](Program& p) { p.plan(); },
 };
 constexpr uint8_t kOperations = std::size(kCalls);
 
@@ -535,7 +561,8 @@ void begin(CallTable* t, bool small) {
   o.reservoir_bytes = uint64_t{16} << 20;
   CheckedError e;
   require(e.check(orrery_runtime_create(&o, &t->runtimes[0], e.get())) == ORRERY_OK, "a runtime opens");
-  require(e.check(orrery_model_open(t->runtimes[0], files().paths[0].c_str(), nullptr, &t->models[0], e.get())) == ORRERY_OK,
+  require(e.check(orrery_model_open(t->runtimes[0], files().paths[0].c_str(), nullptr, &t->models[0],
+                                    e.get())) == ORRERY_OK,
           "a model opens", (*e).message);
   orrery_session_options s = session_options();
   s.n_context = 96;

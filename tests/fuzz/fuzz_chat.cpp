@@ -1,11 +1,12 @@
 // Chat templates, conversations, tools and variables from strangers, as orrery_render_chat() takes them.
 //
-// Input: a byte of flags, then fields separated by 0x1E: template, messages, tools, variables, template name; a
-// field that is absent is NULL, and so is an empty one but for the messages. Flags: 1 the generation prompt,
-// 2 the file's own template instead of the field, 4 a message of the session's API for each of the messages.
+// Input: a byte of flags, then fields separated by 0x1E: template, messages, tools, variables, template name;
+// a field that is absent is NULL, and so is an empty one but for the messages. Flags: 1 the generation
+// prompt, 2 the file's own template instead of the field, 4 a message of the session's API for each of the
+// messages.
 //
-// A first rendering, with small limits, finds templates that would only take long; what stays inside them must
-// give the same text through the public header.
+// A first rendering, with small limits, finds templates that would only take long; what stays inside them
+// must give the same text through the public header.
 #include "runtime/text/chat_template.h"
 #include "runtime/text/json.h"
 #include "tests/fuzz/checks.h"

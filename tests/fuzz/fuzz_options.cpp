@@ -1,9 +1,9 @@
-// Session options from strangers: policies by name, their options as strings, head profiles, budgets, KV types. What is
-// accepted takes what its plan says, answers, and a fork of it answers alike.
+// Session options from strangers: policies by name, their options as strings, head profiles, budgets, KV
+// types. What is accepted takes what its plan says, answers, and a fork of it answers alike.
 //
-// Input: 16 bytes (model; KV type; device KV type; overflow; context, chunk (2 each); budget's share (float) and
-// bytes (4)), then fields separated by 0x1E: policy, options (NAME=VALUE, one a line), head profile. An empty
-// field is NULL.
+// Input: 16 bytes (model; KV type; device KV type; overflow; context, chunk (2 each); budget's share (float)
+// and bytes (4)), then fields separated by 0x1E: policy, options (NAME=VALUE, one a line), head profile. An
+// empty field is NULL.
 #include "tests/fuzz/checks.h"
 #include "tests/support/model_spec.h"
 #include "tests/support/temp_dir.h"
@@ -55,7 +55,8 @@ std::vector<int32_t> answer(const Session& session, const std::vector<int32_t>& 
   orrery_generation* h = nullptr;
   const orrery_status begun =
       error.check(orrery_generate_tokens(session.get(), tokens.data(), tokens.size(), &o, &h, error.get()));
-  require(begun == ORRERY_OK || begun == ORRERY_CONTEXT_FULL, "an answer begins, or the context is full", (*error).message);
+  require(begun == ORRERY_OK || begun == ORRERY_CONTEXT_FULL, "an answer begins, or the context is full",
+          (*error).message);
   const Generation generation(h);
   std::vector<int32_t> out;
   orrery_event e = options(&orrery_event_init);
@@ -69,7 +70,8 @@ std::vector<int32_t> answer(const Session& session, const std::vector<int32_t>& 
 void use(World* world, const Session& session, const orrery_plan_result& plan) {
   CheckedError error;
   orrery_stats stats = options(&orrery_stats_init);
-  require(error.check(orrery_session_stats(session.get(), &stats, error.get())) == ORRERY_OK, "a session tells of itself");
+  require(error.check(orrery_session_stats(session.get(), &stats, error.get())) == ORRERY_OK,
+          "a session tells of itself");
   require(stats.n_context == plan.n_context && stats.reservoir_bytes == plan.reservoir_bytes &&
               stats.device_kv_type == plan.device_kv_type,
           "a session is what was planned");
@@ -92,9 +94,13 @@ void use(World* world, const Session& session, const orrery_plan_result& plan) {
   require((forked == ORRERY_OK) == (h != nullptr), "a fork, or NULL");
   const Session fork(h);
   orrery_stats of_fork = options(&orrery_stats_init);
-  if (h) require(error.check(orrery_session_stats(h, &of_fork, error.get())) == ORRERY_OK, "a fork tells of itself");
-  if (h && of_fork.parked == 0) require(answer(fork, longer) == answer(session, longer), "a fork answers as its session does");
-  require(error.check(orrery_session_rewind(session.get(), prompt.size() / 2, error.get())) == ORRERY_OK, "a session rewinds");
+  if (h)
+    require(error.check(orrery_session_stats(h, &of_fork, error.get())) == ORRERY_OK,
+            "a fork tells of itself");
+  if (h && of_fork.parked == 0)
+    require(answer(fork, longer) == answer(session, longer), "a fork answers as its session does");
+  require(error.check(orrery_session_rewind(session.get(), prompt.size() / 2, error.get())) == ORRERY_OK,
+          "a session rewinds");
   require(answer(session, prompt) == first, "a rewound session answers as before");
 }
 
@@ -114,7 +120,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   o.kv_budget_share = r.number<float>();
   o.kv_budget_bytes = r.number<uint32_t>();
   if (o.n_context == 0) o.n_context = kMostContext;
-  std::vector<std::string> fields = split({reinterpret_cast<const char*>(data) + kHead, size - kHead}, '\x1E');
+  std::vector<std::string> fields =
+      split({reinterpret_cast<const char*>(data) + kHead, size - kHead}, '\x1E');
   fields.resize(std::max<size_t>(fields.size(), 3));
   if (!fields[0].empty()) o.policy = fields[0].c_str();
   if (!fields[2].empty()) o.head_profile = fields[2].c_str();
@@ -137,7 +144,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(planned == ORRERY_OK || planned == ORRERY_INVALID_ARGUMENT || planned == ORRERY_UNSUPPORTED,
           "a plan, or what is wrong with the options", (*error).message);
   orrery_session* h = reinterpret_cast<orrery_session*>(1);
-  const orrery_status opened = error.check(orrery_session_open(world.models[which].get(), &o, &h, error.get()));
+  const orrery_status opened =
+      error.check(orrery_session_open(world.models[which].get(), &o, &h, error.get()));
   require((opened == ORRERY_OK) == (h != nullptr), "a session, or NULL");
   const Session session(h);
   require(opened == ORRERY_OK || opened == ORRERY_INVALID_ARGUMENT || opened == ORRERY_UNSUPPORTED ||

@@ -1,8 +1,8 @@
-// Split models: parts that contradict each other, are absent, or named wrongly; opened by any of them. The input is
-// a recipe (recipe.h) over up to four parts of a small file.
+// Split models: parts that contradict each other, are absent, or named wrongly; opened by any of them. The
+// input is a recipe (recipe.h) over up to four parts of a small file.
 //
-// Bytes in front: how many parts; which one is opened, and how; what its name claims. A frame's first argument says
-// which part it edits.
+// Bytes in front: how many parts; which one is opened, and how; what its name claims. A frame's first
+// argument says which part it edits.
 #include "runtime/gguf/gguf.h"
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/recipe.h"
@@ -48,7 +48,8 @@ void use(const gguf::File& file, bool header_only) {
     require((t.data == nullptr) == header_only, "data are there unless only the header was asked for");
     for (uint64_t i = 0; t.data && i < t.bytes; ++i) sum += static_cast<uint8_t>(t.data[i]);
   }
-  for (uint64_t i = 0; i < file.n_keys(); ++i) require(file.find(file.key(i)) != nullptr, "a key is found by its name");
+  for (uint64_t i = 0; i < file.n_keys(); ++i)
+    require(file.find(file.key(i)) != nullptr, "a key is found by its name");
   uint8_t digest[16];
   file.fingerprint(false, digest);
   const volatile uint64_t sink = sum;
@@ -93,7 +94,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const ErrorDetail& e = file.status().detail();
     require(e.code == Code::bad_model || e.code == Code::unsupported_quantization || e.code == Code::io,
             "parts that are wrong, or cannot be read", e.message.c_str());
-    require(e.message.find("m-0") != std::string::npos && whole_utf8(e.message), "an error names the part", e.message.c_str());
+    require(e.message.find("m-0") != std::string::npos && whole_utf8(e.message), "an error names the part",
+            e.message.c_str());
   }
   for (const std::string& p : written) std::remove(p.c_str());
   return 0;

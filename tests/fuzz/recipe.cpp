@@ -62,19 +62,28 @@ size_t value_bytes(const Bytes& file, size_t at, uint32_t type) {
 
 // Numbers at which arithmetic breaks, beside those that the input spells out.
 uint64_t interesting(uint8_t which, uint64_t spelt) {
-  static constexpr uint64_t kNumbers[] = {0,          1,          2,          3,      31,         32,
-                                          64,         127,        128,        255,    256,        1023,
-                                          65535,      65536,      0x7FFFFFFF, 1u << 31, 0xFFFFFFFF, uint64_t{1} << 32,
-                                          INT64_MAX,  uint64_t{1} << 63,      UINT64_MAX};
+  static constexpr uint64_t kNumbers[] = {0,          1,
+                                          2,          3,
+                                          31,         32,
+                                          64,         127,
+                                          128,        255,
+                                          256,        1023,
+                                          65535,      65536,
+                                          0x7FFFFFFF, 1u << 31,
+                                          0xFFFFFFFF, uint64_t{1} << 32,
+                                          INT64_MAX,  uint64_t{1} << 63,
+                                          UINT64_MAX};
   return which < std::size(kNumbers) ? kNumbers[which] : spelt;
 }
 uint64_t read_number(Reader* r) {
   const uint8_t which = r->byte();
-  return interesting(which, which < 32 ? r->number<uint64_t>() : which < 128 ? r->number<uint16_t>() : r->byte());
+  return interesting(which, which < 32    ? r->number<uint64_t>()
+                            : which < 128 ? r->number<uint16_t>()
+                                          : r->byte());
 }
 double read_real(Reader* r) {
-  static const double kReals[] = {0.0,  -0.0, 1.0,   -1.0,  0.5,  1e-5, 1e-30, 1e30,
-                                  3e38, 1e300, std::nan(""), HUGE_VAL, -HUGE_VAL};
+  static const double kReals[] = {0.0,  -0.0, 1.0,   -1.0,         0.5,      1e-5,     1e-30,
+                                  1e30, 3e38, 1e300, std::nan(""), HUGE_VAL, -HUGE_VAL};
   const uint8_t which = r->byte();
   return which < std::size(kReals) ? kReals[which] : which < 128 ? r->number<float>() : r->byte() / 16.0;
 }
@@ -311,8 +320,8 @@ void set_family(Reader* r, FileParts* file) {
 void add_known_key(Reader* r, FileParts* file) {
   const KnownKey& known = kKnownKeys[r->byte() % std::size(kKnownKeys)];
   const std::string name = known.name[0] == '%' ? family_of(file) + (known.name + 1) : known.name;
-  static constexpr const char* kTexts[] = {"none",    "linear", "yarn",   "llama3",   "longrope",     "llama",
-                                           "gpt2",    "default", "qwen2", "llama-bpe", "chatglm-bpe"};
+  static constexpr const char* kTexts[] = {"none", "linear",  "yarn",  "llama3",    "longrope",   "llama",
+                                           "gpt2", "default", "qwen2", "llama-bpe", "chatglm-bpe"};
   if (known.type != ValueType::string)
     return set_key(file, name, number(known.type), read_scalar(r, number(known.type)));
   const uint8_t which = r->byte();
@@ -329,14 +338,17 @@ void set_token(Reader* r, FileParts* file) {
   const double score = read_real(r);
   array.elements[i] = text_value(r->text());
   tokens->value = array.value();
-  if (FileParts::Key* types = file->find("tokenizer.ggml.token_type"); types && types->type == number(ValueType::array)) {
+  if (FileParts::Key* types = file->find("tokenizer.ggml.token_type");
+      types && types->type == number(ValueType::array)) {
     Array of(types->value);
     if (i < of.elements.size()) of.elements[i] = ByteWriter().put(int32_t{type % 9}).bytes;
     types->value = of.value();
   }
-  if (FileParts::Key* scores = file->find("tokenizer.ggml.scores"); scores && scores->type == number(ValueType::array)) {
+  if (FileParts::Key* scores = file->find("tokenizer.ggml.scores");
+      scores && scores->type == number(ValueType::array)) {
     Array of(scores->value);
-    if (i < of.elements.size()) of.elements[i] = ByteWriter().put(static_cast<float>(std::clamp(score, -3e38, 3e38))).bytes;
+    if (i < of.elements.size())
+      of.elements[i] = ByteWriter().put(static_cast<float>(std::clamp(score, -3e38, 3e38))).bytes;
     scores->value = of.value();
   }
 }
@@ -375,7 +387,9 @@ FileParts FileParts::take_apart(const Bytes& bytes) {
     out.keys.push_back(std::move(key));
   }
   for (const gguf::Tensor& t : file->tensors())
-    out.tensors.push_back({std::string(t.name), {t.dims, t.dims + t.n_dims}, static_cast<uint32_t>(t.type),
+    out.tensors.push_back({std::string(t.name),
+                           {t.dims, t.dims + t.n_dims},
+                           static_cast<uint32_t>(t.type),
                            {t.data, t.data + t.bytes}});
   return out;
 }

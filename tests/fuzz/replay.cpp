@@ -2,7 +2,8 @@
 //
 // Arguments: pairs of a number of mutations and a directory.  Every file in it goes through
 // LLVMFuzzerTestOneInput as it is, then with that many small mutations, whose choice depends on its name
-// alone.  A target that finds a fault traps; no file at all is a failure.
+// alone; by the target's own mutator, if it has one.  A target that finds a fault traps; no file at all is a
+// failure.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +19,9 @@
 #include "tests/support/random_blocks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most,
+                                                                unsigned seed);
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 
 namespace {
 
@@ -57,7 +61,33 @@ void mutate(orrery::testing::Random* random, std::vector<uint8_t>* input) {
   }
 }
 
+// One mutant of an input.
+std::vector<uint8_t> mutant_of(const std::vector<uint8_t>& input, orrery::testing::Random* random) {
+  std::vector<uint8_t> mutant = input;
+  if (LLVMFuzzerCustomMutator == nullptr) {
+    mutate(random, &mutant);
+    return mutant;
+  }
+  mutant.resize(input.size() + 512);
+  mutant.resize(LLVMFuzzerCustomMutator(mutant.data(), input.size(), mutant.size(),
+                                        static_cast<unsigned>(random->bits())));
+  return mutant;
+}
+
 }  // namespace
+
+// What a target's mutator changes bytes by: the same bytes always become the same others.
+size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most) {
+  uint64_t seed = size + 1;
+  for (size_t i = 0; i < size; ++i) seed = seed * 31 + data[i];
+  orrery::testing::Random random(seed);
+  std::vector<uint8_t> bytes(data, data + size);
+  if (bytes.empty()) bytes.push_back(static_cast<uint8_t>(random.bits()));
+  mutate(&random, &bytes);
+  const size_t n = std::min(bytes.size(), most);
+  std::copy_n(bytes.begin(), n, data);
+  return n;
+}
 
 int main(int n_args, char** args) {
   int n_files = 0;
@@ -78,11 +108,7 @@ int main(int n_args, char** args) {
       uint64_t seed = 1;
       for (const char c : path.filename().string()) seed = seed * 31 + static_cast<uint8_t>(c);
       orrery::testing::Random random(seed);
-      for (int i = 0; i < n_mutations; ++i) {
-        std::vector<uint8_t> mutant = input;
-        mutate(&random, &mutant);
-        run(mutant);
-      }
+      for (int i = 0; i < n_mutations; ++i) run(mutant_of(input, &random));
       ++n_files;
     }
   }

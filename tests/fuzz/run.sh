@@ -48,5 +48,6 @@ done
 
 echo
 printf '%-10s %8s %9s %16s %13s %8s %6s\n' target edges features "corpus (n/bytes)" executions "exec/s" found
-for target in "$@"; do row "$build/fuzz-$target.log" "$target"; done
+for target in "$@"; do row "$build/fuzz-$target.log" "$target"; done | tee "$build/fuzz-table.txt"
+awk '{ runs += $5; found += $7 } END { printf "%-10s %8s %9s %16s %13d %8s %6d\n", "all", "", "", "", runs, "", found }' "$build/fuzz-table.txt"
 exit $failed

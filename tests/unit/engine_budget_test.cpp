@@ -55,6 +55,36 @@ std::vector<std::string> specs_that_open() {
 INSTANTIATE_TEST_SUITE_P(Specs, WholeBudget, ::testing::ValuesIn(specs_that_open()),
                          [](const auto& tested) { return test_name(tested.param); });
 
+// Layers with a sliding window keep it whole: a budget in bytes that does not hold the windows is refused, and names the least that
+// does.
+TEST(WindowBudget, HoldsTheWindowsOrIsRefused) {
+  const auto model = open_spec("phi3-window", runtime_options(1));
+  const model::Hyperparameters& h = model->hyper();
+  const auto prompt = random_tokens(*model, 100, 1);
+  const auto full = open_session(model, 128);
+  answer(full.get(), prompt, 20);
+  uint64_t slots = 0;
+  for (const int32_t window : h.window) slots += static_cast<uint64_t>(window) * static_cast<uint64_t>(h.n_kv_heads);
+  ASSERT_GT(slots, 0u);
+  const uint64_t least = align_up(slots * engine::kv_format(h, KvType::f16).token_bytes(), kv::kArenaAlignment);
+  for (const PolicyMode& mode : policy_modes()) {
+    SCOPED_TRACE(mode.name);
+    engine::SessionOptions o = with_mode(mode, 1.0, 128);
+    for (const uint64_t bytes : {uint64_t{256}, least / 2, least - 256}) {
+      o.kv_budget_bytes = bytes;
+      const auto refused = Session::open(model, o);
+      ASSERT_FALSE(refused.ok()) << bytes;
+      EXPECT_EQ(refused.status().code(), Code::invalid_argument);
+      EXPECT_NE(refused.status().detail().message.find("it must be at least " + std::to_string(least) + " bytes"), std::string::npos)
+          << refused.status().detail().message;
+    }
+    o.kv_budget_bytes = least;
+    const auto enough = unwrap(Session::open(model, o));
+    answer(enough.get(), prompt, 20);
+    EXPECT_EQ(as_vector(full->tokens()), as_vector(enough->tokens()));
+  }
+}
+
 class DemoPolicy : public ::testing::TestWithParam<PolicyMode> {};
 
 TEST_P(DemoPolicy, AWholeBudgetGivesFiveHundredEqualTokens) {
