@@ -14,17 +14,22 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
-from emit import c, header as header_file, python  # noqa: E402
+from emit import c, header as header_file, node, python  # noqa: E402
 
 FILES = {  # path below bindings/: what writes it
     "c/layouts.h": c.layouts,
     "c/layout_check.c": c.layout_check,
     "python/orrery/_abi.py": python.abi,
+    "node/functions.h": node.functions,
+    "node/abi.js": node.constants,
+    "node/abi.d.ts": node.types,
 }
-PARTIAL = []  # files that mirror only a part of the header: a new field or constant need not change them
+NO_CONSTANTS = ["c/layouts.h", "node/functions.h"]  # files that a new constant need not change
+NO_FIELDS = ["node/abi.js", "node/functions.h"]  # files that a new field need not change
 HAND_WRITTEN = {  # language: the files that must call every function
     "c": ["c/conformance.c", "c/conformance_steps.h"],
     "python": ["python/orrery/__init__.py", "python/orrery/_native.py"],
+    "node": ["node/index.js"],
 }
 
 

@@ -107,7 +107,8 @@ def generator_notices():
     constant = text.replace("#define ORRERY_LOAD_READ 1", "#define ORRERY_LOAD_DREAM 2\n#define ORRERY_LOAD_READ 1")
     for what, changed in (("field", field), ("constant", constant)):
         after = header_file.Header(changed)
-        same = [name for name, emit in generate.FILES.items() if emit(before) == emit(after) and name not in generate.PARTIAL]
+        same = [name for name, emit in generate.FILES.items() if emit(before) == emit(after)
+                and not (what == "constant" and name in generate.NO_CONSTANTS) and name not in generate.NO_FIELDS]
         if changed == text or same:
             raise Failure("a new %s: %s stay as they were" % (what, same))
     try:
@@ -164,6 +165,41 @@ def python_wheel():
     chat([sys.executable, os.path.join(HERE, "python", "chat.py")], PYTHONPATH=os.path.join(out, "site"), ORRERY_LIBRARY="")
 
 
+# ---- Node ---------------------------------------------------------------------------------------------------------
+
+def node_environment():
+    """Builds the addon against the headers of the node that there is."""
+    node = shutil.which(tool("node"))
+    addon = os.path.join(folder("node"), "orrery.node")
+    includes = [os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(node))), "include", "node"), "/usr/include/node",
+                "/usr/include/nodejs/src"]
+    include = next((i for i in includes if os.path.exists(os.path.join(i, "node_api.h"))), None)
+    if not include:
+        raise Skip("no node_api.h")
+    sources = [os.path.join(HERE, "node", f) for f in ("addon.c", "addon_calls.h", "functions.h")]
+    sources.append(os.path.join(HERE, "c", "layouts.h"))
+    if not os.path.exists(addon) or os.path.getmtime(addon) < max(map(os.path.getmtime, sources)):
+        run([os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror",
+             "-Wno-unused-function", "-I", include, "-I", os.path.join(ROOT, "include"), sources[0], "-L", CAPI, "-lorrery",
+             "-lpthread", "-o", addon])
+    return {"ORRERY_ADDON": addon}
+
+
+def node_conformance():
+    environment = node_environment()
+    conformance(["node", os.path.join(HERE, "node", "conformance.js")], **environment)
+
+
+def node_idioms():
+    environment = node_environment()
+    run(["node", "--expose-gc", os.path.join(HERE, "node", "test.js"), MODEL], **environment)
+
+
+def node_chat():
+    environment = node_environment()
+    chat(["node", os.path.join(HERE, "node", "chat.js")], **environment)
+
+
 TESTS = [
     ("generator", "generated files are the header's, every function is called", generator_output),
     ("generator", "a C compiler agrees with every offset and constant", generator_offsets),
@@ -173,6 +209,9 @@ TESTS = [
     ("python", "idioms", python_idioms),
     ("python", "chat", python_chat),
     ("python", "wheel", python_wheel),
+    ("node", "conformance", node_conformance),
+    ("node", "idioms", node_idioms),
+    ("node", "chat", node_chat),
 ]
 
 

@@ -16,6 +16,7 @@ typedef struct field_layout {
   uint32_t count_offset, count_bytes;    // of the field that counts, 0: none
   uint32_t user_offset;                  // FIELD_FN: of its user pointer
   const struct_layout *element;          // FIELD_ARRAY
+  const char *callback;                  // FIELD_FN: its type
 } field_layout;
 struct struct_layout {
   const char *name;                      // without orrery_
@@ -26,239 +27,239 @@ struct struct_layout {
 };
 
 static const field_layout option_fields[] = {
-    {"name", FIELD_CSTR, 0, 8, 0, 0, 0, 0},
-    {"value", FIELD_CSTR, 8, 8, 0, 0, 0, 0},
+    {"name", FIELD_CSTR, 0, 8, 0, 0, 0, 0, 0},
+    {"value", FIELD_CSTR, 8, 8, 0, 0, 0, 0, 0},
 };
 static const struct_layout option_layout = {"option", 16, 2, option_fields, 0};
 
 static const field_layout logit_bias_fields[] = {
-    {"token", FIELD_I32, 0, 4, 0, 0, 0, 0},
-    {"bias", FIELD_F32, 4, 4, 0, 0, 0, 0},
+    {"token", FIELD_I32, 0, 4, 0, 0, 0, 0, 0},
+    {"bias", FIELD_F32, 4, 4, 0, 0, 0, 0, 0},
 };
 static const struct_layout logit_bias_layout = {"logit_bias", 8, 2, logit_bias_fields, 0};
 
 static const field_layout token_logprob_fields[] = {
-    {"token", FIELD_I32, 0, 4, 0, 0, 0, 0},
-    {"logprob", FIELD_F32, 4, 4, 0, 0, 0, 0},
+    {"token", FIELD_I32, 0, 4, 0, 0, 0, 0, 0},
+    {"logprob", FIELD_F32, 4, 4, 0, 0, 0, 0, 0},
 };
 static const struct_layout token_logprob_layout = {"token_logprob", 8, 2, token_logprob_fields, 0};
 
 static const field_layout error_fields[] = {
-    {"status", FIELD_I32, 4, 4, 0, 0, 0, 0},
-    {"native_code", FIELD_I64, 8, 8, 0, 0, 0, 0},
-    {"bytes_requested", FIELD_U64, 16, 8, 0, 0, 0, 0},
-    {"bytes_available", FIELD_U64, 24, 8, 0, 0, 0, 0},
-    {"offset", FIELD_U64, 32, 8, 0, 0, 0, 0},
-    {"line", FIELD_U32, 40, 4, 0, 0, 0, 0},
-    {"column", FIELD_U32, 44, 4, 0, 0, 0, 0},
-    {"message", FIELD_CHARS, 48, 1024, 0, 0, 0, 0},
+    {"status", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
+    {"native_code", FIELD_I64, 8, 8, 0, 0, 0, 0, 0},
+    {"bytes_requested", FIELD_U64, 16, 8, 0, 0, 0, 0, 0},
+    {"bytes_available", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"offset", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"line", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
+    {"column", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
+    {"message", FIELD_CHARS, 48, 1024, 0, 0, 0, 0, 0},
 };
 static void init_error(void *p) { orrery_error_init(p); }
 static const struct_layout error_layout = {"error", 1072, 8, error_fields, init_error};
 
 static const field_layout runtime_options_fields[] = {
-    {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0},
-    {"backend", FIELD_CSTR, 8, 8, 0, 0, 0, 0},
-    {"cpu_path", FIELD_CSTR, 16, 8, 0, 0, 0, 0},
-    {"device_budget_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0},
-    {"log", FIELD_FN, 32, 8, 0, 0, 40, 0},
-    {"log_level", FIELD_I32, 48, 4, 0, 0, 0, 0},
-    {"max_sessions", FIELD_U32, 52, 4, 0, 0, 0, 0},
-    {"reservoir_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0},
-    {"link_bytes_per_second", FIELD_U64, 64, 8, 0, 0, 0, 0},
-    {"link_latency_us", FIELD_U32, 72, 4, 0, 0, 0, 0},
-    {"reservoir_mode", FIELD_U32, 76, 4, 0, 0, 0, 0},
+    {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
+    {"backend", FIELD_CSTR, 8, 8, 0, 0, 0, 0, 0},
+    {"cpu_path", FIELD_CSTR, 16, 8, 0, 0, 0, 0, 0},
+    {"device_budget_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"log", FIELD_FN, 32, 8, 0, 0, 40, 0, "orrery_log_fn"},
+    {"log_level", FIELD_I32, 48, 4, 0, 0, 0, 0, 0},
+    {"max_sessions", FIELD_U32, 52, 4, 0, 0, 0, 0, 0},
+    {"reservoir_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
+    {"link_bytes_per_second", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
+    {"link_latency_us", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
+    {"reservoir_mode", FIELD_U32, 76, 4, 0, 0, 0, 0, 0},
 };
 static void init_runtime_options(void *p) { orrery_runtime_options_init(p); }
 static const struct_layout runtime_options_layout = {"runtime_options", 80, 11, runtime_options_fields, init_runtime_options};
 
 static const field_layout runtime_info_fields[] = {
-    {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0},
-    {"backend", FIELD_CSTR, 8, 8, 0, 0, 0, 0},
-    {"path", FIELD_CSTR, 16, 8, 0, 0, 0, 0},
-    {"arena_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0},
-    {"arena_used_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0},
+    {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
+    {"backend", FIELD_CSTR, 8, 8, 0, 0, 0, 0, 0},
+    {"path", FIELD_CSTR, 16, 8, 0, 0, 0, 0, 0},
+    {"arena_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"arena_used_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
 };
 static void init_runtime_info(void *p) { orrery_runtime_info_init(p); }
 static const struct_layout runtime_info_layout = {"runtime_info", 40, 5, runtime_info_fields, init_runtime_info};
 
 static const field_layout vocab_info_fields[] = {
-    {"n_tokens", FIELD_I32, 4, 4, 0, 0, 0, 0},
-    {"bos", FIELD_I32, 8, 4, 0, 0, 0, 0},
-    {"eos", FIELD_I32, 12, 4, 0, 0, 0, 0},
-    {"eot", FIELD_I32, 16, 4, 0, 0, 0, 0},
-    {"eom", FIELD_I32, 20, 4, 0, 0, 0, 0},
-    {"unknown", FIELD_I32, 24, 4, 0, 0, 0, 0},
-    {"padding", FIELD_I32, 28, 4, 0, 0, 0, 0},
-    {"add_bos", FIELD_U32, 32, 4, 0, 0, 0, 0},
-    {"has_template", FIELD_U32, 36, 4, 0, 0, 0, 0},
+    {"n_tokens", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
+    {"bos", FIELD_I32, 8, 4, 0, 0, 0, 0, 0},
+    {"eos", FIELD_I32, 12, 4, 0, 0, 0, 0, 0},
+    {"eot", FIELD_I32, 16, 4, 0, 0, 0, 0, 0},
+    {"eom", FIELD_I32, 20, 4, 0, 0, 0, 0, 0},
+    {"unknown", FIELD_I32, 24, 4, 0, 0, 0, 0, 0},
+    {"padding", FIELD_I32, 28, 4, 0, 0, 0, 0, 0},
+    {"add_bos", FIELD_U32, 32, 4, 0, 0, 0, 0, 0},
+    {"has_template", FIELD_U32, 36, 4, 0, 0, 0, 0, 0},
 };
 static void init_vocab_info(void *p) { orrery_vocab_info_init(p); }
 static const struct_layout vocab_info_layout = {"vocab_info", 40, 9, vocab_info_fields, init_vocab_info};
 
 static const field_layout template_options_fields[] = {
-    {"add_generation_prompt", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"template_source", FIELD_CSTR, 8, 8, 0, 0, 0, 0},
-    {"template_name", FIELD_CSTR, 16, 8, 0, 0, 0, 0},
-    {"tools_json", FIELD_CSTR, 24, 8, 0, 0, 0, 0},
-    {"variables_json", FIELD_CSTR, 32, 8, 0, 0, 0, 0},
+    {"add_generation_prompt", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"template_source", FIELD_CSTR, 8, 8, 0, 0, 0, 0, 0},
+    {"template_name", FIELD_CSTR, 16, 8, 0, 0, 0, 0, 0},
+    {"tools_json", FIELD_CSTR, 24, 8, 0, 0, 0, 0, 0},
+    {"variables_json", FIELD_CSTR, 32, 8, 0, 0, 0, 0, 0},
 };
 static void init_template_options(void *p) { orrery_template_options_init(p); }
 static const struct_layout template_options_layout = {"template_options", 40, 5, template_options_fields, init_template_options};
 
 static const field_layout plan_result_fields[] = {
-    {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"weights_mapped_bytes", FIELD_U64, 8, 8, 0, 0, 0, 0},
-    {"weights_bytes", FIELD_U64, 16, 8, 0, 0, 0, 0},
-    {"full_kv_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0},
-    {"compressed_kv_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0},
-    {"digests_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0},
-    {"staging_bytes", FIELD_U64, 48, 8, 0, 0, 0, 0},
-    {"workspace_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0},
-    {"device_bytes", FIELD_U64, 64, 8, 0, 0, 0, 0},
-    {"reservoir_bytes", FIELD_U64, 72, 8, 0, 0, 0, 0},
-    {"host_bytes", FIELD_U64, 80, 8, 0, 0, 0, 0},
-    {"budget_bytes", FIELD_U64, 88, 8, 0, 0, 0, 0},
-    {"largest_context", FIELD_U32, 96, 4, 0, 0, 0, 0},
-    {"fits", FIELD_U32, 100, 4, 0, 0, 0, 0},
-    {"device_kv_type", FIELD_U32, 104, 4, 0, 0, 0, 0},
+    {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"weights_mapped_bytes", FIELD_U64, 8, 8, 0, 0, 0, 0, 0},
+    {"weights_bytes", FIELD_U64, 16, 8, 0, 0, 0, 0, 0},
+    {"full_kv_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"compressed_kv_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"digests_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"staging_bytes", FIELD_U64, 48, 8, 0, 0, 0, 0, 0},
+    {"workspace_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
+    {"device_bytes", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
+    {"reservoir_bytes", FIELD_U64, 72, 8, 0, 0, 0, 0, 0},
+    {"host_bytes", FIELD_U64, 80, 8, 0, 0, 0, 0, 0},
+    {"budget_bytes", FIELD_U64, 88, 8, 0, 0, 0, 0, 0},
+    {"largest_context", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
+    {"fits", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
+    {"device_kv_type", FIELD_U32, 104, 4, 0, 0, 0, 0, 0},
 };
 static void init_plan_result(void *p) { orrery_plan_result_init_2(p); }
 static const struct_layout plan_result_layout = {"plan_result", 112, 15, plan_result_fields, init_plan_result};
 
 static const field_layout model_options_fields[] = {
-    {"load", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"progress", FIELD_FN, 8, 8, 0, 0, 16, 0},
-    {"full_fingerprint", FIELD_U32, 24, 4, 0, 0, 0, 0},
-    {"rope_scaling", FIELD_U32, 28, 4, 0, 0, 0, 0},
-    {"rope_scale", FIELD_F32, 32, 4, 0, 0, 0, 0},
-    {"rope_base", FIELD_F32, 36, 4, 0, 0, 0, 0},
-    {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0},
+    {"load", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"progress", FIELD_FN, 8, 8, 0, 0, 16, 0, "orrery_progress_fn"},
+    {"full_fingerprint", FIELD_U32, 24, 4, 0, 0, 0, 0, 0},
+    {"rope_scaling", FIELD_U32, 28, 4, 0, 0, 0, 0, 0},
+    {"rope_scale", FIELD_F32, 32, 4, 0, 0, 0, 0, 0},
+    {"rope_base", FIELD_F32, 36, 4, 0, 0, 0, 0, 0},
+    {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
 };
 static void init_model_options(void *p) { orrery_model_options_init(p); }
 static const struct_layout model_options_layout = {"model_options", 48, 7, model_options_fields, init_model_options};
 
 static const field_layout model_info_fields[] = {
-    {"n_layers", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"n_heads", FIELD_U32, 8, 4, 0, 0, 0, 0},
-    {"n_kv_heads", FIELD_U32, 12, 4, 0, 0, 0, 0},
-    {"head_dim", FIELD_U32, 16, 4, 0, 0, 0, 0},
-    {"n_embd", FIELD_U32, 20, 4, 0, 0, 0, 0},
-    {"n_vocab", FIELD_U32, 24, 4, 0, 0, 0, 0},
-    {"trained_context", FIELD_U32, 28, 4, 0, 0, 0, 0},
-    {"n_parameters", FIELD_U64, 32, 8, 0, 0, 0, 0},
-    {"file_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0},
-    {"weights_bytes", FIELD_U64, 48, 8, 0, 0, 0, 0},
-    {"architecture", FIELD_CSTR, 56, 8, 0, 0, 0, 0},
-    {"name", FIELD_CSTR, 64, 8, 0, 0, 0, 0},
-    {"quantization", FIELD_CSTR, 72, 8, 0, 0, 0, 0},
-    {"fingerprint", FIELD_BYTES, 80, 16, 0, 0, 0, 0},
+    {"n_layers", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"n_heads", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"n_kv_heads", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"head_dim", FIELD_U32, 16, 4, 0, 0, 0, 0, 0},
+    {"n_embd", FIELD_U32, 20, 4, 0, 0, 0, 0, 0},
+    {"n_vocab", FIELD_U32, 24, 4, 0, 0, 0, 0, 0},
+    {"trained_context", FIELD_U32, 28, 4, 0, 0, 0, 0, 0},
+    {"n_parameters", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"file_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"weights_bytes", FIELD_U64, 48, 8, 0, 0, 0, 0, 0},
+    {"architecture", FIELD_CSTR, 56, 8, 0, 0, 0, 0, 0},
+    {"name", FIELD_CSTR, 64, 8, 0, 0, 0, 0, 0},
+    {"quantization", FIELD_CSTR, 72, 8, 0, 0, 0, 0, 0},
+    {"fingerprint", FIELD_BYTES, 80, 16, 0, 0, 0, 0, 0},
 };
 static void init_model_info(void *p) { orrery_model_info_init(p); }
 static const struct_layout model_info_layout = {"model_info", 96, 14, model_info_fields, init_model_info};
 
 static const field_layout session_options_fields[] = {
-    {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"kv_type", FIELD_U32, 8, 4, 0, 0, 0, 0},
-    {"overflow", FIELD_U32, 12, 4, 0, 0, 0, 0},
-    {"chunk_tokens", FIELD_U32, 16, 4, 0, 0, 0, 0},
-    {"policy", FIELD_CSTR, 24, 8, 0, 0, 0, 0},
-    {"policy_options", FIELD_ARRAY, 32, 8, 20, 4, 0, &option_layout},
-    {"kv_budget_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0},
-    {"kv_budget_share", FIELD_F32, 48, 4, 0, 0, 0, 0},
-    {"device_kv_type", FIELD_U32, 52, 4, 0, 0, 0, 0},
-    {"head_profile", FIELD_CSTR, 56, 8, 0, 0, 0, 0},
+    {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"kv_type", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"overflow", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"chunk_tokens", FIELD_U32, 16, 4, 0, 0, 0, 0, 0},
+    {"policy", FIELD_CSTR, 24, 8, 0, 0, 0, 0, 0},
+    {"policy_options", FIELD_ARRAY, 32, 8, 20, 4, 0, &option_layout, 0},
+    {"kv_budget_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"kv_budget_share", FIELD_F32, 48, 4, 0, 0, 0, 0, 0},
+    {"device_kv_type", FIELD_U32, 52, 4, 0, 0, 0, 0, 0},
+    {"head_profile", FIELD_CSTR, 56, 8, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p); }
 static const struct_layout session_options_layout = {"session_options", 64, 10, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
-    {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"n_tokens", FIELD_U32, 8, 4, 0, 0, 0, 0},
-    {"parked", FIELD_U32, 12, 4, 0, 0, 0, 0},
-    {"prompt_tokens", FIELD_U64, 16, 8, 0, 0, 0, 0},
-    {"reused_tokens", FIELD_U64, 24, 8, 0, 0, 0, 0},
-    {"generated_tokens", FIELD_U64, 32, 8, 0, 0, 0, 0},
-    {"prefill_us", FIELD_U64, 40, 8, 0, 0, 0, 0},
-    {"decode_us", FIELD_U64, 48, 8, 0, 0, 0, 0},
-    {"device_kv_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0},
-    {"device_kv_used_bytes", FIELD_U64, 64, 8, 0, 0, 0, 0},
-    {"shared_kv_bytes", FIELD_U64, 72, 8, 0, 0, 0, 0},
-    {"workspace_bytes", FIELD_U64, 80, 8, 0, 0, 0, 0},
-    {"host_to_device_bytes", FIELD_U64, 88, 8, 0, 0, 0, 0},
-    {"device_to_host_bytes", FIELD_U64, 96, 8, 0, 0, 0, 0},
-    {"reservoir_bytes", FIELD_U64, 104, 8, 0, 0, 0, 0},
-    {"n_settled", FIELD_U64, 112, 8, 0, 0, 0, 0},
-    {"settle_us", FIELD_U64, 120, 8, 0, 0, 0, 0},
-    {"refill_bytes", FIELD_U64, 128, 8, 0, 0, 0, 0},
-    {"transfer_us", FIELD_U64, 136, 8, 0, 0, 0, 0},
-    {"stall_us", FIELD_U64, 144, 8, 0, 0, 0, 0},
-    {"n_checks", FIELD_U64, 152, 8, 0, 0, 0, 0},
-    {"n_triggers", FIELD_U64, 160, 8, 0, 0, 0, 0},
-    {"wanted_tokens", FIELD_U64, 168, 8, 0, 0, 0, 0},
-    {"missed_tokens", FIELD_U64, 176, 8, 0, 0, 0, 0},
-    {"n_anchor_heads", FIELD_U32, 184, 4, 0, 0, 0, 0},
-    {"n_volatile_heads", FIELD_U32, 188, 4, 0, 0, 0, 0},
-    {"n_pivot_heads", FIELD_U32, 192, 4, 0, 0, 0, 0},
-    {"n_satellite_heads", FIELD_U32, 196, 4, 0, 0, 0, 0},
-    {"n_demoted_heads", FIELD_U32, 200, 4, 0, 0, 0, 0},
-    {"reservoir_mode", FIELD_U32, 204, 4, 0, 0, 0, 0},
-    {"device_kv_type", FIELD_U32, 208, 4, 0, 0, 0, 0},
+    {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"n_tokens", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"parked", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"prompt_tokens", FIELD_U64, 16, 8, 0, 0, 0, 0, 0},
+    {"reused_tokens", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"generated_tokens", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"prefill_us", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"decode_us", FIELD_U64, 48, 8, 0, 0, 0, 0, 0},
+    {"device_kv_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
+    {"device_kv_used_bytes", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
+    {"shared_kv_bytes", FIELD_U64, 72, 8, 0, 0, 0, 0, 0},
+    {"workspace_bytes", FIELD_U64, 80, 8, 0, 0, 0, 0, 0},
+    {"host_to_device_bytes", FIELD_U64, 88, 8, 0, 0, 0, 0, 0},
+    {"device_to_host_bytes", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
+    {"reservoir_bytes", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
+    {"n_settled", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
+    {"settle_us", FIELD_U64, 120, 8, 0, 0, 0, 0, 0},
+    {"refill_bytes", FIELD_U64, 128, 8, 0, 0, 0, 0, 0},
+    {"transfer_us", FIELD_U64, 136, 8, 0, 0, 0, 0, 0},
+    {"stall_us", FIELD_U64, 144, 8, 0, 0, 0, 0, 0},
+    {"n_checks", FIELD_U64, 152, 8, 0, 0, 0, 0, 0},
+    {"n_triggers", FIELD_U64, 160, 8, 0, 0, 0, 0, 0},
+    {"wanted_tokens", FIELD_U64, 168, 8, 0, 0, 0, 0, 0},
+    {"missed_tokens", FIELD_U64, 176, 8, 0, 0, 0, 0, 0},
+    {"n_anchor_heads", FIELD_U32, 184, 4, 0, 0, 0, 0, 0},
+    {"n_volatile_heads", FIELD_U32, 188, 4, 0, 0, 0, 0, 0},
+    {"n_pivot_heads", FIELD_U32, 192, 4, 0, 0, 0, 0, 0},
+    {"n_satellite_heads", FIELD_U32, 196, 4, 0, 0, 0, 0, 0},
+    {"n_demoted_heads", FIELD_U32, 200, 4, 0, 0, 0, 0, 0},
+    {"reservoir_mode", FIELD_U32, 204, 4, 0, 0, 0, 0, 0},
+    {"device_kv_type", FIELD_U32, 208, 4, 0, 0, 0, 0, 0},
 };
 static void init_stats(void *p) { orrery_stats_init_2(p); }
 static const struct_layout stats_layout = {"stats", 216, 31, stats_fields, init_stats};
 
 static const field_layout calibrate_options_fields[] = {
-    {"n_steps", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"top_k", FIELD_U32, 8, 4, 0, 0, 0, 0},
-    {"n_representatives", FIELD_U32, 12, 4, 0, 0, 0, 0},
-    {"tau_sim", FIELD_F64, 16, 8, 0, 0, 0, 0},
-    {"tau_stable", FIELD_F64, 24, 8, 0, 0, 0, 0},
-    {"tau_drift", FIELD_F64, 32, 8, 0, 0, 0, 0},
-    {"full_share", FIELD_F64, 40, 8, 0, 0, 0, 0},
-    {"note", FIELD_CSTR, 48, 8, 0, 0, 0, 0},
-    {"progress", FIELD_FN, 56, 8, 0, 0, 64, 0},
-    {"kv_type", FIELD_U32, 72, 4, 0, 0, 0, 0},
+    {"n_steps", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"top_k", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"n_representatives", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"tau_sim", FIELD_F64, 16, 8, 0, 0, 0, 0, 0},
+    {"tau_stable", FIELD_F64, 24, 8, 0, 0, 0, 0, 0},
+    {"tau_drift", FIELD_F64, 32, 8, 0, 0, 0, 0, 0},
+    {"full_share", FIELD_F64, 40, 8, 0, 0, 0, 0, 0},
+    {"note", FIELD_CSTR, 48, 8, 0, 0, 0, 0, 0},
+    {"progress", FIELD_FN, 56, 8, 0, 0, 64, 0, "orrery_progress_fn"},
+    {"kv_type", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
 };
 static void init_calibrate_options(void *p) { orrery_calibrate_options_init(p); }
 static const struct_layout calibrate_options_layout = {"calibrate_options", 80, 10, calibrate_options_fields, init_calibrate_options};
 
 static const field_layout generate_options_fields[] = {
-    {"max_tokens", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"temperature", FIELD_F32, 8, 4, 0, 0, 0, 0},
-    {"top_p", FIELD_F32, 12, 4, 0, 0, 0, 0},
-    {"min_p", FIELD_F32, 16, 4, 0, 0, 0, 0},
-    {"top_k", FIELD_U32, 20, 4, 0, 0, 0, 0},
-    {"seed", FIELD_U64, 24, 8, 0, 0, 0, 0},
-    {"repetition_penalty", FIELD_F32, 32, 4, 0, 0, 0, 0},
-    {"frequency_penalty", FIELD_F32, 36, 4, 0, 0, 0, 0},
-    {"presence_penalty", FIELD_F32, 40, 4, 0, 0, 0, 0},
-    {"penalty_tokens", FIELD_U32, 44, 4, 0, 0, 0, 0},
-    {"stop", FIELD_STRINGS, 48, 8, 56, 8, 0, 0},
-    {"logit_bias", FIELD_ARRAY, 64, 8, 72, 8, 0, &logit_bias_layout},
-    {"logits_hook", FIELD_FN, 80, 8, 0, 0, 88, 0},
-    {"n_logprobs", FIELD_U32, 96, 4, 0, 0, 0, 0},
-    {"ignore_end", FIELD_U32, 100, 4, 0, 0, 0, 0},
+    {"max_tokens", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"temperature", FIELD_F32, 8, 4, 0, 0, 0, 0, 0},
+    {"top_p", FIELD_F32, 12, 4, 0, 0, 0, 0, 0},
+    {"min_p", FIELD_F32, 16, 4, 0, 0, 0, 0, 0},
+    {"top_k", FIELD_U32, 20, 4, 0, 0, 0, 0, 0},
+    {"seed", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"repetition_penalty", FIELD_F32, 32, 4, 0, 0, 0, 0, 0},
+    {"frequency_penalty", FIELD_F32, 36, 4, 0, 0, 0, 0, 0},
+    {"presence_penalty", FIELD_F32, 40, 4, 0, 0, 0, 0, 0},
+    {"penalty_tokens", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
+    {"stop", FIELD_STRINGS, 48, 8, 56, 8, 0, 0, 0},
+    {"logit_bias", FIELD_ARRAY, 64, 8, 72, 8, 0, &logit_bias_layout, 0},
+    {"logits_hook", FIELD_FN, 80, 8, 0, 0, 88, 0, "orrery_logits_fn"},
+    {"n_logprobs", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
+    {"ignore_end", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
 };
 static void init_generate_options(void *p) { orrery_generate_options_init(p); }
 static const struct_layout generate_options_layout = {"generate_options", 104, 15, generate_options_fields, init_generate_options};
 
 static const field_layout event_fields[] = {
-    {"type", FIELD_U32, 4, 4, 0, 0, 0, 0},
-    {"done", FIELD_U64, 8, 8, 0, 0, 0, 0},
-    {"total", FIELD_U64, 16, 8, 0, 0, 0, 0},
-    {"text", FIELD_TEXT, 24, 8, 32, 8, 0, 0},
-    {"top", FIELD_ARRAY, 40, 8, 48, 4, 0, &token_logprob_layout},
-    {"token", FIELD_I32, 52, 4, 0, 0, 0, 0},
-    {"logprob", FIELD_F32, 56, 4, 0, 0, 0, 0},
-    {"finish_reason", FIELD_U32, 60, 4, 0, 0, 0, 0},
-    {"stop_index", FIELD_U32, 64, 4, 0, 0, 0, 0},
-    {"prompt_tokens", FIELD_U64, 72, 8, 0, 0, 0, 0},
-    {"reused_tokens", FIELD_U64, 80, 8, 0, 0, 0, 0},
-    {"generated_tokens", FIELD_U64, 88, 8, 0, 0, 0, 0},
-    {"first_token_us", FIELD_U64, 96, 8, 0, 0, 0, 0},
-    {"prefill_us", FIELD_U64, 104, 8, 0, 0, 0, 0},
-    {"decode_us", FIELD_U64, 112, 8, 0, 0, 0, 0},
+    {"type", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"done", FIELD_U64, 8, 8, 0, 0, 0, 0, 0},
+    {"total", FIELD_U64, 16, 8, 0, 0, 0, 0, 0},
+    {"text", FIELD_TEXT, 24, 8, 32, 8, 0, 0, 0},
+    {"top", FIELD_ARRAY, 40, 8, 48, 4, 0, &token_logprob_layout, 0},
+    {"token", FIELD_I32, 52, 4, 0, 0, 0, 0, 0},
+    {"logprob", FIELD_F32, 56, 4, 0, 0, 0, 0, 0},
+    {"finish_reason", FIELD_U32, 60, 4, 0, 0, 0, 0, 0},
+    {"stop_index", FIELD_U32, 64, 4, 0, 0, 0, 0, 0},
+    {"prompt_tokens", FIELD_U64, 72, 8, 0, 0, 0, 0, 0},
+    {"reused_tokens", FIELD_U64, 80, 8, 0, 0, 0, 0, 0},
+    {"generated_tokens", FIELD_U64, 88, 8, 0, 0, 0, 0, 0},
+    {"first_token_us", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
+    {"prefill_us", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
+    {"decode_us", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
 };
 static void init_event(void *p) { orrery_event_init(p); }
 static const struct_layout event_layout = {"event", 120, 15, event_fields, init_event};

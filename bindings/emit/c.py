@@ -17,6 +17,7 @@ def layouts(header):
            "  uint32_t count_offset, count_bytes;    // of the field that counts, 0: none",
            "  uint32_t user_offset;                  // FIELD_FN: of its user pointer",
            "  const struct_layout *element;          // FIELD_ARRAY",
+           "  const char *callback;                  // FIELD_FN: its type",
            "} field_layout;",
            "struct struct_layout {",
            "  const char *name;                      // without orrery_",
@@ -31,10 +32,11 @@ def layouts(header):
         out.append("static const field_layout %s_fields[] = {" % struct.short)
         for f in struct.visible:
             count = struct.field(f.count) if f.count else None
-            out.append('    {"%s", FIELD_%s, %d, %d, %d, %d, %d, %s},' % (
+            out.append('    {"%s", FIELD_%s, %d, %d, %d, %d, %d, %s, %s},' % (
                 f.name, f.kind.upper(), f.offset, f.bytes, count.offset if count else 0, count.bytes if count else 0,
                 struct.field(f.user).offset if f.user else 0,
-                "&%s_layout" % f.type.base[len("orrery_"):] if f.kind == "array" else "0"))
+                "&%s_layout" % f.type.base[len("orrery_"):] if f.kind == "array" else "0",
+                '"%s"' % f.type.base if f.kind == "fn" else "0"))
         out.append("};")
         init = "0"
         if struct.init:
