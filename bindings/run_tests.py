@@ -200,6 +200,32 @@ def node_chat():
     chat(["node", os.path.join(HERE, "node", "chat.js")], **environment)
 
 
+# ---- Rust ---------------------------------------------------------------------------------------------------------
+
+RUST = {"ORRERY_LIB_DIR": CAPI, "CARGO_NET_OFFLINE": "true", "ORRERY_MODEL": MODEL, "CARGO_TERM_COLOR": "never"}
+
+
+def cargo(what, *arguments):
+    """Runs cargo on the workspace; all that it writes lies in the build folder."""
+    tool("rustc")
+    run([tool("cargo"), what, "--offline", "--locked", "--target-dir", folder("rust"), *arguments],
+        cwd=os.path.join(HERE, "rust"), **RUST)
+
+
+def rust_conformance():
+    cargo("build", "--examples")
+    conformance([os.path.join(folder("rust"), "debug", "examples", "conformance")])
+
+
+def rust_idioms():
+    cargo("test", "--test", "idioms")
+
+
+def rust_chat():
+    cargo("build", "--examples")
+    chat([os.path.join(folder("rust"), "debug", "examples", "chat")])
+
+
 TESTS = [
     ("generator", "generated files are the header's, every function is called", generator_output),
     ("generator", "a C compiler agrees with every offset and constant", generator_offsets),
@@ -212,6 +238,9 @@ TESTS = [
     ("node", "conformance", node_conformance),
     ("node", "idioms", node_idioms),
     ("node", "chat", node_chat),
+    ("rust", "conformance", rust_conformance),
+    ("rust", "idioms", rust_idioms),
+    ("rust", "chat", rust_chat),
 ]
 
 
