@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
-from emit import c, header as header_file, node, python, rust  # noqa: E402
+from emit import c, go, header as header_file, node, python, rust  # noqa: E402
 
 FILES = {  # path below bindings/: what writes it
     "c/layouts.h": c.layouts,
@@ -23,12 +23,14 @@ FILES = {  # path below bindings/: what writes it
     "node/functions.h": node.functions,
     "node/abi.js": node.constants,
     "node/abi.d.ts": node.types,
+    "go/types.go": go.types,
     "rust/orrery-sys/src/lib.rs": rust.sys,
     "rust/orrery/src/types.rs": rust.types,
 }
 NO_CONSTANTS = ["c/layouts.h", "node/functions.h"]  # files that a new constant need not change
 NO_FIELDS = ["node/abi.js", "node/functions.h"]  # files that a new field need not change
 HAND_WRITTEN = {  # language: the files that must call every function
+    "go": ["go/orrery.go", "go/session.go", "go/native.go"],
     "c": ["c/conformance.c", "c/conformance_steps.h"],
     "python": ["python/orrery/__init__.py", "python/orrery/_native.py"],
     "node": ["node/index.js"],

@@ -45,7 +45,7 @@ def tool(*names):
 
 def run(command, cwd=WORK, stdin="", timeout=240, **environment):
     """Output of a command that must succeed."""
-    env = dict(os.environ, LD_LIBRARY_PATH=CAPI, PYTHONDONTWRITEBYTECODE="1", **environment)
+    env = dict({**os.environ, "LD_LIBRARY_PATH": CAPI, "PYTHONDONTWRITEBYTECODE": "1"}, **environment)
     try:
         done = subprocess.run(command, cwd=cwd, env=env, input=stdin.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               timeout=timeout)
@@ -134,7 +134,7 @@ PYTHON = {"PYTHONPATH": os.path.join(HERE, "python"), "ORRERY_LIBRARY": os.path.
 
 
 def python_conformance():
-    conformance([sys.executable, os.path.join(HERE, "python", "conformance.py")], **PYTHON)
+    conformance([sys.executable, os.path.join(HERE, "python", "tests", "conformance.py")], **PYTHON)
 
 
 def python_idioms():
@@ -142,7 +142,7 @@ def python_idioms():
 
 
 def python_chat():
-    chat([sys.executable, os.path.join(HERE, "python", "chat.py")], **PYTHON)
+    chat([sys.executable, os.path.join(HERE, "python", "samples", "chat.py")], **PYTHON)
 
 
 def python_wheel():
@@ -162,7 +162,8 @@ def python_wheel():
     versions = {tuple(map(int, v)) for v in re.findall(r"GLIBC_(\d+)\.(\d+)", needs)}
     if max(versions) != (int(match[1]), int(match[2])) or "GLIBCXX" in needs:
         raise Failure("%s needs %s" % (wheel, sorted(versions)))
-    chat([sys.executable, os.path.join(HERE, "python", "chat.py")], PYTHONPATH=os.path.join(out, "site"), ORRERY_LIBRARY="")
+    chat([sys.executable, os.path.join(HERE, "python", "samples", "chat.py")], PYTHONPATH=os.path.join(out, "site"),
+         ORRERY_LIBRARY="", LD_LIBRARY_PATH="")
 
 
 # ---- Node ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Conformance, Python: carries out the steps of a script, prints what they give. ../conformance/README.md has the verbs."""
+"""Conformance, Python: carries out the steps of a script, prints what they give. ../../conformance/README.md has the verbs."""
 
 import ctypes
 import math
