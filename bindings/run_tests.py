@@ -227,6 +227,54 @@ def rust_chat():
     chat([os.path.join(folder("rust"), "debug", "examples", "chat")])
 
 
+# ---- Go -----------------------------------------------------------------------------------------------------------
+
+def go(*arguments):
+    """Runs go on the package; all that it writes lies in the build folder."""
+    run([tool("go"), *arguments], cwd=os.path.join(HERE, "go"), CGO_LDFLAGS="-L" + CAPI, GOCACHE=folder("go/cache"), GOPROXY="off",
+        GOFLAGS="-mod=mod", GO111MODULE="on", GOTOOLCHAIN="local", CGO_ENABLED="1", ORRERY_MODEL=MODEL)
+
+
+def go_conformance():
+    go("build", "-o", folder("go/bin") + "/", "./...")
+    conformance([os.path.join(folder("go/bin"), "conformance")])
+
+
+def go_idioms():
+    go("vet", "./...")
+    go("test", "-count=1", ".")
+
+
+def go_chat():
+    go("build", "-o", folder("go/bin") + "/", "./...")
+    chat([os.path.join(folder("go/bin"), "chat")])
+
+
+# ---- C# -----------------------------------------------------------------------------------------------------------
+
+def mono(program):
+    """Builds the assembly and a program that uses it; the command that runs the program."""
+    compiler, sources = tool("mcs"), [os.path.join(HERE, "csharp", f) for f in ("Native.cs", "Interop.cs", "Orrery.cs", "Session.cs")]
+    tool("mono")
+    out = folder("csharp")
+    assembly, program_exe = os.path.join(out, "Orrery.dll"), os.path.join(out, os.path.basename(program)[:-3] + ".exe")
+    run([compiler, "-unsafe", "-langversion:7", "-warnaserror", "-nowarn:0649", "-target:library", "-out:" + assembly, *sources])
+    run([compiler, "-langversion:7", "-warnaserror", "-r:" + assembly, "-out:" + program_exe, os.path.join(HERE, "csharp", program)])
+    return ["mono", program_exe]
+
+
+def csharp_conformance():
+    conformance(mono("tests/Conformance.cs"))
+
+
+def csharp_idioms():
+    run(mono("tests/Idioms.cs") + [MODEL])
+
+
+def csharp_chat():
+    chat(mono("samples/Chat.cs"))
+
+
 TESTS = [
     ("generator", "generated files are the header's, every function is called", generator_output),
     ("generator", "a C compiler agrees with every offset and constant", generator_offsets),
@@ -242,6 +290,12 @@ TESTS = [
     ("rust", "conformance", rust_conformance),
     ("rust", "idioms", rust_idioms),
     ("rust", "chat", rust_chat),
+    ("go", "conformance", go_conformance),
+    ("go", "idioms", go_idioms),
+    ("go", "chat", go_chat),
+    ("csharp", "conformance", csharp_conformance),
+    ("csharp", "idioms", csharp_idioms),
+    ("csharp", "chat", csharp_chat),
 ]
 
 
