@@ -19,10 +19,9 @@ func answer(chat *orrery.Session) error {
 	options := orrery.DefaultGenerateOptions()
 	options.MaxTokens = 1024
 	generation, err := chat.Generate(ctx, &options)
-	if err != nil {
-		return err
+	if err == nil {
+		err = generation.Each(func(e orrery.Event) bool { fmt.Print(e.Text); return true })
 	}
-	err = generation.Each(func(e orrery.Event) bool { fmt.Print(e.Text); return true })
 	fmt.Println()
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -31,32 +30,23 @@ func answer(chat *orrery.Session) error {
 }
 
 func converse(path string) error {
+	options := orrery.DefaultSessionOptions()
+	options.Overflow = orrery.OverflowDropOldest // a long conversation forgets its beginning instead of stopping
 	runtime, err := orrery.NewRuntime(nil)
 	if err != nil {
 		return err
 	}
-	defer runtime.Close()
 	model, err := runtime.Open(path, nil)
 	if err != nil {
 		return err
 	}
-	defer model.Close()
-	options := orrery.DefaultSessionOptions()
-	options.Overflow = orrery.OverflowDropOldest // a long conversation forgets its beginning instead of stopping
 	chat, err := model.NewSession(&options)
-	if err != nil {
-		return err
-	}
-	defer chat.Close()
-	for input := bufio.NewScanner(os.Stdin); input.Scan(); {
+	for input := bufio.NewScanner(os.Stdin); err == nil && input.Scan(); {
 		if err = chat.AddMessage("user", strings.TrimSpace(input.Text())); err == nil {
 			err = answer(chat)
 		}
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return err // what is not closed is freed when it is collected
 }
 
 func main() {

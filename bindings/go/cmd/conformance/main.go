@@ -12,115 +12,14 @@ import (
 	"orrery"
 )
 
-type raised struct{}
-type closer interface{ Close() error }
-
-var (
-	things  = map[string]any{} // handles by name
-	calls   = map[string]int{} // how often callbacks were called
-	options = map[string]reflect.Value{}
-	fresh   = map[string]any{"runtime": orrery.DefaultRuntimeOptions(), "model": orrery.DefaultModelOptions(),
-		"session": orrery.DefaultSessionOptions(), "template": orrery.DefaultTemplateOptions(),
-		"calibrate": orrery.DefaultCalibrateOptions(), "generate": orrery.DefaultGenerateOptions()}
+var ( // verbs that are one method; its arguments are the step's
+	made    = map[string]any{"runtime": orrery.NewRuntime, "vocab": orrery.OpenVocab, "plan": orrery.Plan}
+	methods = map[string]string{"model": "Open", "vocab_of": "Vocab", "session": "NewSession", "fork": "Fork", "generate": "Generate",
+		"continue": "GenerateTokens", "save_buffer": "SaveBuffer"} // of argument 2; argument 1 names what they make
+	verbs = map[string]string{"free": "Close", "flags": "TokenFlags", "render": "RenderChat", "template": "SetTemplate", "say": "AddMessage",
+		"say_json": "AddMessageJSON", "message": "Message", "rewind_messages": "RewindMessages", "rewind": "Rewind", "save": "Save",
+		"load": "Load", "load_buffer": "LoadBuffer"} // of argument 1
 )
-
-func camel(snake string) string {
-	out := ""
-	for _, word := range strings.Split(snake, "_") {
-		out += strings.ToUpper(word[:1]) + word[1:]
-	}
-	return out
-}
-
-// pending is the options of the next call of a kind.
-func pending(kind string) reflect.Value {
-	if _, ok := options[kind]; !ok {
-		options[kind] = reflect.New(reflect.TypeOf(fresh[kind]))
-		options[kind].Elem().Set(reflect.ValueOf(fresh[kind]))
-	}
-	return options[kind]
-}
-
-func take[T any](kind string) *T {
-	defer delete(options, kind)
-	return pending(kind).Interface().(*T)
-}
-
-func parse(to reflect.Value, text string) {
-	switch to.Kind() {
-	case reflect.String:
-		to.SetString(text)
-	case reflect.Int32:
-		n, _ := strconv.ParseInt(text, 10, 32)
-		to.SetInt(n)
-	case reflect.Uint32, reflect.Uint64:
-		n, _ := strconv.ParseUint(text, 10, 64)
-		to.SetUint(n)
-	case reflect.Float32, reflect.Float64:
-		x, _ := strconv.ParseFloat(text, 64)
-		to.SetFloat(x)
-	case reflect.Struct:
-		name, value, _ := strings.Cut(text, " ")
-		parse(to.Field(0), name)
-		parse(to.Field(1), value)
-	case reflect.Slice:
-		item := reflect.New(to.Type().Elem()).Elem()
-		parse(item, text)
-		to.Set(reflect.Append(to, item))
-	}
-}
-
-func set(name, text string) {
-	kind, field, _ := strings.Cut(name, ".")
-	parse(pending(kind).Elem().FieldByName(camel(field)), text)
-}
-
-func callback(name, action string, ids []int32) {
-	kind, field, _ := strings.Cut(name, ".")
-	calls[field] = 0
-	act := func() bool {
-		calls[field]++
-		if action == "raise" {
-			panic(raised{})
-		}
-		return action != "stop"
-	}
-	functions := map[string]any{"log": func(int32, string) { act() }, "progress": func(uint64, uint64) bool { return act() },
-		"logits_hook": func(logits []float32, _ []int32) bool {
-			if action == "force" {
-				logits[ids[calls[field]%len(ids)]] = 1e9
-			}
-			return act()
-		}}
-	pending(kind).Elem().FieldByName(camel(field)).Set(reflect.ValueOf(functions[field]))
-}
-
-func yes(value bool) string { return map[bool]string{true: "yes", false: "no"}[value] }
-
-func quote[T string | []byte](data T) string {
-	out := ""
-	for _, b := range []byte(data) {
-		if b >= 32 && b < 127 && b != '"' && b != '\\' {
-			out += string(rune(b))
-		} else {
-			out += fmt.Sprintf("\\x%02x", b)
-		}
-	}
-	return `"` + out + `"`
-}
-
-func words[T any](items []T) string { return strings.Trim(fmt.Sprint(items), "[]") }
-
-func must[T any](value T, err error) T {
-	check(err)
-	return value
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
 
 func show(e orrery.Event) bool {
 	switch e.Type {
@@ -153,71 +52,83 @@ func counted(limit int) func(orrery.Event) bool {
 }
 
 func answer(g *orrery.Generation) {
-	text, last := "", orrery.Event{}
-	check(g.Each(func(e orrery.Event) bool { text += e.Text; last = e; return true }))
-	fmt.Println(quote(text), last.FinishReason)
+	said, last := "", orrery.Event{}
+	check(g.Each(func(e orrery.Event) bool { said += e.Text; last = e; return true }))
+	fmt.Println(quote(said), last.FinishReason)
 }
 
-func fields(thing any) func(name string) reflect.Value {
-	var info any
-	switch t := thing.(type) {
-	case *orrery.Runtime:
-		info = must(t.Info())
-	case *orrery.Vocab:
-		info = must(t.Info())
-	case *orrery.Model:
-		info = must(t.Info())
-	case *orrery.Session:
-		info = must(t.Stats())
-	default:
-		info = t
+func evaluate(s *orrery.Session, rows bool, ids []int32) {
+	if !rows {
+		check(s.Evaluate(ids))
+		return
 	}
-	return func(name string) reflect.Value { return reflect.ValueOf(info).FieldByName(camel(name)) }
-}
-
-func show1(v reflect.Value) string {
-	switch v.Kind() {
-	case reflect.String:
-		return quote(v.String())
-	case reflect.Slice:
-		return fmt.Sprintf("%x", v.Bytes())
+	logits, line := must(s.EvaluateLogits(ids)), "largest"
+	for size := len(logits) / len(ids); len(logits) > 0; logits = logits[size:] {
+		line += fmt.Sprint(" ", largest(logits[:size]))
 	}
-	return fmt.Sprint(v.Interface())
+	fmt.Println(line)
 }
 
-func compare(of func(string) reflect.Value, sides []string) string {
-	var n [2]uint64
-	for i, side := range sides {
-		var err error
-		if n[i], err = strconv.ParseUint(side, 10, 64); err != nil {
-			n[i], _ = strconv.ParseUint(fmt.Sprint(of(side).Interface()), 10, 64)
-		}
+func step(verb string, w []string) {
+	session := func() *orrery.Session { return at[*orrery.Session](w[0]) }
+	generation := func() *orrery.Generation { return at[*orrery.Generation](w[0]) }
+	generate := func() *orrery.Generation {
+		return invoke(reflect.ValueOf(session().Generate), nil).(*orrery.Generation)
 	}
-	return map[bool]string{n[0] < n[1]: "<", n[0] > n[1]: ">", n[0] == n[1]: "="}[true]
-}
-
-func largest(row []float32) (best int) {
-	for i, x := range row {
-		if x > row[best] {
-			best = i
-		}
+	number := func(i int) int { return int(numbers(w[i : i+1])[0]) }
+	other := map[string]func(){
+		"abi":      func() { fmt.Println(orrery.AbiVersion(), orrery.Version(), yes(orrery.BuildInfo() != "")) },
+		"status":   func() { fmt.Println(orrery.Status(number(0)).Error()) },
+		"set":      func() { set(w[0], text(w[1:])) },
+		"callback": func() { callback(w[0], w[1], numbers(w[2:])) },
+		"calls":    func() { fmt.Println(yes(calls[w[0]] > 0)) },
+		"info":     func() { list(len(w)-1, func(i int) string { return field(fields(things[w[0]])(w[i+1])) }) },
+		"compare":  func() { compare(fields(things[w[0]]), w[1], w[2]) },
+		"tokenize": func() { fmt.Println(words(must(at[*orrery.Vocab](w[0]).Tokenize(text(w[2:]), uint32(number(1)))))) },
+		"detokenize": func() {
+			fmt.Println(quote(must(at[*orrery.Vocab](w[0]).Detokenize(numbers(w[2:]), uint32(number(1))))))
+		},
+		"messages": func() { list(session().NMessages(), func(i int) string { return quote(must(session().Message(i))) }) },
+		"tokens": func() {
+			tokens := must(session().Tokens())
+			fmt.Println(strings.TrimSpace(fmt.Sprint(session().NTokens(), " ", words(tokens[:first(8, len(tokens))]))))
+		},
+		"damage":   func() { b := at[[]byte](w[0]); b[len(b)-1] ^= 1 },
+		"evaluate": func() { evaluate(session(), w[1] == "1", numbers(w[2:])) },
+		"numbers": func() {
+			l := must(session().Logits())
+			fmt.Println(len(l), largest(l), len(must(session().Embedding())))
+		},
+		"next":     func() { drain(generation(), number(1)) },
+		"drain":    func() { drain(generation(), -1) },
+		"answer":   func() { answer(generate()) },
+		"break":    func() { check(generate().Each(counted(number(1)))) },
+		"run":      func() { check(generation().Run(counted(number(1)))) },
+		"cancel":   func() { done := make(chan bool); go func() { generation().Cancel(); done <- true }(); <-done },
+		"inspect":  func() { json, err := orrery.Inspect(w[0]); contains(json, err, text(w[1:])) },
+		"policies": func() { json, err := orrery.Policies(); contains(json, err, text(w)) },
+		"steps":    func() { json, err := at[*orrery.Calibration](w[0]).Steps(); contains(json, err, text(w[1:])) },
+		"profile": func() {
+			json, err := orrery.HeadProfileImport(must(at[*orrery.Calibration](w[0]).Profile()))
+			contains(json, err, text(w[1:]))
+		},
+		"gates": func() {
+			s, _ := strconv.ParseFloat(w[0], 64)
+			json, err := orrery.HeadProfileImportGates(text(w[2:]), s)
+			contains(json, err, w[1])
+		},
+		"calibrate": func() {
+			things[w[0]] = calibrate(at[*orrery.Model](w[1]), at[*orrery.Vocab](w[2]), strings.Split(text(w[3:]), "|"))
+		},
 	}
-	return best
-}
-
-func main() {
-	for _, line := range strings.Split(string(must(os.ReadFile(os.Args[1]))), "\n") {
-		if line != "" && line[0] != '#' {
-			fmt.Println(">", line)
-			w := strings.Split(line, " ")
-			rest := func(i int) string {
-				if i+1 >= len(w) {
-					return ""
-				}
-				return strings.ReplaceAll(strings.Join(w[i+1:], " "), `\n`, "\n")
-			}
-			guarded(func() { step(w[0], w[1:], rest) })
-		}
+	if f := other[verb]; f != nil {
+		f()
+	} else if f := made[verb]; f != nil {
+		things[w[0]] = invoke(reflect.ValueOf(f), w[1:])
+	} else if name := methods[verb]; name != "" {
+		things[w[0]] = invoke(reflect.ValueOf(things[w[1]]).MethodByName(name), w[2:])
+	} else if result := invoke(reflect.ValueOf(things[w[0]]).MethodByName(verbs[verb]), w[1:]); result != nil {
+		fmt.Println(quote(result))
 	}
 }
 
@@ -234,4 +145,14 @@ func guarded(f func()) {
 		}
 	}()
 	f()
+}
+
+func main() {
+	for _, line := range strings.Split(string(must(os.ReadFile(os.Args[1]))), "\n") {
+		if line != "" && line[0] != '#' {
+			fmt.Println(">", line)
+			w := strings.Split(line, " ")
+			guarded(func() { step(w[0], w[1:]) })
+		}
+	}
 }

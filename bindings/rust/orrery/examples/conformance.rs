@@ -114,8 +114,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
     let n = w.get(1).map_or(0, |x| x.parse::<usize>().unwrap_or(0));
     let made = match verb {
         "runtime" => Thing::Runtime(Runtime::new(options!(r, RuntimeOptions, "runtime", log = |act: Act| Box::new(move |_: i32, _: &str| { act(None); }) as LogFn))?),
-        "vocab" => Thing::Vocab(Vocab::open(&rest(1))?),
-        "vocab_of" => Thing::Vocab(get!(r, Model, w[1]).vocab()?),
+        "vocab" => Thing::Vocab(Vocab::open(&rest(1))?), "vocab_of" => Thing::Vocab(get!(r, Model, w[1]).vocab()?),
         "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(get!(r, Runtime, w[1]).open(&rest(2), o)?) }
         "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
@@ -136,8 +135,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         }
         "save_buffer" => Thing::Bytes(get!(r, Session, w[1]).save_buffer()?),
         "abi" => return Ok(println!("{} {} {}", abi_version(), version(), yes(!build_info().is_empty()))),
-        "status" => return Ok(println!("{}", Status(number(0) as i32).name())),
-        "set" => return Ok(r.set(w[0], rest(1), None)),
+        "status" => return Ok(println!("{}", Status(number(0) as i32).name())), "set" => return Ok(r.set(w[0], rest(1), None)),
         "callback" => return Ok(r.set(w[0], String::new(), Some((w[1].to_owned(), ids(2).iter().map(|x| *x as usize).collect())))),
         "calls" => return Ok(println!("{}", yes(r.calls.lock().unwrap().get(w[0]).map_or(0, |n| *n) > 0))),
         "free" => { r.things.remove(w[0]); return Ok(()) }
@@ -152,26 +150,22 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "flags" => return Ok(println!("{}", get!(r, Vocab, w[0]).token_flags(number(1) as i32))),
         "render" => { let o = options!(r, TemplateOptions, "template"); return Ok(println!("{}", quote(get!(r, Vocab, w[0]).render_chat(&rest(1), o)?.as_bytes()))) }
         "template" => { let o = options!(r, TemplateOptions, "template"); return get!(r, Session, w[0]).set_template(o) }
-        "say" => return get!(r, Session, w[0]).add_message(w[1], &rest(2)),
-        "say_json" => return get!(r, Session, w[0]).add_message_json(&rest(1)),
+        "say" => return get!(r, Session, w[0]).add_message(w[1], &rest(2)), "say_json" => return get!(r, Session, w[0]).add_message_json(&rest(1)),
         "messages" => { let s = get!(r, Session, w[0]); let all = (0..s.n_messages()).map(|i| Ok(quote(s.message(i)?.as_bytes()))).collect::<Result<Vec<_>>>()?; return Ok(println!("{}", join(all))) }
         "message" => return Ok(println!("{}", quote(get!(r, Session, w[0]).message(n)?.as_bytes()))),
         "rewind_messages" => return get!(r, Session, w[0]).rewind_messages(n),
         "tokens" => { let s = get!(r, Session, w[0]); return Ok(println!("{}", join([s.n_tokens() as i32].into_iter().chain(s.tokens()?.into_iter().take(8))))) }
-        "rewind" => return get!(r, Session, w[0]).rewind(n),
-        "save" => return get!(r, Session, w[0]).save(&rest(1)),
+        "rewind" => return get!(r, Session, w[0]).rewind(n), "save" => return get!(r, Session, w[0]).save(&rest(1)),
         "load" => return get!(r, Session, w[0]).load(&rest(1)),
         "load_buffer" => { let bytes = get!(r, Bytes, w[1]).clone(); return get!(r, Session, w[0]).load_buffer(&bytes) }
         "damage" => { *get!(r, Bytes, w[0]).last_mut().unwrap() ^= 1; return Ok(()) }
         "evaluate" if n == 0 => return get!(r, Session, w[0]).evaluate(&ids(2)),
         "evaluate" => { let l = get!(r, Session, w[0]).evaluate_logits(&ids(2))?; return Ok(println!("largest {}", join(l.chunks(l.len() / (w.len() - 2)).map(largest)))) }
         "numbers" => { let s = get!(r, Session, w[0]); let l = s.logits()?; return Ok(println!("{} {} {}", l.len(), largest(&l), s.embedding()?.len())) }
-        "next" => return drain(get!(r, Generation, w[0]), n),
-        "drain" => return drain(get!(r, Generation, w[0]), usize::MAX),
+        "next" => return drain(get!(r, Generation, w[0]), n), "drain" => return drain(get!(r, Generation, w[0]), usize::MAX),
         "run" => { let mut seen = 0; return get!(r, Generation, w[0]).run(|event| { show(&event); seen += 1; seen != n }) }
         "cancel" => { let c = r.cancellers[w[0]].clone(); return Ok(std::thread::spawn(move || c.cancel()).join().unwrap()) }
-        "inspect" => return Ok(println!("{}", yes(inspect(w[0])?.contains(&rest(1))))),
-        "policies" => return Ok(println!("{}", yes(policies()?.contains(&rest(0))))),
+        "inspect" => return Ok(println!("{}", yes(inspect(w[0])?.contains(&rest(1))))), "policies" => return Ok(println!("{}", yes(policies()?.contains(&rest(0))))),
         "steps" => return Ok(println!("{}", yes(get!(r, Calibration, w[0]).steps()?.contains(&rest(1))))),
         "profile" => return Ok(println!("{}", yes(head_profile_import(&get!(r, Calibration, w[0]).profile()?)?.contains(&rest(1))))),
         "gates" => return Ok(println!("{}", yes(head_profile_import_gates(&rest(2), w[0].parse().unwrap())?.contains(w[1])))),
