@@ -99,7 +99,7 @@ def native(header):
 
 
 def managed(header, f):
-    if f.kind == "cstr":
+    if f.kind in ("cstr", "chars"):
         return "string"
     if f.kind == "strings":
         return "List<string>"
@@ -147,6 +147,7 @@ def results(s, out):
     out += ["    public readonly %s %s;" % (managed(None, f), camel(f.name)) for f in s.visible]
     out += ["    internal unsafe %s(%s raw) {" % (name, s.name)]
     for f in s.visible:
-        value = {"cstr": "Native.Text(raw.%s)" % f.name, "bytes": "Native.Bytes(raw.%s, %d)" % (f.name, f.length)}.get(f.kind, "raw." + f.name)
+        value = {"cstr": "Native.Text(raw.%s)" % f.name, "chars": "Native.Text((IntPtr)raw.%s)" % f.name,
+                 "bytes": "Native.Bytes(raw.%s, %d)" % (f.name, f.length)}.get(f.kind, "raw." + f.name)
         out.append("        %s = %s;" % (camel(f.name), value))
     out += ["    }", "}\n"]

@@ -9,7 +9,7 @@ HOOKS = {"orrery_log_fn": "func(level int32, message string)", "orrery_progress_
 
 
 def go_type(f):
-    if f.kind == "cstr":
+    if f.kind in ("cstr", "chars"):
         return "string"
     if f.kind == "strings":
         return "[]string"
@@ -141,7 +141,7 @@ def results(s, out):
     out += ["\tp, r := new(C.%s), %s{}" % (s.name, name), "\t" + init(s), "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name,
             "\tif err := call(p); err != nil {", "\t\treturn r, err", "\t}"]
     for f in s.visible:
-        value = {"cstr": "C.GoString(p.%s)", "bytes": "C.GoBytes(unsafe.Pointer(&p.%%s), %d)" % f.length}.get(
+        value = {"cstr": "C.GoString(p.%s)", "chars": "C.GoString(&p.%s[0])", "bytes": "C.GoBytes(unsafe.Pointer(&p.%%s), %d)" % f.length}.get(
             f.kind, "%s(p.%%s)" % KINDS.get(f.kind)) % f.name
         out.append("\tr.%s = %s" % (camel(f.name), value))
     out += ["\treturn r, nil", "}\n"]

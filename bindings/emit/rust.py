@@ -120,17 +120,17 @@ def options(header, s, out):
 
 def results(s, out):
     name = camel(s.short)
-    types = {"cstr": "String", "bytes": "Vec<u8>"}
+    types = {"cstr": "String", "chars": "String", "bytes": "Vec<u8>"}
     out.append("\n/// `%s` of the header.\n#[derive(Clone, Debug, PartialEq)]\npub struct %s {" % (s.name, name))
     out += ["    pub %s: %s," % (f.name, types.get(f.kind) or KINDS[f.kind]) for f in s.visible]
     out.append("}\n\nimpl %s {\n    pub(crate) fn fill(call: impl FnOnce(*mut sys::%s) -> Result<()>) -> Result<Self> {" % (name, s.name))
     out.append("        let mut raw = %s;\n        call(&mut raw)?;\n        Ok(%s {" % (init_call(s), name))
     for f in s.visible:
-        value = {"cstr": "raw::text(raw.%s)", "bytes": "raw.%s.to_vec()"}.get(f.kind, "raw.%s") % f.name
+        value = {"cstr": "raw::text(raw.%s)", "chars": "raw::text(raw.%s.as_ptr())", "bytes": "raw.%s.to_vec()"}.get(f.kind, "raw.%s") % f.name
         out.append("            %s: %s," % (f.name, value))
     out.append("        })\n    }\n\n    /// A field by its name.\n    pub fn get(&self, field: &str) -> Option<Value> {\n        Some(match field {")
     for f in s.visible:
-        value = {"cstr": "Value::Text(self.%s.clone())", "bytes": "Value::Bytes(self.%s.clone())", "f32": "Value::Float(self.%s.into())",
+        value = {"cstr": "Value::Text(self.%s.clone())", "chars": "Value::Text(self.%s.clone())", "bytes": "Value::Bytes(self.%s.clone())", "f32": "Value::Float(self.%s.into())",
                  "f64": "Value::Float(self.%s)"}.get(f.kind, "Value::Integer(self.%s.into())") % f.name
         out.append('            "%s" => %s,' % (f.name, value))
     out.append("            _ => return None,\n        })\n    }\n}")

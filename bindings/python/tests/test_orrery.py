@@ -45,8 +45,10 @@ class Orrery(unittest.TestCase):
 
     def test_async_break_frees_at_once(self):
         async def work():
-            async for _ in self.ask():
+            generation = self.ask()
+            async for _ in generation:
                 break
+            self.assertTrue(generation.closed)
             self.session.add_message("user", "not busy")
         asyncio.run(work())
 
