@@ -27,11 +27,7 @@ static class Conformance {
         if (!pending.ContainsKey(name)) pending[name] = Activator.CreateInstance(typeof(Library).Assembly.GetType("Orrery." + Camel(name) + "Options"));
         return pending[name];
     }
-    static T Take<T>(string name) {
-        var options = (T)Pending(name);
-        pending.Remove(name);
-        return options;
-    }
+    static T Take<T>(string name) { var options = (T)Pending(name); pending.Remove(name); return options; }
     static object Parse(string text, Type type) { return type == typeof(string) ? text : Convert.ChangeType(text, type, CultureInfo.InvariantCulture); }
     static void Set(string name, string text) {
         var options = Pending(name.Split('.')[0]);
@@ -46,11 +42,7 @@ static class Conformance {
         var options = Pending(name.Split('.')[0]);
         var key = name.Split('.')[1];
         calls[key] = 0;
-        Func<bool> act = () => {
-            ++calls[key];
-            if (action == "raise") throw new Raised();
-            return action != "stop";
-        };
+        Func<bool> act = () => { ++calls[key]; return action == "raise" ? throw new Raised() : action != "stop"; };
         var functions = new Dictionary<string, Delegate> {
             { "log", new Action<int, string>((level, message) => act()) }, { "progress", new Func<ulong, ulong, bool>((done, total) => act()) },
             { "logits_hook", new LogitsHook((logits, tokens) => { if (action == "force") logits[ids[calls[key] % ids.Length]] = 1e9f; return act(); }) } };
@@ -65,12 +57,7 @@ static class Conformance {
         return e.Type != EventType.Done;
     }
     static void Drain(Generation g, int limit) { while (limit-- != 0 && Show(g.Next())) {} }
-    static void LeaveEarly(Generation g, int limit) {
-        foreach (var e in g) {
-            Show(e);
-            if (--limit == 0) break;
-        }
-    }
+    static void LeaveEarly(Generation g, int limit) { foreach (var e in g) if (!Show(e) || --limit == 0) break; }
     static void Answer(Generation g) {
         var events = g.ToList();
         Print(Quote(string.Concat(events.Select(e => e.Text))), events.Last().FinishReason);
@@ -153,8 +140,7 @@ static class Conformance {
                 Print("raised");
             }
         }
-        var output = Console.OpenStandardOutput();
         var bytes = Encoding.UTF8.GetBytes(printed.ToString());
-        output.Write(bytes, 0, bytes.Length);
+        Console.OpenStandardOutput().Write(bytes, 0, bytes.Length);
     }
 }

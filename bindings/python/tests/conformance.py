@@ -43,10 +43,9 @@ def counted(limit):
     return lambda event: seen.append(show(event)) or len(seen) == limit
 
 def leave_early(session, limit):
-    for event in session.generate(**take("generate")):
+    for i, event in enumerate(session.generate(**take("generate"))):
         show(event)
-        limit -= 1
-        if not limit:
+        if i + 1 == limit:
             break
 
 def answer(session):
@@ -91,15 +90,13 @@ def compare(fields, left, right):
 largest = lambda row: max(range(len(row)), key=lambda i: row[i])  # noqa: E731
 
 def evaluate(session, rows, tokens):
-    logits = session.evaluate(tokens, rows)
+    logits, n = session.evaluate(tokens, rows), 2048
     if rows:
-        n = len(logits) // len(tokens)
         print("largest", *[largest(logits[i * n:(i + 1) * n]) for i in range(len(tokens))])
 
 def cancel(generation):
-    thread = threading.Thread(target=generation.cancel)
-    thread.start()
-    thread.join()
+    threading.Thread(target=generation.cancel).start()
+    [t.join() for t in threading.enumerate() if t is not threading.current_thread()]
 
 def step(verb, w, rest, t):
     """`w`: the arguments as words; `rest(i)`: from the i-th on, as text; `t`: handles by name."""
