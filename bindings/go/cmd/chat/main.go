@@ -16,9 +16,7 @@ import (
 func answer(chat *orrery.Session) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	options := orrery.DefaultGenerateOptions()
-	options.MaxTokens = 1024
-	generation, err := chat.Generate(ctx, &options)
+	generation, err := chat.Generate(ctx, nil)
 	if err == nil {
 		err = generation.Each(func(e orrery.Event) bool { fmt.Print(e.Text); return true })
 	}

@@ -197,3 +197,18 @@ func field(value any) string {
 	}
 	return quote(value)
 }
+
+func guarded(f func()) {
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case raised:
+			fmt.Println("raised")
+		case *orrery.Error:
+			fmt.Println("error", e.Status.Error()[7:], e.Line, e.Column, e.Offset, e.NativeCode, yes(e.BytesRequested > 0), yes(e.Message != ""))
+		default:
+			panic(e)
+		}
+	}()
+	f()
+}

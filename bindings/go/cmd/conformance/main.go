@@ -132,21 +132,6 @@ func step(verb string, w []string) {
 	}
 }
 
-func guarded(f func()) {
-	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case raised:
-			fmt.Println("raised")
-		case *orrery.Error:
-			fmt.Println("error", e.Status.Error()[7:], e.Line, e.Column, e.Offset, e.NativeCode, yes(e.BytesRequested > 0), yes(e.Message != ""))
-		default:
-			panic(e)
-		}
-	}()
-	f()
-}
-
 func main() {
 	for _, line := range strings.Split(string(must(os.ReadFile(os.Args[1]))), "\n") {
 		if line != "" && line[0] != '#' {
