@@ -82,7 +82,7 @@ static void answer(orrery_generation *g) {
   orrery_event_init(&e);
   for (n = 0; !orrery_next(g, &e, &err) && e.type != ORRERY_EVENT_DONE;)
     if (e.type == ORRERY_EVENT_TEXT) buf = realloc(buf, n + e.text_bytes), memcpy(buf + n, e.text, e.text_bytes), n += e.text_bytes;
-  quote(buf, n), printf(" %u\n", e.finish_reason);
+  if (!err.status) quote(buf, n), printf(" %u\n", e.finish_reason);
 }
 static void *cancel(void *g) { return orrery_cancel(g), NULL; }
 static int largest(const float *row, size_t size) {
