@@ -53,7 +53,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -71,6 +71,19 @@ test:
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@$(call build,$(BUILD))
 	@tests/run.sh $(BUILD) $(JOBS)
+
+# Python, Rust, Go, C#, Node and C against one script; a language whose toolchain is not there is skipped.
+bindings-test:
+	@.ci/packages bindings
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),orrery_shared orrery_static)
+	@python3 bindings/run_tests.py $(BUILD)
+
+bindings-wheel:
+	@.ci/packages check build
+	@$(call configure,$(BUILD),$(without_tests))
+	@$(call build,$(BUILD),orrery_static)
+	@python3 bindings/python/build_wheel.py $(BUILD) $(BUILD)/wheel
 
 # With the CUDA backend, for RTX 30 alone, on a machine that has the toolkit and no driver: what each kernel takes, and that the library
 # behaves. In the folder of `make test`, where all but the backend is compiled; the next `make test` takes it away.
@@ -187,6 +200,8 @@ help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
+	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
+	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"

@@ -1,0 +1,153 @@
+/* The steps that conformance.c carries out, by verb. */
+#pragma once
+
+static int make(const char *verb, void *from) {  /* whether it is a verb that makes something; from: argument 2 */
+  void *p = NULL;
+  size_t lengths[4], n_texts = 0;
+  n = 0;
+  if (IS("runtime")) {
+    OPTIONS(runtime, o);
+    orrery_runtime_create(&o, (orrery_runtime **)&p, &err);
+  } else if (IS("vocab")) {
+    orrery_vocab_open(rest(2), (orrery_vocab **)&p, &err);
+  } else if (IS("vocab_of")) {
+    p = orrery_model_vocab(from);
+  } else if (IS("model")) {
+    OPTIONS(model, o);
+    orrery_model_open(from, rest(3), &o, (orrery_model **)&p, &err);
+  } else if (IS("session")) {
+    OPTIONS(session, o);
+    orrery_session_open(from, &o, (orrery_session **)&p, &err);
+  } else if (IS("fork")) {
+    orrery_session_fork(from, (orrery_session **)&p, &err);
+  } else if (IS("generate")) {
+    OPTIONS(generate, o);
+    orrery_generate(from, &o, (orrery_generation **)&p, &err);
+  } else if (IS("continue")) {
+    OPTIONS(generate, o);
+    int32_t *tokens = numbers(3, &n);
+    orrery_generate_tokens(from, tokens, n, &o, (orrery_generation **)&p, &err);
+  } else if (IS("plan")) {
+    OPTIONS(runtime, r);
+    OPTIONS(model, m);
+    OPTIONS(session, s);
+    orrery_plan_result *plan = malloc(sizeof *plan);
+    plan_result_layout.init(plan);
+    if (orrery_plan(rest(2), &r, &m, &s, plan, &err) == 0) p = plan;
+  } else if (IS("save_buffer")) {
+    if (GIVES(char, orrery_session_save_buffer, from)) p = memcpy(malloc(n), buf, n);
+  } else if (IS("calibrate")) {
+    OPTIONS(calibrate, o);
+    int32_t *tokens = malloc(65536), *end = tokens;
+    for (char *text = strtok(rest(4), "|"); text; text = strtok(NULL, "|"), end += n)
+      orrery_tokenize(at(w[3])->p, text, strlen(text), 0, end, 4096, &n, &err), lengths[n_texts++] = n;
+    orrery_calibrate(from, tokens, lengths, n_texts, &o, (orrery_calibration **)&p, &err);
+  } else {
+    return 0;
+  }
+  thing *t = at(w[1]);
+  snprintf(t->name, sizeof t->name, "%s", w[1]);
+  t->verb = IS("continue") ? "generate" : IS("fork") ? "session" : strdup(verb), t->p = p, t->n = n;
+  return 1;
+}
+
+static void release(thing *t) {
+  if (t->verb[0] == 'r') orrery_runtime_free(t->p);
+  if (t->verb[0] == 'v') orrery_vocab_free(t->p);
+  if (t->verb[0] == 'm') orrery_model_free(t->p);
+  if (t->verb[0] == 's') orrery_session_free(t->p);
+  if (t->verb[0] == 'c') orrery_calibration_free(t->p);
+  if (t->verb[0] == 'g') orrery_generation_free(t->p);
+  t->p = NULL;
+}
+
+static void found(int gives, const char *needle) {
+  if (gives) buf[n] = 0, puts(yes(strstr(buf, needle) != NULL));
+}
+
+/* Verbs that make nothing. p: what argument 1 names; i: argument 2 as a number. */
+static void step(const char *verb, void *p, int i) {
+  size_t count;
+  if (IS("abi")) printf("%u %s %s\n", orrery_abi_version(), orrery_version(), yes(orrery_build_info()[0] != 0));
+  if (IS("status")) puts(orrery_status_name(atoi(w[1])));
+  if (IS("calls")) puts(yes(action_of(w[1])->n_calls > 0));
+  if (IS("free")) release(at(w[1]));
+  if (IS("info") || IS("compare")) info(at(w[1]), IS("compare"));
+  if (IS("flags")) printf("%u\n", orrery_token_flags(p, i));
+  if (IS("say")) orrery_session_add_message(p, w[2], rest(3), &err);
+  if (IS("say_json")) orrery_session_add_message_json(p, rest(2), &err);
+  if (IS("rewind_messages")) orrery_session_rewind_messages(p, i, &err);
+  if (IS("rewind")) orrery_session_rewind(p, i, &err);
+  if (IS("save")) orrery_session_save(p, rest(2), &err);
+  if (IS("load")) orrery_session_load(p, rest(2), &err);
+  if (IS("load_buffer")) orrery_session_load_buffer(p, at(w[2])->p, at(w[2])->n, &err);
+  if (IS("damage")) ((char *)p)[at(w[1])->n - 1] ^= 1;
+  if (IS("evaluate")) evaluate(p, i);
+  if (IS("next")) drain(p, i);
+  if (IS("drain")) drain(p, -1);
+  if (IS("inspect")) found(GIVES(char, orrery_inspect, w[1]), rest(2));
+  if (IS("policies")) {
+    orrery_policies(NULL, 0, &n, &err);
+    found(orrery_policies(buf = realloc(buf, n + 1), n, &n, &err) == 0, rest(1));
+  }
+  if (IS("steps")) found(GIVES(char, orrery_calibration_steps, p), rest(2));
+  if (IS("profile") && GIVES(char, orrery_calibration_profile, p)) {
+    char *profile = strndup(buf, n);
+    found(GIVES(char, orrery_head_profile_import, profile), rest(2));
+  }
+  if (IS("gates")) found(GIVES(char, orrery_head_profile_import_gates, rest(3), atof(w[1])), w[2]);
+  if (IS("set") || IS("callback")) {
+    setting *s = &pending[n_pending++];
+    snprintf(s->name, sizeof s->name, "%s", w[1]), snprintf(s->text, sizeof s->text, "%s", rest(2));
+  }
+  if (IS("callback")) {
+    action *a = action_of(strchr(w[1], '.') + 1);
+    a->what = strdup(w[2]), a->ids = numbers(3, &a->n_ids), a->n_calls = 0;
+  }
+  if (IS("tokenize") && GIVES(int32_t, orrery_tokenize, p, rest(3), strlen(rest(3)), i)) {
+    for (size_t k = 0; k < n; ++k) printf(k ? " %d" : "%d", ((int32_t *)buf)[k]);
+    puts("");
+  }
+  if (IS("tokens") && GIVES(int32_t, orrery_session_tokens, p)) {
+    printf("%zu", orrery_session_n_tokens(p));
+    for (size_t k = 0; k < n && k < 8; ++k) printf(" %d", ((int32_t *)buf)[k]);
+    puts("");
+  }
+  if (IS("detokenize")) {
+    int32_t *ids = numbers(3, &count);
+    if (GIVES(char, orrery_detokenize, p, ids, count, i)) quote(buf, n), puts("");
+  }
+  if (IS("render")) {
+    OPTIONS(template, o);
+    if (GIVES(char, orrery_render_chat, p, rest(2), &o)) quote(buf, n), puts("");
+  }
+  if (IS("template")) {
+    OPTIONS(template, o);
+    orrery_session_set_template(p, &o, &err);
+  }
+  if (IS("messages")) {
+    for (size_t k = 0; k < orrery_session_n_messages(p); ++k)
+      if (GIVES(char, orrery_session_message, p, k)) fputs(k ? " " : "", stdout), quote(buf, n);
+    puts("");
+  }
+  if (IS("message") && GIVES(char, orrery_session_message, p, i)) quote(buf, n), puts("");
+  if (IS("numbers")) {
+    float logits[2048], embedding[256];
+    if (!orrery_session_logits(p, logits, 2048, &err) && !orrery_session_embedding(p, embedding, 256, &err))
+      printf("2048 %d 256\n", largest(logits, 2048));
+  }
+  if (IS("run")) {
+    n_seen = 0, count = i;
+    orrery_run(p, counted, &count, &err);
+  }
+  if (IS("cancel") && p) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, cancel, p), pthread_join(thread, NULL);
+  }
+  if (IS("answer") || IS("break")) {
+    OPTIONS(generate, o);
+    orrery_generation *g;
+    if (orrery_generate(p, &o, &g, &err) == 0) IS("break") ? drain(g, i) : answer(g);
+    orrery_generation_free(g);
+  }
+}

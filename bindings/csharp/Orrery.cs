@@ -1,0 +1,205 @@
+// Orrery for .NET: language models with long contexts inside your program.
+//
+//     using (var runtime = new Runtime())
+//     using (var model = runtime.Open("model.gguf"))
+//     using (var chat = model.OpenSession()) {
+//         chat.AddMessage("user", "Why is the sky blue?");
+//         foreach (var e in chat.Generate()) Console.Write(e.Text);
+//     }
+//
+// Options are classes with the fields of include/orrery.h, which documents them. Calls that fail throw an OrreryException.
+// Handles are disposed of in any order, or collected. A Runtime, Model and Vocab may be used by any number of threads, a
+// Session by one at a time.
+using System;
+using System.Collections.Generic;
+using System.Linq;
+using System.Text;
+
+namespace Orrery {
+
+public static class Library {
+    public static uint AbiVersion { get { return Native.orrery_abi_version(); } }
+    public static string Version { get { return Native.Text(Native.orrery_version()); } }
+    public static string BuildInfo { get { return Native.Text(Native.orrery_build_info()); } }
+    public static string StatusName(Status status) { return Native.Text(Native.orrery_status_name((int)status)); }
+
+    /// <summary>JSON: what is in a file.</summary>
+    public static string Inspect(string path) {
+        var name = Native.Utf8(path);
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_inspect(name, to, capacity, ref n, ref e));
+    }
+
+    /// <summary>JSON: the table of KV policies.</summary>
+    public static string Policies() {
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_policies(to, capacity, ref n, ref e));
+    }
+
+    public static string HeadProfileImport(string profileJson) {
+        var json = Native.Utf8(profileJson);
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_head_profile_import(json, to, capacity, ref n, ref e));
+    }
+
+    public static string HeadProfileImportGates(string gates, double sparsity) {
+        var lines = Native.Utf8(gates);
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_head_profile_import_gates(lines, sparsity, to, capacity, ref n, ref e));
+    }
+
+    /// <summary>What a model and a session would take, from the file's header alone.</summary>
+    public static PlanResult Plan(string path, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
+        using (var keep = new Keep()) {
+            var r = (runtime ?? new RuntimeOptions()).ToNative(keep);
+            var m = (model ?? new ModelOptions()).ToNative(keep);
+            var s = (session ?? new SessionOptions()).ToNative(keep);
+            var plan = orrery_plan_result.New();
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_plan(Native.Utf8(path), ref r, ref m, ref s, ref plan, ref e));
+            return new PlanResult(plan);
+        }
+    }
+}
+
+/// <summary>Threads, the device and its arena.</summary>
+public sealed class Runtime : IDisposable {
+    internal readonly RuntimeHandle Handle;
+
+    public Runtime(RuntimeOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new RuntimeOptions()).ToNative(keep);
+            RuntimeHandle handle = null;
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_runtime_create(ref o, out handle, ref e));
+            Handle = handle;
+            Handle.Keep = keep.Callbacks;  // and so do models and sessions, which log as well
+        }
+    }
+
+    public void Dispose() { Handle.Dispose(); }
+
+    public RuntimeInfo Info() {
+        var info = orrery_runtime_info.New();
+        Native.Check((ref orrery_error e) => Native.orrery_runtime_get_info(Handle, ref info, ref e));
+        return new RuntimeInfo(info);
+    }
+
+    /// <summary>Opens a GGUF file. A Progress function that returns false cancels.</summary>
+    public Model Open(string path, ModelOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new ModelOptions()).ToNative(keep);
+            ModelHandle handle = null;
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_model_open(Handle, Native.Utf8(path), ref o, out handle, ref e));
+            handle.Keep = Handle.Keep;
+            return new Model(handle);
+        }
+    }
+}
+
+/// <summary>Tokenizer and chat template on their own.</summary>
+public sealed class Vocab : IDisposable {
+    readonly VocabHandle handle;
+
+    internal Vocab(VocabHandle handle) { this.handle = handle; }
+
+    public static Vocab Open(string path) {
+        VocabHandle handle = null;
+        Native.Check((ref orrery_error e) => Native.orrery_vocab_open(Native.Utf8(path), out handle, ref e));
+        return new Vocab(handle);
+    }
+
+    public void Dispose() { handle.Dispose(); }
+
+    public VocabInfo Info() {
+        var info = orrery_vocab_info.New();
+        Native.Check((ref orrery_error e) => Native.orrery_vocab_get_info(handle, ref info, ref e));
+        return new VocabInfo(info);
+    }
+
+    public int[] Tokenize(string text, uint flags = 0) {
+        var bytes = Encoding.UTF8.GetBytes(text + "\0");  // a NUL behind it: never an empty array
+        return Native.Sized((int[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_tokenize(handle, bytes, Native.Size(bytes.Length - 1), flags, to, capacity, ref n, ref e));
+    }
+
+    /// <summary>The bytes that the tokens stand for, possibly ending inside a character.</summary>
+    public byte[] Detokenize(int[] tokens, uint flags = 0) {
+        return Native.Sized((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_detokenize(handle, tokens, Native.Size(tokens.Length), flags, to, capacity, ref n, ref e));
+    }
+
+    public uint TokenFlags(int token) { return Native.orrery_token_flags(handle, token); }
+
+    public string RenderChat(string messagesJson, TemplateOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new TemplateOptions()).ToNative(keep);
+            var json = Native.Utf8(messagesJson);
+            return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+                Native.orrery_render_chat(handle, json, ref o, to, capacity, ref n, ref e));
+        }
+    }
+}
+
+/// <summary>Immutable; any number of threads may use it.</summary>
+public sealed class Model : IDisposable {
+    readonly ModelHandle handle;
+
+    internal Model(ModelHandle handle) { this.handle = handle; }
+
+    public void Dispose() { handle.Dispose(); }
+
+    public ModelInfo Info() {
+        var info = orrery_model_info.New();
+        Native.Check((ref orrery_error e) => Native.orrery_model_get_info(handle, ref info, ref e));
+        return new ModelInfo(info);
+    }
+
+    public Vocab Vocab() {
+        var vocab = Native.orrery_model_vocab(handle);
+        if (vocab.IsInvalid) throw new OutOfMemoryException("no memory for a vocabulary");
+        return new Vocab(vocab);
+    }
+
+    public Session OpenSession(SessionOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new SessionOptions()).ToNative(keep);
+            SessionHandle session = null;
+            Native.Check((ref orrery_error e) => Native.orrery_session_open(handle, ref o, out session, ref e));
+            session.Keep = handle.Keep;
+            return new Session(session, Info());
+        }
+    }
+
+    /// <summary>Finds out which heads attend alike, from texts as tokens.</summary>
+    public Calibration Calibrate(IEnumerable<int[]> texts, CalibrateOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new CalibrateOptions()).ToNative(keep);
+            var tokens = texts.SelectMany(text => text).ToArray();
+            var lengths = texts.Select(text => Native.Size(text.Length)).ToArray();
+            CalibrationHandle calibration = null;
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_calibrate(
+                handle, tokens, lengths, Native.Size(lengths.Length), ref o, out calibration, ref e));
+            return new Calibration(calibration);
+        }
+    }
+}
+
+/// <summary>What Model.Calibrate found out.</summary>
+public sealed class Calibration : IDisposable {
+    readonly CalibrationHandle handle;
+
+    internal Calibration(CalibrationHandle handle) { this.handle = handle; }
+
+    public void Dispose() { handle.Dispose(); }
+
+    /// <summary>JSON for SessionOptions.HeadProfile.</summary>
+    public string Profile() {
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_calibration_profile(handle, to, capacity, ref n, ref e));
+    }
+
+    public string Steps() {
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_calibration_steps(handle, to, capacity, ref n, ref e));
+    }
+}
+}

@@ -1,0 +1,222 @@
+// Sessions and generations: a conversation, and one answer of it under way.
+using System;
+using System.Collections;
+using System.Collections.Generic;
+using System.Runtime.InteropServices;
+using System.Text;
+using System.Threading;
+
+namespace Orrery {
+
+/// <summary>One sequence of tokens, its KV cache and the conversation. While a generation of it is there and unfinished, calls
+/// that change it fail with Status.Busy.</summary>
+public sealed class Session : IDisposable {
+    readonly SessionHandle handle;
+    readonly ModelInfo model;
+
+    internal Session(SessionHandle handle, ModelInfo model) {
+        this.handle = handle;
+        this.model = model;
+    }
+
+    public void Dispose() { handle.Dispose(); }
+
+    public void AddMessage(string role, string content) {
+        Native.Check((ref orrery_error e) => Native.orrery_session_add_message(handle, Native.Utf8(role), Native.Utf8(content), ref e));
+    }
+    public void AddMessageJson(string message) {
+        Native.Check((ref orrery_error e) => Native.orrery_session_add_message_json(handle, Native.Utf8(message), ref e));
+    }
+    public int NMessages { get { return (int)Native.orrery_session_n_messages(handle); } }
+
+    /// <summary>Message i as JSON.</summary>
+    public string Message(int i) {
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_session_message(handle, Native.Size(i), to, capacity, ref n, ref e));
+    }
+    public void SetTemplate(TemplateOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new TemplateOptions()).ToNative(keep);
+            Native.Check((ref orrery_error e) => Native.orrery_session_set_template(handle, ref o, ref e));
+        }
+    }
+    public void RewindMessages(int n) {
+        Native.Check((ref orrery_error e) => Native.orrery_session_rewind_messages(handle, Native.Size(n), ref e));
+    }
+    public int NTokens { get { return (int)Native.orrery_session_n_tokens(handle); } }
+
+    public int[] Tokens() {
+        return Native.Sized((int[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_session_tokens(handle, to, capacity, ref n, ref e));
+    }
+    public void Rewind(int nTokens) {
+        Native.Check((ref orrery_error e) => Native.orrery_session_rewind(handle, Native.Size(nTokens), ref e));
+    }
+    public Session Fork() {
+        SessionHandle fork = null;
+        Native.Check((ref orrery_error e) => Native.orrery_session_fork(handle, out fork, ref e));
+        fork.Keep = handle.Keep;
+        return new Session(fork, model);
+    }
+    public void Save(string path) {
+        Native.Check((ref orrery_error e) => Native.orrery_session_save(handle, Native.Utf8(path), ref e));
+    }
+    public void Load(string path) {
+        Native.Check((ref orrery_error e) => Native.orrery_session_load(handle, Native.Utf8(path), ref e));
+    }
+    public byte[] SaveBuffer() {
+        return Native.Sized((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_session_save_buffer(handle, to, capacity, ref n, ref e));
+    }
+    public void LoadBuffer(byte[] bytes) {
+        Native.Check((ref orrery_error e) => Native.orrery_session_load_buffer(handle, bytes, Native.Size(bytes.Length), ref e));
+    }
+
+    /// <summary>Appends tokens without generating; `logits`: null, or (tokens, vocabulary) for theirs.</summary>
+    public void Evaluate(int[] tokens, float[] logits = null) {
+        if (logits != null && logits.Length != tokens.Length * model.NVocab) throw new ArgumentException("logits has another size");
+        Native.Check((ref orrery_error e) => Native.orrery_session_evaluate(handle, tokens, Native.Size(tokens.Length), logits, ref e));
+    }
+
+    /// <summary>Of the last computed token.</summary>
+    public float[] Logits() {
+        var logits = new float[model.NVocab];
+        Native.Check((ref orrery_error e) => Native.orrery_session_logits(handle, logits, Native.Size(logits.Length), ref e));
+        return logits;
+    }
+
+    /// <summary>The final hidden state of the last computed token.</summary>
+    public float[] Embedding() {
+        var embedding = new float[model.NEmbd];
+        Native.Check((ref orrery_error e) => Native.orrery_session_embedding(handle, embedding, Native.Size(embedding.Length), ref e));
+        return embedding;
+    }
+    public Stats Stats() {
+        var stats = orrery_stats.New();
+        Native.Check((ref orrery_error e) => Native.orrery_session_stats(handle, ref stats, ref e));
+        return new Stats(stats);
+    }
+
+    /// <summary>Begins the answer to the conversation; the token cancels it, also during the prompt.</summary>
+    public Generation Generate(GenerateOptions options = null, CancellationToken token = default(CancellationToken)) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new GenerateOptions()).ToNative(keep);
+            GenerationHandle generation = null;
+            Native.Check((ref orrery_error e) => Native.orrery_generate(handle, ref o, out generation, ref e));
+            return new Generation(generation, keep.Callbacks, handle.Keep, token);
+        }
+    }
+
+    /// <summary>Begins a continuation of exactly these tokens.</summary>
+    public Generation GenerateTokens(int[] tokens, GenerateOptions options = null, CancellationToken token = default(CancellationToken)) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new GenerateOptions()).ToNative(keep);
+            GenerationHandle generation = null;
+            Native.Check((ref orrery_error e) => Native.orrery_generate_tokens(
+                handle, tokens, Native.Size(tokens.Length), ref o, out generation, ref e));
+            return new Generation(generation, keep.Callbacks, handle.Keep, token);
+        }
+    }
+}
+
+/// <summary>One answer under way. Leaving a foreach over it, however, disposes of it and frees the session.</summary>
+public sealed class Generation : IDisposable, IEnumerable<Event> {
+    readonly GenerationHandle handle;
+    readonly Callbacks callbacks;
+    readonly CancellationToken token;
+    readonly CancellationTokenRegistration registration;
+
+    internal Generation(GenerationHandle handle, Callbacks callbacks, object log, CancellationToken token) {
+        this.handle = handle;
+        this.callbacks = callbacks;
+        this.token = token;
+        handle.Keep = new[] { callbacks, log };
+        registration = token.Register(Cancel);
+    }
+
+    /// <summary>From any thread, also when the answer has ended or is disposed of: the next event is then Done.</summary>
+    public void Cancel() {
+        try {
+            Native.orrery_cancel(handle);  // the handle is kept from being freed meanwhile
+        } catch (ObjectDisposedException) {}
+    }
+
+    /// <summary>A call under way ends first.</summary>
+    public void Dispose() {
+        registration.Dispose();
+        Cancel();
+        handle.Dispose();
+    }
+
+    /// <summary>Works until there is something to tell; behind the end it repeats Done. Where the token ended the answer, it throws
+    /// an OperationCanceledException.</summary>
+    public Event Next() {
+        var raw = orrery_event.New();
+        callbacks.Check((ref orrery_error e) => Native.orrery_next(handle, ref raw, ref e));
+        var next = new Event(ref raw);
+        if (next.FinishReason == FinishReason.Cancelled) token.ThrowIfCancellationRequested();
+        return next;
+    }
+
+    /// <summary>Hands every event to onEvent, which cancels by returning false.</summary>
+    public void Run(Func<Event, bool> onEvent) {
+        var function = new orrery_event_fn((IntPtr user, ref orrery_event raw) => {
+            var e = new Event(ref raw);
+            return callbacks.Enter(() => onEvent(e));
+        });
+        callbacks.Check((ref orrery_error e) => Native.orrery_run(handle, function, IntPtr.Zero, ref e));
+        GC.KeepAlive(function);
+    }
+
+    public IEnumerator<Event> GetEnumerator() {
+        try {
+            for (;;) {
+                var e = Next();
+                yield return e;
+                if (e.Type == EventType.Done) yield break;
+            }
+        } finally {
+            Dispose();
+        }
+    }
+    IEnumerator IEnumerable.GetEnumerator() { return GetEnumerator(); }
+}
+
+/// <summary>One thing that a generation tells; Type, one of EventType, says which fields it has.</summary>
+public sealed class Event {
+    public readonly uint Type;
+    public readonly ulong Done, Total;                     // Progress: prompt tokens
+    public readonly string Text = "";                      // Text: whole characters
+    public readonly byte[] Bytes;                          // Token: its bytes
+    public readonly int Token;                             // Token
+    public readonly float Logprob;                         // Token
+    public readonly KeyValuePair<int, float>[] Top;        // Token: the likeliest, with their log-probabilities
+    public readonly uint FinishReason, StopIndex;          // Done
+    public readonly ulong PromptTokens, ReusedTokens, GeneratedTokens, FirstTokenUs, PrefillUs, DecodeUs;  // Done
+
+    /// What the event points to lives until the next call: it is copied.
+    internal unsafe Event(ref orrery_event e) {
+        Type = e.type;
+        Done = e.done;
+        Total = e.total;
+        Token = e.token;
+        Logprob = e.logprob;
+        FinishReason = e.finish_reason;
+        StopIndex = e.stop_index;
+        PromptTokens = e.prompt_tokens;
+        ReusedTokens = e.reused_tokens;
+        GeneratedTokens = e.generated_tokens;
+        FirstTokenUs = e.first_token_us;
+        PrefillUs = e.prefill_us;
+        DecodeUs = e.decode_us;
+        if (Type == EventType.Text) Text = Encoding.UTF8.GetString(Native.Bytes(e.text, e.text_bytes));
+        if (Type != EventType.Token) return;
+        Bytes = Native.Bytes(e.text, e.text_bytes);
+        Top = new KeyValuePair<int, float>[e.n_top];
+        for (int i = 0; i < Top.Length; ++i) {
+            var top = ((orrery_token_logprob*)e.top)[i];
+            Top[i] = new KeyValuePair<int, float>(top.token, top.logprob);
+        }
+    }
+}
+}

@@ -1,0 +1,146 @@
+// Conformance, C#: carries out the steps of a script, prints what they give. ../../conformance/README.md has the verbs.
+using System;
+using System.Collections;
+using System.Collections.Generic;
+using System.Globalization;
+using System.IO;
+using System.Linq;
+using System.Text;
+using System.Threading;
+using Orrery;
+
+static class Conformance {
+    sealed class Raised : Exception {}
+    static readonly Dictionary<string, object> things = new Dictionary<string, object>();    // handles by name
+    static readonly Dictionary<string, object> pending = new Dictionary<string, object>();   // options of the next call
+    static readonly Dictionary<string, int> calls = new Dictionary<string, int>();           // of callbacks
+    static readonly StringBuilder printed = new StringBuilder();
+
+    static void Print(params object[] words) { printed.Append(string.Join(" ", words.Select(x => Convert.ToString(x, CultureInfo.InvariantCulture)))).Append('\n'); }
+    static string Yes(bool value) { return value ? "yes" : "no"; }
+    static string Camel(string snake) { return string.Concat(snake.Split('_').Select(word => char.ToUpperInvariant(word[0]) + word.Substring(1))); }
+    static string Quote(string text) { return Quote(Encoding.UTF8.GetBytes(text)); }
+    static string Quote(byte[] data) {
+        return '"' + string.Concat(data.Select(b => b >= 32 && b < 127 && b != '"' && b != '\\' ? ((char)b).ToString() : "\\x" + b.ToString("x2"))) + '"';
+    }
+    static object Pending(string name) {
+        if (!pending.ContainsKey(name)) pending[name] = Activator.CreateInstance(typeof(Library).Assembly.GetType("Orrery." + Camel(name) + "Options"));
+        return pending[name];
+    }
+    static T Take<T>(string name) { var options = (T)Pending(name); pending.Remove(name); return options; }
+    static object Parse(string text, Type type) { return type == typeof(string) ? text : Convert.ChangeType(text, type, CultureInfo.InvariantCulture); }
+    static void Set(string name, string text) {
+        var options = Pending(name.Split('.')[0]);
+        var field = options.GetType().GetField(Camel(name.Split('.')[1]));
+        if (!field.FieldType.IsGenericType) { field.SetValue(options, Parse(text, field.FieldType)); return; }
+        var item = field.FieldType.GetGenericArguments()[0];
+        var pair = item.GetGenericArguments();
+        ((IList)field.GetValue(options)).Add(pair.Length == 0 ? text
+            : Activator.CreateInstance(item, Parse(text.Split(' ')[0], pair[0]), Parse(text.Split(' ')[1], pair[1])));
+    }
+    static void Callback(string name, string action, int[] ids) {
+        var options = Pending(name.Split('.')[0]);
+        var key = name.Split('.')[1];
+        calls[key] = 0;
+        Func<bool> act = () => { ++calls[key]; return action == "raise" ? throw new Raised() : action != "stop"; };
+        var functions = new Dictionary<string, Delegate> {
+            { "log", new Action<int, string>((level, message) => act()) }, { "progress", new Func<ulong, ulong, bool>((done, total) => act()) },
+            { "logits_hook", new LogitsHook((logits, tokens) => { if (action == "force") logits[ids[calls[key] % ids.Length]] = 1e9f; return act(); }) } };
+        options.GetType().GetField(Camel(key)).SetValue(options, functions[key]);
+    }
+    static bool Show(Event e) {
+        if (e.Type == EventType.Progress) Print("progress", e.Done, e.Total);
+        if (e.Type == EventType.Text) Print("text", Quote(e.Text));
+        if (e.Type == EventType.Token) Print(new object[] { "token", e.Token, Quote(e.Bytes) }.Concat(e.Top.Length == 0 ? new object[0]
+            : new object[] { "near", (int)Math.Floor(.5 - e.Logprob) }).Concat(e.Top.Select(t => (object)t.Key)).ToArray());
+        if (e.Type == EventType.Done) Print("done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens);
+        return e.Type != EventType.Done;
+    }
+    static void Drain(Generation g, int limit) { while (limit-- != 0 && Show(g.Next())) {} }
+    static void LeaveEarly(Generation g, int limit) { foreach (var e in g) if (!Show(e) || --limit == 0) break; }
+    static void Answer(Generation g) {
+        var events = g.ToList();
+        Print(Quote(string.Concat(events.Select(e => e.Text))), events.Last().FinishReason);
+    }
+    static Func<string, object> Fields(object thing) {
+        object info = thing is Session ? ((Session)thing).Stats() : thing is PlanResult ? thing : thing.GetType().GetMethod("Info").Invoke(thing, null);
+        return name => info.GetType().GetField(Camel(name)).GetValue(info);
+    }
+    static string Field(object value) { return value is string ? Quote((string)value) : value is byte[] ? string.Concat(((byte[])value).Select(b => b.ToString("x2"))) : value.ToString(); }
+    static void Compare(Func<string, object> field, params string[] sides) {
+        var n = sides.Select(x => char.IsDigit(x[0]) ? ulong.Parse(x) : Convert.ToUInt64(field(x))).ToArray();
+        Print(n[0] < n[1] ? "<" : n[0] > n[1] ? ">" : "=");
+    }
+    static int Largest(IEnumerable<float> row) { return row.Select((x, i) => new { x, i }).Aggregate((best, next) => next.x > best.x ? next : best).i; }
+    static void Evaluate(Session s, bool rows, int[] ids) {
+        var logits = rows ? new float[ids.Length * 2048] : null;
+        s.Evaluate(ids, logits);
+        if (rows) Print("largest", string.Join(" ", ids.Select((id, i) => Largest(logits.Skip(i * 2048).Take(2048)))));
+    }
+    static T At<T>(string name) { return (T)things[name]; }
+
+    static object Make(string verb, string[] w, Func<int, string> rest, Func<int, int[]> ids) {
+        switch (verb) {
+            case "runtime": return new Runtime(Take<RuntimeOptions>("runtime")); case "vocab": return Vocab.Open(rest(1));
+            case "vocab_of": return At<Model>(w[1]).Vocab(); case "model": return At<Runtime>(w[1]).Open(rest(2), Take<ModelOptions>("model"));
+            case "session": return At<Model>(w[1]).OpenSession(Take<SessionOptions>("session")); case "fork": return At<Session>(w[1]).Fork();
+            case "plan": return Library.Plan(rest(1), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
+            case "calibrate": return At<Model>(w[1]).Calibrate(rest(3).Split('|').Select(x => At<Vocab>(w[2]).Tokenize(x)).ToList(), Take<CalibrateOptions>("calibrate"));
+            case "generate": return At<Session>(w[1]).Generate(Take<GenerateOptions>("generate"));
+            case "continue": return At<Session>(w[1]).GenerateTokens(ids(2), Take<GenerateOptions>("generate"));
+            case "save_buffer": return At<Session>(w[1]).SaveBuffer();
+            default: return null;
+        }
+    }
+    static void Do(string verb, string[] w, Func<int, string> rest, Func<int, int[]> ids) {
+        object t = w.Length > 0 && things.ContainsKey(w[0]) ? things[w[0]] : null;
+        var s = t as Session;
+        int n;
+        int.TryParse(w.Length > 1 ? w[1] : "", out n);
+        switch (verb) {
+            case "abi": Print(Library.AbiVersion, Library.Version, Yes(Library.BuildInfo != "")); break;
+            case "status": Print(Library.StatusName((Status)int.Parse(w[0]))); break; case "set": Set(w[0], rest(1)); break;
+            case "callback": Callback(w[0], w[1], ids(2)); break; case "calls": Print(Yes(calls.ContainsKey(w[0]) && calls[w[0]] > 0)); break;
+            case "free": ((IDisposable)t).Dispose(); break; case "info": Print(w.Skip(1).Select(name => (object)Field(Fields(t)(name))).ToArray()); break;
+            case "compare": Compare(Fields(t), w[1], w[2]); break; case "tokenize": Print(string.Join(" ", ((Vocab)t).Tokenize(rest(2), (uint)n))); break;
+            case "detokenize": Print(Quote(((Vocab)t).Detokenize(ids(2), (uint)n))); break; case "flags": Print(((Vocab)t).TokenFlags(n)); break;
+            case "render": Print(Quote(((Vocab)t).RenderChat(rest(1), Take<TemplateOptions>("template")))); break;
+            case "template": s.SetTemplate(Take<TemplateOptions>("template")); break; case "say": s.AddMessage(w[1], rest(2)); break;
+            case "say_json": s.AddMessageJson(rest(1)); break;
+            case "messages": Print(Enumerable.Range(0, s.NMessages).Select(i => (object)Quote(s.Message(i))).ToArray()); break;
+            case "message": Print(Quote(s.Message(n))); break; case "rewind_messages": s.RewindMessages(n); break;
+            case "tokens": Print(string.Join(" ", new[] { s.NTokens }.Concat(s.Tokens().Take(8)))); break; case "rewind": s.Rewind(n); break;
+            case "save": s.Save(rest(1)); break; case "load": s.Load(rest(1)); break; case "load_buffer": s.LoadBuffer(At<byte[]>(w[1])); break;
+            case "damage": ((byte[])t)[((byte[])t).Length - 1] ^= 1; break; case "evaluate": Evaluate(s, n == 1, ids(2)); break;
+            case "numbers": Print(s.Logits().Length, Largest(s.Logits()), s.Embedding().Length); break; case "next": Drain((Generation)t, n); break;
+            case "drain": Drain((Generation)t, -1); break; case "answer": Answer(s.Generate(Take<GenerateOptions>("generate"))); break;
+            case "break": LeaveEarly(s.Generate(Take<GenerateOptions>("generate")), n); break; case "run": ((Generation)t).Run(e => { Show(e); return --n != 0; }); break;
+            case "cancel": var thread = new Thread(((Generation)t).Cancel); thread.Start(); thread.Join(); break;
+            case "inspect": Print(Yes(Library.Inspect(w[0]).Contains(rest(1)))); break; case "policies": Print(Yes(Library.Policies().Contains(rest(0)))); break;
+            case "steps": Print(Yes(((Calibration)t).Steps().Contains(rest(1)))); break;
+            case "profile": Print(Yes(Library.HeadProfileImport(((Calibration)t).Profile()).Contains(rest(1)))); break;
+            case "gates": Print(Yes(Library.HeadProfileImportGates(rest(2), double.Parse(w[0], CultureInfo.InvariantCulture)).Contains(w[1]))); break;
+            default: throw new InvalidOperationException(verb);
+        }
+    }
+    static void Main(string[] arguments) {
+        foreach (var line in File.ReadAllLines(arguments[0]).Where(x => x != "" && x[0] != '#')) {
+            Print(">", line);
+            var words = line.Split(' ');
+            var w = words.Skip(1).ToArray();
+            Func<int, string> rest = i => string.Join(" ", w.Skip(i)).Replace("\\n", "\n");
+            Func<int, int[]> ids = i => w.Skip(i).Select(int.Parse).ToArray();
+            try {
+                var made = Make(words[0], w, rest, ids);
+                if (made != null) things[w[0]] = made;
+                else Do(words[0], w, rest, ids);
+            } catch (OrreryException e) {
+                Print("error", Library.StatusName(e.Status).Substring(7), e.Line, e.Column, e.Offset, e.NativeCode, Yes(e.BytesRequested > 0), Yes(e.Message != ""));
+            } catch (Raised) {
+                Print("raised");
+            }
+        }
+        var bytes = Encoding.UTF8.GetBytes(printed.ToString());
+        Console.OpenStandardOutput().Write(bytes, 0, bytes.Length);
+    }
+}

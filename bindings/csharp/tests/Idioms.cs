@@ -1,0 +1,95 @@
+// What C#'s users expect beyond the conformance script: Idioms MODEL.gguf
+using System;
+using System.Linq;
+using System.Threading;
+using Orrery;
+
+static class Idioms {
+    const string Text = "Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. ";
+    static Session session;
+
+    static Generation Ask(int repeat, GenerateOptions options = null, CancellationToken token = default(CancellationToken)) {
+        session.RewindMessages(0);
+        session.AddMessage("user", string.Concat(Enumerable.Repeat(Text, repeat)) + "\n\nWhere does Bruno live?");
+        return session.Generate(options, token);
+    }
+    static void Expect(bool holds, string what) {
+        if (!holds) throw new Exception("failed: " + what);
+    }
+    static E Throws<E>(Action action) where E : Exception {
+        try {
+            action();
+        } catch (E e) {
+            return e;
+        }
+        throw new Exception("no " + typeof(E).Name);
+    }
+
+    static void LeavingALoopEarlyFreesTheSession() {
+        foreach (var e in Ask(1)) if (e.Type == EventType.Progress) break;
+        session.AddMessage("user", "not busy");
+        Throws<ArithmeticException>(() => { foreach (var e in Ask(1)) throw new ArithmeticException(e.Text); });
+        session.AddMessage("user", "not busy");
+        using (Ask(1)) Expect(Throws<OrreryException>(() => session.AddMessage("user", "busy")).Status == Status.Busy, "busy");
+        session.AddMessage("user", "not busy");
+    }
+    static void ATokenStopsAPrompt() {
+        using (var source = new CancellationTokenSource(30)) {
+            Throws<OperationCanceledException>(() => Ask(150, null, source.Token).Count());
+            session.AddMessage("user", "not busy");
+            Throws<OperationCanceledException>(() => Ask(1, null, source.Token).Count());
+        }
+    }
+    static void DisposingWhileNextRunsAndCancellingAfterwards() {
+        for (int i = 0; i < 10; ++i) {
+            var generation = Ask(20);
+            var thread = new Thread(() => {
+                try { while (generation.Next().Type != EventType.Done) {} } catch (ObjectDisposedException) {}
+            });
+            thread.Start();
+            Thread.Sleep(2);
+            generation.Dispose();
+            generation.Dispose();
+            generation.Cancel();
+            thread.Join();
+            Throws<ObjectDisposedException>(() => generation.Next());
+        }
+        session.AddMessage("user", "not busy");
+    }
+    static void WhatAHookThrowsComesOut() {
+        var generation = Ask(1, new GenerateOptions { LogitsHook = (logits, tokens) => { throw new ArithmeticException("mine"); } });
+        Expect(Throws<ArithmeticException>(() => generation.Count()).Message == "mine", "message");
+        session.AddMessage("user", "not busy");
+    }
+    static void ErrorsHaveEveryField() {
+        var e = Throws<OrreryException>(() => session.SetTemplate(new TemplateOptions { TemplateSource = "\n {% endfor %}" }));
+        Expect(e.Status == Status.UnsupportedTemplate && e.Line == 2 && e.Message != "", "template");
+        e = Throws<OrreryException>(() => Vocab.Open("/nowhere"));
+        Expect(e.Status == Status.Io && e.NativeCode == 2, "native code");
+        Throws<ArgumentException>(() => session.AddMessage("user", "a\0b"));
+        Throws<ArgumentException>(() => session.Evaluate(new[] { 300 }, new float[5]));
+    }
+    static void HandlesAreCollectedInAnyOrder(string path) {
+        int heard = 0;
+        for (int i = 0; i < 3; ++i) {
+            var options = new RuntimeOptions { Backend = "cpu", NThreads = 1, LogLevel = LogLevel.Debug, Log = (level, message) => ++heard };
+            var forgotten = new Runtime(options).Open(path).OpenSession(new SessionOptions { NContext = 256 });
+            forgotten.AddMessage("user", "Hello");
+            forgotten.Generate(new GenerateOptions { MaxTokens = 1 }).Next();
+            GC.Collect();
+            GC.WaitForPendingFinalizers();
+        }
+        Expect(heard > 0, "log");
+    }
+
+    static void Main(string[] arguments) {
+        var options = new RuntimeOptions { NThreads = 1, Backend = "cpu", DeviceBudgetBytes = 256 << 20, ReservoirBytes = 1 << 20 };
+        session = new Runtime(options).Open(arguments[0]).OpenSession(new SessionOptions { NContext = 8192 });
+        LeavingALoopEarlyFreesTheSession();
+        ATokenStopsAPrompt();
+        DisposingWhileNextRunsAndCancellingAfterwards();
+        WhatAHookThrowsComesOut();
+        ErrorsHaveEveryField();
+        HandlesAreCollectedInAnyOrder(arguments[0]);
+    }
+}

@@ -1,0 +1,147 @@
+"""Go: cgo reads the header itself; generated are constants, options and results as Go values, and the way between the two."""
+
+from . import banner, camel, group_name
+
+KINDS = {"i32": "int32", "u32": "uint32", "i64": "int64", "u64": "uint64", "f32": "float32", "f64": "float64"}
+C_KINDS = {"i32": "int32_t", "u32": "uint32_t", "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double"}
+HOOKS = {"orrery_log_fn": "func(level int32, message string)", "orrery_progress_fn": "func(done, total uint64) bool",
+         "orrery_logits_fn": "func(logits []float32, tokens []int32) bool"}
+
+
+def go_type(f):
+    if f.kind in ("cstr", "chars"):
+        return "string"
+    if f.kind == "strings":
+        return "[]string"
+    if f.kind == "array":
+        return "[]" + camel(f.type.base[len("orrery_"):])
+    if f.kind == "fn":
+        return HOOKS[f.type.base]
+    return "[]byte" if f.kind == "bytes" else KINDS[f.kind]
+
+
+def trampoline(f):
+    return "goOrrery" + camel(f.type.base[len("orrery_"):-len("_fn")])
+
+
+def init(s):
+    return "C.%s(p%s)" % (s.init, ", C.sizeof_%s" % s.name if s.init_sized else "")
+
+
+def preamble(header):
+    """The exported Go functions, and a setter for each callback: cgo has no C function pointers."""
+    out = ["/*", "#include <stdlib.h>", "#include <orrery.h>"]
+    for callback in header.callbacks.values():
+        if callback.name in HOOKS:
+            out.append("extern %s goOrrery%s(%s);" % (callback.result.text, camel(callback.name[len("orrery_"):-len("_fn")]), ", ".join(
+                t.text.replace("const ", "") for t, _ in callback.params)))
+    for s in header.options():
+        for f in s.fields:
+            if f.kind == "fn":
+                out.append("static void set_%s_%s(%s *o, void *user) { o->%s = (%s)%s; o->%s = user; }" % (
+                    s.short, f.name, s.name, f.name, f.type.base, trampoline(f), f.user))
+    return "\n".join(out + ["*/", 'import "C"'])
+
+
+def types(header):
+    out = [banner("//"), "package orrery\n", preamble(header), ""]
+    out += ['import "unsafe"\n', "const abiVersion = %d\n" % header.constants["ABI_VERSION"]]
+    for prefix, members in header.groups().items():
+        name = group_name(prefix)
+        out.append("const (")
+        out += ["\t%s%s%s = %d" % (name, camel(n), " Status" if prefix == "STATUS" else "", v) for n, v in members.items()]
+        out.append(")\n")
+    for s in header.elements():
+        if s.short == "token_logprob":
+            continue
+        out.append("type %s struct {" % camel(s.short))
+        out += ["\t%s %s" % (camel(f.name), go_type(f)) for f in s.fields]
+        out.append("}\n")
+    for s in header.options():
+        options(header, s, out)
+    for s in header.results():
+        results(s, out)
+    return align("\n".join(out))
+
+
+def align(text):
+    """Columns as gofmt has them: names and types of a struct's fields, names and values of constants."""
+    lines, block, out = text.split("\n"), [], []
+
+    def flush():
+        rows = [line.strip().split(" ", 1) for line in block]
+        width = max((len(r[0]) for r in rows), default=0)
+        if rows and all(" = " in " " + r[1] or "Status = " in r[1] for r in rows) and any("= " in r[1] for r in rows):
+            typed = max(len(r[1].split("= ")[0].strip()) for r in rows)
+            out.extend("\t%s %s= %s" % (r[0].ljust(width), (r[1].split("= ")[0].strip().ljust(typed) + " ") if typed else "",
+                                         r[1].split("= ")[1]) for r in rows)
+        else:
+            out.extend("\t%s %s" % (r[0].ljust(width), r[1]) for r in rows)
+        block.clear()
+
+    inside = False
+    for line in lines:
+        if line.startswith("type ") and line.endswith("struct {") or line == "const (":
+            inside = True
+            out.append(line)
+        elif inside and line in ("}", ")"):
+            flush()
+            inside = False
+            out.append(line)
+        elif inside:
+            block.append(line)
+        else:
+            out.append(line)
+    return "\n".join(out).rstrip("\n") + "\n"
+
+
+def options(header, s, out):
+    name = camel(s.short)
+    out.append("// %s is %s of the header. Begin with Default%s(); a nil pointer means the defaults." % (name, s.name, name))
+    out.append("type %s struct {" % name)
+    out += ["\t%s %s" % (camel(f.name), go_type(f)) for f in s.visible]
+    out += ["}\n", "// Default%s has the library's defaults." % name, "func Default%s() %s {" % (name, name)]
+    out += ["\tp := new(C.%s)" % s.name, "\t" + init(s), "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name, "\tvar o %s" % name]
+    out += ["\to.%s = %s(p.%s)" % (camel(f.name), KINDS[f.kind], f.name) for f in s.visible if f.kind in KINDS]
+    out += ["\treturn o", "}\n", "func (o *%s) c(k *keep) *C.%s {" % (name, s.name)]
+    out += ["\tp := (*C.%s)(k.alloc(C.sizeof_%s))" % (s.name, s.name), "\t" + init(s),
+            "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name, "\tif o == nil {", "\t\treturn p", "\t}"]
+    for f in s.visible:
+        go = "o." + camel(f.name)
+        if f.kind == "cstr":
+            out += ["\tif %s != \"\" {" % go, "\t\tp.%s = (*C.char)(k.str(%s))" % (f.name, go), "\t}"]
+        elif f.kind in ("strings", "array"):
+            count = s.field(f.count)
+            element = "*C.char" if f.kind == "strings" else "C." + f.type.base
+            out += ["\tif n := len(%s); n > 0 {" % go,
+                    "\t\tp.%s = (*%s)(k.alloc(n * int(unsafe.Sizeof(*p.%s))))" % (f.name, element, f.name),
+                    "\t\tp.%s = C.uint%d_t(n)" % (f.count, count.bytes * 8),
+                    "\t\tfor i, item := range %s {" % go,
+                    "\t\t\tto := (*%s)(unsafe.Add(unsafe.Pointer(p.%s), i*int(unsafe.Sizeof(*p.%s))))" % (element, f.name, f.name)]
+            if f.kind == "strings":
+                out.append("\t\t\t*to = (*C.char)(k.str(item))")
+            else:
+                for e in header.structs[f.type.base].fields:
+                    value = "item." + camel(e.name)
+                    out.append("\t\t\tto.%s = %s" % (e.name, "(*C.char)(k.str(%s))" % value if e.kind == "cstr"
+                                                      else "C.%s(%s)" % (C_KINDS[e.kind], value)))
+            out += ["\t\t}", "\t}"]
+        elif f.kind == "fn":
+            out += ["\tif %s != nil {" % go, "\t\tC.set_%s_%s(p, k.callback(%s))" % (s.short, f.name, go), "\t}"]
+        else:
+            out.append("\tp.%s = C.%s(%s)" % (f.name, C_KINDS[f.kind], go))
+    out += ["\treturn p", "}\n"]
+
+
+def results(s, out):
+    name = camel(s.short)
+    out += ["// %s is %s of the header." % (name, s.name), "type %s struct {" % name]
+    out += ["\t%s %s" % (camel(f.name), go_type(f)) for f in s.visible]
+    out += ["}\n", "func fill%s(call func(*C.%s) error) (%s, error) {" % (name, s.name, name)]
+    out += ["\tp, r := new(C.%s), %s{}" % (s.name, name), "\t" + init(s), "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name,
+            "\tif err := call(p); err != nil {", "\t\treturn r, err", "\t}"]
+    for f in s.visible:
+        value = {"cstr": "C.GoString(p.%s)", "chars": "C.GoString(&p.%s[0])", "bytes": "C.GoBytes(unsafe.Pointer(&p.%%s), %d)" % f.length}.get(
+            f.kind, "%s(p.%%s)" % KINDS.get(f.kind)) % f.name
+        out.append("\tr.%s = %s" % (camel(f.name), value))
+    out += ["\treturn r, nil", "}\n"]

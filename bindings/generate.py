@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Writes what every binding mirrors of include/orrery.h: `bindings/generate.py`, or `bindings/generate.py --check`.
+
+emit/header.py describes the header, emit/LANGUAGE.py writes the files of a language. --check writes nothing: it fails and
+names the files that differ from what the header now gives, and the functions that a language's hand-written part never
+calls. Standard library only.
+"""
+
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+
+from emit import c, csharp, go, header as header_file, node, python, rust  # noqa: E402
+
+FILES = {  # path below bindings/: what writes it
+    "c/layouts.h": c.layouts,
+    "c/layout_check.c": c.layout_check,
+    "python/orrery/_abi.py": python.abi,
+    "node/functions.h": node.functions,
+    "node/abi.js": node.constants,
+    "node/abi.d.ts": node.types,
+    "csharp/Native.cs": csharp.native,
+    "go/types.go": go.types,
+    "rust/orrery-sys/src/lib.rs": rust.sys,
+    "rust/orrery/src/types.rs": rust.types,
+}
+NO_CONSTANTS = ["c/layouts.h", "node/functions.h"]  # files that a new constant need not change
+NO_FIELDS = ["node/abi.js", "node/functions.h"]  # files that a new field need not change
+HAND_WRITTEN = {  # language: the files that must call every function
+    "csharp": ["csharp/Interop.cs", "csharp/Orrery.cs", "csharp/Session.cs"],
+    "go": ["go/orrery.go", "go/session.go", "go/native.go"],
+    "c": ["c/conformance.c", "c/conformance_steps.h"],
+    "python": ["python/orrery/__init__.py", "python/orrery/_native.py"],
+    "node": ["node/index.js"],
+    "rust": ["rust/orrery/src/lib.rs", "rust/orrery/src/raw.rs", "rust/orrery/src/session.rs"],
+}
+
+FREED_BY_GENERATED = ["csharp"]  # whose generated handles call the functions that free
+
+
+def to_call(header):
+    """Functions that each language must offer: all but initialisers, which its struct code calls by the generated names."""
+    initialisers = {s.init for s in header.structs.values()} | set(header.aliases)
+    return [f for f in header.functions if f not in initialisers]
+
+
+def missing_functions(header, folder=HERE):
+    missing = []
+    for language, files in HAND_WRITTEN.items():
+        text = ""
+        for name in files:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                text += file.read()
+        missing += ["%s: nothing calls %s" % (language, f) for f in to_call(header)
+                    if not re.search(r"\b%s\b" % f, text) and not (language in FREED_BY_GENERATED and f.endswith("_free"))]
+    return missing
+
+
+def main(arguments):
+    header = header_file.read(os.path.join(HERE, "..", "include", "orrery.h"))
+    check = arguments == ["--check"]
+    if arguments and not check:
+        print("usage: generate.py [--check]", file=sys.stderr)
+        return 2
+    complaints = []
+    for name, emit in FILES.items():
+        path = os.path.join(HERE, name)
+        text = emit(header)
+        old = None
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                old = file.read()
+        if old == text:
+            continue
+        if check:
+            complaints.append("%s is not what the header gives: run bindings/generate.py" % name)
+        else:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            print("wrote", name)
+    if check:
+        complaints += missing_functions(header)
+    for complaint in complaints:
+        print(complaint)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

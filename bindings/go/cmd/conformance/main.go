@@ -1,0 +1,143 @@
+// Conformance, Go: carries out the steps of a script, prints what they give. ../../../conformance/README.md has the verbs.
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"orrery"
+)
+
+var ( // verbs that are one method; its arguments are the step's
+	made    = map[string]any{"runtime": orrery.NewRuntime, "vocab": orrery.OpenVocab, "plan": orrery.Plan}
+	methods = map[string]string{"model": "Open", "vocab_of": "Vocab", "session": "NewSession", "fork": "Fork", "generate": "Generate",
+		"continue": "GenerateTokens", "save_buffer": "SaveBuffer"} // of argument 2; argument 1 names what they make
+	verbs = map[string]string{"free": "Close", "flags": "TokenFlags", "render": "RenderChat", "template": "SetTemplate", "say": "AddMessage",
+		"say_json": "AddMessageJSON", "message": "Message", "rewind_messages": "RewindMessages", "rewind": "Rewind", "save": "Save",
+		"load": "Load", "load_buffer": "LoadBuffer"} // of argument 1
+)
+
+func show(e orrery.Event) bool {
+	switch e.Type {
+	case orrery.EventTypeProgress:
+		fmt.Println("progress", e.Done, e.Total)
+	case orrery.EventTypeText:
+		fmt.Println("text", quote(e.Text))
+	case orrery.EventTypeToken:
+		line := fmt.Sprint("token ", e.Token, " ", quote(e.Bytes))
+		if len(e.Top) > 0 {
+			line += fmt.Sprint(" near ", int(math.Floor(0.5-float64(e.Logprob))))
+		}
+		for _, t := range e.Top {
+			line += fmt.Sprint(" ", t.Token)
+		}
+		fmt.Println(line)
+	case orrery.EventTypeDone:
+		fmt.Println("done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens)
+	}
+	return e.Type != orrery.EventTypeDone
+}
+
+func drain(g *orrery.Generation, limit int) {
+	for ; limit != 0 && show(must(g.Next())); limit-- {
+	}
+}
+
+func counted(limit int) func(orrery.Event) bool {
+	return func(e orrery.Event) bool { show(e); limit--; return limit != 0 }
+}
+
+func answer(g *orrery.Generation) {
+	said, last := "", orrery.Event{}
+	check(g.Each(func(e orrery.Event) bool { said += e.Text; last = e; return true }))
+	fmt.Println(quote(said), last.FinishReason)
+}
+
+func evaluate(s *orrery.Session, rows bool, ids []int32) {
+	if !rows {
+		check(s.Evaluate(ids))
+		return
+	}
+	logits, line := must(s.EvaluateLogits(ids)), "largest"
+	for size := len(logits) / len(ids); len(logits) > 0; logits = logits[size:] {
+		line += fmt.Sprint(" ", largest(logits[:size]))
+	}
+	fmt.Println(line)
+}
+
+func step(verb string, w []string) {
+	session := func() *orrery.Session { return at[*orrery.Session](w[0]) }
+	generation := func() *orrery.Generation { return at[*orrery.Generation](w[0]) }
+	generate := func() *orrery.Generation {
+		return invoke(reflect.ValueOf(session().Generate), nil).(*orrery.Generation)
+	}
+	number := func(i int) int { return int(numbers(w[i : i+1])[0]) }
+	other := map[string]func(){
+		"abi":      func() { fmt.Println(orrery.AbiVersion(), orrery.Version(), yes(orrery.BuildInfo() != "")) },
+		"status":   func() { fmt.Println(orrery.Status(number(0)).Error()) },
+		"set":      func() { set(w[0], text(w[1:])) },
+		"callback": func() { callback(w[0], w[1], numbers(w[2:])) },
+		"calls":    func() { fmt.Println(yes(calls[w[0]] > 0)) },
+		"info":     func() { list(len(w)-1, func(i int) string { return field(fields(things[w[0]])(w[i+1])) }) },
+		"compare":  func() { compare(fields(things[w[0]]), w[1], w[2]) },
+		"tokenize": func() { fmt.Println(words(must(at[*orrery.Vocab](w[0]).Tokenize(text(w[2:]), uint32(number(1)))))) },
+		"detokenize": func() {
+			fmt.Println(quote(must(at[*orrery.Vocab](w[0]).Detokenize(numbers(w[2:]), uint32(number(1))))))
+		},
+		"messages": func() { list(session().NMessages(), func(i int) string { return quote(must(session().Message(i))) }) },
+		"tokens": func() {
+			tokens := must(session().Tokens())
+			fmt.Println(strings.TrimSpace(fmt.Sprint(session().NTokens(), " ", words(tokens[:first(8, len(tokens))]))))
+		},
+		"damage":   func() { b := at[[]byte](w[0]); b[len(b)-1] ^= 1 },
+		"evaluate": func() { evaluate(session(), w[1] == "1", numbers(w[2:])) },
+		"numbers": func() {
+			l := must(session().Logits())
+			fmt.Println(len(l), largest(l), len(must(session().Embedding())))
+		},
+		"next":     func() { drain(generation(), number(1)) },
+		"drain":    func() { drain(generation(), -1) },
+		"answer":   func() { answer(generate()) },
+		"break":    func() { check(generate().Each(counted(number(1)))) },
+		"run":      func() { check(generation().Run(counted(number(1)))) },
+		"cancel":   func() { done := make(chan bool); go func() { generation().Cancel(); done <- true }(); <-done },
+		"inspect":  func() { json, err := orrery.Inspect(w[0]); contains(json, err, text(w[1:])) },
+		"policies": func() { json, err := orrery.Policies(); contains(json, err, text(w)) },
+		"steps":    func() { json, err := at[*orrery.Calibration](w[0]).Steps(); contains(json, err, text(w[1:])) },
+		"profile": func() {
+			json, err := orrery.HeadProfileImport(must(at[*orrery.Calibration](w[0]).Profile()))
+			contains(json, err, text(w[1:]))
+		},
+		"gates": func() {
+			s, _ := strconv.ParseFloat(w[0], 64)
+			json, err := orrery.HeadProfileImportGates(text(w[2:]), s)
+			contains(json, err, w[1])
+		},
+		"calibrate": func() {
+			things[w[0]] = calibrate(at[*orrery.Model](w[1]), at[*orrery.Vocab](w[2]), strings.Split(text(w[3:]), "|"))
+		},
+	}
+	if f := other[verb]; f != nil {
+		f()
+	} else if f := made[verb]; f != nil {
+		things[w[0]] = invoke(reflect.ValueOf(f), w[1:])
+	} else if name := methods[verb]; name != "" {
+		things[w[0]] = invoke(reflect.ValueOf(things[w[1]]).MethodByName(name), w[2:])
+	} else if result := invoke(reflect.ValueOf(things[w[0]]).MethodByName(verbs[verb]), w[1:]); result != nil {
+		fmt.Println(quote(result))
+	}
+}
+
+func main() {
+	for _, line := range strings.Split(string(must(os.ReadFile(os.Args[1]))), "\n") {
+		if line != "" && line[0] != '#' {
+			fmt.Println(">", line)
+			w := strings.Split(line, " ")
+			guarded(func() { step(w[0], w[1:]) })
+		}
+	}
+}

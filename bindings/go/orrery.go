@@ -1,0 +1,302 @@
+// Package orrery runs language models with long contexts inside your program.
+//
+//	runtime, err := orrery.NewRuntime(nil)
+//	model, err := runtime.Open("model.gguf", nil)
+//	chat, err := model.NewSession(nil)
+//	err = chat.AddMessage("user", "Why is the sky blue?")
+//	answer, err := chat.Generate(ctx, nil)
+//	err = answer.Each(func(e orrery.Event) bool { fmt.Print(e.Text); return true })
+//
+// Options are structs with the fields of include/orrery.h, which documents them; nil means the library's defaults. Handles are
+// closed in any order. A Runtime, Model and Vocab may be used by any number of goroutines, a Session by one at a time.
+package orrery
+
+/*
+#include <stdlib.h>
+#include <orrery.h>
+*/
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+type (
+	errorOut = *C.orrery_error
+	status   = C.orrery_status
+)
+
+// AbiVersion is that of the library that is loaded.
+func AbiVersion() uint32 { return uint32(C.orrery_abi_version()) }
+
+// Version is that of the library that is loaded.
+func Version() string { return C.GoString(C.orrery_version()) }
+
+// BuildInfo tells the library's compiler and instruction sets.
+func BuildInfo() string { return C.GoString(C.orrery_build_info()) }
+
+// Inspect describes a file, as JSON.
+func Inspect(path string) (string, error) {
+	k := newKeep()
+	defer k.free()
+	name := k.chars(path)
+	if k.err != nil {
+		return "", k.err
+	}
+	return text(sized(func(to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_inspect(name, (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
+// Policies is the table of KV policies, as JSON.
+func Policies() (string, error) {
+	return text(sized(func(to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_policies((*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
+// HeadProfileImport checks a head profile of any format, and returns it as Calibration.Profile would.
+func HeadProfileImport(profileJSON string) (string, error) {
+	k := newKeep()
+	defer k.free()
+	profile := k.chars(profileJSON)
+	return text(sized(func(to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_head_profile_import(profile, (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
+// HeadProfileImportGates makes a head profile of DuoAttention's gates.
+func HeadProfileImportGates(gates string, sparsity float64) (string, error) {
+	k := newKeep()
+	defer k.free()
+	lines := k.chars(gates)
+	return text(sized(func(to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_head_profile_import_gates(lines, C.double(sparsity), (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
+// Plan tells what a model and a session would take, from the file's header alone.
+func Plan(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
+	k := newKeep()
+	defer k.free()
+	defer k.callbacks.release()
+	name, r, m, s := k.chars(path), runtime.c(k), model.c(k), session.c(k)
+	if k.err != nil {
+		return PlanResult{}, k.err
+	}
+	return fillPlanResult(func(out *C.orrery_plan_result) error {
+		return call(func(e errorOut) status { return C.orrery_plan(name, r, m, s, out, e) })
+	})
+}
+
+// Runtime is threads, the device and its arena.
+type Runtime struct {
+	*handle
+	log *callbacks
+}
+
+func NewRuntime(options *RuntimeOptions) (*Runtime, error) {
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	k := newKeep()
+	defer k.free()
+	o, out := options.c(k), new(*C.orrery_runtime)
+	if k.err != nil {
+		return nil, k.err
+	}
+	// The log function lives as long as what may call it: models and sessions keep it.
+	runtime.SetFinalizer(k.callbacks, func(c *callbacks) { c.release() })
+	if err := call(func(e errorOut) status { return C.orrery_runtime_create(o, out, e) }); err != nil {
+		return nil, err
+	}
+	free := func(p unsafe.Pointer) { C.orrery_runtime_free((*C.orrery_runtime)(p)) }
+	return &Runtime{newHandle(unsafe.Pointer(*out), free), k.callbacks}, nil
+}
+
+func (r *Runtime) Info() (info RuntimeInfo, err error) {
+	return fillRuntimeInfo(func(out *C.orrery_runtime_info) error {
+		return r.call(func(p unsafe.Pointer, e errorOut) status {
+			return C.orrery_runtime_get_info((*C.orrery_runtime)(p), out, e)
+		})
+	})
+}
+
+// Open opens a GGUF file. A Progress function that returns false cancels.
+func (r *Runtime) Open(path string, options *ModelOptions) (*Model, error) {
+	k := newKeep()
+	defer k.free()
+	defer k.callbacks.release()
+	name, o, out := k.chars(path), options.c(k), new(*C.orrery_model)
+	if k.err != nil {
+		return nil, k.err
+	}
+	err := r.use(func(p unsafe.Pointer) error {
+		return k.callbacks.call(func(e errorOut) status { return C.orrery_model_open((*C.orrery_runtime)(p), name, o, out, e) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	free := func(p unsafe.Pointer) { C.orrery_model_free((*C.orrery_model)(p)) }
+	return &Model{newHandle(unsafe.Pointer(*out), free), r.log}, nil
+}
+
+// Vocab is the tokenizer and the chat template on their own.
+type Vocab struct{ *handle }
+
+func newVocab(p *C.orrery_vocab) *Vocab {
+	return &Vocab{newHandle(unsafe.Pointer(p), func(p unsafe.Pointer) { C.orrery_vocab_free((*C.orrery_vocab)(p)) })}
+}
+
+func OpenVocab(path string) (*Vocab, error) {
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	k := newKeep()
+	defer k.free()
+	name, out := k.chars(path), new(*C.orrery_vocab)
+	if k.err != nil {
+		return nil, k.err
+	}
+	if err := call(func(e errorOut) status { return C.orrery_vocab_open(name, out, e) }); err != nil {
+		return nil, err
+	}
+	return newVocab(*out), nil
+}
+
+func (v *Vocab) Info() (VocabInfo, error) {
+	return fillVocabInfo(func(out *C.orrery_vocab_info) error {
+		return v.call(func(p unsafe.Pointer, e errorOut) status {
+			return C.orrery_vocab_get_info((*C.orrery_vocab)(p), out, e)
+		})
+	})
+}
+
+func (v *Vocab) Tokenize(text string, flags uint32) ([]int32, error) {
+	k := newKeep()
+	defer k.free()
+	data := (*C.char)(C.CBytes([]byte(text + "\x00")))
+	k.pointers = append(k.pointers, unsafe.Pointer(data))
+	return sizedOf(v.handle, func(p unsafe.Pointer, to *int32, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_tokenize((*C.orrery_vocab)(p), data, C.size_t(len(text)), C.uint32_t(flags), (*C.int32_t)(to), capacity, n, e)
+	})
+}
+
+// Detokenize returns the bytes that the tokens stand for, possibly ending inside a character.
+func (v *Vocab) Detokenize(tokens []int32, flags uint32) ([]byte, error) {
+	ids := (*C.int32_t)(first(tokens))
+	return sizedOf(v.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_detokenize((*C.orrery_vocab)(p), ids, C.size_t(len(tokens)), C.uint32_t(flags),
+			(*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	})
+}
+
+func (v *Vocab) TokenFlags(token int32) (flags uint32) {
+	v.use(func(p unsafe.Pointer) error {
+		flags = uint32(C.orrery_token_flags((*C.orrery_vocab)(p), C.int32_t(token)))
+		return nil
+	})
+	return flags
+}
+
+func (v *Vocab) RenderChat(messagesJSON string, options *TemplateOptions) (string, error) {
+	k := newKeep()
+	defer k.free()
+	messages, o := k.chars(messagesJSON), options.c(k)
+	if k.err != nil {
+		return "", k.err
+	}
+	return text(sizedOf(v.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_render_chat((*C.orrery_vocab)(p), messages, o, (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
+// Model is immutable; any number of goroutines may use it.
+type Model struct {
+	*handle
+	log *callbacks
+}
+
+func (m *Model) Info() (ModelInfo, error) {
+	return fillModelInfo(func(out *C.orrery_model_info) error {
+		return m.call(func(p unsafe.Pointer, e errorOut) status {
+			return C.orrery_model_get_info((*C.orrery_model)(p), out, e)
+		})
+	})
+}
+
+func (m *Model) Vocab() (vocab *Vocab, err error) {
+	err = m.use(func(p unsafe.Pointer) error {
+		raw := C.orrery_model_vocab((*C.orrery_model)(p))
+		if raw == nil {
+			return &Error{Status: StatusOutOfHostMemory, Message: "no memory for a vocabulary"}
+		}
+		vocab = newVocab(raw)
+		return nil
+	})
+	return vocab, err
+}
+
+func (m *Model) NewSession(options *SessionOptions) (*Session, error) {
+	k := newKeep()
+	defer k.free()
+	o, out := options.c(k), new(*C.orrery_session)
+	if k.err != nil {
+		return nil, k.err
+	}
+	info, err := m.Info()
+	if err != nil {
+		return nil, err
+	}
+	err = m.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.orrery_session_open((*C.orrery_model)(p), o, out, e)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newSession(*out, int(info.NVocab), int(info.NEmbd), m.log), nil
+}
+
+// Calibrate finds out which heads attend alike, from texts as tokens.
+func (m *Model) Calibrate(texts [][]int32, options *CalibrateOptions) (*Calibration, error) {
+	k := newKeep()
+	defer k.free()
+	defer k.callbacks.release()
+	o, out := options.c(k), new(*C.orrery_calibration)
+	if k.err != nil {
+		return nil, k.err
+	}
+	var tokens []int32
+	var lengths []C.size_t
+	for _, t := range texts {
+		tokens, lengths = append(tokens, t...), append(lengths, C.size_t(len(t)))
+	}
+	ids, sizes := (*C.int32_t)(first(tokens)), (*C.size_t)(first(lengths))
+	err := m.use(func(p unsafe.Pointer) error {
+		return k.callbacks.call(func(e errorOut) status {
+			return C.orrery_calibrate((*C.orrery_model)(p), ids, sizes, C.size_t(len(lengths)), o, out, e)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	free := func(p unsafe.Pointer) { C.orrery_calibration_free((*C.orrery_calibration)(p)) }
+	return &Calibration{newHandle(unsafe.Pointer(*out), free)}, nil
+}
+
+// Calibration is what Model.Calibrate found out.
+type Calibration struct{ *handle }
+
+// Profile is JSON for SessionOptions.HeadProfile.
+func (c *Calibration) Profile() (string, error) {
+	return text(sizedOf(c.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_calibration_profile((*C.orrery_calibration)(p), (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
+func (c *Calibration) Steps() (string, error) {
+	return text(sizedOf(c.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_calibration_steps((*C.orrery_calibration)(p), (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}

@@ -1,0 +1,141 @@
+// What Go's users expect beyond the conformance script. $ORRERY_MODEL names the demo model.
+
+package orrery
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const story = "Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. "
+
+func open(t *testing.T) *Session {
+	t.Helper()
+	options := DefaultRuntimeOptions()
+	options.NThreads, options.Backend = 1, "cpu"
+	options.DeviceBudgetBytes, options.ReservoirBytes = 256<<20, 1<<20
+	r, err := NewRuntime(&options)
+	fatal(t, err)
+	m, err := r.Open(os.Getenv("ORRERY_MODEL"), nil)
+	fatal(t, err)
+	o := DefaultSessionOptions()
+	o.NContext = 8192
+	s, err := m.NewSession(&o)
+	fatal(t, err)
+	return s
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ask(t *testing.T, s *Session, ctx context.Context, repeat int, options *GenerateOptions) *Generation {
+	t.Helper()
+	fatal(t, s.RewindMessages(0))
+	fatal(t, s.AddMessage("user", strings.Repeat(story, repeat)+"\n\nWhere does Bruno live?"))
+	g, err := s.Generate(ctx, options)
+	fatal(t, err)
+	return g
+}
+
+func TestLeavingEarlyFreesTheSession(t *testing.T) {
+	s := open(t)
+	fatal(t, ask(t, s, context.Background(), 1, nil).Each(func(Event) bool { return false }))
+	fatal(t, s.AddMessage("user", "not busy"))
+	g := ask(t, s, context.Background(), 1, nil)
+	if err := s.AddMessage("user", "busy"); !errors.Is(err, StatusBusy) || errors.Is(err, StatusIo) {
+		t.Fatal(err)
+	}
+	fatal(t, g.Close())
+	fatal(t, s.AddMessage("user", "not busy"))
+}
+
+func TestAContextStopsAPrompt(t *testing.T) {
+	s := open(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	err := ask(t, s, ctx, 150, nil).Each(func(Event) bool { return true })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	fatal(t, s.AddMessage("user", "not busy"))
+}
+
+func TestClosersAndCancellersAtOnce(t *testing.T) {
+	s := open(t)
+	for i := 0; i < 20; i++ {
+		g := ask(t, s, context.Background(), 5, nil)
+		var all sync.WaitGroup
+		for _, f := range []func(){g.Cancel, func() { g.Close() }, func() { g.Next() }, g.Cancel} {
+			all.Add(1)
+			go func(f func()) { defer all.Done(); f() }(f)
+		}
+		all.Wait()
+		g.Cancel()
+		if _, err := g.Next(); !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAPanicInAHookGoesOn(t *testing.T) {
+	s := open(t)
+	options := DefaultGenerateOptions()
+	options.LogitsHook = func([]float32, []int32) bool { panic("mine") }
+	g := ask(t, s, context.Background(), 1, &options)
+	func() {
+		defer func() {
+			if r := recover(); r != "mine" {
+				t.Fatal(r)
+			}
+		}()
+		g.Each(func(Event) bool { return true })
+	}()
+	fatal(t, s.AddMessage("user", "not busy"))
+}
+
+func TestErrorsHaveEveryField(t *testing.T) {
+	s := open(t)
+	options := DefaultTemplateOptions()
+	options.TemplateSource = "\n {% endfor %}"
+	var e *Error
+	if err := s.SetTemplate(&options); !errors.As(err, &e) || e.Status != StatusUnsupportedTemplate || e.Line != 2 {
+		t.Fatal(err)
+	}
+	if _, err := OpenVocab("/nowhere"); !errors.As(err, &e) || e.NativeCode != 2 || !errors.Is(err, StatusIo) {
+		t.Fatal(err)
+	}
+	if err := s.AddMessage("user", "a\x00b"); !errors.Is(err, StatusInvalidArgument) {
+		t.Fatal(err)
+	}
+}
+
+func TestHandlesAreCollected(t *testing.T) {
+	heard := 0
+	for i := 0; i < 3; i++ {
+		options := DefaultRuntimeOptions()
+		options.Backend, options.LogLevel = "cpu", LogLevelDebug
+		options.Log = func(int32, string) { heard++ }
+		r, err := NewRuntime(&options)
+		fatal(t, err)
+		m, err := r.Open(os.Getenv("ORRERY_MODEL"), nil)
+		fatal(t, err)
+		r.Close()
+		_, err = m.NewSession(nil)
+		fatal(t, err)
+		runtime.GC()
+		runtime.GC()
+	}
+	if heard == 0 {
+		t.Fatal("no log")
+	}
+}

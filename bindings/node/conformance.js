@@ -1,0 +1,136 @@
+// Conformance, Node: carries out the steps of a script, prints what they give. ../conformance/README.md has the verbs.
+'use strict';
+const fs = require('fs');
+const orrery = require('./index.js');
+
+const things = {}, calls = {}; // handles by name; how often callbacks were called
+let pending = {}; // options of the next call, by struct
+class Raised extends Error {}
+
+const lines = [];
+const print = (...words) => lines.push(words.join(' '));
+const yes = (value) => (value ? 'yes' : 'no');
+const unescape = (text) => text.replaceAll('\\n', '\n');
+const camel = (name) => name.replace(/_([a-z])/g, (_, c) => c.toUpperCase());
+const largest = (row) => row.reduce((best, x, i) => (x > row[best] ? i : best), 0);
+const quote = (data) => `"${Array.from(Buffer.from(data), (b) => (b >= 32 && b < 127 && b !== 34 && b !== 92
+  ? String.fromCharCode(b) : '\\x' + b.toString(16).padStart(2, '0'))).join('')}"`;
+const field = (v) => (typeof v === 'string' ? quote(v) : Buffer.isBuffer(v) ? v.toString('hex') : String(v));
+
+function take(struct) {
+  const options = pending[struct] || {};
+  delete pending[struct];
+  return options;
+}
+
+function set(name, words) {
+  const [struct, snake] = name.split('.'), key = camel(snake), text = unescape(words.join(' '));
+  const given = (pending[struct] = pending[struct] || {});
+  if (key === 'stop') (given.stop = given.stop || []).push(text);
+  else if (key === 'policyOptions' || key === 'logitBias') (given[key] = given[key] || {})[words[0]] = words[1];
+  else given[key] = text;
+}
+
+function callback(name, action, numbers) {
+  const [struct, key] = name.split('.');
+  calls[key] = 0;
+  (pending[struct] = pending[struct] || {})[camel(key)] = (logits) => {
+    calls[key] += 1;
+    if (action === 'raise') throw new Raised();
+    if (action === 'force') logits[numbers[(calls[key] - 1) % numbers.length]] = 1e9;
+    return action === 'stop' ? 1 : 0;
+  };
+}
+
+function show(e) {
+  if (e.type === 'progress') print('progress', e.done, e.total);
+  if (e.type === 'text') print('text', quote(e.text));
+  const near = e.top && e.top.length ? ['near', Math.floor(0.5 - e.logprob), ...e.top.map((t) => t.token)] : [];
+  if (e.type === 'token') print('token', e.token, quote(e.bytes), ...near);
+  if (e.type === 'done') print('done', e.finishReason, e.stopIndex, e.promptTokens, e.reusedTokens, e.generatedTokens);
+  return e.type === 'done';
+}
+
+async function drain(generation, limit) {
+  while (limit-- && !show(await generation.next()));
+}
+
+async function leaveEarly(session, limit) {
+  for await (const e of session.generate(take('generate'))) {
+    show(e);
+    if (--limit === 0) break;
+  }
+}
+
+async function answer(session) {
+  let text = '', last;
+  for await (last of session.generate(take('generate'))) text += last.type === 'text' ? last.text : '';
+  print(quote(text), last.finishReason);
+}
+
+const fields = (t) => (t instanceof orrery.Session ? t.stats() : t.info ? t.info() : t);
+
+function compare(values, ...sides) {
+  const [a, b] = sides.map((x) => (/^\d/.test(x) ? Number(x) : values[camel(x)]));
+  print(a < b ? '<' : a > b ? '>' : '=');
+}
+
+async function evaluate(session, rows, tokens) {
+  const logits = await session.evaluate(tokens, { logits: rows }), n = session.modelInfo.nVocab;
+  if (rows) print('largest', ...tokens.map((_, i) => largest(logits.subarray(i * n, (i + 1) * n))));
+}
+
+async function step(verb, w, rest, t) {
+  const make = {
+    runtime: () => new orrery.Runtime(take('runtime')), vocab: () => orrery.Vocab.open(rest(1)),
+    model: () => t[w[1]].open(rest(2), take('model')), vocab_of: () => t[w[1]].vocab(),
+    session: () => t[w[1]].session(take('session')), fork: () => t[w[1]].fork(),
+    plan: () => orrery.plan(rest(1), { runtime: take('runtime'), model: take('model'), session: take('session') }),
+    calibrate: () => t[w[1]].calibrate(rest(3).split('|').map((x) => t[w[2]].tokenize(x)), take('calibrate')),
+    generate: () => t[w[1]].generate(take('generate')), save_buffer: () => t[w[1]].saveBuffer(),
+    continue: () => t[w[1]].generateTokens(w.slice(2), take('generate')),
+    damage: () => Buffer.from(t[w[0]].map((b, i) => (i === t[w[0]].length - 1 ? b ^ 1 : b))),
+  };
+  const self = t[w[0]];
+  const act = {
+    abi: () => print(orrery.abiVersion(), orrery.version(), yes(orrery.buildInfo())), set: () => set(w[0], w.slice(1)),
+    status: () => print(orrery.statusName(Number(w[0]))), callback: () => callback(w[0], w[1], w.slice(2)),
+    calls: () => print(yes(calls[w[0]])), free: () => self.close(), compare: () => compare(fields(self), w[1], w[2]),
+    info: () => print(...w.slice(1).map((n) => field(fields(self)[camel(n)]))),
+    tokenize: () => print(...self.tokenize(rest(2), Number(w[1]))), flags: () => print(self.tokenFlags(Number(w[1]))),
+    detokenize: () => print(quote(self.detokenize(w.slice(2), Number(w[1])))),
+    render: () => print(quote(self.renderChat(rest(1), take('template')))), say: () => self.addMessage(w[1], rest(2)),
+    say_json: () => self.addMessageJson(rest(1)), rewind_messages: () => self.rewindMessages(Number(w[1])),
+    messages: () => print(...Array.from({ length: self.nMessages() }, (_, i) => quote(self.message(i)))),
+    message: () => print(quote(self.message(Number(w[1])))), template: () => self.setTemplate(take('template')),
+    tokens: () => print(self.nTokens(), ...self.tokens().subarray(0, 8)), rewind: () => self.rewind(Number(w[1])),
+    save: () => self.save(rest(1)), load: () => self.load(rest(1)), load_buffer: () => self.loadBuffer(t[w[1]]),
+    evaluate: () => evaluate(self, w[1] === '1', w.slice(2)),
+    numbers: () => print(self.logits().length, largest(self.logits()), self.embedding().length),
+    next: () => drain(self, Number(w[1])), drain: () => drain(self, -1), answer: () => answer(self),
+    run: () => { let n = 0; return self.run((e) => { show(e); return ++n === Number(w[1]) ? 1 : 0; }); },
+    break: () => leaveEarly(self, Number(w[1])), cancel: () => self.cancel(),
+    inspect: async () => print(yes((await orrery.inspect(w[0])).includes(rest(1)))),
+    policies: () => print(yes(orrery.policies().includes(rest(0)))), steps: () => print(yes(self.steps().includes(rest(1)))),
+    profile: () => print(yes(orrery.headProfileImport(self.profile()).includes(rest(1)))),
+    gates: () => print(yes(orrery.headProfileImportGates(rest(2), Number(w[0])).includes(w[1]))),
+  };
+  if (make[verb]) t[w[0]] = await make[verb]();
+  else await act[verb]();
+}
+
+(async () => {
+  for (const line of fs.readFileSync(process.argv[2], 'utf8').split('\n')) {
+    if (!line || line[0] === '#') continue;
+    print('>', line);
+    const [verb, ...words] = line.split(' ');
+    try {
+      await step(verb, words, (i) => unescape(words.slice(i).join(' ')), things);
+    } catch (e) {
+      if (e instanceof Raised) print('raised');
+      else if (!(e instanceof orrery.OrreryError)) throw e;
+      else print('error', e.code.slice(7), e.line, e.column, e.offset, e.nativeCode, yes(e.bytesRequested), yes(e.message));
+    }
+  }
+  process.stdout.write(lines.join('\n') + '\n');
+})();

@@ -1,0 +1,95 @@
+// Types of Orrery for Node. Options and results are those of include/orrery.h, in camelCase: abi.d.ts, generated.
+/// <reference types="node" />
+import * as abi from './abi';
+export * from './abi';
+
+export class OrreryError extends Error {
+  readonly code: string; // "ORRERY_BUSY"
+  readonly status: number;
+  readonly nativeCode: number;
+  readonly bytesRequested: number;
+  readonly bytesAvailable: number;
+  readonly offset: number;
+  readonly line: number;
+  readonly column: number;
+}
+
+export type Event =
+  | { type: 'progress'; done: number; total: number }
+  | { type: 'token'; token: number; bytes: Buffer; logprob: number; top: Array<{ token: number; logprob: number }> }
+  | { type: 'text'; text: string }
+  | {
+      type: 'done'; finishReason: number; stopIndex: number; promptTokens: number; reusedTokens: number;
+      generatedTokens: number; firstTokenUs: number; prefillUs: number; decodeUs: number;
+    };
+
+export interface GenerateOptions extends abi.GenerateOptions {
+  signal?: AbortSignal; // cancels the answer
+}
+
+declare class Handle {
+  close(): void; // behind the calls that use it; closing again does nothing
+}
+export class Runtime extends Handle {
+  constructor(options?: abi.RuntimeOptions);
+  info(): abi.RuntimeInfo;
+  open(path: string, options?: abi.ModelOptions): Promise<Model>;
+}
+export class Vocab extends Handle {
+  static open(path: string): Promise<Vocab>;
+  info(): abi.VocabInfo;
+  tokenize(text: string | Buffer, flags?: number): Int32Array;
+  detokenize(tokens: Iterable<number>, flags?: number): Buffer;
+  tokenFlags(token: number): number;
+  renderChat(messages: string | object[], options?: abi.TemplateOptions): string;
+}
+export class Model extends Handle {
+  info(): abi.ModelInfo;
+  vocab(): Vocab;
+  session(options?: abi.SessionOptions): Promise<Session>;
+  calibrate(texts: Array<ArrayLike<number>>, options?: abi.CalibrateOptions): Promise<Calibration>;
+}
+export class Calibration extends Handle {
+  profile(): string;
+  steps(): string;
+}
+export class Session extends Handle {
+  addMessage(role: string, content: string): void;
+  addMessageJson(message: string | object): void;
+  nMessages(): number;
+  message(i: number): string;
+  setTemplate(options?: abi.TemplateOptions): void;
+  rewindMessages(n: number): void;
+  nTokens(): number;
+  tokens(): Int32Array;
+  rewind(nTokens: number): void;
+  fork(): Promise<Session>;
+  save(path: string): Promise<void>;
+  load(path: string): Promise<void>;
+  saveBuffer(): Promise<Buffer>;
+  loadBuffer(bytes: Buffer): Promise<void>;
+  evaluate(tokens: number[] | Int32Array, options?: { logits?: boolean }): Promise<Float32Array | undefined>;
+  logits(): Float32Array;
+  embedding(): Float32Array;
+  stats(): abi.Stats;
+  generate(options?: GenerateOptions): Generation;
+  generateTokens(tokens: Iterable<number>, options?: GenerateOptions): Generation;
+}
+export class Generation extends Handle implements AsyncIterable<Event> {
+  next(): Promise<Event>;
+  run(onEvent: (event: Event) => unknown): Promise<void>;
+  cancel(): void;
+  text(): AsyncGenerator<string>;
+  [Symbol.asyncIterator](): AsyncGenerator<Event>;
+}
+
+export function abiVersion(): number;
+export function version(): string;
+export function buildInfo(): string;
+export function statusName(status: number): string;
+export function inspect(path: string): Promise<string>;
+export function policies(): string;
+export function plan(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
+  Promise<abi.PlanResult>;
+export function headProfileImport(profile: string | object): string;
+export function headProfileImportGates(gates: string, sparsity: number): string;

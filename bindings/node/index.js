@@ -1,0 +1,244 @@
+// Orrery for Node: language models with long contexts inside your program. index.d.ts has the types, README.md the shortest
+// chat. What computes or reads files returns a promise, and works on a thread of libuv's pool; the event loop goes on.
+'use strict';
+
+const abi = require('./abi.js');
+const { sync, async, setErrorClass } = require(process.env.ORRERY_ADDON || './build/orrery.node');
+
+// A call of the library failed: `code` is the status's name, the other fields are those of orrery_error.
+class OrreryError extends Error {
+  constructor(fields) {
+    super(fields.message);
+    this.name = 'OrreryError';
+    this.code = sync.orrery_status_name(fields.status);
+    const { message, ...detail } = fields;
+    Object.assign(this, detail);
+  }
+}
+setErrorClass(OrreryError);
+if (sync.orrery_abi_version() !== abi.ABI_VERSION) {
+  throw new Error(`the library has ABI ${sync.orrery_abi_version()}, this package wants ${abi.ABI_VERSION}`);
+}
+
+// A handle of the library. close() frees it once, behind the calls that use it; so does the collector.
+class Handle {
+  constructor(handle) {
+    Object.defineProperty(this, 'handle', { value: handle, enumerable: false });
+  }
+  close() {
+    sync[this.constructor.free](this.handle);
+  }
+}
+if (Symbol.dispose) Handle.prototype[Symbol.dispose] = Handle.prototype.close;
+
+class Runtime extends Handle {
+  static free = 'orrery_runtime_free';
+  constructor(options = {}) {
+    super(sync.orrery_runtime_create(options));
+  }
+  info() {
+    return sync.orrery_runtime_get_info(this.handle);
+  }
+  async open(path, options = {}) {
+    return new Model(await async.orrery_model_open(this.handle, path, options));
+  }
+}
+
+class Vocab extends Handle {
+  static free = 'orrery_vocab_free';
+  static async open(path) {
+    return new Vocab(await async.orrery_vocab_open(path));
+  }
+  info() {
+    return sync.orrery_vocab_get_info(this.handle);
+  }
+  tokenize(text, flags = 0) {
+    return sync.orrery_tokenize(this.handle, text, flags);
+  }
+  detokenize(tokens, flags = 0) {
+    return sync.orrery_detokenize(this.handle, Int32Array.from(tokens), flags);
+  }
+  tokenFlags(token) {
+    return sync.orrery_token_flags(this.handle, token);
+  }
+  renderChat(messages, options = {}) {
+    return sync.orrery_render_chat(this.handle, json(messages), options).toString();
+  }
+}
+
+class Model extends Handle {
+  static free = 'orrery_model_free';
+  info() {
+    return sync.orrery_model_get_info(this.handle);
+  }
+  vocab() {
+    return new Vocab(sync.orrery_model_vocab(this.handle));
+  }
+  async session(options = {}) {
+    return new Session(await async.orrery_session_open(this.handle, options), this.info());
+  }
+  // `texts`: arrays of tokens.
+  async calibrate(texts, options = {}) {
+    const lengths = BigUint64Array.from(texts, (text) => BigInt(text.length));
+    const tokens = Int32Array.from(texts.flatMap((text) => Array.from(text)));
+    return new Calibration(await async.orrery_calibrate(this.handle, tokens, lengths, options));
+  }
+}
+
+class Calibration extends Handle {
+  static free = 'orrery_calibration_free';
+  profile() {
+    return sync.orrery_calibration_profile(this.handle).toString();
+  }
+  steps() {
+    return sync.orrery_calibration_steps(this.handle).toString();
+  }
+}
+
+class Session extends Handle {
+  static free = 'orrery_session_free';
+  constructor(handle, modelInfo) {
+    super(handle);
+    Object.defineProperty(this, 'modelInfo', { value: modelInfo, enumerable: false });
+  }
+  addMessage(role, content) {
+    sync.orrery_session_add_message(this.handle, role, content);
+  }
+  addMessageJson(message) {
+    sync.orrery_session_add_message_json(this.handle, json(message));
+  }
+  nMessages() {
+    return sync.orrery_session_n_messages(this.handle);
+  }
+  message(i) {
+    return sync.orrery_session_message(this.handle, i).toString();
+  }
+  setTemplate(options = {}) {
+    sync.orrery_session_set_template(this.handle, options);
+  }
+  rewindMessages(n) {
+    sync.orrery_session_rewind_messages(this.handle, n);
+  }
+  nTokens() {
+    return sync.orrery_session_n_tokens(this.handle);
+  }
+  tokens() {
+    return sync.orrery_session_tokens(this.handle);
+  }
+  rewind(nTokens) {
+    sync.orrery_session_rewind(this.handle, nTokens);
+  }
+  async fork() {
+    return new Session(await async.orrery_session_fork(this.handle), this.modelInfo);
+  }
+  save(path) {
+    return async.orrery_session_save(this.handle, path);
+  }
+  load(path) {
+    return async.orrery_session_load(this.handle, path);
+  }
+  saveBuffer() {
+    return async.orrery_session_save_buffer(this.handle);
+  }
+  loadBuffer(bytes) {
+    return async.orrery_session_load_buffer(this.handle, bytes);
+  }
+  // With {logits: true} resolves to a Float32Array of (tokens, vocabulary), else to undefined.
+  async evaluate(tokens, { logits = false } = {}) {
+    const out = logits ? new Float32Array(tokens.length * this.modelInfo.nVocab) : null;
+    await async.orrery_session_evaluate(this.handle, Int32Array.from(tokens), out);
+    return out || undefined;
+  }
+  logits() {
+    const out = new Float32Array(this.modelInfo.nVocab);
+    sync.orrery_session_logits(this.handle, out);
+    return out;
+  }
+  embedding() {
+    const out = new Float32Array(this.modelInfo.nEmbd);
+    sync.orrery_session_embedding(this.handle, out);
+    return out;
+  }
+  stats() {
+    return sync.orrery_session_stats(this.handle);
+  }
+  // Beside the header's options: `signal`, an AbortSignal that cancels the answer.
+  generate({ signal, ...options } = {}) {
+    return new Generation(sync.orrery_generate(this.handle, options), signal);
+  }
+  generateTokens(tokens, { signal, ...options } = {}) {
+    return new Generation(sync.orrery_generate_tokens(this.handle, Int32Array.from(tokens), options), signal);
+  }
+}
+
+// One answer under way. `for await` yields its events; leaving the loop, however, frees it.
+class Generation extends Handle {
+  static free = 'orrery_generation_free';
+  #signal;
+  #onAbort;
+  constructor(handle, signal) {
+    super(handle);
+    if (!signal) return;
+    this.#signal = signal;
+    this.#onAbort = () => this.cancel();
+    signal.addEventListener('abort', this.#onAbort, { once: true });
+    if (signal.aborted) this.cancel();
+  }
+  async next() {
+    return event(await async.orrery_next(this.handle));
+  }
+  // Hands every event to onEvent, which cancels by returning something other than 0 or nothing.
+  run(onEvent) {
+    return async.orrery_run(this.handle, (raw) => onEvent(event(raw)));
+  }
+  // At any time, also when the answer has ended or is closed: the next event is then done.
+  cancel() {
+    sync.orrery_cancel(this.handle);
+  }
+  // A call under way ends first: within a layer.
+  close() {
+    if (this.#signal) this.#signal.removeEventListener('abort', this.#onAbort);
+    this.cancel();
+    super.close();
+  }
+  async *[Symbol.asyncIterator]() {
+    try {
+      for (;;) {
+        const e = await this.next();
+        yield e;
+        if (e.type === 'done') return;
+      }
+    } finally {
+      this.close();
+    }
+  }
+  // The answer's text alone, piece by piece.
+  async *text() {
+    for await (const e of this) if (e.type === 'text') yield e.text;
+  }
+}
+
+function event(raw) {
+  const { EventType: T } = abi;
+  if (raw.type === T.PROGRESS) return { type: 'progress', done: raw.done, total: raw.total };
+  if (raw.type === T.TEXT) return { type: 'text', text: raw.text.toString() };
+  const { token, text, logprob, top } = raw;
+  if (raw.type === T.TOKEN) return { type: 'token', token, bytes: text, logprob, top };
+  const { finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, firstTokenUs, prefillUs, decodeUs } = raw;
+  return { type: 'done', finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, firstTokenUs, prefillUs, decodeUs };
+}
+
+const json = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+
+module.exports = {
+  ...abi, OrreryError, Runtime, Vocab, Model, Calibration, Session, Generation,
+  abiVersion: () => sync.orrery_abi_version(),
+  version: () => sync.orrery_version(),
+  buildInfo: () => sync.orrery_build_info(),
+  statusName: (status) => sync.orrery_status_name(status),
+  inspect: async (path) => (await async.orrery_inspect(path)).toString(),
+  policies: () => sync.orrery_policies().toString(),
+  plan: (path, { runtime, model, session } = {}) => async.orrery_plan(path, runtime, model, session),
+  headProfileImport: (profile) => sync.orrery_head_profile_import(json(profile)).toString(),
+  headProfileImportGates: (gates, sparsity) => sync.orrery_head_profile_import_gates(gates, sparsity).toString(),
+};

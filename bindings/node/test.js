@@ -1,0 +1,98 @@
+// What Node's users expect beyond the conformance script: node --expose-gc test.js MODEL.gguf
+'use strict';
+const assert = require('assert');
+const orrery = require('./index.js');
+
+const TEXT = 'Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. ';
+const QUESTION = TEXT + '\n\nWhere does Bruno live?';
+
+async function main(path) {
+  const runtime = new orrery.Runtime({ nThreads: 1, backend: 'cpu', deviceBudgetBytes: 256 << 20, reservoirBytes: 1 << 20 });
+  const model = await runtime.open(path);
+  const session = await model.session({ nContext: 8192 });
+  const ask = (question, options) => {
+    session.rewindMessages(0);
+    session.addMessage('user', question);
+    return session.generate(options);
+  };
+
+  const tests = {
+    async 'the event loop goes on during a prefill'() {
+      let ticks = 0, during = 0;
+      const timer = setInterval(() => { ticks += 1; }, 1);
+      for await (const e of ask(TEXT.repeat(80) + '\n\nWhere does Bruno live?')) if (e.type === 'progress') during = ticks;
+      clearInterval(timer);
+      assert(during > 5, `${during} ticks`);
+    },
+    async 'break frees at once'() {
+      for await (const e of ask(QUESTION)) if (e) break;
+      session.addMessage('user', 'not busy');
+    },
+    async 'an exception in the loop frees at once'() {
+      await assert.rejects(async () => { for await (const e of ask(QUESTION)) throw new RangeError(e.type); }, RangeError);
+      session.addMessage('user', 'not busy');
+    },
+    async 'an abort stops a prefill'() {
+      const stop = new AbortController();
+      setTimeout(() => stop.abort(), 30);
+      let last;
+      for await (last of ask(TEXT.repeat(150), { signal: stop.signal })) continue;
+      assert.strictEqual(last.finishReason, orrery.FinishReason.CANCELLED);
+      for await (last of ask(QUESTION, { signal: AbortSignal.abort() })) continue;
+      assert.strictEqual(last.finishReason, orrery.FinishReason.CANCELLED);
+    },
+    async 'closing while next() is under way frees behind it'() {
+      const generation = ask(TEXT.repeat(150)), pending = generation.next();
+      generation.close();
+      generation.close();
+      await pending;
+      session.addMessage('user', 'not busy');
+      generation.cancel();
+      await assert.rejects(async () => generation.next(), /closed/);
+    },
+    async 'errors have every field'() {
+      await assert.rejects(model.session({ nContext: 16384, kvType: 1, policy: 'full' }).then((s) => s.fork()).then(() =>
+        new orrery.Runtime({ backend: 'cpu', deviceBudgetBytes: 1 << 20 }).open(path).then((m) => m.session({ policy: 'full', nContext: 16384 }))),
+      (e) => e instanceof orrery.OrreryError && e.code === 'ORRERY_OUT_OF_DEVICE_MEMORY' && e.bytesRequested > e.bytesAvailable);
+      await assert.rejects(runtime.open('/nowhere'), { code: 'ORRERY_IO', nativeCode: 2 });
+      assert.throws(() => session.setTemplate({ templateSource: '\n {% endfor %}' }), { line: 2 });
+    },
+    async 'unknown options and wrong types are refused'() {
+      assert.throws(() => ask(QUESTION, { temprature: 1 }), TypeError);
+      assert.throws(() => ask(QUESTION, { reserved: 1 }), TypeError);
+      assert.throws(() => ask(QUESTION, { stop: 'x' }), TypeError);
+      assert.throws(() => ask(QUESTION, { temperature: 'warm' }), TypeError);
+      assert.throws(() => ask(QUESTION, { logitsHook: 5 }), TypeError);
+      assert.throws(() => session.addMessage('user', 'a\0b'), TypeError);
+    },
+    async 'what a hook throws rejects the call'() {
+      const generation = ask(QUESTION, { logitsHook: () => { throw new RangeError('mine'); } });
+      await assert.rejects(async () => { for await (const e of generation) void e; }, /mine/);
+      session.addMessage('user', 'not busy');
+    },
+    async 'a seed may be a bigint'() {
+      for await (const e of ask(QUESTION, { seed: 2n ** 63n, temperature: 0.5, maxTokens: 1 })) void e;
+    },
+    async 'a log function hears of other threads'() {
+      const heard = [];
+      const loud = new orrery.Runtime({ backend: 'cpu', log: (level, message) => heard.push(message), logLevel: 4 });
+      (await loud.open(path)).close();
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      assert(heard.length > 0 && heard.every((m) => typeof m === 'string'));
+    },
+    async 'handles are collected in any order'() {
+      for (let i = 0; i < 8; ++i) (await model.session({ nContext: 256 })).vocab = model.vocab();
+      global.gc();
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      global.gc();
+      assert.strictEqual(model.info().nLayers, 4);
+    },
+  };
+  for (const [name, test] of Object.entries(tests)) {
+    await test().catch((e) => { e.message = `${name}: ${e.message}`; throw e; });
+  }
+}
+main(process.argv[2]).catch((e) => {
+  console.error(e);
+  process.exit(1);
+});

@@ -1,0 +1,438 @@
+"""Orrery for Python: language models with long contexts inside your program.
+
+    import orrery
+    with orrery.Runtime() as runtime, runtime.open("model.gguf") as model, model.session() as chat:
+        chat.add_message("user", "Why is the sky blue?")
+        for event in chat.generate(temperature=0.7):
+            if isinstance(event, orrery.Text):
+                print(event.text, end="", flush=True)
+
+Options are keyword arguments, named and documented as the fields of include/orrery.h. Calls that fail raise a subclass of
+orrery.Error. Every handle is a context manager; handles may be closed in any order, and are when they are collected.
+Methods that compute release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_void_p, string_at
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Optional, Sequence, Union
+
+from . import _abi
+from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
+from ._abi import CalibrateOptions, GenerateOptions, ModelInfo, ModelOptions, PlanResult, RuntimeInfo
+from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
+from ._native import Callbacks, Handle, call, lib, new, options, result, sized, utf8
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`done` of `total` prompt tokens are computed."""
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token was chosen. `top` has the n_logprobs likeliest, as (token, logprob)."""
+    token: int
+    bytes: bytes
+    logprob: float
+    top: list
+
+
+@dataclass(frozen=True)
+class Text:
+    """Whole characters of the answer."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The answer has ended; every later next() repeats it."""
+    finish_reason: int
+    stop_index: int
+    prompt_tokens: int
+    reused_tokens: int
+    generated_tokens: int
+    first_token_us: int
+    prefill_us: int
+    decode_us: int
+
+
+Event = Union[Progress, Token, Text, Done]
+
+
+def abi_version() -> int:
+    return lib.orrery_abi_version()
+
+
+def version() -> str:
+    return lib.orrery_version().decode()
+
+
+def build_info() -> str:
+    return lib.orrery_build_info().decode()
+
+
+def status_name(status: int) -> str:
+    return lib.orrery_status_name(status).decode()
+
+
+def inspect(path: str) -> str:
+    """JSON: what is in the file."""
+    return bytes(sized("orrery_inspect", c_char, utf8(path))).decode()
+
+
+def policies() -> str:
+    """JSON: the table of KV policies."""
+    return bytes(sized("orrery_policies", c_char)).decode()
+
+
+def head_profile_import(profile_json: str) -> str:
+    return bytes(sized("orrery_head_profile_import", c_char, utf8(profile_json))).decode()
+
+
+def head_profile_import_gates(gates: str, sparsity: float) -> str:
+    return bytes(sized("orrery_head_profile_import_gates", c_char, utf8(gates), c_double(sparsity))).decode()
+
+
+def plan(path: str, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
+         session: Optional[SessionOptions] = None) -> PlanResult:
+    """What a model and a session would take, from the file's header alone. Options are dicts."""
+    callbacks = Callbacks()
+    given = [options(s, dict(o or {}), callbacks) for s, o in (
+        (_abi.orrery_runtime_options, runtime), (_abi.orrery_model_options, model), (_abi.orrery_session_options, session))]
+    return result(PlanResult, "orrery_plan", utf8(path), *[byref(o) for o in given])
+
+
+class Runtime(Handle):
+    """Threads, the device and its arena. `log(level, message)` must not raise: what it raises is dropped."""
+    _free = "orrery_runtime_free"
+
+    def __init__(self, **given: "Unpack[RuntimeOptions]") -> None:
+        callbacks, pointer = Callbacks(), c_void_p()
+        adapt = {"log": lambda f: lambda level, message: f(level, message.decode(errors="replace"))}
+        self._options = options(_abi.orrery_runtime_options, dict(given), callbacks, adapt)
+        callbacks.call("orrery_runtime_create", byref(self._options), byref(pointer))
+        super().__init__(pointer)
+
+    def info(self) -> RuntimeInfo:
+        with self.use() as pointer:
+            return result(RuntimeInfo, "orrery_runtime_get_info", pointer)
+
+    def open(self, path: str, **given: "Unpack[ModelOptions]") -> "Model":
+        """Opens a GGUF file. `progress(done, total)` cancels by returning something other than 0 or None."""
+        callbacks, model = Callbacks(), c_void_p()
+        with self.use() as pointer:
+            callbacks.call("orrery_model_open", pointer, utf8(path),
+                           byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
+        return Model(model, self)
+
+
+class Vocab(Handle):
+    """Tokenizer and chat template on their own."""
+    _free = "orrery_vocab_free"
+
+    def __init__(self, source: Union[str, c_void_p]) -> None:
+        pointer = source if isinstance(source, c_void_p) else c_void_p()
+        if isinstance(source, str):
+            call("orrery_vocab_open", utf8(source), byref(pointer))
+        super().__init__(pointer)
+
+    def info(self) -> VocabInfo:
+        with self.use() as pointer:
+            return result(VocabInfo, "orrery_vocab_get_info", pointer)
+
+    def tokenize(self, text: Union[str, bytes], flags: int = 0) -> list:
+        data = text.encode() if isinstance(text, str) else bytes(text)
+        with self.use() as pointer:
+            return list(sized("orrery_tokenize", c_int32, pointer, data, len(data), flags))
+
+    def detokenize(self, tokens: Sequence[int], flags: int = 0) -> bytes:
+        """The bytes that the tokens stand for, possibly ending inside a character."""
+        with self.use() as pointer:
+            return bytes(sized("orrery_detokenize", c_char, pointer, (c_int32 * len(tokens))(*tokens), len(tokens), flags))
+
+    def token_flags(self, token: int) -> int:
+        with self.use() as pointer:
+            return lib.orrery_token_flags(pointer, token)
+
+    def render_chat(self, messages_json: str, **given: "Unpack[TemplateOptions]") -> str:
+        with self.use() as pointer:
+            struct = options(_abi.orrery_template_options, dict(given), Callbacks())
+            return bytes(sized("orrery_render_chat", c_char, pointer, utf8(messages_json), byref(struct))).decode()
+
+
+class Model(Handle):
+    """Immutable; any number of threads may use it."""
+    _free = "orrery_model_free"
+
+    def __init__(self, pointer: c_void_p, runtime: Runtime) -> None:
+        super().__init__(pointer)
+        self._runtime_options = runtime._options  # the log function lives as long as what may call it
+
+    def info(self) -> ModelInfo:
+        with self.use() as pointer:
+            return result(ModelInfo, "orrery_model_get_info", pointer)
+
+    def vocab(self) -> Vocab:
+        with self.use() as pointer:
+            vocab = lib.orrery_model_vocab(pointer)
+        if not vocab:
+            raise _abi.OutOfHostMemoryError("no memory for a vocabulary", doing="orrery_model_vocab")
+        return Vocab(c_void_p(vocab))
+
+    def session(self, **given: "Unpack[SessionOptions]") -> "Session":
+        """A new conversation. `policy_options` is a dict of names and values."""
+        session = c_void_p()
+        with self.use() as pointer:
+            call("orrery_session_open", pointer, byref(options(_abi.orrery_session_options, dict(given), Callbacks())),
+                 byref(session))
+        return Session(session, self)
+
+    def calibrate(self, texts: Sequence[Sequence[int]], **given: "Unpack[CalibrateOptions]") -> "Calibration":
+        """Finds out which heads attend alike, from texts as tokens."""
+        callbacks, calibration = Callbacks(), c_void_p()
+        tokens = [t for text in texts for t in text]
+        with self.use() as pointer:
+            callbacks.call("orrery_calibrate", pointer, (c_int32 * len(tokens))(*tokens),
+                           (c_size_t * len(texts))(*[len(text) for text in texts]), len(texts),
+                           byref(options(_abi.orrery_calibrate_options, dict(given), callbacks)), byref(calibration))
+        return Calibration(calibration)
+
+
+class Calibration(Handle):
+    _free = "orrery_calibration_free"
+
+    def profile(self) -> str:
+        """JSON for the session option `head_profile`."""
+        with self.use() as pointer:
+            return bytes(sized("orrery_calibration_profile", c_char, pointer)).decode()
+
+    def steps(self) -> str:
+        with self.use() as pointer:
+            return bytes(sized("orrery_calibration_steps", c_char, pointer)).decode()
+
+
+def floats(buffer: Any) -> Any:
+    """A view of floats: a NumPy array where NumPy is installed, else a memoryview. Nothing is copied."""
+    try:
+        import numpy
+    except ImportError:
+        return memoryview(buffer).cast("B").cast("f")
+    return numpy.frombuffer(buffer, dtype=numpy.float32)
+
+
+class Session(Handle):
+    """One sequence of tokens, its KV cache and the conversation. It belongs to one thread at a time."""
+    _free = "orrery_session_free"
+
+    def __init__(self, pointer: c_void_p, model: Model) -> None:
+        super().__init__(pointer)
+        self._model = model
+        info = model.info()
+        self._n_vocab, self._n_embd = info.n_vocab, info.n_embd
+
+    def add_message(self, role: str, content: str) -> None:
+        with self.use() as pointer:
+            call("orrery_session_add_message", pointer, utf8(role), utf8(content))
+
+    def add_message_json(self, message_json: str) -> None:
+        with self.use() as pointer:
+            call("orrery_session_add_message_json", pointer, utf8(message_json))
+
+    def n_messages(self) -> int:
+        with self.use() as pointer:
+            return lib.orrery_session_n_messages(pointer)
+
+    def message(self, i: int) -> str:
+        """Message i as JSON."""
+        with self.use() as pointer:
+            return bytes(sized("orrery_session_message", c_char, pointer, i)).decode()
+
+    def set_template(self, **given: "Unpack[TemplateOptions]") -> None:
+        with self.use() as pointer:
+            call("orrery_session_set_template", pointer,
+                 byref(options(_abi.orrery_template_options, dict(given), Callbacks())))
+
+    def rewind_messages(self, n_messages: int) -> None:
+        with self.use() as pointer:
+            call("orrery_session_rewind_messages", pointer, n_messages)
+
+    def n_tokens(self) -> int:
+        with self.use() as pointer:
+            return lib.orrery_session_n_tokens(pointer)
+
+    def tokens(self) -> list:
+        with self.use() as pointer:
+            return list(sized("orrery_session_tokens", c_int32, pointer))
+
+    def rewind(self, n_tokens: int) -> None:
+        with self.use() as pointer:
+            call("orrery_session_rewind", pointer, n_tokens)
+
+    def fork(self) -> "Session":
+        fork = c_void_p()
+        with self.use() as pointer:
+            call("orrery_session_fork", pointer, byref(fork))
+        return Session(fork, self._model)
+
+    def save(self, path: str) -> None:
+        with self.use() as pointer:
+            call("orrery_session_save", pointer, utf8(path))
+
+    def load(self, path: str) -> None:
+        with self.use() as pointer:
+            call("orrery_session_load", pointer, utf8(path))
+
+    def save_buffer(self) -> bytes:
+        with self.use() as pointer:
+            return bytes(sized("orrery_session_save_buffer", c_uint8, pointer))
+
+    def load_buffer(self, data: bytes) -> None:
+        with self.use() as pointer:
+            call("orrery_session_load_buffer", pointer, ctypes.cast(data, c_void_p), len(data))
+
+    def evaluate(self, tokens: Sequence[int], logits: bool = False) -> Any:
+        """Appends tokens; with `logits` returns (n_tokens * n_vocab) of them, as floats() has them."""
+        buffer = (c_float * (len(tokens) * self._n_vocab))() if logits else None
+        with self.use() as pointer:
+            call("orrery_session_evaluate", pointer, (c_int32 * len(tokens))(*tokens), len(tokens), buffer)
+        return floats(buffer) if logits else None
+
+    def logits(self) -> Any:
+        """(n_vocab) of the last computed token, as floats() has them."""
+        buffer = (c_float * self._n_vocab)()
+        with self.use() as pointer:
+            call("orrery_session_logits", pointer, buffer, self._n_vocab)
+        return floats(buffer)
+
+    def embedding(self) -> Any:
+        """(n_embd): the final hidden state of the last computed token."""
+        buffer = (c_float * self._n_embd)()
+        with self.use() as pointer:
+            call("orrery_session_embedding", pointer, buffer, self._n_embd)
+        return floats(buffer)
+
+    def stats(self) -> Stats:
+        with self.use() as pointer:
+            return result(Stats, "orrery_session_stats", pointer)
+
+    def generate(self, **given: "Unpack[GenerateOptions]") -> "Generation":
+        """Begins the answer to the conversation. `logits_hook(logits, tokens)` may change logits in place, and cancels by
+        returning something other than 0 or None."""
+        return self._begin("orrery_generate", (), dict(given))
+
+    def generate_tokens(self, tokens: Sequence[int], **given: "Unpack[GenerateOptions]") -> "Generation":
+        """Begins a continuation of exactly these tokens."""
+        return self._begin("orrery_generate_tokens", ((c_int32 * len(tokens))(*tokens), len(tokens)), dict(given))
+
+    def _begin(self, name: str, tokens: tuple, given: dict) -> "Generation":
+        def adapt_hook(hook: Callable) -> Callable:
+            def enter(logits: int, n_vocab: int, tokens: int, n_tokens: int) -> Any:
+                if not isinstance(logits, int):
+                    logits, tokens = (ctypes.cast(p, c_void_p).value or 0 for p in (logits, tokens))
+                ids = (c_int32 * n_tokens).from_address(tokens) if n_tokens else (c_int32 * 0)()
+                return hook(floats((c_float * n_vocab).from_address(logits)), memoryview(ids).cast("B").cast("i"))
+            return enter
+        callbacks, generation = Callbacks(), c_void_p()
+        struct = options(_abi.orrery_generate_options, given, callbacks, {"logits_hook": adapt_hook})
+        with self.use() as pointer:
+            call(name, pointer, *tokens, byref(struct), byref(generation))
+        return Generation(generation, self, callbacks)
+
+
+class Generation(Handle):
+    """One answer under way. Iterating (also with `async for`) yields its events; leaving the loop, however, frees it."""
+    _free = "orrery_generation_free"
+
+    def __init__(self, pointer: c_void_p, session: Session, callbacks: Callbacks) -> None:
+        super().__init__(pointer)
+        self._session, self._callbacks = session, callbacks
+
+    def next(self) -> Event:
+        """Works until there is something to tell. Behind the end it repeats Done."""
+        event = new(_abi.orrery_event)
+        with self.use() as pointer:
+            self._callbacks.call("orrery_next", pointer, byref(event))
+            return _event(event)
+
+    def run(self, on_event: Callable[[Event], Any]) -> None:
+        """Hands every event to on_event, which cancels by returning something other than 0 or None."""
+        on = self._callbacks.wrap(_abi.orrery_event_fn, lambda event: on_event(_event(event.contents)))
+        with self.use() as pointer:
+            self._callbacks.call("orrery_run", pointer, on, None)
+
+    def cancel(self) -> None:
+        """From any thread, also when the generation has ended or is closed: the next event is then Done."""
+        try:
+            with self.use() as pointer:
+                lib.orrery_cancel(pointer)
+        except ValueError:
+            pass
+
+    def text(self) -> Iterator[str]:
+        """The answer's text alone."""
+        for event in self:
+            if isinstance(event, Text):
+                yield event.text
+
+    def __iter__(self) -> Iterator[Event]:
+        try:
+            while True:
+                event = self.next()
+                yield event
+                if isinstance(event, Done):
+                    return
+        finally:
+            self.close()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _AsyncEvents(self)
+
+
+class _AsyncEvents:
+    """Each event is waited for on a thread of the loop's executor. An async generator would be closed a turn of the loop
+    after `break`; this is freed with its last reference, at once."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation, self._ended = generation, False
+
+    def __aiter__(self) -> "_AsyncEvents":
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._ended:
+            self._generation.close()
+            raise StopAsyncIteration
+        work = asyncio.get_running_loop().run_in_executor(None, self._generation.next)
+        try:
+            event = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._generation.cancel()
+            await asyncio.wait([work])  # within a layer
+            self._generation.close()
+            raise
+        self._ended = isinstance(event, Done)
+        return event
+
+    def __del__(self) -> None:
+        self._generation.close()
+
+
+def _event(e: Any) -> Event:
+    if e.type == _abi.EventType.PROGRESS:
+        return Progress(e.done, e.total)
+    data = string_at(e.text, e.text_bytes) if e.text_bytes else b""
+    if e.type == _abi.EventType.TOKEN:
+        return Token(e.token, data, e.logprob, [(e.top[i].token, e.top[i].logprob) for i in range(e.n_top)])
+    if e.type == _abi.EventType.TEXT:
+        return Text(data.decode())
+    return Done(e.finish_reason, e.stop_index, e.prompt_tokens,
+                e.reused_tokens, e.generated_tokens, e.first_token_us, e.prefill_us, e.decode_us)

@@ -1,0 +1,215 @@
+"""The library as ctypes sees it: loading, errors, structs from and to Python values, handles that are freed once.
+
+The library is looked for in $ORRERY_LIBRARY, beside this file (as wheels have it), and where the system looks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from ctypes import POINTER, byref, c_char_p, c_size_t, c_void_p, sizeof
+from typing import Any, Callable, Optional
+
+from . import _abi
+
+
+def _load() -> ctypes.CDLL:
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "liborrery.so.0")
+    path = os.environ.get("ORRERY_LIBRARY") or (here if os.path.exists(here) else "liborrery.so.0")
+    library = ctypes.CDLL(path)
+    for name, (result, arguments) in _abi.FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    if library.orrery_abi_version() != _abi.ABI_VERSION:
+        raise ImportError("%s has ABI %d, this package wants %d" % (path, library.orrery_abi_version(), _abi.ABI_VERSION))
+    return library
+
+
+lib = _load()
+
+
+def new(struct: Any) -> Any:
+    """A struct that its _init function has filled; the size that it writes must be ours."""
+    value = struct()
+    name, sized = struct.INIT
+    function = getattr(lib, name)
+    function(byref(value), sizeof(struct)) if sized else function(byref(value))
+    if value.struct_size != sizeof(struct):
+        raise ImportError("%s has %d bytes in the library, %d here" % (struct.__name__, value.struct_size, sizeof(struct)))
+    return value
+
+
+for _struct in _abi.STRUCTS:
+    if hasattr(_struct, "INIT"):
+        new(_struct)
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function that returns a status and takes an orrery_error last; a status other than OK is raised."""
+    error = new(_abi.orrery_error)
+    status = getattr(lib, name)(*arguments, byref(error))
+    if status:
+        kind = _abi.ERRORS.get(status, _abi.Error)
+        raised = kind(error.message.decode(), error.native_code, error.bytes_requested, error.bytes_available, error.offset,
+                      error.line, error.column, name)
+        if kind is _abi.Error:
+            raised.status = status  # a newer library's
+        raise raised
+
+
+def sized(name: str, element: Any, *arguments: Any) -> Any:
+    """Calls a function of the header's "Sizes out" kind: asks for the size, then for the content, as a ctypes array."""
+    n = c_size_t()
+    call(name, *arguments, None, 0, byref(n))
+    while True:
+        capacity = n.value
+        buffer = (element * max(capacity, 1))()
+        try:
+            call(name, *arguments, buffer, capacity, byref(n))
+        except _abi.InvalidArgumentError:
+            if n.value <= capacity:
+                raise
+            continue  # another thread made it longer meanwhile
+        return (element * n.value).from_buffer(buffer)
+
+
+def utf8(text: Optional[str]) -> Optional[bytes]:
+    if text is not None and "\0" in text:
+        raise ValueError("a NUL in a string")
+    return None if text is None else text.encode()
+
+
+class Callbacks:
+    """Python functions that C calls. An exception does not cross C: it ends the call there and is raised behind it."""
+
+    def __init__(self) -> None:
+        self.exception: Optional[BaseException] = None
+        self._kept: list = []
+
+    def wrap(self, kind: Any, function: Callable) -> Any:
+        def enter(_user: Any, *arguments: Any) -> Any:
+            try:
+                result = function(*arguments)
+                return None if kind is _abi.orrery_log_fn else int(result or 0)
+            except BaseException as e:  # pylint: disable=broad-except
+                self.exception = self.exception or e
+                return 1
+        wrapped = kind(enter)
+        self._kept.append(wrapped)
+        return wrapped
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """call(), and behind it what a callback raised."""
+        try:
+            call(name, *arguments)
+        finally:
+            exception, self.exception = self.exception, None
+            if exception is not None:
+                raise exception
+
+
+def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict] = None) -> Any:
+    """An options struct of the given fields; what C points to lives as long as the struct. `adapt` wraps callbacks."""
+    value = new(struct)
+    types = dict(struct._fields_)
+    for name, item in given.items():
+        if name not in types or name == "struct_size" or name.startswith("reserved") or name in struct.COUNTS.values():
+            raise TypeError("%s has no option %r" % (struct.__name__, name))
+        kind = types[name]
+        if item is None:
+            continue
+        if name in struct.COUNTS:
+            if kind is POINTER(c_char_p):
+                if isinstance(item, str):
+                    item = [item]
+                items = (c_char_p * len(item))(*[utf8(s) for s in item])
+            else:
+                pairs = item.items() if hasattr(item, "items") else item
+                if kind._type_ is _abi.orrery_option:
+                    pairs = [(utf8(k), utf8(str(v))) for k, v in pairs]
+                items = (kind._type_ * len(pairs))(*pairs)
+            setattr(value, name, ctypes.cast(items, kind))
+            setattr(value, struct.COUNTS[name], len(items))
+            value.__dict__.setdefault("kept", []).append(items)
+        elif callable(item):
+            function = adapt[name](item) if adapt and name in adapt else item
+            setattr(value, name, callbacks.wrap(kind, function))
+        else:
+            setattr(value, name, utf8(item) if kind is c_char_p else item)
+    value.__dict__["callbacks"] = callbacks
+    return value
+
+
+def result(kind: Any, name: str, *arguments: Any) -> Any:
+    """Calls a function that fills a struct, and returns it as the dataclass `kind`."""
+    struct = new(next(s for s in _abi.STRUCTS if s.__name__ == "orrery_" + _snake(kind.__name__)))
+    call(name, *arguments, byref(struct))
+    fields = {}
+    for field in kind.__dataclass_fields__:
+        value = getattr(struct, field)
+        if isinstance(value, ctypes.Array):
+            value = bytes(value)
+        fields[field] = value.decode() if isinstance(value, bytes) and field != "fingerprint" else value
+    return kind(**fields)
+
+
+def _snake(name: str) -> str:
+    return "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")
+
+
+class Handle:
+    """A handle of the library: freed once, and not while a call uses it, whichever thread closes it."""
+
+    _free: str
+
+    def __init__(self, pointer: c_void_p) -> None:
+        self._pointer, self._calls, self._open = pointer, 0, True
+        self._lock = threading.RLock()  # a collector may close it while this thread holds the lock
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    def close(self) -> None:
+        """Frees the handle; calls that use it just now finish first. Closing again does nothing."""
+        with self._lock:
+            was_open, self._open = self._open, False
+            free = was_open and self._calls == 0
+        if free:
+            getattr(lib, self._free)(self._pointer)
+
+    def use(self) -> "Use":
+        """`with handle.use() as pointer`: the pointer stays valid inside."""
+        return Use(self)
+
+
+class Use:
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> c_void_p:
+        handle = self._handle
+        with handle._lock:
+            if not handle._open:
+                raise ValueError("%s is closed" % type(handle).__name__)
+            handle._calls += 1
+        return handle._pointer
+
+    def __exit__(self, *_: Any) -> None:
+        handle = self._handle
+        with handle._lock:
+            handle._calls -= 1
+            free = handle._calls == 0 and not handle._open
+        if free:
+            getattr(lib, handle._free)(handle._pointer)

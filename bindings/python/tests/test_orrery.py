@@ -1,0 +1,178 @@
+"""What Python's users expect beyond the conformance script: early leaving, async, exceptions, threads, views, collection."""
+
+import array
+import asyncio
+import gc
+import sys
+import threading
+import time
+import unittest
+
+import orrery
+
+MODEL = sys.argv.pop(1)
+TEXT = ("Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. Silas keeps the key in "
+        "the garden. ")
+QUESTION = TEXT + "\n\nWhere does Bruno live?"
+
+
+class Orrery(unittest.TestCase):
+    def setUp(self):
+        self.runtime = orrery.Runtime(n_threads=1, backend="cpu", device_budget_bytes=256 << 20, reservoir_bytes=1 << 20)
+        self.model = self.runtime.open(MODEL)
+        self.session = self.model.session(n_context=8192)
+
+    def ask(self, question=QUESTION, **options):
+        self.session.add_message("user", question)
+        return self.session.generate(**options)
+
+    def test_break_frees_at_once(self):
+        gc.disable()
+        try:
+            generation = self.ask()
+            for _ in generation:
+                break
+            self.assertTrue(generation.closed)
+            self.session.add_message("user", "not busy")
+        finally:
+            gc.enable()
+
+    def test_exception_in_loop_frees_at_once(self):
+        with self.assertRaises(KeyError):
+            for _ in self.ask():
+                raise KeyError
+        self.session.add_message("user", "not busy")
+
+    def test_async_break_frees_at_once(self):
+        async def work():
+            generation = self.ask()
+            async for _ in generation:
+                break
+            self.assertTrue(generation.closed)
+            self.session.add_message("user", "not busy")
+        asyncio.run(work())
+
+    def test_async_events_leave_the_loop_free(self):
+        async def work():
+            ticks = 0
+
+            async def tick():
+                nonlocal ticks
+                while True:
+                    await asyncio.sleep(0.001)
+                    ticks += 1
+            ticker = asyncio.ensure_future(tick())
+            text = ""
+            async for event in self.ask(TEXT * 60 + "\n\nWhere does Bruno live?"):
+                text += event.text if isinstance(event, orrery.Text) else ""
+            ticker.cancel()
+            return text, ticks
+        text, ticks = asyncio.run(work())
+        self.assertIn("Salem", text)
+        self.assertGreater(ticks, 5)
+
+    def test_cancelled_task_frees_the_session(self):
+        async def work():
+            async def consume():
+                async for _ in self.ask(TEXT * 100):
+                    pass
+            task = asyncio.ensure_future(consume())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.session.add_message("user", "not busy")
+        asyncio.run(work())
+
+    def test_cancel_from_a_thread_during_prefill_and_after_the_end(self):
+        generation = self.ask(TEXT * 120)
+        threading.Timer(0.05, generation.cancel).start()
+        began = time.monotonic()
+        events = list(generation)
+        self.assertEqual(events[-1].finish_reason, orrery.FinishReason.CANCELLED)
+        self.assertLess(time.monotonic() - began, 60)
+        generation.close()
+        generation.cancel()
+
+    def test_cancellers_and_closers_at_once(self):
+        for _ in range(30):
+            generation = self.ask()
+            threads = [threading.Thread(target=f) for f in (generation.cancel, generation.close, generation.cancel)]
+            for thread in threads:
+                thread.start()
+            try:
+                list(generation)
+            except ValueError:
+                pass  # closed meanwhile
+            for thread in threads:
+                thread.join()
+            self.session.rewind_messages(0)
+
+    def test_errors_have_every_field(self):
+        with self.assertRaises(orrery.OutOfDeviceMemoryError) as caught:
+            self.model.session(n_context=16384, kv_type=orrery.KvType.F32, policy="full").fork()
+            orrery.Runtime(backend="cpu", device_budget_bytes=1 << 20).open(MODEL).session(n_context=16384, policy="full")
+        error = caught.exception
+        self.assertGreater(error.bytes_requested, error.bytes_available)
+        self.assertEqual((error.status, error.doing), (orrery.Status.OUT_OF_DEVICE_MEMORY, "orrery_session_open"))
+        with self.assertRaises(orrery.IoError) as caught:
+            self.runtime.open("/nowhere")
+        self.assertEqual(caught.exception.native_code, 2)
+        with self.assertRaises(orrery.UnsupportedTemplateError) as caught:
+            self.session.set_template(template_source="\n {% endfor %}")
+        self.assertEqual(caught.exception.line, 2)
+        self.assertTrue(issubclass(orrery.BusyError, orrery.Error))
+
+    def test_unknown_options_and_closed_handles(self):
+        for wrong in ("temprature", "reserved", "struct_size", "n_stop"):
+            with self.assertRaises(TypeError):
+                self.session.generate(**{wrong: 1})
+        self.session.close()
+        self.session.close()
+        with self.assertRaises(ValueError):
+            self.session.tokens()
+        with self.assertRaises(ValueError):
+            self.model.session().add_message("user", "a\0b")
+
+    def test_views_share_memory(self):
+        self.session.evaluate([300, 301])
+        logits = self.session.logits()
+        self.assertEqual(memoryview(logits).nbytes, 4 * 2048)
+        self.assertEqual(max(range(2048), key=lambda i: logits[i]), max(range(2048), key=lambda i: self.session.logits()[i]))
+        self.assertEqual(len(array.array("f", bytes(memoryview(logits).cast("B")))), 2048)
+        try:
+            import numpy
+        except ImportError:
+            return
+        self.assertIsInstance(logits, numpy.ndarray)
+        self.assertEqual(logits.dtype, numpy.float32)
+
+    def test_hook_changes_logits_in_place(self):
+        def force(logits, tokens):
+            logits[300] = 1e9
+            seen.append(len(tokens))
+        seen = []
+        events = list(self.ask(logits_hook=force, max_tokens=2))
+        self.assertEqual([e.token for e in events if isinstance(e, orrery.Token)], [300, 300])
+        self.assertEqual(seen[1], seen[0] + 1)
+
+    def test_log_function_outlives_its_runtime_object(self):
+        lines = []
+        runtime = orrery.Runtime(n_threads=1, backend="cpu", log=lambda level, message: lines.append(message), log_level=4)
+        model = runtime.open(MODEL)
+        runtime.close()
+        del runtime
+        gc.collect()
+        model.session(n_context=256).close()
+        self.assertTrue(all(isinstance(line, str) for line in lines))
+
+    def test_handles_collected_in_any_order(self):
+        parts = [self.runtime, self.model, self.session, self.ask()]
+        self.runtime = self.model = self.session = None
+        while parts:
+            parts.pop(0)
+            gc.collect()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+"""Tests every binding: run_tests.py BUILD [LANGUAGE...], where BUILD holds capi/liborrery.so.
+
+Generated files are what the header gives, and no function of the header is missing; then, for each language whose toolchain
+is there: its conformance runner prints ../conformance/expected.txt, its own tests pass, its chat sample answers. What needs
+a toolchain that is not there is skipped, by name. The last line counts. Nothing is written beside the sources.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+BUILD = os.path.abspath(sys.argv[1])
+OUT = os.path.join(BUILD, "bindings")
+CAPI = os.path.join(BUILD, "capi")
+WORK = os.path.join(OUT, "work")  # the folder that runners run in
+SCRIPT = os.path.join(HERE, "conformance", "script.txt")
+EXPECTED = os.path.join(HERE, "conformance", "expected.txt")
+MODEL = os.path.join(WORK, "model.gguf")
+QUESTIONS = "Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. Where does Bruno live?\n"
+sys.dont_write_bytecode = True
+sys.path.insert(0, HERE)
+
+
+class Failure(Exception):
+    pass
+
+
+class Skip(Exception):
+    pass
+
+
+def tool(*names):
+    """The first of these programs that there is; else the test is skipped."""
+    for name in names:
+        if shutil.which(name):
+            return name
+    raise Skip("no " + " or ".join(names))
+
+
+def run(command, cwd=WORK, stdin="", timeout=240, **environment):
+    """Output of a command that must succeed."""
+    env = dict({**os.environ, "LD_LIBRARY_PATH": CAPI, "PYTHONDONTWRITEBYTECODE": "1"}, **environment)
+    try:
+        done = subprocess.run(command, cwd=cwd, env=env, input=stdin.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise Failure("%s: longer than %d s" % (command[0], timeout))
+    if done.returncode != 0:
+        raise Failure("%s: exit %d\n%s%s" % (" ".join(command), done.returncode, done.stdout.decode(errors="replace")[-3000:],
+                                             done.stderr.decode(errors="replace")[-5000:]))
+    return done.stdout.decode(errors="replace")
+
+
+def folder(name):
+    path = os.path.join(OUT, name)
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def conformance(command, **environment):
+    """The runner prints the expected lines."""
+    printed = run(command + [SCRIPT], **environment).splitlines()
+    with open(EXPECTED, encoding="utf-8") as file:
+        expected = file.read().splitlines()
+    for i, (a, b) in enumerate(zip(printed + ["(the end)"], expected + ["(the end)"])):
+        if a != b:
+            step = next((line for line in reversed(expected[:i + 1]) if line.startswith(">")), "")
+            raise Failure("line %d, step '%s'\n  printed  %s\n  expected %s" % (i + 1, step, a, b))
+
+
+def chat(command, **environment):
+    said = run(command + [MODEL], stdin=QUESTIONS, **environment)
+    if "Bruno lives in Salem." not in said:
+        raise Failure("the sample said: " + said)
+
+
+# ---- The generator ------------------------------------------------------------------------------------------------
+
+def generator_output():
+    run([sys.executable, os.path.join(HERE, "generate.py"), "--check"])
+
+
+def generator_offsets():
+    run([os.environ.get("CC", "cc"), "-std=c11", "-fsyntax-only", "-I", os.path.join(ROOT, "include"),
+         os.path.join(HERE, "c", "layout_check.c")])
+
+
+def generator_notices():
+    """A header with one function, field or constant more changes what is generated, and misses in every language."""
+    import generate
+    from emit import header as header_file
+    with open(os.path.join(ROOT, "include", "orrery.h"), encoding="utf-8") as file:
+        text = file.read()
+    before = header_file.Header(text)
+    function = text.replace("ORRERY_API void orrery_cancel(",
+                            "ORRERY_API void orrery_session_dream(orrery_session *session);\nORRERY_API void orrery_cancel(")
+    missing = generate.missing_functions(header_file.Header(function))
+    if len(missing) != len(generate.HAND_WRITTEN) or not all("orrery_session_dream" in m for m in missing):
+        raise Failure("a new function: %s" % missing)
+    field = text.replace("} orrery_generate_options;", "  uint64_t dreams;\n} orrery_generate_options;")
+    constant = text.replace("#define ORRERY_LOAD_READ 1", "#define ORRERY_LOAD_DREAM 2\n#define ORRERY_LOAD_READ 1")
+    for what, changed in (("field", field), ("constant", constant)):
+        after = header_file.Header(changed)
+        same = [name for name, emit in generate.FILES.items() if emit(before) == emit(after)
+                and not (what == "constant" and name in generate.NO_CONSTANTS) and name not in generate.NO_FIELDS]
+        if changed == text or same:
+            raise Failure("a new %s: %s stay as they were" % (what, same))
+    try:
+        header_file.Header(text.replace("} orrery_generate_options;", "  uint8_t dreams;\n} orrery_generate_options;"))
+    except header_file.ParseError:
+        return
+    raise Failure("padding is not noticed")
+
+
+# ---- C ------------------------------------------------------------------------------------------------------------
+
+def c_conformance():
+    program = os.path.join(folder("c"), "conformance")
+    run([os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-I",
+         os.path.join(ROOT, "include"), os.path.join(HERE, "c", "conformance.c"), "-L", CAPI, "-lorrery", "-lm", "-lpthread",
+         "-o", program])
+    conformance([program])
+
+
+# ---- Python -------------------------------------------------------------------------------------------------------
+
+PYTHON = {"PYTHONPATH": os.path.join(HERE, "python"), "ORRERY_LIBRARY": os.path.join(CAPI, "liborrery.so.0")}
+
+
+def python_conformance():
+    conformance([sys.executable, os.path.join(HERE, "python", "tests", "conformance.py")], **PYTHON)
+
+
+def python_idioms():
+    run([sys.executable, os.path.join(HERE, "python", "tests", "test_orrery.py"), MODEL], **PYTHON)
+
+
+def python_chat():
+    chat([sys.executable, os.path.join(HERE, "python", "samples", "chat.py")], **PYTHON)
+
+
+def python_wheel():
+    """The wheel, unpacked as pip would, answers with the library inside; its name tells what it needs."""
+    import zipfile
+    if not os.path.exists(os.path.join(CAPI, "liborrery.a")):
+        raise Skip("no static library in " + BUILD)
+    tool("objdump")
+    out = folder("wheel")
+    shutil.rmtree(out)
+    wheel = run([sys.executable, os.path.join(HERE, "python", "build_wheel.py"), BUILD, out]).strip()
+    match = re.search(r"-py3-none-manylinux_(\d+)_(\d+)_\w+\.whl$", wheel)
+    if not match:
+        raise Failure("named " + wheel)
+    zipfile.ZipFile(wheel).extractall(os.path.join(out, "site"))
+    needs = run(["objdump", "-T", os.path.join(out, "site", "orrery", "liborrery.so.0")])
+    versions = {tuple(map(int, v)) for v in re.findall(r"GLIBC_(\d+)\.(\d+)", needs)}
+    if max(versions) != (int(match[1]), int(match[2])) or "GLIBCXX" in needs:
+        raise Failure("%s needs %s" % (wheel, sorted(versions)))
+    chat([sys.executable, os.path.join(HERE, "python", "samples", "chat.py")], PYTHONPATH=os.path.join(out, "site"),
+         ORRERY_LIBRARY="", LD_LIBRARY_PATH="")
+
+
+# ---- Node ---------------------------------------------------------------------------------------------------------
+
+def node_environment():
+    """Builds the addon against the headers of the node that there is."""
+    node = shutil.which(tool("node"))
+    addon = os.path.join(folder("node"), "orrery.node")
+    includes = [os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(node))), "include", "node"), "/usr/include/node",
+                "/usr/include/nodejs/src"]
+    include = next((i for i in includes if os.path.exists(os.path.join(i, "node_api.h"))), None)
+    if not include:
+        raise Skip("no node_api.h")
+    sources = [os.path.join(HERE, "node", f) for f in ("addon.c", "addon_calls.h", "functions.h")]
+    sources.append(os.path.join(HERE, "c", "layouts.h"))
+    if not os.path.exists(addon) or os.path.getmtime(addon) < max(map(os.path.getmtime, sources)):
+        run([os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror",
+             "-Wno-unused-function", "-I", include, "-I", os.path.join(ROOT, "include"), sources[0], "-L", CAPI, "-lorrery",
+             "-lpthread", "-o", addon])
+    return {"ORRERY_ADDON": addon}
+
+
+def node_conformance():
+    environment = node_environment()
+    conformance(["node", os.path.join(HERE, "node", "conformance.js")], **environment)
+
+
+def node_idioms():
+    environment = node_environment()
+    run(["node", "--expose-gc", os.path.join(HERE, "node", "test.js"), MODEL], **environment)
+
+
+def node_chat():
+    environment = node_environment()
+    chat(["node", os.path.join(HERE, "node", "chat.js")], **environment)
+
+
+# ---- Rust ---------------------------------------------------------------------------------------------------------
+
+RUST = {"ORRERY_LIB_DIR": CAPI, "CARGO_NET_OFFLINE": "true", "ORRERY_MODEL": MODEL, "CARGO_TERM_COLOR": "never"}
+
+
+def cargo(what, *arguments):
+    """Runs cargo on the workspace; all that it writes lies in the build folder."""
+    tool("rustc")
+    run([tool("cargo"), what, "--offline", "--locked", "--target-dir", folder("rust"), *arguments],
+        cwd=os.path.join(HERE, "rust"), **RUST)
+
+
+def rust_conformance():
+    cargo("build", "--examples")
+    conformance([os.path.join(folder("rust"), "debug", "examples", "conformance")])
+
+
+def rust_idioms():
+    cargo("test", "--test", "idioms")
+
+
+def rust_chat():
+    cargo("build", "--examples")
+    chat([os.path.join(folder("rust"), "debug", "examples", "chat")])
+
+
+# ---- Go -----------------------------------------------------------------------------------------------------------
+
+def go(*arguments):
+    """Runs go on the package; all that it writes lies in the build folder."""
+    run([tool("go"), *arguments], cwd=os.path.join(HERE, "go"), CGO_LDFLAGS="-L" + CAPI, GOCACHE=folder("go/cache"), GOPROXY="off",
+        GOFLAGS="-mod=mod", GO111MODULE="on", GOTOOLCHAIN="local", CGO_ENABLED="1", ORRERY_MODEL=MODEL)
+
+
+def go_conformance():
+    go("build", "-o", folder("go/bin") + "/", "./...")
+    conformance([os.path.join(folder("go/bin"), "conformance")])
+
+
+def go_idioms():
+    go("vet", "./...")
+    go("test", "-count=1", ".")
+
+
+def go_chat():
+    go("build", "-o", folder("go/bin") + "/", "./...")
+    chat([os.path.join(folder("go/bin"), "chat")])
+
+
+# ---- C# -----------------------------------------------------------------------------------------------------------
+
+def mono(program):
+    """Builds the assembly and a program that uses it; the command that runs the program."""
+    compiler, sources = tool("mcs"), [os.path.join(HERE, "csharp", f) for f in ("Native.cs", "Interop.cs", "Orrery.cs", "Session.cs")]
+    tool("mono")
+    out = folder("csharp")
+    assembly, program_exe = os.path.join(out, "Orrery.dll"), os.path.join(out, os.path.basename(program)[:-3] + ".exe")
+    run([compiler, "-unsafe", "-langversion:7", "-warnaserror", "-nowarn:0649", "-target:library", "-out:" + assembly, *sources])
+    run([compiler, "-langversion:7", "-warnaserror", "-r:" + assembly, "-out:" + program_exe, os.path.join(HERE, "csharp", program)])
+    return ["mono", program_exe]
+
+
+def csharp_conformance():
+    conformance(mono("tests/Conformance.cs"))
+
+
+def csharp_idioms():
+    run(mono("tests/Idioms.cs") + [MODEL])
+
+
+def csharp_chat():
+    chat(mono("samples/Chat.cs"))
+
+
+TESTS = [
+    ("generator", "generated files are the header's, every function is called", generator_output),
+    ("generator", "a C compiler agrees with every offset and constant", generator_offsets),
+    ("generator", "a changed header is noticed", generator_notices),
+    ("c", "conformance", c_conformance),
+    ("python", "conformance", python_conformance),
+    ("python", "idioms", python_idioms),
+    ("python", "chat", python_chat),
+    ("python", "wheel", python_wheel),
+    ("node", "conformance", node_conformance),
+    ("node", "idioms", node_idioms),
+    ("node", "chat", node_chat),
+    ("rust", "conformance", rust_conformance),
+    ("rust", "idioms", rust_idioms),
+    ("rust", "chat", rust_chat),
+    ("go", "conformance", go_conformance),
+    ("go", "idioms", go_idioms),
+    ("go", "chat", go_chat),
+    ("csharp", "conformance", csharp_conformance),
+    ("csharp", "idioms", csharp_idioms),
+    ("csharp", "chat", csharp_chat),
+]
+
+
+def main(languages):
+    os.makedirs(WORK, exist_ok=True)
+    run([sys.executable, os.path.join(HERE, "conformance", "prepare.py"),
+         os.path.join(ROOT, "samples", "models", "demo-q8_0.gguf"), WORK])
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for language, what, test in TESTS:
+        if languages and language not in languages:
+            continue
+        began, said = time.monotonic(), ""
+        try:
+            test()
+            outcome = "passed"
+        except Skip as e:
+            outcome, said = "skipped", ": " + str(e)
+        except Failure as e:
+            outcome, said = "failed", "\n" + str(e)
+        counts[outcome] += 1
+        print("%-8s %s, %s (%.1f s)%s" % (outcome, language, what, time.monotonic() - began, said), flush=True)
+    print("%(passed)d passed, %(failed)d failed, %(skipped)d skipped" % counts)
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:]))

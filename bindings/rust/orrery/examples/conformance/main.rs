@@ -1,0 +1,90 @@
+//! Conformance, Rust: carries out the steps of a script, prints what they give. ../../../../conformance/README.md has the verbs.
+mod by_name;
+
+use by_name::*;
+use orrery::*;
+use std::panic::{catch_unwind, resume_unwind, set_hook, AssertUnwindSafe};
+
+fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) -> Result<()> {
+    let number = |i: usize| w[i].parse::<i64>().unwrap();
+    let ids = |i: usize| w[i..].iter().map(|x| x.parse().unwrap()).collect::<Vec<i32>>();
+    let n = w.get(1).map_or(0, |x| x.parse::<usize>().unwrap_or(0));
+    let made = match verb {
+        "runtime" => Thing::Runtime(Runtime::new(options!(r, RuntimeOptions, "runtime", log = |act: Act| Box::new(move |_: i32, _: &str| { act(None); }) as LogFn))?),
+        "vocab" => Thing::Vocab(Vocab::open(&rest(1))?), "vocab_of" => Thing::Vocab(get!(r, Model, w[1]).vocab()?),
+        "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(get!(r, Runtime, w[1]).open(&rest(2), o)?) }
+        "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
+        "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
+        "plan" => Thing::Plan(plan(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
+        "calibrate" => {
+            let o = options!(r, CalibrateOptions, "calibrate", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn);
+            let texts = rest(3).split('|').map(|text| get!(r, Vocab, w[2]).tokenize(text, 0)).collect::<Result<Vec<_>>>()?;
+            Thing::Calibration(get!(r, Model, w[1]).calibrate(&texts, o)?)
+        }
+        "generate" | "continue" | "answer" | "break" => {
+            let o = options!(r, GenerateOptions, "generate", logits_hook = |act: Act| Box::new(move |logits: &mut [f32], _: &[i32]| act(Some(logits))) as LogitsFn);
+            match verb {
+                "continue" => Thing::Generation(get!(r, Session, w[1]).generate_tokens(&ids(2), o)?),
+                "generate" => Thing::Generation(get!(r, Session, w[1]).generate(o)?),
+                "answer" => return answer(get!(r, Session, w[0]).generate(o)?),
+                _ => { for (i, event) in get!(r, Session, w[0]).generate(o)?.enumerate() { show(&event?); if i + 1 == n { break; } } return Ok(()) }
+            }
+        }
+        "save_buffer" => Thing::Bytes(get!(r, Session, w[1]).save_buffer()?),
+        "abi" => return Ok(println!("{} {} {}", abi_version(), version(), yes(!build_info().is_empty()))),
+        "status" => return Ok(println!("{}", Status(number(0) as i32).name())), "set" => return Ok(r.set(w[0], rest(1), None)),
+        "callback" => return Ok(r.set(w[0], String::new(), Some((w[1].to_owned(), ids(2).iter().map(|x| *x as usize).collect())))),
+        "calls" => return Ok(println!("{}", yes(r.calls.lock().unwrap().get(w[0]).map_or(0, |n| *n) > 0))),
+        "free" => { r.things.remove(w[0]); return Ok(()) }
+        "info" => { let f = r.fields(w[0])?; return Ok(println!("{}", join(w[1..].iter().map(|name| field(f(name)))))) }
+        "compare" => {
+            let f = r.fields(w[0])?;
+            let side = |x: &str| x.parse().unwrap_or_else(|_| match f(x) { Value::Integer(i) => i, _ => panic!() });
+            return Ok(println!("{}", ["<", "=", ">"][(side(w[1]).cmp(&side(w[2])) as i8 + 1) as usize]))
+        }
+        "tokenize" => return Ok(println!("{}", join(get!(r, Vocab, w[0]).tokenize(&rest(2), n as u32)?))),
+        "detokenize" => return Ok(println!("{}", quote(&get!(r, Vocab, w[0]).detokenize(&ids(2), n as u32)?))),
+        "flags" => return Ok(println!("{}", get!(r, Vocab, w[0]).token_flags(number(1) as i32))),
+        "render" => { let o = options!(r, TemplateOptions, "template"); return Ok(println!("{}", quote(get!(r, Vocab, w[0]).render_chat(&rest(1), o)?.as_bytes()))) }
+        "template" => { let o = options!(r, TemplateOptions, "template"); return get!(r, Session, w[0]).set_template(o) }
+        "say" => return get!(r, Session, w[0]).add_message(w[1], &rest(2)), "say_json" => return get!(r, Session, w[0]).add_message_json(&rest(1)),
+        "messages" => { let s = get!(r, Session, w[0]); let all = (0..s.n_messages()).map(|i| Ok(quote(s.message(i)?.as_bytes()))).collect::<Result<Vec<_>>>()?; return Ok(println!("{}", join(all))) }
+        "message" => return Ok(println!("{}", quote(get!(r, Session, w[0]).message(n)?.as_bytes()))),
+        "rewind_messages" => return get!(r, Session, w[0]).rewind_messages(n),
+        "tokens" => { let s = get!(r, Session, w[0]); return Ok(println!("{}", join([s.n_tokens() as i32].into_iter().chain(s.tokens()?.into_iter().take(8))))) }
+        "rewind" => return get!(r, Session, w[0]).rewind(n), "save" => return get!(r, Session, w[0]).save(&rest(1)),
+        "load" => return get!(r, Session, w[0]).load(&rest(1)),
+        "load_buffer" => { let bytes = get!(r, Bytes, w[1]).clone(); return get!(r, Session, w[0]).load_buffer(&bytes) }
+        "damage" => { *get!(r, Bytes, w[0]).last_mut().unwrap() ^= 1; return Ok(()) }
+        "evaluate" if n == 0 => return get!(r, Session, w[0]).evaluate(&ids(2)),
+        "evaluate" => { let l = get!(r, Session, w[0]).evaluate_logits(&ids(2))?; return Ok(println!("largest {}", join(l.chunks(l.len() / (w.len() - 2)).map(largest)))) }
+        "numbers" => { let s = get!(r, Session, w[0]); let l = s.logits()?; return Ok(println!("{} {} {}", l.len(), largest(&l), s.embedding()?.len())) }
+        "next" => return drain(get!(r, Generation, w[0]), n), "drain" => return drain(get!(r, Generation, w[0]), usize::MAX),
+        "run" => { let mut seen = 0; return get!(r, Generation, w[0]).run(|event| { show(&event); seen += 1; seen != n }) }
+        "cancel" => { let c = r.cancellers[w[0]].clone(); return Ok(std::thread::spawn(move || c.cancel()).join().unwrap()) }
+        "inspect" => return Ok(println!("{}", yes(inspect(w[0])?.contains(&rest(1))))), "policies" => return Ok(println!("{}", yes(policies()?.contains(&rest(0))))),
+        "steps" => return Ok(println!("{}", yes(get!(r, Calibration, w[0]).steps()?.contains(&rest(1))))),
+        "profile" => return Ok(println!("{}", yes(head_profile_import(&get!(r, Calibration, w[0]).profile()?)?.contains(&rest(1))))),
+        "gates" => return Ok(println!("{}", yes(head_profile_import_gates(&rest(2), w[0].parse().unwrap())?.contains(w[1])))),
+        _ => panic!("{}", verb),
+    };
+    if let Thing::Generation(g) = &made { r.cancellers.insert(w[0].to_owned(), g.canceller()); }
+    r.things.insert(w[0].to_owned(), made);
+    Ok(())
+}
+
+fn main() {
+    set_hook(Box::new(|info| if info.payload().downcast_ref::<Raised>().is_none() { eprintln!("{}", info) }));
+    let mut r = Runner::default();
+    for line in std::fs::read_to_string(std::env::args().nth(1).unwrap()).unwrap().lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
+        println!("> {}", line);
+        let words: Vec<&str> = line.split(' ').collect();
+        let rest = |i: usize| words.get(i + 1..).map_or(String::new(), |w| w.join(" ").replace("\\n", "\n"));
+        match catch_unwind(AssertUnwindSafe(|| step(&mut r, words[0], &words[1..], &rest))) {
+            Ok(Ok(())) => (),
+            Ok(Err(e)) => println!("error {} {} {} {} {} {} {}", &e.status.name()[7..], e.line, e.column, e.offset, e.native_code, yes(e.bytes_requested > 0), yes(!e.message.is_empty())),
+            Err(payload) if payload.is::<Raised>() => println!("raised"),
+            Err(payload) => resume_unwind(payload),
+        }
+    }
+}

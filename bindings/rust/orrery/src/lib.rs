@@ -1,0 +1,265 @@
+//! Orrery: language models with long contexts inside your program.
+//!
+//! ```no_run
+//! # fn main() -> orrery::Result<()> {
+//! let runtime = orrery::Runtime::new(Default::default())?;
+//! let chat = runtime.open("model.gguf", Default::default())?.session(Default::default())?;
+//! chat.add_message("user", "Why is the sky blue?")?;
+//! for event in chat.generate(Default::default())? {
+//!     if let orrery::Event::Text(text) = event? {
+//!         print!("{}", text);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Options are structs with the fields of include/orrery.h, which documents them; `Default` has the library's defaults. Values
+//! may be dropped in any order. A `Runtime`, `Model` and `Vocab` may be shared between threads; a `Session` and a `Generation`
+//! may move to another one. A callback that returns false cancels; a panic in it goes on in the call that it belongs to.
+
+mod raw;
+mod session;
+mod types;
+
+use orrery_sys as sys;
+use raw::{c_string, call, sized, sized_text, Callbacks, Keep};
+pub use session::{Canceller, Done, Event, Generation, Session};
+use std::fmt;
+use std::os::raw::c_char;
+use std::ptr::null_mut;
+use std::sync::Arc;
+pub use types::*;
+
+pub type LogFn = Box<dyn Fn(i32, &str) + Send + Sync>;
+pub type ProgressFn = Box<dyn FnMut(u64, u64) -> bool + Send>;
+pub type LogitsFn = Box<dyn FnMut(&mut [f32], &[i32]) -> bool + Send>;
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// `orrery_status`; the constants are the header's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Status(pub i32);
+
+impl Status {
+    pub fn name(self) -> String {
+        raw::text(unsafe { sys::orrery_status_name(self.0) })
+    }
+}
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+/// A call failed; the fields are those of `orrery_error`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Error {
+    pub status: Status,
+    pub message: String,
+    pub native_code: i64,
+    pub bytes_requested: u64,
+    pub bytes_available: u64,
+    pub offset: u64,
+    pub line: u32,
+    pub column: u32,
+}
+
+impl Error {
+    pub(crate) fn new(status: Status, message: &str) -> Error {
+        let (message, native_code, bytes_requested, bytes_available) = (message.to_owned(), 0, 0, 0);
+        Error { status, message, native_code, bytes_requested, bytes_available, offset: 0, line: 0, column: 0 }
+    }
+}
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.status.name())
+    }
+}
+impl std::error::Error for Error {}
+
+/// A field of a result, by name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Integer(i128),
+    Float(f64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+pub fn abi_version() -> u32 {
+    unsafe { sys::orrery_abi_version() }
+}
+pub fn version() -> String {
+    raw::text(unsafe { sys::orrery_version() })
+}
+pub fn build_info() -> String {
+    raw::text(unsafe { sys::orrery_build_info() })
+}
+
+/// Before anything else is called: the library that was loaded is the one that this crate knows.
+fn check_abi() -> Result<()> {
+    if abi_version() == sys::ORRERY_ABI_VERSION {
+        return Ok(());
+    }
+    Err(Error::new(Status::UNSUPPORTED, &format!("the library has ABI {}, this crate wants {}", abi_version(), sys::ORRERY_ABI_VERSION)))
+}
+
+/// JSON: what is in a file.
+pub fn inspect(path: &str) -> Result<String> {
+    check_abi()?;
+    let path = c_string(path)?;
+    sized_text(|p, capacity, n, e| unsafe { sys::orrery_inspect(path.as_ptr(), p, capacity, n, e) })
+}
+/// JSON: the table of KV policies.
+pub fn policies() -> Result<String> {
+    check_abi()?;
+    sized_text(|p, capacity, n, e| unsafe { sys::orrery_policies(p, capacity, n, e) })
+}
+pub fn head_profile_import(profile_json: &str) -> Result<String> {
+    let json = c_string(profile_json)?;
+    sized_text(|p, capacity, n, e| unsafe { sys::orrery_head_profile_import(json.as_ptr(), p, capacity, n, e) })
+}
+pub fn head_profile_import_gates(gates: &str, sparsity: f64) -> Result<String> {
+    let gates = c_string(gates)?;
+    sized_text(|p, capacity, n, e| unsafe { sys::orrery_head_profile_import_gates(gates.as_ptr(), sparsity, p, capacity, n, e) })
+}
+/// What a model and a session would take, from the file's header alone.
+pub fn plan(path: &str, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
+    check_abi()?;
+    let (path, mut keep) = (c_string(path)?, Keep::default());
+    let (r, m, s) = (runtime.into_raw(&mut keep)?, model.into_raw(&mut keep)?, session.into_raw(&mut keep)?);
+    PlanResult::fill(|out| call(|e| unsafe { sys::orrery_plan(path.as_ptr(), &r, &m, &s, out, e) }))
+}
+
+/// A type that owns a handle of the library, and frees it when it is dropped.
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident, $raw:ident, $free:ident, { $($field:ident: $type:ty),* }) => {
+        $(#[$doc])*
+        pub struct $name {
+            pub(crate) raw: *mut sys::$raw,
+            $(pub(crate) $field: $type,)*
+        }
+        impl Drop for $name {
+            fn drop(&mut self) {
+                unsafe { sys::$free(self.raw) }
+            }
+        }
+        unsafe impl Send for $name {}
+    };
+}
+pub(crate) use handle;
+
+handle!(
+    /// Threads, the device and its arena.
+    Runtime, orrery_runtime, orrery_runtime_free, { log: Arc<Callbacks> }
+);
+unsafe impl Sync for Runtime {}
+
+impl Runtime {
+    pub fn new(options: RuntimeOptions) -> Result<Runtime> {
+        check_abi()?;
+        let (mut keep, mut raw) = (Keep::default(), null_mut());
+        let options = options.into_raw(&mut keep)?;
+        call(|e| unsafe { sys::orrery_runtime_create(&options, &mut raw, e) })?;
+        Ok(Runtime { raw, log: Arc::new(keep.callbacks) })
+    }
+    pub fn info(&self) -> Result<RuntimeInfo> {
+        RuntimeInfo::fill(|out| call(|e| unsafe { sys::orrery_runtime_get_info(self.raw, out, e) }))
+    }
+    pub fn open(&self, path: &str, options: ModelOptions) -> Result<Model> {
+        let (path, mut keep, mut raw) = (c_string(path)?, Keep::default(), null_mut());
+        let options = options.into_raw(&mut keep)?;
+        keep.callbacks.call(|e| unsafe { sys::orrery_model_open(self.raw, path.as_ptr(), &options, &mut raw, e) })?;
+        Ok(Model { raw, log: self.log.clone() })
+    }
+}
+
+handle!(
+    /// Tokenizer and chat template on their own.
+    Vocab, orrery_vocab, orrery_vocab_free, {}
+);
+unsafe impl Sync for Vocab {}
+
+impl Vocab {
+    pub fn open(path: &str) -> Result<Vocab> {
+        check_abi()?;
+        let (path, mut raw) = (c_string(path)?, null_mut());
+        call(|e| unsafe { sys::orrery_vocab_open(path.as_ptr(), &mut raw, e) })?;
+        Ok(Vocab { raw })
+    }
+    pub fn info(&self) -> Result<VocabInfo> {
+        VocabInfo::fill(|out| call(|e| unsafe { sys::orrery_vocab_get_info(self.raw, out, e) }))
+    }
+    pub fn tokenize(&self, text: &str, flags: u32) -> Result<Vec<i32>> {
+        let data = text.as_ptr() as *const c_char;
+        sized(|p, capacity, n, e| unsafe { sys::orrery_tokenize(self.raw, data, text.len(), flags, p, capacity, n, e) })
+    }
+    /// The bytes that the tokens stand for, possibly ending inside a character.
+    pub fn detokenize(&self, tokens: &[i32], flags: u32) -> Result<Vec<u8>> {
+        let (data, len) = (tokens.as_ptr(), tokens.len());
+        sized(|p: *mut u8, capacity, n, e| unsafe {
+            sys::orrery_detokenize(self.raw, data, len, flags, p as *mut c_char, capacity, n, e)
+        })
+    }
+    pub fn token_flags(&self, token: i32) -> u32 {
+        unsafe { sys::orrery_token_flags(self.raw, token) }
+    }
+    pub fn render_chat(&self, messages_json: &str, options: TemplateOptions) -> Result<String> {
+        let (json, mut keep) = (c_string(messages_json)?, Keep::default());
+        let options = options.into_raw(&mut keep)?;
+        sized_text(|p, capacity, n, e| unsafe { sys::orrery_render_chat(self.raw, json.as_ptr(), &options, p, capacity, n, e) })
+    }
+}
+
+handle!(
+    /// Immutable; any number of threads may use it.
+    Model, orrery_model, orrery_model_free, { log: Arc<Callbacks> }
+);
+unsafe impl Sync for Model {}
+
+impl Model {
+    pub fn info(&self) -> Result<ModelInfo> {
+        ModelInfo::fill(|out| call(|e| unsafe { sys::orrery_model_get_info(self.raw, out, e) }))
+    }
+    pub fn vocab(&self) -> Result<Vocab> {
+        let raw = unsafe { sys::orrery_model_vocab(self.raw) };
+        if raw.is_null() {
+            return Err(Error::new(Status::OUT_OF_HOST_MEMORY, "no memory for a vocabulary"));
+        }
+        Ok(Vocab { raw })
+    }
+    pub fn session(&self, options: SessionOptions) -> Result<Session> {
+        let (mut keep, mut raw) = (Keep::default(), null_mut());
+        let options = options.into_raw(&mut keep)?;
+        call(|e| unsafe { sys::orrery_session_open(self.raw, &options, &mut raw, e) })?;
+        let info = self.info();
+        let session = Session { raw, n_vocab: 0, n_embd: 0, log: self.log.clone() };
+        let info = info?;
+        Ok(Session::with_sizes(session, info.n_vocab as usize, info.n_embd as usize))
+    }
+    /// Finds out which heads attend alike, from texts as tokens.
+    pub fn calibrate(&self, texts: &[Vec<i32>], options: CalibrateOptions) -> Result<Calibration> {
+        let (tokens, lengths): (Vec<i32>, Vec<usize>) = (texts.concat(), texts.iter().map(Vec::len).collect());
+        let (mut keep, mut raw) = (Keep::default(), null_mut());
+        let options = options.into_raw(&mut keep)?;
+        keep.callbacks.call(|e| unsafe {
+            sys::orrery_calibrate(self.raw, tokens.as_ptr(), lengths.as_ptr(), lengths.len(), &options, &mut raw, e)
+        })?;
+        Ok(Calibration { raw })
+    }
+}
+
+handle!(
+    /// What `Model::calibrate` found out.
+    Calibration, orrery_calibration, orrery_calibration_free, {}
+);
+
+impl Calibration {
+    /// JSON for the session option `head_profile`.
+    pub fn profile(&self) -> Result<String> {
+        sized_text(|p, capacity, n, e| unsafe { sys::orrery_calibration_profile(self.raw, p, capacity, n, e) })
+    }
+    pub fn steps(&self) -> Result<String> {
+        sized_text(|p, capacity, n, e| unsafe { sys::orrery_calibration_steps(self.raw, p, capacity, n, e) })
+    }
+}

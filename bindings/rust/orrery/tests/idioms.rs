@@ -1,0 +1,103 @@
+//! What Rust's users expect beyond the conformance script. $ORRERY_MODEL names the demo model.
+use orrery::*;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+const TEXT: &str = "Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. ";
+
+fn model() -> Model {
+    let options = RuntimeOptions {
+        n_threads: 1,
+        backend: Some("cpu".into()),
+        device_budget_bytes: 256 << 20,
+        reservoir_bytes: 1 << 20,
+        ..Default::default()
+    };
+    Runtime::new(options).unwrap().open(&std::env::var("ORRERY_MODEL").unwrap(), Default::default()).unwrap()
+}
+fn ask(session: &Session, repeat: usize, options: GenerateOptions) -> Generation {
+    session.rewind_messages(0).unwrap();
+    session.add_message("user", &(TEXT.repeat(repeat) + "\n\nWhere does Bruno live?")).unwrap();
+    session.generate(options).unwrap()
+}
+fn session(model: &Model) -> Session {
+    model.session(SessionOptions { n_context: 8192, ..Default::default() }).unwrap()
+}
+
+#[test]
+fn types_cross_threads_as_documented() {
+    fn shared<T: Send + Sync>() {}
+    fn moved<T: Send>() {}
+    shared::<Runtime>();
+    shared::<Model>();
+    shared::<Vocab>();
+    shared::<Canceller>();
+    shared::<Error>();
+    moved::<Session>();
+    moved::<Generation>();
+}
+
+#[test]
+fn leaving_a_loop_early_frees_the_session() {
+    let session = session(&model());
+    for event in ask(&session, 1, Default::default()) {
+        event.unwrap();
+        break;
+    }
+    session.add_message("user", "not busy").unwrap();
+    let generation = session.generate(Default::default()).unwrap();
+    assert_eq!(session.add_message("user", "busy").unwrap_err().status, Status::BUSY);
+    drop(generation);
+    session.add_message("user", "not busy").unwrap();
+}
+
+#[test]
+fn cancelling_from_a_thread_during_prefill_and_after_the_end() {
+    let session = session(&model());
+    let generation = ask(&session, 100, Default::default());
+    let (canceller, later) = (generation.canceller(), generation.canceller());
+    let thread = spawn(move || {
+        sleep(Duration::from_millis(30));
+        canceller.cancel()
+    });
+    match generation.last().unwrap().unwrap() {
+        Event::Done(done) => assert_eq!(done.finish_reason, finish_reason::CANCELLED),
+        other => panic!("{:?}", other),
+    }
+    thread.join().unwrap();
+    later.cancel();
+    session.add_message("user", "not busy").unwrap();
+}
+
+#[test]
+fn a_panic_in_a_hook_goes_on_in_the_call() {
+    let session = session(&model());
+    let hook: LogitsFn = Box::new(|_, _| panic!("mine"));
+    let mut generation = ask(&session, 1, GenerateOptions { logits_hook: Some(hook), ..Default::default() });
+    let payload = catch_unwind(AssertUnwindSafe(|| generation.by_ref().count())).unwrap_err();
+    assert_eq!(*payload.downcast_ref::<&str>().unwrap(), "mine");
+    assert!(matches!(generation.next_event(), Ok(Event::Done(_))));
+    drop(generation);
+    session.add_message("user", "not busy").unwrap();
+}
+
+#[test]
+fn errors_tell_everything_and_strings_have_no_nul() {
+    let model = model();
+    let session = session(&model);
+    let options = TemplateOptions { template_source: Some("\n {% endfor %}".into()), ..Default::default() };
+    let error = session.set_template(options).unwrap_err();
+    assert_eq!((error.status, error.line), (Status::UNSUPPORTED_TEMPLATE, 2));
+    assert!(error.to_string().contains("ORRERY_UNSUPPORTED_TEMPLATE"));
+    assert_eq!(session.add_message("user", "a\0b").unwrap_err().status, Status::INVALID_ARGUMENT);
+    let refused = Vocab::open("/nowhere").err().unwrap();
+    assert_eq!((refused.status, refused.native_code), (Status::IO, 2));
+}
+
+#[test]
+fn a_generation_outlives_everything_else() {
+    let generation = ask(&session(&model()), 1, Default::default());
+    let text: String = generation.filter_map(|e| if let Ok(Event::Text(t)) = e { Some(t) } else { None }).collect();
+    assert!(text.contains("Salem"), "{}", text);
+}
