@@ -1,6 +1,6 @@
 // The syntax tree of a template.  Two node types, fat rather than many: which members a kind uses is said
 // beside it. Names are interned to numbers; chains of one operator are flat; `height` is bounded while
-// parsing, so walking and freeing a tree never runs out of stack.
+// parsing, and freeing a tree takes no stack.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,10 @@
 namespace orrery::text::jinja {
 
 struct Expr;
-using ExprPtr = std::unique_ptr<Expr>;
+struct ExprDeleter {
+  void operator()(Expr* root) const noexcept;
+};
+using ExprPtr = std::unique_ptr<Expr, ExprDeleter>;
 using NameId = uint32_t;
 
 struct CallSyntax {
@@ -60,10 +63,14 @@ struct Expr {
   std::vector<ExprPtr> items;
   std::vector<Op> ops;
   CallSyntax call;
+  Expr* next_dead = nullptr;
 };
 
 struct Stmt;
-using StmtPtr = std::unique_ptr<Stmt>;
+struct StmtDeleter {
+  void operator()(Stmt* root) const noexcept;
+};
+using StmtPtr = std::unique_ptr<Stmt, StmtDeleter>;
 using Body = std::vector<StmtPtr>;
 
 // Where an assignment goes: a name, ns.attribute, or a tuple of targets.
@@ -111,6 +118,7 @@ struct Stmt {
   NameId name = 0;  // of a macro
   std::vector<Param> params;
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
+  Stmt* next_dead = nullptr;
 };
 
 // Names that the interpreter looks for itself.

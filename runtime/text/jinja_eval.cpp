@@ -22,6 +22,7 @@ void Interp::lookup(NameId id, Value* out) {
 }
 
 bool Interp::eval(const Expr& e, Value* out) {
+  if (stack_.low()) return elsewhere([&] { return eval(e, out); });
   Deeper deeper(this);
   at_ = e.at;
   TRY(deeper.ok() && step());
@@ -230,6 +231,7 @@ bool Interp::eval_args(const CallSyntax& syntax, Args* out) {
 }
 
 bool Interp::call(const Value& callee, Args& args, Value* out) {
+  if (stack_.low()) return elsewhere([&] { return call(callee, args, out); });
   Deeper deeper(this);
   TRY(deeper.ok());
   TRY(not_undefined(callee));

@@ -127,6 +127,7 @@ void Interp::set_variable(NameId id, Value v) {
 }
 
 bool Interp::assign(const Target& target, const Value& v) {
+  if (stack_.low()) return elsewhere([&] { return assign(target, v); });
   at_ = target.at;
   switch (target.kind) {
     case Target::name:
@@ -176,6 +177,7 @@ bool Interp::run_body(const Body& body, Flow* flow) {
 }
 
 bool Interp::run_statement(const Stmt& s, Flow* flow) {
+  if (stack_.low()) return elsewhere([&] { return run_statement(s, flow); });
   Deeper deeper(this);
   at_ = s.at;
   TRY(deeper.ok() && step());

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/stack_room.h"
 #include "runtime/text/jinja_ast.h"
 #include "runtime/text/jinja_functions.h"
 
@@ -104,8 +105,19 @@ class ExpressionParser {
     ExpressionParser* parser;
   };
 
+  // Goes on where there is more stack.
+  template <class F>
+  __attribute__((noinline)) bool elsewhere(const F& parse) {
+    bool done = false;
+    const auto body = [&] { done = parse(); };
+    Status status = stack_.on_new_stack(body);
+    if (status.ok()) return done;
+    status_ = std::move(status);
+    return false;
+  }
+
   ExprPtr make(ExprKind kind, Position where) const {
-    auto e = std::make_unique<Expr>();
+    ExprPtr e(new Expr);
     e->kind = kind;
     e->at = where;
     return e;
@@ -157,6 +169,7 @@ class ExpressionParser {
   }
 
   bool parse_condition(ExprPtr* out) {
+    if (stack_.low()) return elsewhere([&] { return parse_condition(out); });
     Nested nested(this);
     TRY(nested.ok());
     const Position where = cur().at;
@@ -198,6 +211,7 @@ class ExpressionParser {
 
   bool parse_not(ExprPtr* out) {
     if (!at_name("not")) return parse_compare(out);
+    if (stack_.low()) return elsewhere([&] { return parse_not(out); });
     Nested nested(this);
     TRY(nested.ok());
     ExprPtr e = make(ExprKind::not_, cur().at);
@@ -324,6 +338,7 @@ class ExpressionParser {
   bool parse_unary_filtered(ExprPtr* out) { return parse_unary(true, out); }
 
   bool parse_unary(bool with_filter, ExprPtr* out) {
+    if (stack_.low()) return elsewhere([&] { return parse_unary(with_filter, out); });
     Nested nested(this);
     TRY(nested.ok());
     ExprPtr e;
@@ -609,6 +624,7 @@ class ExpressionParser {
     return finish(std::move(inverse), e);
   }
 
+  StackRoom stack_;
   const std::vector<Token> tokens_;
   size_t pos_ = 0;
   std::shared_ptr<Program> program_;

@@ -492,6 +492,7 @@ uint16_t find_filter(std::string_view name) {
 }
 
 bool Interp::call_filter(uint16_t index, const Value& v, Args& args, Value* out) {
+  if (stack_.low()) return elsewhere([&] { return call_filter(index, v, args, out); });
   Deeper deeper(this);
   TRY(deeper.ok());
   if (kFilters[index].function(*this, v, args, out)) return true;

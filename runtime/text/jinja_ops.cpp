@@ -216,6 +216,7 @@ bool Interp::text_of(const Value& v, std::string* out) {
 bool Interp::repr_of(const Value& v, std::string* out) { return text_of_nested(v, out, 0); }
 
 bool Interp::text_of_nested(const Value& v, std::string* out, uint32_t depth) {
+  if (stack_.low()) return elsewhere([&] { return text_of_nested(v, out, depth); });
   if (depth > kMaxValueDepth) return fail("the value is nested too deeply to print");
   TRY(step());
   switch (v.kind()) {
@@ -568,6 +569,7 @@ bool Interp::same(const Value& a, const Value& b, bool* out) {
 bool Interp::less(const Value& a, const Value& b, bool* out) { return less_nested(a, b, out, 0); }
 
 bool Interp::less_nested(const Value& a, const Value& b, bool* out, uint32_t depth) {
+  if (stack_.low()) return elsewhere([&] { return less_nested(a, b, out, depth); });
   TRY(not_undefined(a) && not_undefined(b) && step());
   if (depth > kMaxValueDepth) return fail("the values are nested too deeply to compare");
   if (a.is_number() && b.is_number()) {

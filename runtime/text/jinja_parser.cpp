@@ -41,7 +41,7 @@ class Parser : ExpressionParser {
       const Position where = cur().at;
       switch (cur().type) {
         case TokenType::data: {
-          auto s = std::make_unique<Stmt>();
+          auto s = StmtPtr(new Stmt);
           s->kind = StmtKind::data;
           s->at = where;
           s->text = cur().text;
@@ -51,7 +51,7 @@ class Parser : ExpressionParser {
         }
         case TokenType::variable_begin: {
           advance();
-          auto s = std::make_unique<Stmt>();
+          auto s = StmtPtr(new Stmt);
           s->kind = StmtKind::output;
           s->at = where;
           TRY(parse_tuple(&s->expr));
@@ -95,11 +95,12 @@ class Parser : ExpressionParser {
   }
 
   bool parse_statement(Body* out) {
+    if (stack_.low()) return elsewhere([&] { return parse_statement(out); });
     Nested nested(this);
     TRY(nested.ok());
     if (!at(TokenType::name)) return fail(cur().at, "expected the name of a tag, found " + found());
     const std::string tag = cur().text;
-    auto s = std::make_unique<Stmt>();
+    auto s = StmtPtr(new Stmt);
     s->at = cur().at;
     advance();
     const size_t unknown_before = unknown_.size();
@@ -142,7 +143,7 @@ class Parser : ExpressionParser {
     while (!at(TokenType::block_end)) {
       if (!first) TRY(expect(TokenType::comma));
       first = false;
-      auto part = std::make_unique<Stmt>();
+      auto part = StmtPtr(new Stmt);
       part->kind = StmtKind::output;
       part->at = where;
       TRY(parse_expression(&part->expr));
@@ -306,6 +307,7 @@ class Parser : ExpressionParser {
   }
 
   bool parse_target_item(Target* out, bool with_attribute) {
+    if (stack_.low()) return elsewhere([&] { return parse_target_item(out, with_attribute); });
     Nested nested(this);
     TRY(nested.ok());
     out->at = cur().at;

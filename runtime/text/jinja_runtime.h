@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/stack_room.h"
 #include "runtime/base/status.h"
 #include "runtime/text/cancel.h"
 #include "runtime/text/chat_template.h"
@@ -144,6 +145,14 @@ class Interp {
   bool step(uint64_t count = 1);
   bool charge(uint64_t bytes);  // about to make so many bytes
   bool charge_items(uint64_t count) { return step(count / 16 + 1) && charge(count * sizeof(Value)); }
+  // Goes on where there is more stack.
+  template <class F>
+  __attribute__((noinline)) bool elsewhere(const F& level) {
+    bool done = false;
+    const auto body = [&] { done = level(); };
+    Status status = stack_.on_new_stack(body);
+    return status.ok() ? done : stop(std::move(status));
+  }
   // One more level of nested evaluation for as long as it lives.
   struct Deeper {
     explicit Deeper(Interp* i) : interp(i) { ++interp->depth_; }
@@ -202,6 +211,8 @@ class Interp {
   bool loop_length(LoopObject& loop, int64_t* out);
 
   const std::tm* now() const { return now_; }
+  const TemplateLimits& limits() const { return limits_; }
+  uint64_t steps() const { return steps_; }
   // A namespace may come to hold itself: all are emptied when the rendering ends.
   void track(const Value& name_space) { namespaces_.push_back(name_space); }
 
@@ -252,6 +263,7 @@ class Interp {
   bool repeat(const Value& v, int64_t count, Value* out);
   bool arithmetic(Op op, const Value& a, const Value& b, Value* out);
 
+  StackRoom stack_;
   const Program& program_;
   const TemplateLimits& limits_;
   const std::tm* now_;

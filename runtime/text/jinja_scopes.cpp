@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "runtime/base/stack_room.h"
+
 namespace orrery::text::jinja {
 
 namespace {
@@ -14,6 +16,7 @@ constexpr uint64_t kMaxWork = 5'000'000;
 struct Names {
   const Names* parent = nullptr;
   uint64_t* work = nullptr;     // names copied and visited so far, for the whole template
+  StackRoom* stack = nullptr;
   std::map<NameId, bool> refs;  // known here; true: undefined when the scope opens
   std::set<NameId> stores;
 
@@ -54,8 +57,15 @@ struct Names {
   }
 };
 
+// Goes on where there is more stack; without it the template is too complex.
+template <class F>
+__attribute__((noinline)) void elsewhere(const Names& names, const F& level) {
+  if (!names.stack->on_new_stack(level).ok()) *names.work = kMaxWork + 1;
+}
+
 void read(const Expr* e, Names* names) {
   if (e == nullptr) return;
+  if (names->stack->low()) return elsewhere(*names, [&] { read(e, names); });
   if (e->kind == ExprKind::name) names->load(e->name);
   read(e->a.get(), names);
   read(e->b.get(), names);
@@ -68,6 +78,7 @@ void read(const Expr* e, Names* names) {
 }
 
 void write(const Target& target, bool as_parameter, Names* names) {
+  if (names->stack->low()) return elsewhere(*names, [&] { write(target, as_parameter, names); });
   if (target.kind == Target::attribute)
     names->load(target.id);
   else if (target.kind == Target::tuple)
@@ -81,6 +92,7 @@ void write(const Target& target, bool as_parameter, Names* names) {
 void visit(const Body& body, Names* names);
 
 void visit(const Stmt& s, Names* names) {
+  if (names->stack->low()) return elsewhere(*names, [&] { visit(s, names); });
   switch (s.kind) {
     case StmtKind::if_: {
       *names->work += 3 * (names->refs.size() + names->stores.size()) + s.branches.size();
@@ -126,10 +138,12 @@ void open_scope(const Stmt& s, Names* names, const Body& body, std::vector<NameI
 }
 
 void open_scopes(const Body& body, const Names& around) {
+  if (around.stack->low()) return elsewhere(around, [&] { open_scopes(body, around); });
   for (const StmtPtr& s : body) {
     Names names, other;
     names.parent = other.parent = &around;
     names.work = other.work = around.work;
+    names.stack = other.stack = around.stack;
     switch (s->kind) {
       case StmtKind::if_:
         for (const auto& branch : s->branches) open_scopes(branch.second, around);
@@ -166,8 +180,10 @@ void open_scopes(const Body& body, const Names& around) {
 
 bool find_hidden_names(Program* program) {
   uint64_t work = 0;
+  StackRoom stack;
   Names root;
   root.work = &work;
+  root.stack = &stack;
   visit(program->body, &root);
   program->hidden = root.hidden();
   open_scopes(program->body, root);

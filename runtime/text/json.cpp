@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/base/stack_room.h"
 #include "runtime/text/cancel.h"
 #include "runtime/text/jinja_unicode.h"
 
@@ -45,8 +46,9 @@ class Reader {
     error_at_ = at;
     return false;
   }
-  Status take_error() const {
+  Status take_error() {
     if (pace_.stopped()) return error(Code::cancelled, "JSON: reading was cancelled");
+    if (!no_stack_.ok()) return std::move(no_stack_);
     uint32_t line = 1;
     size_t line_start = 0;
     for (size_t i = 0; i < error_at_; ++i) {
@@ -73,6 +75,12 @@ class Reader {
   bool digit() const { return pos_ < text_.size() && text_[pos_] >= '0' && text_[pos_] <= '9'; }
 
   bool read_value(Value* out, uint32_t depth) {
+    if (stack_.low()) {
+      bool done = false;
+      const auto level = [&] { done = read_value(out, depth); };
+      no_stack_ = stack_.on_new_stack(level);
+      return done;
+    }
     if (pace_.stop()) return false;
     if (pos_ >= text_.size()) return fail("a value is missing");
     switch (text_[pos_]) {
@@ -315,6 +323,8 @@ class Reader {
   std::string_view text_;
   const JsonLimits& limits_;
   Pace pace_;
+  StackRoom stack_;
+  Status no_stack_;
   size_t pos_ = 0;
   const char* error_ = "";
   size_t error_at_ = 0;
@@ -329,6 +339,12 @@ class Writer {
   }
 
   bool write(const Value& v, uint32_t depth) {
+    if (stack_.low()) {
+      bool done = false;
+      const auto level = [&] { done = write(v, depth); };
+      no_stack = stack_.on_new_stack(level);
+      return done;
+    }
     if (pace_.stop()) return false;
     if (depth > kMaxDumpDepth) return fail("nesting is too deep");
     if (out.size() > format_.max_bytes) return fail("the text is longer than allowed");
@@ -366,6 +382,7 @@ class Writer {
 
   std::string out;
   const char* problem = "";
+  Status no_stack;
 
  private:
   bool fail(const char* what) {
@@ -518,6 +535,7 @@ class Writer {
 
   const JsonFormat& format_;
   Pace pace_;
+  StackRoom stack_;
   std::string item_separator_;
 };
 
@@ -531,6 +549,7 @@ Result<std::string> dump_json(const Value& value, const JsonFormat& format) {
   Writer writer(format);
   const bool written = writer.write(value, 0);
   if (writer.cancelled()) return error(Code::cancelled, "JSON: writing was cancelled");
+  if (!writer.no_stack.ok()) return std::move(writer.no_stack);
   if (!written) return error(Code::invalid_argument, "JSON: %s", writer.problem);
   if (writer.out.size() > format.max_bytes)
     return error(Code::invalid_argument, "JSON: the text is longer than allowed");

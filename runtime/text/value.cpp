@@ -15,6 +15,7 @@ namespace detail {
 constexpr size_t kMarkEvery = 256;
 constexpr size_t kMaxCompareDepth = 200;
 constexpr size_t kMaxKeyValues = 1000;
+constexpr size_t kMaxKeyDepth = 32;  // of tuples inside tuples: what comparing keys takes of the stack
 
 struct StringNode : Node {
   std::string text;
@@ -64,59 +65,93 @@ StringNode* make_string(std::string v) {
   return node.release();
 }
 
-bool equal_values(const Value& a, const Value& b, size_t depth, uint64_t* work);
+// What comparing two values tells at once.
+enum class Likeness : uint8_t { unequal, equal, by_items, by_entries };
 
-bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b, size_t depth, uint64_t* work) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (!equal_values(a[i], b[i], depth, work)) return false;
-  return true;
+// Keys and items compare as sets where they can be keys.
+Likeness compare_views(const Value& a, const Value& b) {
+  if (a.view_type() != b.view_type() || a.view_type() == Value::ViewType::values) return Likeness::unequal;
+  if (a.view_type() == Value::ViewType::range) return Likeness::by_items;
+  if (a.as_items().size() != b.as_items().size()) return Likeness::unequal;
+  Map keys;
+  for (const Value& v : a.as_items()) {
+    if (!is_hashable(v)) return Likeness::by_items;
+    keys.set(v, Value::none());
+  }
+  for (const Value& v : b.as_items())
+    if (!is_hashable(v) || !keys.find(v)) return Likeness::unequal;
+  return Likeness::equal;
 }
 
-bool equal_values(const Value& a, const Value& b, size_t depth, uint64_t* work) {
-  if (*work == 0) return false;
-  --*work;
-  if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
-  if (a.kind() != b.kind()) return false;
+Likeness compare_outside(const Value& a, const Value& b, uint64_t* work) {
+  const auto verdict = [](bool equal) { return equal ? Likeness::equal : Likeness::unequal; };
+  if (a.is_number() && b.is_number()) return verdict(compare_numbers(a, b) == 0);
+  if (a.kind() != b.kind()) return Likeness::unequal;
   switch (a.kind()) {
     case Kind::string:
     case Kind::big_integer:
-      if (a.as_string().size() != b.as_string().size()) return false;
+      if (a.as_string().size() != b.as_string().size()) return Likeness::unequal;
       *work -= std::min<uint64_t>(*work, a.as_string().size() / 16);
-      return a.as_string() == b.as_string();
+      return verdict(a.as_string() == b.as_string());
     case Kind::list:
     case Kind::tuple:
     case Kind::view:
     case Kind::map:
       break;
     case Kind::object:
-      return a.as_node() == b.as_node();
+      return verdict(a.as_node() == b.as_node());
     default:
-      return true;  // none, undefined
+      return Likeness::equal;  // none, undefined
   }
-  if (a.as_node() == b.as_node()) return true;
-  if (depth >= detail::kMaxCompareDepth) return false;
+  if (a.as_node() == b.as_node()) return Likeness::equal;
+  if (a.is_map()) return a.as_map().size() == b.as_map().size() ? Likeness::by_entries : Likeness::unequal;
   if (a.kind() == Kind::view) {
-    if (a.view_type() != b.view_type() || a.view_type() == Value::ViewType::values) return false;
-    if (a.view_type() == Value::ViewType::range)
-      return equal_items(a.as_items(), b.as_items(), depth + 1, work);
-    if (a.as_items().size() != b.as_items().size()) return false;
-    Map keys;  // keys and items compare as sets
-    for (const Value& v : a.as_items()) {
-      if (!is_hashable(v)) return equal_items(a.as_items(), b.as_items(), depth + 1, work);
-      keys.set(v, Value::none());
+    *work -= std::min<uint64_t>(*work, 16 * (a.as_items().size() + b.as_items().size()));
+    const Likeness views = compare_views(a, b);
+    if (views != Likeness::by_items) return views;
+  }
+  return a.as_items().size() == b.as_items().size() ? Likeness::by_items : Likeness::unequal;
+}
+
+// Walks both values in step, without recursion: a level of nesting is a frame here.
+bool equal_values(const Value& left, const Value& right, uint64_t* work) {
+  struct Frame {
+    const Value *a, *b;
+    size_t next;
+  };
+  Frame frames[detail::kMaxCompareDepth];
+  size_t depth = 0;
+  const Value *a = &left, *b = &right;
+  for (;;) {
+    if (*work == 0) return false;
+    --*work;
+    switch (compare_outside(*a, *b, work)) {
+      case Likeness::unequal:
+        return false;
+      case Likeness::equal:
+        break;
+      default:
+        if (depth >= detail::kMaxCompareDepth) return false;
+        frames[depth++] = {a, b, 0};
     }
-    for (const Value& v : b.as_items())
-      if (!is_hashable(v) || !keys.find(v)) return false;
-    return true;
+    for (;; --depth) {  // the next pair
+      if (depth == 0) return true;
+      Frame& f = frames[depth - 1];
+      if (f.a->is_map()) {
+        const auto& entries = f.a->as_map().entries();
+        if (f.next == entries.size()) continue;
+        const Map::Entry& e = entries[f.next++];
+        a = &e.second;
+        b = f.b->as_map().find(e.first);
+        if (b == nullptr) return false;
+      } else {
+        if (f.next == f.a->as_items().size()) continue;
+        a = &f.a->as_items()[f.next];
+        b = &f.b->as_items()[f.next++];
+      }
+      break;
+    }
   }
-  if (a.is_sequence()) return equal_items(a.as_items(), b.as_items(), depth + 1, work);
-  if (a.as_map().size() != b.as_map().size()) return false;
-  for (const Map::Entry& e : a.as_map().entries()) {
-    const Value* other = b.as_map().find(e.first);
-    if (other == nullptr || !equal_values(e.second, *other, depth + 1, work)) return false;
-  }
-  return true;
 }
 
 // Groups of keys that can be equal to one another.
@@ -171,12 +206,12 @@ int compare_keys(const Value& a, const Value& b, size_t depth) {
   }
 }
 
-bool hashable(const Value& key, size_t* left) {
-  if (*left == 0) return false;
+bool hashable(const Value& key, size_t depth, size_t* left) {
+  if (*left == 0 || depth > detail::kMaxKeyDepth) return false;
   --*left;
   if (key.is_tuple()) {
     for (const Value& v : key.as_items())
-      if (!hashable(v, left)) return false;
+      if (!hashable(v, depth + 1, left)) return false;
     return true;
   }
   return key.kind() != Kind::list && key.kind() != Kind::map && key.kind() != Kind::view;
@@ -211,7 +246,7 @@ int compare_numbers(const Value& a, const Value& b) {
 
 bool is_hashable(const Value& key) {
   size_t left = detail::kMaxKeyValues;
-  return hashable(key, &left);
+  return hashable(key, 0, &left);
 }
 
 void Value::release() noexcept {
@@ -316,7 +351,7 @@ size_t Value::string_offset(size_t index) const {
 
 const Value* Value::find(std::string_view key) const { return is_map() ? as_map().find(key) : nullptr; }
 
-bool Value::equals(const Value& other, uint64_t* work) const { return equal_values(*this, other, 0, work); }
+bool Value::equals(const Value& other, uint64_t* work) const { return equal_values(*this, other, work); }
 
 namespace {
 constexpr size_t kIndexFrom = 12;  // entries; below, looking at each is faster

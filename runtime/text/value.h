@@ -233,7 +233,7 @@ class Map {
 };
 
 // Whether `key` may be a map's key (Python's hashable): scalars, strings, tuples of such, objects; of
-// tuples only those of up to 1,000 values, which keeps lookups cheap.
+// tuples only those of up to 1,000 values and 32 levels, which keeps lookups cheap.
 bool is_hashable(const Value& key);
 
 // Order of two numbers (is_number), exact also between integers and floats: -1, 0, 1, or 2 when one is not a
