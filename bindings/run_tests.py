@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests every binding: run_tests.py BUILD [LANGUAGE...], where BUILD holds capi/liborrery.so.
+run_tests.py BUILD --write-expected writes conformance/expected.txt as C's runner prints it: read the difference.
 
 Generated files are what the header gives, and no function of the header is missing; then, for each language whose toolchain
 is there: its conformance runner prints ../conformance/expected.txt, its own tests pass, its chat sample answers. What needs
@@ -120,12 +121,22 @@ def generator_notices():
 
 # ---- C ------------------------------------------------------------------------------------------------------------
 
-def c_conformance():
+def c_runner():
     program = os.path.join(folder("c"), "conformance")
     run([os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-I",
          os.path.join(ROOT, "include"), os.path.join(HERE, "c", "conformance.c"), "-L", CAPI, "-lorrery", "-lm", "-lpthread",
          "-o", program])
-    conformance([program])
+    return [program]
+
+
+def c_conformance():
+    conformance(c_runner())
+
+
+def write_expected():
+    printed = run(c_runner() + [SCRIPT])
+    with open(EXPECTED, "w", encoding="utf-8") as file:
+        file.write(printed)
 
 
 # ---- Python -------------------------------------------------------------------------------------------------------
@@ -303,6 +314,9 @@ def main(languages):
     os.makedirs(WORK, exist_ok=True)
     run([sys.executable, os.path.join(HERE, "conformance", "prepare.py"),
          os.path.join(ROOT, "samples", "models", "demo-q8_0.gguf"), WORK])
+    if languages == ["--write-expected"]:
+        write_expected()
+        return 0
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for language, what, test in TESTS:
         if languages and language not in languages:

@@ -8,11 +8,9 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
   if (IS("runtime")) {
     OPTIONS(runtime, o);
     orrery_runtime_create(&o, (orrery_runtime **)&p, &err);
-  } else if (IS("vocab")) {
-    orrery_vocab_open(rest(2), (orrery_vocab **)&p, &err);
-  } else if (IS("vocab_of")) {
-    p = orrery_model_vocab(from);
-  } else if (IS("model")) {
+  } else if (IS("vocab")) orrery_vocab_open(rest(2), (orrery_vocab **)&p, &err);
+  else if (IS("vocab_of")) p = orrery_model_vocab(from);
+  else if (IS("model")) {
     OPTIONS(model, o);
     orrery_model_open(from, rest(3), &o, (orrery_model **)&p, &err);
   } else if (IS("session")) {
@@ -61,9 +59,7 @@ static void release(thing *t) {
   t->p = NULL;
 }
 
-static void found(int gives, const char *needle) {
-  if (gives) buf[n] = 0, puts(yes(strstr(buf, needle) != NULL));
-}
+static void found(int gives, const char *needle) { if (gives) buf[n] = 0, puts(yes(strstr(buf, needle) != NULL)); }
 
 /* Verbs that make nothing. p: what argument 1 names; i: argument 2 as a number. */
 static void step(const char *verb, void *p, int i) {

@@ -1,4 +1,4 @@
-"""Node: how the addon calls each function (a table of parameters and a stub), constants, and TypeScript types."""
+"""Node: how the addon calls each function (a table of parameters and a wrapper), constants, and TypeScript types."""
 
 from . import banner, group_name, lower_camel, camel
 

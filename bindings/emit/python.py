@@ -87,7 +87,7 @@ class Error(Exception):
         out.append("    ]")
         if struct.init:
             out += ['    INIT = ("%s", %s)' % (struct.init, struct.init_sized),
-                    "    COUNTS = {%s}" % ", ".join('"%s": "%s"' % (f.name, f.count) for f in struct.fields if f.count)]
+                    "    COUNTS: dict[str, str] = {%s}" % ", ".join('"%s": "%s"' % (f.name, f.count) for f in struct.fields if f.count)]
     out.append("\n")
     for callback in header.callbacks.values():
         if any(t.base in header.structs for t, _ in callback.params):

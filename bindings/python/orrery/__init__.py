@@ -43,7 +43,7 @@ class Token:
     token: int
     bytes: bytes
     logprob: float
-    top: list
+    top: list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Vocab(Handle):
         with self.use() as pointer:
             return result(VocabInfo, "orrery_vocab_get_info", pointer)
 
-    def tokenize(self, text: Union[str, bytes], flags: int = 0) -> list:
+    def tokenize(self, text: Union[str, bytes], flags: int = 0) -> list[int]:
         data = text.encode() if isinstance(text, str) else bytes(text)
         with self.use() as pointer:
             return list(sized("orrery_tokenize", c_int32, pointer, data, len(data), flags))
@@ -223,7 +223,7 @@ class Calibration(Handle):
 def floats(buffer: Any) -> Any:
     """A view of floats: a NumPy array where NumPy is installed, else a memoryview. Nothing is copied."""
     try:
-        import numpy
+        import numpy  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         return memoryview(buffer).cast("B").cast("f")
     return numpy.frombuffer(buffer, dtype=numpy.float32)
@@ -269,7 +269,7 @@ class Session(Handle):
         with self.use() as pointer:
             return lib.orrery_session_n_tokens(pointer)
 
-    def tokens(self) -> list:
+    def tokens(self) -> list[int]:
         with self.use() as pointer:
             return list(sized("orrery_session_tokens", c_int32, pointer))
 
@@ -297,7 +297,7 @@ class Session(Handle):
 
     def load_buffer(self, data: bytes) -> None:
         with self.use() as pointer:
-            call("orrery_session_load_buffer", pointer, ctypes.cast(data, c_void_p), len(data))
+            call("orrery_session_load_buffer", pointer, bytes(data), len(data))
 
     def evaluate(self, tokens: Sequence[int], logits: bool = False) -> Any:
         """Appends tokens; with `logits` returns (n_tokens * n_vocab) of them, as floats() has them."""

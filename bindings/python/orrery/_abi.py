@@ -217,7 +217,7 @@ class orrery_error(Structure):
         ("message", c_char * 1024),
     ]
     INIT = ("orrery_error_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_runtime_options(Structure):
@@ -237,7 +237,7 @@ class orrery_runtime_options(Structure):
         ("reservoir_mode", c_uint32),
     ]
     INIT = ("orrery_runtime_options_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_runtime_info(Structure):
@@ -250,7 +250,7 @@ class orrery_runtime_info(Structure):
         ("arena_used_bytes", c_uint64),
     ]
     INIT = ("orrery_runtime_info_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_vocab_info(Structure):
@@ -267,7 +267,7 @@ class orrery_vocab_info(Structure):
         ("has_template", c_uint32),
     ]
     INIT = ("orrery_vocab_info_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_template_options(Structure):
@@ -280,7 +280,7 @@ class orrery_template_options(Structure):
         ("variables_json", c_char_p),
     ]
     INIT = ("orrery_template_options_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_plan_result(Structure):
@@ -304,7 +304,7 @@ class orrery_plan_result(Structure):
         ("reserved", c_uint32),
     ]
     INIT = ("orrery_plan_result_init_2", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_model_options(Structure):
@@ -321,7 +321,7 @@ class orrery_model_options(Structure):
         ("reserved", c_uint32),
     ]
     INIT = ("orrery_model_options_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_model_info(Structure):
@@ -343,7 +343,7 @@ class orrery_model_info(Structure):
         ("fingerprint", c_uint8 * 16),
     ]
     INIT = ("orrery_model_info_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_session_options(Structure):
@@ -362,7 +362,7 @@ class orrery_session_options(Structure):
         ("head_profile", c_char_p),
     ]
     INIT = ("orrery_session_options_init", False)
-    COUNTS = {"policy_options": "n_policy_options"}
+    COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
 
 
 class orrery_stats(Structure):
@@ -402,7 +402,7 @@ class orrery_stats(Structure):
         ("reserved", c_uint32),
     ]
     INIT = ("orrery_stats_init_2", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_calibrate_options(Structure):
@@ -422,7 +422,7 @@ class orrery_calibrate_options(Structure):
         ("reserved", c_uint32),
     ]
     INIT = ("orrery_calibrate_options_init", False)
-    COUNTS = {}
+    COUNTS: dict[str, str] = {}
 
 
 class orrery_generate_options(Structure):
@@ -448,7 +448,7 @@ class orrery_generate_options(Structure):
         ("ignore_end", c_uint32),
     ]
     INIT = ("orrery_generate_options_init", False)
-    COUNTS = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
+    COUNTS: dict[str, str] = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
 
 
 class orrery_event(Structure):
@@ -474,7 +474,7 @@ class orrery_event(Structure):
         ("decode_us", c_uint64),
     ]
     INIT = ("orrery_event_init", False)
-    COUNTS = {"text": "text_bytes", "top": "n_top"}
+    COUNTS: dict[str, str] = {"text": "text_bytes", "top": "n_top"}
 
 
 orrery_event_fn = CFUNCTYPE(c_int32, c_void_p, POINTER(orrery_event))

@@ -52,8 +52,7 @@ def answer(session):
     events = list(session.generate(**take("generate")))
     print(quote("".join(e.text for e in events if isinstance(e, orrery.Text))), events[-1].finish_reason)
 
-def take(struct):
-    return pending.pop(struct, {})
+take = lambda struct: pending.pop(struct, {})  # noqa: E731
 
 def set_option(name, words):
     struct, name = name.split(".")
