@@ -1,6 +1,5 @@
-// Names that come out of files: whether they may be names, and how they look in a message.
-// A message travels through a C ABI into logs and terminals, so what a hostile file calls its keys is escaped
-// there.
+// Names that come out of files: whether they may be names. How they look in a message, which travels through a C ABI into
+// logs and terminals, is printable() (gguf.h): what a hostile file calls its keys is escaped there.
 #pragma once
 
 #include <cstddef>

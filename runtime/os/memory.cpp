@@ -41,7 +41,7 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-// The number that `text` begins with, behind blanks; kNone where there is none ("max") or where it wraps.
+// The number that `text` begins with, behind blanks; kNone where it begins with no number ("max") or wraps.
 uint64_t number_of(std::string_view text) {
   size_t i = 0;
   while (i < text.size() && (text[i] == ' ' || text[i] == '\t')) ++i;
