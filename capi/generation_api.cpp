@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "capi/handles.h"
+#include "runtime/text/utf8.h"
 
 static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogprob) &&
                   offsetof(orrery_token_logprob, logprob) == offsetof(orrery::engine::TokenLogprob, logprob),
@@ -33,7 +34,7 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   for (uint64_t i = 0; i < o.n_stop; ++i) {
     if (o.stop[i] == nullptr || o.stop[i][0] == '\0')
       return error(Code::invalid_argument, "stop string %llu is NULL or empty", static_cast<unsigned long long>(i));
-    ORRERY_TRY(check_utf8(o.stop[i], ("stop string " + std::to_string(i)).c_str()));
+    if (!text::utf8_valid(o.stop[i])) return check_utf8(o.stop[i], ("stop string " + std::to_string(i)).c_str());
     out.stop.emplace_back(o.stop[i]);
   }
   if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);

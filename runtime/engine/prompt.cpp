@@ -93,9 +93,12 @@ class Guard {
     for (const Value& message : messages)
       all_strings(message, [&](const Value& v) {
         const std::string_view s = v.as_string();
-        for (size_t at = 0; (at = s.find("\xef\xb7", at)) != s.npos; at += 2) {
-          const uint8_t last = at + 2 < s.size() ? static_cast<uint8_t>(s[at + 2]) : 0;
-          if (last >= 0x90 && last <= 0xaf) used |= 1u << (last - 0x90);
+        for (size_t from = 0; from < s.size() && !text::is_cancelled(cancel_); from += kWindowBytes) {
+          const std::string_view window = s.substr(from, kWindowBytes + 2);
+          for (size_t at = 0; (at = window.find("\xef\xb7", at)) != window.npos; at += 2) {
+            const uint8_t last = at + 2 < window.size() ? static_cast<uint8_t>(window[at + 2]) : 0;
+            if (last >= 0x90 && last <= 0xaf) used |= 1u << (last - 0x90);
+          }
         }
         return !text::is_cancelled(cancel_);
       });
@@ -135,7 +138,7 @@ class Guard {
       from = inside;
       return true;
     });
-    if (from == 0) return v;
+    if (from == 0 || text::is_cancelled(cancel_)) return v;   // the rest may be long
     marked.append(s, from, std::string_view::npos);
     return Value::string(std::move(marked));
   }

@@ -613,8 +613,11 @@ TEST(EngineGeneration, AnErrorEndsItAndTheSessionLives) {
     options.sampling.bias.push_back({t, -INFINITY});
   const auto g = unwrap(Generation::proceed(session.get(), std::vector<int32_t>{1, 50}, options));
   Event event;
-  unwrap(g->next(&event));
-  EXPECT_EQ(event.type, EventType::progress);
+  for (const uint64_t done : {0u, 2u}) {
+    unwrap(g->next(&event));
+    EXPECT_EQ(event.type, EventType::progress);
+    EXPECT_EQ(event.done, done);
+  }
   EXPECT_EQ(g->next(&event).code(), Code::invalid_argument);
   EXPECT_TRUE(g->finished());
   EXPECT_EQ(tell(unwrap(Generation::proceed(session.get(), std::vector<int32_t>{1, 50}, plain(4))).get())

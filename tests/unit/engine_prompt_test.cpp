@@ -215,42 +215,50 @@ TEST(EnginePrompt, TheFlagEndsItBeforeAnythingChanges) {
   EXPECT_TRUE(engine::conversation_prompt(session.get(), 16, &never).ok());
 }
 
-// Loops for about as many steps as a rendering may take.
-constexpr const char* kSlowTemplate =
-    "{% for i in range(2000) %}{% for j in range(2000) %}{% endfor %}{% endfor %}"
-    "{% for m in messages %}{{ m.content }}{% endfor %}";
+// A rendering that goes on until its limit of steps, and fails there, unless the flag ends it.
+constexpr const char* kEndlessTemplate =
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}{{ messages[0].content }}";
 
 TEST(EnginePrompt, CancelledWhileItRendersTheSessionIsAsItWas) {
-  const auto session = chat_session(chat_model(kSlowTemplate), 256);
+  const auto session = chat_session(chat_model(kEndlessTemplate), 256);
   unwrap(session->prefill(std::vector<int32_t>{1, 50, 60}, nullptr, nullptr));
   const std::vector<float> logits = as_vector(session->logits());
   say(session.get(), "user", "go");
-  const auto g = unwrap(Generation::answer(session.get(), {}));
-  Event event;
-  std::atomic<bool> begun{false};
-  std::thread canceller([&] {
-    while (!begun) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    g->cancel();
-  });
-  begun = true;
-  unwrap(g->next(&event));
-  canceller.join();
-  // Had the flag not been looked at, the prompt would be there, and the event tell of it.
-  EXPECT_EQ(event.type, EventType::done);
-  EXPECT_EQ(event.finish, Finish::cancelled);
-  EXPECT_EQ(event.prompt_tokens, 0u);
-  EXPECT_TRUE(g->finished());
-  EXPECT_EQ(as_vector(session->tokens()), (std::vector<int32_t>{1, 50, 60}));
-  EXPECT_TRUE(same_bits(as_vector(session->logits()), logits));
-  EXPECT_EQ(session->conversation().messages.size(), 1u);
+  // On a busy machine the limit may come before the flag; without a look at the flag it always does.
+  bool cancelled = false;
+  for (int attempt = 0; attempt < 50 && !cancelled; ++attempt) {
+    const auto g = unwrap(Generation::answer(session.get(), {}));
+    std::atomic<bool> begun{false};
+    std::thread canceller([&] {
+      while (!begun) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      g->cancel();
+    });
+    begun = true;
+    Event event;
+    const Status status = g->next(&event);
+    canceller.join();
+    EXPECT_TRUE(g->finished());
+    EXPECT_EQ(as_vector(session->tokens()), (std::vector<int32_t>{1, 50, 60}));
+    EXPECT_TRUE(same_bits(as_vector(session->logits()), logits));
+    EXPECT_EQ(session->conversation().messages.size(), 1u);
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), Code::unsupported_template) << status.message();
+      continue;
+    }
+    cancelled = true;
+    EXPECT_EQ(event.type, EventType::done);
+    EXPECT_EQ(event.finish, Finish::cancelled);
+    EXPECT_EQ(event.prompt_tokens, 0u);
+  }
+  EXPECT_TRUE(cancelled);
 }
 
 // Control tokens -----------------------------------------------------------------------------------------
 
 // What a message says is text wherever it stands: in a list, in a map, in the name of a member.
 TEST(EnginePrompt, ControlTokensInAnyPartOfAMessageAreText) {
-  const auto model = chat_model("{% for m in messages %}<s>{{ m.content | tojson }}</s>{% endfor %}");
+  const auto model = chat_model("{% for m in messages %}<s>{{ (m.content | tojson)[-60:] }}</s>{% endfor %}");
   const auto n_control = [&](const std::string& content) {
     const auto session = chat_session(model, 2048);
     session->conversation().messages.push_back(unwrap(text::parse_json("{\"role\": \"user\", \"content\": " + content + "}")));
