@@ -301,6 +301,49 @@ TEST_F(Process, SignalsInterruptNothing) {
   EXPECT_GT(n_signals, 0);
 }
 
+// The process ends in the middle of a save: the file is there, whole, and what was left beside it goes with the next save.
+TEST_F(Process, KilledWhileItSaves) {
+  const Runtime runtime = make_runtime();
+  const Model model = open_model(runtime, path);
+  const Session session = open_session(model, 512);
+  ask(session, std::string(200, 'q').c_str(), 4);
+  const std::string file = dir.file("saved");
+  ASSERT_EQ(orrery_session_save(session.get(), file.c_str(), nullptr), ORRERY_OK);
+  const auto n_entries = [&] {
+    return std::distance(std::filesystem::directory_iterator(dir.file("")), std::filesystem::directory_iterator());
+  };
+  for (int round = 0; round < 20; ++round) {
+    int saving[2];
+    ASSERT_EQ(pipe(saving), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const Runtime own = make_runtime();   // of one thread: nothing is started
+      const Model its = open_model(own, path);
+      const Session s = open_session(its, 512);
+      ask(s, "hello", 4);
+      for (bool told = false;; told = true) {
+        if (orrery_session_save(s.get(), file.c_str(), nullptr) != ORRERY_OK) ::_exit(1);
+        if (!told && ::write(saving[1], "!", 1) != 1) ::_exit(2);
+      }
+    }
+    ::close(saving[1]);
+    char byte;
+    EXPECT_EQ(::read(saving[0], &byte, 1), 1) << "the child could not save";
+    ::close(saving[0]);
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+    const Session loaded = open_session(model, 512);
+    Error error;
+    ASSERT_EQ(orrery_session_load(loaded.get(), file.c_str(), &error), ORRERY_OK) << error.message;
+    EXPECT_LE(n_entries(), 3);   // the model, the file, a temporary
+  }
+  ASSERT_EQ(orrery_session_save(session.get(), file.c_str(), nullptr), ORRERY_OK);
+  EXPECT_EQ(n_entries(), 2);
+}
+
 // Stacks -----------------------------------------------------------------------------------------------------
 
 std::string repeated(const char* text, int n) {
