@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/policy/select/top_k.h"
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
