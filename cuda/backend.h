@@ -9,16 +9,16 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/cublas.h"
+#include "cuda/device/cublas.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/kernels.h"
+#include "cuda/kernels/kernels.h"
 #include "cuda/operations.h"
-#include "cuda/owners.h"
-#include "cuda/queue.h"
+#include "cuda/device/owners.h"
+#include "cuda/device/queue.h"
 #include "cuda/scratch.h"
 #include "cuda/staging.h"
-#include "cuda/tuning.h"
-#include "runtime/backend.h"
+#include "cuda/device/tuning.h"
+#include "runtime/backend/backend.h"
 
 namespace orrery::cuda {
 

@@ -13,14 +13,14 @@
 #include <numeric>
 
 #include "runtime/base/checked.h"
-#include "runtime/base/thread_pool.h"
-#include "runtime/cpu/bands.h"
-#include "runtime/cpu/blocks.h"
+#include "runtime/os/thread_pool.h"
+#include "runtime/cpu/formats/bands.h"
+#include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/digests.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/low_rank.h"
-#include "runtime/cpu/moves.h"
-#include "runtime/cpu/paths.h"
+#include "runtime/cpu/kernels/moves.h"
+#include "runtime/cpu/paths/paths.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/os/os.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace orrery::text {
 

@@ -12,7 +12,7 @@
 
 #include "runtime/gguf/gguf.h"
 #include "runtime/text/stream.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace {
 

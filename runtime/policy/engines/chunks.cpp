@@ -4,7 +4,7 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/base/roomy.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/select/rings.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "runtime/base/roomy.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/policy.h"
 #include "runtime/policy/rows.h"

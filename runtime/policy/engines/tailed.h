@@ -8,7 +8,7 @@
 #include "runtime/base/roomy.h"
 #include "runtime/policy/allocate/tailed_budget.h"
 #include "runtime/policy/heads/calibrate.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/policy.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/select/rings.h"
