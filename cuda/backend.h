@@ -86,7 +86,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
 
   // jobs.cpp
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
-  void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
+  void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;

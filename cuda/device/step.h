@@ -12,9 +12,9 @@ namespace orrery::cuda {
 struct DeviceHead {
   const uint64_t* tiles;    // (n_keys / kPageTokens, rounded up) device addresses
   uint64_t append_at;       // device address
-  const float* mean;        // (2, head_dim) where mean_weight > 0
+  const float* mean;        // (2, head_dim) where compensation_weight > 0
   int32_t n_keys;
-  float mean_weight;
+  float compensation_weight;
 };
 
 // What is asked of a step's logits (runtime/backend/backend.h: ShortlistRequest).

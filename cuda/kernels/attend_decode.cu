@@ -74,8 +74,8 @@ struct Splits {
 };
 __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
   const int tokens = split_tokens(span.last - span.first), first = span.first / tokens;
-  const int n_means = span.mean_weight > 0.0f ? 1 : 0;
-  return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_means};
+  const int n_compensation_tokens = span.compensation_weight > 0.0f ? 1 : 0;
+  return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_compensation_tokens};
 }
 
 // Which item a block is at. All warps search, and find the same.
@@ -300,7 +300,7 @@ template <int kDim>
 __device__ __forceinline__ void attend_mean(const KeySpan& span, const float* q, int n_queries, float scale, float* partial_o, float2* partial_ml,
                                             int64_t stride) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const float alike = span.mean_weight;
+  const float alike = span.compensation_weight;
   for (int g = warp; g < n_queries; g += G::kWarps) {
     float dot = 0.0f;
     for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.mean[i], dot);
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     const int head = item.kv_head * w.group + item.first_query, n_queries = min(w.group - item.first_query, G::kQueries);
     const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
     const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // of the first query
-    if (span.mean_weight > 0.0f && item.split + 1 == splits.count) {
+    if (span.compensation_weight > 0.0f && item.split + 1 == splits.count) {
       attend_mean<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
       continue;
     }

@@ -1,5 +1,5 @@
 // What stands for several tokens: digests of pages (Backend::digest), what a page's keys lie between, dimension by dimension, or their
-// mean; and means of what heads have let go (Backend::add_to_means).
+// mean; and means of what heads have let go (Backend::add_to_compensation_tokens).
 //
 // A block has a page, a thread a dimension: a warp reads 32 neighbouring values of a token at once, and every key is read once (twice
 // for the mean deviation, the second time from a cache). 32K tokens of 8 heads of 128 in F16 are 64 MiB of K a layer: 75 us of a 4090's
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPa
 
 }  // namespace
 
-void add_to_means(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts) {
+void add_to_compensation_tokens(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts) {
   launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kMeanThreads)}, add_to_means_kernel, parts, kv.type, 2 * kv.head_dim);
 }
 

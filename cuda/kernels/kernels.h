@@ -203,7 +203,7 @@ struct MeanPart {
   float* mean;
   const float* shares;     // (n) or null: all alike
 };
-void add_to_means(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts);
+void add_to_compensation_tokens(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts);
 // The batch's parts and tiles are there.
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys);

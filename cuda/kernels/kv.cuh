@@ -169,7 +169,7 @@ struct KeySpan {
   uint64_t offset;          // of this layer and head in a tile
   int first, last;          // keys
   const float* mean;        // of a resident head, beside its keys
-  float mean_weight;
+  float compensation_weight;
 };
 struct KvPlace {            // of one layer, for kernels
   uint64_t layer_offset, head_bytes;
@@ -184,7 +184,7 @@ inline KvPlace kv_place(const Attention& a) {
 __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
   if (place.resident) {
     const DeviceHead& head = step.heads[place.first_head + kv_head];
-    return {head.tiles, 0, 0, head.n_keys, head.mean, head.mean_weight};
+    return {head.tiles, 0, 0, head.n_keys, head.mean, head.compensation_weight};
   }
   const Row r = step.rows[row];
   return {step.pages + static_cast<int64_t>(r.sequence) * step.max_pages,

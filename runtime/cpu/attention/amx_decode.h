@@ -378,7 +378,7 @@ class TiledDecode {
 // What vectors take longer for: two queries cost them as much as one does here; eight of 128 dimensions are more than a first-level cache
 // holds beside a tile.
 inline bool decodes_by_tiles(const DecodeTask& t) {
-  return t.kv.type == KvType::q8_0 && t.n_queries > 2 && !t.left.weights && (t.kv.head_dim == 64 || (t.kv.head_dim == 128 && t.n_queries <= 4));
+  return t.kv.type == KvType::q8_0 && t.n_queries > 2 && !t.exported.weights && (t.kv.head_dim == 64 || (t.kv.head_dim == 128 && t.n_queries <= 4));
 }
 inline void decode_by_tiles(const DecodeTask& t) {
   if (t.kv.head_dim == 128) return TiledDecode<4, 128>(t.scratch).run(t, 0, t.n_queries);

@@ -261,7 +261,7 @@ void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float*
 
 // A tile's weights[t][query] to rows of their own, those of queries from first_query on, n <= G.
 template <int G>
-void leave_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& left) {
+void export_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& left) {
   constexpr int kQueries = 4, kParts = V::kLanes / kQueries;  // a transposition's, and keys of each in vectors
   alignas(64) float units[V::kLanes];
   V::store(units, V::equal_select(m, -kInfinity, V::zero(), m));
@@ -355,7 +355,7 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
         decode_scores<kType, kDim, G, false>(head, tile, next, first, last, s);
       alignas(64) float decays[V::kLanes];
       decode_softmax<G>(s.scores, first, last, &m[h], &l[h], decays);
-      if (t.left.weights != nullptr) leave_weights<G>(s.scores, m[h], first_query, n, start / kTile, t.left);
+      if (t.exported.weights != nullptr) export_weights<G>(s.scores, m[h], first_query, n, start / kTile, t.exported);
       if constexpr (kIntegers)
         block_values<V, kType, kDim, G>(head, tile, next, first, last, decays, BlockScratch<V>(s, dim, G));
       else
@@ -378,7 +378,7 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
         for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<kType>(i)] = s.o[g * dim + i] * unit_at<kType>(i);
     }
   }
-  if (t.left.weights != nullptr) V::finish_stores();
+  if (t.exported.weights != nullptr) V::finish_stores();
 }
 
 template <KvType kType, int kDim>

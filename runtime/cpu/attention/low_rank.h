@@ -91,13 +91,13 @@ struct Turn {
 };
 
 // Whole vectors of halves are turned on their way from the products to their slots.
-void turn_keys(const TurnTask& t) {
+void rotate_keys(const TurnTask& t) {
   const int32_t half = t.n_rot / 2;
   const bool whole = half % V::kLanes == 0;
   const bool at_once = whole && t.type == KvType::f16 && t.head_dim % V::kLanes == 0;
   for (int32_t k = 0; k < t.n_keys; ++k) {
-    const float* page = t.page_turns + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
-    const float* turn = t.turns + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    const float* page = t.page_rotations + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
+    const float* turn = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
     float* key = t.keys + k * t.width;
     if (at_once) {
       std::byte* to = t.to[k];

@@ -85,13 +85,13 @@ static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // til
 // As floats: m, l, 14 unused, o[head_dim], padded to whole 64 bytes.
 static inline int64_t partial_floats(int64_t head_dim) { return 16 + (head_dim + 15) / 16 * 16; }
 
-// The parts of some queries' softmax, tile by tile (LeftWeights, KeyWeightsTask), as attention leaves them.
+// The parts of some queries' softmax, tile by tile (ExportedWeights, KeyWeightsTask), as attention leaves them.
 struct WeightRows {
   float* weights;         // (queries, stride), aligned for whole vectors; null: not wanted
   float *units, *sums;    // (queries, tile_stride)
   int64_t stride, tile_stride;
 };
-static inline WeightRows weight_rows(const LeftWeights& left, int32_t n_queries) {
+static inline WeightRows weight_rows(const ExportedWeights& left, int32_t n_queries) {
   if (!left.data) return {};
   float* weights = reinterpret_cast<float*>(left.data.address);
   float* units = weights + n_queries * left.stride;
@@ -236,7 +236,7 @@ struct TurnTask {       // to[t] = keys[t] behind RoPE, as tokens keep K, and va
   int64_t width;        // a multiple of 16
   int32_t n_keys, head_dim;
   const int32_t* positions;            // (n_keys)
-  const float *page_turns, *turns;     // LowRankKeys'
+  const float *page_rotations, *rotations;     // LowRankKeys'
   int32_t n_rot;
   bool interleaved;
   float* table;         // (n_rot) scratch
@@ -295,7 +295,7 @@ struct Kernels {
   void (*pack_basis)(const BasisTask& task);
   void (*rebuild_keys)(const RebuildTask& task);
   int32_t rebuild_tokens;   // keys of its quickest tasks
-  void (*turn_keys)(const TurnTask& task);
+  void (*rotate_keys)(const TurnTask& task);
 };
 
 extern const Kernels kPlainKernels;

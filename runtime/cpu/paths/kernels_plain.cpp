@@ -160,8 +160,8 @@ void plain_move_tokens(const MoveTask& t) {
 void plain_turn_keys(const TurnTask& t) {
   const int32_t half = t.n_rot / 2;
   for (int32_t k = 0; k < t.n_keys; ++k) {
-    const float* page = t.page_turns + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
-    const float* turn = t.turns + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    const float* page = t.page_rotations + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
+    const float* turn = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
     for (int32_t i = 0; i < half; ++i) {
       t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
       t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];

@@ -76,11 +76,11 @@ void decode_head(const DecodeTask& t) {
       const float* q = t.q + static_cast<int64_t>(h) * t.kv.head_dim;
       add_keys(q, t.scale, keys, values, first - start, last - start, t.kv.head_dim, &partial[0], &partial[1],
                partial + 16);
-      if (t.left.weights == nullptr) continue;
-      float* row = t.left.weights + h * t.left.stride + first;
+      if (t.exported.weights == nullptr) continue;
+      float* row = t.exported.weights + h * t.exported.stride + first;
       for (int64_t k = 0; k < last - first; ++k) row[k] = dot(q, keys + k * t.kv.head_dim, t.kv.head_dim) * t.scale * kLog2E;
-      const int64_t tile = h * t.left.tile_stride + first / kPageTokens;
-      plain_weigh_tile(row, last - first, row, t.left.units + tile, t.left.sums + tile);
+      const int64_t tile = h * t.exported.tile_stride + first / kPageTokens;
+      plain_weigh_tile(row, last - first, row, t.exported.units + tile, t.exported.sums + tile);
     }
     first = last;
   }

@@ -41,7 +41,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       pack_basis,
       rebuild_keys,
       kGemmRows,
-      turn_keys,
+      rotate_keys,
   };
 }
 

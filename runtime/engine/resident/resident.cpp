@@ -23,21 +23,21 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 }  // namespace
 
 uint64_t Resident::bytes() const {
-  return store_->bytes() + (digests_ ? digests_->bytes() : 0) + (low_rank_ ? low_rank_->bytes() : 0) + (means_ ? means_->bytes() : 0);
+  return store_->bytes() + (digests_ ? digests_->bytes() : 0) + (low_rank_ ? low_rank_->bytes() : 0) + (compensation_tokens_ ? compensation_tokens_->bytes() : 0);
 }
 
 uint64_t Resident::used_bytes() const {
   uint64_t slots = 0;
   for (uint32_t head = 0; settled_ && head < store_->n_heads(); ++head) slots += store_->length(head);
   return slots * format_.token_bytes() + (digests_ ? digests_->used_bytes() : 0) + (low_rank_ ? low_rank_->used_bytes() : 0) +
-         (means_ && settled_ ? means_->used_bytes() : 0);
+         (compensation_tokens_ && settled_ ? compensation_tokens_->used_bytes() : 0);
 }
 
 kv::Refills::Stats Resident::refill_stats() const { return refills_ ? refills_->stats() : kv::Refills::Stats(); }
 
 void Resident::invalidate() {
   settled_ = false;
-  watched_position_ = kNone;
+  scored_position_ = kNone;
   if (refills_) refills_->drop();
 }
 
@@ -91,7 +91,7 @@ void Resident::set_keys(const Query& query, KeysJob* job) const {
     job->offset = pages_->format().head_offset(query.head);
   } else {
     job->tiles = store_->tiles(query.head);
-    if (query.n_positions == 1 && query.first_position == watched_position_) job->left = views_[query.head].left;
+    if (query.n_positions == 1 && query.first_position == scored_position_) job->exported = views_[query.head].exported;
   }
   if (q_) job->layer = 0;   // of the queries
   job->n_keys = static_cast<int32_t>(query.n_keys);
@@ -113,7 +113,7 @@ KeysShape Resident::keys_shape() const {
 template <class Job>
 void Resident::count_searched(const std::vector<Job>& jobs, uint64_t key_bytes) {
   for (const Job& job : jobs)
-    if (!settling_ && !job.left.data) searched_ += static_cast<uint64_t>(job.n_keys) * key_bytes;
+    if (!settling_ && !job.exported.data) searched_ += static_cast<uint64_t>(job.n_keys) * key_bytes;
 }
 
 Status Resident::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
@@ -248,7 +248,7 @@ Status Resident::scores(Span<const policy::ScoresQuery> queries) {
       set_pages(query.head, query.position, query.first, query.n, &job);
     else
       set_keys(policy::WeightsQuery{query.head, query.position, 1, query.n, false, nullptr}, &job);
-    job.left = {};
+    job.exported = {};
     job.out = query.out;
     weights_jobs_.push_back(job);
   }
@@ -383,14 +383,14 @@ void Resident::rebuild_noted(uint32_t layer) {
 }
 
 // What selected_, which ascends, leaves out is in the head's mean.
-void Resident::let_go(uint32_t head, uint32_t n_tokens) {
+void Resident::compensate(uint32_t head, uint32_t n_tokens) {
   Backend& backend = *backend_;
-  means_->want(head);
+  compensation_tokens_->want(head);
   if (const policy::CompensationShares shares = policy_->compensation_shares(head); !shares.of_tokens.empty())
-    return means_->share(*pages_, head, shares.of_tokens, shares.weight);
+    return compensation_tokens_->share(*pages_, head, shares.of_tokens, shares.weight);
   uint32_t next = 0;
-  for (const uint32_t p : selected_) means_->add(&backend, *pages_, head, next, p), next = p + 1;
-  means_->add(&backend, *pages_, head, next, n_tokens);
+  for (const uint32_t p : selected_) compensation_tokens_->add(&backend, *pages_, head, next, p), next = p + 1;
+  compensation_tokens_->add(&backend, *pages_, head, next, n_tokens);
 }
 
 Status Resident::settle(uint32_t n_tokens) {
@@ -414,7 +414,7 @@ Status Resident::settle_heads(uint32_t n_tokens) {
   runs_.clear();   // where it was cancelled before, some are noted
   ORRERY_TRY(policy_->settle(this, n_tokens, capacity_));
   store_->lay_out(capacity_);
-  if (means_) means_->clear();
+  if (compensation_tokens_) compensation_tokens_->clear();
   const auto n_kv_heads = static_cast<uint32_t>(model_->hyper().n_kv_heads);
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     ORRERY_TRY(go_on());
@@ -424,9 +424,9 @@ Status Resident::settle_heads(uint32_t n_tokens) {
     settled_bytes_ += store_->fill(backend_, *pages_, head, selected_, n_held) * pages_->format().token_bytes();
     if (low_rank_) note_rebuilt(head, policy_->rebuilt_slots(head));
     if ((head + 1) % n_kv_heads == 0) rebuild_noted(head / n_kv_heads);
-    if (means_ && policy_->has_compensation_token(head)) let_go(head, n_tokens);
+    if (compensation_tokens_ && policy_->has_compensation_token(head)) compensate(head, n_tokens);
   }
-  if (means_) means_->finish(backend_, *pages_);
+  if (compensation_tokens_) compensation_tokens_->finish(backend_, *pages_);
   return ok_status();
 }
 
@@ -444,7 +444,7 @@ Status Resident::prepare(uint32_t n_tokens) {
     views_[head] = store_->view_with_append(head, slot);
     ++head;
   }
-  if (means_) add_replaced();
+  if (compensation_tokens_) add_replaced();
   watch();
   waiting_ = refills_ && refills_->late(step_ + 1);
   Status status = refills_ && !waiting_ ? refills_->apply(backend_, store_.get(), step_ + 1, UINT32_MAX, cancel_) : ok_status();
@@ -456,25 +456,25 @@ Status Resident::prepare(uint32_t n_tokens) {
 void Resident::add_replaced() {
   Backend& backend = *backend_;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
-    if (!means_->wanted(head)) continue;
+    if (!compensation_tokens_->wanted(head)) continue;
     if (slots_[head] < store_->length(head)) {
       const uint32_t position = store_->positions(head)[slots_[head]];
-      means_->add(&backend, *pages_, head, position, position + 1);
+      compensation_tokens_->add(&backend, *pages_, head, position, position + 1);
     }
-    views_[head].mean = means_->mean(head);
-    views_[head].mean_weight = means_->weight(head);
+    views_[head].mean = compensation_tokens_->mean(head);
+    views_[head].compensation_weight = compensation_tokens_->weight(head);
   }
-  means_->finish(&backend, *pages_);
+  compensation_tokens_->finish(&backend, *pages_);
 }
 
 // The step leaves the weights of heads whose best keys will be asked for.
 void Resident::watch() {
-  watched_position_ = kNone;
-  if (left_region_.bytes() == 0) return;
-  policy_->scored_heads(&watched_);
+  scored_position_ = kNone;
+  if (exported_region_.bytes() == 0) return;
+  policy_->scored_heads(&scored_heads_);
   const uint64_t block = left_bytes_;
-  for (size_t i = 0; i < watched_.size() && i < policy_->max_scored_heads(); ++i)
-    views_[watched_[i]].left = {{left_region_.data().address + i * block}, left_stride_};
+  for (size_t i = 0; i < scored_heads_.size() && i < policy_->max_scored_heads(); ++i)
+    views_[scored_heads_[i]].exported = {{exported_region_.data().address + i * block}, exported_stride_};
 }
 
 // What the step's query has attended to, slot by slot, to the sums of the tokens that the slots hold.
@@ -507,7 +507,7 @@ Status Resident::add_weights(uint32_t position) {
 
 Status Resident::commit(uint32_t position) {
   ++step_;
-  watched_position_ = position;
+  scored_position_ = position;
   for (uint32_t head = 0; head < store_->n_heads(); ++head) {
     store_->commit(head, slots_[head], position);
     kv_read_ += store_->length(head) * format_.token_bytes();
@@ -518,7 +518,7 @@ Status Resident::commit(uint32_t position) {
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
   if (status.ok() && sums_) status = add_weights(position);
   if (status.ok()) status = policy_->after_step(this, step_, position);
-  watched_position_ = kNone;
+  scored_position_ = kNone;
   if (!status.ok()) invalidate();
   return status;
 }
@@ -535,7 +535,7 @@ Status Resident::copy_from(const Resident& other) {
   store_->copy_from(&backend, *other.store_);
   if (digests_) digests_->copy_from(&backend, *other.digests_);
   if (low_rank_) low_rank_->copy_from(&backend, *other.low_rank_);
-  if (means_) means_->copy_from(&backend, *other.means_);
+  if (compensation_tokens_) compensation_tokens_->copy_from(&backend, *other.compensation_tokens_);
   if (refills_)
     for (const kv::Refills::Pending& pending : other.refills_->pending())
       ORRERY_TRY(refills_->add(backend_, *pages_, pending.head, other.refills_->what(pending), pending.visible_at));

@@ -27,7 +27,7 @@
 #include "runtime/kv/resident/digests.h"
 #include "runtime/kv/resident/head_store.h"
 #include "runtime/kv/resident/low_rank.h"
-#include "runtime/kv/resident/means.h"
+#include "runtime/kv/resident/compensation_tokens.h"
 #include "runtime/kv/memory/page_table.h"
 #include "runtime/kv/transfers/refills.h"
 #include "runtime/policy/policy.h"
@@ -143,7 +143,7 @@ class Resident final : public model::LayerHook, private policy::Heads {
   Status ask(int32_t layer, Ptr<const float> q);   // the policy, by a layer's queries
   void note_rebuilt(uint32_t head, uint32_t n_slots);
   void rebuild_noted(uint32_t layer);
-  void let_go(uint32_t head, uint32_t n_tokens);
+  void compensate(uint32_t head, uint32_t n_tokens);
   void add_replaced();
   Status add_weights(uint32_t position);
   void watch();
@@ -189,18 +189,18 @@ class Resident final : public model::LayerHook, private policy::Heads {
   std::unique_ptr<kv::LowRank> low_rank_;          // null for policies that do not ask for any
   std::unique_ptr<kv::Refills> refills_;           // likewise
   std::unique_ptr<kv::Digests> digests_;           // likewise
-  std::unique_ptr<kv::Means> means_;               // likewise
+  std::unique_ptr<kv::CompensationTokens> compensation_tokens_;               // likewise
   std::unique_ptr<AttentionSums> sums_;            // likewise
   std::vector<float> weights_;                     // (slots) of a step, where they are summed
   kv::ArenaRegion ring_region_;
   QueryRing ring_;
   std::vector<uint32_t> ring_positions_;           // (ring_.n_rows) whose query each row holds; kNone
   kv::ArenaRegion projected_;                      // (n_heads, rank) a layer's queries, where rows of low-rank keys find tokens
-  kv::ArenaRegion left_region_;                    // (policy's max_scored_heads) LeftWeights
-  int64_t left_stride_ = 0;
+  kv::ArenaRegion exported_region_;                    // (policy's max_scored_heads) ExportedWeights
+  int64_t exported_stride_ = 0;
   uint64_t left_bytes_ = 0;                        // of one of them
-  std::vector<uint32_t> watched_;
-  uint32_t watched_position_ = UINT32_MAX;         // whose query the views' weights are of; kNone
+  std::vector<uint32_t> scored_heads_;
+  uint32_t scored_position_ = UINT32_MAX;         // whose query the views' weights are of; kNone
   bool settled_ = false, settling_ = false;
   bool waiting_ = false;                           // of a step: its layers wait for their refills, each for its own
   Ptr<const float> q_;                             // within before_attend(): of layer_, at position n_tokens_

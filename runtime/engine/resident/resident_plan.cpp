@@ -27,16 +27,16 @@ uint32_t ring_rows(const SessionOptions& options, const policy::Policy& policy) 
   return rows > 0 ? std::max(rows, policy.queries_wanted() + 1) : 0;
 }
 
-int64_t left_stride(uint32_t n_context) { return static_cast<int64_t>(align_up(n_context, kPageTokens)); }
-uint64_t left_bytes(const model::Hyperparameters& h, int64_t stride) {
-  return align_up(LeftWeights::bytes(h.n_heads / h.n_kv_heads, stride), kv::kArenaAlignment);
+int64_t exported_stride(uint32_t n_context) { return static_cast<int64_t>(align_up(n_context, kPageTokens)); }
+uint64_t exported_bytes(const model::Hyperparameters& h, int64_t stride) {
+  return align_up(ExportedWeights::bytes(h.n_heads / h.n_kv_heads, stride), kv::kArenaAlignment);
 }
 
 // What stands on the device beside the slots, and takes its part of the budget.
 struct Beside {
   kv::DigestSpec digests;
   kv::LowRankSpec low_rank;
-  uint32_t n_means = 0;
+  uint32_t n_compensation_tokens = 0;
   bool rebuilds() const { return low_rank.rank > 0 && !low_rank.by_head; }
   // Of a layer's queries as rows are of keys.
   uint64_t projected_bytes(const model::Hyperparameters& h) const {
@@ -51,7 +51,7 @@ Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) 
                     : asked.kind == policy::PageDigest::deviation ? DigestKind::deviation
                                                                   : DigestKind::range,
                     asked.heads};
-  beside.n_means = policy.max_compensation_tokens();
+  beside.n_compensation_tokens = policy.max_compensation_tokens();
   if (asked.rank == 0) return beside;
   beside.low_rank.rank = asked.rank;
   beside.low_rank.by_head = policy::is_low_rank(asked.kind);
@@ -65,7 +65,7 @@ Beside beside_of(const policy::Policy& policy, const model::Hyperparameters& h) 
 }
 uint64_t slots_beside(const Beside& beside, uint64_t slots, const KvFormat& format, uint32_t n_context) {
   const uint64_t bytes = kv::Digests::bytes_of(beside.digests, format.head_dim, n_context) +
-                         kv::LowRank::bytes_of(beside.low_rank, format, n_context) + kv::Means::bytes_of(beside.n_means, format.head_dim);
+                         kv::LowRank::bytes_of(beside.low_rank, format, n_context) + kv::CompensationTokens::bytes_of(beside.n_compensation_tokens, format.head_dim);
   return slots - std::min(slots, div_up(bytes, format.token_bytes()));
 }
 
@@ -82,7 +82,7 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const De
     const Beside beside = beside_of(*policy.value(), h);
     bytes.digests = kv::Digests::region_bytes(beside.digests, h.head_dim, n_context) +
                     align_up(kv::LowRank::bytes_of(beside.low_rank, format, n_context), kv::kArenaAlignment) +
-                    kv::Means::region_bytes(beside.n_means, h.head_dim);
+                    kv::CompensationTokens::region_bytes(beside.n_compensation_tokens, h.head_dim);
     // As it comes from the reservoir.
     const KvFormat fetched = kv_format(h, options.kv_type);
     bytes.staging = kv::LowRank::region_bytes(beside.low_rank, fetched, n_context) -
@@ -94,7 +94,7 @@ Resident::Bytes Resident::device_bytes(const model::Hyperparameters& h, const De
   const uint64_t kv = kv::HeadStore::region_bytes(format, slots);
   if (policy.ok()) {
     bytes.full_kv = std::min(kv, policy.value()->n_full_heads() * uint64_t{n_context} * format.token_bytes());
-    if (device.info().leaves_weights) bytes.queries += policy.value()->max_scored_heads() * left_bytes(h, left_stride(policy.value()->max_scored_keys(n_context)));
+    if (device.info().exports_weights) bytes.queries += policy.value()->max_scored_heads() * exported_bytes(h, exported_stride(policy.value()->max_scored_keys(n_context)));
   }
   bytes.compressed_kv = kv - bytes.full_kv;
   return bytes;
@@ -123,7 +123,7 @@ uint64_t Resident::host_bytes(const model::Hyperparameters& h, const Device& dev
   if (p.sums_attention()) bytes += AttentionSums::host_bytes(h, n_context) + slots * sizeof(float);
   const auto n_threads = static_cast<uint32_t>(std::max(info.n_threads, 1));
   return bytes + p.host_bytes({static_cast<uint32_t>(h.n_heads / h.n_kv_heads), n_threads, info.makes_moments}) +
-         kv::Digests::host_bytes(beside.digests, heads, n_context) + kv::Means::host_bytes(beside.n_means, beside.n_means > 0 ? heads : 0) +
+         kv::Digests::host_bytes(beside.digests, heads, n_context) + kv::CompensationTokens::host_bytes(beside.n_compensation_tokens, beside.n_compensation_tokens > 0 ? heads : 0) +
          kv::LowRank::host_bytes(beside.low_rank, fetched, n_context, device);
 }
 
@@ -134,7 +134,7 @@ Status Resident::check_operations(Backend* backend, const model::Hyperparameters
   const bool scores = ring_rows(options, *policy) > 0 || policy->sums_attention() || policy->asks_before_attend() || has_digests || has_low_rank;
   const char* missing = !backend->kv_moves()                                               ? "no operation that moves resident KV"
                         : scores && !backend->keys()                                       ? "no key scoring"
-                        : (has_digests || beside.n_means > 0) && !backend->summaries()     ? "no page digests and compensation tokens"
+                        : (has_digests || beside.n_compensation_tokens > 0) && !backend->summaries()     ? "no page digests and compensation tokens"
                         : has_low_rank && !backend->low_rank()                             ? "no low-rank keys"
                                                                                            : nullptr;
   if (!missing) return ok_status();
@@ -161,8 +161,8 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   if (const uint64_t bytes = beside.projected_bytes(h)) {
     ORRERY_ASSIGN(r->projected_, kv::ArenaRegion::take(&runtime.arena(), bytes, "the session's queries by low-rank keys"));
   }
-  if (beside.n_means > 0) {
-    ORRERY_ASSIGN(r->means_, kv::Means::make(&runtime.arena(), pages->format(), beside.n_means));
+  if (beside.n_compensation_tokens > 0) {
+    ORRERY_ASSIGN(r->compensation_tokens_, kv::CompensationTokens::make(&runtime.arena(), pages->format(), beside.n_compensation_tokens));
   }
   const uint64_t n_slots = slots_beside(beside, resident_slots(h, options, n_context), r->format_, n_context);
   if (r->policy_->sums_attention()) {
@@ -185,11 +185,11 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     r->ring_ = {{r->ring_region_.data().address}, static_cast<int32_t>(n_rows)};
     r->ring_positions_.assign(n_rows, kNone);
   }
-  r->watched_.reserve(r->policy_->max_scored_heads());
-  if (const uint64_t n = r->policy_->max_scored_heads(); n > 0 && runtime.device().info().leaves_weights) {
-    r->left_stride_ = left_stride(r->policy_->max_scored_keys(n_context));
-    r->left_bytes_ = left_bytes(h, r->left_stride_);
-    ORRERY_ASSIGN(r->left_region_,
+  r->scored_heads_.reserve(r->policy_->max_scored_heads());
+  if (const uint64_t n = r->policy_->max_scored_heads(); n > 0 && runtime.device().info().exports_weights) {
+    r->exported_stride_ = exported_stride(r->policy_->max_scored_keys(n_context));
+    r->left_bytes_ = exported_bytes(h, r->exported_stride_);
+    ORRERY_ASSIGN(r->exported_region_,
                   kv::ArenaRegion::take(&runtime.arena(), n * r->left_bytes_, "the weights of watched heads"));
   }
   const uint32_t n_heads = r->store_->n_heads();

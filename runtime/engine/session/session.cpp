@@ -32,7 +32,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
 Session::~Session() {
   if (!row_waits_.load(std::memory_order_acquire)) return;
   const Turn turn = model_->runtime().take_turn();
-  model_->left_rows(turn).drop(&row_waits_);
+  model_->waiting_rows(turn).drop(&row_waits_);
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
@@ -168,9 +168,9 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   Backend& backend = turn.backend();
   const Resident::Use use(resident_.get(), turn, cancel);
   const model::Workspace& work = model_->workspace(turn);
-  LeftRows& left_rows = model_->left_rows(turn);
-  if (n_logits > 0) logits_at_ = 0, left_rows.drop(&row_waits_);   // others come in their place
-  ORRERY_TRY(left_rows.make_room(&backend, n_logits));
+  WaitingRows& waiting_rows = model_->waiting_rows(turn);
+  if (n_logits > 0) logits_at_ = 0, waiting_rows.drop(&row_waits_);   // others come in their place
+  ORRERY_TRY(waiting_rows.make_room(&backend, n_logits));
   const uint64_t start = now_us();
   backend.set_scratch(work.scratch, model_->limits(turn));
   if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(turn, from, cancel));
@@ -214,7 +214,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     n_computed_ = from + n;
     if (out.request) {
       shortlist->arrived();
-      left_rows.leave({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
+      waiting_rows.leave({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
     }
     if (resident_ && phase == Phase::decode) status = resident_->commit(from);
     if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);
@@ -308,12 +308,12 @@ Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* ca
 Status Session::fetch_logits(const Cancel& cancel) {
   if (!row_waits_.load(std::memory_order_acquire)) return ok_status();
   ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
-  return model_->left_rows(turn).fetch(&turn.backend(), &row_waits_);
+  return model_->waiting_rows(turn).fetch(&turn.backend(), &row_waits_);
 }
 
 Result<bool> Session::fetch_more(Shortlist* shortlist, const Cancel& cancel) {
   ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
-  const Ptr<const float> logits = model_->left_rows(turn).logits(&row_waits_);
+  const Ptr<const float> logits = model_->waiting_rows(turn).logits(&row_waits_);
   if (!logits) return false;
   Backend& backend = turn.backend();
   const Ptr<std::byte> out = model_->workspace(turn).shortlist;

@@ -5,7 +5,7 @@
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/kv/resident/digests.h"
-#include "runtime/kv/resident/means.h"
+#include "runtime/kv/resident/compensation_tokens.h"
 #include "runtime/text/unicode/utf8.h"
 
 namespace orrery::engine {
@@ -184,7 +184,7 @@ policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint3
   shape.slot_bytes = kv_format(h, device).token_bytes();
   shape.digest_bytes = kv::Digests::digest_bytes(h.head_dim);
   shape.head_dim = static_cast<uint32_t>(h.head_dim);
-  shape.compensation_token_bytes = kv::Means::bytes_of(1, h.head_dim);
+  shape.compensation_token_bytes = kv::CompensationTokens::bytes_of(1, h.head_dim);
   return shape;
 }
 
@@ -299,11 +299,11 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   const uint64_t bytes = model::carve_workspace(hyper(), device, wanted, {}).bytes;
   // The new one is taken before the old one goes: if it does not fit, the open sessions keep theirs.
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
-  ORRERY_TRY(left_rows_.fetch_all(&turn.backend()));
+  ORRERY_TRY(waiting_rows_.fetch_all(&turn.backend()));
   workspace_region_ = std::move(region);
   workspace_ = model::carve_workspace(hyper(), device, wanted, workspace_region_.data());
   workspace_bytes_ = workspace_.bytes;
-  left_rows_.use(workspace_);
+  waiting_rows_.use(workspace_);
   const std::lock_guard<std::mutex> lock(mutex_);
   limits_ = wanted;
   return ok_status();

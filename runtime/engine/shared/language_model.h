@@ -9,7 +9,7 @@
 #include <string>
 
 #include "runtime/base/status.h"
-#include "runtime/engine/shared/left_rows.h"
+#include "runtime/engine/shared/waiting_rows.h"
 #include "runtime/engine/shared/runtime.h"
 #include "runtime/engine/shared/vocabulary.h"
 #include "runtime/gguf/gguf.h"
@@ -72,13 +72,13 @@ class LanguageModel {
   // What steps share: for the thread whose turn it is.
   const model::Workspace& workspace(const Turn&) const { return workspace_; }
   const StepLimits& limits(const Turn&) const { return limits_; }
-  LeftRows& left_rows(const Turn&) { return left_rows_; }
+  WaitingRows& waiting_rows(const Turn&) { return waiting_rows_; }
 
  private:
   LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
                 std::shared_ptr<const Vocabulary> vocabulary)
       : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
-        left_rows_(model_->hyper.n_vocab, model_->hyper.n_embd) {}
+        waiting_rows_(model_->hyper.n_vocab, model_->hyper.n_embd) {}
 
   std::shared_ptr<Runtime> runtime_;            // outlives everything below, which lies in its arena
   std::unique_ptr<model::Model> model_;
@@ -88,7 +88,7 @@ class LanguageModel {
   kv::ArenaRegion workspace_region_;
   model::Workspace workspace_;                  // changes in a turn, as do the next two
   StepLimits limits_;
-  LeftRows left_rows_;                          // of the workspace
+  WaitingRows waiting_rows_;                          // of the workspace
   std::atomic<uint64_t> workspace_bytes_{0};    // workspace_.bytes, for statistics
 };
 

@@ -27,7 +27,7 @@ uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2
 uint64_t work_at(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   return align_up(LowRank::bytes_of(spec, format, n_context), kArenaAlignment);
 }
-// How keys are turned back and forth, behind the room to work in (LowRankKeys::turns): of pages, then of the positions in one.
+// How keys are turned back and forth, behind the room to work in (LowRankKeys::rotations): of pages, then of the positions in one.
 uint64_t turns_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   return spec.by_head ? 0 : (div_up(n_context, kTile) + uint64_t{kTile}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
 }
@@ -151,29 +151,29 @@ LowRankKeys LowRank::unit(size_t i, const PageTable* reservoir) const {
   keys.rows = keys.basis + basis_bytes(spec_, format_);
   keys.work = region_.data() + work_at(spec_, format_, n_context_);
   if (reservoir) keys.pages = reservoir->view().pages;
-  if (has_turns_) {
-    const Ptr<std::byte> turns = keys.work + align_up(keys.work_bytes(), kArenaAlignment);
-    keys.page_turns = {turns.address};
-    keys.turns = keys.page_turns + uint64_t{div_up(n_context_, kTile)} * static_cast<uint64_t>(rope_.n_rot);
+  if (has_rotations_) {
+    const Ptr<std::byte> rotations = keys.work + align_up(keys.work_bytes(), kArenaAlignment);
+    keys.page_rotations = {rotations.address};
+    keys.rotations = keys.page_rotations + uint64_t{div_up(n_context_, kTile)} * static_cast<uint64_t>(rope_.n_rot);
   }
   return keys;
 }
 
 void LowRank::make_turns(Backend* backend) {
-  if (has_turns_ || spec_.by_head || rope_.n_rot == 0) return;
+  if (has_rotations_ || spec_.by_head || rope_.n_rot == 0) return;
   const uint32_t n_pages = div_up(n_context_, kTile), half = static_cast<uint32_t>(rope_.n_rot) / 2;
-  std::vector<float> turns;
-  turns.reserve((n_pages + size_t{kTile}) * 2 * half);
+  std::vector<float> rotations;
+  rotations.reserve((n_pages + size_t{kTile}) * 2 * half);
   const auto add = [&](uint32_t position, double magnitude) {
     const auto each = [&](double (*f)(double)) {
-      for (uint32_t i = 0; i < half; ++i) turns.push_back(static_cast<float>(f(position * static_cast<double>(rope_.inverse_frequency[i])) * magnitude));
+      for (uint32_t i = 0; i < half; ++i) rotations.push_back(static_cast<float>(f(position * static_cast<double>(rope_.inverse_frequency[i])) * magnitude));
     };
     each(std::cos), each(std::sin);
   };
   for (uint32_t page = 0; page < n_pages; ++page) add(page * kTile, static_cast<double>(rope_.magnitude));
   for (uint32_t p = 0; p < kTile; ++p) add(p, 1);
-  has_turns_ = true;
-  backend->upload({unit(0, nullptr).page_turns.address}, turns.data(), turns.size() * sizeof(float));
+  has_rotations_ = true;
+  backend->upload({unit(0, nullptr).page_rotations.address}, rotations.data(), rotations.size() * sizeof(float));
 }
 
 // Of a head's group.
@@ -244,7 +244,7 @@ void LowRank::rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<c
 void LowRank::copy_from(Backend* backend, const LowRank& other) {
   backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, format_, n_context_));
   n_tokens_ = other.n_tokens_;
-  if (other.has_turns_) make_turns(backend);
+  if (other.has_rotations_) make_turns(backend);
 }
 
 }  // namespace orrery::kv

@@ -83,7 +83,7 @@ class LowRank {
   KvFormat format_;
   RopeSpec rope_;
   uint32_t n_context_, n_tokens_ = 0;
-  bool has_turns_ = false;        // LowRankKeys::turns stand there: since the first settle()
+  bool has_rotations_ = false;        // LowRankKeys::rotations stand there: since the first settle()
   ArenaRegion region_;
   size_t n_tiles_ = 0;
   std::vector<uint64_t> tiles_;   // (units, n_tiles_) of rows by head

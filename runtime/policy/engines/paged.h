@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/roomy.h"
+#include "runtime/base/reserved_vector.h"
 #include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/policy.h"

@@ -287,10 +287,10 @@ struct TokenizerLoader {
   // One line of the merges: "left right" in the file's alphabet, as bytes.
   struct Merge {
     std::string both;
-    size_t left_bytes = 0;
+    size_t exported_bytes = 0;
     uint64_t left_hash = 0, right_hash = 0;
-    std::string_view left() const { return std::string_view(both).substr(0, left_bytes); }
-    std::string_view right() const { return std::string_view(both).substr(left_bytes); }
+    std::string_view left() const { return std::string_view(both).substr(0, exported_bytes); }
+    std::string_view right() const { return std::string_view(both).substr(exported_bytes); }
   };
 
   Status build_bpe() {
@@ -343,7 +343,7 @@ struct TokenizerLoader {
                    shown(text).c_str());
     out->both.clear();
     append_byte_decoded(text.substr(0, space), &out->both);
-    out->left_bytes = out->both.size();
+    out->exported_bytes = out->both.size();
     append_byte_decoded(text.substr(space + 1), &out->both);
     out->left_hash = t.text_index.hash(out->left());
     out->right_hash = t.text_index.hash(out->right());

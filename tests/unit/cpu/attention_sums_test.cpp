@@ -108,7 +108,7 @@ TEST_P(CpuAttentionSums, TakeWhatAttentionHasLeft) {
     std::vector<KeyWeightsJob> jobs(2);
     std::vector<std::vector<float>> found;
     for (size_t h = 0; h < 2; ++h) {
-      room.emplace_back(LeftWeights::bytes(kGroup, tile_stride[h]) / sizeof(float) + 16);
+      room.emplace_back(ExportedWeights::bytes(kGroup, tile_stride[h]) / sizeof(float) + 16);
       const auto at = (reinterpret_cast<uintptr_t>(room[h].data()) + 63) / 64 * 64;
       views.push_back({heads[h].tiles(), n_slots[h], 0, {{at}, tile_stride[h]}});
       found.emplace_back(static_cast<size_t>(n_slots[h]));
@@ -117,7 +117,7 @@ TEST_P(CpuAttentionSums, TakeWhatAttentionHasLeft) {
       jobs[h].n_keys = n_slots[h];
       jobs[h].first_position = 2000, jobs[h].n_positions = 1;
       jobs[h].mean = true;
-      jobs[h].left = views[h].left;
+      jobs[h].exported = views[h].exported;
       jobs[h].out = found[h].data();
     }
     const uint64_t page = 0;

@@ -272,16 +272,16 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
         // By angles of their own, or by what their pages and places in them are turned by.
         LowRankKeys keys = layer.keys;
         const size_t half = static_cast<size_t>(shape.rope.n_rot) / 2, n_pages = kTokens / kPageTokens + 1;
-        Guarded<float> turns((n_pages + kPageTokens) * 2 * half);
+        Guarded<float> rotations((n_pages + kPageTokens) * 2 * half);
         if ((static_cast<int>(type) + static_cast<int>(slot_type)) % 2 == 0) {
           for (size_t row = 0; row < n_pages + kPageTokens; ++row)
             for (size_t i = 0; i < half; ++i) {
               const double position = static_cast<double>(row < n_pages ? row * kPageTokens : row - n_pages);
               const double angle = position * static_cast<double>(keys.rope.inverse_frequency[i]), by = row < n_pages ? static_cast<double>(keys.rope.magnitude) : 1.0;
-              turns.data()[(2 * row) * half + i] = static_cast<float>(std::cos(angle) * by);
-              turns.data()[(2 * row + 1) * half + i] = static_cast<float>(std::sin(angle) * by);
+              rotations.data()[(2 * row) * half + i] = static_cast<float>(std::cos(angle) * by);
+              rotations.data()[(2 * row + 1) * half + i] = static_cast<float>(std::sin(angle) * by);
             }
-          keys.page_turns = turns.ptr(), keys.turns = turns.ptr() + n_pages * 2 * half;
+          keys.page_rotations = rotations.ptr(), keys.rotations = rotations.ptr() + n_pages * 2 * half;
         }
         rig->low_rank()->rebuild_keys(keys, slot_type, runs);
         const double tolerance = slot_type == KvType::f32 ? 1e-5 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .13;

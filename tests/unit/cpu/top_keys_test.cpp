@@ -265,9 +265,9 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
         std::vector<HeadView> views;
         for (uint32_t h = 0; h < 3; ++h) {
           for (int32_t i = 0; i < store.n_pages(); ++i) tiles[h].push_back(store.pages()[i] + h * format.head_bytes());
-          rows.push_back(std::make_unique<Guarded<float>>(align_up(LeftWeights::bytes(group, stride), 64) / sizeof(float)));
+          rows.push_back(std::make_unique<Guarded<float>>(align_up(ExportedWeights::bytes(group, stride), 64) / sizeof(float)));
           views.push_back({tiles[h].data(), n, 0});
-          if (h != 1) views[h].left = {rows[h]->ptr(), stride};
+          if (h != 1) views[h].exported = {rows[h]->ptr(), stride};
         }
         const std::vector<float> untouched(rows[1]->data(), rows[1]->data() + rows[1]->size());
         Guarded<float> out(static_cast<size_t>(n_heads * 64));
@@ -315,7 +315,7 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
           // Of the softmax of all keys, and of the first ones only.
           for (const int32_t n_keys : {n, n - n / 5}) {
             TopKeysJob job = store.job(0, h, n_keys, 12345, 1, (n_keys + 2) / 3, n % 4 == 0);   // of that position nothing is known
-            job.left = views[static_cast<size_t>(h)].left;
+            job.exported = views[static_cast<size_t>(h)].exported;
             for (const KeyScoring& scoring : {KeyScoring{group == 3, Pooling::avg, 5}, KeyScoring{group == 8, Pooling::none, 1}}) {
               const Keys found = run(rig, store, {job}, scoring)[0];
               check(found.data(), job, store.scores(job, 0, scoring), describe(format, group, scoring, job), kClose + 2 * std::expm1(2 * moved));

@@ -44,7 +44,7 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
       const Span<const uint32_t> held = resident->store().positions(head);
       const HeadView& view = resident->views()[head];
       if (held.size() == n_tokens) {
-        EXPECT_EQ(view.mean_weight, 0.0f);
+        EXPECT_EQ(view.compensation_weight, 0.0f);
         ++n_whole;
         continue;
       }
@@ -52,14 +52,14 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
       policy::sinks_and_recent(n_tokens, 4, static_cast<uint32_t>(held.size()) - 4, &expected);
       EXPECT_EQ(std::set<uint32_t>(held.begin(), held.end()), std::set<uint32_t>(expected.begin(), expected.end())) << "head " << head;
       // It has attended to all tokens, each once.
-      EXPECT_EQ(view.mean_weight, static_cast<float>(n_tokens - held.size())) << "head " << head;
+      EXPECT_EQ(view.compensation_weight, static_cast<float>(n_tokens - held.size())) << "head " << head;
       std::vector<double> sums(2 * dim);
       for (uint32_t p = 4; p < 4 + n_tokens - held.size(); ++p) {
         const std::vector<float> k = reservoir_key(resident->reservoir(), head, p), v = reservoir_value(resident->reservoir(), head, p);
         for (size_t d = 0; d < dim; ++d) sums[d] += static_cast<double>(k[d]), sums[dim + d] += static_cast<double>(v[d]);
       }
       const auto* mean = reinterpret_cast<const float*>(view.mean.address);
-      for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d] / static_cast<double>(view.mean_weight), 1e-5) << "head " << head << ", value " << d;
+      for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d] / static_cast<double>(view.compensation_weight), 1e-5) << "head " << head << ", value " << d;
       ++n_checked;
     }
     return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
@@ -91,13 +91,13 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
     std::vector<float> of_step;
     for (uint32_t head = 0; head < resident->store().n_heads(); ++head) {
       const HeadView& view = resident->views()[head];
-      of_step.push_back(view.mean_weight);
+      of_step.push_back(view.compensation_weight);
       if (!resident->policy().has_compensation_token(head)) {
-        EXPECT_EQ(view.mean_weight, 0.0f);
+        EXPECT_EQ(view.compensation_weight, 0.0f);
         continue;
       }
       const policy::CompensationShares shares = resident->policy().compensation_shares(head);
-      EXPECT_EQ(view.mean_weight, shares.weight);
+      EXPECT_EQ(view.compensation_weight, shares.weight);
       EXPECT_GT(shares.weight, 0.0f);
       std::vector<double> sums(2 * dim);
       double sum = 0;

@@ -516,7 +516,7 @@ int check_left_weights(const engine::LanguageModel& model, const engine::Residen
   int n_watched = 0;
   for (size_t head = 0; head < resident.views().size(); ++head) {
     const HeadView& view = resident.views()[head];
-    if (!view.left.data) continue;
+    if (!view.exported.data) continue;
     ++n_watched;
     const int32_t layer = static_cast<int32_t>(head) / h.n_kv_heads, kv_head = static_cast<int32_t>(head) % h.n_kv_heads;
     const QueryRing ring = resident.queries();
@@ -528,10 +528,10 @@ int check_left_weights(const engine::LanguageModel& model, const engine::Residen
       for (int32_t g = 0; g < group; ++g) {
         double dot = 0;
         for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[g * dim + i]) * key[static_cast<size_t>(i)];
-        const float* weights = reinterpret_cast<const float*>(view.left.data.address);
-        const float* units = weights + group * view.left.stride;
-        const double unit = units[g * view.left.n_tiles() + t / kPageTokens];
-        EXPECT_NEAR(std::log2(weights[g * view.left.stride + t]) + unit, dot / std::sqrt(dim) * 1.4426950408889634, 1e-3)
+        const float* weights = reinterpret_cast<const float*>(view.exported.data.address);
+        const float* units = weights + group * view.exported.stride;
+        const double unit = units[g * view.exported.n_tiles() + t / kPageTokens];
+        EXPECT_NEAR(std::log2(weights[g * view.exported.stride + t]) + unit, dot / std::sqrt(dim) * 1.4426950408889634, 1e-3)
             << "head " << head << ", key " << t;
       }
     }
@@ -553,12 +553,12 @@ TEST_P(Watching, ChecksGoByWhatAttentionHasLeft) {
     resident->set_step_fault([&](uint64_t step) {
       n_watched += check_left_weights(*model, *resident, 300 + static_cast<uint32_t>(step) - 1);
       for (const HeadView& view : resident->views()) {
-        float* weights = reinterpret_cast<float*>(view.left.data.address);
-        const int64_t group = model->hyper().n_heads / model->hyper().n_kv_heads, n_tiles = view.left.n_tiles();
-        float *units = weights + group * view.left.stride, *sums = units + group * n_tiles;
+        float* weights = reinterpret_cast<float*>(view.exported.data.address);
+        const int64_t group = model->hyper().n_heads / model->hyper().n_kv_heads, n_tiles = view.exported.n_tiles();
+        float *units = weights + group * view.exported.stride, *sums = units + group * n_tiles;
         for (int64_t i = 0; forged && weights != nullptr && i < group * n_tiles; ++i) units[i] = sums[i] = 1;
         for (int64_t i = 0; forged && weights != nullptr && i < view.n_keys * group; ++i)
-          weights[i / view.n_keys * view.left.stride + i % view.n_keys] = 1 / (1 + 0.01f * static_cast<float>(i % view.n_keys));
+          weights[i / view.n_keys * view.exported.stride + i % view.n_keys] = 1 / (1 + 0.01f * static_cast<float>(i % view.n_keys));
       }
       return ok_status();
     });

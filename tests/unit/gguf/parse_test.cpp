@@ -190,7 +190,7 @@ TEST(GgufOpen, TensorsAreLetGo) {
   for (const Load load : {Load::map, Load::read}) {
     Result<File> f = File::open(path, {load, false});
     ASSERT_TRUE(f.ok()) << f.status().message();
-    f->let_go(*f->find_tensor("big"));
+    f->release_pages(*f->find_tensor("big"));
     for (const char* name : {"before", "behind"})
       EXPECT_EQ(std::memcmp(f->find_tensor(name)->data, beside.data(), 32), 0) << name;
     float middle;

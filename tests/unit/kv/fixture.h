@@ -74,7 +74,7 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   void append_kv(int32_t, Ptr<const float>, Ptr<const float>, int64_t) override {}
   void attend(int32_t, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
   void digest(Span<const DigestJob>, const DigestShape&) override {}
-  void add_to_means(Span<const MeanJob>, const KvFormat&) override {}
+  void add_to_compensation_tokens(Span<const CompensationJob>, const KvFormat&) override {}
   void top_keys(Span<const TopKeysJob>, const TopKeysShape&) override {}
   void key_weights(Span<const KeyWeightsJob>, const KeysShape&) override {}
   void key_products(const LowRankKeys&, int32_t, float*, float*) override {}

@@ -317,11 +317,11 @@ TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
     double kept = 0, all = 0;
     for (uint32_t head = 0; head < m.n_heads(); ++head)
       if (compressed(head)) kept += s.n_selected(head), all += 380;
-    int n_means = 0;
+    int n_compensation_tokens = 0;
     for (uint32_t head = 0; head < m.n_heads(); ++head) {
       ASSERT_EQ(s.policy().has_compensation_token(head), compressed(head) && s.n_selected(head) < 380) << head;
       if (!s.policy().has_compensation_token(head)) continue;
-      ++n_means;
+      ++n_compensation_tokens;
       const std::vector<float> logits = restless(head, 379, 380);
       std::vector<double> weights(380);
       for (uint32_t g = 0; g < kGroup; ++g) {
@@ -339,7 +339,7 @@ TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
       ASSERT_EQ(shares.of_tokens.size(), 380u);
       for (uint32_t p = 0; p < 380; ++p) ASSERT_NEAR(shares.of_tokens[p], weights[p] / sum, 1e-6) << name << ", head " << head << ", token " << p;
     }
-    EXPECT_GT(n_means, 4);
+    EXPECT_GT(n_compensation_tokens, 4);
     s.settle(20);   // all of it has room
     EXPECT_EQ(s.n_compensation_tokens(), 0u);
   }

@@ -3,7 +3,7 @@
 // (RazorAttention's compensation token; where they are alike nothing is lost) and which others may join; or of tokens by their shares,
 // with a weight that whoever deals them out gives.
 //
-// Means are made of the reservoir's K and V, token by token in the order of positions. The memory is one region of the arena, taken when
+// CompensationTokens are made of the reservoir's K and V, token by token in the order of positions. The memory is one region of the arena, taken when
 // the session opens; nothing here allocates after make().
 #pragma once
 
@@ -19,13 +19,13 @@
 
 namespace orrery::kv {
 
-class Means {
+class CompensationTokens {
  public:
-  static uint64_t bytes_of(uint32_t n_means, int32_t head_dim) { return uint64_t{n_means} * 2 * static_cast<uint64_t>(head_dim) * sizeof(float); }
-  static uint64_t region_bytes(uint32_t n_means, int32_t head_dim);   // as the arena gives it
-  static uint64_t host_bytes(uint32_t n_means, uint64_t n_heads) { return n_means * sizeof(MeanJob) + n_heads * sizeof(Head); }
-  // For at most n_means of the heads of `format`.
-  static Result<std::unique_ptr<Means>> make(Arena* arena, const KvFormat& format, uint32_t n_means);
+  static uint64_t bytes_of(uint32_t n_compensation_tokens, int32_t head_dim) { return uint64_t{n_compensation_tokens} * 2 * static_cast<uint64_t>(head_dim) * sizeof(float); }
+  static uint64_t region_bytes(uint32_t n_compensation_tokens, int32_t head_dim);   // as the arena gives it
+  static uint64_t host_bytes(uint32_t n_compensation_tokens, uint64_t n_heads) { return n_compensation_tokens * sizeof(CompensationJob) + n_heads * sizeof(Head); }
+  // For at most n_compensation_tokens of the heads of `format`.
+  static Result<std::unique_ptr<CompensationTokens>> make(Arena* arena, const KvFormat& format, uint32_t n_compensation_tokens);
 
   uint64_t bytes() const { return region_.bytes(); }
   uint64_t used_bytes() const;
@@ -35,7 +35,7 @@ class Means {
 
   // No head has one, and none is wanted.
   void clear();
-  // The head is to have one, from no token on; of those that clear() has left without. At most n_means.
+  // The head is to have one, from no token on; of those that clear() has left without. At most n_compensation_tokens.
   void want(uint32_t head);
   bool wanted(uint32_t head) const { return heads_[head].index != kNone; }
   // Tokens [first, end), behind those that it has: they are in it when finish() has been called.
@@ -45,7 +45,7 @@ class Means {
   void finish(Backend* backend, const PageTable& reservoir);
 
   // Takes over what `other`, of the same shape, holds.
-  void copy_from(Backend* backend, const Means& other);
+  void copy_from(Backend* backend, const CompensationTokens& other);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -55,7 +55,7 @@ class Means {
     float weight = 0.0f;      // of one by shares
     bool waits = false;       // some are to come
   };
-  Means(const KvFormat& format, uint32_t n_means, ArenaRegion region);
+  CompensationTokens(const KvFormat& format, uint32_t n_compensation_tokens, ArenaRegion region);
   Ptr<float> at(const Head& head) const {
     return Ptr<float>{region_.data().address} + uint64_t{head.index} * 2 * static_cast<uint64_t>(head_dim_);
   }
@@ -64,7 +64,7 @@ class Means {
   ArenaRegion region_;
   std::vector<Head> heads_;
   uint32_t n_wanted_ = 0;
-  std::vector<MeanJob> jobs_;   // room for n_means
+  std::vector<CompensationJob> jobs_;   // room for n_compensation_tokens
 };
 
 }  // namespace orrery::kv

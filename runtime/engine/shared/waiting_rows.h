@@ -18,7 +18,7 @@
 
 namespace orrery::engine {
 
-class LeftRows {
+class WaitingRows {
  public:
   // Where a row goes when it is fetched, and what says whether it waits: it is known by that.
   struct Owner {
@@ -27,7 +27,7 @@ class LeftRows {
     float* embedding = nullptr;           // (n_embd)
   };
 
-  LeftRows(int32_t n_vocab, int32_t n_embd);
+  WaitingRows(int32_t n_vocab, int32_t n_embd);
 
   // The workspace that steps run in. No row waits.
   void use(const model::Workspace& workspace);

@@ -40,13 +40,13 @@ TEST_P(CpuMeans, TakeInTokens) {
       // Head by head other tokens: over tiles, the last one too; in two goes; one alone behind them.
       const int32_t stretches[3][2][2] = {{{5, 190}, {190, 200}}, {{64, 128}, {0, 7}}, {{63, 64}, {199, 200}}};
       for (int go = 0; go < 2; ++go) {
-        std::vector<MeanJob> jobs;
+        std::vector<CompensationJob> jobs;
         for (size_t h = 0; h < 3; ++h) {
           const auto& [first, second] = stretches[h];
           jobs.push_back({heads[h]->tiles(), 0, stretches[h][go][0], stretches[h][go][1], go == 0 ? 0 : first[1] - first[0], means[h]->ptr(), nullptr});
           (void)second;
         }
-        rig->summaries()->add_to_means(jobs, heads[0]->format());
+        rig->summaries()->add_to_compensation_tokens(jobs, heads[0]->format());
         for (size_t h = 0; h < 3; ++h) {
           std::vector<double> sums(n_values);
           int32_t n = 0;
@@ -85,8 +85,8 @@ TEST_P(CpuMeans, TakeInTokensByShares) {
           for (size_t v = 0; v < n_values; ++v) sums[v] += static_cast<double>(share) * static_cast<double>(x[v]);
         }
         fill_normal(mean, 9, 1.0f);
-        const MeanJob job{tiles.data(), 0, first, first + 190, 0, mean.ptr(), shares.data()};
-        rig->summaries()->add_to_means({&job, 1}, tokens.format());
+        const CompensationJob job{tiles.data(), 0, first, first + 190, 0, mean.ptr(), shares.data()};
+        rig->summaries()->add_to_compensation_tokens({&job, 1}, tokens.format());
         for (size_t v = 0; v < n_values; ++v)
           ASSERT_NEAR(mean[v], sums[v], 1e-7 * (1 + std::fabs(sums[v]))) << "type " << static_cast<int>(type) << ", dim " << dim << ", value " << v;
       }
@@ -101,8 +101,8 @@ TEST_P(CpuMeans, OfTokensAlikeIsTheToken) {
   Guarded<float> mean(128);
   int32_t n = 0;
   for (int32_t i = 0; i < 999; ++i, ++n) {
-    const MeanJob job{tiles.data(), 0, i * kPageTokens, i * kPageTokens + 1, n, mean.ptr(), nullptr};
-    rig->summaries()->add_to_means({&job, 1}, one.format());
+    const CompensationJob job{tiles.data(), 0, i * kPageTokens, i * kPageTokens + 1, n, mean.ptr(), nullptr};
+    rig->summaries()->add_to_compensation_tokens({&job, 1}, one.format());
     const std::vector<float> token = one.token(0);
     ASSERT_EQ(std::memcmp(mean.data(), token.data(), token.size() * sizeof(float)), 0) << n;
   }

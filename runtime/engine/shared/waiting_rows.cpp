@@ -1,15 +1,15 @@
-#include "runtime/engine/shared/left_rows.h"
+#include "runtime/engine/shared/waiting_rows.h"
 
 #include <algorithm>
 
 namespace orrery::engine {
 
-LeftRows::LeftRows(int32_t n_vocab, int32_t n_embd)
+WaitingRows::WaitingRows(int32_t n_vocab, int32_t n_embd)
     : n_vocab_(static_cast<uint64_t>(n_vocab)), n_embd_(static_cast<uint64_t>(n_embd)) {}
 
-void LeftRows::use(const model::Workspace& workspace) { workspace_ = workspace; }
+void WaitingRows::use(const model::Workspace& workspace) { workspace_ = workspace; }
 
-Status LeftRows::make_room(Backend* backend, int32_t n_logits) {
+Status WaitingRows::make_room(Backend* backend, int32_t n_logits) {
   if (n_logits > 1) return fetch_all(backend);
   Row& last = rows_[0];
   if (!last.owner.waits) return ok_status();
@@ -26,22 +26,22 @@ Status LeftRows::make_room(Backend* backend, int32_t n_logits) {
   return ok_status();
 }
 
-void LeftRows::leave(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows) {
+void WaitingRows::leave(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows) {
   rows_[0] = {owner, model::left_logits(workspace_), model::left_embedding(workspace_, h, n_rows), ++n_left_};
   owner.waits->store(true, std::memory_order_release);
 }
 
-size_t LeftRows::row_of(const std::atomic<bool>* owner) const {
+size_t WaitingRows::row_of(const std::atomic<bool>* owner) const {
   const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.owner.waits == owner; });
   return static_cast<size_t>(row - rows_.begin());
 }
 
-Ptr<const float> LeftRows::logits(const std::atomic<bool>* owner) const {
+Ptr<const float> WaitingRows::logits(const std::atomic<bool>* owner) const {
   const size_t row = row_of(owner);
   return row < rows_.size() ? rows_[row].logits : Ptr<const float>();
 }
 
-Status LeftRows::fetch(Backend* backend, Row* row) {
+Status WaitingRows::fetch(Backend* backend, Row* row) {
   if (!row->owner.waits) return ok_status();
   const Download both[] = {{row->owner.logits, {row->logits.address}, n_vocab_ * sizeof(float)},
                            {row->owner.embedding, {row->embedding.address}, n_embd_ * sizeof(float)}};
@@ -51,17 +51,17 @@ Status LeftRows::fetch(Backend* backend, Row* row) {
   return ok_status();
 }
 
-Status LeftRows::fetch(Backend* backend, const std::atomic<bool>* owner) {
+Status WaitingRows::fetch(Backend* backend, const std::atomic<bool>* owner) {
   const size_t row = row_of(owner);
   return row < rows_.size() ? fetch(backend, &rows_[row]) : ok_status();
 }
 
-Status LeftRows::fetch_all(Backend* backend) {
+Status WaitingRows::fetch_all(Backend* backend) {
   for (Row& row : rows_) ORRERY_TRY(fetch(backend, &row));
   return ok_status();
 }
 
-void LeftRows::drop(const std::atomic<bool>* owner) {
+void WaitingRows::drop(const std::atomic<bool>* owner) {
   const size_t row = row_of(owner);
   if (row == rows_.size()) return;
   rows_[row].owner.waits->store(false, std::memory_order_release);

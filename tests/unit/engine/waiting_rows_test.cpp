@@ -4,24 +4,24 @@
 #include <deque>
 #include <vector>
 
-#include "runtime/engine/shared/left_rows.h"
+#include "runtime/engine/shared/waiting_rows.h"
 #include "tests/unit/kv/fixture.h"
 
 namespace orrery {
 namespace {
 
-using engine::LeftRows;
+using engine::WaitingRows;
 
 constexpr int32_t kVocab = 10, kEmbd = 3, kRows = model::kLogitRows;
 
-class LeftRowsTest : public ::testing::Test {
+class WaitingRowsTest : public ::testing::Test {
  protected:
   struct Session {
     std::atomic<bool> waits{false};
     std::vector<float> logits = std::vector<float>(kVocab, -1.0f), embedding = std::vector<float>(kEmbd, -1.0f);
   };
 
-  LeftRowsTest() : rows_(kVocab, kEmbd) {
+  WaitingRowsTest() : rows_(kVocab, kEmbd) {
     EXPECT_TRUE(backend_.reserve_arena(4096).ok());
     model::Workspace work;
     work.normed = {backend_.arena().address};
@@ -55,10 +55,10 @@ class LeftRowsTest : public ::testing::Test {
   kv::MemoryBackend backend_;
   model::Workspace work_;
   model::Hyperparameters hyper_;
-  LeftRows rows_;
+  WaitingRows rows_;
 };
 
-TEST_F(LeftRowsTest, SessionsThatTakeTurnsKeepTheirs) {
+TEST_F(WaitingRowsTest, SessionsThatTakeTurnsKeepTheirs) {
   std::deque<Session> sessions(kRows);
   for (size_t round = 0; round < 3; ++round)
     for (size_t i = 0; i < sessions.size(); ++i) step(&sessions[i], static_cast<float>(1000 * round + 100 * i), 1 + static_cast<int32_t>(i % 4));
@@ -70,7 +70,7 @@ TEST_F(LeftRowsTest, SessionsThatTakeTurnsKeepTheirs) {
   }
 }
 
-TEST_F(LeftRowsTest, WhoHasWaitedLongestGivesWay) {
+TEST_F(WaitingRowsTest, WhoHasWaitedLongestGivesWay) {
   std::deque<Session> sessions(kRows + 2);
   for (size_t i = 0; i < kRows; ++i) step(&sessions[i], static_cast<float>(100 * i));
   step(&sessions[0], 5000);   // the longest is another one now
@@ -86,7 +86,7 @@ TEST_F(LeftRowsTest, WhoHasWaitedLongestGivesWay) {
   expect_on_device(sessions[kRows + 1], 7000);
 }
 
-TEST_F(LeftRowsTest, StepsOfManyRowsTakeAllTheRoom) {
+TEST_F(WaitingRowsTest, StepsOfManyRowsTakeAllTheRoom) {
   std::deque<Session> sessions(3);
   for (size_t i = 0; i < sessions.size(); ++i) step(&sessions[i], static_cast<float>(100 * i), 2);
   ASSERT_TRUE(rows_.make_room(&backend_, 0).ok());   // a part of a prompt

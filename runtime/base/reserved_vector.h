@@ -7,18 +7,18 @@
 namespace orrery {
 
 template <class T>
-class Roomy : public std::vector<T> {
+class ReservedVector : public std::vector<T> {
  public:
   using std::vector<T>::vector;
-  Roomy() = default;
-  Roomy(const Roomy& other) : std::vector<T>() { *this = other; }
-  Roomy(Roomy&&) noexcept = default;
-  Roomy& operator=(const Roomy& other) {
+  ReservedVector() = default;
+  ReservedVector(const ReservedVector& other) : std::vector<T>() { *this = other; }
+  ReservedVector(ReservedVector&&) noexcept = default;
+  ReservedVector& operator=(const ReservedVector& other) {
     this->reserve(other.capacity());
     std::vector<T>::operator=(other);
     return *this;
   }
-  Roomy& operator=(Roomy&&) noexcept = default;
+  ReservedVector& operator=(ReservedVector&&) noexcept = default;
 };
 
 }  // namespace orrery
