@@ -301,7 +301,8 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
   ORRERY_TRY(waiting_rows_.fetch_all(&turn.backend()));
   workspace_region_ = std::move(region);
-  workspace_ = model::carve_workspace(hyper(), device, wanted, workspace_region_.data());
+  const model::Workspace grown = model::carve_workspace(hyper(), device, wanted, workspace_region_.data());
+  workspace_ = grown;   // by a copy, which the thread sanitizer sees
   workspace_bytes_ = workspace_.bytes;
   waiting_rows_.use(workspace_);
   const std::lock_guard<std::mutex> lock(mutex_);
