@@ -87,6 +87,12 @@ bindings-wheel:
 	@$(call build,$(BUILD),orrery_static)
 	@python3 bindings/python/build_wheel.py $(BUILD) $(BUILD)/wheel
 
+# The quick cases of the rooms that an edit touches (ROOM="text kv"; none named: what differs from the last commit), and the house's rules.
+check:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@tests/check.sh $(BUILD) $(JOBS) $(ROOM)
+
 # With the CUDA backend, for RTX 30 alone, on a machine that has the toolkit and no driver: what each kernel takes, and that the library
 # behaves. In the folder of `make test`, where all but the backend is compiled; the next `make test` takes it away.
 test-cuda: CUDA = ON
@@ -207,6 +213,8 @@ help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
+	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
+	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
