@@ -536,6 +536,7 @@ class BraceFormatter {
       *out = args_.positional[index];
     } else {
       bool found = false;
+      TRY(in_.step(1 + args_.keywords.size() / 8));
       for (const auto& keyword : args_.keywords) {
         if (keyword.first != first) continue;
         *out = keyword.second;
