@@ -48,7 +48,7 @@ bool fill_map(Interp& in, Args& args, const char* what, Map* map) {
   if (!args.positional.empty()) {
     const Value& from = args.positional[0];
     if (from.is_map()) {
-      TRY(in.charge_items(from.as_map().size() * 2) && in.step(from.as_map().size() * 2));
+      TRY(in.charge_items(from.as_map().size() * 2) && in.step(from.as_map().size() * 4));
       *map = Map(from.as_map());
     } else {
       std::vector<Value> pairs;
@@ -57,7 +57,7 @@ bool fill_map(Interp& in, Args& args, const char* what, Map* map) {
         std::vector<Value> items;
         TRY(in.items_of(pair, &items));
         if (items.size() != 2) return in.fail("%s wants pairs", what);
-        TRY(in.hash_check(items[0]));
+        TRY(in.hash_check(items[0]) && in.step(8));
         map->set(items[0], items[1]);
       }
     }

@@ -292,7 +292,7 @@ bool format_map(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.bind(args, "format_map", {"mapping"}, 1, &mapping, 1));
   if (!mapping->is_map()) return in.fail("format_map wants a mapping");
   Args named;
-  TRY(in.charge_items(mapping->as_map().size() * 4) && in.step(mapping->as_map().size()));
+  TRY(in.charge_items(mapping->as_map().size() * 4) && in.step(mapping->as_map().size() * 2));
   for (const Map::Entry& e : mapping->as_map().entries())
     if (e.first.is_string()) named.keywords.emplace_back(std::string(e.first.as_string()), e.second);
   return in.brace_format(self.as_string(), named, out);
@@ -424,7 +424,7 @@ bool fromkeys(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.bind(args, "fromkeys", {"iterable", "value"}, 1, v, 2) && in.items_of(*v[0], &keys));
   Map map;
   for (Value& key : keys) {
-    TRY(in.hash_check(key) && in.charge(64) && in.step(4));
+    TRY(in.hash_check(key) && in.charge(64) && in.step(8));
     map.set(std::move(key), v[1] != nullptr ? *v[1] : Value::none());
   }
   *out = Value::map(std::move(map));

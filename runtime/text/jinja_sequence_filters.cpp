@@ -289,7 +289,7 @@ bool unique(Interp& in, const Value& v, Args& args, Value* out) {
     Value key;
     TRY(in.path(item, or_none(a[1], none), nullptr, &key) && fold_case(in, flag(a[0]), &key) &&
         in.hash_check(key));
-    TRY(in.charge(128) && in.step(4));
+    TRY(in.charge(128) && in.step(8));
     if (seen.find(key) != nullptr) continue;
     seen.set(std::move(key), Value::none());
     kept.push_back(std::move(item));
