@@ -548,6 +548,7 @@ Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
 Result<std::string> dump_json(const Value& value, const JsonFormat& format) {
   Writer writer(format);
   const bool written = writer.write(value, 0);
+  if (format.bytes_written != nullptr) *format.bytes_written = writer.out.size();
   if (writer.cancelled()) return error(Code::cancelled, "JSON: writing was cancelled");
   if (!writer.no_stack.ok()) return std::move(writer.no_stack);
   if (!written) return error(Code::invalid_argument, "JSON: %s", writer.problem);

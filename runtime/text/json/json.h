@@ -34,6 +34,7 @@ struct JsonFormat {
   bool custom_separators = false;   // item_separator is meant even when empty
   uint64_t max_bytes = 1ull << 30;  // of the result
   const std::atomic<bool>* cancel = nullptr;  // set by another thread to end the writing: cancelled
+  uint64_t* bytes_written = nullptr;          // filled in, also where the writing fails
 };
 
 // Fails (invalid_argument) on what json.dumps refuses: undefined values, objects, keys that are tuples; and

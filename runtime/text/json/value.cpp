@@ -141,6 +141,7 @@ bool equal_values(const Value& left, const Value& right, uint64_t* work) {
         const auto& entries = f.a->as_map().entries();
         if (f.next == entries.size()) continue;
         const Map::Entry& e = entries[f.next++];
+        *work -= std::min<uint64_t>(*work, 4 * key_cost(e.first));
         a = &e.second;
         b = f.b->as_map().find(e.first);
         if (b == nullptr) return false;
@@ -247,6 +248,14 @@ int compare_numbers(const Value& a, const Value& b) {
 bool is_hashable(const Value& key) {
   size_t left = detail::kMaxKeyValues;
   return hashable(key, 0, &left);
+}
+
+size_t key_cost(const Value& key) {
+  if (key.is_string()) return 1 + key.as_string().size() / 64;
+  size_t cost = 1;
+  if (key.is_tuple())
+    for (const Value& v : key.as_items()) cost += key_cost(v);
+  return cost;
 }
 
 void Value::release() noexcept {

@@ -235,6 +235,8 @@ class Map {
 // Whether `key` may be a map's key (Python's hashable): scalars, strings, tuples of such, objects; of
 // tuples only those of up to 1,000 values and 32 levels, which keeps lookups cheap.
 bool is_hashable(const Value& key);
+// What comparing a hashable key takes at most: its values, and a part of their bytes.
+size_t key_cost(const Value& key);
 
 // Order of two numbers (is_number), exact also between integers and floats: -1, 0, 1, or 2 when one is not a
 // number.

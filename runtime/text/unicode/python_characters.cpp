@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/text/pace.h"
+
 namespace orrery::text::unicode {
 
 namespace {
@@ -170,10 +172,11 @@ void append_title(uint32_t code, std::string* out) {
   if (!map_any(kTitle, kTitleLong, code, out)) append_upper(code, out);
 }
 
-std::string upper(std::string_view s) {
+std::string upper(std::string_view s, const std::atomic<bool>* cancel) {
+  Pace pace(cancel);
   std::string out;
   out.reserve(s.size());
-  for (size_t i = 0; i < s.size();) {
+  for (size_t i = 0; i < s.size() && !pace.stop();) {
     const size_t n = sequence_length(s, i);
     const auto b = static_cast<unsigned char>(s[i]);
     if (n == 1)
@@ -185,10 +188,11 @@ std::string upper(std::string_view s) {
   return out;
 }
 
-std::string lower(std::string_view s) {
+std::string lower(std::string_view s, const std::atomic<bool>* cancel) {
+  Pace pace(cancel);
   std::string out;
   out.reserve(s.size());
-  for (size_t i = 0; i < s.size();) {
+  for (size_t i = 0; i < s.size() && !pace.stop();) {
     const size_t n = sequence_length(s, i);
     append_lower_at(s, i, n, &out);
     i += n;
@@ -196,10 +200,11 @@ std::string lower(std::string_view s) {
   return out;
 }
 
-std::string title(std::string_view s) {
+std::string title(std::string_view s, const std::atomic<bool>* cancel) {
+  Pace pace(cancel);
   std::string out;
   bool inside = false;
-  for (size_t i = 0; i < s.size();) {
+  for (size_t i = 0; i < s.size() && !pace.stop();) {
     const size_t n = sequence_length(s, i);
     const bool stray = n == 1 && static_cast<unsigned char>(s[i]) >= 0x80;
     const uint32_t c = decode(s, i);
@@ -215,9 +220,10 @@ std::string title(std::string_view s) {
   return out;
 }
 
-std::string capitalize(std::string_view s) {
+std::string capitalize(std::string_view s, const std::atomic<bool>* cancel) {
+  Pace pace(cancel);
   std::string out;
-  for (size_t i = 0; i < s.size();) {
+  for (size_t i = 0; i < s.size() && !pace.stop();) {
     const size_t n = sequence_length(s, i);
     if (i == 0 && (n > 1 || static_cast<unsigned char>(s[0]) < 0x80))
       append_title(decode(s, 0), &out);
@@ -228,9 +234,10 @@ std::string capitalize(std::string_view s) {
   return out;
 }
 
-std::string swapcase(std::string_view s) {
+std::string swapcase(std::string_view s, const std::atomic<bool>* cancel) {
+  Pace pace(cancel);
   std::string out;
-  for (size_t i = 0; i < s.size();) {
+  for (size_t i = 0; i < s.size() && !pace.stop();) {
     const size_t n = sequence_length(s, i);
     const bool stray = n == 1 && static_cast<unsigned char>(s[i]) >= 0x80;
     const uint32_t c = decode(s, i);

@@ -1,7 +1,8 @@
 // UTF-8 walking and what Python's str methods know of characters: classes (isalpha, isspace, isprintable,
-// ...) and case mappings, the ones that grow included.  The tables are made by make_jinja_unicode_tables.py.
+// ...) and case mappings, the ones that grow included.  The tables are made by make_python_characters.py.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -47,11 +48,16 @@ void append_lower(uint32_t code, std::string* out);
 void append_title(uint32_t code, std::string* out);
 
 // Whole strings, as str.upper(), str.lower() (with the final sigma), str.title(), str.capitalize(),
-// str.swapcase().
-std::string upper(std::string_view s);
-std::string lower(std::string_view s);
-std::string title(std::string_view s);
-std::string capitalize(std::string_view s);
-std::string swapcase(std::string_view s);
+// str.swapcase().  After `cancel` was set they may end early; whoever set it drops the result.
+std::string upper(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string upper(std::string_view s) { return upper(s, nullptr); }
+std::string lower(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string lower(std::string_view s) { return lower(s, nullptr); }
+std::string title(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string title(std::string_view s) { return title(s, nullptr); }
+std::string capitalize(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string capitalize(std::string_view s) { return capitalize(s, nullptr); }
+std::string swapcase(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string swapcase(std::string_view s) { return swapcase(s, nullptr); }
 
 }  // namespace orrery::text::unicode

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <thread>
 
-#include "runtime/text/jinja/builtins/strings.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 #include "runtime/text/unicode/python_characters.h"
 #include "runtime/text/json/json.h"
 #include "tests/support/shared.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "runtime/text/jinja/builtins/filters.h"
-#include "runtime/text/jinja/builtins/strings.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 #include "runtime/text/unicode/python_characters.h"
 #include "runtime/text/json/json.h"
 
@@ -26,25 +26,27 @@ bool as_text(Interp& in, const Value& v, Value* out) {
   return in.string_value(std::move(text), out);
 }
 
-using Convert = std::string (*)(std::string_view);
+using Convert = std::string (*)(std::string_view, const std::atomic<bool>*);
 template <Convert convert>
 bool converted(Interp& in, const Value& v, Args& args, Value* out) {
   Value text;
-  TRY(in.bind(args, "filter", {}, 0, nullptr) && as_text(in, v, &text) &&
-      in.charge(text.as_string().size() * 3));
-  return in.string_value(convert(text.as_string()), out);
+  TRY(in.bind(args, "filter", {}, 0, nullptr) && as_text(in, v, &text));
+  const uint64_t bytes = text.as_string().size();
+  TRY(in.charge(bytes * 3) && in.step(bytes / 4));
+  return in.string_value(convert(text.as_string(), in.limits().cancel), out);
 }
 
 // The title filter's words begin after white space, '-', and opening brackets.
-std::string title_words(std::string_view s) {
+std::string title_words(std::string_view s, const std::atomic<bool>* cancel) {
+  Pace pace(cancel);
   std::string out;
   size_t word = 0;
   const auto flush = [&](size_t end) {
     if (end == word) return;
     const size_t n = unicode::sequence_length(s, word);
-    out += unicode::upper(s.substr(word, n)) + unicode::lower(s.substr(word + n, end - word - n));
+    out += unicode::upper(s.substr(word, n)) + unicode::lower(s.substr(word + n, end - word - n), cancel);
   };
-  for (size_t i = 0; i < s.size();) {
+  for (size_t i = 0; i < s.size() && !pace.stop();) {
     const uint32_t c = unicode::decode(s, i);
     const size_t n = unicode::sequence_length(s, i);
     if (c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || unicode::is(c, unicode::kSpace)) {
@@ -65,7 +67,9 @@ bool trim(Interp& in, const Value& v, Args& args, Value* out) {
   TRY(in.bind(args, "trim", {"chars"}, 0, &chars) && as_text(in, v, &text));
   if (chars != nullptr && chars->is_none()) chars = nullptr;
   if (chars != nullptr) TRY(in.want_string(*chars, "the characters to trim"));
-  return in.string_value(std::string(strip_text(text.as_string(), chars, true, true)), out);
+  std::string_view kept;
+  TRY(strip_text(in, text.as_string(), chars, true, true, &kept));
+  return in.string_value(std::string(kept), out);
 }
 
 bool string_filter(Interp& in, const Value& v, Args& args, Value* out) {
@@ -214,7 +218,7 @@ bool word_count(Interp& in, const Value& v, Args& args, Value* out) {
 
 // Text without blanks around it and "_" between digits; empty when it can be no number.
 std::string number_text(std::string_view s) {
-  s = strip_text(s, nullptr, true, true);
+  s = strip_blanks(s, true, true);
   std::string out;
   for (size_t i = 0; i < s.size(); ++i) {
     const auto digit = [&](size_t at) {
@@ -284,7 +288,7 @@ bool int_filter(Interp& in, const Value& v, Args& args, Value* out) {
   TRY(in.bind(args, "int", {"default", "base"}, 0, a));
   if (a[1] != nullptr) TRY(in.want_int(*a[1], "the base", &base));
   const Value fallback = a[0] != nullptr ? *a[0] : Value::integer(0);
-  TRY(in.not_undefined(v));
+  TRY(in.not_undefined(v) && in.step(v.is_string() ? v.as_string().size() : 1));
   if (v.is_intlike()) {
     *out = Value::integer(v.as_int());
     return true;
@@ -323,7 +327,8 @@ bool int_filter(Interp& in, const Value& v, Args& args, Value* out) {
 
 bool float_filter(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* fallback;
-  TRY(in.bind(args, "float", {"default"}, 0, &fallback) && in.not_undefined(v));
+  TRY(in.bind(args, "float", {"default"}, 0, &fallback) && in.not_undefined(v) &&
+      in.step(v.is_string() ? v.as_string().size() : 1));
   double d = 0;
   if (v.is_number())
     d = v.as_float();
@@ -430,7 +435,11 @@ bool tojson(Interp& in, const Value& v, Args& args, Value* out) {
     how.key_separator = std::string(pair[1].as_string());
   }
   how.sort_keys = a[3] != nullptr && Interp::truth(*a[3]);
+  uint64_t written = 0;
+  how.bytes_written = &written;
+  how.cancel = in.limits().cancel;
   Result<std::string> text = dump_json(v, how);
+  TRY(in.step(written / 4));  // also for what fails in the end
   if (!text.ok()) return in.fail("tojson: %s", text.status().message());
   return in.string_value(std::move(text).value(), out);
 }
@@ -485,6 +494,12 @@ constexpr Filter kFilters[] = {
 
 }  // namespace
 
+std::vector<std::string> filter_names() {
+  std::vector<std::string> out;
+  for (const Filter& f : kFilters) out.push_back(f.name);
+  return out;
+}
+
 uint16_t find_filter(std::string_view name) {
   for (uint16_t i = 0; i < sizeof kFilters / sizeof kFilters[0]; ++i)
     if (name == kFilters[i].name) return i;
@@ -494,7 +509,7 @@ uint16_t find_filter(std::string_view name) {
 bool Interp::call_filter(uint16_t index, const Value& v, Args& args, Value* out) {
   if (stack_.low()) return elsewhere([&] { return call_filter(index, v, args, out); });
   Deeper deeper(this);
-  TRY(deeper.ok());
+  TRY(deeper.ok() && pay_for(v, args));
   if (kFilters[index].function(*this, v, args, out)) return true;
   if (!kFilters[index].lazy || exhausted_ || status_.code() != Code::unsupported_template) return false;
   auto* generator = new GeneratorObject;

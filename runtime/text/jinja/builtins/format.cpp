@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "runtime/text/jinja/interpreter/interpreter.h"
-#include "runtime/text/jinja/builtins/strings.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 #include "runtime/text/unicode/python_characters.h"
 #include "runtime/text/json/json.h"
 
@@ -536,6 +536,7 @@ class BraceFormatter {
       *out = args_.positional[index];
     } else {
       bool found = false;
+      TRY(in_.step(1 + args_.keywords.size() / 8));
       for (const auto& keyword : args_.keywords) {
         if (keyword.first != first) continue;
         *out = keyword.second;

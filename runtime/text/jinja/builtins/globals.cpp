@@ -48,7 +48,7 @@ bool fill_map(Interp& in, Args& args, const char* what, Map* map) {
   if (!args.positional.empty()) {
     const Value& from = args.positional[0];
     if (from.is_map()) {
-      TRY(in.charge_items(from.as_map().size() * 2));
+      TRY(in.charge_items(from.as_map().size() * 2) && in.step(from.as_map().size() * 4));
       *map = Map(from.as_map());
     } else {
       std::vector<Value> pairs;
@@ -57,7 +57,7 @@ bool fill_map(Interp& in, Args& args, const char* what, Map* map) {
         std::vector<Value> items;
         TRY(in.items_of(pair, &items));
         if (items.size() != 2) return in.fail("%s wants pairs", what);
-        TRY(in.hash_check(items[0]));
+        TRY(in.hash_check(items[0]) && in.step(8));
         map->set(items[0], items[1]);
       }
     }
@@ -237,7 +237,7 @@ bool strftime_now(Interp& in, Args& args, Value* out) {
     localtime_r(&seconds, &now);
   }
   std::string text;
-  TRY(in.charge(how->as_string().size() * 12) && format_time(in, now, how->as_string(), &text));
+  TRY(in.charge(how->as_string().size() * 12) && in.step(how->as_string().size() * 4) && format_time(in, now, how->as_string(), &text));
   return in.string_value(std::move(text), out);
 }
 
@@ -256,6 +256,12 @@ constexpr Global kGlobals[] = {
 };
 
 }  // namespace
+
+std::vector<std::string> global_names() {
+  std::vector<std::string> out;
+  for (const Global& g : kGlobals) out.push_back(g.name);
+  return out;
+}
 
 Value global_function(std::string_view name) {
   for (const Global& g : kGlobals)

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "runtime/text/jinja/interpreter/interpreter.h"
-#include "runtime/text/jinja/builtins/strings.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 #include "runtime/text/unicode/python_characters.h"
 
 namespace orrery::text::jinja {
@@ -17,11 +17,12 @@ bool none(Interp& in, const Args& args, const char* what) { return in.bind(args,
 
 // --- strings: whole text ---
 
-using Convert = std::string (*)(std::string_view);
+using Convert = std::string (*)(std::string_view, const std::atomic<bool>*);
 template <Convert convert>
 bool converted(Interp& in, const Value& self, Args& args, Value* out) {
-  TRY(none(in, args, "string method") && in.charge(self.as_string().size() * 3));
-  return in.string_value(convert(self.as_string()), out);
+  const uint64_t bytes = self.as_string().size();
+  TRY(none(in, args, "string method") && in.charge(bytes * 3) && in.step(bytes / 4));
+  return in.string_value(convert(self.as_string(), in.limits().cancel), out);
 }
 
 template <bool left, bool right>
@@ -30,8 +31,9 @@ bool strip(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.bind(args, "strip", {"chars"}, 0, &chars, 1));
   if (chars != nullptr && !chars->is_none()) TRY(in.want_string(*chars, "the characters to strip"));
   const bool blanks = chars == nullptr || chars->is_none();
-  return in.string_value(std::string(strip_text(self.as_string(), blanks ? nullptr : chars, left, right)),
-                         out);
+  std::string_view kept;
+  TRY(strip_text(in, self.as_string(), blanks ? nullptr : chars, left, right, &kept));
+  return in.string_value(std::string(kept), out);
 }
 
 template <bool prefix>
@@ -151,7 +153,8 @@ bool partition(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.bind(args, "partition", {"sep"}, 1, &sep, 1) && in.want_string(*sep, "the separator"));
   const std::string_view s = self.as_string(), p = sep->as_string();
   if (p.empty()) return in.fail("the separator is empty");
-  const size_t at = from_right ? s.rfind(p) : s.find(p);
+  size_t at;
+  TRY(find_text<from_right>(in, s, p, &at));
   Value parts[3];
   if (at == std::string_view::npos) {
     TRY(in.string_value("", &parts[0]) && in.string_value("", &parts[1]));
@@ -196,9 +199,8 @@ bool find(Interp& in, const Value& self, Args& args, Value* out) {
       in.want_string(*v[0], "what is searched for"));
   TRY(window(in, self, v[1], v[2], &from, &to, &valid));
   const std::string_view s = valid ? self.as_string().substr(from, to - from) : std::string_view();
-  const size_t at = !valid       ? std::string_view::npos
-                    : from_right ? s.rfind(v[0]->as_string())
-                                 : s.find(v[0]->as_string());
+  size_t at = std::string_view::npos;
+  if (valid) TRY(find_text<from_right>(in, s, v[0]->as_string(), &at));
   if (at == std::string_view::npos) {
     if (must_exist) return in.fail("the text was not found");
     *out = Value::integer(-1);
@@ -218,10 +220,16 @@ bool count(Interp& in, const Value& self, Args& args, Value* out) {
   int64_t n = 0;
   if (valid) {
     const std::string_view s = self.as_string().substr(from, to - from);
-    if (sub.empty())
+    if (sub.empty()) {
       n = static_cast<int64_t>(code_points(s)) + 1;
-    else
-      for (size_t at = s.find(sub); at != std::string_view::npos; at = s.find(sub, at + sub.size())) ++n;
+    } else if (sub.size() <= s.size()) {
+      Finder<false> finder;
+      TRY(finder.prepare(in, sub));
+      for (size_t at = 0;; at += sub.size(), ++n) {
+        TRY(finder.find(in, s, at, &at) && in.step());
+        if (at == std::string_view::npos) break;
+      }
+    }
   }
   *out = Value::integer(n);
   return true;
@@ -243,7 +251,7 @@ bool affixed(Interp& in, const Value& self, Args& args, Value* out) {
   bool found = false;
   if (v[0]->is_tuple()) {
     for (const Value& affix : v[0]->as_items()) {
-      TRY(in.want_string(affix, "an affix"));
+      TRY(in.want_string(affix, "an affix") && in.step(1 + affix.as_string().size() / 16));
       found = found || matches(affix);
       if (found) break;
     }
@@ -284,6 +292,7 @@ bool format_map(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.bind(args, "format_map", {"mapping"}, 1, &mapping, 1));
   if (!mapping->is_map()) return in.fail("format_map wants a mapping");
   Args named;
+  TRY(in.charge_items(mapping->as_map().size() * 4) && in.step(mapping->as_map().size() * 2));
   for (const Map::Entry& e : mapping->as_map().entries())
     if (e.first.is_string()) named.keywords.emplace_back(std::string(e.first.as_string()), e.second);
   return in.brace_format(self.as_string(), named, out);
@@ -386,7 +395,8 @@ constexpr Method kTupleMethods[] = {{"index", list_index}, {"count", list_count}
 
 template <Value::ViewType type>
 bool view(Interp& in, const Value& self, Args& args, Value* out) {
-  TRY(none(in, args, "mapping method") && in.charge_items(self.as_map().size() * 4));
+  TRY(none(in, args, "mapping method") && in.charge_items(self.as_map().size() * 4) &&
+      in.step(self.as_map().size()));
   std::vector<Value> items;
   items.reserve(self.as_map().size());
   for (const Map::Entry& e : self.as_map().entries()) {
@@ -414,7 +424,7 @@ bool fromkeys(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.bind(args, "fromkeys", {"iterable", "value"}, 1, v, 2) && in.items_of(*v[0], &keys));
   Map map;
   for (Value& key : keys) {
-    TRY(in.hash_check(key) && in.charge(64));
+    TRY(in.hash_check(key) && in.charge(64) && in.step(8));
     map.set(std::move(key), v[1] != nullptr ? *v[1] : Value::none());
   }
   *out = Value::map(std::move(map));
@@ -455,6 +465,12 @@ constexpr Method kFloatMethods[] = {{"is_integer", is_integer}};
 constexpr Method kIntegerMethods[] = {{"bit_length", bit_length}};
 
 template <size_t N>
+void add_names(const Method (&table)[N], const char* kind, std::vector<std::string>* out) {
+  for (const Method& m : table)
+    if (m.function != nullptr) out->push_back(std::string(kind) + "." + m.name);
+}
+
+template <size_t N>
 const Method* find_in(const Method (&table)[N], std::string_view name) {
   for (const Method& m : table)
     if (name == m.name) return &m;
@@ -462,6 +478,17 @@ const Method* find_in(const Method (&table)[N], std::string_view name) {
 }
 
 }  // namespace
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> out;
+  add_names(kStringMethods, "string", &out);
+  add_names(kListMethods, "list", &out);
+  add_names(kTupleMethods, "tuple", &out);
+  add_names(kMapMethods, "map", &out);
+  add_names(kFloatMethods, "float", &out);
+  add_names(kIntegerMethods, "integer", &out);
+  return out;
+}
 
 const Method* string_method(std::string_view name) { return find_in(kStringMethods, name); }
 

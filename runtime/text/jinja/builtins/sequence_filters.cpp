@@ -14,8 +14,8 @@ namespace {
 // What sorting and grouping look at: text without regard to case unless asked otherwise.
 bool fold_case(Interp& in, bool case_sensitive, Value* v) {
   if (case_sensitive || !v->is_string()) return true;
-  TRY(in.charge(v->as_string().size() * 3));
-  return in.string_value(unicode::lower(v->as_string()), v);
+  TRY(in.charge(v->as_string().size() * 3) && in.step(v->as_string().size() / 4));
+  return in.string_value(unicode::lower(v->as_string(), in.limits().cancel), v);
 }
 
 bool flag(const Value* v) { return v != nullptr && Interp::truth(*v); }
@@ -88,7 +88,7 @@ bool choose(Interp& in, const Value& v, Args& args, bool wanted, bool by_attribu
     bool holds = Interp::truth(looked_at);
     Args test_args = test.args;
     if (tested) TRY(in.call_test(test.index, looked_at, test_args, &holds));
-    TRY(in.step());
+    TRY(in.step(1 + test.args.positional.size() / 16));
     if (holds == wanted) chosen.push_back(std::move(item));
   }
   return in.make_generator(std::move(chosen), out);
@@ -212,7 +212,7 @@ bool dictsort(Interp& in, const Value& v, Args& args, Value* out) {
   if (by != "key" && by != "value") return in.fail("dictsort sorts by \"key\" or \"value\"");
   if (!v.is_map()) return in.fail("dictsort wants a mapping, not %s", Interp::type_name(v));
   std::vector<Value> pairs, keys, sorted;
-  TRY(in.charge_items(v.as_map().size() * 5));
+  TRY(in.charge_items(v.as_map().size() * 5) && in.step(v.as_map().size()));
   for (const Map::Entry& e : v.as_map().entries()) {
     pairs.push_back(Value::tuple({e.first, e.second}));
     keys.push_back(by == "key" ? e.first : e.second);
@@ -228,7 +228,7 @@ bool items(Interp& in, const Value& v, Args& args, Value* out) {
   std::vector<Value> pairs;
   if (!v.is_undefined()) {
     if (!v.is_map()) return in.fail("items wants a mapping, not %s", Interp::type_name(v));
-    TRY(in.charge_items(v.as_map().size() * 4));
+    TRY(in.charge_items(v.as_map().size() * 4) && in.step(v.as_map().size()));
     for (const Map::Entry& e : v.as_map().entries()) pairs.push_back(Value::tuple({e.first, e.second}));
   }
   return in.make_generator(std::move(pairs), out);
@@ -258,7 +258,7 @@ bool map(Interp& in, const Value& v, Args& args, Value* out) {
   for (const Value& item : values) {
     Value result;
     Args filter_args = filter.args;
-    TRY(in.step());
+    TRY(in.step(1 + filter.args.positional.size() / 16));
     TRY(attribute != nullptr ? in.path(item, *attribute, missing, &result)
                              : in.call_filter(filter.index, item, filter_args, &result));
     mapped.push_back(std::move(result));
@@ -289,7 +289,7 @@ bool unique(Interp& in, const Value& v, Args& args, Value* out) {
     Value key;
     TRY(in.path(item, or_none(a[1], none), nullptr, &key) && fold_case(in, flag(a[0]), &key) &&
         in.hash_check(key));
-    TRY(in.charge(128));
+    TRY(in.charge(128) && in.step(8));
     if (seen.find(key) != nullptr) continue;
     seen.set(std::move(key), Value::none());
     kept.push_back(std::move(item));
@@ -345,7 +345,7 @@ bool sum(Interp& in, const Value& v, Args& args, Value* out) {
   const Value none = Value::none();
   for (const Value& item : values) {
     Value part, next;
-    TRY(in.path(item, or_none(a[0], none), nullptr, &part) && in.binary(Op::add, total, part, &next));
+    TRY(in.step() && in.path(item, or_none(a[0], none), nullptr, &part) && in.binary(Op::add, total, part, &next));
     total = std::move(next);
   }
   *out = std::move(total);
@@ -367,7 +367,7 @@ bool batch(Interp& in, const Value& v, Args& args, Value* out) {
       rows.push_back(Value::list(std::move(row)));
       row = {};
     }
-    TRY(in.charge(2 * sizeof(Value)));
+    TRY(in.charge(2 * sizeof(Value)) && in.step());
     row.push_back(std::move(item));
   }
   if (!row.empty()) {
@@ -389,7 +389,7 @@ bool slice(Interp& in, const Value& v, Args& args, Value* out) {
   TRY(in.items_of(v, &values));
   if (count == 0) return in.fail("division by zero");
   const uint64_t n = count > 0 ? static_cast<uint64_t>(count) : 0;
-  TRY(n < (1u << 30) ? in.charge_items(n * 6) : in.charge(UINT64_MAX));
+  TRY(n < (1u << 30) ? in.charge_items(n * 6) && in.step(n) : in.charge(UINT64_MAX));
   const size_t each = n == 0 ? 0 : values.size() / n, extra = n == 0 ? 0 : values.size() % n;
   size_t start = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -425,7 +425,7 @@ bool groupby(Interp& in, const Value& v, Args& args, Value* out) {
       if (!equal) break;
       members.push_back(values[order[i]]);
     }
-    TRY(in.charge(256));
+    TRY(in.charge(256) && in.step(4));
     if (members.empty()) members.push_back(values[order[i++]]);  // a key that does not equal itself
     groups.push_back(Value::group(plain[order[start]], Value::list(std::move(members))));
   }

@@ -1,6 +1,6 @@
 // Tests: what may follow `is`.
 #include "runtime/text/jinja/interpreter/interpreter.h"
-#include "runtime/text/jinja/builtins/strings.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 
 namespace orrery::text::jinja {
 
@@ -51,7 +51,7 @@ bool is_callable(const Value& v) {
 template <bool upper>
 bool cased(Interp& in, const Value& v, Args& args, bool* out) {
   std::string text;
-  TRY(in.bind(args, "test", {}, 0, nullptr) && in.text_of(v, &text));
+  TRY(in.bind(args, "test", {}, 0, nullptr) && in.text_of(v, &text) && in.step(text.size() / 2));
   *out = upper ? is_upper_text(text) : is_lower_text(text);
   return true;
 }
@@ -150,6 +150,12 @@ constexpr Test kTests[] = {
 
 }  // namespace
 
+std::vector<std::string> test_names() {
+  std::vector<std::string> out;
+  for (const Test& t : kTests) out.push_back(t.name);
+  return out;
+}
+
 uint16_t find_test(std::string_view name) {
   for (uint16_t i = 0; i < sizeof kTests / sizeof kTests[0]; ++i)
     if (name == kTests[i].name) return i;
@@ -157,7 +163,7 @@ uint16_t find_test(std::string_view name) {
 }
 
 bool Interp::call_test(uint16_t index, const Value& v, Args& args, bool* out) {
-  return kTests[index].function(*this, v, args, out);
+  return pay_for(v, args) && kTests[index].function(*this, v, args, out);
 }
 
 }  // namespace orrery::text::jinja

@@ -187,6 +187,7 @@ bool Interp::item(const Value& object, const Value& key, Value* out) {
   TRY(not_undefined(object));
   if (object.is_map()) {
     if (is_hashable(key)) {
+      TRY(pay_for_key(key));
       if (const Value* v = object.as_map().find(key)) {
         *out = *v;
         return true;

@@ -8,6 +8,7 @@ namespace orrery::text::jinja {
 
 void Interp::lookup(NameId id, Value* out) {
   for (const Env* env = env_; env != nullptr; env = env->parent) {
+    steps_ += env->vars.size() / 8;  // the next step() looks at the sum
     for (const auto& var : env->vars) {
       if (var.first == id) {
         *out = var.second;
@@ -244,7 +245,7 @@ bool Interp::call(const Value& callee, Args& args, Value* out) {
       return static_cast<const BuiltinObject*>(as_object(alive))->function(*this, args, out);
     case ObjectType::method: {
       const auto& method = *static_cast<const MethodObject*>(as_object(alive));
-      return method.method->function(*this, method.self, args, out);
+      return pay_for(method.self, args) && method.method->function(*this, method.self, args, out);
     }
     case ObjectType::loop:
       return call_loop(alive, args, out);

@@ -117,6 +117,7 @@ Interp::Scope::~Scope() {
 }
 
 void Interp::set_variable(NameId id, Value v) {
+  steps_ += env_->vars.size() / 8;  // the next step() looks at the sum
   for (auto& var : env_->vars) {
     if (var.first == id) {
       var.second = std::move(v);
@@ -363,7 +364,8 @@ bool Interp::call_macro(const MacroObject& macro, Args& args, Value* out) {
   const Stmt& s = *macro.definition;
   TRY(charge(sizeof(Env) + 64));
   Scope scope(this, macro.closure, s.hidden);
-  const auto take_keyword = [&args](const std::string& name, Value* v) {
+  const auto take_keyword = [&args, this](const std::string& name, Value* v) {
+    steps_ += args.keywords.size() / 4;
     for (size_t i = 0; i < args.keywords.size(); ++i) {
       if (args.keywords[i].first != name) continue;
       *v = std::move(args.keywords[i].second);
@@ -383,6 +385,7 @@ bool Interp::call_macro(const MacroObject& macro, Args& args, Value* out) {
     else
       missing[i] = !take_keyword(program_.names[s.params[i].id], &v);
     if (!missing[i]) set_variable(s.params[i].id, std::move(v));
+    TRY(step());
   }
   if (s.uses_caller && !named_caller) {
     Value v;

@@ -175,7 +175,10 @@ class Interp {
   bool same(const Value& a, const Value& b, bool* out);
   bool less(const Value& a, const Value& b, bool* out);
   bool contains(const Value& container, const Value& item, bool* out);
-  bool hash_check(const Value& key);   // fails unless hashable
+  bool hash_check(const Value& key);   // fails unless hashable; pays for looking it up
+  bool pay_for_key(const Value& key);
+  // For reading the texts that a function is given; what it does with them it pays itself.
+  bool pay_for(const Value& self, const Args& args);
   bool not_undefined(const Value& v);  // fails with v's hint
   static const char* type_name(const Value& v);
 
@@ -281,6 +284,12 @@ class Interp {
   bool exhausted_ = false;  // a limit was reached: nothing may defer that failure
   Status status_;
 };
+
+// All that templates can name, for tests: filters, tests, functions, and methods as "string.strip".
+std::vector<std::string> filter_names();
+std::vector<std::string> test_names();
+std::vector<std::string> global_names();
+std::vector<std::string> method_names();
 
 // The value of a global name: range, namespace, dict, ...; undefined when there is none.
 Value global_function(std::string_view name);

@@ -1,12 +1,14 @@
 // Operators and the text of values, with Python's meaning: floor division and modulo follow the divisor's
 // sign, `*` repeats text and lists, comparisons of unlike types fail, str() of a list shows the repr() of its
 // items. Integers are 64 bits; a result beyond them is an error rather than a wrong number.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "runtime/text/jinja/interpreter/interpreter.h"
-#include "runtime/text/unicode/python_characters.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 #include "runtime/text/json/json.h"
+#include "runtime/text/unicode/python_characters.h"
 
 namespace orrery::text::jinja {
 
@@ -396,7 +398,22 @@ bool Interp::length_of(const Value& v, int64_t* out) {
 }
 
 bool Interp::hash_check(const Value& key) {
-  return is_hashable(key) || fail("%s cannot be a key", type_name(key));
+  return is_hashable(key) ? pay_for_key(key) : fail("%s cannot be a key", type_name(key));
+}
+
+// A look-up compares with a dozen keys or two.
+bool Interp::pay_for_key(const Value& key) {
+  if (key.is_string()) return step(key.as_string().size() / 8);
+  return !key.is_tuple() || step(key_cost(key) * 4);
+}
+
+bool Interp::pay_for(const Value& self, const Args& args) {
+  uint64_t bytes = self.is_string() ? self.as_string().size() : 0;
+  for (const Value& v : args.positional)
+    if (v.is_string()) bytes += v.as_string().size();
+  for (const auto& keyword : args.keywords)
+    if (keyword.second.is_string()) bytes += keyword.second.as_string().size();
+  return step((bytes + args.positional.size() + args.keywords.size()) / 16);
 }
 
 // --- arithmetic ---
@@ -577,6 +594,7 @@ bool Interp::less_nested(const Value& a, const Value& b, bool* out, uint32_t dep
     return true;
   }
   if (a.is_string() && b.is_string()) {
+    TRY(step(std::min(a.as_string().size(), b.as_string().size()) / 16));
     *out = a.as_string() < b.as_string();
     return true;
   }
@@ -619,13 +637,15 @@ bool Interp::compare(Op op, const Value& a, const Value& b, bool* out) {
 }
 
 bool Interp::contains(const Value& container, const Value& value, bool* out) {
+  size_t at = 0;
   switch (container.kind()) {
     case Kind::undefined:
       *out = false;
       return true;
     case Kind::string:
-      TRY(want_string(value, "what is searched for in a string") && step(container.as_string().size() / 16));
-      *out = container.as_string().find(value.as_string()) != std::string_view::npos;
+      TRY(want_string(value, "what is searched for in a string"));
+      TRY(find_text<false>(*this, container.as_string(), value.as_string(), &at));
+      *out = at != std::string_view::npos;
       return true;
     case Kind::map:
       TRY(hash_check(value));

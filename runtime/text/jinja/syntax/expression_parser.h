@@ -8,6 +8,7 @@
 #include <charconv>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -529,6 +530,7 @@ class ExpressionParser {
     const Position where = cur().at;
     TRY(expect(TokenType::lparen));
     bool comma = false;
+    std::set<std::string_view> named;  // in the tokens, which stay
     const auto misplaced = [&] { return fail(where, "arguments are in the wrong order"); };
     while (!at(TokenType::rparen)) {
       if (comma) {
@@ -544,9 +546,8 @@ class ExpressionParser {
         TRY(parse_expression(&out->double_star));
       } else if (at(TokenType::name) && next().type == TokenType::assign) {
         if (out->double_star) return misplaced();
-        for (const auto& other : out->keywords)
-          if (other.first == cur().text)
-            return fail(cur().at, "the argument '" + cur().text + "' is named twice");
+        if (!named.insert(cur().text).second)
+          return fail(cur().at, "the argument '" + cur().text + "' is named twice");
         out->keywords.emplace_back(cur().text, nullptr);
         advance();
         advance();

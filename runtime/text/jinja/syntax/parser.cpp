@@ -6,6 +6,7 @@
 #include "runtime/text/jinja/syntax/parser.h"
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/text/jinja/syntax/expression_parser.h"
 #include "runtime/text/jinja/syntax/scopes.h"
@@ -222,6 +223,7 @@ class Parser : ExpressionParser {
   bool parse_signature(Stmt* s) {
     TRY(expect(TokenType::lparen));
     bool fallbacks = false;
+    std::set<NameId> named;
     while (!at(TokenType::rparen)) {
       if (!s->params.empty()) TRY(expect(TokenType::comma));
       const Position where = cur().at;
@@ -230,8 +232,7 @@ class Parser : ExpressionParser {
       TRY(take_name(&name));
       TRY(check_assignable(name, where));
       param.id = intern(name);
-      for (const Param& other : s->params)
-        if (other.id == param.id) return fail(where, "the parameter '" + name + "' is named twice");
+      if (!named.insert(param.id).second) return fail(where, "the parameter '" + name + "' is named twice");
       if (skip(TokenType::assign)) {
         TRY(parse_expression(&param.fallback));
         fallbacks = true;

@@ -1,5 +1,5 @@
 // See jinja_strings.h.  Searching works on bytes: in UTF-8 a match can only begin where a character begins.
-#include "runtime/text/jinja/builtins/strings.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 
 #include <algorithm>
 #include <utility>
@@ -37,7 +37,7 @@ bool split_blanks(Interp& in, std::string_view s, int64_t limit, std::vector<Val
     while (i < s.size() && blank_at(s, i)) i += unicode::sequence_length(s, i);
     if (i >= s.size()) return true;
     if (limit >= 0 && static_cast<int64_t>(out->size()) >= limit)
-      return add_part(in, strip_text(s.substr(i), nullptr, false, true), out);
+      return add_part(in, strip_blanks(s.substr(i), false, true), out);
     const size_t start = i;
     while (i < s.size() && !blank_at(s, i)) i += unicode::sequence_length(s, i);
     TRY(add_part(in, s.substr(start, i - start), out));
@@ -49,7 +49,7 @@ bool rsplit_blanks(Interp& in, std::string_view s, int64_t limit, std::vector<Va
     while (end > 0 && blank_at(s, previous(s, end))) end = previous(s, end);
     if (end == 0) return true;
     if (limit >= 0 && static_cast<int64_t>(out->size()) >= limit)
-      return add_part(in, strip_text(s.substr(0, end), nullptr, true, false), out);
+      return add_part(in, strip_blanks(s.substr(0, end), true, false), out);
     const size_t stop = end;
     while (end > 0 && !blank_at(s, previous(s, end))) end = previous(s, end);
     TRY(add_part(in, s.substr(end, stop - end), out));
@@ -64,11 +64,21 @@ size_t code_points(std::string_view s) {
   return n;
 }
 
-std::string_view strip_text(std::string_view s, const Value* chars, bool left, bool right) {
-  const auto goes = [&](size_t i, size_t n) {
-    return chars == nullptr ? blank_at(s, i)
-                            : chars->as_string().find(s.substr(i, n)) != std::string_view::npos;
-  };
+template <bool from_right>
+bool find_text(Interp& in, std::string_view s, std::string_view part, size_t* at) {
+  *at = part.empty() ? (from_right ? s.size() : 0) : std::string_view::npos;
+  if (part.empty() || part.size() > s.size()) return true;
+  Finder<from_right> finder;
+  return finder.prepare(in, part) && finder.find(in, s, 0, at);
+}
+template bool find_text<false>(Interp&, std::string_view, std::string_view, size_t*);
+template bool find_text<true>(Interp&, std::string_view, std::string_view, size_t*);
+
+namespace {
+
+// Less the characters that `goes(offset, bytes)` names.
+template <class Goes>
+std::string_view stripped(std::string_view s, bool left, bool right, const Goes& goes) {
   size_t from = 0, to = s.size();
   while (left && from < to) {
     const size_t n = unicode::sequence_length(s, from);
@@ -83,16 +93,60 @@ std::string_view strip_text(std::string_view s, const Value* chars, bool left, b
   return s.substr(from, to - from);
 }
 
+// A character as a number; a byte that is no character has one of its own.
+uint32_t number_of(std::string_view s, size_t at, size_t n) {
+  const auto byte = static_cast<unsigned char>(s[at]);
+  return n == 1 && byte >= 0x80 ? 0x110000u + byte : unicode::decode(s, at);
+}
+
+}  // namespace
+
+std::string_view strip_blanks(std::string_view s, bool left, bool right) {
+  return stripped(s, left, right, [s](size_t at, size_t) { return blank_at(s, at); });
+}
+
+bool strip_text(Interp& in, std::string_view s, const Value* chars, bool left, bool right, std::string_view* out) {
+  TRY(in.step(s.size() / 16));
+  if (chars == nullptr) {
+    *out = strip_blanks(s, left, right);
+    return true;
+  }
+  const std::string_view c = chars->as_string();
+  TRY(in.step(c.size()));
+  bool ascii[128] = {};
+  std::vector<uint32_t> others;  // sorted
+  for (size_t i = 0; i < c.size();) {
+    const size_t n = unicode::sequence_length(c, i);
+    const uint32_t number = number_of(c, i, n);
+    if (number < 128)
+      ascii[number] = true;
+    else if (others.empty() || others.back() != number)
+      others.push_back(number);
+    i += n;
+  }
+  std::sort(others.begin(), others.end());
+  *out = stripped(s, left, right, [&](size_t at, size_t n) {
+    const uint32_t number = number_of(s, at, n);
+    return number < 128 ? ascii[number] : std::binary_search(others.begin(), others.end(), number);
+  });
+  return in.step((s.size() - out->size()) / 4);  // what a search in `others` takes
+}
+
 bool replace_text(Interp& in, const Value& value, std::string_view old, std::string_view with, int64_t count,
                   Value* out) {
   const std::string_view s = value.as_string();
   uint64_t left = count < 0 ? UINT64_MAX : static_cast<uint64_t>(count);
-  TRY(in.step(s.size() / 16));
+  // Eight short replacements are a step's work.
+  uint64_t made = 0;
+  const auto pay = [&](uint64_t bytes) {
+    TRY(in.charge(bytes));
+    return (++made % 8 != 0 && with.size() < 16) || in.step(1 + with.size() / 16);
+  };
   std::string text;
   size_t from = 0;
   if (old.empty()) {  // before every character and at the end
     for (; left > 0; --left) {
-      TRY(in.charge(with.size() + 4));
+      TRY(pay(with.size() + 4));
       text += with;
       if (from >= s.size()) break;
       const size_t n = unicode::sequence_length(s, from);
@@ -100,10 +154,13 @@ bool replace_text(Interp& in, const Value& value, std::string_view old, std::str
       from += n;
     }
   } else {
-    for (; left > 0; --left) {
-      const size_t at = s.find(old, from);
+    Finder<false> finder;
+    if (old.size() <= s.size()) TRY(finder.prepare(in, old));
+    for (; left > 0 && old.size() <= s.size(); --left) {
+      size_t at;
+      TRY(finder.find(in, s, from, &at));
       if (at == std::string_view::npos) break;
-      TRY(in.charge(with.size() + 1));
+      TRY(pay(with.size() + 1));
       text.append(s, from, at - from);
       text += with;
       from = at + old.size();
@@ -120,8 +177,11 @@ bool split_text(Interp& in, std::string_view s, std::string_view separator, int6
     if (separator.empty()) {
       TRY(rsplit_blanks(in, s, limit, out));
     } else {
+      Finder<true> finder;
+      TRY(finder.prepare(in, separator));
       while (limit < 0 || static_cast<int64_t>(out->size()) < limit) {
-        const size_t at = s.rfind(separator);
+        size_t at;
+        TRY(finder.find(in, s, 0, &at));
         if (at == std::string_view::npos) break;
         TRY(add_part(in, s.substr(at + separator.size()), out));
         s = s.substr(0, at);
@@ -132,8 +192,11 @@ bool split_text(Interp& in, std::string_view s, std::string_view separator, int6
     return true;
   }
   if (separator.empty()) return split_blanks(in, s, limit, out);
+  Finder<false> finder;
+  TRY(finder.prepare(in, separator));
   while (limit < 0 || static_cast<int64_t>(out->size()) < limit) {
-    const size_t at = s.find(separator);
+    size_t at;
+    TRY(finder.find(in, s, 0, &at));
     if (at == std::string_view::npos) break;
     TRY(add_part(in, s.substr(0, at), out));
     s = s.substr(at + separator.size());
