@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "runtime/text/tokenizer/pretokenize.h"
-#include "runtime/text/stream.h"
+#include "runtime/text/streaming/stream.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "runtime/text/unicode/utf8.h"
 

@@ -12,7 +12,7 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/answer/sampler.h"
 #include "runtime/engine/session/session.h"
-#include "runtime/text/stream.h"
+#include "runtime/text/streaming/stream.h"
 
 namespace orrery::engine {
 

@@ -1,6 +1,6 @@
 // TextStream against the plain definition, on random texts cut in random places; and after every piece
 // nothing is withheld that need not be.
-#include "runtime/text/stream.h"
+#include "runtime/text/streaming/stream.h"
 
 #include <gtest/gtest.h>
 

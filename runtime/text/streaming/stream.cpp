@@ -1,5 +1,5 @@
 // The automaton of TextStream: each byte costs amortized constant time (times the logarithm of a node's children).
-#include "runtime/text/stream.h"
+#include "runtime/text/streaming/stream.h"
 
 #include <algorithm>
 #include <numeric>
