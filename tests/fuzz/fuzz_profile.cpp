@@ -4,8 +4,8 @@
 // in 200ths (so that some are above 1).
 #include <cmath>
 
-#include "runtime/policy/gates.h"
-#include "runtime/policy/profile.h"
+#include "runtime/policy/heads/gates.h"
+#include "runtime/policy/heads/profile.h"
 #include "tests/fuzz/checks.h"
 
 namespace {
