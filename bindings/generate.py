@@ -44,7 +44,7 @@ FREED_BY_GENERATED = ["csharp"]  # whose generated handles call the functions th
 
 def to_call(header):
     """Functions that each language must offer: all but initialisers, which its struct code calls by the generated names."""
-    initialisers = {s.init for s in header.structs.values()} | set(header.aliases)
+    initialisers = {s.init for s in header.structs.values()}
     return [f for f in header.functions if f not in initialisers]
 
 

@@ -44,7 +44,7 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
 
 orrery_event to_event(const engine::Event& from) {
   orrery_event e;
-  orrery_event_init(&e);
+  orrery_event_init(&e, sizeof e);
   e.type = static_cast<uint32_t>(from.type);
   e.done = from.done;
   e.total = from.total;
@@ -109,16 +109,15 @@ using namespace orrery::capi;
 
 extern "C" {
 
-void orrery_generate_options_init(orrery_generate_options* options) {
-  if (!init_struct<104>(options)) return;
-  options->top_p = 1.0f;
-  options->repetition_penalty = 1.0f;
-  options->penalty_tokens = 64;
+void orrery_generate_options_init(orrery_generate_options* options, size_t struct_size) {
+  orrery_generate_options defaults = {};
+  defaults.top_p = 1.0f;
+  defaults.repetition_penalty = 1.0f;
+  defaults.penalty_tokens = 64;
+  init_struct(options, struct_size, defaults);
 }
 
-void orrery_event_init(orrery_event* event) {
-  init_struct<120>(event);
-}
+void orrery_event_init(orrery_event* event, size_t struct_size) { init_struct(event, struct_size); }
 
 orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options,
                               orrery_generation** generation, orrery_error* error) {

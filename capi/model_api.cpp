@@ -43,9 +43,7 @@ using namespace orrery::capi;
 
 extern "C" {
 
-void orrery_model_options_init(orrery_model_options* options) {
-  init_struct<48>(options);
-}
+void orrery_model_options_init(orrery_model_options* options, size_t struct_size) { init_struct(options, struct_size); }
 
 orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
                                 orrery_model** model, orrery_error* error) {
@@ -67,9 +65,7 @@ void orrery_model_free(orrery_model* model) {
   if (model) free_handle(model, model->model->runtime());
 }
 
-void orrery_model_info_init(orrery_model_info* info) {
-  init_struct<96>(info);
-}
+void orrery_model_info_init(orrery_model_info* info, size_t struct_size) { init_struct(info, struct_size); }
 
 orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info* info, orrery_error* error) {
   return guarded(error, [&]() -> Status {
@@ -79,7 +75,7 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
     const model::Model& m = model->model->weights();
     const model::Hyperparameters& h = m.hyper;
     orrery_model_info out;
-    orrery_model_info_init(&out);
+    orrery_model_info_init(&out, sizeof out);
     out.n_layers = static_cast<uint32_t>(h.n_layers);
     out.n_heads = static_cast<uint32_t>(h.n_heads);
     out.n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);

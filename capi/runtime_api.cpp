@@ -70,10 +70,11 @@ const char* orrery_build_info(void) {
 #endif
 }
 
-void orrery_runtime_options_init(orrery_runtime_options* options) {
-  if (!init_struct<80>(options)) return;
-  options->log_level = ORRERY_LOG_WARNING;
-  options->max_sessions = 16;
+void orrery_runtime_options_init(orrery_runtime_options* options, size_t struct_size) {
+  orrery_runtime_options defaults = {};
+  defaults.log_level = ORRERY_LOG_WARNING;
+  defaults.max_sessions = 16;
+  init_struct(options, struct_size, defaults);
 }
 
 orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrery_runtime** runtime,
@@ -93,9 +94,7 @@ void orrery_runtime_free(orrery_runtime* runtime) {
   if (runtime) free_handle(runtime, *runtime->runtime);
 }
 
-void orrery_runtime_info_init(orrery_runtime_info* info) {
-  init_struct<40>(info);
-}
+void orrery_runtime_info_init(orrery_runtime_info* info, size_t struct_size) { init_struct(info, struct_size); }
 
 orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runtime_info* info, orrery_error* error) {
   return guarded(error, [&]() -> Status {
@@ -104,7 +103,7 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     ORRERY_TRY(check_process(*runtime->runtime));
     const BackendInfo backend = runtime->runtime->backend_info();
     orrery_runtime_info out;
-    orrery_runtime_info_init(&out);
+    orrery_runtime_info_init(&out, sizeof out);
     out.n_threads = backend.n_threads;
     out.backend = backend.name;
     out.path = backend.path;
@@ -114,9 +113,7 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
   });
 }
 
-#undef orrery_plan_result_init
-void orrery_plan_result_init(orrery_plan_result* plan) { init_earlier_struct<104>(plan); }
-void orrery_plan_result_init_2(orrery_plan_result* plan) { init_struct<112>(plan); }
+void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { init_struct(plan, struct_size); }
 
 orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
                           const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
@@ -128,7 +125,7 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
     ORRERY_ASSIGN(const kv::Plan p, engine::plan_file(path, r, m, s));
     orrery_plan_result out;
-    orrery_plan_result_init_2(&out);
+    orrery_plan_result_init(&out, sizeof out);
     out.n_context = p.n_context;
     out.weights_mapped_bytes = p.weights_mapped_bytes;
     out.weights_bytes = p.weights_bytes;

@@ -126,8 +126,10 @@ void add_resident_stats(const engine::Resident& resident, orrery_stats* out) {
 
 extern "C" {
 
-void orrery_session_options_init(orrery_session_options* options) {
-  if (init_struct<64>(options)) options->kv_budget_share = 1.0f;
+void orrery_session_options_init(orrery_session_options* options, size_t struct_size) {
+  orrery_session_options defaults = {};
+  defaults.kv_budget_share = 1.0f;
+  init_struct(options, struct_size, defaults);
 }
 
 orrery_status orrery_session_open(orrery_model* model, const orrery_session_options* options, orrery_session** session,
@@ -338,16 +340,14 @@ orrery_status orrery_session_embedding(const orrery_session* session, float* emb
   });
 }
 
-#undef orrery_stats_init
-void orrery_stats_init(orrery_stats* stats) { init_earlier_struct<208>(stats); }
-void orrery_stats_init_2(orrery_stats* stats) { init_struct<216>(stats); }
+void orrery_stats_init(orrery_stats* stats, size_t struct_size) { init_struct(stats, struct_size); }
 
 orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* stats, orrery_error* error) {
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(stats);
     const engine::SessionStats& from = s->stats();
     orrery_stats out;
-    orrery_stats_init_2(&out);
+    orrery_stats_init(&out, sizeof out);
     out.n_context = s->n_context();
     out.n_tokens = s->n_computed();
     out.parked = s->parked();

@@ -4,13 +4,13 @@
  * conversation and its KV cache), and pulls events from a generation until it is done:
  *
  *     orrery_runtime *rt;  orrery_model *model;  orrery_session *chat;  orrery_generation *answer;
- *     orrery_error err;    orrery_error_init(&err);
+ *     orrery_error err;    orrery_error_init(&err, sizeof err);
  *     if (orrery_runtime_create(NULL, &rt, &err)) ...                 // every NULL options pointer means the defaults
  *     if (orrery_model_open(rt, "model.gguf", NULL, &model, &err)) ...
  *     if (orrery_session_open(model, NULL, &chat, &err)) ...
  *     orrery_session_add_message(chat, "user", "Why is the sky blue?", &err);
  *     orrery_generate(chat, NULL, &answer, &err);
- *     orrery_event ev;  orrery_event_init(&ev);
+ *     orrery_event ev;  orrery_event_init(&ev, sizeof ev);
  *     while (orrery_next(answer, &ev, &err) == ORRERY_OK && ev.type != ORRERY_EVENT_DONE)
  *         if (ev.type == ORRERY_EVENT_TEXT) fwrite(ev.text, 1, ev.text_bytes, stdout);
  *     if (err.status != ORRERY_OK) ...                                // what is wrong with the conversation is said here
@@ -125,7 +125,7 @@ typedef struct orrery_error {
   uint32_t line, column;       /* in the chat template or JSON, from 1 */
   char message[1024];          /* whole UTF-8, NUL-terminated, one line: what, where, found, expected */
 } orrery_error;
-ORRERY_API void orrery_error_init(orrery_error *error);
+ORRERY_API void orrery_error_init(orrery_error *error, size_t struct_size);
 
 /* ---- Runtime: threads, the device and its arena ------------------------------------------------------------ */
 
@@ -163,7 +163,7 @@ typedef struct orrery_runtime_options {
   uint32_t link_latency_us;     /* of each request, beside its bytes' time */
   uint32_t reservoir_mode;      /* ORRERY_RESERVOIR_; default PAGEABLE. Does not change results */
 } orrery_runtime_options;
-ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options);
+ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options, size_t struct_size);
 
 ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime,
                                                orrery_error *error);
@@ -177,7 +177,7 @@ typedef struct orrery_runtime_info {
   uint64_t arena_bytes;
   uint64_t arena_used_bytes;    /* what models' and sessions' regions take now */
 } orrery_runtime_info;
-ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info);
+ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info,
                                                  orrery_error *error);
 
@@ -208,7 +208,7 @@ typedef struct orrery_vocab_info {
   uint32_t add_bos;             /* 1: the model expects BOS before a raw prompt */
   uint32_t has_template;        /* 1: orrery_render_chat() works without a template of the caller's */
 } orrery_vocab_info;
-ORRERY_API void orrery_vocab_info_init(orrery_vocab_info *info);
+ORRERY_API void orrery_vocab_info_init(orrery_vocab_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_vocab_get_info(const orrery_vocab *vocab, orrery_vocab_info *info, orrery_error *error);
 
 #define ORRERY_TOKEN_CONTROL 1u            /* a control token: never text */
@@ -224,7 +224,7 @@ typedef struct orrery_template_options {
   const char *tools_json;          /* JSON array of tool definitions; NULL: none */
   const char *variables_json;      /* JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none */
 } orrery_template_options;
-ORRERY_API void orrery_template_options_init(orrery_template_options *options);
+ORRERY_API void orrery_template_options_init(orrery_template_options *options, size_t struct_size);
 /* Renders a JSON array of messages ({"role": ..., "content": ...}, and whatever else the template reads) to text.
    See "Sizes out"; the text is not NUL-terminated. */
 ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const char *messages_json,
@@ -268,9 +268,7 @@ typedef struct orrery_plan_result {
   uint32_t device_kv_type;           /* ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type */
   uint32_t reserved;
 } orrery_plan_result;
-ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan);   /* of programs compiled before device_kv_type was there */
-ORRERY_API void orrery_plan_result_init_2(orrery_plan_result *plan);
-#define orrery_plan_result_init orrery_plan_result_init_2
+ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_size);
 /* Reads the header of the model at `path` only. Any options may be NULL. */
 ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime,
                                      const orrery_model_options *model, const orrery_session_options *session,
@@ -301,7 +299,7 @@ struct orrery_model_options {
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   uint32_t reserved;
 };
-ORRERY_API void orrery_model_options_init(orrery_model_options *options);
+ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t struct_size);
 
 ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const char *path, const orrery_model_options *options,
                                            orrery_model **model, orrery_error *error);
@@ -319,7 +317,7 @@ typedef struct orrery_model_info {
   const char *quantization;       /* the type that most weights have, "Q4_K" */
   uint8_t fingerprint[16];
 } orrery_model_info;
-ORRERY_API void orrery_model_info_init(orrery_model_info *info);
+ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
 /* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when
    the system gives no memory. */
@@ -410,7 +408,7 @@ struct orrery_session_options {
                                      Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy
                                      (orrery_plan() sees the shape alone) */
 };
-ORRERY_API void orrery_session_options_init(orrery_session_options *options);
+ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
 ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_session_options *options,
                                              orrery_session **session, orrery_error *error);
@@ -514,9 +512,7 @@ typedef struct orrery_stats {
   uint32_t device_kv_type;           /* ORRERY_KV_: of device_kv_bytes */
   uint32_t reserved;
 } orrery_stats;
-ORRERY_API void orrery_stats_init(orrery_stats *stats);   /* of programs compiled before device_kv_type was there */
-ORRERY_API void orrery_stats_init_2(orrery_stats *stats);
-#define orrery_stats_init orrery_stats_init_2
+ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
 
 /* ---- Head profiles: what KV policies that tell heads apart go by -------------------------------------------------- */
@@ -540,7 +536,7 @@ typedef struct orrery_calibrate_options {
   uint32_t kv_type;               /* ORRERY_KV_ */
   uint32_t reserved;
 } orrery_calibrate_options;
-ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options);
+ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
 
 /* Finds out which of the model's KV heads attend to the same keys, and which keep attending to them while tokens are
    generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). `tokens` are those of all texts one behind another,
@@ -606,7 +602,7 @@ typedef struct orrery_generate_options {
   uint32_t n_logprobs;               /* alternatives reported with each token; at most 20; default 0 */
   uint32_t ignore_end;               /* 1: end-of-generation tokens do not end the answer */
 } orrery_generate_options;
-ORRERY_API void orrery_generate_options_init(orrery_generate_options *options);
+ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
 
 /* Begins the answer to the session's conversation. Strings and arrays in `options` are copied. Checks the arguments and
    returns: the work is done by orrery_next(), the rendering of the conversation included. While a generation is unfinished
@@ -659,7 +655,7 @@ typedef struct orrery_event {
   uint64_t first_token_us, prefill_us, decode_us;            /* DONE: from the first orrery_next() to the first token;
                                                                 time in the model for the prompt, for the answer */
 } orrery_event;
-ORRERY_API void orrery_event_init(orrery_event *event);
+ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
 /* Works until there is something to tell: at most one prefill chunk or one token.
    The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns if the session may, and

@@ -54,7 +54,7 @@ static const field_layout error_fields[] = {
     {"column", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
     {"message", FIELD_CHARS, 48, 1024, 0, 0, 0, 0, 0},
 };
-static void init_error(void *p) { orrery_error_init(p); }
+static void init_error(void *p) { orrery_error_init(p, sizeof(orrery_error)); }
 static const struct_layout error_layout = {"error", 1072, 8, error_fields, init_error};
 
 static const field_layout runtime_options_fields[] = {
@@ -70,7 +70,7 @@ static const field_layout runtime_options_fields[] = {
     {"link_latency_us", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
     {"reservoir_mode", FIELD_U32, 76, 4, 0, 0, 0, 0, 0},
 };
-static void init_runtime_options(void *p) { orrery_runtime_options_init(p); }
+static void init_runtime_options(void *p) { orrery_runtime_options_init(p, sizeof(orrery_runtime_options)); }
 static const struct_layout runtime_options_layout = {"runtime_options", 80, 11, runtime_options_fields, init_runtime_options};
 
 static const field_layout runtime_info_fields[] = {
@@ -80,7 +80,7 @@ static const field_layout runtime_info_fields[] = {
     {"arena_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
     {"arena_used_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
 };
-static void init_runtime_info(void *p) { orrery_runtime_info_init(p); }
+static void init_runtime_info(void *p) { orrery_runtime_info_init(p, sizeof(orrery_runtime_info)); }
 static const struct_layout runtime_info_layout = {"runtime_info", 40, 5, runtime_info_fields, init_runtime_info};
 
 static const field_layout vocab_info_fields[] = {
@@ -94,7 +94,7 @@ static const field_layout vocab_info_fields[] = {
     {"add_bos", FIELD_U32, 32, 4, 0, 0, 0, 0, 0},
     {"has_template", FIELD_U32, 36, 4, 0, 0, 0, 0, 0},
 };
-static void init_vocab_info(void *p) { orrery_vocab_info_init(p); }
+static void init_vocab_info(void *p) { orrery_vocab_info_init(p, sizeof(orrery_vocab_info)); }
 static const struct_layout vocab_info_layout = {"vocab_info", 40, 9, vocab_info_fields, init_vocab_info};
 
 static const field_layout template_options_fields[] = {
@@ -104,7 +104,7 @@ static const field_layout template_options_fields[] = {
     {"tools_json", FIELD_CSTR, 24, 8, 0, 0, 0, 0, 0},
     {"variables_json", FIELD_CSTR, 32, 8, 0, 0, 0, 0, 0},
 };
-static void init_template_options(void *p) { orrery_template_options_init(p); }
+static void init_template_options(void *p) { orrery_template_options_init(p, sizeof(orrery_template_options)); }
 static const struct_layout template_options_layout = {"template_options", 40, 5, template_options_fields, init_template_options};
 
 static const field_layout plan_result_fields[] = {
@@ -124,7 +124,7 @@ static const field_layout plan_result_fields[] = {
     {"fits", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 104, 4, 0, 0, 0, 0, 0},
 };
-static void init_plan_result(void *p) { orrery_plan_result_init_2(p); }
+static void init_plan_result(void *p) { orrery_plan_result_init(p, sizeof(orrery_plan_result)); }
 static const struct_layout plan_result_layout = {"plan_result", 112, 15, plan_result_fields, init_plan_result};
 
 static const field_layout model_options_fields[] = {
@@ -136,7 +136,7 @@ static const field_layout model_options_fields[] = {
     {"rope_base", FIELD_F32, 36, 4, 0, 0, 0, 0, 0},
     {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
 };
-static void init_model_options(void *p) { orrery_model_options_init(p); }
+static void init_model_options(void *p) { orrery_model_options_init(p, sizeof(orrery_model_options)); }
 static const struct_layout model_options_layout = {"model_options", 48, 7, model_options_fields, init_model_options};
 
 static const field_layout model_info_fields[] = {
@@ -155,7 +155,7 @@ static const field_layout model_info_fields[] = {
     {"quantization", FIELD_CSTR, 72, 8, 0, 0, 0, 0, 0},
     {"fingerprint", FIELD_BYTES, 80, 16, 0, 0, 0, 0, 0},
 };
-static void init_model_info(void *p) { orrery_model_info_init(p); }
+static void init_model_info(void *p) { orrery_model_info_init(p, sizeof(orrery_model_info)); }
 static const struct_layout model_info_layout = {"model_info", 96, 14, model_info_fields, init_model_info};
 
 static const field_layout session_options_fields[] = {
@@ -170,7 +170,7 @@ static const field_layout session_options_fields[] = {
     {"device_kv_type", FIELD_U32, 52, 4, 0, 0, 0, 0, 0},
     {"head_profile", FIELD_CSTR, 56, 8, 0, 0, 0, 0, 0},
 };
-static void init_session_options(void *p) { orrery_session_options_init(p); }
+static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
 static const struct_layout session_options_layout = {"session_options", 64, 10, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
@@ -206,7 +206,7 @@ static const field_layout stats_fields[] = {
     {"reservoir_mode", FIELD_U32, 204, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 208, 4, 0, 0, 0, 0, 0},
 };
-static void init_stats(void *p) { orrery_stats_init_2(p); }
+static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
 static const struct_layout stats_layout = {"stats", 216, 31, stats_fields, init_stats};
 
 static const field_layout calibrate_options_fields[] = {
@@ -221,7 +221,7 @@ static const field_layout calibrate_options_fields[] = {
     {"progress", FIELD_FN, 56, 8, 0, 0, 64, 0, "orrery_progress_fn"},
     {"kv_type", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
 };
-static void init_calibrate_options(void *p) { orrery_calibrate_options_init(p); }
+static void init_calibrate_options(void *p) { orrery_calibrate_options_init(p, sizeof(orrery_calibrate_options)); }
 static const struct_layout calibrate_options_layout = {"calibrate_options", 80, 10, calibrate_options_fields, init_calibrate_options};
 
 static const field_layout generate_options_fields[] = {
@@ -241,7 +241,7 @@ static const field_layout generate_options_fields[] = {
     {"n_logprobs", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
     {"ignore_end", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
 };
-static void init_generate_options(void *p) { orrery_generate_options_init(p); }
+static void init_generate_options(void *p) { orrery_generate_options_init(p, sizeof(orrery_generate_options)); }
 static const struct_layout generate_options_layout = {"generate_options", 104, 15, generate_options_fields, init_generate_options};
 
 static const field_layout event_fields[] = {
@@ -261,7 +261,7 @@ static const field_layout event_fields[] = {
     {"prefill_us", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
     {"decode_us", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
 };
-static void init_event(void *p) { orrery_event_init(p); }
+static void init_event(void *p) { orrery_event_init(p, sizeof(orrery_event)); }
 static const struct_layout event_layout = {"event", 120, 15, event_fields, init_event};
 
 static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &calibrate_options_layout, &generate_options_layout, &event_layout};

@@ -106,7 +106,7 @@ internal unsafe struct orrery_error {
     public fixed byte message[1024];
     public static orrery_error New() {
         var value = new orrery_error();
-        Native.orrery_error_init(ref value);
+        Native.orrery_error_init(ref value, (UIntPtr)sizeof(orrery_error));
         Native.CheckSize("orrery_error", value.struct_size, sizeof(orrery_error));
         return value;
     }
@@ -129,7 +129,7 @@ internal unsafe struct orrery_runtime_options {
     public uint @reservoir_mode;
     public static orrery_runtime_options New() {
         var value = new orrery_runtime_options();
-        Native.orrery_runtime_options_init(ref value);
+        Native.orrery_runtime_options_init(ref value, (UIntPtr)sizeof(orrery_runtime_options));
         Native.CheckSize("orrery_runtime_options", value.struct_size, sizeof(orrery_runtime_options));
         return value;
     }
@@ -145,7 +145,7 @@ internal unsafe struct orrery_runtime_info {
     public ulong @arena_used_bytes;
     public static orrery_runtime_info New() {
         var value = new orrery_runtime_info();
-        Native.orrery_runtime_info_init(ref value);
+        Native.orrery_runtime_info_init(ref value, (UIntPtr)sizeof(orrery_runtime_info));
         Native.CheckSize("orrery_runtime_info", value.struct_size, sizeof(orrery_runtime_info));
         return value;
     }
@@ -165,7 +165,7 @@ internal unsafe struct orrery_vocab_info {
     public uint @has_template;
     public static orrery_vocab_info New() {
         var value = new orrery_vocab_info();
-        Native.orrery_vocab_info_init(ref value);
+        Native.orrery_vocab_info_init(ref value, (UIntPtr)sizeof(orrery_vocab_info));
         Native.CheckSize("orrery_vocab_info", value.struct_size, sizeof(orrery_vocab_info));
         return value;
     }
@@ -181,7 +181,7 @@ internal unsafe struct orrery_template_options {
     public IntPtr variables_json;
     public static orrery_template_options New() {
         var value = new orrery_template_options();
-        Native.orrery_template_options_init(ref value);
+        Native.orrery_template_options_init(ref value, (UIntPtr)sizeof(orrery_template_options));
         Native.CheckSize("orrery_template_options", value.struct_size, sizeof(orrery_template_options));
         return value;
     }
@@ -208,7 +208,7 @@ internal unsafe struct orrery_plan_result {
     public uint @reserved;
     public static orrery_plan_result New() {
         var value = new orrery_plan_result();
-        Native.orrery_plan_result_init_2(ref value);
+        Native.orrery_plan_result_init(ref value, (UIntPtr)sizeof(orrery_plan_result));
         Native.CheckSize("orrery_plan_result", value.struct_size, sizeof(orrery_plan_result));
         return value;
     }
@@ -228,7 +228,7 @@ internal unsafe struct orrery_model_options {
     public uint @reserved;
     public static orrery_model_options New() {
         var value = new orrery_model_options();
-        Native.orrery_model_options_init(ref value);
+        Native.orrery_model_options_init(ref value, (UIntPtr)sizeof(orrery_model_options));
         Native.CheckSize("orrery_model_options", value.struct_size, sizeof(orrery_model_options));
         return value;
     }
@@ -253,7 +253,7 @@ internal unsafe struct orrery_model_info {
     public fixed byte fingerprint[16];
     public static orrery_model_info New() {
         var value = new orrery_model_info();
-        Native.orrery_model_info_init(ref value);
+        Native.orrery_model_info_init(ref value, (UIntPtr)sizeof(orrery_model_info));
         Native.CheckSize("orrery_model_info", value.struct_size, sizeof(orrery_model_info));
         return value;
     }
@@ -281,7 +281,7 @@ internal unsafe struct orrery_session_options {
     public IntPtr head_profile;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
-        Native.orrery_session_options_init(ref value);
+        Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
         Native.CheckSize("orrery_session_options", value.struct_size, sizeof(orrery_session_options));
         return value;
     }
@@ -324,7 +324,7 @@ internal unsafe struct orrery_stats {
     public uint @reserved;
     public static orrery_stats New() {
         var value = new orrery_stats();
-        Native.orrery_stats_init_2(ref value);
+        Native.orrery_stats_init(ref value, (UIntPtr)sizeof(orrery_stats));
         Native.CheckSize("orrery_stats", value.struct_size, sizeof(orrery_stats));
         return value;
     }
@@ -347,7 +347,7 @@ internal unsafe struct orrery_calibrate_options {
     public uint @reserved;
     public static orrery_calibrate_options New() {
         var value = new orrery_calibrate_options();
-        Native.orrery_calibrate_options_init(ref value);
+        Native.orrery_calibrate_options_init(ref value, (UIntPtr)sizeof(orrery_calibrate_options));
         Native.CheckSize("orrery_calibrate_options", value.struct_size, sizeof(orrery_calibrate_options));
         return value;
     }
@@ -382,7 +382,7 @@ internal unsafe struct orrery_generate_options {
     public uint @ignore_end;
     public static orrery_generate_options New() {
         var value = new orrery_generate_options();
-        Native.orrery_generate_options_init(ref value);
+        Native.orrery_generate_options_init(ref value, (UIntPtr)sizeof(orrery_generate_options));
         Native.CheckSize("orrery_generate_options", value.struct_size, sizeof(orrery_generate_options));
         return value;
     }
@@ -417,7 +417,7 @@ internal unsafe struct orrery_event {
     public ulong @decode_us;
     public static orrery_event New() {
         var value = new orrery_event();
-        Native.orrery_event_init(ref value);
+        Native.orrery_event_init(ref value, (UIntPtr)sizeof(orrery_event));
         Native.CheckSize("orrery_event", value.struct_size, sizeof(orrery_event));
         return value;
     }
@@ -488,15 +488,15 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_status_name(int @status);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_error_init(ref orrery_error @error);
+    internal static extern void orrery_error_init(ref orrery_error @error, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_runtime_options_init(ref orrery_runtime_options @options);
+    internal static extern void orrery_runtime_options_init(ref orrery_runtime_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_runtime_create(ref orrery_runtime_options @options, out RuntimeHandle @runtime, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_runtime_free(IntPtr @runtime);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_runtime_info_init(ref orrery_runtime_info @info);
+    internal static extern void orrery_runtime_info_init(ref orrery_runtime_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_runtime_get_info(RuntimeHandle @runtime, ref orrery_runtime_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -508,29 +508,27 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_detokenize(VocabHandle @vocab, int[] @tokens, UIntPtr @n_tokens, uint @flags, byte[] @text, UIntPtr @capacity, ref UIntPtr @text_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_vocab_info_init(ref orrery_vocab_info @info);
+    internal static extern void orrery_vocab_info_init(ref orrery_vocab_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_vocab_get_info(VocabHandle @vocab, ref orrery_vocab_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern uint orrery_token_flags(VocabHandle @vocab, int @token);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_template_options_init(ref orrery_template_options @options);
+    internal static extern void orrery_template_options_init(ref orrery_template_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_render_chat(VocabHandle @vocab, byte[] @messages_json, ref orrery_template_options @options, byte[] @text, UIntPtr @capacity, ref UIntPtr @text_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_plan_result_init(ref orrery_plan_result @plan);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_plan_result_init_2(ref orrery_plan_result @plan);
+    internal static extern void orrery_plan_result_init(ref orrery_plan_result @plan, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_plan(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_model_options_init(ref orrery_model_options @options);
+    internal static extern void orrery_model_options_init(ref orrery_model_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_open(RuntimeHandle @runtime, byte[] @path, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_free(IntPtr @model);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_model_info_init(ref orrery_model_info @info);
+    internal static extern void orrery_model_info_init(ref orrery_model_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_get_info(ModelHandle @model, ref orrery_model_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -540,7 +538,7 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_session_options_init(ref orrery_session_options @options);
+    internal static extern void orrery_session_options_init(ref orrery_session_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_open(ModelHandle @model, ref orrery_session_options @options, out SessionHandle @session, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -580,13 +578,11 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_embedding(SessionHandle @session, float[] @embedding, UIntPtr @n, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_stats_init(ref orrery_stats @stats);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_stats_init_2(ref orrery_stats @stats);
+    internal static extern void orrery_stats_init(ref orrery_stats @stats, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_stats(SessionHandle @session, ref orrery_stats @stats, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_calibrate_options_init(ref orrery_calibrate_options @options);
+    internal static extern void orrery_calibrate_options_init(ref orrery_calibrate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_calibrate(ModelHandle @model, int[] @tokens, UIntPtr[] @n_tokens, UIntPtr @n_texts, ref orrery_calibrate_options @options, out CalibrationHandle @calibration, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -600,13 +596,13 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_head_profile_import_gates(byte[] @gates, double @sparsity, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_generate_options_init(ref orrery_generate_options @options);
+    internal static extern void orrery_generate_options_init(ref orrery_generate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_generate(SessionHandle @session, ref orrery_generate_options @options, out GenerationHandle @generation, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_generate_tokens(SessionHandle @session, int[] @tokens, UIntPtr @n_tokens, ref orrery_generate_options @options, out GenerationHandle @generation, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_event_init(ref orrery_event @event);
+    internal static extern void orrery_event_init(ref orrery_event @event, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_next(GenerationHandle @generation, ref orrery_event @event, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]

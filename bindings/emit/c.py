@@ -41,8 +41,7 @@ def layouts(header):
         init = "0"
         if struct.init:
             init = "init_" + struct.short
-            out.append("static void %s(void *p) { %s(p%s); }" % (init, struct.init,
-                                                                ", sizeof(%s)" % struct.name if struct.init_sized else ""))
+            out.append("static void %s(void *p) { %s(p, sizeof(%s)); }" % (init, struct.init, struct.name))
         out.append('static const struct_layout %s_layout = {"%s", %d, %d, %s_fields, %s};\n' % (
             struct.short, struct.short, struct.bytes, len(struct.visible), struct.short, init))
     out.append("static const struct_layout *const all_layouts[] = {%s};" % ", ".join("&%s_layout" % s.short for s in ordered))

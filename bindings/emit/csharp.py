@@ -71,8 +71,7 @@ def native(header):
         out += ["    " + field(f) for f in s.fields]
         if s.init:
             out += ["    public static %s New() {" % s.name, "        var value = new %s();" % s.name,
-                    "        Native.%s(ref value%s);" % (s.init, ", (%s)sizeof(%s)" % (
-                        SCALARS[header.functions[s.init].params[1][0].base], s.name) if s.init_sized else ""),
+                    "        Native.%s(ref value, (UIntPtr)sizeof(%s));" % (s.init, s.name),
                     '        Native.CheckSize("%s", value.struct_size, sizeof(%s));' % (s.name, s.name), "        return value;", "    }"]
         out.append("}\n")
     for c in header.callbacks.values():

@@ -25,7 +25,7 @@ def trampoline(f):
 
 
 def init(s):
-    return "C.%s(p%s)" % (s.init, ", C.sizeof_%s" % s.name if s.init_sized else "")
+    return "C.%s(p, C.sizeof_%s)" % (s.init, s.name)
 
 
 def preamble(header):

@@ -54,11 +54,11 @@ class Field:
 
 
 class Struct:
-    """`init` is the symbol that fills the struct, or None; `init_sized`: whether it takes the caller's size."""
+    """`init` is the symbol that fills the struct, or None; it takes the caller's size."""
 
     def __init__(self, name, fields):
         self.name, self.fields = name, fields
-        self.init, self.init_sized = None, False
+        self.init = None
         self.bytes = 0
 
     @property
@@ -87,7 +87,6 @@ class Header:
         self.constants = {}  # name: value, in the header's order
         self.statuses = []   # names of constants
         self.structs, self.handles, self.callbacks, self.functions = {}, [], {}, {}
-        self.aliases = {}    # macro that renames a function: the symbol that it names
         text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
         text = re.sub(r"//[^\n]*", " ", text)
         self._constants(text)
@@ -102,7 +101,7 @@ class Header:
                 after_status = True
             match = re.match(r"#define\s+(orrery_\w+)\s+(orrery_\w+)\s*$", line)
             if match:
-                self.aliases[match[1]] = match[2]
+                raise ParseError("a macro that renames %s: who binds by symbol does not see it" % match[1])
             match = re.match(r"#define\s+ORRERY_(\w+)\s+(.+?)\s*$", line)
             if match and match[1] not in ("API",):
                 value = re.sub(r"(?<=[0-9a-fA-F])[uU]?[lL]*\b", "", match[2])
@@ -185,9 +184,10 @@ class Header:
             if offset % max(f.align for f in struct.fields):
                 raise ParseError("padding at the end of " + struct.name)
             init = struct.name + "_init"
-            init = self.aliases.get(init, init)
             if init in self.functions:
-                struct.init, struct.init_sized = init, len(self.functions[init].params) == 2
+                struct.init = init
+                if [t.text for t, _ in self.functions[init].params] != [struct.name + " *", "size_t"]:
+                    raise ParseError(init + " does not take the struct and its size")
         for struct in self.structs.values():
             for field in struct.fields:
                 if field.count:

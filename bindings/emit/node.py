@@ -56,7 +56,7 @@ def result_kind(function):
 
 
 def functions(header):
-    initialisers = {s.init for s in header.structs.values()} | set(header.aliases)
+    initialisers = {s.init for s in header.structs.values()}
     out = [banner("//"), "#pragma once", '#include "../c/layouts.h"\n',
            "typedef union { void *p; int64_t i; double d; } slot;",
            "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_INTEGER, P_F64, P_STRING,",

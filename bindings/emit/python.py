@@ -86,7 +86,7 @@ class Error(Exception):
         out += ['        ("%s", %s),' % (f.name, field_type(header, struct, f)) for f in struct.fields]
         out.append("    ]")
         if struct.init:
-            out += ['    INIT = ("%s", %s)' % (struct.init, struct.init_sized),
+            out += ['    INIT = "%s"' % struct.init,
                     "    COUNTS: dict[str, str] = {%s}" % ", ".join('"%s": "%s"' % (f.name, f.count) for f in struct.fields if f.count)]
     out.append("\n")
     for callback in header.callbacks.values():

@@ -69,8 +69,7 @@ def rust_type(header, f):
 
 
 def init_call(struct):
-    return "raw::init(|p: *mut sys::{0}| unsafe {{ sys::{1}(p{2}) }})".format(
-        struct.name, struct.init, ", std::mem::size_of::<sys::%s>() as _" % struct.name if struct.init_sized else "")
+    return "raw::init(|p: *mut sys::{0}, bytes| unsafe {{ sys::{1}(p, bytes) }})".format(struct.name, struct.init)
 
 
 def options(header, s, out):

@@ -248,7 +248,7 @@ func (g *Generation) Close() error {
 func (g *Generation) Next() (event Event, err error) {
 	err = g.use(func(p unsafe.Pointer) error {
 		raw := new(C.orrery_event)
-		C.orrery_event_init(raw)
+		C.orrery_event_init(raw, C.sizeof_orrery_event)
 		checkSize(uint32(raw.struct_size), C.sizeof_orrery_event)
 		err := g.callbacks.call(func(e errorOut) status { return C.orrery_next((*C.orrery_generation)(p), raw, e) })
 		if err == nil {

@@ -135,7 +135,7 @@ type RuntimeOptions struct {
 // DefaultRuntimeOptions has the library's defaults.
 func DefaultRuntimeOptions() RuntimeOptions {
 	p := new(C.orrery_runtime_options)
-	C.orrery_runtime_options_init(p)
+	C.orrery_runtime_options_init(p, C.sizeof_orrery_runtime_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_runtime_options)
 	var o RuntimeOptions
 	o.NThreads = int32(p.n_threads)
@@ -151,7 +151,7 @@ func DefaultRuntimeOptions() RuntimeOptions {
 
 func (o *RuntimeOptions) c(k *keep) *C.orrery_runtime_options {
 	p := (*C.orrery_runtime_options)(k.alloc(C.sizeof_orrery_runtime_options))
-	C.orrery_runtime_options_init(p)
+	C.orrery_runtime_options_init(p, C.sizeof_orrery_runtime_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_runtime_options)
 	if o == nil {
 		return p
@@ -188,7 +188,7 @@ type TemplateOptions struct {
 // DefaultTemplateOptions has the library's defaults.
 func DefaultTemplateOptions() TemplateOptions {
 	p := new(C.orrery_template_options)
-	C.orrery_template_options_init(p)
+	C.orrery_template_options_init(p, C.sizeof_orrery_template_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_template_options)
 	var o TemplateOptions
 	o.AddGenerationPrompt = uint32(p.add_generation_prompt)
@@ -197,7 +197,7 @@ func DefaultTemplateOptions() TemplateOptions {
 
 func (o *TemplateOptions) c(k *keep) *C.orrery_template_options {
 	p := (*C.orrery_template_options)(k.alloc(C.sizeof_orrery_template_options))
-	C.orrery_template_options_init(p)
+	C.orrery_template_options_init(p, C.sizeof_orrery_template_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_template_options)
 	if o == nil {
 		return p
@@ -232,7 +232,7 @@ type ModelOptions struct {
 // DefaultModelOptions has the library's defaults.
 func DefaultModelOptions() ModelOptions {
 	p := new(C.orrery_model_options)
-	C.orrery_model_options_init(p)
+	C.orrery_model_options_init(p, C.sizeof_orrery_model_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_model_options)
 	var o ModelOptions
 	o.Load = uint32(p.load)
@@ -246,7 +246,7 @@ func DefaultModelOptions() ModelOptions {
 
 func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 	p := (*C.orrery_model_options)(k.alloc(C.sizeof_orrery_model_options))
-	C.orrery_model_options_init(p)
+	C.orrery_model_options_init(p, C.sizeof_orrery_model_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_model_options)
 	if o == nil {
 		return p
@@ -280,7 +280,7 @@ type SessionOptions struct {
 // DefaultSessionOptions has the library's defaults.
 func DefaultSessionOptions() SessionOptions {
 	p := new(C.orrery_session_options)
-	C.orrery_session_options_init(p)
+	C.orrery_session_options_init(p, C.sizeof_orrery_session_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_session_options)
 	var o SessionOptions
 	o.NContext = uint32(p.n_context)
@@ -295,7 +295,7 @@ func DefaultSessionOptions() SessionOptions {
 
 func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	p := (*C.orrery_session_options)(k.alloc(C.sizeof_orrery_session_options))
-	C.orrery_session_options_init(p)
+	C.orrery_session_options_init(p, C.sizeof_orrery_session_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_session_options)
 	if o == nil {
 		return p
@@ -342,7 +342,7 @@ type CalibrateOptions struct {
 // DefaultCalibrateOptions has the library's defaults.
 func DefaultCalibrateOptions() CalibrateOptions {
 	p := new(C.orrery_calibrate_options)
-	C.orrery_calibrate_options_init(p)
+	C.orrery_calibrate_options_init(p, C.sizeof_orrery_calibrate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_calibrate_options)
 	var o CalibrateOptions
 	o.NSteps = uint32(p.n_steps)
@@ -358,7 +358,7 @@ func DefaultCalibrateOptions() CalibrateOptions {
 
 func (o *CalibrateOptions) c(k *keep) *C.orrery_calibrate_options {
 	p := (*C.orrery_calibrate_options)(k.alloc(C.sizeof_orrery_calibrate_options))
-	C.orrery_calibrate_options_init(p)
+	C.orrery_calibrate_options_init(p, C.sizeof_orrery_calibrate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_calibrate_options)
 	if o == nil {
 		return p
@@ -402,7 +402,7 @@ type GenerateOptions struct {
 // DefaultGenerateOptions has the library's defaults.
 func DefaultGenerateOptions() GenerateOptions {
 	p := new(C.orrery_generate_options)
-	C.orrery_generate_options_init(p)
+	C.orrery_generate_options_init(p, C.sizeof_orrery_generate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_generate_options)
 	var o GenerateOptions
 	o.MaxTokens = uint32(p.max_tokens)
@@ -422,7 +422,7 @@ func DefaultGenerateOptions() GenerateOptions {
 
 func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	p := (*C.orrery_generate_options)(k.alloc(C.sizeof_orrery_generate_options))
-	C.orrery_generate_options_init(p)
+	C.orrery_generate_options_init(p, C.sizeof_orrery_generate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_generate_options)
 	if o == nil {
 		return p
@@ -473,7 +473,7 @@ type RuntimeInfo struct {
 
 func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, error) {
 	p, r := new(C.orrery_runtime_info), RuntimeInfo{}
-	C.orrery_runtime_info_init(p)
+	C.orrery_runtime_info_init(p, C.sizeof_orrery_runtime_info)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_runtime_info)
 	if err := call(p); err != nil {
 		return r, err
@@ -501,7 +501,7 @@ type VocabInfo struct {
 
 func fillVocabInfo(call func(*C.orrery_vocab_info) error) (VocabInfo, error) {
 	p, r := new(C.orrery_vocab_info), VocabInfo{}
-	C.orrery_vocab_info_init(p)
+	C.orrery_vocab_info_init(p, C.sizeof_orrery_vocab_info)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_vocab_info)
 	if err := call(p); err != nil {
 		return r, err
@@ -539,7 +539,7 @@ type PlanResult struct {
 
 func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) {
 	p, r := new(C.orrery_plan_result), PlanResult{}
-	C.orrery_plan_result_init_2(p)
+	C.orrery_plan_result_init(p, C.sizeof_orrery_plan_result)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_plan_result)
 	if err := call(p); err != nil {
 		return r, err
@@ -582,7 +582,7 @@ type ModelInfo struct {
 
 func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
 	p, r := new(C.orrery_model_info), ModelInfo{}
-	C.orrery_model_info_init(p)
+	C.orrery_model_info_init(p, C.sizeof_orrery_model_info)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_model_info)
 	if err := call(p); err != nil {
 		return r, err
@@ -641,7 +641,7 @@ type Stats struct {
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	p, r := new(C.orrery_stats), Stats{}
-	C.orrery_stats_init_2(p)
+	C.orrery_stats_init(p, C.sizeof_orrery_stats)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_stats)
 	if err := call(p); err != nil {
 		return r, err

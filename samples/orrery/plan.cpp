@@ -59,7 +59,7 @@ int print_plan(const Args& args, Output& out) {
   const SessionSettings session_settings(args);
   const orrery_session_options session = session_settings.options();
   orrery_plan_result plan;
-  orrery_plan_result_init(&plan);
+  orrery_plan_result_init(&plan, sizeof plan);
   const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
   call([&](orrery_error* error) {
     return orrery_plan(args.words()[0].c_str(), &runtime, &model, &session, &plan, error);

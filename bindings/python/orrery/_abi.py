@@ -216,7 +216,7 @@ class orrery_error(Structure):
         ("column", c_uint32),
         ("message", c_char * 1024),
     ]
-    INIT = ("orrery_error_init", False)
+    INIT = "orrery_error_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -236,7 +236,7 @@ class orrery_runtime_options(Structure):
         ("link_latency_us", c_uint32),
         ("reservoir_mode", c_uint32),
     ]
-    INIT = ("orrery_runtime_options_init", False)
+    INIT = "orrery_runtime_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -249,7 +249,7 @@ class orrery_runtime_info(Structure):
         ("arena_bytes", c_uint64),
         ("arena_used_bytes", c_uint64),
     ]
-    INIT = ("orrery_runtime_info_init", False)
+    INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -266,7 +266,7 @@ class orrery_vocab_info(Structure):
         ("add_bos", c_uint32),
         ("has_template", c_uint32),
     ]
-    INIT = ("orrery_vocab_info_init", False)
+    INIT = "orrery_vocab_info_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -279,7 +279,7 @@ class orrery_template_options(Structure):
         ("tools_json", c_char_p),
         ("variables_json", c_char_p),
     ]
-    INIT = ("orrery_template_options_init", False)
+    INIT = "orrery_template_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -303,7 +303,7 @@ class orrery_plan_result(Structure):
         ("device_kv_type", c_uint32),
         ("reserved", c_uint32),
     ]
-    INIT = ("orrery_plan_result_init_2", False)
+    INIT = "orrery_plan_result_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -320,7 +320,7 @@ class orrery_model_options(Structure):
         ("rope_original_context", c_uint32),
         ("reserved", c_uint32),
     ]
-    INIT = ("orrery_model_options_init", False)
+    INIT = "orrery_model_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -342,7 +342,7 @@ class orrery_model_info(Structure):
         ("quantization", c_char_p),
         ("fingerprint", c_uint8 * 16),
     ]
-    INIT = ("orrery_model_info_init", False)
+    INIT = "orrery_model_info_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -361,7 +361,7 @@ class orrery_session_options(Structure):
         ("device_kv_type", c_uint32),
         ("head_profile", c_char_p),
     ]
-    INIT = ("orrery_session_options_init", False)
+    INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
 
 
@@ -401,7 +401,7 @@ class orrery_stats(Structure):
         ("device_kv_type", c_uint32),
         ("reserved", c_uint32),
     ]
-    INIT = ("orrery_stats_init_2", False)
+    INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -421,7 +421,7 @@ class orrery_calibrate_options(Structure):
         ("kv_type", c_uint32),
         ("reserved", c_uint32),
     ]
-    INIT = ("orrery_calibrate_options_init", False)
+    INIT = "orrery_calibrate_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -447,7 +447,7 @@ class orrery_generate_options(Structure):
         ("n_logprobs", c_uint32),
         ("ignore_end", c_uint32),
     ]
-    INIT = ("orrery_generate_options_init", False)
+    INIT = "orrery_generate_options_init"
     COUNTS: dict[str, str] = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
 
 
@@ -473,7 +473,7 @@ class orrery_event(Structure):
         ("prefill_us", c_uint64),
         ("decode_us", c_uint64),
     ]
-    INIT = ("orrery_event_init", False)
+    INIT = "orrery_event_init"
     COUNTS: dict[str, str] = {"text": "text_bytes", "top": "n_top"}
 
 
@@ -502,33 +502,32 @@ FUNCTIONS = {
     "orrery_version": (c_char_p, []),
     "orrery_build_info": (c_char_p, []),
     "orrery_status_name": (c_char_p, [c_int32]),
-    "orrery_error_init": (None, [POINTER(orrery_error)]),
-    "orrery_runtime_options_init": (None, [POINTER(orrery_runtime_options)]),
+    "orrery_error_init": (None, [POINTER(orrery_error), c_size_t]),
+    "orrery_runtime_options_init": (None, [POINTER(orrery_runtime_options), c_size_t]),
     "orrery_runtime_create": (c_int32, [POINTER(orrery_runtime_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_runtime_free": (None, [c_void_p]),
-    "orrery_runtime_info_init": (None, [POINTER(orrery_runtime_info)]),
+    "orrery_runtime_info_init": (None, [POINTER(orrery_runtime_info), c_size_t]),
     "orrery_runtime_get_info": (c_int32, [c_void_p, POINTER(orrery_runtime_info), POINTER(orrery_error)]),
     "orrery_vocab_open": (c_int32, [c_char_p, POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_vocab_free": (None, [c_void_p]),
     "orrery_tokenize": (c_int32, [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_detokenize": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, c_uint32, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_vocab_info_init": (None, [POINTER(orrery_vocab_info)]),
+    "orrery_vocab_info_init": (None, [POINTER(orrery_vocab_info), c_size_t]),
     "orrery_vocab_get_info": (c_int32, [c_void_p, POINTER(orrery_vocab_info), POINTER(orrery_error)]),
     "orrery_token_flags": (c_uint32, [c_void_p, c_int32]),
-    "orrery_template_options_init": (None, [POINTER(orrery_template_options)]),
+    "orrery_template_options_init": (None, [POINTER(orrery_template_options), c_size_t]),
     "orrery_render_chat": (c_int32, [c_void_p, c_char_p, POINTER(orrery_template_options), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_plan_result_init": (None, [POINTER(orrery_plan_result)]),
-    "orrery_plan_result_init_2": (None, [POINTER(orrery_plan_result)]),
+    "orrery_plan_result_init": (None, [POINTER(orrery_plan_result), c_size_t]),
     "orrery_plan": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
-    "orrery_model_options_init": (None, [POINTER(orrery_model_options)]),
+    "orrery_model_options_init": (None, [POINTER(orrery_model_options), c_size_t]),
     "orrery_model_open": (c_int32, [c_void_p, c_char_p, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_model_free": (None, [c_void_p]),
-    "orrery_model_info_init": (None, [POINTER(orrery_model_info)]),
+    "orrery_model_info_init": (None, [POINTER(orrery_model_info), c_size_t]),
     "orrery_model_get_info": (c_int32, [c_void_p, POINTER(orrery_model_info), POINTER(orrery_error)]),
     "orrery_model_vocab": (c_void_p, [c_void_p]),
     "orrery_inspect": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_session_options_init": (None, [POINTER(orrery_session_options)]),
+    "orrery_session_options_init": (None, [POINTER(orrery_session_options), c_size_t]),
     "orrery_session_open": (c_int32, [c_void_p, POINTER(orrery_session_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_session_free": (None, [c_void_p]),
     "orrery_session_add_message": (c_int32, [c_void_p, c_char_p, c_char_p, POINTER(orrery_error)]),
@@ -548,20 +547,19 @@ FUNCTIONS = {
     "orrery_session_evaluate": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_float), POINTER(orrery_error)]),
     "orrery_session_logits": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
     "orrery_session_embedding": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
-    "orrery_stats_init": (None, [POINTER(orrery_stats)]),
-    "orrery_stats_init_2": (None, [POINTER(orrery_stats)]),
+    "orrery_stats_init": (None, [POINTER(orrery_stats), c_size_t]),
     "orrery_session_stats": (c_int32, [c_void_p, POINTER(orrery_stats), POINTER(orrery_error)]),
-    "orrery_calibrate_options_init": (None, [POINTER(orrery_calibrate_options)]),
+    "orrery_calibrate_options_init": (None, [POINTER(orrery_calibrate_options), c_size_t]),
     "orrery_calibrate": (c_int32, [c_void_p, POINTER(c_int32), POINTER(c_size_t), c_size_t, POINTER(orrery_calibrate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_calibration_profile": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_calibration_steps": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_calibration_free": (None, [c_void_p]),
     "orrery_head_profile_import": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_head_profile_import_gates": (c_int32, [c_char_p, c_double, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_generate_options_init": (None, [POINTER(orrery_generate_options)]),
+    "orrery_generate_options_init": (None, [POINTER(orrery_generate_options), c_size_t]),
     "orrery_generate": (c_int32, [c_void_p, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_generate_tokens": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
-    "orrery_event_init": (None, [POINTER(orrery_event)]),
+    "orrery_event_init": (None, [POINTER(orrery_event), c_size_t]),
     "orrery_next": (c_int32, [c_void_p, POINTER(orrery_event), POINTER(orrery_error)]),
     "orrery_run": (c_int32, [c_void_p, orrery_event_fn, c_void_p, POINTER(orrery_error)]),
     "orrery_cancel": (None, [c_void_p]),

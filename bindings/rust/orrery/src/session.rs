@@ -154,7 +154,7 @@ impl Generation {
     }
     /// Works until there is something to tell; behind the end it repeats `Done`.
     pub fn next_event(&mut self) -> Result<Event> {
-        let mut event = init(|p| unsafe { sys::orrery_event_init(p) });
+        let mut event = init(|p, bytes| unsafe { sys::orrery_event_init(p, bytes) });
         self.callbacks.call(|e| unsafe { sys::orrery_next(self.raw, &mut event, e) })?;
         Ok(unsafe { Event::from_raw(&event) })
     }

@@ -98,7 +98,7 @@ pub struct RuntimeOptions {
 
 impl Default for RuntimeOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_runtime_options| unsafe { sys::orrery_runtime_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_runtime_options, bytes| unsafe { sys::orrery_runtime_options_init(p, bytes) });
         RuntimeOptions {
             n_threads: raw.n_threads,
             backend: None,
@@ -117,7 +117,7 @@ impl Default for RuntimeOptions {
 
 impl RuntimeOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_runtime_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_runtime_options| unsafe { sys::orrery_runtime_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_runtime_options, bytes| unsafe { sys::orrery_runtime_options_init(p, bytes) });
         raw.n_threads = self.n_threads;
         if let Some(text) = &self.backend {
             raw.backend = keep.string(text)?;
@@ -195,7 +195,7 @@ pub struct TemplateOptions {
 
 impl Default for TemplateOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_template_options| unsafe { sys::orrery_template_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_template_options, bytes| unsafe { sys::orrery_template_options_init(p, bytes) });
         TemplateOptions {
             add_generation_prompt: raw.add_generation_prompt,
             template_source: None,
@@ -208,7 +208,7 @@ impl Default for TemplateOptions {
 
 impl TemplateOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_template_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_template_options| unsafe { sys::orrery_template_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_template_options, bytes| unsafe { sys::orrery_template_options_init(p, bytes) });
         raw.add_generation_prompt = self.add_generation_prompt;
         if let Some(text) = &self.template_source {
             raw.template_source = keep.string(text)?;
@@ -256,7 +256,7 @@ pub struct ModelOptions {
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_model_options| unsafe { sys::orrery_model_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_model_options, bytes| unsafe { sys::orrery_model_options_init(p, bytes) });
         ModelOptions {
             load: raw.load,
             progress: None,
@@ -271,7 +271,7 @@ impl Default for ModelOptions {
 
 impl ModelOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_model_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_model_options| unsafe { sys::orrery_model_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_model_options, bytes| unsafe { sys::orrery_model_options_init(p, bytes) });
         raw.load = self.load;
         if let Some(function) = self.progress {
             let (call, user) = keep.orrery_progress_fn(function);
@@ -336,7 +336,7 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_session_options| unsafe { sys::orrery_session_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_session_options, bytes| unsafe { sys::orrery_session_options_init(p, bytes) });
         SessionOptions {
             n_context: raw.n_context,
             kv_type: raw.kv_type,
@@ -354,7 +354,7 @@ impl Default for SessionOptions {
 
 impl SessionOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_session_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_session_options| unsafe { sys::orrery_session_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_session_options, bytes| unsafe { sys::orrery_session_options_init(p, bytes) });
         raw.n_context = self.n_context;
         raw.kv_type = self.kv_type;
         raw.overflow = self.overflow;
@@ -437,7 +437,7 @@ pub struct CalibrateOptions {
 
 impl Default for CalibrateOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_calibrate_options| unsafe { sys::orrery_calibrate_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_calibrate_options, bytes| unsafe { sys::orrery_calibrate_options_init(p, bytes) });
         CalibrateOptions {
             n_steps: raw.n_steps,
             top_k: raw.top_k,
@@ -455,7 +455,7 @@ impl Default for CalibrateOptions {
 
 impl CalibrateOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_calibrate_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_calibrate_options| unsafe { sys::orrery_calibrate_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_calibrate_options, bytes| unsafe { sys::orrery_calibrate_options_init(p, bytes) });
         raw.n_steps = self.n_steps;
         raw.top_k = self.top_k;
         raw.n_representatives = self.n_representatives;
@@ -539,7 +539,7 @@ pub struct GenerateOptions {
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_generate_options| unsafe { sys::orrery_generate_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_generate_options, bytes| unsafe { sys::orrery_generate_options_init(p, bytes) });
         GenerateOptions {
             max_tokens: raw.max_tokens,
             temperature: raw.temperature,
@@ -562,7 +562,7 @@ impl Default for GenerateOptions {
 
 impl GenerateOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_generate_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_generate_options| unsafe { sys::orrery_generate_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_generate_options, bytes| unsafe { sys::orrery_generate_options_init(p, bytes) });
         raw.max_tokens = self.max_tokens;
         raw.temperature = self.temperature;
         raw.top_p = self.top_p;
@@ -666,7 +666,7 @@ pub struct RuntimeInfo {
 
 impl RuntimeInfo {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_runtime_info) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_runtime_info| unsafe { sys::orrery_runtime_info_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_runtime_info, bytes| unsafe { sys::orrery_runtime_info_init(p, bytes) });
         call(&mut raw)?;
         Ok(RuntimeInfo {
             n_threads: raw.n_threads,
@@ -706,7 +706,7 @@ pub struct VocabInfo {
 
 impl VocabInfo {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_vocab_info) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_vocab_info| unsafe { sys::orrery_vocab_info_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_vocab_info, bytes| unsafe { sys::orrery_vocab_info_init(p, bytes) });
         call(&mut raw)?;
         Ok(VocabInfo {
             n_tokens: raw.n_tokens,
@@ -760,7 +760,7 @@ pub struct PlanResult {
 
 impl PlanResult {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_plan_result) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_plan_result| unsafe { sys::orrery_plan_result_init_2(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_plan_result, bytes| unsafe { sys::orrery_plan_result_init(p, bytes) });
         call(&mut raw)?;
         Ok(PlanResult {
             n_context: raw.n_context,
@@ -825,7 +825,7 @@ pub struct ModelInfo {
 
 impl ModelInfo {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_model_info) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_model_info| unsafe { sys::orrery_model_info_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_model_info, bytes| unsafe { sys::orrery_model_info_init(p, bytes) });
         call(&mut raw)?;
         Ok(ModelInfo {
             n_layers: raw.n_layers,
@@ -905,7 +905,7 @@ pub struct Stats {
 
 impl Stats {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_stats) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_stats| unsafe { sys::orrery_stats_init_2(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_stats, bytes| unsafe { sys::orrery_stats_init(p, bytes) });
         call(&mut raw)?;
         Ok(Stats {
             n_context: raw.n_context,
