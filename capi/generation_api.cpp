@@ -80,7 +80,7 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
     SessionUse use(session->session.get(), SessionUse::For::changing);
     ORRERY_TRY(use.take_status());
     ORRERY_ASSIGN(handle->generation, f(session->session.get(), o));
-    session->session->set_generating(true);
+    session->session->set_generating(handle->generation->cancel_flag());
     *generation = handle.release();
     return ok_status();
   });
@@ -95,7 +95,7 @@ Status next(orrery_generation* g, engine::Event* event) {
     orrery_generation* g;
     bool was_finished;
     ~Release() {
-      if (!was_finished && g->generation->finished()) g->session->set_generating(false);
+      if (!was_finished && g->generation->finished()) g->session->set_generating(nullptr);
     }
   } const release{g, g->generation->finished()};
   return g->generation->next(event);
@@ -180,7 +180,7 @@ void orrery_generation_free(orrery_generation* generation) {
   if (!finished) {
     while (!session->try_enter()) std::this_thread::yield();
     generation->generation->abandon();
-    session->set_generating(false);
+    session->set_generating(nullptr);
     session->leave();
   }
   delete generation;

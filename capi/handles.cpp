@@ -143,27 +143,4 @@ extern "C" {
 
 void orrery_error_init(orrery_error* error, size_t struct_size) { orrery::capi::init_struct(error, struct_size); }
 
-const char* orrery_status_name(orrery_status status) {
-  switch (status) {
-    case ORRERY_OK: return "ORRERY_OK";
-    case ORRERY_INVALID_ARGUMENT: return "ORRERY_INVALID_ARGUMENT";
-    case ORRERY_OUT_OF_DEVICE_MEMORY: return "ORRERY_OUT_OF_DEVICE_MEMORY";
-    case ORRERY_OUT_OF_PINNED_MEMORY: return "ORRERY_OUT_OF_PINNED_MEMORY";
-    case ORRERY_OUT_OF_HOST_MEMORY: return "ORRERY_OUT_OF_HOST_MEMORY";
-    case ORRERY_CONTEXT_FULL: return "ORRERY_CONTEXT_FULL";
-    case ORRERY_CANCELLED: return "ORRERY_CANCELLED";
-    case ORRERY_BAD_MODEL: return "ORRERY_BAD_MODEL";
-    case ORRERY_UNSUPPORTED_ARCHITECTURE: return "ORRERY_UNSUPPORTED_ARCHITECTURE";
-    case ORRERY_UNSUPPORTED_QUANTIZATION: return "ORRERY_UNSUPPORTED_QUANTIZATION";
-    case ORRERY_UNSUPPORTED_TEMPLATE: return "ORRERY_UNSUPPORTED_TEMPLATE";
-    case ORRERY_UNSUPPORTED: return "ORRERY_UNSUPPORTED";
-    case ORRERY_BUSY: return "ORRERY_BUSY";
-    case ORRERY_DEVICE_LOST: return "ORRERY_DEVICE_LOST";
-    case ORRERY_IO: return "ORRERY_IO";
-    case ORRERY_BAD_SESSION: return "ORRERY_BAD_SESSION";
-    case ORRERY_INTERNAL: return "ORRERY_INTERNAL";
-    default: return "unknown status";
-  }
-}
-
 }  // extern "C"

@@ -41,22 +41,57 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
 using namespace orrery;
 using namespace orrery::capi;
 
+namespace {
+
+// Opens what set_source(&source) -> Status says.
+template <class F>
+orrery_status open_model(orrery_runtime* runtime, const orrery_model_options* options, orrery_model** model, orrery_error* error,
+                         F set_source) noexcept {
+  if (model) *model = nullptr;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(runtime);
+    engine::ModelSource source;
+    ORRERY_TRY(set_source(&source));
+    ORRERY_REQUIRE(model);
+    ORRERY_TRY(check_process(*runtime->runtime));
+    ORRERY_ASSIGN(const engine::ModelOptions o, model_options(options));
+    auto handle = std::make_unique<orrery_model>();
+    ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, source, o));
+    *model = handle.release();
+    return ok_status();
+  });
+}
+
+}  // namespace
+
 extern "C" {
 
 void orrery_model_options_init(orrery_model_options* options, size_t struct_size) { init_struct(options, struct_size); }
 
 orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
                                 orrery_model** model, orrery_error* error) {
-  if (model) *model = nullptr;
-  return guarded(error, [&]() -> Status {
-    ORRERY_REQUIRE(runtime);
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
     ORRERY_REQUIRE(path);
-    ORRERY_REQUIRE(model);
-    ORRERY_TRY(check_process(*runtime->runtime));
-    ORRERY_ASSIGN(const engine::ModelOptions o, model_options(options));
-    auto handle = std::make_unique<orrery_model>();
-    ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, path, o));
-    *model = handle.release();
+    source->path = path;
+    return ok_status();
+  });
+}
+
+orrery_status orrery_model_open_fd(orrery_runtime* runtime, int32_t fd, const orrery_model_options* options, orrery_model** model,
+                                   orrery_error* error) {
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
+    if (fd < 0) return orrery::error(Code::invalid_argument, "fd is %d, expected the number of an open file", fd);
+    source->descriptor = fd;
+    return ok_status();
+  });
+}
+
+orrery_status orrery_model_open_memory(orrery_runtime* runtime, const void* bytes, size_t n_bytes, const orrery_model_options* options,
+                                       orrery_model** model, orrery_error* error) {
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
+    ORRERY_REQUIRE(bytes);
+    source->memory = {static_cast<const std::byte*>(bytes), n_bytes};
+    source->from_memory = true;
     return ok_status();
   });
 }

@@ -4,6 +4,18 @@
 
 namespace orrery::capi {
 
+namespace {
+
+Result<os::Priority> priority(int32_t given) {
+  switch (given) {
+    case ORRERY_PRIORITY_NORMAL: return os::Priority::normal;
+    case ORRERY_PRIORITY_LOW: return os::Priority::low;
+    default: return error(Code::invalid_argument, "priority is %d, expected an ORRERY_PRIORITY_ value", given);
+  }
+}
+
+}  // namespace
+
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given) {
   orrery_runtime_options o;
   ORRERY_TRY(read_options(given, &orrery_runtime_options_init, "orrery_runtime_options", &o));
@@ -14,6 +26,8 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
                  o.reservoir_mode);
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
+  ORRERY_ASSIGN(out.priority, priority(o.priority));
+  out.device = o.device;
   if (o.backend) {
     ORRERY_TRY(check_utf8(o.backend, "backend"));
     out.backend = o.backend;
@@ -74,6 +88,7 @@ void orrery_runtime_options_init(orrery_runtime_options* options, size_t struct_
   orrery_runtime_options defaults = {};
   defaults.log_level = ORRERY_LOG_WARNING;
   defaults.max_sessions = 16;
+  defaults.device = -1;
   init_struct(options, struct_size, defaults);
 }
 
@@ -92,6 +107,15 @@ orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrer
 
 void orrery_runtime_free(orrery_runtime* runtime) {
   if (runtime) free_handle(runtime, *runtime->runtime);
+}
+
+orrery_status orrery_runtime_set_threads(orrery_runtime* runtime, int32_t n_threads, int32_t priority, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(runtime);
+    ORRERY_TRY(check_process(*runtime->runtime));
+    ORRERY_ASSIGN(const os::Priority wanted, capi::priority(priority));
+    return runtime->runtime->set_threads(n_threads, wanted);
+  });
 }
 
 void orrery_runtime_info_init(orrery_runtime_info* info, size_t struct_size) { init_struct(info, struct_size); }
@@ -141,6 +165,7 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     out.largest_context = p.largest_context;
     out.fits = p.fits;
     out.device_kv_type = kv_type_number(p.device_type);
+    out.trained_context = p.trained_context;
     return write_struct(out, plan, "orrery_plan_result");
   });
 }

@@ -84,6 +84,7 @@ static void answer(orrery_generation *g) {
     if (e.type == ORRERY_EVENT_TEXT) buf = realloc(buf, n + e.text_bytes), memcpy(buf + n, e.text, e.text_bytes), n += e.text_bytes;
   if (!err.status) quote(buf, n), printf(" %u\n", e.finish_reason);
 }
+static void *cancel_session(void *s) { return orrery_session_cancel(s), NULL; }
 static void *cancel(void *g) { return orrery_cancel(g), NULL; }
 static int largest(const float *row, size_t size) {
   size_t best = 0;

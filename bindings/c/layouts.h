@@ -4,6 +4,7 @@
 #pragma once
 
 #include <orrery.h>
+#include <string.h>
 
 // How a field is held; `text`, `strings` and `array` have their length in the field at count_offset.
 enum { FIELD_I32, FIELD_U32, FIELD_I64, FIELD_U64, FIELD_F32, FIELD_F64, FIELD_CSTR, FIELD_TEXT, FIELD_BYTES, FIELD_CHARS, FIELD_STRINGS, FIELD_ARRAY, FIELD_FN };
@@ -57,6 +58,15 @@ static const field_layout error_fields[] = {
 static void init_error(void *p) { orrery_error_init(p, sizeof(orrery_error)); }
 static const struct_layout error_layout = {"error", 1072, 8, error_fields, init_error};
 
+static const field_layout device_info_fields[] = {
+    {"architecture", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"memory_bytes", FIELD_U64, 8, 8, 0, 0, 0, 0, 0},
+    {"name", FIELD_CHARS, 16, 128, 0, 0, 0, 0, 0},
+    {"refused", FIELD_CHARS, 144, 256, 0, 0, 0, 0, 0},
+};
+static void init_device_info(void *p) { orrery_device_info_init(p, sizeof(orrery_device_info)); }
+static const struct_layout device_info_layout = {"device_info", 400, 4, device_info_fields, init_device_info};
+
 static const field_layout runtime_options_fields[] = {
     {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
     {"backend", FIELD_CSTR, 8, 8, 0, 0, 0, 0, 0},
@@ -69,9 +79,11 @@ static const field_layout runtime_options_fields[] = {
     {"link_bytes_per_second", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
     {"link_latency_us", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
     {"reservoir_mode", FIELD_U32, 76, 4, 0, 0, 0, 0, 0},
+    {"device", FIELD_I32, 80, 4, 0, 0, 0, 0, 0},
+    {"priority", FIELD_I32, 84, 4, 0, 0, 0, 0, 0},
 };
 static void init_runtime_options(void *p) { orrery_runtime_options_init(p, sizeof(orrery_runtime_options)); }
-static const struct_layout runtime_options_layout = {"runtime_options", 80, 11, runtime_options_fields, init_runtime_options};
+static const struct_layout runtime_options_layout = {"runtime_options", 88, 13, runtime_options_fields, init_runtime_options};
 
 static const field_layout runtime_info_fields[] = {
     {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
@@ -123,9 +135,10 @@ static const field_layout plan_result_fields[] = {
     {"largest_context", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
     {"fits", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 104, 4, 0, 0, 0, 0, 0},
+    {"trained_context", FIELD_U32, 108, 4, 0, 0, 0, 0, 0},
 };
 static void init_plan_result(void *p) { orrery_plan_result_init(p, sizeof(orrery_plan_result)); }
-static const struct_layout plan_result_layout = {"plan_result", 112, 15, plan_result_fields, init_plan_result};
+static const struct_layout plan_result_layout = {"plan_result", 112, 16, plan_result_fields, init_plan_result};
 
 static const field_layout model_options_fields[] = {
     {"load", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -264,4 +277,18 @@ static const field_layout event_fields[] = {
 static void init_event(void *p) { orrery_event_init(p, sizeof(orrery_event)); }
 static const struct_layout event_layout = {"event", 120, 15, event_fields, init_event};
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &calibrate_options_layout, &generate_options_layout, &event_layout};
+/* The name of a constant; kind: as in orrery_KIND_name(). NULL: there is no such kind. */
+static const char *constant_name(const char *kind, int64_t value) {
+  if (strcmp(kind, "log_level") == 0) return orrery_log_level_name((int32_t)value);
+  if (strcmp(kind, "reservoir_mode") == 0) return orrery_reservoir_mode_name((uint32_t)value);
+  if (strcmp(kind, "priority") == 0) return orrery_priority_name((int32_t)value);
+  if (strcmp(kind, "kv_type") == 0) return orrery_kv_type_name((uint32_t)value);
+  if (strcmp(kind, "rope_scaling") == 0) return orrery_rope_scaling_name((uint32_t)value);
+  if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
+  if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
+  if (strcmp(kind, "event_type") == 0) return orrery_event_type_name((uint32_t)value);
+  if (strcmp(kind, "finish_reason") == 0) return orrery_finish_reason_name((uint32_t)value);
+  return 0;
+}
+
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &calibrate_options_layout, &generate_options_layout, &event_layout};

@@ -38,6 +38,11 @@ public static class ReservoirMode {
     public const uint Pinned = 1;
 }
 
+public static class Priority {
+    public const uint Normal = 0;
+    public const uint Low = 1;
+}
+
 public static class TokenizeFlags {
     public const uint Bos = 1;
     public const uint Special = 2;
@@ -113,6 +118,21 @@ internal unsafe struct orrery_error {
 }
 
 [StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_device_info {
+    public uint @struct_size;
+    public uint @architecture;
+    public ulong @memory_bytes;
+    public fixed byte name[128];
+    public fixed byte refused[256];
+    public static orrery_device_info New() {
+        var value = new orrery_device_info();
+        Native.orrery_device_info_init(ref value, (UIntPtr)sizeof(orrery_device_info));
+        Native.CheckSize("orrery_device_info", value.struct_size, sizeof(orrery_device_info));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
 internal unsafe struct orrery_runtime_options {
     public uint @struct_size;
     public int @n_threads;
@@ -127,6 +147,8 @@ internal unsafe struct orrery_runtime_options {
     public ulong @link_bytes_per_second;
     public uint @link_latency_us;
     public uint @reservoir_mode;
+    public int @device;
+    public int @priority;
     public static orrery_runtime_options New() {
         var value = new orrery_runtime_options();
         Native.orrery_runtime_options_init(ref value, (UIntPtr)sizeof(orrery_runtime_options));
@@ -205,7 +227,7 @@ internal unsafe struct orrery_plan_result {
     public uint @largest_context;
     public uint @fits;
     public uint @device_kv_type;
-    public uint @reserved;
+    public uint @trained_context;
     public static orrery_plan_result New() {
         var value = new orrery_plan_result();
         Native.orrery_plan_result_init(ref value, (UIntPtr)sizeof(orrery_plan_result));
@@ -490,11 +512,25 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_error_init(ref orrery_error @error, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_log_level_name(int @level);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_reservoir_mode_name(uint @mode);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_priority_name(int @priority);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_device_info_init(ref orrery_device_info @info, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern UIntPtr orrery_devices();
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_device_get_info(UIntPtr @index, ref orrery_device_info @info, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_runtime_options_init(ref orrery_runtime_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_runtime_create(ref orrery_runtime_options @options, out RuntimeHandle @runtime, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_runtime_free(IntPtr @runtime);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_runtime_set_threads(RuntimeHandle @runtime, int @n_threads, int @priority, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_runtime_info_init(ref orrery_runtime_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -518,13 +554,23 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_render_chat(VocabHandle @vocab, byte[] @messages_json, ref orrery_template_options @options, byte[] @text, UIntPtr @capacity, ref UIntPtr @text_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_kv_type_name(uint @type);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_rope_scaling_name(uint @scaling);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_plan_result_init(ref orrery_plan_result @plan, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_plan(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_load_mode_name(uint @mode);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_options_init(ref orrery_model_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_open(RuntimeHandle @runtime, byte[] @path, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_open_fd(RuntimeHandle @runtime, int @fd, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_open_memory(RuntimeHandle @runtime, byte[] @bytes, UIntPtr @n_bytes, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_free(IntPtr @model);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -536,6 +582,8 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_inspect(byte[] @path, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_overflow_name(uint @overflow);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_session_options_init(ref orrery_session_options @options, UIntPtr @struct_size);
@@ -543,6 +591,8 @@ internal static partial class Native {
     internal static extern int orrery_session_open(ModelHandle @model, ref orrery_session_options @options, out SessionHandle @session, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_session_free(IntPtr @session);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_session_cancel(SessionHandle @session);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_add_message(SessionHandle @session, byte[] @role, byte[] @content, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -602,6 +652,10 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_generate_tokens(SessionHandle @session, int[] @tokens, UIntPtr @n_tokens, ref orrery_generate_options @options, out GenerationHandle @generation, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_event_type_name(uint @type);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_finish_reason_name(uint @reason);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_event_init(ref orrery_event @event, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_next(GenerationHandle @generation, ref orrery_event @event, ref orrery_error @error);
@@ -611,6 +665,24 @@ internal static partial class Native {
     internal static extern void orrery_cancel(GenerationHandle @generation);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_generation_free(IntPtr @generation);
+}
+
+public static partial class Library {
+    /// <summary>The name of a constant; kind: as in orrery_KIND_name. null: there is no such kind.</summary>
+    public static string ConstantName(string kind, long value) {
+        switch (kind) {
+            case "log_level": return Native.Text(Native.orrery_log_level_name((int)value));
+            case "reservoir_mode": return Native.Text(Native.orrery_reservoir_mode_name((uint)value));
+            case "priority": return Native.Text(Native.orrery_priority_name((int)value));
+            case "kv_type": return Native.Text(Native.orrery_kv_type_name((uint)value));
+            case "rope_scaling": return Native.Text(Native.orrery_rope_scaling_name((uint)value));
+            case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
+            case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
+            case "event_type": return Native.Text(Native.orrery_event_type_name((uint)value));
+            case "finish_reason": return Native.Text(Native.orrery_finish_reason_name((uint)value));
+            default: return null;
+        }
+    }
 }
 
 /// <summary>orrery_runtime_options of the header; a new one has the library's defaults.</summary>
@@ -626,6 +698,8 @@ public sealed class RuntimeOptions {
     public ulong LinkBytesPerSecond;
     public uint LinkLatencyUs;
     public uint ReservoirMode;
+    public int Device;
+    public int Priority;
     public RuntimeOptions() {
         var raw = orrery_runtime_options.New();
         NThreads = raw.n_threads;
@@ -636,6 +710,8 @@ public sealed class RuntimeOptions {
         LinkBytesPerSecond = raw.link_bytes_per_second;
         LinkLatencyUs = raw.link_latency_us;
         ReservoirMode = raw.reservoir_mode;
+        Device = raw.device;
+        Priority = raw.priority;
     }
     internal orrery_runtime_options ToNative(Keep keep) {
         var raw = orrery_runtime_options.New();
@@ -650,6 +726,8 @@ public sealed class RuntimeOptions {
         raw.link_bytes_per_second = LinkBytesPerSecond;
         raw.link_latency_us = LinkLatencyUs;
         raw.reservoir_mode = ReservoirMode;
+        raw.device = Device;
+        raw.priority = Priority;
         return raw;
     }
 }
@@ -840,6 +918,20 @@ public sealed class GenerateOptions {
     }
 }
 
+/// <summary>orrery_device_info of the header.</summary>
+public sealed class DeviceInfo {
+    public readonly uint Architecture;
+    public readonly ulong MemoryBytes;
+    public readonly string Name;
+    public readonly string Refused;
+    internal unsafe DeviceInfo(orrery_device_info raw) {
+        Architecture = raw.architecture;
+        MemoryBytes = raw.memory_bytes;
+        Name = Native.Text((IntPtr)raw.name);
+        Refused = Native.Text((IntPtr)raw.refused);
+    }
+}
+
 /// <summary>orrery_runtime_info of the header.</summary>
 public sealed class RuntimeInfo {
     public readonly int NThreads;
@@ -897,6 +989,7 @@ public sealed class PlanResult {
     public readonly uint LargestContext;
     public readonly uint Fits;
     public readonly uint DeviceKvType;
+    public readonly uint TrainedContext;
     internal unsafe PlanResult(orrery_plan_result raw) {
         NContext = raw.n_context;
         WeightsMappedBytes = raw.weights_mapped_bytes;
@@ -913,6 +1006,7 @@ public sealed class PlanResult {
         LargestContext = raw.largest_context;
         Fits = raw.fits;
         DeviceKvType = raw.device_kv_type;
+        TrainedContext = raw.trained_context;
     }
 }
 

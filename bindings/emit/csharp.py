@@ -89,6 +89,13 @@ def native(header):
         out += ['    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]',
                 "    internal static extern %s %s(%s);" % (kind, f.name, params)]
     out.append("}\n")
+    out += ["public static partial class Library {",
+            "    /// <summary>The name of a constant; kind: as in orrery_KIND_name. null: there is no such kind.</summary>",
+            "    public static string ConstantName(string kind, long value) {", "        switch (kind) {"]
+    for kind, function in header.names().items():
+        out.append('            case "%s": return Native.Text(Native.%s((%s)value));' % (
+            kind, function, SCALARS[header.functions[function].params[0][0].base]))
+    out += ["            default: return null;", "        }", "    }", "}\n"]
     for s in header.options():
         options(header, s, out)
     for s in header.results():

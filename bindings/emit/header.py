@@ -86,6 +86,7 @@ class Header:
     def __init__(self, text):
         self.constants = {}  # name: value, in the header's order
         self.statuses = []   # names of constants
+        self.stable = []     # declarations of functions without ORRERY_UNSTABLE
         self.structs, self.handles, self.callbacks, self.functions = {}, [], {}, {}
         text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
         text = re.sub(r"//[^\n]*", " ", text)
@@ -138,10 +139,12 @@ class Header:
         if match:
             self.callbacks[match[2]] = Function(match[2], Type(match[1]), self._params(match[3]))
             return
-        match = re.fullmatch(r"ORRERY_API (.+?)(\w+)\((.*)\)", text)
+        match = re.fullmatch(r"(ORRERY_UNSTABLE )?ORRERY_API (.+?)(\w+)\((.*)\)", text)
         if not match:
             raise ParseError("the declaration '%s'" % text)
-        self.functions[match[2]] = Function(match[2], Type(match[1]), self._params(match[3]))
+        if not match[1]:
+            self.stable.append("%s %s(%s)" % (match[2].strip(), match[3], match[4]))
+        self.functions[match[3]] = Function(match[3], Type(match[2]), self._params(match[4]))
 
     def _params(self, text):
         params = []
@@ -228,6 +231,17 @@ class Header:
             if name not in self.statuses and prefix not in ("VERSION", "ABI"):
                 groups.setdefault(prefix, {})[rest] = value
         return groups
+
+    def names(self):
+        """Functions that name constants, by kind: {"kv_type": "orrery_kv_type_name", ...}; orrery_status_name is none of them."""
+        return {name[len("orrery_"):-len("_name")]: name for name in self.functions
+                if name.endswith("_name") and name != "orrery_status_name"}
+
+    def named(self):
+        """Constants of which orrery_KIND_name() gives the name."""
+        prefixes = {"STATUS", "KV", "ROPE", "LOAD", "OVERFLOW", "EVENT", "FINISH", "RESERVOIR", "PRIORITY", "LOG"}
+        return [name if prefix == "STATUS" else prefix + "_" + name for prefix, members in self.groups().items()
+                if prefix in prefixes for name in members]
 
     def elements(self):
         """Structs without struct_size: elements of arrays."""

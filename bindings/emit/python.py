@@ -92,6 +92,8 @@ class Error(Exception):
     for callback in header.callbacks.values():
         if any(t.base in header.structs for t, _ in callback.params):
             out.append("%s = CFUNCTYPE(%s, %s)" % (callback.name, argument(header, callback.result), signature(header, callback)))
+    out += ["\n# Functions that name constants, by kind.",
+            "NAMES = {%s}" % ",\n         ".join('"%s": "%s"' % item for item in header.names().items())]
     out += ["\nSTRUCTS = [%s]" % ",\n           ".join(header.structs), "",
             "# What each function returns and takes.", "FUNCTIONS = {"]
     for f in header.functions.values():

@@ -148,6 +148,11 @@ def types(header):
         out.append("pub mod %s {" % snake)
         out += ["    pub const %s: %s = %d;" % (n, "i32" if prefix in SIGNED else "u32", v) for n, v in members.items()]
         out.append("}")
+    out += ["\n/// The name of a constant; kind: as in `orrery_KIND_name`. None: there is no such kind.",
+            "pub fn constant_name(kind: &str, value: i64) -> Option<String> {", "    let name = unsafe {", "        match kind {"]
+    for kind, function in header.names().items():
+        out.append('            "%s" => sys::%s(value as %s),' % (kind, function, SCALARS[header.functions[function].params[0][0].base]))
+    out += ["            _ => return None,", "        }", "    };", "    Some(raw::text(name))", "}"]
     for s in header.options():
         options(header, s, out)
     for s in header.results():

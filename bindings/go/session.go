@@ -219,6 +219,12 @@ func (s *Session) begin(ctx context.Context, options *GenerateOptions,
 	return g, nil
 }
 
+// Cancel cancels what the session does now, a generation or a long call. Any goroutine may call it; what begins later is not
+// cancelled.
+func (s *Session) Cancel() {
+	s.use(func(p unsafe.Pointer) error { C.orrery_session_cancel((*C.orrery_session)(p)); return nil })
+}
+
 // Generation is one answer under way.
 type Generation struct {
 	*handle

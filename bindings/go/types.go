@@ -53,6 +53,11 @@ const (
 )
 
 const (
+	PriorityNormal = 0
+	PriorityLow    = 1
+)
+
+const (
 	TokenizeFlagsBos     = 1
 	TokenizeFlagsSpecial = 2
 )
@@ -107,6 +112,31 @@ const (
 	FinishReasonCancelled = 5
 )
 
+// ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.
+func ConstantName(kind string, value int64) string {
+	switch kind {
+	case "log_level":
+		return C.GoString(C.orrery_log_level_name(C.int32_t(value)))
+	case "reservoir_mode":
+		return C.GoString(C.orrery_reservoir_mode_name(C.uint32_t(value)))
+	case "priority":
+		return C.GoString(C.orrery_priority_name(C.int32_t(value)))
+	case "kv_type":
+		return C.GoString(C.orrery_kv_type_name(C.uint32_t(value)))
+	case "rope_scaling":
+		return C.GoString(C.orrery_rope_scaling_name(C.uint32_t(value)))
+	case "load_mode":
+		return C.GoString(C.orrery_load_mode_name(C.uint32_t(value)))
+	case "overflow":
+		return C.GoString(C.orrery_overflow_name(C.uint32_t(value)))
+	case "event_type":
+		return C.GoString(C.orrery_event_type_name(C.uint32_t(value)))
+	case "finish_reason":
+		return C.GoString(C.orrery_finish_reason_name(C.uint32_t(value)))
+	}
+	return ""
+}
+
 type Option struct {
 	Name  string
 	Value string
@@ -130,6 +160,8 @@ type RuntimeOptions struct {
 	LinkBytesPerSecond uint64
 	LinkLatencyUs      uint32
 	ReservoirMode      uint32
+	Device             int32
+	Priority           int32
 }
 
 // DefaultRuntimeOptions has the library's defaults.
@@ -146,6 +178,8 @@ func DefaultRuntimeOptions() RuntimeOptions {
 	o.LinkBytesPerSecond = uint64(p.link_bytes_per_second)
 	o.LinkLatencyUs = uint32(p.link_latency_us)
 	o.ReservoirMode = uint32(p.reservoir_mode)
+	o.Device = int32(p.device)
+	o.Priority = int32(p.priority)
 	return o
 }
 
@@ -173,6 +207,8 @@ func (o *RuntimeOptions) c(k *keep) *C.orrery_runtime_options {
 	p.link_bytes_per_second = C.uint64_t(o.LinkBytesPerSecond)
 	p.link_latency_us = C.uint32_t(o.LinkLatencyUs)
 	p.reservoir_mode = C.uint32_t(o.ReservoirMode)
+	p.device = C.int32_t(o.Device)
+	p.priority = C.int32_t(o.Priority)
 	return p
 }
 
@@ -462,6 +498,28 @@ func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	return p
 }
 
+// DeviceInfo is orrery_device_info of the header.
+type DeviceInfo struct {
+	Architecture uint32
+	MemoryBytes  uint64
+	Name         string
+	Refused      string
+}
+
+func fillDeviceInfo(call func(*C.orrery_device_info) error) (DeviceInfo, error) {
+	p, r := new(C.orrery_device_info), DeviceInfo{}
+	C.orrery_device_info_init(p, C.sizeof_orrery_device_info)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_device_info)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.Architecture = uint32(p.architecture)
+	r.MemoryBytes = uint64(p.memory_bytes)
+	r.Name = C.GoString(&p.name[0])
+	r.Refused = C.GoString(&p.refused[0])
+	return r, nil
+}
+
 // RuntimeInfo is orrery_runtime_info of the header.
 type RuntimeInfo struct {
 	NThreads       int32
@@ -535,6 +593,7 @@ type PlanResult struct {
 	LargestContext     uint32
 	Fits               uint32
 	DeviceKvType       uint32
+	TrainedContext     uint32
 }
 
 func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) {
@@ -559,6 +618,7 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 	r.LargestContext = uint32(p.largest_context)
 	r.Fits = uint32(p.fits)
 	r.DeviceKvType = uint32(p.device_kv_type)
+	r.TrainedContext = uint32(p.trained_context)
 	return r, nil
 }
 

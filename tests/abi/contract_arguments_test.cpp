@@ -57,6 +57,11 @@ TEST_F(Arguments, NullIsRefusedByName) {
   say(session, "hello");
 
   EXPECT_NULL_REFUSED("runtime", orrery_runtime_create(nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("runtime", orrery_runtime_set_threads(nullptr, 1, 0, error));
+  EXPECT_NULL_REFUSED("info", orrery_device_get_info(0, nullptr, error));
+  EXPECT_NULL_REFUSED("runtime", orrery_model_open_fd(nullptr, 0, nullptr, &md, error));
+  EXPECT_NULL_REFUSED("runtime", orrery_model_open_memory(nullptr, &f, 8, nullptr, &md, error));
+  EXPECT_NULL_REFUSED("bytes", orrery_model_open_memory(runtime.get(), nullptr, 8, nullptr, &md, error));
   EXPECT_NULL_REFUSED("runtime", orrery_runtime_get_info(nullptr, &runtime_info, error));
   EXPECT_NULL_REFUSED("info", orrery_runtime_get_info(runtime.get(), nullptr, error));
   EXPECT_NULL_REFUSED("path", orrery_vocab_open(nullptr, &vo, error));
@@ -140,7 +145,9 @@ TEST(NullArguments, AreNothingToFreeCancelOrCount) {
   orrery_session_free(nullptr);
   orrery_generation_free(nullptr);
   orrery_cancel(nullptr);
+  orrery_session_cancel(nullptr);
   orrery_error_init(nullptr, 8);
+  orrery_device_info_init(nullptr, 8);
   orrery_runtime_options_init(nullptr, 8);
   orrery_runtime_info_init(nullptr, 8);
   orrery_vocab_info_init(nullptr, 8);

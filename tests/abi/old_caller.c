@@ -108,7 +108,8 @@ int main(int argc, char **argv) {
   EXPECT(abi_version() == 1);
 
   expect_init("orrery_error_init", 1072);
-  expect_init("orrery_runtime_options_init", 80);
+  expect_init("orrery_device_info_init", 400);
+  expect_init("orrery_runtime_options_init", 88);
   expect_init("orrery_runtime_info_init", 40);
   expect_init("orrery_vocab_info_init", 40);
   expect_init("orrery_template_options_init", 40);

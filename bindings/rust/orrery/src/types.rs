@@ -34,6 +34,10 @@ pub mod reservoir_mode {
     pub const PAGEABLE: u32 = 0;
     pub const PINNED: u32 = 1;
 }
+pub mod priority {
+    pub const NORMAL: u32 = 0;
+    pub const LOW: u32 = 1;
+}
 pub mod tokenize_flags {
     pub const BOS: u32 = 1;
     pub const SPECIAL: u32 = 2;
@@ -81,6 +85,25 @@ pub mod finish_reason {
     pub const CANCELLED: u32 = 5;
 }
 
+/// The name of a constant; kind: as in `orrery_KIND_name`. None: there is no such kind.
+pub fn constant_name(kind: &str, value: i64) -> Option<String> {
+    let name = unsafe {
+        match kind {
+            "log_level" => sys::orrery_log_level_name(value as i32),
+            "reservoir_mode" => sys::orrery_reservoir_mode_name(value as u32),
+            "priority" => sys::orrery_priority_name(value as i32),
+            "kv_type" => sys::orrery_kv_type_name(value as u32),
+            "rope_scaling" => sys::orrery_rope_scaling_name(value as u32),
+            "load_mode" => sys::orrery_load_mode_name(value as u32),
+            "overflow" => sys::orrery_overflow_name(value as u32),
+            "event_type" => sys::orrery_event_type_name(value as u32),
+            "finish_reason" => sys::orrery_finish_reason_name(value as u32),
+            _ => return None,
+        }
+    };
+    Some(raw::text(name))
+}
+
 /// `orrery_runtime_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct RuntimeOptions {
     pub n_threads: i32,
@@ -94,6 +117,8 @@ pub struct RuntimeOptions {
     pub link_bytes_per_second: u64,
     pub link_latency_us: u32,
     pub reservoir_mode: u32,
+    pub device: i32,
+    pub priority: i32,
 }
 
 impl Default for RuntimeOptions {
@@ -111,6 +136,8 @@ impl Default for RuntimeOptions {
             link_bytes_per_second: raw.link_bytes_per_second,
             link_latency_us: raw.link_latency_us,
             reservoir_mode: raw.reservoir_mode,
+            device: raw.device,
+            priority: raw.priority,
         }
     }
 }
@@ -137,6 +164,8 @@ impl RuntimeOptions {
         raw.link_bytes_per_second = self.link_bytes_per_second;
         raw.link_latency_us = self.link_latency_us;
         raw.reservoir_mode = self.reservoir_mode;
+        raw.device = self.device;
+        raw.priority = self.priority;
         Ok(raw)
     }
 
@@ -176,6 +205,14 @@ impl RuntimeOptions {
             },
             "reservoir_mode" => match text.parse() {
                 Ok(value) => self.reservoir_mode = value,
+                Err(_) => return false,
+            },
+            "device" => match text.parse() {
+                Ok(value) => self.device = value,
+                Err(_) => return false,
+            },
+            "priority" => match text.parse() {
+                Ok(value) => self.priority = value,
                 Err(_) => return false,
             },
             _ => return false,
@@ -654,6 +691,39 @@ impl GenerateOptions {
     }
 }
 
+/// `orrery_device_info` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceInfo {
+    pub architecture: u32,
+    pub memory_bytes: u64,
+    pub name: String,
+    pub refused: String,
+}
+
+impl DeviceInfo {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_device_info) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_device_info, bytes| unsafe { sys::orrery_device_info_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(DeviceInfo {
+            architecture: raw.architecture,
+            memory_bytes: raw.memory_bytes,
+            name: raw::text(raw.name.as_ptr()),
+            refused: raw::text(raw.refused.as_ptr()),
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "architecture" => Value::Integer(self.architecture.into()),
+            "memory_bytes" => Value::Integer(self.memory_bytes.into()),
+            "name" => Value::Text(self.name.clone()),
+            "refused" => Value::Text(self.refused.clone()),
+            _ => return None,
+        })
+    }
+}
+
 /// `orrery_runtime_info` of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeInfo {
@@ -756,6 +826,7 @@ pub struct PlanResult {
     pub largest_context: u32,
     pub fits: u32,
     pub device_kv_type: u32,
+    pub trained_context: u32,
 }
 
 impl PlanResult {
@@ -778,6 +849,7 @@ impl PlanResult {
             largest_context: raw.largest_context,
             fits: raw.fits,
             device_kv_type: raw.device_kv_type,
+            trained_context: raw.trained_context,
         })
     }
 
@@ -799,6 +871,7 @@ impl PlanResult {
             "largest_context" => Value::Integer(self.largest_context.into()),
             "fits" => Value::Integer(self.fits.into()),
             "device_kv_type" => Value::Integer(self.device_kv_type.into()),
+            "trained_context" => Value::Integer(self.trained_context.into()),
             _ => return None,
         })
     }
