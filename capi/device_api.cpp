@@ -1,6 +1,5 @@
 // Devices: the GPUs that a runtime can be made on, and why not on the others.
 #include "capi/handles.h"
-#include "cuda/cuda_backend.h"
 
 using namespace orrery;
 using namespace orrery::capi;
@@ -12,7 +11,7 @@ void orrery_device_info_init(orrery_device_info* info, size_t struct_size) { ini
 size_t orrery_devices(void) {
   size_t n = 0;
   guarded(nullptr, [&]() -> Status {
-    n = cuda::devices().size();
+    n = engine::gpus().size();
     return ok_status();
   });
   return n;
@@ -21,11 +20,11 @@ size_t orrery_devices(void) {
 orrery_status orrery_device_get_info(size_t index, orrery_device_info* info, orrery_error* error) {
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(info);
-    const std::vector<cuda::DeviceDescription> devices = cuda::devices();
+    const std::vector<engine::GpuDescription> devices = engine::gpus();
     if (index >= devices.size())
       return orrery::error(Code::invalid_argument, "index is %zu: this machine has %zu devices that this library can see", index,
                            devices.size());
-    const cuda::DeviceDescription& device = devices[index];
+    const engine::GpuDescription& device = devices[index];
     orrery_device_info out;
     orrery_device_info_init(&out, sizeof out);
     out.architecture = static_cast<uint32_t>(device.architecture);

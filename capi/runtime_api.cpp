@@ -6,10 +6,10 @@ namespace orrery::capi {
 
 namespace {
 
-Result<os::Priority> priority(int32_t given) {
+Result<Priority> priority(int32_t given) {
   switch (given) {
-    case ORRERY_PRIORITY_NORMAL: return os::Priority::normal;
-    case ORRERY_PRIORITY_LOW: return os::Priority::low;
+    case ORRERY_PRIORITY_NORMAL: return Priority::normal;
+    case ORRERY_PRIORITY_LOW: return Priority::low;
     default: return error(Code::invalid_argument, "priority is %d, expected an ORRERY_PRIORITY_ value", given);
   }
 }
@@ -113,7 +113,7 @@ orrery_status orrery_runtime_set_threads(orrery_runtime* runtime, int32_t n_thre
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(runtime);
     ORRERY_TRY(check_process(*runtime->runtime));
-    ORRERY_ASSIGN(const os::Priority wanted, capi::priority(priority));
+    ORRERY_ASSIGN(const Priority wanted, capi::priority(priority));
     return runtime->runtime->set_threads(n_threads, wanted);
   });
 }

@@ -23,10 +23,10 @@
 #include "runtime/backend/shortlist.h"
 #include "runtime/backend/step.h"
 #include "runtime/backend/summaries.h"
+#include "runtime/base/priority.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor_type.h"
-#include "runtime/os/os.h"
 
 namespace orrery {
 
@@ -58,7 +58,7 @@ class Backend : public Device, public StepOperations {
   }
 
   // Computes with so many host threads from now on, with the same results; 0: as many as by default. Between two steps.
-  virtual Status set_threads(int32_t n_threads, os::Priority priority) {
+  virtual Status set_threads(int32_t n_threads, Priority priority) {
     (void)n_threads, (void)priority;
     return error(Code::unsupported, "backend %s does not compute on threads of the processor", info().name);
   }

@@ -11,6 +11,8 @@
 #include <chrono>
 #include <system_error>
 
+#include "runtime/os/os.h"
+
 namespace orrery {
 
 namespace {
@@ -45,7 +47,7 @@ bool spin_until(const F& done) {
 
 }  // namespace
 
-Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t n_processors, os::Priority priority) {
+Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t n_processors, Priority priority) {
   if (n_threads < 1) return error(Code::invalid_argument, "a thread pool of %d threads", n_threads);
   std::unique_ptr<ThreadPool> pool(new ThreadPool(n_threads <= n_processors, n_threads));
   pool->workers_.reserve(static_cast<size_t>(n_threads) - 1);
@@ -53,7 +55,7 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t 
   for (int32_t i = 1; i < n_threads; ++i) {
     try {
       pool->workers_.emplace_back([p = pool.get(), i, priority] {
-        if (priority == os::Priority::low) os::lower_priority();   // a hint
+        if (priority == Priority::low) os::lower_priority();   // a hint
         p->worker(i);
       });
     } catch (const std::system_error& e) {

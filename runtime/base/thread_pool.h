@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/priority.h"
 #include "runtime/base/status.h"
-#include "runtime/os/os.h"
 
 namespace orrery {
 
@@ -30,7 +30,7 @@ class ThreadPool {
   // handlers run on its own threads.  `n_processors`: how many of them can run at once; more threads than
   // that never spin.  `priority`: of the workers, where the system has such; the caller keeps its own.
   static Result<std::unique_ptr<ThreadPool>> make(int32_t n_threads, int32_t n_processors,
-                                                  os::Priority priority = os::Priority::normal);
+                                                  Priority priority = Priority::normal);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -104,7 +104,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   BackendInfo info() const override {
     return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, 0, true, true};
   }
-  Status set_threads(int32_t n_threads, os::Priority priority) override;
+  Status set_threads(int32_t n_threads, Priority priority) override;
 
   Status reserve_arena(uint64_t bytes) override {
     ORRERY_ASSIGN(arena_, os::Region::allocate(bytes));
@@ -734,7 +734,7 @@ void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   });
 }
 
-Status CpuBackend::set_threads(int32_t n_threads, os::Priority priority) {
+Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
   if (n_threads == 0) n_threads = std::min(default_threads(n_processors_), max_threads_);
   if (n_threads < 0 || n_threads > max_threads_)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to %d: this process has %d processors", n_threads, max_threads_,

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "runtime/backend.h"
+#include "runtime/base/priority.h"
 #include "runtime/base/status.h"
-#include "runtime/os/os.h"
 
 namespace orrery::cpu {
 
@@ -18,7 +18,7 @@ constexpr int32_t default_threads(int32_t n_processors) { return n_processors >=
 
 struct Options {
   int32_t n_threads = 0;        // 0: default_threads()
-  os::Priority priority = os::Priority::normal;
+  Priority priority = Priority::normal;
   std::string path = "auto";    // instruction path by name (see available_paths), or "auto": the best this machine has
 };
 

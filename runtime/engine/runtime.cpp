@@ -29,14 +29,22 @@ void copy_message(std::string_view text, Span<char> out) noexcept {
   out[used] = '\0';
 }
 
+std::vector<GpuDescription> gpus() {
+  std::vector<GpuDescription> found;
+  std::vector<cuda::DeviceDescription> devices = cuda::devices();
+  for (cuda::DeviceDescription& gpu : devices)
+    found.push_back({std::move(gpu.name), gpu.architecture, gpu.memory_bytes, std::move(gpu.refused)});
+  return found;
+}
+
 namespace {
 
 using ull = unsigned long long;   // for printf
 
 int32_t first_usable_gpu() {
-  const std::vector<cuda::DeviceDescription> gpus = cuda::devices();
-  for (size_t i = 0; i < gpus.size(); ++i)
-    if (gpus[i].refused.empty()) return static_cast<int32_t>(i);
+  const std::vector<GpuDescription> all = gpus();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (all[i].refused.empty()) return static_cast<int32_t>(i);
   return -1;
 }
 
@@ -100,12 +108,12 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir).value(), options.pinned_reservoir,
                                                      info.unified_memory ? nullptr : &runtime->device());
   runtime->log(LogLevel::info, "orrery: backend %s, instruction set %s, %d threads%s", info.name, info.path, info.n_threads,
-               info.unified_memory && options.priority == os::Priority::low ? " of low priority" : "");
+               info.unified_memory && options.priority == Priority::low ? " of low priority" : "");
   if (!info.unified_memory) {
-    const std::vector<cuda::DeviceDescription> gpus = cuda::devices();
+    const std::vector<GpuDescription> all = gpus();
     const auto device = static_cast<size_t>(std::max(options.device >= 0 ? options.device : first_usable_gpu(), 0));
-    if (device < gpus.size())
-      runtime->log(LogLevel::info, "device %zu: %s, %llu bytes", device, gpus[device].name.c_str(), static_cast<ull>(gpus[device].memory_bytes));
+    if (device < all.size())
+      runtime->log(LogLevel::info, "device %zu: %s, %llu bytes", device, all[device].name.c_str(), static_cast<ull>(all[device].memory_bytes));
   }
   const bool by_default = !options.device_budget_bytes || !options.reservoir_bytes;
   runtime->log(LogLevel::info, "arena of %llu bytes (device_budget_bytes%s), reservoir of %llu bytes, %s (reservoir_bytes%s)%s%s",
@@ -115,10 +123,10 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   return runtime;
 }
 
-Status Runtime::set_threads(int32_t n_threads, os::Priority priority) {
+Status Runtime::set_threads(int32_t n_threads, Priority priority) {
   const Turn turn = take_turn();
   ORRERY_TRY(turn.backend().set_threads(n_threads, priority));
-  log(LogLevel::info, "%d threads%s", backend_info().n_threads, priority == os::Priority::low ? " of low priority" : "");
+  log(LogLevel::info, "%d threads%s", backend_info().n_threads, priority == Priority::low ? " of low priority" : "");
   return ok_status();
 }
 

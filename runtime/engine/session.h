@@ -142,20 +142,20 @@ class Session {
   // A call that may take long, of a session without a generation under way.
   class Stoppable {
    public:
-    explicit Stoppable(Session* session) : session_(session) { session_->set_stop(&stop_); }
+    explicit Stoppable(Session* session) : session_(session) { session_->set_stop(&session->call_stop_); }
     ~Stoppable() { session_->set_stop(nullptr); }
     Stoppable(const Stoppable&) = delete;
     Stoppable& operator=(const Stoppable&) = delete;
-    const std::atomic<bool>* flag() const { return &stop_; }
+    const std::atomic<bool>* flag() const { return &session_->call_stop_; }
 
    private:
     Session* session_;
-    std::atomic<bool> stop_{false};
   };
 
  private:
   void set_stop(std::atomic<bool>* stop) {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
+    call_stop_.store(false, std::memory_order_relaxed);
     stop_ = stop;
   }
   Span<const float> here(const std::vector<float>& row) const { return row_waits_ ? Span<const float>() : Span<const float>(row); }
@@ -193,6 +193,7 @@ class Session {
   bool generating_ = false;                    // under in_call_
   std::mutex stop_mutex_;                      // over stop_: what it points to lives as long as it stands there
   std::atomic<bool>* stop_ = nullptr;          // of what runs now
+  std::atomic<bool> call_stop_{false};         // of a Stoppable: here, and not on a stack that a callback may leave by longjmp()
 };
 
 }  // namespace orrery::engine

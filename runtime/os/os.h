@@ -156,9 +156,7 @@ class SignalsBlocked {
   bool changed_ = false;
 };
 
-// How readily the system runs a thread beside other programs' threads.
-enum class Priority : uint8_t { normal, low };
-// Lowers the calling thread's; false where the system refuses, or has no such thing. A thread inherits that of its creator, and
+// Lowers the calling thread's priority; false where the system refuses, or has no such thing. A thread inherits that of its creator, and
 // only privileged ones take it back: threads that are to be normal again are made anew.
 bool lower_priority();
 

@@ -188,7 +188,7 @@ TEST(ThreadPool, RefusesNoThreads) {
 TEST(ThreadPool, LowPriorityIsTheWorkersAlone) {
   const pid_t caller = static_cast<pid_t>(::syscall(SYS_gettid));
   const int own = ::getpriority(PRIO_PROCESS, static_cast<id_t>(caller));
-  auto made = ThreadPool::make(3, 3, os::Priority::low);
+  auto made = ThreadPool::make(3, 3, Priority::low);
   ASSERT_TRUE(made.ok());
   const std::unique_ptr<ThreadPool> pool = std::move(made).value();
   std::atomic<int> lowered{0}, n_workers{0};
