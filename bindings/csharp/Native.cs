@@ -39,8 +39,8 @@ public static class ReservoirMode {
 }
 
 public static class Priority {
-    public const uint Normal = 0;
-    public const uint Low = 1;
+    public const int Normal = 0;
+    public const int Low = 1;
 }
 
 public static class TokenizeFlags {

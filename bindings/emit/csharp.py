@@ -63,7 +63,7 @@ def native(header):
         if prefix == "STATUS":
             out += ["public enum Status {"] + ["    %s = %d," % (camel(n), v) for n, v in members.items()] + ["}\n"]
         else:
-            kind = "int" if prefix == "LOG" else "uint"
+            kind = "int" if prefix in ("LOG", "PRIORITY") else "uint"
             out += ["public static class %s {" % group_name(prefix)]
             out += ["    public const %s %s = %d;" % (kind, camel(n), v) for n, v in members.items()] + ["}\n"]
     for s in header.structs.values():

@@ -5,7 +5,7 @@ from . import banner, camel, group_name
 SCALARS = {"uint8_t": "u8", "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "float": "f32",
            "double": "f64", "char": "c_char", "size_t": "usize", "void": "c_void"}
 KINDS = {"u8": "u8", "i32": "i32", "u32": "u32", "i64": "i64", "u64": "u64", "f32": "f32", "f64": "f64"}
-SIGNED = ("STATUS", "LOG")
+SIGNED = ("STATUS", "LOG", "PRIORITY")
 HOOKS = {"orrery_log_fn": "LogFn", "orrery_progress_fn": "ProgressFn", "orrery_logits_fn": "LogitsFn"}
 
 

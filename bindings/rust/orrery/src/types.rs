@@ -35,8 +35,8 @@ pub mod reservoir_mode {
     pub const PINNED: u32 = 1;
 }
 pub mod priority {
-    pub const NORMAL: u32 = 0;
-    pub const LOW: u32 = 1;
+    pub const NORMAL: i32 = 0;
+    pub const LOW: i32 = 1;
 }
 pub mod tokenize_flags {
     pub const BOS: u32 = 1;
