@@ -2,8 +2,8 @@
 """Writes what every binding mirrors of include/orrery.h: `bindings/generate.py`, or `bindings/generate.py --check`.
 
 emit/header.py describes the header, emit/LANGUAGE.py writes the files of a language. --check writes nothing: it fails and
-names the files that differ from what the header now gives, and the functions that a language's hand-written part never
-calls. Standard library only.
+names the files that differ from what the header now gives, the functions that a language's hand-written part never calls,
+constants without a name, and functions that were stable (stable.txt) and are declared otherwise. Standard library only.
 """
 
 import os
@@ -43,9 +43,9 @@ FREED_BY_GENERATED = ["csharp"]  # whose generated handles call the functions th
 
 
 def to_call(header):
-    """Functions that each language must offer: all but initialisers, which its struct code calls by the generated names."""
-    initialisers = {s.init for s in header.structs.values()} | set(header.aliases)
-    return [f for f in header.functions if f not in initialisers]
+    """Functions that each language must offer: all but those that generated code calls, which fill structs and name constants."""
+    generated = {s.init for s in header.structs.values()} | set(header.names().values())
+    return [f for f in header.functions if f not in generated]
 
 
 def missing_functions(header, folder=HERE):
@@ -58,6 +58,31 @@ def missing_functions(header, folder=HERE):
         missing += ["%s: nothing calls %s" % (language, f) for f in to_call(header)
                     if not re.search(r"\b%s\b" % f, text) and not (language in FREED_BY_GENERATED and f.endswith("_free"))]
     return missing
+
+
+def missing_names(header, folder=HERE):
+    """Constants of a kind that has a name function, of which the library does not know the name."""
+    with open(os.path.join(folder, "..", "capi", "names.cpp"), encoding="utf-8") as file:
+        text = file.read()
+    return ["capi/names.cpp: nothing names ORRERY_" + name for name in header.named()
+            if not re.search(r"\bORRERY_NAME\(ORRERY_%s\)" % name, text)]
+
+
+def stable_functions(header, check, path=os.path.join(HERE, "stable.txt")):
+    """stable.txt has the declarations that do not change any more. A function whose ORRERY_UNSTABLE goes joins them; what has joined
+    can only be taken out by hand, with a new ORRERY_ABI_VERSION."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    known = [line for line in lines if line and not line.startswith("#")]
+    complaints = ["stable.txt: the header does not declare '%s' any more" % d for d in known if d not in header.stable]
+    added = [d for d in header.stable if d not in known]
+    if check:
+        return complaints + ["stable.txt lacks '%s': run bindings/generate.py" % d for d in added]
+    if added:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines + added) + "\n")
+        print("wrote stable.txt")
+    return complaints
 
 
 def main(arguments):
@@ -84,7 +109,8 @@ def main(arguments):
                 file.write(text)
             print("wrote", name)
     if check:
-        complaints += missing_functions(header)
+        complaints += missing_functions(header) + missing_names(header)
+    complaints += stable_functions(header, check)
     for complaint in complaints:
         print(complaint)
     return 1 if complaints else 0

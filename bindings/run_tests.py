@@ -113,11 +113,23 @@ def generator_notices():
                 and not (what == "constant" and name in generate.NO_CONSTANTS) and name not in generate.NO_FIELDS]
         if changed == text or same:
             raise Failure("a new %s: %s stay as they were" % (what, same))
-    try:
-        header_file.Header(text.replace("} orrery_generate_options;", "  uint8_t dreams;\n} orrery_generate_options;"))
-    except header_file.ParseError:
-        return
-    raise Failure("padding is not noticed")
+    named = [n for n in generate.missing_names(header_file.Header(constant)) if "ORRERY_LOAD_DREAM" in n]
+    if len(named) != 1 or generate.missing_names(before):
+        raise Failure("a constant without a name: %s" % named)
+    for what, old, new in (("changed", "orrery_cancel(orrery_generation *generation)", "orrery_cancel(orrery_generation *generation, int32_t how)"),
+                           ("unstable", "ORRERY_API void orrery_cancel(", "ORRERY_UNSTABLE\nORRERY_API void orrery_cancel(")):
+        changed = header_file.Header(text.replace(old, new))
+        if not any("orrery_cancel" in c for c in generate.stable_functions(changed, True)):
+            raise Failure("a stable function that is %s" % what)
+    for what, old, new in (("padding", "} orrery_generate_options;", "  uint8_t dreams;\n} orrery_generate_options;"),
+                           ("a renaming macro", "#define ORRERY_LOAD_READ 1", "#define orrery_run orrery_run_2\n#define ORRERY_LOAD_READ 1"),
+                           ("an _init without a size", "orrery_stats_init(orrery_stats *stats, size_t struct_size)",
+                            "orrery_stats_init(orrery_stats *stats)")):
+        try:
+            header_file.Header(text.replace(old, new))
+        except header_file.ParseError:
+            continue
+        raise Failure(what + " is not noticed")
 
 
 # ---- C ------------------------------------------------------------------------------------------------------------

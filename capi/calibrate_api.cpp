@@ -44,12 +44,13 @@ using namespace orrery::capi;
 
 extern "C" {
 
-void orrery_calibrate_options_init(orrery_calibrate_options* options) {
-  if (!init_struct<80>(options)) return;
-  options->n_steps = 99;
-  options->top_k = 1024;
-  options->tau_sim = options->tau_stable = .5;
-  options->tau_drift = -1;
+void orrery_calibrate_options_init(orrery_calibrate_options* options, size_t struct_size) {
+  orrery_calibrate_options defaults = {};
+  defaults.n_steps = 99;
+  defaults.top_k = 1024;
+  defaults.tau_sim = defaults.tau_stable = .5;
+  defaults.tau_drift = -1;
+  init_struct(options, struct_size, defaults);
 }
 
 orrery_status orrery_calibrate(orrery_model* model, const int32_t* tokens, const size_t* n_tokens, size_t n_texts,

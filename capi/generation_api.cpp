@@ -44,7 +44,7 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
 
 orrery_event to_event(const engine::Event& from) {
   orrery_event e;
-  orrery_event_init(&e);
+  orrery_event_init(&e, sizeof e);
   e.type = static_cast<uint32_t>(from.type);
   e.done = from.done;
   e.total = from.total;
@@ -80,7 +80,7 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
     SessionUse use(session->session.get(), SessionUse::For::changing);
     ORRERY_TRY(use.take_status());
     ORRERY_ASSIGN(handle->generation, f(session->session.get(), o));
-    session->session->set_generating(true);
+    session->session->set_generating(handle->generation->cancel_flag());
     *generation = handle.release();
     return ok_status();
   });
@@ -95,7 +95,7 @@ Status next(orrery_generation* g, engine::Event* event) {
     orrery_generation* g;
     bool was_finished;
     ~Release() {
-      if (!was_finished && g->generation->finished()) g->session->set_generating(false);
+      if (!was_finished && g->generation->finished()) g->session->set_generating(nullptr);
     }
   } const release{g, g->generation->finished()};
   return g->generation->next(event);
@@ -109,16 +109,15 @@ using namespace orrery::capi;
 
 extern "C" {
 
-void orrery_generate_options_init(orrery_generate_options* options) {
-  if (!init_struct<104>(options)) return;
-  options->top_p = 1.0f;
-  options->repetition_penalty = 1.0f;
-  options->penalty_tokens = 64;
+void orrery_generate_options_init(orrery_generate_options* options, size_t struct_size) {
+  orrery_generate_options defaults = {};
+  defaults.top_p = 1.0f;
+  defaults.repetition_penalty = 1.0f;
+  defaults.penalty_tokens = 64;
+  init_struct(options, struct_size, defaults);
 }
 
-void orrery_event_init(orrery_event* event) {
-  init_struct<120>(event);
-}
+void orrery_event_init(orrery_event* event, size_t struct_size) { init_struct(event, struct_size); }
 
 orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options,
                               orrery_generation** generation, orrery_error* error) {
@@ -181,7 +180,7 @@ void orrery_generation_free(orrery_generation* generation) {
   if (!finished) {
     while (!session->try_enter()) std::this_thread::yield();
     generation->generation->abandon();
-    session->set_generating(false);
+    session->set_generating(nullptr);
     session->leave();
   }
   delete generation;

@@ -29,7 +29,7 @@ static_assert(ORRERY_INTERNAL == static_cast<int>(Code::internal));
 namespace {
 
 void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char* message, size_t bytes) noexcept {
-  if (out == nullptr || out->struct_size < 8) return;
+  if (out == nullptr) return;
   orrery_error e;
   std::memset(&e, 0, sizeof e);
   e.status = code;
@@ -51,6 +51,19 @@ void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char
 }
 
 }  // namespace
+
+bool usable(const orrery_error* error) noexcept { return error == nullptr || plausible_size(error->struct_size); }
+
+void fill_struct(void* out, size_t struct_size, const void* defaults, size_t known_bytes) noexcept {
+  if (out == nullptr) return;
+  const uint32_t size = plausible_size(struct_size) ? static_cast<uint32_t>(struct_size) : 0;
+  if (size > 0) {
+    const size_t known = std::min<size_t>(size, known_bytes);
+    std::memcpy(out, defaults, known);
+    std::memset(static_cast<char*>(out) + known, 0, size - known);
+  }
+  if (size > 0 || struct_size >= sizeof size) std::memcpy(out, &size, sizeof size);
+}
 
 orrery_status report(const Status& status, orrery_error* error) noexcept {
   if (status.ok()) {
@@ -91,11 +104,8 @@ Status check_process(const engine::Runtime& runtime) {
                "the runtime was made before fork(): a child process can free its parent's handles, and use its own");
 }
 
-// No version of any struct is this long: a size beyond it was never set, and reading so far would leave the struct.
-constexpr uint32_t kMaxStructBytes = 4096;
-
 Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_bytes, const char* name) {
-  if (given_bytes < 8 || given_bytes % 8 != 0 || given_bytes > kMaxStructBytes)
+  if (!plausible_size(given_bytes))   // it was never set, and reading so far would leave the struct
     return error(Code::invalid_argument, "%s has a struct_size of %u: was it filled by its _init function?", name,
                  given_bytes);
   const uint8_t* bytes = static_cast<const uint8_t*>(given);
@@ -131,31 +141,6 @@ SessionUse::~SessionUse() {
 
 extern "C" {
 
-void orrery_error_init(orrery_error* error) {
-  orrery::capi::init_struct<1072>(error);
-}
-
-const char* orrery_status_name(orrery_status status) {
-  switch (status) {
-    case ORRERY_OK: return "ORRERY_OK";
-    case ORRERY_INVALID_ARGUMENT: return "ORRERY_INVALID_ARGUMENT";
-    case ORRERY_OUT_OF_DEVICE_MEMORY: return "ORRERY_OUT_OF_DEVICE_MEMORY";
-    case ORRERY_OUT_OF_PINNED_MEMORY: return "ORRERY_OUT_OF_PINNED_MEMORY";
-    case ORRERY_OUT_OF_HOST_MEMORY: return "ORRERY_OUT_OF_HOST_MEMORY";
-    case ORRERY_CONTEXT_FULL: return "ORRERY_CONTEXT_FULL";
-    case ORRERY_CANCELLED: return "ORRERY_CANCELLED";
-    case ORRERY_BAD_MODEL: return "ORRERY_BAD_MODEL";
-    case ORRERY_UNSUPPORTED_ARCHITECTURE: return "ORRERY_UNSUPPORTED_ARCHITECTURE";
-    case ORRERY_UNSUPPORTED_QUANTIZATION: return "ORRERY_UNSUPPORTED_QUANTIZATION";
-    case ORRERY_UNSUPPORTED_TEMPLATE: return "ORRERY_UNSUPPORTED_TEMPLATE";
-    case ORRERY_UNSUPPORTED: return "ORRERY_UNSUPPORTED";
-    case ORRERY_BUSY: return "ORRERY_BUSY";
-    case ORRERY_DEVICE_LOST: return "ORRERY_DEVICE_LOST";
-    case ORRERY_IO: return "ORRERY_IO";
-    case ORRERY_BAD_SESSION: return "ORRERY_BAD_SESSION";
-    case ORRERY_INTERNAL: return "ORRERY_INTERNAL";
-    default: return "unknown status";
-  }
-}
+void orrery_error_init(orrery_error* error, size_t struct_size) { orrery::capi::init_struct(error, struct_size); }
 
 }  // extern "C"

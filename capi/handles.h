@@ -45,10 +45,14 @@ namespace orrery::capi {
 orrery_status report(const Status& status, orrery_error* error) noexcept;
 orrery_status report_exception(orrery_error* error) noexcept;   // inside a catch block
 
+// Whether an error can be reported there: it is NULL, or an _init function has filled it. Of any other struct nobody knows the size.
+bool usable(const orrery_error* error) noexcept;
+
 // Runs f() -> Status in the default floating-point environment; whatever it throws becomes a status. Every entry point that
 // can fail is one such call.
 template <class F>
 orrery_status guarded(orrery_error* error, F f) noexcept {
+  if (!usable(error)) return ORRERY_INVALID_ARGUMENT;
   const DefaultFloatEnvironment environment;
   try {
     return report(f(), error);
@@ -75,26 +79,15 @@ void free_handle(T* handle, const engine::Runtime& runtime) noexcept {
 
 // Structs by _init ---------------------------------------------------------------------------------------
 
-// Zeroes a struct and sets its size; false for NULL.
-//
-// A program built long ago calls today's _init with its own, shorter struct.  So a function that was released writes
-// the same kBytes for ever: a struct that grows gets a new _init beside the old one, and the header gives the old name to
-// the new function.
-template <uint32_t kBytes, class T>
-bool init_struct(T* out) {
-  static_assert(sizeof(void*) != 8 || sizeof(T) == kBytes, "released with kBytes: see above before changing it");
-  if (out == nullptr) return false;
-  std::memset(out, 0, sizeof *out);
-  out->struct_size = sizeof *out;
-  return true;
-}
-// As it was released before the struct grew.
-template <uint32_t kBytes, class T>
-void init_earlier_struct(T* out) {
-  static_assert(sizeof(T) > kBytes);
-  if (out == nullptr) return;
-  std::memset(out, 0, kBytes);
-  out->struct_size = kBytes;
+// Whether a struct of so many bytes may exist, in this version or another.
+constexpr bool plausible_size(size_t struct_size) { return struct_size >= 8 && struct_size % 8 == 0 && struct_size <= 4096; }
+
+// Fills the caller's struct, which may be shorter or longer than T: the defaults as far as it reaches, then zeroes. A size that no
+// version has leaves a struct_size of 0, which every call refuses.
+void fill_struct(void* out, size_t struct_size, const void* defaults, size_t known_bytes) noexcept;
+template <class T>
+void init_struct(T* out, size_t struct_size, const T& defaults = {}) noexcept {
+  fill_struct(out, struct_size, &defaults, sizeof(T));
 }
 
 // Structs in ---------------------------------------------------------------------------------------------
@@ -104,8 +97,8 @@ Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_byte
 
 // The caller's options over the defaults; null: the defaults.
 template <class T>
-Status read_options(const T* given, void (*init)(T*), const char* name, T* out) {
-  init(out);
+Status read_options(const T* given, void (*init)(T*, size_t), const char* name, T* out) {
+  init(out, sizeof *out);
   if (given == nullptr) return ok_status();
   ORRERY_TRY(check_struct(given, given->struct_size, sizeof(T), name));
   std::memcpy(out, given, given->struct_size < sizeof(T) ? given->struct_size : sizeof(T));

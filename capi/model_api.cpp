@@ -41,24 +41,57 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
 using namespace orrery;
 using namespace orrery::capi;
 
-extern "C" {
+namespace {
 
-void orrery_model_options_init(orrery_model_options* options) {
-  init_struct<48>(options);
-}
-
-orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
-                                orrery_model** model, orrery_error* error) {
+// Opens what set_source(&source) -> Status says.
+template <class F>
+orrery_status open_model(orrery_runtime* runtime, const orrery_model_options* options, orrery_model** model, orrery_error* error,
+                         F set_source) noexcept {
   if (model) *model = nullptr;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(runtime);
-    ORRERY_REQUIRE(path);
+    engine::ModelSource source;
+    ORRERY_TRY(set_source(&source));
     ORRERY_REQUIRE(model);
     ORRERY_TRY(check_process(*runtime->runtime));
     ORRERY_ASSIGN(const engine::ModelOptions o, model_options(options));
     auto handle = std::make_unique<orrery_model>();
-    ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, path, o));
+    ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, source, o));
     *model = handle.release();
+    return ok_status();
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+void orrery_model_options_init(orrery_model_options* options, size_t struct_size) { init_struct(options, struct_size); }
+
+orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
+                                orrery_model** model, orrery_error* error) {
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
+    ORRERY_REQUIRE(path);
+    source->path = path;
+    return ok_status();
+  });
+}
+
+orrery_status orrery_model_open_fd(orrery_runtime* runtime, int32_t fd, const orrery_model_options* options, orrery_model** model,
+                                   orrery_error* error) {
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
+    if (fd < 0) return orrery::error(Code::invalid_argument, "fd is %d, expected the number of an open file", fd);
+    source->descriptor = fd;
+    return ok_status();
+  });
+}
+
+orrery_status orrery_model_open_memory(orrery_runtime* runtime, const void* bytes, size_t n_bytes, const orrery_model_options* options,
+                                       orrery_model** model, orrery_error* error) {
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
+    ORRERY_REQUIRE(bytes);
+    source->memory = {static_cast<const std::byte*>(bytes), n_bytes};
+    source->from_memory = true;
     return ok_status();
   });
 }
@@ -67,9 +100,7 @@ void orrery_model_free(orrery_model* model) {
   if (model) free_handle(model, model->model->runtime());
 }
 
-void orrery_model_info_init(orrery_model_info* info) {
-  init_struct<96>(info);
-}
+void orrery_model_info_init(orrery_model_info* info, size_t struct_size) { init_struct(info, struct_size); }
 
 orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info* info, orrery_error* error) {
   return guarded(error, [&]() -> Status {
@@ -79,7 +110,7 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
     const model::Model& m = model->model->weights();
     const model::Hyperparameters& h = m.hyper;
     orrery_model_info out;
-    orrery_model_info_init(&out);
+    orrery_model_info_init(&out, sizeof out);
     out.n_layers = static_cast<uint32_t>(h.n_layers);
     out.n_heads = static_cast<uint32_t>(h.n_heads);
     out.n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);

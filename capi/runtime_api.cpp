@@ -4,6 +4,18 @@
 
 namespace orrery::capi {
 
+namespace {
+
+Result<Priority> priority(int32_t given) {
+  switch (given) {
+    case ORRERY_PRIORITY_NORMAL: return Priority::normal;
+    case ORRERY_PRIORITY_LOW: return Priority::low;
+    default: return error(Code::invalid_argument, "priority is %d, expected an ORRERY_PRIORITY_ value", given);
+  }
+}
+
+}  // namespace
+
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given) {
   orrery_runtime_options o;
   ORRERY_TRY(read_options(given, &orrery_runtime_options_init, "orrery_runtime_options", &o));
@@ -14,6 +26,8 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
                  o.reservoir_mode);
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
+  ORRERY_ASSIGN(out.priority, priority(o.priority));
+  out.device = o.device;
   if (o.backend) {
     ORRERY_TRY(check_utf8(o.backend, "backend"));
     out.backend = o.backend;
@@ -70,10 +84,12 @@ const char* orrery_build_info(void) {
 #endif
 }
 
-void orrery_runtime_options_init(orrery_runtime_options* options) {
-  if (!init_struct<80>(options)) return;
-  options->log_level = ORRERY_LOG_WARNING;
-  options->max_sessions = 16;
+void orrery_runtime_options_init(orrery_runtime_options* options, size_t struct_size) {
+  orrery_runtime_options defaults = {};
+  defaults.log_level = ORRERY_LOG_WARNING;
+  defaults.max_sessions = 16;
+  defaults.device = -1;
+  init_struct(options, struct_size, defaults);
 }
 
 orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrery_runtime** runtime,
@@ -93,9 +109,16 @@ void orrery_runtime_free(orrery_runtime* runtime) {
   if (runtime) free_handle(runtime, *runtime->runtime);
 }
 
-void orrery_runtime_info_init(orrery_runtime_info* info) {
-  init_struct<40>(info);
+orrery_status orrery_runtime_set_threads(orrery_runtime* runtime, int32_t n_threads, int32_t priority, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(runtime);
+    ORRERY_TRY(check_process(*runtime->runtime));
+    ORRERY_ASSIGN(const Priority wanted, capi::priority(priority));
+    return runtime->runtime->set_threads(n_threads, wanted);
+  });
 }
+
+void orrery_runtime_info_init(orrery_runtime_info* info, size_t struct_size) { init_struct(info, struct_size); }
 
 orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runtime_info* info, orrery_error* error) {
   return guarded(error, [&]() -> Status {
@@ -104,7 +127,7 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     ORRERY_TRY(check_process(*runtime->runtime));
     const BackendInfo backend = runtime->runtime->backend_info();
     orrery_runtime_info out;
-    orrery_runtime_info_init(&out);
+    orrery_runtime_info_init(&out, sizeof out);
     out.n_threads = backend.n_threads;
     out.backend = backend.name;
     out.path = backend.path;
@@ -114,9 +137,7 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
   });
 }
 
-#undef orrery_plan_result_init
-void orrery_plan_result_init(orrery_plan_result* plan) { init_earlier_struct<104>(plan); }
-void orrery_plan_result_init_2(orrery_plan_result* plan) { init_struct<112>(plan); }
+void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { init_struct(plan, struct_size); }
 
 orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
                           const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
@@ -128,7 +149,7 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
     ORRERY_ASSIGN(const kv::Plan p, engine::plan_file(path, r, m, s));
     orrery_plan_result out;
-    orrery_plan_result_init_2(&out);
+    orrery_plan_result_init(&out, sizeof out);
     out.n_context = p.n_context;
     out.weights_mapped_bytes = p.weights_mapped_bytes;
     out.weights_bytes = p.weights_bytes;
@@ -144,6 +165,7 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
     out.largest_context = p.largest_context;
     out.fits = p.fits;
     out.device_kv_type = kv_type_number(p.device_type);
+    out.trained_context = p.trained_context;
     return write_struct(out, plan, "orrery_plan_result");
   });
 }

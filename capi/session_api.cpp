@@ -126,8 +126,10 @@ void add_resident_stats(const engine::Resident& resident, orrery_stats* out) {
 
 extern "C" {
 
-void orrery_session_options_init(orrery_session_options* options) {
-  if (init_struct<64>(options)) options->kv_budget_share = 1.0f;
+void orrery_session_options_init(orrery_session_options* options, size_t struct_size) {
+  orrery_session_options defaults = {};
+  defaults.kv_budget_share = 1.0f;
+  init_struct(options, struct_size, defaults);
 }
 
 orrery_status orrery_session_open(orrery_model* model, const orrery_session_options* options, orrery_session** session,
@@ -148,6 +150,11 @@ orrery_status orrery_session_open(orrery_model* model, const orrery_session_opti
 
 void orrery_session_free(orrery_session* session) {
   if (session) free_handle(session, session->session->model().runtime());
+}
+
+void orrery_session_cancel(orrery_session* session) {
+  // In a child of fork() another thread may hold the lock for ever.
+  if (session && session->session->model().runtime().in_its_process()) session->session->stop_running();
 }
 
 // The conversation ----------------------------------------------------------------------------------------
@@ -259,14 +266,16 @@ orrery_status orrery_session_fork(orrery_session* session, orrery_session** fork
 orrery_status orrery_session_save(orrery_session* session, const char* path, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(path);
-    return engine::SessionFile::save_to_file(s, path);
+    const engine::Session::Stoppable call(s);
+    return engine::SessionFile::save_to_file(s, path, call.flag());
   });
 }
 
 orrery_status orrery_session_load(orrery_session* session, const char* path, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(path);
-    return engine::SessionFile::load_from_file(s, path);
+    const engine::Session::Stoppable call(s);
+    return engine::SessionFile::load_from_file(s, path, engine::SessionFile::kWholeBytes, call.flag());
   });
 }
 
@@ -282,11 +291,12 @@ orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, s
       return memory_error(Code::invalid_argument, needed, capacity, "the buffer holds %zu bytes, %llu are needed",
                           capacity, static_cast<unsigned long long>(needed));
     std::byte* at = static_cast<std::byte*>(bytes);
+    const engine::Session::Stoppable call(s);
     return engine::SessionFile::save(s, [&](Span<const std::byte> piece) {
       if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
       at += piece.size();
       return ok_status();
-    });
+    }, call.flag());
   });
 }
 
@@ -294,7 +304,8 @@ orrery_status orrery_session_load_buffer(orrery_session* session, const void* by
                                          orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(bytes);
-    return engine::SessionFile::load(s, {static_cast<const std::byte*>(bytes), n_bytes}, "session buffer");
+    const engine::Session::Stoppable call(s);
+    return engine::SessionFile::load(s, {static_cast<const std::byte*>(bytes), n_bytes}, "session buffer", call.flag());
   });
 }
 
@@ -310,7 +321,8 @@ orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* to
       if (tokens[i] < 0 || tokens[i] >= n_vocab)
         return orrery::error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);
     ORRERY_TRY(s->resume());
-    return s->prefill({tokens, n_tokens}, nullptr, logits);
+    const engine::Session::Stoppable call(s);
+    return s->prefill({tokens, n_tokens}, call.flag(), logits);
   });
 }
 
@@ -338,16 +350,14 @@ orrery_status orrery_session_embedding(const orrery_session* session, float* emb
   });
 }
 
-#undef orrery_stats_init
-void orrery_stats_init(orrery_stats* stats) { init_earlier_struct<208>(stats); }
-void orrery_stats_init_2(orrery_stats* stats) { init_struct<216>(stats); }
+void orrery_stats_init(orrery_stats* stats, size_t struct_size) { init_struct(stats, struct_size); }
 
 orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* stats, orrery_error* error) {
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(stats);
     const engine::SessionStats& from = s->stats();
     orrery_stats out;
-    orrery_stats_init_2(&out);
+    orrery_stats_init(&out, sizeof out);
     out.n_context = s->n_context();
     out.n_tokens = s->n_computed();
     out.parked = s->parked();

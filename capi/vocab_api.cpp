@@ -89,9 +89,7 @@ orrery_status orrery_detokenize(const orrery_vocab* vocab, const int32_t* tokens
   });
 }
 
-void orrery_vocab_info_init(orrery_vocab_info* info) {
-  init_struct<40>(info);
-}
+void orrery_vocab_info_init(orrery_vocab_info* info, size_t struct_size) { init_struct(info, struct_size); }
 
 orrery_status orrery_vocab_get_info(const orrery_vocab* vocab, orrery_vocab_info* info, orrery_error* error) {
   return guarded(error, [&]() -> Status {
@@ -99,7 +97,7 @@ orrery_status orrery_vocab_get_info(const orrery_vocab* vocab, orrery_vocab_info
     ORRERY_REQUIRE(info);
     const text::Tokenizer& t = vocab->vocabulary->tokenizer();
     orrery_vocab_info out;
-    orrery_vocab_info_init(&out);
+    orrery_vocab_info_init(&out, sizeof out);
     out.n_tokens = t.n_vocab();
     out.bos = t.bos();
     out.eos = t.eos();
@@ -121,9 +119,10 @@ uint32_t orrery_token_flags(const orrery_vocab* vocab, int32_t token) {
          (t.is_end_of_generation(token) ? ORRERY_TOKEN_END_OF_GENERATION : 0u);
 }
 
-void orrery_template_options_init(orrery_template_options* options) {
-  if (!init_struct<40>(options)) return;
-  options->add_generation_prompt = 1;
+void orrery_template_options_init(orrery_template_options* options, size_t struct_size) {
+  orrery_template_options defaults = {};
+  defaults.add_generation_prompt = 1;
+  init_struct(options, struct_size, defaults);
 }
 
 orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages_json,

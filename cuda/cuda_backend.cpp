@@ -31,6 +31,13 @@ Status no_device(cudaError_t e) {
   return s;
 }
 
+// Why the kernels do not run on a device; empty where they do.
+std::string refusal(const cudaDeviceProp& properties) {
+  if (10 * properties.major + properties.minor >= kLeastArchitecture) return {};
+  return "has compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor) + "; the kernels need " +
+         std::to_string(kLeastArchitecture / 10) + "." + std::to_string(kLeastArchitecture % 10);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
@@ -47,9 +54,8 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   shape.architecture = 10 * properties.major + properties.minor;
   shape.shared_bytes = properties.sharedMemPerBlockOptin;
   shape.cache_bytes = static_cast<uint64_t>(properties.l2CacheSize);
-  if (shape.architecture < kLeastArchitecture)
-    return error(Code::unsupported, "CUDA device %d, %s, has compute capability %d.%d; the kernels need %d.%d", options.device,
-                 properties.name, properties.major, properties.minor, kLeastArchitecture / 10, kLeastArchitecture % 10);
+  if (const std::string refused = refusal(properties); !refused.empty())
+    return error(Code::unsupported, "CUDA device %d, %s: %s", options.device, properties.name, refused.c_str());
   if (const cudaError_t e = cudaSetDevice(options.device); e != cudaSuccess)
     return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(e));
   ORRERY_TRY(made->main_stream_.create());
@@ -189,9 +195,12 @@ std::vector<DeviceDescription> devices() {
   }
   for (int i = 0; i < n; ++i) {
     cudaDeviceProp properties;
-    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    const int32_t architecture = 10 * properties.major + properties.minor;
-    if (architecture >= kLeastArchitecture) found.push_back({properties.name, architecture, properties.totalGlobalMem});
+    if (const cudaError_t e = cudaGetDeviceProperties(&properties, i); e != cudaSuccess) {
+      cudaGetLastError();
+      found.push_back({"", 0, 0, std::string("the driver does not describe it: ") + cudaGetErrorString(e)});
+    } else {
+      found.push_back({properties.name, 10 * properties.major + properties.minor, properties.totalGlobalMem, refusal(properties)});
+    }
   }
   return found;
 }

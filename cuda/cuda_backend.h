@@ -12,7 +12,7 @@
 namespace orrery::cuda {
 
 struct Options {
-  int32_t device = 0;   // by the driver's numbering
+  int32_t device = 0;   // an index of devices()
   // Whose products prompts are computed with: what tuning.h says, our own kernels alone, or cuBLAS wherever it has one.
   enum class Products : uint8_t { tuned, own, cublas };
   Products products = Products::tuned;
@@ -22,9 +22,10 @@ struct DeviceDescription {
   std::string name;           // "NVIDIA GeForce RTX 4090"
   int32_t architecture = 0;   // 89: compute capability 8.9
   uint64_t memory_bytes = 0;
+  std::string refused;        // why make_backend() refuses it; empty: it does not
 };
 
-// The GPUs of this machine that the kernels run on; none where there is no driver, or where this build has no CUDA.
+// The GPUs of this machine, in the driver's order; none where there is no driver, or where this build has no CUDA.
 std::vector<DeviceDescription> devices();
 
 // A device that is not there -> unsupported, with the reason.

@@ -4,62 +4,83 @@
  * conversation and its KV cache), and pulls events from a generation until it is done:
  *
  *     orrery_runtime *rt;  orrery_model *model;  orrery_session *chat;  orrery_generation *answer;
- *     orrery_error err;    orrery_error_init(&err);
+ *     orrery_error err;    orrery_error_init(&err, sizeof err);
  *     if (orrery_runtime_create(NULL, &rt, &err)) ...                 // every NULL options pointer means the defaults
  *     if (orrery_model_open(rt, "model.gguf", NULL, &model, &err)) ...
  *     if (orrery_session_open(model, NULL, &chat, &err)) ...
  *     orrery_session_add_message(chat, "user", "Why is the sky blue?", &err);
  *     orrery_generate(chat, NULL, &answer, &err);
- *     orrery_event ev;  orrery_event_init(&ev);
+ *     orrery_event ev;  orrery_event_init(&ev, sizeof ev);
  *     while (orrery_next(answer, &ev, &err) == ORRERY_OK && ev.type != ORRERY_EVENT_DONE)
  *         if (ev.type == ORRERY_EVENT_TEXT) fwrite(ev.text, 1, ev.text_bytes, stdout);
- *     if (err.status != ORRERY_OK) ...                                // what is wrong with the conversation is said here
+ *     if (err.status != ORRERY_OK) ...                                // errors of the conversation arrive here
  *     orrery_generation_free(answer);  orrery_session_free(chat);  orrery_model_free(model);  orrery_runtime_free(rt);
  *
  * Conventions
- *   Errors     Functions that can fail return an orrery_status; ORRERY_OK is 0. The last parameter, an orrery_error that
- *              the caller owns (NULL: not wanted), receives the detail. A failed call changes nothing and its out
- *              parameters become NULL or 0. The library never aborts, exits, prints, or installs a handler.
- *   Options    Structs begin with struct_size. Fill them with their _init function, then set fields. A caller
- *              compiled against an older, shorter struct works; a longer one works while its unknown tail is zero
- *              (otherwise ORRERY_UNSUPPORTED). Reserved fields are zero.
- *   Handles    Reference-counted inside: free them in any order; NULL is accepted. A session keeps its model alive, a
- *              model its runtime.
- *   Strings    UTF-8. Inputs are copied unless stated otherwise. `const char *` results live as stated per function.
- *              Results are whole UTF-8, whatever a file holds: bytes that are not UTF-8 become U+FFFD, in error and log
- *              messages '?'. An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and the message names it. Three
- *              strings are bytes: paths, the text of orrery_tokenize(), and the pieces of text that tokens stand for
- *              (orrery_detokenize(), `text` of a TOKEN event).
- *   Sizes out  Functions that fill a caller's buffer take its capacity and return the size needed in *n; when the
- *              capacity is too small (0 with NULL asks for the size) they write nothing and return
- *              ORRERY_INVALID_ARGUMENT only if the buffer was not NULL.
- *   Callbacks  Log, progress, hook and event functions must not free the handle that is calling them; orrery_cancel() is
- *              allowed. A log function calls nothing else of this header: a step may wait for it. Callbacks return:
- *              leaving one by longjmp() or by an exception is forbidden. After a longjmp() the session stays
- *              ORRERY_BUSY for good, and what it holds is lost. An exception of a hook, progress or event function ends
- *              the call with ORRERY_INTERNAL; one of a log function may end the process.
- *   Threads    A runtime, a model and a vocabulary may be used from any number of threads. A session and its
- *              generations belong to one thread at a time: a second call meanwhile returns ORRERY_BUSY. orrery_cancel
- *              may be called from anywhere. Callbacks run on the thread that called in.
- *   Memory     What a session needs is reserved when it is opened, as orrery_plan() foretells; generating allocates
- *              nothing on the device.
- *   Process    fork(): a child process must not use its parent's handles. It may free them, in any order: that returns
- *              at once and gives no memory back. Other calls with a runtime, a model, a session or a generation of
- *              the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations have no threads and stay
- *              usable. What the child creates itself is its own. exec() is fine: it closes every descriptor of ours.
- *              Signals: the library's threads block all of them, and handlers run on the application's threads. A
- *              system call that a signal interrupts is repeated.
- *              Suspending the machine: time spent asleep counts in no limit and in no *_us figure. A GPU may be lost.
- *   Floats     Every call computes with rounding to nearest, with subnormal numbers and without traps, whatever the
- *              calling thread has set (fesetround(), FTZ, DAZ, feenableexcept()). On return the thread has its own
- *              settings and exception flags back. Callbacks run with the library's settings.
- *   Stacks     1 MiB of stack is enough for every call (without sanitizers); callbacks come on top.
- *   Lost GPU   After ORRERY_DEVICE_LOST every step of that runtime fails in the same way. Messages can still be read
- *              (orrery_session_message()); KV cannot be saved. Free the generations, sessions, models and the runtime,
- *              in any order, and create them again. The driver may refuse a process whose context is broken: then
- *              creating the runtime fails as well, and only a new process helps.
+ *   Errors     A function that can fail returns an orrery_status; ORRERY_OK is 0. Its last parameter is an orrery_error that
+ *              the caller owns, and receives the detail; NULL: the detail is not wanted. A failed call changes nothing, and
+ *              sets its out parameters to NULL or 0. The library never aborts, exits, prints or installs a handler.
+ *   Structs    Every struct that a caller hands over begins with struct_size. Its _init function takes sizeof the struct as
+ *              the caller was compiled, sets struct_size, and fills in the defaults. Set fields after it. Reserved fields
+ *              are zero. A call returns ORRERY_INVALID_ARGUMENT for a struct whose struct_size no version has had, of which
+ *              0 is one; of an orrery_error it then writes nothing.
+ *   Versions   What a program and a library of another version do with each other:
  *
- * C99 and C++17. Versioned by ORRERY_ABI_VERSION: bindings compare it with orrery_abi_version() at load.
+ *                                                     | older program, newer library   | newer program, older library
+ *                a struct in _init                    | the program's fields get their | fields that the library does not
+ *                                                     | defaults; nothing behind them  | know become 0
+ *                                                     | is written                     |
+ *                a struct of options                  | fields that the program lacks  | works while the fields that the
+ *                                                     | have their defaults            | library does not know are 0; else
+ *                                                     |                                | ORRERY_UNSUPPORTED, with the byte
+ *                a struct of results, an event,       | is filled as far as it reaches | fields that the library does not
+ *                an error                             |                                | know keep what _init wrote: 0
+ *                a constant that the other one lacks  | the program skips event types  | the library returns
+ *                                                     | and shows names that it does   | ORRERY_INVALID_ARGUMENT, with the
+ *                                                     | not know                       | number
+ *                a function that the other one lacks  | is not called                  | is not found by the loader
+ *                a function that has changed          | ORRERY_ABI_VERSION differs from orrery_abi_version(): do not call
+ *                                                     | on. ORRERY_UNSTABLE marks functions that change without that
+ *
+ *   Handles    Handles count references: free them in any order. NULL is accepted. A session keeps its model, and a model
+ *              keeps its runtime.
+ *   Strings    Strings are UTF-8. The library copies inputs, unless a function says otherwise. Each function says how long a
+ *              `const char *` result lives. Results are whole UTF-8, also where a file is not: bytes that are not UTF-8
+ *              become U+FFFD, or '?' in error and log messages. An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and
+ *              the message names the input. Three strings are bytes: paths, the text of orrery_tokenize(), and the text of
+ *              tokens (orrery_detokenize(), `text` of a TOKEN event).
+ *   Sizes out  A function that fills a caller's buffer takes the buffer's capacity, and sets *n to the size that it needs.
+ *              NULL with capacity 0 asks for the size alone. A buffer that is too small stays as it is, and the function
+ *              returns ORRERY_INVALID_ARGUMENT.
+ *   Callbacks  A log, progress, hook or event function must not free the handle that calls it. It may call orrery_cancel()
+ *              and orrery_session_cancel(). A log function calls nothing of this header: a step may wait for it. A callback
+ *              returns: it must not leave by longjmp() or by an exception. After a longjmp() the session stays ORRERY_BUSY
+ *              for good, and its memory is lost. An exception of a hook, progress or event function ends the call with
+ *              ORRERY_INTERNAL; an exception of a log function may end the process.
+ *   Threads    Any number of threads may use a runtime, a model or a vocabulary. A session and its generations belong to one
+ *              thread at a time: a second call meanwhile returns ORRERY_BUSY. Any thread may call orrery_session_cancel()
+ *              while the session's handle is held, and orrery_cancel() while the generation's is. Callbacks run on the thread
+ *              that called in.
+ *   Memory     Opening a session reserves the memory that it needs, as orrery_plan() foretells. Generating allocates nothing
+ *              on the device. A refusal names the option that helps.
+ *   fork()     A child process must not use its parent's handles. It may free them, in any order: that returns at once, and
+ *              gives no memory back. orrery_cancel() and orrery_session_cancel() do nothing. Other calls with a runtime, a
+ *              model, a session or a generation of the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations
+ *              have no threads, and stay usable. The child may use every handle that it creates itself. exec() closes every
+ *              descriptor of the library.
+ *   Signals    The library's threads block all signals, so that handlers run on the application's threads. A system call that
+ *              a signal interrupts is repeated. A signal handler may call orrery_cancel(), and nothing else of this header.
+ *   Suspending While the machine sleeps, no time limit runs, and no figure in *_us grows. A GPU may be lost: see "Lost GPU".
+ *   Floats     Every call rounds to nearest, with subnormal numbers and without traps, whichever settings the calling thread has
+ *              (fesetround(), FTZ, DAZ, feenableexcept()). On return the thread has its own settings and exception flags
+ *              back. Callbacks run with the library's settings.
+ *   Stacks     1 MiB of stack is enough for every call, without sanitizers; callbacks come on top.
+ *   Lost GPU   After ORRERY_DEVICE_LOST every step of that runtime fails in the same way. Messages can still be read
+ *              (orrery_session_message()); KV cannot be saved. Free the generations, sessions, models and the runtime, in
+ *              any order, and create them again. Where the driver refuses a process whose context is broken, creating the
+ *              runtime fails as well, and only a new process helps.
+ *
+ * C99 and C++17. Versioned by ORRERY_ABI_VERSION: bindings compare it with orrery_abi_version() when they load the library.
  */
 #ifndef ORRERY_H
 #define ORRERY_H
@@ -76,6 +97,10 @@
 #else
 #define ORRERY_API __attribute__((visibility("default")))
 #endif
+
+/* Marks a function whose name, arguments or meaning may still change in a minor version. A function without it changes
+   with ORRERY_ABI_VERSION alone. The marker is empty; bindings/generate.py keeps the list of the others. */
+#define ORRERY_UNSTABLE
 
 #ifdef __cplusplus
 extern "C" {
@@ -96,15 +121,15 @@ typedef int32_t orrery_status;
 #define ORRERY_OK 0
 #define ORRERY_INVALID_ARGUMENT 1          /* a NULL that may not be, a value out of range, an unknown name */
 #define ORRERY_OUT_OF_DEVICE_MEMORY 2      /* does not fit the arena: bytes_requested, bytes_available */
-#define ORRERY_OUT_OF_PINNED_MEMORY 3      /* the system does not lock so much: bytes_requested; bytes_available: what a
-                                              process may lock in all */
+#define ORRERY_OUT_OF_PINNED_MEMORY 3      /* the system refuses to lock so many bytes: bytes_requested; bytes_available: the
+                                              most that a process may lock */
 #define ORRERY_OUT_OF_HOST_MEMORY 4
 #define ORRERY_CONTEXT_FULL 5              /* the prompt is longer than the session's context */
 #define ORRERY_CANCELLED 6                 /* by orrery_cancel() or a callback; the handle stays usable */
 #define ORRERY_BAD_MODEL 7                 /* the file is damaged or contradicts itself: file offset, key or tensor */
 #define ORRERY_UNSUPPORTED_ARCHITECTURE 8  /* named in the message */
 #define ORRERY_UNSUPPORTED_QUANTIZATION 9
-#define ORRERY_UNSUPPORTED_TEMPLATE 10     /* the chat template uses what we cannot do: line, column */
+#define ORRERY_UNSUPPORTED_TEMPLATE 10     /* the chat template uses a construct that is not supported: line, column */
 #define ORRERY_UNSUPPORTED 11              /* anything else that this build cannot do */
 #define ORRERY_BUSY 12                     /* the session is in use by another call or an unfinished generation */
 #define ORRERY_DEVICE_LOST 13
@@ -112,7 +137,8 @@ typedef int32_t orrery_status;
 #define ORRERY_BAD_SESSION 15              /* a session file is damaged, or another model's */
 #define ORRERY_INTERNAL 16                 /* a bug of ours: please report the message */
 
-/* The status's name, "ORRERY_BAD_MODEL"; static; never NULL. */
+/* The status's name, "ORRERY_BAD_MODEL". The result of this and of every other _name function is static and never NULL: the
+   constant as it is spelt here, or "unknown status" (status being the kind) for a number that this version does not know. */
 ORRERY_API const char *orrery_status_name(orrery_status status);
 
 typedef struct orrery_error {
@@ -123,9 +149,9 @@ typedef struct orrery_error {
   uint64_t bytes_available;
   uint64_t offset;             /* in the file */
   uint32_t line, column;       /* in the chat template or JSON, from 1 */
-  char message[1024];          /* whole UTF-8, NUL-terminated, one line: what, where, found, expected */
+  char message[1024];          /* whole UTF-8, NUL-terminated, one line: the problem, its place, found, expected */
 } orrery_error;
-ORRERY_API void orrery_error_init(orrery_error *error);
+ORRERY_API void orrery_error_init(orrery_error *error, size_t struct_size);
 
 /* ---- Runtime: threads, the device and its arena ------------------------------------------------------------ */
 
@@ -135,39 +161,83 @@ typedef struct orrery_runtime orrery_runtime;
 #define ORRERY_LOG_WARNING 2
 #define ORRERY_LOG_INFO 3
 #define ORRERY_LOG_DEBUG 4
-/* May be called from any thread that calls the library. `message` lives during the call. */
+ORRERY_API const char *orrery_log_level_name(int32_t level);
+/* `message`: one line, NUL-terminated; lives during the call. Called on any thread that calls the library. */
 typedef void (*orrery_log_fn)(void *user, int32_t level, const char *message);
 
 #define ORRERY_RESERVOIR_PAGEABLE 0
-#define ORRERY_RESERVOIR_PINNED 1  /* what a session takes of the reservoir is locked in memory when it is opened: it is
-                                      there then, is never swapped out, and a device copies from it fastest. Opening takes
-                                      the time of clearing it. ORRERY_OUT_OF_PINNED_MEMORY where the system does not lock
-                                      so much (the message says how that is raised) */
+#define ORRERY_RESERVOIR_PINNED 1  /* opening a session locks its part of the reservoir in memory: the system never swaps it
+                                      out, and a device copies from it fastest. Opening takes the time of clearing it.
+                                      ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its
+                                      limit */
+ORRERY_API const char *orrery_reservoir_mode_name(uint32_t mode);
+
+#define ORRERY_PRIORITY_NORMAL 0   /* as the thread that creates the runtime, or changes it, has it */
+#define ORRERY_PRIORITY_LOW 1      /* the system prefers other programs */
+ORRERY_API const char *orrery_priority_name(int32_t priority);
+
+/* Devices: the GPUs that the driver knows. Every call asks the driver, which takes time to start at the first call. A build
+   without CUDA has no devices, nor has a machine without a driver. */
+typedef struct orrery_device_info {
+  uint32_t struct_size;
+  uint32_t architecture;        /* compute capability times 10: 89 is 8.9 */
+  uint64_t memory_bytes;        /* in all, used or not */
+  char name[128];               /* "NVIDIA GeForce RTX 4090"; whole UTF-8, NUL-terminated */
+  char refused[256];            /* why no runtime can use it: a sentence; "": one can */
+} orrery_device_info;
+ORRERY_UNSTABLE
+ORRERY_API void orrery_device_info_init(orrery_device_info *info, size_t struct_size);
+/* How many there are, usable or not. */
+ORRERY_UNSTABLE
+ORRERY_API size_t orrery_devices(void);
+/* Describes device `index`, from 0 to orrery_devices() - 1, in the driver's order.
+   ORRERY_INVALID_ARGUMENT: there is no such device. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_device_get_info(size_t index, orrery_device_info *info, orrery_error *error);
 
 typedef struct orrery_runtime_options {
   uint32_t struct_size;
-  int32_t n_threads;            /* 0: one per processor available to the process */
+  int32_t n_threads;            /* 1 to 1024. 0: one for each processor that this process may use, less one where there
+                                   are four or more, which leaves one to the programs of a desktop */
   const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path names a path; "cpu"; "cuda" */
-  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon": instruction path of the CPU backend */
-  uint64_t device_budget_bytes; /* size of the device arena; 0: what the GPU has free, but for half a gigabyte; on the CPU
-                                   backend half of the physical memory, committed lazily */
+  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon":
+                                   instruction set of the CPU backend */
+  uint64_t device_budget_bytes; /* size of the device arena. 0 on a GPU: its free memory less half a gigabyte. 0 on the CPU
+                                   backend: half of the machine's memory, or of the limit of a container (control group),
+                                   if that is less, and at most a quarter of the rest under RLIMIT_AS and RLIMIT_DATA. The
+                                   CPU backend commits the arena lazily */
   orrery_log_fn log;            /* NULL: silent */
   void *log_user;
   int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
   uint32_t max_sessions;        /* sessions that may hold device memory at once, over all models; default 16 */
-  uint64_t reservoir_bytes;     /* host memory for the KV that policies keep off the device; 0: half of the physical
-                                   memory, committed lazily */
-  /* A simulated link for measurement: what is fetched from there while tokens are generated comes no faster than this.
-     Does not change results. */
+  uint64_t reservoir_bytes;     /* host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the
+                                   CPU backend */
+  /* A simulated link for measurement: KV that is fetched while tokens are generated arrives no faster than this. Does not
+     change results. */
   uint64_t link_bytes_per_second; /* 0: as fast as it goes */
   uint32_t link_latency_us;     /* of each request, beside its bytes' time */
   uint32_t reservoir_mode;      /* ORRERY_RESERVOIR_; default PAGEABLE. Does not change results */
+  int32_t device;               /* which GPU: an index of orrery_device_get_info(); default -1: the first that is not refused.
+                                   ORRERY_UNSUPPORTED: no such GPU, or a refused one. The CPU backend ignores it */
+  int32_t priority;             /* of the CPU backend's threads: ORRERY_PRIORITY_; default NORMAL. The calling thread takes
+                                   part in the work, and keeps its own priority */
 } orrery_runtime_options;
-ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options);
+ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options, size_t struct_size);
 
 ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime,
                                                orrery_error *error);
-ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of fork(): see "Process" */
+ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of fork(): see "fork()" */
+
+/* Changes how many threads the CPU backend computes with, and their priority, between two steps: a step that runs on another
+   thread ends first. Results are the same to the last bit. Allowed from any thread, but not from a callback.
+     n_threads  1 to 1024, at most the larger of two numbers: the processors that the process had when the runtime was created,
+                and the threads that it was created with. 0: the default of orrery_runtime_options
+     priority   ORRERY_PRIORITY_
+   ORRERY_INVALID_ARGUMENT: a value out of range; the message names the largest. ORRERY_OUT_OF_HOST_MEMORY: the system starts
+   no more threads; the old ones stay. ORRERY_UNSUPPORTED: a GPU computes. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_runtime_set_threads(orrery_runtime *runtime, int32_t n_threads,
+                                                    int32_t priority, orrery_error *error);
 
 typedef struct orrery_runtime_info {
   uint32_t struct_size;
@@ -175,9 +245,9 @@ typedef struct orrery_runtime_info {
   const char *backend;          /* "cpu", "cuda"; static */
   const char *path;             /* "avx512", "sm_89"; static */
   uint64_t arena_bytes;
-  uint64_t arena_used_bytes;    /* what models' and sessions' regions take now */
+  uint64_t arena_used_bytes;    /* of the regions of models and sessions, now */
 } orrery_runtime_info;
-ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info);
+ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info,
                                                  orrery_error *error);
 
@@ -185,7 +255,9 @@ ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, 
 
 typedef struct orrery_vocab orrery_vocab;
 
-/* From any GGUF file that has a tokenizer, with or without tensors. */
+/* Opens the vocabulary of a GGUF file. The file needs a tokenizer, and no tensors.
+     path   of the file; bytes
+   ORRERY_IO: the file cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer. */
 ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
 ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
 
@@ -208,7 +280,7 @@ typedef struct orrery_vocab_info {
   uint32_t add_bos;             /* 1: the model expects BOS before a raw prompt */
   uint32_t has_template;        /* 1: orrery_render_chat() works without a template of the caller's */
 } orrery_vocab_info;
-ORRERY_API void orrery_vocab_info_init(orrery_vocab_info *info);
+ORRERY_API void orrery_vocab_info_init(orrery_vocab_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_vocab_get_info(const orrery_vocab *vocab, orrery_vocab_info *info, orrery_error *error);
 
 #define ORRERY_TOKEN_CONTROL 1u            /* a control token: never text */
@@ -224,19 +296,20 @@ typedef struct orrery_template_options {
   const char *tools_json;          /* JSON array of tool definitions; NULL: none */
   const char *variables_json;      /* JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none */
 } orrery_template_options;
-ORRERY_API void orrery_template_options_init(orrery_template_options *options);
-/* Renders a JSON array of messages ({"role": ..., "content": ...}, and whatever else the template reads) to text.
+ORRERY_API void orrery_template_options_init(orrery_template_options *options, size_t struct_size);
+/* Renders a JSON array of messages ({"role": ..., "content": ...}, and other keys that the template reads) to text.
    See "Sizes out"; the text is not NUL-terminated. */
 ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const char *messages_json,
                                             const orrery_template_options *options, char *text, size_t capacity,
                                             size_t *text_bytes, orrery_error *error);
 
-/* ---- Plan: what a model and a session will take, from the file's header alone -------------------------------- */
+/* ---- Plan: the memory of a model and a session, from the file's header alone ------------------------------------ */
 
 #define ORRERY_KV_F16 0
 #define ORRERY_KV_F32 1
 #define ORRERY_KV_Q8_0 2
 #define ORRERY_KV_Q4_0 3
+ORRERY_API const char *orrery_kv_type_name(uint32_t type);
 
 /* RoPE scaling, where the file's own is to be overridden. */
 #define ORRERY_ROPE_FROM_FILE 0
@@ -245,6 +318,7 @@ ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const cha
 #define ORRERY_ROPE_YARN 3
 #define ORRERY_ROPE_LLAMA3 4     /* Llama 3.1's published smoothing by wavelength */
 #define ORRERY_ROPE_LONGROPE 5   /* the factors must be in the file; rope_original_context moves their threshold */
+ORRERY_API const char *orrery_rope_scaling_name(uint32_t scaling);
 
 typedef struct orrery_model_options orrery_model_options;
 typedef struct orrery_session_options orrery_session_options;
@@ -259,18 +333,17 @@ typedef struct orrery_plan_result {
   uint64_t digests_bytes;            /* digests of pages, by which some policies find them */
   uint64_t staging_bytes;            /* transfer ring */
   uint64_t workspace_bytes;          /* activations, scratch, logits; shared by the runtime's sessions */
-  uint64_t device_bytes;             /* sum of what lies in the arena, for one session */
-  uint64_t reservoir_bytes;          /* KV in host memory, likewise */
+  uint64_t device_bytes;             /* all of these that lie in the arena, for one session */
+  uint64_t reservoir_bytes;          /* KV in host memory, for one session */
   uint64_t host_bytes;               /* tables and buffers of one session in host memory, beside the reservoir */
   uint64_t budget_bytes;             /* the budget that was asked about */
   uint32_t largest_context;          /* the most tokens that fit it; 0: not even the smallest */
   uint32_t fits;                     /* 1: device_bytes <= budget_bytes */
   uint32_t device_kv_type;           /* ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type */
-  uint32_t reserved;
+  uint32_t trained_context;          /* tokens that the model was trained for, by the file. Answers get worse behind them,
+                                        unless RoPE is scaled */
 } orrery_plan_result;
-ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan);   /* of programs compiled before device_kv_type was there */
-ORRERY_API void orrery_plan_result_init_2(orrery_plan_result *plan);
-#define orrery_plan_result_init orrery_plan_result_init_2
+ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_size);
 /* Reads the header of the model at `path` only. Any options may be NULL. */
 ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime,
                                      const orrery_model_options *model, const orrery_session_options *session,
@@ -285,6 +358,8 @@ typedef struct orrery_model orrery_model;
                                nothing else: the header is copied once */
 #define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
                                where they need more than is free */
+
+ORRERY_API const char *orrery_load_mode_name(uint32_t mode);
 
 /* Progress of a long call; return 0 to go on, anything else to cancel. */
 typedef int32_t (*orrery_progress_fn)(void *user, uint64_t done, uint64_t total);
@@ -301,10 +376,29 @@ struct orrery_model_options {
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   uint32_t reserved;
 };
-ORRERY_API void orrery_model_options_init(orrery_model_options *options);
+ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t struct_size);
 
 ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const char *path, const orrery_model_options *options,
                                            orrery_model **model, orrery_error *error);
+/* Opens a model from an open file.
+     fd    of a regular file or a memory file (memfd_create), open for reading. The whole file is the model. The caller keeps
+           fd, and may close it when the call has returned. The call does not use or move its position
+   Errors are those of orrery_model_open(). ORRERY_IO: fd is not open, or not a file. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t fd,
+                                              const orrery_model_options *options, orrery_model **model,
+                                              orrery_error *error);
+/* Opens a model from memory that holds a whole GGUF file.
+     bytes     begins at a multiple of 8. With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the model, its
+               sessions and their generations have been freed; other contents change answers, and nothing else. With
+               ORRERY_LOAD_READ the call copies the tensors, and the memory is the caller's again when it has returned
+     n_bytes   of the file
+   Errors are those of orrery_model_open(). ORRERY_INVALID_ARGUMENT: bytes does not begin at a multiple of 8.
+   A split model opens by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_model_open_memory(orrery_runtime *runtime, const void *bytes, size_t n_bytes,
+                                                  const orrery_model_options *options, orrery_model **model,
+                                                  orrery_error *error);
 ORRERY_API void orrery_model_free(orrery_model *model);
 
 typedef struct orrery_model_info {
@@ -319,13 +413,14 @@ typedef struct orrery_model_info {
   const char *quantization;       /* the type that most weights have, "Q4_K" */
   uint8_t fingerprint[16];
 } orrery_model_info;
-ORRERY_API void orrery_model_info_init(orrery_model_info *info);
+ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
 /* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when
    the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 /* A description of the file as JSON: metadata (long arrays cut), tensors, parameters by type. Reads the header only.
    See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes,
                                         orrery_error *error);
 
@@ -337,10 +432,11 @@ typedef struct orrery_session orrery_session;
 /* The oldest turns leave the context; they stay in the conversation. A turn begins at a user message and ends before the
    next one. System and developer messages at the beginning stay, and so does the last turn. Where a prompt leaves too
    little room for the answer (max_tokens, at most a quarter of the context), the fewest turns are dropped that leave a
-   quarter of the context free, so that the next turns can reuse what was computed. They are found by bisection: about
+   quarter of the context free, so that the next turns can reuse the KV. They are found by bisection: about
    log2(turns) renderings, on the condition that a prompt gets no longer by dropping more. Dropped turns stay dropped until
-   the conversation is rewound to them. ORRERY_CONTEXT_FULL: what must stay is longer than the context. */
+   the conversation is rewound to them. ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 #define ORRERY_OVERFLOW_DROP_OLDEST 1
+ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
 /* KV policies decide which KV stays on the device when a prompt is complete. Under every policy but "full", host memory
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
@@ -367,16 +463,17 @@ typedef struct orrery_session orrery_session;
      "infinigen"       tokens fetched while the layer before is computed (InfiniGen, arXiv:2406.19707)
      "shadowkv"        chunks by landmarks; V fetched, K rebuilt from low-rank keys (ShadowKV, arXiv:2410.21465)
      "shadowkv+"       the same, with low-rank keys of generated tokens (ShadowKV, arXiv:2410.21465, A.1)
-   orrery_policies() gives every option of every policy with its default and meaning, and a page on what the policy does
-   and where paper and code disagree. It is generated from the table that sessions read.
+   orrery_policies() gives every option of every policy with its default and meaning, and a page on its method
+   and on differences between paper and code. It is generated from the table that sessions read.
    ORRERY_INVALID_ARGUMENT where the budget is too small for the policy; the error names the smallest budget. */
 
 /* The table of policies as JSON, by name: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device",
-   "link", "options": [{"name", "default", "meaning"}], "page"}]. "device" and "link": what the policy costs there, besides
-   the budget. A "default" in parentheses depends on what it says. See "Sizes out"; not NUL-terminated. */
+   "link", "options": [{"name", "default", "meaning"}], "page"}]. "device" and "link": the policy's cost there, besides
+   the budget. A "default" in parentheses depends on the thing that it names. See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
-/* One named value, for what has too many parameters to be fields: ("sinks", "4"). */
+/* One named value. Policies have too many parameters for fields: ("sinks", "4"). */
 typedef struct orrery_option {
   const char *name;
   const char *value;
@@ -384,7 +481,7 @@ typedef struct orrery_option {
 
 struct orrery_session_options {
   uint32_t struct_size;
-  uint32_t n_context;             /* tokens; 0: as trained, or what fits the arena if that is less */
+  uint32_t n_context;             /* tokens; 0: as trained, or fewer where the arena has no room for more: then the log warns */
   uint32_t kv_type;               /* ORRERY_KV_: of everything that is kept; quantized types need head_dim % 32 == 0 */
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
   uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results, but
@@ -394,13 +491,13 @@ struct orrery_session_options {
                                      n_context tokens of KV do not fit the arena, though a tenth of them or more would:
                                      "auto" with all that does (a plan says so by its compressed_kv_bytes) */
   const orrery_option *policy_options;  /* (n_policy_options) */
-  uint64_t kv_budget_bytes;       /* device memory for KV under such a policy; 0: by share */
+  uint64_t kv_budget_bytes;       /* device memory for KV under a policy other than "full"; 0: by share */
   float kv_budget_share;          /* of the bytes that full KV takes in kv_type, more than 0, at most 1 (default): those of
                                      n_context tokens in the plan, of the tokens that are there when a prompt is complete,
                                      up to a whole one in each head. A coarser type on the device takes no more of them, and
                                      holds more tokens (Q8_0 in place of F16 1.88 times as many), at most all. Layers
-                                     with a sliding window keep that, and other heads 64 tokens, whatever the share */
-  uint32_t device_kv_type;        /* of what such a policy keeps on the device: 1 + ORRERY_KV_: that type, which may not be
+                                     with a sliding window keep it, and other heads 64 tokens, under any share */
+  uint32_t device_kv_type;        /* of the KV that a policy keeps on the device: 1 + ORRERY_KV_: that type, which may not be
                                      finer than kv_type (F32, F16, Q8_0, Q4_0 from the finest on). 0: as the policy has it:
                                      "auto" Q8_0, where kv_type is finer and head_dim % 32 == 0; kv_type otherwise. Its values
                                      are made from host memory's. "full" takes kv_type alone, also where nobody named it */
@@ -410,13 +507,21 @@ struct orrery_session_options {
                                      Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy
                                      (orrery_plan() sees the shape alone) */
 };
-ORRERY_API void orrery_session_options_init(orrery_session_options *options);
+ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
 ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_session_options *options,
                                              orrery_session **session, orrery_error *error);
 ORRERY_API void orrery_session_free(orrery_session *session);
 
-/* The conversation. A generation renders it with the chat template, computes only what the session does not already hold
+/* Cancels the session's work of this moment, and returns at once.
+     session   its handle is not freed before the call has returned. Its generations may be freed at any time
+   A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A call that runs returns
+   ORRERY_CANCELLED: orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load, _save_buffer and _load_buffer
+   have changed nothing. Where nothing runs, nothing happens: later work is not cancelled.
+   Allowed from any thread and from callbacks other than log functions, but not from a signal handler. */
+ORRERY_API void orrery_session_cancel(orrery_session *session);
+
+/* The conversation. A generation renders it with the chat template, computes only the tokens that the session does not already hold
    (the common prefix of tokens is reused), answers it, and adds the answer to it. Control tokens that a message spells out
    are text to the model. Adding a message takes time in proportion to its length. */
 ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content,
@@ -439,17 +544,17 @@ ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
 /* See "Sizes out". */
 ORRERY_API orrery_status orrery_session_tokens(const orrery_session *session, int32_t *tokens, size_t capacity,
                                                size_t *n_tokens, orrery_error *error);
-/* Keeps the first n_tokens. The conversation's messages stay; the next turn computes what is missing again. */
+/* Keeps the first n_tokens. The conversation's messages stay; the next turn computes the missing tokens again. */
 ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n_tokens, orrery_error *error);
 
 /* A second session with the same tokens, KV and conversation. Pages are shared until one of the two changes them.
    Where the arena has no room left for it, it starts parked: its KV lies in host memory, and its first use fails with
    ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full" a fork goes
-   on exactly alike; a parked one, like a loaded session, chooses anew what is resident. */
+   on exactly alike; a parked one, like a loaded session, selects the resident KV again. */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
 /* Saves tokens, KV and conversation, checksummed and bound to the model's fingerprint, to a file (whole or not at
-   all) or a buffer (see "Sizes out"). Loading replaces what the session holds, and leaves it as it was on any error.
+   all) or a buffer (see "Sizes out"). Loading replaces the session's content, or changes nothing on an error.
    A session of another context size, or KV type, than the saved one's can load it only if it fits and the types are
    the same.
 
@@ -500,7 +605,7 @@ typedef struct orrery_stats {
   uint64_t host_to_device_bytes, device_to_host_bytes;   /* KV moved between arena and host */
   uint64_t reservoir_bytes;          /* KV in host memory, reserved */
   /* Of policies other than "full": */
-  uint64_t n_settled;                /* times that what is resident was chosen anew */
+  uint64_t n_settled;                /* how often the resident KV was selected again */
   uint64_t settle_us;                /* that this took; part of decode_us */
   uint64_t refill_bytes;             /* tokens fetched while generating; part of host_to_device_bytes */
   uint64_t transfer_us;              /* their time on the link */
@@ -514,12 +619,10 @@ typedef struct orrery_stats {
   uint32_t device_kv_type;           /* ORRERY_KV_: of device_kv_bytes */
   uint32_t reserved;
 } orrery_stats;
-ORRERY_API void orrery_stats_init(orrery_stats *stats);   /* of programs compiled before device_kv_type was there */
-ORRERY_API void orrery_stats_init_2(orrery_stats *stats);
-#define orrery_stats_init orrery_stats_init_2
+ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
 
-/* ---- Head profiles: what KV policies that tell heads apart go by -------------------------------------------------- */
+/* ---- Head profiles: the heads' roles, for KV policies that tell heads apart -------------------------------------------------- */
 
 typedef struct orrery_calibration orrery_calibration;
 
@@ -534,41 +637,48 @@ typedef struct orrery_calibrate_options {
   double tau_drift;               /* written to the profile, for "heterocache"; less than 0 (default): tau_stable */
   double full_share;              /* > 0: the thresholds nearest to the given ones under which no more than this share of
                                      the heads keeps the whole KV; 0 (default): the given ones */
-  const char *note;               /* into the profile: what it was made of; UTF-8; NULL: nothing */
+  const char *note;               /* a note of its origin, written to the profile; UTF-8; NULL: nothing */
   orrery_progress_fn progress;    /* tokens read and decoded; NULL: none */
   void *progress_user;
   uint32_t kv_type;               /* ORRERY_KV_ */
   uint32_t reserved;
 } orrery_calibrate_options;
-ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options);
+ORRERY_UNSTABLE
+ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
 
 /* Finds out which of the model's KV heads attend to the same keys, and which keep attending to them while tokens are
    generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). `tokens` are those of all texts one behind another,
-   n_tokens (n_texts) how many each has, at least 16. The same texts give the same profile, whatever the number of
+   n_tokens (n_texts) how many each has, at least 16. The same texts give the same profile under any number of
    threads. Takes the memory of one session of the longest text and n_steps while it runs. Layers with a sliding window
    are scored as if they had none; policies pass over them. */
+ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,
                                           size_t n_texts, const orrery_calibrate_options *options,
                                           orrery_calibration **calibration, orrery_error *error);
 /* The profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
 /* What it was made from, for pictures: {"n_steps", "text_tokens": [tokens of each text], "top_k": [size of its sets],
    "chance": overlap of random sets, "drift": [layer][head][step] overlap with the prompt's set, "layer_overlap":
    [layer][layer] how much of a head's set its best match in the other layer has (on the diagonal: another head of it;
    null: there is none), "windowed_layers": [layers with a sliding window]}. Means over texts. See "Sizes out". */
+ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *calibration, char *json, size_t capacity,
                                                   size_t *json_bytes, orrery_error *error);
+ORRERY_UNSTABLE
 ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
 
 /* A profile in either format, checked, as orrery_calibration_profile() writes it. Published ones belong to no model in
    particular: they fit any of their shape. See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
 /* The same of gates that DuoAttention has learned (full_attention_heads.tsv): text, a line for each layer, in it a number
    of 0 to 1 for each KV head, separated by tabs or spaces. Heads whose gate is at least the quantile `sparsity` of all (0
    to 1; DuoAttention's own are .5, and .75 without groups of query heads) keep everything under "duoattention", as far
    as the budget holds them. ORRERY_INVALID_ARGUMENT names line and column. */
+ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
                                                           size_t *json_bytes, orrery_error *error);
 
@@ -606,7 +716,7 @@ typedef struct orrery_generate_options {
   uint32_t n_logprobs;               /* alternatives reported with each token; at most 20; default 0 */
   uint32_t ignore_end;               /* 1: end-of-generation tokens do not end the answer */
 } orrery_generate_options;
-ORRERY_API void orrery_generate_options_init(orrery_generate_options *options);
+ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
 
 /* Begins the answer to the session's conversation. Strings and arrays in `options` are copied. Checks the arguments and
    returns: the work is done by orrery_next(), the rendering of the conversation included. While a generation is unfinished
@@ -615,26 +725,28 @@ ORRERY_API void orrery_generate_options_init(orrery_generate_options *options);
    conversation has no message. */
 ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_generate_options *options,
                                          orrery_generation **generation, orrery_error *error);
-/* Begins a continuation of exactly these tokens, the whole sequence from its start: what the session already holds of
-   it is reused, the rest dropped. The conversation is left alone. */
+/* Begins a continuation of exactly these tokens, the whole sequence from its start: the session reuses the beginning that
+   it already holds, and drops the rest. The conversation is left alone. */
 ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const int32_t *tokens, size_t n_tokens,
                                                 const orrery_generate_options *options, orrery_generation **generation,
                                                 orrery_error *error);
 
-#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens to compute, without those that are reused. The first event
+#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens to compute, without reused ones. The first event
                                       has done 0: the prompt is known, and nothing of it computed (unless total is 0). The
                                       same again where old turns make room in the middle of an answer. The last event has
                                       done = total */
 #define ORRERY_EVENT_TOKEN 2       /* token, logprob, bytes, top: one token was chosen */
 #define ORRERY_EVENT_TEXT 3        /* text: whole characters of the answer */
 #define ORRERY_EVENT_DONE 4        /* finish_reason; every later call repeats it */
+ORRERY_API const char *orrery_event_type_name(uint32_t type);
 
 #define ORRERY_FINISH_END 1        /* the model ended its answer */
 #define ORRERY_FINISH_STOP 2       /* a stop string; stop_index says which */
 #define ORRERY_FINISH_LENGTH 3     /* max_tokens */
 #define ORRERY_FINISH_CONTEXT 4    /* the context is full */
-#define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), or a hook; what was said so far stays in the conversation. Before
-                                      the first PROGRESS event nothing has changed */
+#define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), orrery_session_cancel() or a hook; the text so far stays in the
+                                      conversation. Before the first PROGRESS event nothing has changed */
+ORRERY_API const char *orrery_finish_reason_name(uint32_t reason);
 
 typedef struct orrery_token_logprob {
   int32_t token;
@@ -659,7 +771,7 @@ typedef struct orrery_event {
   uint64_t first_token_us, prefill_us, decode_us;            /* DONE: from the first orrery_next() to the first token;
                                                                 time in the model for the prompt, for the answer */
 } orrery_event;
-ORRERY_API void orrery_event_init(orrery_event *event);
+ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
 /* Works until there is something to tell: at most one prefill chunk or one token.
    The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns if the session may, and
@@ -670,8 +782,8 @@ ORRERY_API void orrery_event_init(orrery_event *event);
      ORRERY_CONTEXT_FULL          the prompt is longer than the context: bytes_requested is its number of tokens, or, if it
                                   has more than twice the context, a lower bound; bytes_available is the context. The text
                                   is not rendered further than a context can hold
-   After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps what it had
-   computed, and is no longer ORRERY_BUSY. */
+   After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps the KV
+   that it has computed, and is no longer ORRERY_BUSY. */
 ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event *event, orrery_error *error);
 
 /* orrery_next() in a loop: `on_event` sees every event, DONE included; a return other than 0 cancels. */
@@ -684,7 +796,7 @@ ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_
    KV to the device, for another session's step), one layer of prefill or one token of decode, and reports DONE with
    ORRERY_FINISH_CANCELLED. */
 ORRERY_API void orrery_cancel(orrery_generation *generation);
-/* Ends the generation where it stands; what was said so far stays in the conversation. While orrery_next() runs on another
+/* Ends the generation where it stands; the text so far stays in the conversation. While orrery_next() runs on another
    thread it cancels and waits for that call. Inside a callback of the generation itself, which is forbidden, and after a
    longjmp() out of one, it cancels and returns without freeing: call it again when the callback has returned. */
 ORRERY_API void orrery_generation_free(orrery_generation *generation);

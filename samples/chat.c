@@ -35,15 +35,15 @@ static int answer(orrery_session* session) {
   orrery_error error;
   orrery_status status;
 
-  orrery_error_init(&error);
-  orrery_generate_options_init(&options);
+  orrery_error_init(&error, sizeof error);
+  orrery_generate_options_init(&options, sizeof options);
   options.temperature = 0.7f;
   options.top_p = 0.95f;
   options.max_tokens = 1024;
   if (orrery_generate(session, &options, &generation, &error) != ORRERY_OK)
     return report("cannot answer", &error);
 
-  orrery_event_init(&event);
+  orrery_event_init(&event, sizeof event);
   current = generation;
   signal(SIGINT, on_interrupt); /* only while there is something to stop */
   for (;;) {
@@ -68,7 +68,7 @@ static int answer(orrery_session* session) {
 static int converse(orrery_session* session) {
   char line[8192];
   orrery_error error;
-  orrery_error_init(&error);
+  orrery_error_init(&error, sizeof error);
   for (;;) {
     fputs("> ", stderr);
     if (!fgets(line, sizeof line, stdin)) return ferror(stdin) ? 1 : 0;
@@ -106,8 +106,8 @@ int main(int argc, char** argv) {
 
   /* Options begin with their _init function; NULL instead of options means the defaults. Out handles are NULL
      after a failure, and NULL can be freed, so one way out serves every error. */
-  orrery_error_init(&error);
-  orrery_session_options_init(&options);
+  orrery_error_init(&error, sizeof error);
+  orrery_session_options_init(&options, sizeof options);
   options.overflow =
       ORRERY_OVERFLOW_DROP_OLDEST; /* a long conversation forgets its beginning instead of stopping */
   if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) {

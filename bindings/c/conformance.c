@@ -75,15 +75,16 @@ static int show(const orrery_event *e) {  /* whether it is the last */
 static int32_t counted(void *limit, const orrery_event *e) { return show(e), ++n_seen == *(size_t *)limit; }
 static void drain(orrery_generation *g, size_t limit) {
   orrery_event e;
-  for (orrery_event_init(&e); limit-- && !orrery_next(g, &e, &err) && !raised && !show(&e);) {}
+  for (orrery_event_init(&e, sizeof e); limit-- && !orrery_next(g, &e, &err) && !raised && !show(&e);) {}
 }
 static void answer(orrery_generation *g) {
   orrery_event e;
-  orrery_event_init(&e);
+  orrery_event_init(&e, sizeof e);
   for (n = 0; !orrery_next(g, &e, &err) && e.type != ORRERY_EVENT_DONE;)
     if (e.type == ORRERY_EVENT_TEXT) buf = realloc(buf, n + e.text_bytes), memcpy(buf + n, e.text, e.text_bytes), n += e.text_bytes;
   if (!err.status) quote(buf, n), printf(" %u\n", e.finish_reason);
 }
+static void *cancel_session(void *s) { return orrery_session_cancel(s), NULL; }
 static void *cancel(void *g) { return orrery_cancel(g), NULL; }
 static int largest(const float *row, size_t size) {
   size_t best = 0;
@@ -120,7 +121,7 @@ static void info(const thing *t, int compare) {
 int main(int argc, char **argv) {
   FILE *script = argc == 2 ? fopen(argv[1], "rb") : NULL;
   if (!script || orrery_abi_version() != ORRERY_ABI_VERSION) return 2;
-  orrery_error_init(&err);
+  orrery_error_init(&err, sizeof err);
   while (fgets(raw, sizeof raw, script)) {
     raw[strcspn(raw, "\n")] = 0;
     if (raw[0] == '#' || raw[0] == 0) continue;
@@ -130,7 +131,7 @@ int main(int argc, char **argv) {
       w[n_words] = p;
       if ((p = strchr(p, ' ')) != NULL) *p++ = 0;
     }
-    w[n_words] = NULL, raised = 0, orrery_error_init(&err);
+    w[n_words] = NULL, raised = 0, orrery_error_init(&err, sizeof err);
     if (!make(w[0], n_words > 2 ? at(w[2])->p : NULL)) step(w[0], n_words > 1 ? at(w[1])->p : NULL, n_words > 2 ? atoi(w[2]) : 0);
     if (raised) puts("raised");
     else if (err.status)

@@ -1,6 +1,15 @@
 /* The steps that conformance.c carries out, by verb. */
 #pragma once
 
+static char *read_file(const char *path, size_t *bytes) {  /* stays: a model may be mapped there */
+  FILE *file = fopen(path, "rb");
+  fseek(file, 0, SEEK_END);
+  char *to = malloc(*bytes = ftell(file));
+  rewind(file);
+  *bytes = fread(to, 1, *bytes, file);
+  return fclose(file), to;
+}
+
 static int make(const char *verb, void *from) {  /* whether it is a verb that makes something; from: argument 2 */
   void *p = NULL;
   size_t lengths[4], n_texts = 0;
@@ -13,6 +22,15 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
   else if (IS("model")) {
     OPTIONS(model, o);
     orrery_model_open(from, rest(3), &o, (orrery_model **)&p, &err);
+  } else if (IS("model_fd")) {
+    OPTIONS(model, o);
+    FILE *file = fopen(rest(3), "rb");
+    orrery_model_open_fd(from, file ? fileno(file) : -1, &o, (orrery_model **)&p, &err);
+    if (file) fclose(file);
+  } else if (IS("model_memory")) {
+    OPTIONS(model, o);
+    char *bytes = read_file(rest(3), &n);
+    orrery_model_open_memory(from, bytes, n, &o, (orrery_model **)&p, &err);
   } else if (IS("session")) {
     OPTIONS(session, o);
     orrery_session_open(from, &o, (orrery_session **)&p, &err);
@@ -45,6 +63,7 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
   }
   thing *t = at(w[1]);
   snprintf(t->name, sizeof t->name, "%s", w[1]);
+  if (strncmp(verb, "model", 5) == 0) verb = "model";
   t->verb = IS("continue") ? "generate" : IS("fork") ? "session" : strdup(verb), t->p = p, t->n = n;
   return 1;
 }
@@ -61,11 +80,22 @@ static void release(thing *t) {
 
 static void found(int gives, const char *needle) { if (gives) buf[n] = 0, puts(yes(strstr(buf, needle) != NULL)); }
 
+static int devices_are_described(void) {
+  orrery_device_info info;
+  int good = 1;
+  orrery_device_info_init(&info, sizeof info);
+  for (size_t k = 0; k < orrery_devices(); ++k) good &= !orrery_device_get_info(k, &info, &err) && (info.name[0] || info.refused[0]);
+  return good;
+}
+
 /* Verbs that make nothing. p: what argument 1 names; i: argument 2 as a number. */
 static void step(const char *verb, void *p, int i) {
   size_t count;
   if (IS("abi")) printf("%u %s %s\n", orrery_abi_version(), orrery_version(), yes(orrery_build_info()[0] != 0));
   if (IS("status")) puts(orrery_status_name(atoi(w[1])));
+  if (IS("name")) puts(constant_name(w[1], i));
+  if (IS("threads")) orrery_runtime_set_threads(p, i, atoi(w[3]), &err);
+  if (IS("devices")) puts(yes(devices_are_described()));
   if (IS("calls")) puts(yes(action_of(w[1])->n_calls > 0));
   if (IS("free")) release(at(w[1]));
   if (IS("info") || IS("compare")) info(at(w[1]), IS("compare"));
@@ -139,6 +169,10 @@ static void step(const char *verb, void *p, int i) {
   if (IS("cancel") && p) {
     pthread_t thread;
     pthread_create(&thread, NULL, cancel, p), pthread_join(thread, NULL);
+  }
+  if (IS("cancel_session") && p) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, cancel_session, p), pthread_join(thread, NULL);
   }
   if (IS("answer") || IS("break")) {
     OPTIONS(generate, o);

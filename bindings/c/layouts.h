@@ -4,6 +4,7 @@
 #pragma once
 
 #include <orrery.h>
+#include <string.h>
 
 // How a field is held; `text`, `strings` and `array` have their length in the field at count_offset.
 enum { FIELD_I32, FIELD_U32, FIELD_I64, FIELD_U64, FIELD_F32, FIELD_F64, FIELD_CSTR, FIELD_TEXT, FIELD_BYTES, FIELD_CHARS, FIELD_STRINGS, FIELD_ARRAY, FIELD_FN };
@@ -54,8 +55,17 @@ static const field_layout error_fields[] = {
     {"column", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
     {"message", FIELD_CHARS, 48, 1024, 0, 0, 0, 0, 0},
 };
-static void init_error(void *p) { orrery_error_init(p); }
+static void init_error(void *p) { orrery_error_init(p, sizeof(orrery_error)); }
 static const struct_layout error_layout = {"error", 1072, 8, error_fields, init_error};
+
+static const field_layout device_info_fields[] = {
+    {"architecture", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"memory_bytes", FIELD_U64, 8, 8, 0, 0, 0, 0, 0},
+    {"name", FIELD_CHARS, 16, 128, 0, 0, 0, 0, 0},
+    {"refused", FIELD_CHARS, 144, 256, 0, 0, 0, 0, 0},
+};
+static void init_device_info(void *p) { orrery_device_info_init(p, sizeof(orrery_device_info)); }
+static const struct_layout device_info_layout = {"device_info", 400, 4, device_info_fields, init_device_info};
 
 static const field_layout runtime_options_fields[] = {
     {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
@@ -69,9 +79,11 @@ static const field_layout runtime_options_fields[] = {
     {"link_bytes_per_second", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
     {"link_latency_us", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
     {"reservoir_mode", FIELD_U32, 76, 4, 0, 0, 0, 0, 0},
+    {"device", FIELD_I32, 80, 4, 0, 0, 0, 0, 0},
+    {"priority", FIELD_I32, 84, 4, 0, 0, 0, 0, 0},
 };
-static void init_runtime_options(void *p) { orrery_runtime_options_init(p); }
-static const struct_layout runtime_options_layout = {"runtime_options", 80, 11, runtime_options_fields, init_runtime_options};
+static void init_runtime_options(void *p) { orrery_runtime_options_init(p, sizeof(orrery_runtime_options)); }
+static const struct_layout runtime_options_layout = {"runtime_options", 88, 13, runtime_options_fields, init_runtime_options};
 
 static const field_layout runtime_info_fields[] = {
     {"n_threads", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
@@ -80,7 +92,7 @@ static const field_layout runtime_info_fields[] = {
     {"arena_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
     {"arena_used_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
 };
-static void init_runtime_info(void *p) { orrery_runtime_info_init(p); }
+static void init_runtime_info(void *p) { orrery_runtime_info_init(p, sizeof(orrery_runtime_info)); }
 static const struct_layout runtime_info_layout = {"runtime_info", 40, 5, runtime_info_fields, init_runtime_info};
 
 static const field_layout vocab_info_fields[] = {
@@ -94,7 +106,7 @@ static const field_layout vocab_info_fields[] = {
     {"add_bos", FIELD_U32, 32, 4, 0, 0, 0, 0, 0},
     {"has_template", FIELD_U32, 36, 4, 0, 0, 0, 0, 0},
 };
-static void init_vocab_info(void *p) { orrery_vocab_info_init(p); }
+static void init_vocab_info(void *p) { orrery_vocab_info_init(p, sizeof(orrery_vocab_info)); }
 static const struct_layout vocab_info_layout = {"vocab_info", 40, 9, vocab_info_fields, init_vocab_info};
 
 static const field_layout template_options_fields[] = {
@@ -104,7 +116,7 @@ static const field_layout template_options_fields[] = {
     {"tools_json", FIELD_CSTR, 24, 8, 0, 0, 0, 0, 0},
     {"variables_json", FIELD_CSTR, 32, 8, 0, 0, 0, 0, 0},
 };
-static void init_template_options(void *p) { orrery_template_options_init(p); }
+static void init_template_options(void *p) { orrery_template_options_init(p, sizeof(orrery_template_options)); }
 static const struct_layout template_options_layout = {"template_options", 40, 5, template_options_fields, init_template_options};
 
 static const field_layout plan_result_fields[] = {
@@ -123,9 +135,10 @@ static const field_layout plan_result_fields[] = {
     {"largest_context", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
     {"fits", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 104, 4, 0, 0, 0, 0, 0},
+    {"trained_context", FIELD_U32, 108, 4, 0, 0, 0, 0, 0},
 };
-static void init_plan_result(void *p) { orrery_plan_result_init_2(p); }
-static const struct_layout plan_result_layout = {"plan_result", 112, 15, plan_result_fields, init_plan_result};
+static void init_plan_result(void *p) { orrery_plan_result_init(p, sizeof(orrery_plan_result)); }
+static const struct_layout plan_result_layout = {"plan_result", 112, 16, plan_result_fields, init_plan_result};
 
 static const field_layout model_options_fields[] = {
     {"load", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -136,7 +149,7 @@ static const field_layout model_options_fields[] = {
     {"rope_base", FIELD_F32, 36, 4, 0, 0, 0, 0, 0},
     {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
 };
-static void init_model_options(void *p) { orrery_model_options_init(p); }
+static void init_model_options(void *p) { orrery_model_options_init(p, sizeof(orrery_model_options)); }
 static const struct_layout model_options_layout = {"model_options", 48, 7, model_options_fields, init_model_options};
 
 static const field_layout model_info_fields[] = {
@@ -155,7 +168,7 @@ static const field_layout model_info_fields[] = {
     {"quantization", FIELD_CSTR, 72, 8, 0, 0, 0, 0, 0},
     {"fingerprint", FIELD_BYTES, 80, 16, 0, 0, 0, 0, 0},
 };
-static void init_model_info(void *p) { orrery_model_info_init(p); }
+static void init_model_info(void *p) { orrery_model_info_init(p, sizeof(orrery_model_info)); }
 static const struct_layout model_info_layout = {"model_info", 96, 14, model_info_fields, init_model_info};
 
 static const field_layout session_options_fields[] = {
@@ -170,7 +183,7 @@ static const field_layout session_options_fields[] = {
     {"device_kv_type", FIELD_U32, 52, 4, 0, 0, 0, 0, 0},
     {"head_profile", FIELD_CSTR, 56, 8, 0, 0, 0, 0, 0},
 };
-static void init_session_options(void *p) { orrery_session_options_init(p); }
+static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
 static const struct_layout session_options_layout = {"session_options", 64, 10, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
@@ -206,7 +219,7 @@ static const field_layout stats_fields[] = {
     {"reservoir_mode", FIELD_U32, 204, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 208, 4, 0, 0, 0, 0, 0},
 };
-static void init_stats(void *p) { orrery_stats_init_2(p); }
+static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
 static const struct_layout stats_layout = {"stats", 216, 31, stats_fields, init_stats};
 
 static const field_layout calibrate_options_fields[] = {
@@ -221,7 +234,7 @@ static const field_layout calibrate_options_fields[] = {
     {"progress", FIELD_FN, 56, 8, 0, 0, 64, 0, "orrery_progress_fn"},
     {"kv_type", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
 };
-static void init_calibrate_options(void *p) { orrery_calibrate_options_init(p); }
+static void init_calibrate_options(void *p) { orrery_calibrate_options_init(p, sizeof(orrery_calibrate_options)); }
 static const struct_layout calibrate_options_layout = {"calibrate_options", 80, 10, calibrate_options_fields, init_calibrate_options};
 
 static const field_layout generate_options_fields[] = {
@@ -241,7 +254,7 @@ static const field_layout generate_options_fields[] = {
     {"n_logprobs", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
     {"ignore_end", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
 };
-static void init_generate_options(void *p) { orrery_generate_options_init(p); }
+static void init_generate_options(void *p) { orrery_generate_options_init(p, sizeof(orrery_generate_options)); }
 static const struct_layout generate_options_layout = {"generate_options", 104, 15, generate_options_fields, init_generate_options};
 
 static const field_layout event_fields[] = {
@@ -261,7 +274,21 @@ static const field_layout event_fields[] = {
     {"prefill_us", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
     {"decode_us", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
 };
-static void init_event(void *p) { orrery_event_init(p); }
+static void init_event(void *p) { orrery_event_init(p, sizeof(orrery_event)); }
 static const struct_layout event_layout = {"event", 120, 15, event_fields, init_event};
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &calibrate_options_layout, &generate_options_layout, &event_layout};
+/* The name of a constant; kind: as in orrery_KIND_name(). NULL: there is no such kind. */
+static const char *constant_name(const char *kind, int64_t value) {
+  if (strcmp(kind, "log_level") == 0) return orrery_log_level_name((int32_t)value);
+  if (strcmp(kind, "reservoir_mode") == 0) return orrery_reservoir_mode_name((uint32_t)value);
+  if (strcmp(kind, "priority") == 0) return orrery_priority_name((int32_t)value);
+  if (strcmp(kind, "kv_type") == 0) return orrery_kv_type_name((uint32_t)value);
+  if (strcmp(kind, "rope_scaling") == 0) return orrery_rope_scaling_name((uint32_t)value);
+  if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
+  if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
+  if (strcmp(kind, "event_type") == 0) return orrery_event_type_name((uint32_t)value);
+  if (strcmp(kind, "finish_reason") == 0) return orrery_finish_reason_name((uint32_t)value);
+  return 0;
+}
+
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &calibrate_options_layout, &generate_options_layout, &event_layout};

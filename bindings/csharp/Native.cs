@@ -38,6 +38,11 @@ public static class ReservoirMode {
     public const uint Pinned = 1;
 }
 
+public static class Priority {
+    public const int Normal = 0;
+    public const int Low = 1;
+}
+
 public static class TokenizeFlags {
     public const uint Bos = 1;
     public const uint Special = 2;
@@ -106,8 +111,23 @@ internal unsafe struct orrery_error {
     public fixed byte message[1024];
     public static orrery_error New() {
         var value = new orrery_error();
-        Native.orrery_error_init(ref value);
+        Native.orrery_error_init(ref value, (UIntPtr)sizeof(orrery_error));
         Native.CheckSize("orrery_error", value.struct_size, sizeof(orrery_error));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_device_info {
+    public uint @struct_size;
+    public uint @architecture;
+    public ulong @memory_bytes;
+    public fixed byte name[128];
+    public fixed byte refused[256];
+    public static orrery_device_info New() {
+        var value = new orrery_device_info();
+        Native.orrery_device_info_init(ref value, (UIntPtr)sizeof(orrery_device_info));
+        Native.CheckSize("orrery_device_info", value.struct_size, sizeof(orrery_device_info));
         return value;
     }
 }
@@ -127,9 +147,11 @@ internal unsafe struct orrery_runtime_options {
     public ulong @link_bytes_per_second;
     public uint @link_latency_us;
     public uint @reservoir_mode;
+    public int @device;
+    public int @priority;
     public static orrery_runtime_options New() {
         var value = new orrery_runtime_options();
-        Native.orrery_runtime_options_init(ref value);
+        Native.orrery_runtime_options_init(ref value, (UIntPtr)sizeof(orrery_runtime_options));
         Native.CheckSize("orrery_runtime_options", value.struct_size, sizeof(orrery_runtime_options));
         return value;
     }
@@ -145,7 +167,7 @@ internal unsafe struct orrery_runtime_info {
     public ulong @arena_used_bytes;
     public static orrery_runtime_info New() {
         var value = new orrery_runtime_info();
-        Native.orrery_runtime_info_init(ref value);
+        Native.orrery_runtime_info_init(ref value, (UIntPtr)sizeof(orrery_runtime_info));
         Native.CheckSize("orrery_runtime_info", value.struct_size, sizeof(orrery_runtime_info));
         return value;
     }
@@ -165,7 +187,7 @@ internal unsafe struct orrery_vocab_info {
     public uint @has_template;
     public static orrery_vocab_info New() {
         var value = new orrery_vocab_info();
-        Native.orrery_vocab_info_init(ref value);
+        Native.orrery_vocab_info_init(ref value, (UIntPtr)sizeof(orrery_vocab_info));
         Native.CheckSize("orrery_vocab_info", value.struct_size, sizeof(orrery_vocab_info));
         return value;
     }
@@ -181,7 +203,7 @@ internal unsafe struct orrery_template_options {
     public IntPtr variables_json;
     public static orrery_template_options New() {
         var value = new orrery_template_options();
-        Native.orrery_template_options_init(ref value);
+        Native.orrery_template_options_init(ref value, (UIntPtr)sizeof(orrery_template_options));
         Native.CheckSize("orrery_template_options", value.struct_size, sizeof(orrery_template_options));
         return value;
     }
@@ -205,10 +227,10 @@ internal unsafe struct orrery_plan_result {
     public uint @largest_context;
     public uint @fits;
     public uint @device_kv_type;
-    public uint @reserved;
+    public uint @trained_context;
     public static orrery_plan_result New() {
         var value = new orrery_plan_result();
-        Native.orrery_plan_result_init_2(ref value);
+        Native.orrery_plan_result_init(ref value, (UIntPtr)sizeof(orrery_plan_result));
         Native.CheckSize("orrery_plan_result", value.struct_size, sizeof(orrery_plan_result));
         return value;
     }
@@ -228,7 +250,7 @@ internal unsafe struct orrery_model_options {
     public uint @reserved;
     public static orrery_model_options New() {
         var value = new orrery_model_options();
-        Native.orrery_model_options_init(ref value);
+        Native.orrery_model_options_init(ref value, (UIntPtr)sizeof(orrery_model_options));
         Native.CheckSize("orrery_model_options", value.struct_size, sizeof(orrery_model_options));
         return value;
     }
@@ -253,7 +275,7 @@ internal unsafe struct orrery_model_info {
     public fixed byte fingerprint[16];
     public static orrery_model_info New() {
         var value = new orrery_model_info();
-        Native.orrery_model_info_init(ref value);
+        Native.orrery_model_info_init(ref value, (UIntPtr)sizeof(orrery_model_info));
         Native.CheckSize("orrery_model_info", value.struct_size, sizeof(orrery_model_info));
         return value;
     }
@@ -281,7 +303,7 @@ internal unsafe struct orrery_session_options {
     public IntPtr head_profile;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
-        Native.orrery_session_options_init(ref value);
+        Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
         Native.CheckSize("orrery_session_options", value.struct_size, sizeof(orrery_session_options));
         return value;
     }
@@ -324,7 +346,7 @@ internal unsafe struct orrery_stats {
     public uint @reserved;
     public static orrery_stats New() {
         var value = new orrery_stats();
-        Native.orrery_stats_init_2(ref value);
+        Native.orrery_stats_init(ref value, (UIntPtr)sizeof(orrery_stats));
         Native.CheckSize("orrery_stats", value.struct_size, sizeof(orrery_stats));
         return value;
     }
@@ -347,7 +369,7 @@ internal unsafe struct orrery_calibrate_options {
     public uint @reserved;
     public static orrery_calibrate_options New() {
         var value = new orrery_calibrate_options();
-        Native.orrery_calibrate_options_init(ref value);
+        Native.orrery_calibrate_options_init(ref value, (UIntPtr)sizeof(orrery_calibrate_options));
         Native.CheckSize("orrery_calibrate_options", value.struct_size, sizeof(orrery_calibrate_options));
         return value;
     }
@@ -382,7 +404,7 @@ internal unsafe struct orrery_generate_options {
     public uint @ignore_end;
     public static orrery_generate_options New() {
         var value = new orrery_generate_options();
-        Native.orrery_generate_options_init(ref value);
+        Native.orrery_generate_options_init(ref value, (UIntPtr)sizeof(orrery_generate_options));
         Native.CheckSize("orrery_generate_options", value.struct_size, sizeof(orrery_generate_options));
         return value;
     }
@@ -417,7 +439,7 @@ internal unsafe struct orrery_event {
     public ulong @decode_us;
     public static orrery_event New() {
         var value = new orrery_event();
-        Native.orrery_event_init(ref value);
+        Native.orrery_event_init(ref value, (UIntPtr)sizeof(orrery_event));
         Native.CheckSize("orrery_event", value.struct_size, sizeof(orrery_event));
         return value;
     }
@@ -488,15 +510,29 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_status_name(int @status);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_error_init(ref orrery_error @error);
+    internal static extern void orrery_error_init(ref orrery_error @error, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_runtime_options_init(ref orrery_runtime_options @options);
+    internal static extern IntPtr orrery_log_level_name(int @level);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_reservoir_mode_name(uint @mode);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_priority_name(int @priority);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_device_info_init(ref orrery_device_info @info, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern UIntPtr orrery_devices();
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_device_get_info(UIntPtr @index, ref orrery_device_info @info, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_runtime_options_init(ref orrery_runtime_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_runtime_create(ref orrery_runtime_options @options, out RuntimeHandle @runtime, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_runtime_free(IntPtr @runtime);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_runtime_info_init(ref orrery_runtime_info @info);
+    internal static extern int orrery_runtime_set_threads(RuntimeHandle @runtime, int @n_threads, int @priority, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_runtime_info_init(ref orrery_runtime_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_runtime_get_info(RuntimeHandle @runtime, ref orrery_runtime_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -508,29 +544,37 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_detokenize(VocabHandle @vocab, int[] @tokens, UIntPtr @n_tokens, uint @flags, byte[] @text, UIntPtr @capacity, ref UIntPtr @text_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_vocab_info_init(ref orrery_vocab_info @info);
+    internal static extern void orrery_vocab_info_init(ref orrery_vocab_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_vocab_get_info(VocabHandle @vocab, ref orrery_vocab_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern uint orrery_token_flags(VocabHandle @vocab, int @token);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_template_options_init(ref orrery_template_options @options);
+    internal static extern void orrery_template_options_init(ref orrery_template_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_render_chat(VocabHandle @vocab, byte[] @messages_json, ref orrery_template_options @options, byte[] @text, UIntPtr @capacity, ref UIntPtr @text_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_plan_result_init(ref orrery_plan_result @plan);
+    internal static extern IntPtr orrery_kv_type_name(uint @type);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_plan_result_init_2(ref orrery_plan_result @plan);
+    internal static extern IntPtr orrery_rope_scaling_name(uint @scaling);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_plan_result_init(ref orrery_plan_result @plan, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_plan(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_model_options_init(ref orrery_model_options @options);
+    internal static extern IntPtr orrery_load_mode_name(uint @mode);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_model_options_init(ref orrery_model_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_open(RuntimeHandle @runtime, byte[] @path, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_open_fd(RuntimeHandle @runtime, int @fd, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_open_memory(RuntimeHandle @runtime, byte[] @bytes, UIntPtr @n_bytes, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_free(IntPtr @model);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_model_info_init(ref orrery_model_info @info);
+    internal static extern void orrery_model_info_init(ref orrery_model_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_get_info(ModelHandle @model, ref orrery_model_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -538,13 +582,17 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_inspect(byte[] @path, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_overflow_name(uint @overflow);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_session_options_init(ref orrery_session_options @options);
+    internal static extern void orrery_session_options_init(ref orrery_session_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_open(ModelHandle @model, ref orrery_session_options @options, out SessionHandle @session, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_session_free(IntPtr @session);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_session_cancel(SessionHandle @session);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_add_message(SessionHandle @session, byte[] @role, byte[] @content, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -580,13 +628,11 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_embedding(SessionHandle @session, float[] @embedding, UIntPtr @n, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_stats_init(ref orrery_stats @stats);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_stats_init_2(ref orrery_stats @stats);
+    internal static extern void orrery_stats_init(ref orrery_stats @stats, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_stats(SessionHandle @session, ref orrery_stats @stats, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_calibrate_options_init(ref orrery_calibrate_options @options);
+    internal static extern void orrery_calibrate_options_init(ref orrery_calibrate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_calibrate(ModelHandle @model, int[] @tokens, UIntPtr[] @n_tokens, UIntPtr @n_texts, ref orrery_calibrate_options @options, out CalibrationHandle @calibration, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -600,13 +646,17 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_head_profile_import_gates(byte[] @gates, double @sparsity, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_generate_options_init(ref orrery_generate_options @options);
+    internal static extern void orrery_generate_options_init(ref orrery_generate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_generate(SessionHandle @session, ref orrery_generate_options @options, out GenerationHandle @generation, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_generate_tokens(SessionHandle @session, int[] @tokens, UIntPtr @n_tokens, ref orrery_generate_options @options, out GenerationHandle @generation, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_event_init(ref orrery_event @event);
+    internal static extern IntPtr orrery_event_type_name(uint @type);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_finish_reason_name(uint @reason);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_event_init(ref orrery_event @event, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_next(GenerationHandle @generation, ref orrery_event @event, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -615,6 +665,24 @@ internal static partial class Native {
     internal static extern void orrery_cancel(GenerationHandle @generation);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_generation_free(IntPtr @generation);
+}
+
+public static partial class Library {
+    /// <summary>The name of a constant; kind: as in orrery_KIND_name. null: there is no such kind.</summary>
+    public static string ConstantName(string kind, long value) {
+        switch (kind) {
+            case "log_level": return Native.Text(Native.orrery_log_level_name((int)value));
+            case "reservoir_mode": return Native.Text(Native.orrery_reservoir_mode_name((uint)value));
+            case "priority": return Native.Text(Native.orrery_priority_name((int)value));
+            case "kv_type": return Native.Text(Native.orrery_kv_type_name((uint)value));
+            case "rope_scaling": return Native.Text(Native.orrery_rope_scaling_name((uint)value));
+            case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
+            case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
+            case "event_type": return Native.Text(Native.orrery_event_type_name((uint)value));
+            case "finish_reason": return Native.Text(Native.orrery_finish_reason_name((uint)value));
+            default: return null;
+        }
+    }
 }
 
 /// <summary>orrery_runtime_options of the header; a new one has the library's defaults.</summary>
@@ -630,6 +698,8 @@ public sealed class RuntimeOptions {
     public ulong LinkBytesPerSecond;
     public uint LinkLatencyUs;
     public uint ReservoirMode;
+    public int Device;
+    public int Priority;
     public RuntimeOptions() {
         var raw = orrery_runtime_options.New();
         NThreads = raw.n_threads;
@@ -640,6 +710,8 @@ public sealed class RuntimeOptions {
         LinkBytesPerSecond = raw.link_bytes_per_second;
         LinkLatencyUs = raw.link_latency_us;
         ReservoirMode = raw.reservoir_mode;
+        Device = raw.device;
+        Priority = raw.priority;
     }
     internal orrery_runtime_options ToNative(Keep keep) {
         var raw = orrery_runtime_options.New();
@@ -654,6 +726,8 @@ public sealed class RuntimeOptions {
         raw.link_bytes_per_second = LinkBytesPerSecond;
         raw.link_latency_us = LinkLatencyUs;
         raw.reservoir_mode = ReservoirMode;
+        raw.device = Device;
+        raw.priority = Priority;
         return raw;
     }
 }
@@ -844,6 +918,20 @@ public sealed class GenerateOptions {
     }
 }
 
+/// <summary>orrery_device_info of the header.</summary>
+public sealed class DeviceInfo {
+    public readonly uint Architecture;
+    public readonly ulong MemoryBytes;
+    public readonly string Name;
+    public readonly string Refused;
+    internal unsafe DeviceInfo(orrery_device_info raw) {
+        Architecture = raw.architecture;
+        MemoryBytes = raw.memory_bytes;
+        Name = Native.Text((IntPtr)raw.name);
+        Refused = Native.Text((IntPtr)raw.refused);
+    }
+}
+
 /// <summary>orrery_runtime_info of the header.</summary>
 public sealed class RuntimeInfo {
     public readonly int NThreads;
@@ -901,6 +989,7 @@ public sealed class PlanResult {
     public readonly uint LargestContext;
     public readonly uint Fits;
     public readonly uint DeviceKvType;
+    public readonly uint TrainedContext;
     internal unsafe PlanResult(orrery_plan_result raw) {
         NContext = raw.n_context;
         WeightsMappedBytes = raw.weights_mapped_bytes;
@@ -917,6 +1006,7 @@ public sealed class PlanResult {
         LargestContext = raw.largest_context;
         Fits = raw.fits;
         DeviceKvType = raw.device_kv_type;
+        TrainedContext = raw.trained_context;
     }
 }
 

@@ -17,11 +17,22 @@ using System.Text;
 
 namespace Orrery {
 
-public static class Library {
+public static partial class Library {
     public static uint AbiVersion { get { return Native.orrery_abi_version(); } }
     public static string Version { get { return Native.Text(Native.orrery_version()); } }
     public static string BuildInfo { get { return Native.Text(Native.orrery_build_info()); } }
     public static string StatusName(Status status) { return Native.Text(Native.orrery_status_name((int)status)); }
+
+    /// <summary>The GPUs of this machine; RuntimeOptions.Device is an index of this list.</summary>
+    public static DeviceInfo[] Devices() {
+        var devices = new DeviceInfo[(int)Native.orrery_devices()];
+        for (int i = 0; i < devices.Length; ++i) {
+            var info = orrery_device_info.New();
+            Native.Check((ref orrery_error e) => Native.orrery_device_get_info(Native.Size(i), ref info, ref e));
+            devices[i] = new DeviceInfo(info);
+        }
+        return devices;
+    }
 
     /// <summary>JSON: what is in a file.</summary>
     public static string Inspect(string path) {
@@ -83,15 +94,40 @@ public sealed class Runtime : IDisposable {
         return new RuntimeInfo(info);
     }
 
-    /// <summary>Opens a GGUF file. A Progress function that returns false cancels.</summary>
-    public Model Open(string path, ModelOptions options = null) {
+    delegate int Opening(ref orrery_model_options options, out ModelHandle model, ref orrery_error error);
+
+    Model Open(ModelOptions options, bool copies, Opening open) {
         using (var keep = new Keep()) {
             var o = (options ?? new ModelOptions()).ToNative(keep);
+            if (copies) o.load = LoadMode.Read;
             ModelHandle handle = null;
-            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_model_open(Handle, Native.Utf8(path), ref o, out handle, ref e));
+            keep.Callbacks.Check((ref orrery_error e) => open(ref o, out handle, ref e));
             handle.Keep = Handle.Keep;
             return new Model(handle);
         }
+    }
+
+    /// <summary>Opens a GGUF file. A Progress function that returns false cancels.</summary>
+    public Model Open(string path, ModelOptions options = null) {
+        return Open(options, false, (ref orrery_model_options o, out ModelHandle model, ref orrery_error e) =>
+            Native.orrery_model_open(Handle, Native.Utf8(path), ref o, out model, ref e));
+    }
+
+    /// <summary>The same from an open file, by its descriptor, which may be closed behind the call.</summary>
+    public Model OpenFd(int fd, ModelOptions options = null) {
+        return Open(options, false, (ref orrery_model_options o, out ModelHandle model, ref orrery_error e) =>
+            Native.orrery_model_open_fd(Handle, fd, ref o, out model, ref e));
+    }
+
+    /// <summary>The same from a whole file in memory, which is copied.</summary>
+    public Model OpenMemory(byte[] bytes, ModelOptions options = null) {
+        return Open(options, true, (ref orrery_model_options o, out ModelHandle model, ref orrery_error e) =>
+            Native.orrery_model_open_memory(Handle, bytes, Native.Size(bytes.Length), ref o, out model, ref e));
+    }
+
+    /// <summary>Changes the number of threads and their Priority between two steps; 0: the default number.</summary>
+    public void SetThreads(int nThreads, int priority = 0) {
+        Native.Check((ref orrery_error e) => Native.orrery_runtime_set_threads(Handle, nThreads, priority, ref e));
     }
 }
 

@@ -52,6 +52,13 @@ public sealed class Session : IDisposable {
     public void Rewind(int nTokens) {
         Native.Check((ref orrery_error e) => Native.orrery_session_rewind(handle, Native.Size(nTokens), ref e));
     }
+    /// <summary>Cancels what the session does now, a generation or a long call; from any thread. What begins later is not
+    /// cancelled.</summary>
+    public void Cancel() {
+        try {
+            Native.orrery_session_cancel(handle);
+        } catch (ObjectDisposedException) {}
+    }
     public Session Fork() {
         SessionHandle fork = null;
         Native.Check((ref orrery_error e) => Native.orrery_session_fork(handle, out fork, ref e));

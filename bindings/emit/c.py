@@ -6,7 +6,7 @@ KINDS = ["i32", "u32", "i64", "u64", "f32", "f64", "cstr", "text", "bytes", "cha
 
 
 def layouts(header):
-    out = [banner("//"), "#pragma once\n", "#include <orrery.h>\n",
+    out = [banner("//"), "#pragma once\n", "#include <orrery.h>", "#include <string.h>\n",
            "// How a field is held; `text`, `strings` and `array` have their length in the field at count_offset.",
            "enum { %s };" % ", ".join("FIELD_" + k.upper() for k in KINDS), "",
            "typedef struct struct_layout struct_layout;",
@@ -41,10 +41,14 @@ def layouts(header):
         init = "0"
         if struct.init:
             init = "init_" + struct.short
-            out.append("static void %s(void *p) { %s(p%s); }" % (init, struct.init,
-                                                                ", sizeof(%s)" % struct.name if struct.init_sized else ""))
+            out.append("static void %s(void *p) { %s(p, sizeof(%s)); }" % (init, struct.init, struct.name))
         out.append('static const struct_layout %s_layout = {"%s", %d, %d, %s_fields, %s};\n' % (
             struct.short, struct.short, struct.bytes, len(struct.visible), struct.short, init))
+    out += ["/* The name of a constant; kind: as in orrery_KIND_name(). NULL: there is no such kind. */",
+            "static const char *constant_name(const char *kind, int64_t value) {"]
+    for kind, function in header.names().items():
+        out.append('  if (strcmp(kind, "%s") == 0) return %s((%s)value);' % (kind, function, header.functions[function].params[0][0].base))
+    out += ["  return 0;", "}\n"]
     out.append("static const struct_layout *const all_layouts[] = {%s};" % ", ".join("&%s_layout" % s.short for s in ordered))
     return "\n".join(out) + "\n"
 

@@ -63,7 +63,7 @@ def native(header):
         if prefix == "STATUS":
             out += ["public enum Status {"] + ["    %s = %d," % (camel(n), v) for n, v in members.items()] + ["}\n"]
         else:
-            kind = "int" if prefix == "LOG" else "uint"
+            kind = "int" if prefix in ("LOG", "PRIORITY") else "uint"
             out += ["public static class %s {" % group_name(prefix)]
             out += ["    public const %s %s = %d;" % (kind, camel(n), v) for n, v in members.items()] + ["}\n"]
     for s in header.structs.values():
@@ -71,8 +71,7 @@ def native(header):
         out += ["    " + field(f) for f in s.fields]
         if s.init:
             out += ["    public static %s New() {" % s.name, "        var value = new %s();" % s.name,
-                    "        Native.%s(ref value%s);" % (s.init, ", (%s)sizeof(%s)" % (
-                        SCALARS[header.functions[s.init].params[1][0].base], s.name) if s.init_sized else ""),
+                    "        Native.%s(ref value, (UIntPtr)sizeof(%s));" % (s.init, s.name),
                     '        Native.CheckSize("%s", value.struct_size, sizeof(%s));' % (s.name, s.name), "        return value;", "    }"]
         out.append("}\n")
     for c in header.callbacks.values():
@@ -90,6 +89,13 @@ def native(header):
         out += ['    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]',
                 "    internal static extern %s %s(%s);" % (kind, f.name, params)]
     out.append("}\n")
+    out += ["public static partial class Library {",
+            "    /// <summary>The name of a constant; kind: as in orrery_KIND_name. null: there is no such kind.</summary>",
+            "    public static string ConstantName(string kind, long value) {", "        switch (kind) {"]
+    for kind, function in header.names().items():
+        out.append('            case "%s": return Native.Text(Native.%s((%s)value));' % (
+            kind, function, SCALARS[header.functions[function].params[0][0].base]))
+    out += ["            default: return null;", "        }", "    }", "}\n"]
     for s in header.options():
         options(header, s, out)
     for s in header.results():

@@ -25,7 +25,7 @@ def trampoline(f):
 
 
 def init(s):
-    return "C.%s(p%s)" % (s.init, ", C.sizeof_%s" % s.name if s.init_sized else "")
+    return "C.%s(p, C.sizeof_%s)" % (s.init, s.name)
 
 
 def preamble(header):
@@ -51,6 +51,11 @@ def types(header):
         out.append("const (")
         out += ["\t%s%s%s = %d" % (name, camel(n), " Status" if prefix == "STATUS" else "", v) for n, v in members.items()]
         out.append(")\n")
+    out += ["// ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.",
+            "func ConstantName(kind string, value int64) string {", "\tswitch kind {"]
+    for kind, function in header.names().items():
+        out += ['\tcase "%s":' % kind, "\t\treturn C.GoString(C.%s(C.%s(value)))" % (function, header.functions[function].params[0][0].base)]
+    out += ["\t}", '\treturn ""', "}\n"]
     for s in header.elements():
         if s.short == "token_logprob":
             continue

@@ -54,11 +54,11 @@ class Field:
 
 
 class Struct:
-    """`init` is the symbol that fills the struct, or None; `init_sized`: whether it takes the caller's size."""
+    """`init` is the symbol that fills the struct, or None; it takes the caller's size."""
 
     def __init__(self, name, fields):
         self.name, self.fields = name, fields
-        self.init, self.init_sized = None, False
+        self.init = None
         self.bytes = 0
 
     @property
@@ -86,8 +86,8 @@ class Header:
     def __init__(self, text):
         self.constants = {}  # name: value, in the header's order
         self.statuses = []   # names of constants
+        self.stable = []     # declarations of functions without ORRERY_UNSTABLE
         self.structs, self.handles, self.callbacks, self.functions = {}, [], {}, {}
-        self.aliases = {}    # macro that renames a function: the symbol that it names
         text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
         text = re.sub(r"//[^\n]*", " ", text)
         self._constants(text)
@@ -102,7 +102,7 @@ class Header:
                 after_status = True
             match = re.match(r"#define\s+(orrery_\w+)\s+(orrery_\w+)\s*$", line)
             if match:
-                self.aliases[match[1]] = match[2]
+                raise ParseError("a macro that renames %s: who binds by symbol does not see it" % match[1])
             match = re.match(r"#define\s+ORRERY_(\w+)\s+(.+?)\s*$", line)
             if match and match[1] not in ("API",):
                 value = re.sub(r"(?<=[0-9a-fA-F])[uU]?[lL]*\b", "", match[2])
@@ -139,10 +139,12 @@ class Header:
         if match:
             self.callbacks[match[2]] = Function(match[2], Type(match[1]), self._params(match[3]))
             return
-        match = re.fullmatch(r"ORRERY_API (.+?)(\w+)\((.*)\)", text)
+        match = re.fullmatch(r"(ORRERY_UNSTABLE )?ORRERY_API (.+?)(\w+)\((.*)\)", text)
         if not match:
             raise ParseError("the declaration '%s'" % text)
-        self.functions[match[2]] = Function(match[2], Type(match[1]), self._params(match[3]))
+        if not match[1]:
+            self.stable.append("%s %s(%s)" % (match[2].strip(), match[3], match[4]))
+        self.functions[match[3]] = Function(match[3], Type(match[2]), self._params(match[4]))
 
     def _params(self, text):
         params = []
@@ -185,9 +187,10 @@ class Header:
             if offset % max(f.align for f in struct.fields):
                 raise ParseError("padding at the end of " + struct.name)
             init = struct.name + "_init"
-            init = self.aliases.get(init, init)
             if init in self.functions:
-                struct.init, struct.init_sized = init, len(self.functions[init].params) == 2
+                struct.init = init
+                if [t.text for t, _ in self.functions[init].params] != [struct.name + " *", "size_t"]:
+                    raise ParseError(init + " does not take the struct and its size")
         for struct in self.structs.values():
             for field in struct.fields:
                 if field.count:
@@ -228,6 +231,17 @@ class Header:
             if name not in self.statuses and prefix not in ("VERSION", "ABI"):
                 groups.setdefault(prefix, {})[rest] = value
         return groups
+
+    def names(self):
+        """Functions that name constants, by kind: {"kv_type": "orrery_kv_type_name", ...}; orrery_status_name is none of them."""
+        return {name[len("orrery_"):-len("_name")]: name for name in self.functions
+                if name.endswith("_name") and name != "orrery_status_name"}
+
+    def named(self):
+        """Constants of which orrery_KIND_name() gives the name."""
+        prefixes = {"STATUS", "KV", "ROPE", "LOAD", "OVERFLOW", "EVENT", "FINISH", "RESERVOIR", "PRIORITY", "LOG"}
+        return [name if prefix == "STATUS" else prefix + "_" + name for prefix, members in self.groups().items()
+                if prefix in prefixes for name in members]
 
     def elements(self):
         """Structs without struct_size: elements of arrays."""

@@ -56,7 +56,7 @@ def result_kind(function):
 
 
 def functions(header):
-    initialisers = {s.init for s in header.structs.values()} | set(header.aliases)
+    initialisers = {s.init for s in header.structs.values()}
     out = [banner("//"), "#pragma once", '#include "../c/layouts.h"\n',
            "typedef union { void *p; int64_t i; double d; } slot;",
            "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_INTEGER, P_F64, P_STRING,",
@@ -97,6 +97,7 @@ def constants(header):
     out = [banner("//"), "'use strict';\n", "exports.ABI_VERSION = %d;" % header.constants["ABI_VERSION"]]
     for prefix, members in header.groups().items():
         out.append("exports.%s = Object.freeze({%s});" % (group_name(prefix), ", ".join("%s: %d" % m for m in members.items())))
+    out.append("exports.NAMES = Object.freeze({%s});" % ", ".join("%s: '%s'" % item for item in header.names().items()))
     return "\n".join(out) + "\n"
 
 
@@ -115,6 +116,7 @@ def types(header):
     out = [banner("//"), "export const ABI_VERSION: number;"]
     for prefix, members in header.groups().items():
         out.append("export const %s: {%s};" % (group_name(prefix), " ".join("readonly %s: %d;" % m for m in members.items())))
+    out.append("export type ConstantKind = %s;" % " | ".join("'%s'" % kind for kind in header.names()))
     for struct in header.options() + header.results():
         out.append("export interface %s {" % camel(struct.short))
         out += ["  %s%s: %s;" % (lower_camel(f.name), "?" if struct.is_options else "", hint(f)) for f in struct.visible]

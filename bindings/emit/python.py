@@ -86,12 +86,14 @@ class Error(Exception):
         out += ['        ("%s", %s),' % (f.name, field_type(header, struct, f)) for f in struct.fields]
         out.append("    ]")
         if struct.init:
-            out += ['    INIT = ("%s", %s)' % (struct.init, struct.init_sized),
+            out += ['    INIT = "%s"' % struct.init,
                     "    COUNTS: dict[str, str] = {%s}" % ", ".join('"%s": "%s"' % (f.name, f.count) for f in struct.fields if f.count)]
     out.append("\n")
     for callback in header.callbacks.values():
         if any(t.base in header.structs for t, _ in callback.params):
             out.append("%s = CFUNCTYPE(%s, %s)" % (callback.name, argument(header, callback.result), signature(header, callback)))
+    out += ["\n# Functions that name constants, by kind.",
+            "NAMES = {%s}" % ",\n         ".join('"%s": "%s"' % item for item in header.names().items())]
     out += ["\nSTRUCTS = [%s]" % ",\n           ".join(header.structs), "",
             "# What each function returns and takes.", "FUNCTIONS = {"]
     for f in header.functions.values():

@@ -5,7 +5,7 @@ from . import banner, camel, group_name
 SCALARS = {"uint8_t": "u8", "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "float": "f32",
            "double": "f64", "char": "c_char", "size_t": "usize", "void": "c_void"}
 KINDS = {"u8": "u8", "i32": "i32", "u32": "u32", "i64": "i64", "u64": "u64", "f32": "f32", "f64": "f64"}
-SIGNED = ("STATUS", "LOG")
+SIGNED = ("STATUS", "LOG", "PRIORITY")
 HOOKS = {"orrery_log_fn": "LogFn", "orrery_progress_fn": "ProgressFn", "orrery_logits_fn": "LogitsFn"}
 
 
@@ -69,8 +69,7 @@ def rust_type(header, f):
 
 
 def init_call(struct):
-    return "raw::init(|p: *mut sys::{0}| unsafe {{ sys::{1}(p{2}) }})".format(
-        struct.name, struct.init, ", std::mem::size_of::<sys::%s>() as _" % struct.name if struct.init_sized else "")
+    return "raw::init(|p: *mut sys::{0}, bytes| unsafe {{ sys::{1}(p, bytes) }})".format(struct.name, struct.init)
 
 
 def options(header, s, out):
@@ -149,6 +148,11 @@ def types(header):
         out.append("pub mod %s {" % snake)
         out += ["    pub const %s: %s = %d;" % (n, "i32" if prefix in SIGNED else "u32", v) for n, v in members.items()]
         out.append("}")
+    out += ["\n/// The name of a constant; kind: as in `orrery_KIND_name`. None: there is no such kind.",
+            "pub fn constant_name(kind: &str, value: i64) -> Option<String> {", "    let name = unsafe {", "        match kind {"]
+    for kind, function in header.names().items():
+        out.append('            "%s" => sys::%s(value as %s),' % (kind, function, SCALARS[header.functions[function].params[0][0].base]))
+    out += ["            _ => return None,", "        }", "    };", "    Some(raw::text(name))", "}"]
     for s in header.options():
         options(header, s, out)
     for s in header.results():

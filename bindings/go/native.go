@@ -61,7 +61,7 @@ func checkABI() error {
 
 func call(f func(e *C.orrery_error) C.orrery_status) error {
 	e := new(C.orrery_error)
-	C.orrery_error_init(e)
+	C.orrery_error_init(e, C.sizeof_orrery_error)
 	checkSize(uint32(e.struct_size), C.sizeof_orrery_error)
 	status := f(e)
 	if status == C.ORRERY_OK {

@@ -123,8 +123,9 @@ func (r *Runtime) Info() (info RuntimeInfo, err error) {
 	})
 }
 
-// Open opens a GGUF file. A Progress function that returns false cancels.
-func (r *Runtime) Open(path string, options *ModelOptions) (*Model, error) {
+// open opens a model by one of the functions of the header.
+func (r *Runtime) open(path string, options *ModelOptions,
+	f func(p *C.orrery_runtime, name *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status) (*Model, error) {
 	k := newKeep()
 	defer k.free()
 	defer k.callbacks.release()
@@ -133,13 +134,60 @@ func (r *Runtime) Open(path string, options *ModelOptions) (*Model, error) {
 		return nil, k.err
 	}
 	err := r.use(func(p unsafe.Pointer) error {
-		return k.callbacks.call(func(e errorOut) status { return C.orrery_model_open((*C.orrery_runtime)(p), name, o, out, e) })
+		return k.callbacks.call(func(e errorOut) status { return f((*C.orrery_runtime)(p), name, o, out, e) })
 	})
 	if err != nil {
 		return nil, err
 	}
 	free := func(p unsafe.Pointer) { C.orrery_model_free((*C.orrery_model)(p)) }
 	return &Model{newHandle(unsafe.Pointer(*out), free), r.log}, nil
+}
+
+// Open opens a GGUF file. A Progress function that returns false cancels.
+func (r *Runtime) Open(path string, options *ModelOptions) (*Model, error) {
+	return r.open(path, options, func(p *C.orrery_runtime, name *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status {
+		return C.orrery_model_open(p, name, o, out, e)
+	})
+}
+
+// OpenFd is Open on an open file, which may be closed behind the call.
+func (r *Runtime) OpenFd(fd uintptr, options *ModelOptions) (*Model, error) {
+	return r.open("", options, func(p *C.orrery_runtime, _ *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status {
+		return C.orrery_model_open_fd(p, C.int32_t(fd), o, out, e)
+	})
+}
+
+// OpenMemory is Open on a whole file in memory, which is copied: C keeps no memory of Go's.
+func (r *Runtime) OpenMemory(file []byte, options *ModelOptions) (*Model, error) {
+	copied := DefaultModelOptions()
+	if options != nil {
+		copied = *options
+	}
+	copied.Load = LoadModeRead
+	return r.open("", &copied, func(p *C.orrery_runtime, _ *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status {
+		return C.orrery_model_open_memory(p, first(file), C.size_t(len(file)), o, out, e)
+	})
+}
+
+// SetThreads changes the number of threads and their priority between two steps; 0 is the default number.
+func (r *Runtime) SetThreads(n, priority int32) error {
+	return r.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.orrery_runtime_set_threads((*C.orrery_runtime)(p), C.int32_t(n), C.int32_t(priority), e)
+	})
+}
+
+// Devices are the GPUs of this machine; RuntimeOptions.Device is an index of them.
+func Devices() (devices []DeviceInfo, err error) {
+	for i := C.size_t(0); i < C.orrery_devices(); i++ {
+		device, err := fillDeviceInfo(func(out *C.orrery_device_info) error {
+			return call(func(e errorOut) status { return C.orrery_device_get_info(i, out, e) })
+		})
+		if err != nil {
+			return nil, err
+		}
+		devices = append(devices, device)
+	}
+	return devices, nil
 }
 
 // Vocab is the tokenizer and the chat template on their own.

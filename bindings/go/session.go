@@ -219,6 +219,12 @@ func (s *Session) begin(ctx context.Context, options *GenerateOptions,
 	return g, nil
 }
 
+// Cancel cancels what the session does now, a generation or a long call. Any goroutine may call it; what begins later is not
+// cancelled.
+func (s *Session) Cancel() {
+	s.use(func(p unsafe.Pointer) error { C.orrery_session_cancel((*C.orrery_session)(p)); return nil })
+}
+
 // Generation is one answer under way.
 type Generation struct {
 	*handle
@@ -248,7 +254,7 @@ func (g *Generation) Close() error {
 func (g *Generation) Next() (event Event, err error) {
 	err = g.use(func(p unsafe.Pointer) error {
 		raw := new(C.orrery_event)
-		C.orrery_event_init(raw)
+		C.orrery_event_init(raw, C.sizeof_orrery_event)
 		checkSize(uint32(raw.struct_size), C.sizeof_orrery_event)
 		err := g.callbacks.call(func(e errorOut) status { return C.orrery_next((*C.orrery_generation)(p), raw, e) })
 		if err == nil {

@@ -53,6 +53,11 @@ const (
 )
 
 const (
+	PriorityNormal = 0
+	PriorityLow    = 1
+)
+
+const (
 	TokenizeFlagsBos     = 1
 	TokenizeFlagsSpecial = 2
 )
@@ -107,6 +112,31 @@ const (
 	FinishReasonCancelled = 5
 )
 
+// ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.
+func ConstantName(kind string, value int64) string {
+	switch kind {
+	case "log_level":
+		return C.GoString(C.orrery_log_level_name(C.int32_t(value)))
+	case "reservoir_mode":
+		return C.GoString(C.orrery_reservoir_mode_name(C.uint32_t(value)))
+	case "priority":
+		return C.GoString(C.orrery_priority_name(C.int32_t(value)))
+	case "kv_type":
+		return C.GoString(C.orrery_kv_type_name(C.uint32_t(value)))
+	case "rope_scaling":
+		return C.GoString(C.orrery_rope_scaling_name(C.uint32_t(value)))
+	case "load_mode":
+		return C.GoString(C.orrery_load_mode_name(C.uint32_t(value)))
+	case "overflow":
+		return C.GoString(C.orrery_overflow_name(C.uint32_t(value)))
+	case "event_type":
+		return C.GoString(C.orrery_event_type_name(C.uint32_t(value)))
+	case "finish_reason":
+		return C.GoString(C.orrery_finish_reason_name(C.uint32_t(value)))
+	}
+	return ""
+}
+
 type Option struct {
 	Name  string
 	Value string
@@ -130,12 +160,14 @@ type RuntimeOptions struct {
 	LinkBytesPerSecond uint64
 	LinkLatencyUs      uint32
 	ReservoirMode      uint32
+	Device             int32
+	Priority           int32
 }
 
 // DefaultRuntimeOptions has the library's defaults.
 func DefaultRuntimeOptions() RuntimeOptions {
 	p := new(C.orrery_runtime_options)
-	C.orrery_runtime_options_init(p)
+	C.orrery_runtime_options_init(p, C.sizeof_orrery_runtime_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_runtime_options)
 	var o RuntimeOptions
 	o.NThreads = int32(p.n_threads)
@@ -146,12 +178,14 @@ func DefaultRuntimeOptions() RuntimeOptions {
 	o.LinkBytesPerSecond = uint64(p.link_bytes_per_second)
 	o.LinkLatencyUs = uint32(p.link_latency_us)
 	o.ReservoirMode = uint32(p.reservoir_mode)
+	o.Device = int32(p.device)
+	o.Priority = int32(p.priority)
 	return o
 }
 
 func (o *RuntimeOptions) c(k *keep) *C.orrery_runtime_options {
 	p := (*C.orrery_runtime_options)(k.alloc(C.sizeof_orrery_runtime_options))
-	C.orrery_runtime_options_init(p)
+	C.orrery_runtime_options_init(p, C.sizeof_orrery_runtime_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_runtime_options)
 	if o == nil {
 		return p
@@ -173,6 +207,8 @@ func (o *RuntimeOptions) c(k *keep) *C.orrery_runtime_options {
 	p.link_bytes_per_second = C.uint64_t(o.LinkBytesPerSecond)
 	p.link_latency_us = C.uint32_t(o.LinkLatencyUs)
 	p.reservoir_mode = C.uint32_t(o.ReservoirMode)
+	p.device = C.int32_t(o.Device)
+	p.priority = C.int32_t(o.Priority)
 	return p
 }
 
@@ -188,7 +224,7 @@ type TemplateOptions struct {
 // DefaultTemplateOptions has the library's defaults.
 func DefaultTemplateOptions() TemplateOptions {
 	p := new(C.orrery_template_options)
-	C.orrery_template_options_init(p)
+	C.orrery_template_options_init(p, C.sizeof_orrery_template_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_template_options)
 	var o TemplateOptions
 	o.AddGenerationPrompt = uint32(p.add_generation_prompt)
@@ -197,7 +233,7 @@ func DefaultTemplateOptions() TemplateOptions {
 
 func (o *TemplateOptions) c(k *keep) *C.orrery_template_options {
 	p := (*C.orrery_template_options)(k.alloc(C.sizeof_orrery_template_options))
-	C.orrery_template_options_init(p)
+	C.orrery_template_options_init(p, C.sizeof_orrery_template_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_template_options)
 	if o == nil {
 		return p
@@ -232,7 +268,7 @@ type ModelOptions struct {
 // DefaultModelOptions has the library's defaults.
 func DefaultModelOptions() ModelOptions {
 	p := new(C.orrery_model_options)
-	C.orrery_model_options_init(p)
+	C.orrery_model_options_init(p, C.sizeof_orrery_model_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_model_options)
 	var o ModelOptions
 	o.Load = uint32(p.load)
@@ -246,7 +282,7 @@ func DefaultModelOptions() ModelOptions {
 
 func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 	p := (*C.orrery_model_options)(k.alloc(C.sizeof_orrery_model_options))
-	C.orrery_model_options_init(p)
+	C.orrery_model_options_init(p, C.sizeof_orrery_model_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_model_options)
 	if o == nil {
 		return p
@@ -280,7 +316,7 @@ type SessionOptions struct {
 // DefaultSessionOptions has the library's defaults.
 func DefaultSessionOptions() SessionOptions {
 	p := new(C.orrery_session_options)
-	C.orrery_session_options_init(p)
+	C.orrery_session_options_init(p, C.sizeof_orrery_session_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_session_options)
 	var o SessionOptions
 	o.NContext = uint32(p.n_context)
@@ -295,7 +331,7 @@ func DefaultSessionOptions() SessionOptions {
 
 func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	p := (*C.orrery_session_options)(k.alloc(C.sizeof_orrery_session_options))
-	C.orrery_session_options_init(p)
+	C.orrery_session_options_init(p, C.sizeof_orrery_session_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_session_options)
 	if o == nil {
 		return p
@@ -342,7 +378,7 @@ type CalibrateOptions struct {
 // DefaultCalibrateOptions has the library's defaults.
 func DefaultCalibrateOptions() CalibrateOptions {
 	p := new(C.orrery_calibrate_options)
-	C.orrery_calibrate_options_init(p)
+	C.orrery_calibrate_options_init(p, C.sizeof_orrery_calibrate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_calibrate_options)
 	var o CalibrateOptions
 	o.NSteps = uint32(p.n_steps)
@@ -358,7 +394,7 @@ func DefaultCalibrateOptions() CalibrateOptions {
 
 func (o *CalibrateOptions) c(k *keep) *C.orrery_calibrate_options {
 	p := (*C.orrery_calibrate_options)(k.alloc(C.sizeof_orrery_calibrate_options))
-	C.orrery_calibrate_options_init(p)
+	C.orrery_calibrate_options_init(p, C.sizeof_orrery_calibrate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_calibrate_options)
 	if o == nil {
 		return p
@@ -402,7 +438,7 @@ type GenerateOptions struct {
 // DefaultGenerateOptions has the library's defaults.
 func DefaultGenerateOptions() GenerateOptions {
 	p := new(C.orrery_generate_options)
-	C.orrery_generate_options_init(p)
+	C.orrery_generate_options_init(p, C.sizeof_orrery_generate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_generate_options)
 	var o GenerateOptions
 	o.MaxTokens = uint32(p.max_tokens)
@@ -422,7 +458,7 @@ func DefaultGenerateOptions() GenerateOptions {
 
 func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	p := (*C.orrery_generate_options)(k.alloc(C.sizeof_orrery_generate_options))
-	C.orrery_generate_options_init(p)
+	C.orrery_generate_options_init(p, C.sizeof_orrery_generate_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_generate_options)
 	if o == nil {
 		return p
@@ -462,6 +498,28 @@ func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	return p
 }
 
+// DeviceInfo is orrery_device_info of the header.
+type DeviceInfo struct {
+	Architecture uint32
+	MemoryBytes  uint64
+	Name         string
+	Refused      string
+}
+
+func fillDeviceInfo(call func(*C.orrery_device_info) error) (DeviceInfo, error) {
+	p, r := new(C.orrery_device_info), DeviceInfo{}
+	C.orrery_device_info_init(p, C.sizeof_orrery_device_info)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_device_info)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.Architecture = uint32(p.architecture)
+	r.MemoryBytes = uint64(p.memory_bytes)
+	r.Name = C.GoString(&p.name[0])
+	r.Refused = C.GoString(&p.refused[0])
+	return r, nil
+}
+
 // RuntimeInfo is orrery_runtime_info of the header.
 type RuntimeInfo struct {
 	NThreads       int32
@@ -473,7 +531,7 @@ type RuntimeInfo struct {
 
 func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, error) {
 	p, r := new(C.orrery_runtime_info), RuntimeInfo{}
-	C.orrery_runtime_info_init(p)
+	C.orrery_runtime_info_init(p, C.sizeof_orrery_runtime_info)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_runtime_info)
 	if err := call(p); err != nil {
 		return r, err
@@ -501,7 +559,7 @@ type VocabInfo struct {
 
 func fillVocabInfo(call func(*C.orrery_vocab_info) error) (VocabInfo, error) {
 	p, r := new(C.orrery_vocab_info), VocabInfo{}
-	C.orrery_vocab_info_init(p)
+	C.orrery_vocab_info_init(p, C.sizeof_orrery_vocab_info)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_vocab_info)
 	if err := call(p); err != nil {
 		return r, err
@@ -535,11 +593,12 @@ type PlanResult struct {
 	LargestContext     uint32
 	Fits               uint32
 	DeviceKvType       uint32
+	TrainedContext     uint32
 }
 
 func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) {
 	p, r := new(C.orrery_plan_result), PlanResult{}
-	C.orrery_plan_result_init_2(p)
+	C.orrery_plan_result_init(p, C.sizeof_orrery_plan_result)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_plan_result)
 	if err := call(p); err != nil {
 		return r, err
@@ -559,6 +618,7 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 	r.LargestContext = uint32(p.largest_context)
 	r.Fits = uint32(p.fits)
 	r.DeviceKvType = uint32(p.device_kv_type)
+	r.TrainedContext = uint32(p.trained_context)
 	return r, nil
 }
 
@@ -582,7 +642,7 @@ type ModelInfo struct {
 
 func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
 	p, r := new(C.orrery_model_info), ModelInfo{}
-	C.orrery_model_info_init(p)
+	C.orrery_model_info_init(p, C.sizeof_orrery_model_info)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_model_info)
 	if err := call(p); err != nil {
 		return r, err
@@ -641,7 +701,7 @@ type Stats struct {
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	p, r := new(C.orrery_stats), Stats{}
-	C.orrery_stats_init_2(p)
+	C.orrery_stats_init(p, C.sizeof_orrery_stats)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_stats)
 	if err := call(p); err != nil {
 		return r, err

@@ -5,6 +5,7 @@ export const ABI_VERSION: number;
 export const Status: {readonly OK: 0; readonly INVALID_ARGUMENT: 1; readonly OUT_OF_DEVICE_MEMORY: 2; readonly OUT_OF_PINNED_MEMORY: 3; readonly OUT_OF_HOST_MEMORY: 4; readonly CONTEXT_FULL: 5; readonly CANCELLED: 6; readonly BAD_MODEL: 7; readonly UNSUPPORTED_ARCHITECTURE: 8; readonly UNSUPPORTED_QUANTIZATION: 9; readonly UNSUPPORTED_TEMPLATE: 10; readonly UNSUPPORTED: 11; readonly BUSY: 12; readonly DEVICE_LOST: 13; readonly IO: 14; readonly BAD_SESSION: 15; readonly INTERNAL: 16;};
 export const LogLevel: {readonly ERROR: 1; readonly WARNING: 2; readonly INFO: 3; readonly DEBUG: 4;};
 export const ReservoirMode: {readonly PAGEABLE: 0; readonly PINNED: 1;};
+export const Priority: {readonly NORMAL: 0; readonly LOW: 1;};
 export const TokenizeFlags: {readonly BOS: 1; readonly SPECIAL: 2;};
 export const DetokenizeFlags: {readonly SPECIAL: 1;};
 export const TokenFlags: {readonly CONTROL: 1; readonly END_OF_GENERATION: 2;};
@@ -14,6 +15,7 @@ export const LoadMode: {readonly MAP: 0; readonly READ: 1;};
 export const Overflow: {readonly STOP: 0; readonly DROP_OLDEST: 1;};
 export const EventType: {readonly PROGRESS: 1; readonly TOKEN: 2; readonly TEXT: 3; readonly DONE: 4;};
 export const FinishReason: {readonly END: 1; readonly STOP: 2; readonly LENGTH: 3; readonly CONTEXT: 4; readonly CANCELLED: 5;};
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'overflow' | 'event_type' | 'finish_reason';
 export interface RuntimeOptions {
   nThreads?: number;
   backend?: string;
@@ -26,6 +28,8 @@ export interface RuntimeOptions {
   linkBytesPerSecond?: number;
   linkLatencyUs?: number;
   reservoirMode?: number;
+  device?: number;
+  priority?: number;
 }
 export interface TemplateOptions {
   addGenerationPrompt?: number;
@@ -84,6 +88,12 @@ export interface GenerateOptions {
   nLogprobs?: number;
   ignoreEnd?: number;
 }
+export interface DeviceInfo {
+  architecture: number;
+  memoryBytes: number;
+  name: string;
+  refused: string;
+}
 export interface RuntimeInfo {
   nThreads: number;
   backend: string;
@@ -118,6 +128,7 @@ export interface PlanResult {
   largestContext: number;
   fits: number;
   deviceKvType: number;
+  trainedContext: number;
 }
 export interface ModelInfo {
   nLayers: number;

@@ -86,7 +86,7 @@ static int is_out(call *c, const parameter *p, int at) {
 
 /* Does the work, on any thread. */
 static void run(call *c) {
-  orrery_error_init(&c->error);
+  orrery_error_init(&c->error, sizeof c->error);
   c->f->invoke(c->a, &c->result);
   while (c->out && c->result.i == ORRERY_OK) {  /* it said the size */
     const size_t capacity = c->n;

@@ -80,9 +80,19 @@ async function evaluate(session, rows, tokens) {
   if (rows) print('largest', ...tokens.map((_, i) => largest(logits.subarray(i * n, (i + 1) * n))));
 }
 
+async function openFd(runtime, path) {
+  const fd = fs.openSync(path);
+  try {
+    return await runtime.openFd(fd, take('model'));
+  } finally {
+    fs.closeSync(fd);
+  }
+}
+
 async function step(verb, w, rest, t) {
   const make = {
     runtime: () => new orrery.Runtime(take('runtime')), vocab: () => orrery.Vocab.open(rest(1)),
+    model_fd: () => openFd(t[w[1]], rest(2)), model_memory: () => t[w[1]].openMemory(fs.readFileSync(rest(2)), take('model')),
     model: () => t[w[1]].open(rest(2), take('model')), vocab_of: () => t[w[1]].vocab(),
     session: () => t[w[1]].session(take('session')), fork: () => t[w[1]].fork(),
     plan: () => orrery.plan(rest(1), { runtime: take('runtime'), model: take('model'), session: take('session') }),
@@ -94,6 +104,8 @@ async function step(verb, w, rest, t) {
   const self = t[w[0]];
   const act = {
     abi: () => print(orrery.abiVersion(), orrery.version(), yes(orrery.buildInfo())), set: () => set(w[0], w.slice(1)),
+    name: () => print(orrery.constantName(w[0], Number(w[1]))), threads: () => self.setThreads(Number(w[1]), Number(w[2])),
+    devices: () => print(yes(orrery.devices().every((d) => d.name || d.refused))), cancel_session: () => self.cancel(),
     status: () => print(orrery.statusName(Number(w[0]))), callback: () => callback(w[0], w[1], w.slice(2)),
     calls: () => print(yes(calls[w[0]])), free: () => self.close(), compare: () => compare(fields(self), w[1], w[2]),
     info: () => print(...w.slice(1).map((n) => field(fields(self)[camel(n)]))),

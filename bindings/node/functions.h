@@ -28,10 +28,21 @@ static void invoke_orrery_version(slot *a, slot *result) { (void)a, result->p = 
 static void invoke_orrery_build_info(slot *a, slot *result) { (void)a, result->p = (void *)orrery_build_info(); }
 static void invoke_orrery_status_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_status_name((orrery_status)a[0].i); }
 static const parameter parameters_orrery_status_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_log_level_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_log_level_name((int32_t)a[0].i); }
+static const parameter parameters_orrery_log_level_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_reservoir_mode_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_reservoir_mode_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_reservoir_mode_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_priority_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_priority_name((int32_t)a[0].i); }
+static const parameter parameters_orrery_priority_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_devices(slot *a, slot *result) { (void)a, result->i = orrery_devices(); }
+static void invoke_orrery_device_get_info(slot *a, slot *result) { (void)a, result->i = orrery_device_get_info((size_t)a[0].i, (orrery_device_info *)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_device_get_info[] = {{P_INTEGER, 1, 0}, {P_RESULT, 1, &device_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_runtime_create(slot *a, slot *result) { (void)a, result->i = orrery_runtime_create((const orrery_runtime_options *)a[0].p, (orrery_runtime **)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_runtime_create[] = {{P_OPTIONS, 1, &runtime_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_runtime_free(slot *a, slot *result) { (void)a, (void)result, orrery_runtime_free((orrery_runtime *)a[0].p); }
 static const parameter parameters_orrery_runtime_free[] = {{P_HANDLE, 1, 0}};
+static void invoke_orrery_runtime_set_threads(slot *a, slot *result) { (void)a, result->i = orrery_runtime_set_threads((orrery_runtime *)a[0].p, (int32_t)a[1].i, (int32_t)a[2].i, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_runtime_set_threads[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}, {P_INTEGER, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_runtime_get_info(slot *a, slot *result) { (void)a, result->i = orrery_runtime_get_info((const orrery_runtime *)a[0].p, (orrery_runtime_info *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_runtime_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &runtime_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_open(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open((const char *)a[0].p, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
@@ -48,10 +59,20 @@ static void invoke_orrery_token_flags(slot *a, slot *result) { (void)a, result->
 static const parameter parameters_orrery_token_flags[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}};
 static void invoke_orrery_render_chat(slot *a, slot *result) { (void)a, result->i = orrery_render_chat((const orrery_vocab *)a[0].p, (const char *)a[1].p, (const orrery_template_options *)a[2].p, (char *)a[3].p, (size_t)a[4].i, (size_t *)a[5].p, (orrery_error *)a[6].p); }
 static const parameter parameters_orrery_render_chat[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_OPTIONS, 1, &template_options_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_kv_type_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_kv_type_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_kv_type_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_rope_scaling_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_rope_scaling_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_rope_scaling_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_plan(slot *a, slot *result) { (void)a, result->i = orrery_plan((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_plan[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_load_mode_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_load_mode_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_load_mode_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_model_open(slot *a, slot *result) { (void)a, result->i = orrery_model_open((orrery_runtime *)a[0].p, (const char *)a[1].p, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_model_open[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_model_open_fd(slot *a, slot *result) { (void)a, result->i = orrery_model_open_fd((orrery_runtime *)a[0].p, (int32_t)a[1].i, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_model_open_fd[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_model_open_memory(slot *a, slot *result) { (void)a, result->i = orrery_model_open_memory((orrery_runtime *)a[0].p, (const void *)a[1].p, (size_t)a[2].i, (const orrery_model_options *)a[3].p, (orrery_model **)a[4].p, (orrery_error *)a[5].p); }
+static const parameter parameters_orrery_model_open_memory[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_free(slot *a, slot *result) { (void)a, (void)result, orrery_model_free((orrery_model *)a[0].p); }
 static const parameter parameters_orrery_model_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_model_get_info(slot *a, slot *result) { (void)a, result->i = orrery_model_get_info((const orrery_model *)a[0].p, (orrery_model_info *)a[1].p, (orrery_error *)a[2].p); }
@@ -60,12 +81,16 @@ static void invoke_orrery_model_vocab(slot *a, slot *result) { (void)a, result->
 static const parameter parameters_orrery_model_vocab[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_inspect(slot *a, slot *result) { (void)a, result->i = orrery_inspect((const char *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_inspect[] = {{P_STRING, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_overflow_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_overflow_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_overflow_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i = orrery_policies((char *)a[0].p, (size_t)a[1].i, (size_t *)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_policies[] = {{P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_open(slot *a, slot *result) { (void)a, result->i = orrery_session_open((orrery_model *)a[0].p, (const orrery_session_options *)a[1].p, (orrery_session **)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_session_open[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &session_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_free(slot *a, slot *result) { (void)a, (void)result, orrery_session_free((orrery_session *)a[0].p); }
 static const parameter parameters_orrery_session_free[] = {{P_HANDLE, 1, 0}};
+static void invoke_orrery_session_cancel(slot *a, slot *result) { (void)a, (void)result, orrery_session_cancel((orrery_session *)a[0].p); }
+static const parameter parameters_orrery_session_cancel[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_session_add_message(slot *a, slot *result) { (void)a, result->i = orrery_session_add_message((orrery_session *)a[0].p, (const char *)a[1].p, (const char *)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_session_add_message[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_add_message_json(slot *a, slot *result) { (void)a, result->i = orrery_session_add_message_json((orrery_session *)a[0].p, (const char *)a[1].p, (orrery_error *)a[2].p); }
@@ -118,6 +143,10 @@ static void invoke_orrery_generate(slot *a, slot *result) { (void)a, result->i =
 static const parameter parameters_orrery_generate[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &generate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_generate_tokens(slot *a, slot *result) { (void)a, result->i = orrery_generate_tokens((orrery_session *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (const orrery_generate_options *)a[3].p, (orrery_generation **)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_generate_tokens[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_OPTIONS, 1, &generate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_event_type_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_event_type_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_event_type_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_finish_reason_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_finish_reason_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_finish_reason_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_next(slot *a, slot *result) { (void)a, result->i = orrery_next((orrery_generation *)a[0].p, (orrery_event *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_next[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &event_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_run(slot *a, slot *result) { (void)a, result->i = orrery_run((orrery_generation *)a[0].p, (orrery_event_fn)a[1].p, (void *)a[2].p, (orrery_error *)a[3].p); }
@@ -132,8 +161,14 @@ static const function functions[] = {
     {"orrery_version", R_STRING, 0, invoke_orrery_version, 0, 0},
     {"orrery_build_info", R_STRING, 0, invoke_orrery_build_info, 0, 0},
     {"orrery_status_name", R_STRING, 1, invoke_orrery_status_name, 0, parameters_orrery_status_name},
+    {"orrery_log_level_name", R_STRING, 1, invoke_orrery_log_level_name, 0, parameters_orrery_log_level_name},
+    {"orrery_reservoir_mode_name", R_STRING, 1, invoke_orrery_reservoir_mode_name, 0, parameters_orrery_reservoir_mode_name},
+    {"orrery_priority_name", R_STRING, 1, invoke_orrery_priority_name, 0, parameters_orrery_priority_name},
+    {"orrery_devices", R_INTEGER, 0, invoke_orrery_devices, 0, 0},
+    {"orrery_device_get_info", R_STATUS, 3, invoke_orrery_device_get_info, 0, parameters_orrery_device_get_info},
     {"orrery_runtime_create", R_STATUS, 3, invoke_orrery_runtime_create, free_orrery_runtime, parameters_orrery_runtime_create},
     {"orrery_runtime_free", R_VOID, 1, invoke_orrery_runtime_free, 0, parameters_orrery_runtime_free},
+    {"orrery_runtime_set_threads", R_STATUS, 4, invoke_orrery_runtime_set_threads, 0, parameters_orrery_runtime_set_threads},
     {"orrery_runtime_get_info", R_STATUS, 3, invoke_orrery_runtime_get_info, 0, parameters_orrery_runtime_get_info},
     {"orrery_vocab_open", R_STATUS, 3, invoke_orrery_vocab_open, free_orrery_vocab, parameters_orrery_vocab_open},
     {"orrery_vocab_free", R_VOID, 1, invoke_orrery_vocab_free, 0, parameters_orrery_vocab_free},
@@ -142,15 +177,22 @@ static const function functions[] = {
     {"orrery_vocab_get_info", R_STATUS, 3, invoke_orrery_vocab_get_info, 0, parameters_orrery_vocab_get_info},
     {"orrery_token_flags", R_INTEGER, 2, invoke_orrery_token_flags, 0, parameters_orrery_token_flags},
     {"orrery_render_chat", R_STATUS, 5, invoke_orrery_render_chat, 0, parameters_orrery_render_chat},
+    {"orrery_kv_type_name", R_STRING, 1, invoke_orrery_kv_type_name, 0, parameters_orrery_kv_type_name},
+    {"orrery_rope_scaling_name", R_STRING, 1, invoke_orrery_rope_scaling_name, 0, parameters_orrery_rope_scaling_name},
     {"orrery_plan", R_STATUS, 6, invoke_orrery_plan, 0, parameters_orrery_plan},
+    {"orrery_load_mode_name", R_STRING, 1, invoke_orrery_load_mode_name, 0, parameters_orrery_load_mode_name},
     {"orrery_model_open", R_STATUS, 5, invoke_orrery_model_open, free_orrery_model, parameters_orrery_model_open},
+    {"orrery_model_open_fd", R_STATUS, 5, invoke_orrery_model_open_fd, free_orrery_model, parameters_orrery_model_open_fd},
+    {"orrery_model_open_memory", R_STATUS, 5, invoke_orrery_model_open_memory, free_orrery_model, parameters_orrery_model_open_memory},
     {"orrery_model_free", R_VOID, 1, invoke_orrery_model_free, 0, parameters_orrery_model_free},
     {"orrery_model_get_info", R_STATUS, 3, invoke_orrery_model_get_info, 0, parameters_orrery_model_get_info},
     {"orrery_model_vocab", R_HANDLE, 1, invoke_orrery_model_vocab, free_orrery_vocab, parameters_orrery_model_vocab},
     {"orrery_inspect", R_STATUS, 3, invoke_orrery_inspect, 0, parameters_orrery_inspect},
+    {"orrery_overflow_name", R_STRING, 1, invoke_orrery_overflow_name, 0, parameters_orrery_overflow_name},
     {"orrery_policies", R_STATUS, 2, invoke_orrery_policies, 0, parameters_orrery_policies},
     {"orrery_session_open", R_STATUS, 4, invoke_orrery_session_open, free_orrery_session, parameters_orrery_session_open},
     {"orrery_session_free", R_VOID, 1, invoke_orrery_session_free, 0, parameters_orrery_session_free},
+    {"orrery_session_cancel", R_VOID, 1, invoke_orrery_session_cancel, 0, parameters_orrery_session_cancel},
     {"orrery_session_add_message", R_STATUS, 4, invoke_orrery_session_add_message, 0, parameters_orrery_session_add_message},
     {"orrery_session_add_message_json", R_STATUS, 3, invoke_orrery_session_add_message_json, 0, parameters_orrery_session_add_message_json},
     {"orrery_session_n_messages", R_INTEGER, 1, invoke_orrery_session_n_messages, 0, parameters_orrery_session_n_messages},
@@ -177,6 +219,8 @@ static const function functions[] = {
     {"orrery_head_profile_import_gates", R_STATUS, 4, invoke_orrery_head_profile_import_gates, 0, parameters_orrery_head_profile_import_gates},
     {"orrery_generate", R_STATUS, 4, invoke_orrery_generate, free_orrery_generation, parameters_orrery_generate},
     {"orrery_generate_tokens", R_STATUS, 5, invoke_orrery_generate_tokens, free_orrery_generation, parameters_orrery_generate_tokens},
+    {"orrery_event_type_name", R_STRING, 1, invoke_orrery_event_type_name, 0, parameters_orrery_event_type_name},
+    {"orrery_finish_reason_name", R_STRING, 1, invoke_orrery_finish_reason_name, 0, parameters_orrery_finish_reason_name},
     {"orrery_next", R_STATUS, 3, invoke_orrery_next, 0, parameters_orrery_next},
     {"orrery_run", R_STATUS, 3, invoke_orrery_run, 0, parameters_orrery_run},
     {"orrery_cancel", R_VOID, 1, invoke_orrery_cancel, 0, parameters_orrery_cancel},

@@ -34,6 +34,9 @@ export class Runtime extends Handle {
   constructor(options?: abi.RuntimeOptions);
   info(): abi.RuntimeInfo;
   open(path: string, options?: abi.ModelOptions): Promise<Model>;
+  openFd(fd: number, options?: abi.ModelOptions): Promise<Model>;
+  openMemory(bytes: Buffer, options?: abi.ModelOptions): Promise<Model>; // copies
+  setThreads(nThreads: number, priority?: number): Promise<void>;
 }
 export class Vocab extends Handle {
   static open(path: string): Promise<Vocab>;
@@ -63,6 +66,7 @@ export class Session extends Handle {
   nTokens(): number;
   tokens(): Int32Array;
   rewind(nTokens: number): void;
+  cancel(): void; // what it does now
   fork(): Promise<Session>;
   save(path: string): Promise<void>;
   load(path: string): Promise<void>;
@@ -87,6 +91,8 @@ export function abiVersion(): number;
 export function version(): string;
 export function buildInfo(): string;
 export function statusName(status: number): string;
+export function constantName(kind: abi.ConstantKind, value: number): string;
+export function devices(): abi.DeviceInfo[];
 export function inspect(path: string): Promise<string>;
 export function policies(): string;
 export function plan(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):

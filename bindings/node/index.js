@@ -42,6 +42,17 @@ class Runtime extends Handle {
   async open(path, options = {}) {
     return new Model(await async.orrery_model_open(this.handle, path, options));
   }
+  async openFd(fd, options = {}) {
+    return new Model(await async.orrery_model_open_fd(this.handle, fd, options));
+  }
+  // The bytes are copied: a Buffer may go, or change, behind the call.
+  async openMemory(bytes, options = {}) {
+    return new Model(await async.orrery_model_open_memory(this.handle, bytes, { ...options, load: abi.LoadMode.READ }));
+  }
+  // Between two steps.
+  setThreads(nThreads, priority = abi.Priority.NORMAL) {
+    return async.orrery_runtime_set_threads(this.handle, nThreads, priority);
+  }
 }
 
 class Vocab extends Handle {
@@ -127,6 +138,10 @@ class Session extends Handle {
   }
   rewind(nTokens) {
     sync.orrery_session_rewind(this.handle, nTokens);
+  }
+  // What the session does now, a generation or a long call; what begins later is not cancelled.
+  cancel() {
+    sync.orrery_session_cancel(this.handle);
   }
   async fork() {
     return new Session(await async.orrery_session_fork(this.handle), this.modelInfo);
@@ -236,6 +251,8 @@ module.exports = {
   version: () => sync.orrery_version(),
   buildInfo: () => sync.orrery_build_info(),
   statusName: (status) => sync.orrery_status_name(status),
+  constantName: (kind, value) => sync[abi.NAMES[kind]](value),
+  devices: () => Array.from({ length: sync.orrery_devices() }, (_, i) => sync.orrery_device_get_info(i)),
   inspect: async (path) => (await async.orrery_inspect(path)).toString(),
   policies: () => sync.orrery_policies().toString(),
   plan: (path, { runtime, model, session } = {}) => async.orrery_plan(path, runtime, model, session),

@@ -23,6 +23,7 @@
 #include "runtime/backend/shortlist.h"
 #include "runtime/backend/step.h"
 #include "runtime/backend/summaries.h"
+#include "runtime/base/priority.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor_type.h"
@@ -54,6 +55,12 @@ class Backend : public Device, public StepOperations {
   // calls do not use the backend.
   virtual void for_each(int64_t n, void (*call)(const void* context, int64_t i), const void* context) {
     for (int64_t i = 0; i < n; ++i) call(context, i);
+  }
+
+  // Computes with so many host threads from now on, with the same results; 0: as many as by default. Between two steps.
+  virtual Status set_threads(int32_t n_threads, Priority priority) {
+    (void)n_threads, (void)priority;
+    return error(Code::unsupported, "backend %s does not compute on threads of the processor", info().name);
   }
 
   // Makes `weight` ready for matmul() and embed(). `at` is weight_bytes() long, 64-byte aligned.

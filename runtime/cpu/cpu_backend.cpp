@@ -8,6 +8,7 @@
 #include "runtime/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -95,10 +96,15 @@ bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
 class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations {
  public:
-  CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool)
-      : kernels_(kernels), pool_(std::move(pool)) {}
+  // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
+  CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors)
+      : kernels_(kernels), pool_(std::move(pool)), n_processors_(n_processors),
+        max_threads_(std::max(pool_->n_threads(), n_processors)), n_threads_(pool_->n_threads()) {}
 
-  BackendInfo info() const override { return {"cpu", kernels_.name, pool_->n_threads(), true, 0, true, true}; }
+  BackendInfo info() const override {
+    return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, 0, true, true};
+  }
+  Status set_threads(int32_t n_threads, Priority priority) override;
 
   Status reserve_arena(uint64_t bytes) override {
     ORRERY_ASSIGN(arena_, os::Region::allocate(bytes));
@@ -141,7 +147,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
                       Ptr<std::byte> at, Weight* weight) override;
 
   uint64_t scratch_bytes(const StepLimits& limits) const override {
-    return ScratchPlan(limits, kernels_, pool_->n_threads()).total;
+    return ScratchPlan(limits, kernels_, max_threads_).total;
   }
   KvMoves* kv_moves() override { return this; }
   KeyOperations* keys() override { return this; }
@@ -150,7 +156,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
   void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
     scratch_ = host(scratch);
-    plan_ = ScratchPlan(limits, kernels_, pool_->n_threads());
+    plan_ = ScratchPlan(limits, kernels_, max_threads_);
   }
 
   void begin_step(const Step& step) override;
@@ -214,6 +220,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
   const Kernels& kernels_;
   std::unique_ptr<ThreadPool> pool_;
+  const int32_t n_processors_, max_threads_;
+  std::atomic<int32_t> n_threads_;   // the pool's, for any thread that asks
   os::Region arena_;
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
@@ -726,17 +734,28 @@ void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   });
 }
 
+Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
+  if (n_threads == 0) n_threads = std::min(default_threads(n_processors_), max_threads_);
+  if (n_threads < 0 || n_threads > max_threads_)
+    return error(Code::invalid_argument, "n_threads is %d, expected 0 to %d: this process has %d processors", n_threads, max_threads_,
+                 n_processors_);
+  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors_, priority));
+  pool_ = std::move(pool);
+  n_threads_.store(n_threads, std::memory_order_relaxed);
+  return ok_status();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
   ORRERY_ASSIGN(const Kernels* kernels, find_kernels(options.path));
   const int32_t n_processors = os::available_processors();
   if (options.n_threads < 0 || options.n_threads > 1024)
-    return error(Code::invalid_argument, "%d threads: expected 0 (one per processor) to 1024",
+    return error(Code::invalid_argument, "%d threads: expected 0 (as many as there are processors, nearly) to 1024",
                  options.n_threads);
-  const int32_t n_threads = options.n_threads ? options.n_threads : n_processors;
-  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors));
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool)));
+  const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(n_processors);
+  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors, options.priority));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool), n_processors));
 }
 
 }  // namespace orrery::cpu

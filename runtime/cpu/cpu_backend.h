@@ -7,13 +7,19 @@
 #include <string_view>
 
 #include "runtime/backend/backend.h"
+#include "runtime/base/priority.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/paths/paths.h"
 
 namespace orrery::cpu {
 
+// Threads where nobody says how many: one for each processor, but from four processors on one less, so that the programs that a
+// person looks at meanwhile find one free.
+constexpr int32_t default_threads(int32_t n_processors) { return n_processors >= 4 ? n_processors - 1 : n_processors; }
+
 struct Options {
-  int32_t n_threads = 0;        // 0: one per available processor
+  int32_t n_threads = 0;        // 0: default_threads()
+  Priority priority = Priority::normal;
   std::string path = "auto";    // instruction path by name (see available_paths), or "auto": the best this machine has
 };
 

@@ -31,13 +31,13 @@ os::MemoryLimits memory_for(const OpenOptions& options) {
 }
 
 // One part up to its data. `before`: the bytes of the parts that were opened before it.
-Result<Part> open_part(const std::string& path, const OpenOptions& options, const os::MemoryLimits& memory, uint64_t before) {
+Result<Part> open_part(os::InputFile source, const OpenOptions& options, const os::MemoryLimits& memory, uint64_t before) {
   Part part;
-  part.name = path;
-  ORRERY_ASSIGN(part.source, os::InputFile::open(path));
+  part.name = source.path();
+  part.source = std::move(source);
   part.file_bytes = part.source.size();
   Input in;
-  in.name = path;
+  in.name = part.name;
   in.file_bytes = part.file_bytes;
   in.read = [&](uint64_t offset, Span<std::byte> out) { return part.source.read_at(offset, out); };
   in.between_pieces = [&](uint64_t done) {
@@ -52,6 +52,11 @@ Result<Part> open_part(const std::string& path, const OpenOptions& options, cons
   }
   if (options.header_only || options.load == Load::map) part.source = {};
   return part;
+}
+
+Result<Part> open_part(const std::string& path, const OpenOptions& options, const os::MemoryLimits& memory, uint64_t before) {
+  ORRERY_ASSIGN(os::InputFile source, os::InputFile::open(path));
+  return open_part(std::move(source), options, memory, before);
 }
 
 // What a part says about itself; a file without split keys is part 0 of 1.
@@ -207,7 +212,10 @@ Status File::Impl::read_tensors(const os::MemoryLimits& memory, const Progress& 
       t.data = next;
       for (uint64_t at = 0; at < t.bytes;) {
         const uint64_t n = std::min(kReadChunk, t.bytes - at);
-        ORRERY_TRY(part.source.read_at(t.offset + at, {next + at, static_cast<size_t>(n)}));
+        if (part.memory.empty())
+          ORRERY_TRY(part.source.read_at(t.offset + at, {next + at, static_cast<size_t>(n)}));
+        else
+          std::memcpy(next + at, part.memory.data() + t.offset + at, static_cast<size_t>(n));
         at += n;
         ORRERY_TRY(ask(progress, before + t.offset + at, file_bytes));
       }
@@ -259,6 +267,11 @@ Result<File> File::open(const std::string& path, const OpenOptions& given_option
       impl->parts.push_back(std::move(part));
     }
   }
+  return open_one(std::move(impl), options, memory);
+}
+
+// From the parts' headers to a whole file.
+Result<File> File::open_one(std::unique_ptr<Impl> impl, const OpenOptions& options, const os::MemoryLimits& memory) {
   ORRERY_TRY(impl->assemble());
   File file(std::move(impl));
   if (options.accept) ORRERY_TRY(options.accept(file));
@@ -270,13 +283,23 @@ Result<File> File::open(const std::string& path, const OpenOptions& given_option
   return file;
 }
 
-Result<File> File::parse(Span<const std::byte> bytes, const std::string& name) {
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % kMinAlignment != 0)
+namespace {
+
+// A file that has no name from which those of its other parts follow.
+Status check_whole(const Part& part) {
+  ORRERY_ASSIGN(const Split split, read_split(part));
+  if (split.count == 1) return ok_status();
+  return bad_file(part.name, part.header->offset_of_key("split.count"),
+                  format("key 'split.count': this is part %llu of %llu (from 0); a split model is opened by its path",
+                         static_cast<ull>(split.number), static_cast<ull>(split.count)));
+}
+
+// A file in memory, up to its data.
+Result<Part> parse_part(Span<const std::byte> bytes, const std::string& name, const os::MemoryLimits& memory) {
+  if (bytes.data() == nullptr || reinterpret_cast<uintptr_t>(bytes.data()) % kMinAlignment != 0)
     return error(Code::invalid_argument,
                  "%s: the file's bytes start at an address that is not a multiple of %llu", name.c_str(),
                  static_cast<ull>(kMinAlignment));
-  auto impl = std::make_unique<Impl>();
-  impl->path = name;
   Part part;
   part.name = name;
   part.file_bytes = bytes.size();
@@ -288,13 +311,40 @@ Result<File> File::parse(Span<const std::byte> bytes, const std::string& name) {
     std::memcpy(out.data(), bytes.data() + offset, out.size());
     return ok_status();
   };
+  in.memory_bytes = memory.available_bytes;
+  in.memory_bound_by = memory.bound_by;
   ORRERY_ASSIGN(part.header, parse_header(in));
-  ORRERY_ASSIGN(const Split split, read_split(part));
-  if (split.count != 1)
-    return bad_file(
-        name, part.header->offset_of_key("split.count"),
-        format("key 'split.count': this is part %llu of %llu (from 0); a split model is opened by its path",
-               static_cast<ull>(split.number), static_cast<ull>(split.count)));
+  ORRERY_TRY(check_whole(part));
+  return part;
+}
+
+}  // namespace
+
+Result<File> File::open_descriptor(int32_t descriptor, const OpenOptions& options) {
+  ORRERY_ASSIGN(os::InputFile source, os::InputFile::of_descriptor(descriptor));
+  const os::MemoryLimits memory = memory_for(options);
+  auto impl = std::make_unique<Impl>();
+  impl->path = source.path();
+  ORRERY_ASSIGN(Part part, open_part(std::move(source), options, memory, 0));
+  ORRERY_TRY(check_whole(part));
+  impl->parts.push_back(std::move(part));
+  return open_one(std::move(impl), options, memory);
+}
+
+Result<File> File::open_memory(Span<const std::byte> bytes, const std::string& name, const OpenOptions& options) {
+  const os::MemoryLimits memory = memory_for(options);
+  auto impl = std::make_unique<Impl>();
+  impl->path = name;
+  ORRERY_ASSIGN(Part part, parse_part(bytes, name, memory));
+  part.memory = bytes;
+  impl->parts.push_back(std::move(part));
+  return open_one(std::move(impl), options, memory);
+}
+
+Result<File> File::parse(Span<const std::byte> bytes, const std::string& name) {
+  auto impl = std::make_unique<Impl>();
+  impl->path = name;
+  ORRERY_ASSIGN(Part part, parse_part(bytes, name, {}));
   impl->parts.push_back(std::move(part));
   ORRERY_TRY(impl->assemble());
   for (Tensor& t : impl->tensors) t.data = bytes.data() + t.offset;

@@ -19,6 +19,7 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor_type.h"
+#include "runtime/os/os.h"
 
 namespace orrery::gguf {
 
@@ -102,6 +103,10 @@ class File {
  public:
   // `path` may be any part of a split model: NAME-00001-of-00003.gguf; all parts are opened, in order.
   static Result<File> open(const std::string& path, const OpenOptions& options = {});
+  // The same of an open file, which stays the caller's and whose position does not move; no split model.
+  static Result<File> open_descriptor(int32_t descriptor, const OpenOptions& options = {});
+  // The same of a file in memory. Load::map: as parse(). Load::read: its tensors are copied, and the bytes are the caller's again.
+  static Result<File> open_memory(Span<const std::byte> bytes, const std::string& name, const OpenOptions& options = {});
   // A file already in memory (fuzzing, tests, embedded models); `name` is for messages. The bytes must outlive the
   // File and start at a multiple of 8 (else invalid_argument); tensors are then aligned relative to that start.
   static Result<File> parse(Span<const std::byte> bytes, const std::string& name);
@@ -144,6 +149,7 @@ class File {
 
  private:
   struct Impl;
+  static Result<File> open_one(std::unique_ptr<Impl> impl, const OpenOptions& options, const os::MemoryLimits& memory);
   explicit File(std::unique_ptr<Impl> impl);
   Status wrong(std::string_view key, const Value& value, const char* expected) const;
   std::unique_ptr<Impl> impl_;

@@ -199,4 +199,12 @@ Result<Hyperparameters> read_hyperparameters(const gguf::File& file, const RopeO
   return h;
 }
 
+uint32_t reach_of_context(const Hyperparameters& h) {
+  const double trained = h.trained_context;
+  if (h.rope.scaling == RopeScaling::none) return static_cast<uint32_t>(h.trained_context);
+  const double original = h.rope.original_context > 0 ? h.rope.original_context : trained;
+  const double reach = std::max(trained, original * static_cast<double>(h.rope.factor));
+  return static_cast<uint32_t>(std::min(reach, 4294967295.0));
+}
+
 }  // namespace orrery::model

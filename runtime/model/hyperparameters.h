@@ -50,6 +50,9 @@ struct Hyperparameters {
   int32_t max_ff() const;
 };
 
+// Tokens up to which the rotary positions mean something: the trained context, or what its scaling makes of that.
+uint32_t reach_of_context(const Hyperparameters& h);
+
 // Refuses with unsupported_architecture what we do not run (naming it), also a key that nobody here understands, and with
 // bad_model what contradicts itself.
 Result<Hyperparameters> read_hyperparameters(const gguf::File& file, const RopeOverride& rope);

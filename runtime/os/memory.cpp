@@ -75,6 +75,14 @@ uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 // Keeps the smallest of the limits that it sees, and what is left under the one that leaves least.
 struct Least {
   MemoryLimits limits;
+  void see_memory(uint64_t total, uint64_t available, const char* what) {
+    limits.memory_bytes = std::min(limits.memory_bytes, total);
+    see(total, available, what);
+  }
+  void see_reservable(uint64_t total, uint64_t available, const char* what) {
+    limits.reservable_bytes = std::min(limits.reservable_bytes, available);
+    see(total, available, what);
+  }
   void see(uint64_t total, uint64_t available, const char* what) {
     limits.total_bytes = std::min(limits.total_bytes, total);
     if (available >= limits.available_bytes) return;
@@ -101,7 +109,7 @@ void see_groups(const std::string& mount, std::string path, const GroupFiles& fi
       const uint64_t usage = number_in(folder + files.usage);
       const std::string stat = read_text(folder + "memory.stat");
       const uint64_t cache = number_behind(stat, files.inactive, 0) + number_behind(stat, files.active, 0);
-      least->see(limit, less(limit, usage == kNone ? 0 : less(usage, cache)), "the control group's memory limit");
+      least->see_memory(limit, less(limit, usage == kNone ? 0 : less(usage, cache)), "the control group's memory limit");
     }
     if (path.empty()) return;
     path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
@@ -131,7 +139,7 @@ void see_control_groups(const std::string& root, Least* least) {
 void see_process_limit(int resource, uint64_t used, const char* what, Least* least) {
   struct rlimit limit = {};
   if (::getrlimit(static_cast<decltype(RLIMIT_AS)>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  least->see(limit.rlim_cur, less(limit.rlim_cur, used), what);
+  least->see_reservable(limit.rlim_cur, less(limit.rlim_cur, used), what);
 }
 
 }  // namespace
@@ -142,7 +150,7 @@ MemoryLimits memory_limits(const std::string& root) {
   const uint64_t total = number_behind(machine, "MemTotal:", physical_memory_bytes() / 1024) * 1024;
   const uint64_t swap = number_behind(machine, "SwapFree:", 0) * 1024;
   const uint64_t available = number_behind(machine, "MemAvailable:", total / 1024) * 1024 + swap;
-  least.see(total, available, "the machine's memory");
+  least.see_memory(total, available, "the machine's memory");
   see_control_groups(root, &least);
   // Pages: all that is mapped, then at the sixth place data and stack.
   const std::string mapped = read_text(root + "/proc/self/statm");
@@ -155,6 +163,10 @@ MemoryLimits memory_limits(const std::string& root) {
   see_process_limit(RLIMIT_AS, pages(0), "RLIMIT_AS", &least);
   see_process_limit(RLIMIT_DATA, pages(sixth), "RLIMIT_DATA", &least);
   return least.limits;
+}
+
+uint64_t default_reservation_bytes(const MemoryLimits& limits) {
+  return std::min(std::min(limits.memory_bytes, physical_memory_bytes()) / 2, limits.reservable_bytes / 4);
 }
 
 }  // namespace orrery::os

@@ -85,9 +85,11 @@ class Handle {
 class InputFile {
  public:
   static Result<InputFile> open(const std::string& path);
+  // A file that is open for reading already; `descriptor` stays the caller's. Reading moves no position.
+  static Result<InputFile> of_descriptor(int descriptor);
 
   uint64_t size() const { return size_; }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }   // of a descriptor: "descriptor 5"
   // Reads exactly `out.size()` bytes at `offset`; a short file is an io error.
   Status read_at(uint64_t offset, Span<std::byte> out) const;
 
@@ -154,6 +156,10 @@ class SignalsBlocked {
   bool changed_ = false;
 };
 
+// Lowers the calling thread's priority; false where the system refuses, or has no such thing. A thread inherits that of its creator, and
+// only privileged ones take it back: threads that are to be normal again are made anew.
+bool lower_priority();
+
 // The calling process. A child of fork() has another one.
 int64_t process_id();
 uint64_t page_bytes();
@@ -165,7 +171,12 @@ struct MemoryLimits {
   uint64_t total_bytes = UINT64_MAX;       // the smallest limit
   uint64_t available_bytes = UINT64_MAX;   // what may still be taken; pages of files that the system gives back count
   const char* bound_by = "nothing";        // whose limit leaves that: "RLIMIT_AS", "the control group's memory limit"
+  uint64_t memory_bytes = UINT64_MAX;      // the smallest limit of the machine and its control groups, which count used memory alone
+  uint64_t reservable_bytes = UINT64_MAX;  // what may still be reserved, used or not: by RLIMIT_AS and RLIMIT_DATA
 };
+// What a default may reserve that is committed lazily: half of the memory of this machine or container, and no more than a quarter of
+// what may be reserved, so that arena, reservoir and everything else fit beside one another.
+uint64_t default_reservation_bytes(const MemoryLimits& limits);
 // A dozen small reads. `root` stands before /proc and /sys; tests put their own there.
 MemoryLimits memory_limits(const std::string& root = "");
 

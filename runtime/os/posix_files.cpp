@@ -75,6 +75,20 @@ Result<InputFile> InputFile::open(const std::string& path) {
   return input;
 }
 
+Result<InputFile> InputFile::of_descriptor(int descriptor) {
+  InputFile input;
+  input.path_ = "descriptor " + std::to_string(descriptor);
+  if (descriptor < 0) return error(Code::invalid_argument, "fd is %d, expected the number of an open file", descriptor);
+  struct stat st;
+  if (uninterrupted([&] { return ::fstat(descriptor, &st); }) != 0)
+    return system_error(Code::io, errno, "cannot read its size", input.path_);
+  ORRERY_TRY(check_regular(st, input.path_));
+  input.file_ = Handle(uninterrupted([&] { return ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0); }));
+  if (input.file_.number() < 0) return system_error(Code::io, errno, "cannot duplicate it", input.path_);
+  input.size_ = static_cast<uint64_t>(st.st_size);
+  return input;
+}
+
 Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {

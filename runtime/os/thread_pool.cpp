@@ -47,14 +47,17 @@ bool spin_until(const F& done) {
 
 }  // namespace
 
-Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t n_processors) {
+Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t n_processors, Priority priority) {
   if (n_threads < 1) return error(Code::invalid_argument, "a thread pool of %d threads", n_threads);
   std::unique_ptr<ThreadPool> pool(new ThreadPool(n_threads <= n_processors, n_threads));
   pool->workers_.reserve(static_cast<size_t>(n_threads) - 1);
   const os::SignalsBlocked blocked;
   for (int32_t i = 1; i < n_threads; ++i) {
     try {
-      pool->workers_.emplace_back([p = pool.get(), i] { p->worker(i); });
+      pool->workers_.emplace_back([p = pool.get(), i, priority] {
+        if (priority == Priority::low) os::lower_priority();   // a hint
+        p->worker(i);
+      });
     } catch (const std::system_error& e) {
       Status failed =
           error(Code::out_of_host_memory, "cannot start thread %d of %d: %s", i + 1, n_threads, e.what());

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/priority.h"
 #include "runtime/base/status.h"
 
 namespace orrery {
@@ -27,8 +28,9 @@ class ThreadPool {
  public:
   // Starts n_threads - 1 workers (the caller is the last one), all signals blocked, so that the application's
   // handlers run on its own threads.  `n_processors`: how many of them can run at once; more threads than
-  // that never spin.
-  static Result<std::unique_ptr<ThreadPool>> make(int32_t n_threads, int32_t n_processors);
+  // that never spin.  `priority`: of the workers, where the system has such; the caller keeps its own.
+  static Result<std::unique_ptr<ThreadPool>> make(int32_t n_threads, int32_t n_processors,
+                                                  Priority priority = Priority::normal);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -15,7 +15,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
   Clock::time_point first_token{}, last_token{};
   uint64_t n_tokens = 0;
   orrery_event event;
-  orrery_event_init(&event);
+  orrery_event_init(&event, sizeof event);
   for (;;) {
     call([&](orrery_error* error) { return orrery_next(generation, &event, error); });
     switch (event.type) {

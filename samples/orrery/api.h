@@ -64,7 +64,7 @@ class ApiError : public Failure {
 template <typename Function>
 void call(Function function) {
   orrery_error error;
-  orrery_error_init(&error);
+  orrery_error_init(&error, sizeof error);
   const orrery_status status = function(&error);
   if (status == ORRERY_OK) return;
   error.status = status;
@@ -112,14 +112,14 @@ inline std::string detokenize(const orrery_vocab* vocab, const int32_t* tokens, 
 
 inline orrery_vocab_info vocab_info(const orrery_vocab* vocab) {
   orrery_vocab_info info;
-  orrery_vocab_info_init(&info);
+  orrery_vocab_info_init(&info, sizeof info);
   call([&](orrery_error* error) { return orrery_vocab_get_info(vocab, &info, error); });
   return info;
 }
 
 inline orrery_model_info model_info(const orrery_model* model) {
   orrery_model_info info;
-  orrery_model_info_init(&info);
+  orrery_model_info_init(&info, sizeof info);
   call([&](orrery_error* error) { return orrery_model_get_info(model, &info, error); });
   return info;
 }

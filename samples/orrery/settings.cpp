@@ -150,7 +150,7 @@ OptionGroup template_group() {
 
 orrery_runtime_options runtime_options(const Args& args) {
   orrery_runtime_options options;
-  orrery_runtime_options_init(&options);
+  orrery_runtime_options_init(&options, sizeof options);
   options.n_threads = static_cast<int32_t>(args.integer("--threads", 0, 1024, 0));
   if (const std::string* backend = args.find("--backend")) {
     args.choice("--backend", {"auto", "cpu", "cuda"}, 0);
@@ -177,7 +177,7 @@ orrery_runtime_options runtime_options(const Args& args) {
 
 orrery_model_options model_options(const Args& args) {
   orrery_model_options options;
-  orrery_model_options_init(&options);
+  orrery_model_options_init(&options, sizeof options);
   options.load = args.choice("--load", {"map", "read"}, 0) == 0 ? ORRERY_LOAD_MAP : ORRERY_LOAD_READ;
   if (args.has("--rope-scaling")) {
     static constexpr uint32_t kKinds[] = {ORRERY_ROPE_NONE, ORRERY_ROPE_LINEAR, ORRERY_ROPE_YARN, ORRERY_ROPE_LLAMA3,
@@ -194,7 +194,7 @@ orrery_model_options model_options(const Args& args) {
 
 SessionSettings::SessionSettings(const Args& args) {
   orrery_session_options& options = base_;
-  orrery_session_options_init(&options);
+  orrery_session_options_init(&options, sizeof options);
   options.n_context = static_cast<uint32_t>(args.integer("--context", 0, kMaxTokens, options.n_context));
   options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", kv_type_names(), options.kv_type));
   if (args.has("--device-kv-type"))
@@ -241,7 +241,7 @@ std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type) {
 
 orrery_generate_options Sampling::defaults() {
   orrery_generate_options options;
-  orrery_generate_options_init(&options);
+  orrery_generate_options_init(&options, sizeof options);
   return options;
 }
 
@@ -300,7 +300,7 @@ TemplateSettings::TemplateSettings(const Args& args) {
 
 orrery_template_options TemplateSettings::options() const {
   orrery_template_options options;
-  orrery_template_options_init(&options);
+  orrery_template_options_init(&options, sizeof options);
   if (has_source_) options.template_source = source_.c_str();
   if (!name_.empty()) options.template_name = name_.c_str();
   if (!tools_.empty()) options.tools_json = tools_.c_str();

@@ -34,10 +34,10 @@ static orrery_event ask(orrery_session *session, const char *question, char *tex
   orrery_generation *generation = NULL;
   orrery_event event;
   size_t used = 0;
-  orrery_error_init(&error);
-  orrery_generate_options_init(&options);
+  orrery_error_init(&error, sizeof error);
+  orrery_generate_options_init(&options, sizeof options);
   options.max_tokens = 40;
-  orrery_event_init(&event);
+  orrery_event_init(&event, sizeof event);
   REQUIRE_OK(orrery_session_add_message(session, "user", question, &error));
   REQUIRE_OK(orrery_generate(session, &options, &generation, &error));
   for (;;) {
@@ -66,12 +66,12 @@ int main(int argc, char **argv) {
 
   if (argc != 2) return 2;
   EXPECT(orrery_abi_version() == ORRERY_ABI_VERSION);
-  orrery_error_init(&error);
-  orrery_runtime_options_init(&runtime_options);
+  orrery_error_init(&error, sizeof error);
+  orrery_runtime_options_init(&runtime_options, sizeof runtime_options);
   runtime_options.n_threads = 2;
   REQUIRE_OK(orrery_runtime_create(&runtime_options, &runtime, &error));
   REQUIRE_OK(orrery_model_open(runtime, argv[1], NULL, &model, &error));
-  orrery_session_options_init(&session_options);
+  orrery_session_options_init(&session_options, sizeof session_options);
   session_options.n_context = 512;
   REQUIRE_OK(orrery_session_open(model, &session_options, &session, &error));
 

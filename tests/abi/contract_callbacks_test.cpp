@@ -140,7 +140,7 @@ TEST_F(Callbacks, LongjmpOutOfAHookLosesTheSessionAndHangsNothing) {
   orrery_generation* g = generate(session, o).release();
   if (setjmp(leave) == 0) {
     orrery_event e;
-    orrery_event_init(&e);
+    orrery_event_init(&e, sizeof e);
     while (orrery_next(g, &e, nullptr) == ORRERY_OK) continue;
     ADD_FAILURE() << "the hook was never called";
   }

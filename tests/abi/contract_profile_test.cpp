@@ -234,7 +234,7 @@ TEST_F(Profiles, ArgumentsAreChecked) {
   EXPECT_EQ(orrery_head_profile_import(nullptr, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(orrery_head_profile_import("{}", nullptr, 0, nullptr, &error), ORRERY_INVALID_ARGUMENT);
   orrery_calibration_free(nullptr);
-  orrery_calibrate_options_init(nullptr);
+  orrery_calibrate_options_init(nullptr, 8);
 
   EXPECT_EQ(calibrate(good, nullptr, {15}), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::strstr(error.message, "text 0 has 15 tokens"), nullptr) << error.message;

@@ -29,7 +29,7 @@ using Session = std::unique_ptr<orrery_session, Free>;
 using Generation = std::unique_ptr<orrery_generation, Free>;
 
 struct Error : orrery_error {
-  Error() { orrery_error_init(this); }
+  Error() { orrery_error_init(this, sizeof(orrery_error)); }
 };
 
 inline void check(orrery_status status, const Error& error, const char* what) {
@@ -38,9 +38,9 @@ inline void check(orrery_status status, const Error& error, const char* what) {
 }
 
 template <class T>
-T options(void (*init)(T*)) {
+T options(void (*init)(T*, size_t)) {
   T o;
-  init(&o);
+  init(&o, sizeof o);
   return o;
 }
 inline orrery_runtime_options runtime_options() { return options(&orrery_runtime_options_init); }

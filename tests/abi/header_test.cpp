@@ -19,7 +19,7 @@ template <class T>
 constexpr bool begins_with_size() {
   return offsetof(T, struct_size) == 0 && std::is_same<decltype(T::struct_size), uint32_t>::value;
 }
-static_assert(begins_with_size<orrery_error>() && begins_with_size<orrery_runtime_options>() &&
+static_assert(begins_with_size<orrery_error>() && begins_with_size<orrery_device_info>() && begins_with_size<orrery_runtime_options>() &&
               begins_with_size<orrery_runtime_info>() && begins_with_size<orrery_vocab_info>() &&
               begins_with_size<orrery_template_options>() && begins_with_size<orrery_plan_result>() &&
               begins_with_size<orrery_model_options>() && begins_with_size<orrery_model_info>() &&

@@ -28,7 +28,7 @@ int64_t fail_each(
   for (int64_t n = 0;; ++n) {
     SCOPED_TRACE(std::string(what) + ", request " + std::to_string(n));
     const int64_t before = live_blocks();
-    orrery_error_init(&error);
+    orrery_error_init(&error, sizeof error);
     arm(Fault::memory, n);
     const orrery_status status = operation(&error);
     const bool refused = disarm(Fault::memory);
@@ -168,7 +168,7 @@ TEST_F(SessionOutOfMemory, Open) {
   // Larger than any before, so that the workspace grows.
   for (uint32_t context = 600; context <= 640; ++context) {
     orrery_error error;
-    orrery_error_init(&error);
+    orrery_error_init(&error, sizeof error);
     o.n_context = context;
     arm(Fault::memory, context - 600);
     const orrery_status status = orrery_session_open(model.get(), &o, &h, &error);

@@ -83,6 +83,8 @@ static class Conformance {
         switch (verb) {
             case "runtime": return new Runtime(Take<RuntimeOptions>("runtime")); case "vocab": return Vocab.Open(rest(1));
             case "vocab_of": return At<Model>(w[1]).Vocab(); case "model": return At<Runtime>(w[1]).Open(rest(2), Take<ModelOptions>("model"));
+            case "model_memory": return At<Runtime>(w[1]).OpenMemory(File.ReadAllBytes(rest(2)), Take<ModelOptions>("model"));
+            case "model_fd": using (var file = File.OpenRead(rest(2))) return At<Runtime>(w[1]).OpenFd((int)file.SafeFileHandle.DangerousGetHandle(), Take<ModelOptions>("model"));
             case "session": return At<Model>(w[1]).OpenSession(Take<SessionOptions>("session")); case "fork": return At<Session>(w[1]).Fork();
             case "plan": return Library.Plan(rest(1), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
             case "calibrate": return At<Model>(w[1]).Calibrate(rest(3).Split('|').Select(x => At<Vocab>(w[2]).Tokenize(x)).ToList(), Take<CalibrateOptions>("calibrate"));
@@ -100,6 +102,9 @@ static class Conformance {
         switch (verb) {
             case "abi": Print(Library.AbiVersion, Library.Version, Yes(Library.BuildInfo != "")); break;
             case "status": Print(Library.StatusName((Status)int.Parse(w[0]))); break; case "set": Set(w[0], rest(1)); break;
+            case "name": Print(Library.ConstantName(w[0], n)); break; case "threads": ((Runtime)t).SetThreads(n, int.Parse(w[2])); break;
+            case "devices": Print(Yes(Library.Devices().All(d => d.Name != "" || d.Refused != ""))); break;
+            case "cancel_session": var other = new Thread(s.Cancel); other.Start(); other.Join(); break;
             case "callback": Callback(w[0], w[1], ids(2)); break; case "calls": Print(Yes(calls.ContainsKey(w[0]) && calls[w[0]] > 0)); break;
             case "free": ((IDisposable)t).Dispose(); break; case "info": Print(w.Skip(1).Select(name => (object)Field(Fields(t)(name))).ToArray()); break;
             case "compare": Compare(Fields(t), w[1], w[2]); break; case "tokenize": Print(string.Join(" ", ((Vocab)t).Tokenize(rest(2), (uint)n))); break;

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Option
 
 from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
-from ._abi import CalibrateOptions, GenerateOptions, ModelInfo, ModelOptions, PlanResult, RuntimeInfo
+from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
 from ._native import Callbacks, Handle, call, lib, new, options, result, sized, utf8
 
@@ -84,6 +84,16 @@ def status_name(status: int) -> str:
     return lib.orrery_status_name(status).decode()
 
 
+def constant_name(kind: str, value: int) -> str:
+    """The name of a constant, as constant_name("kv_type", 2); kind: as in orrery_KIND_name."""
+    return getattr(lib, _abi.NAMES[kind])(value).decode()
+
+
+def devices() -> list[DeviceInfo]:
+    """The GPUs of this machine; the option `device` of a Runtime is an index of this list."""
+    return [result(DeviceInfo, "orrery_device_get_info", i) for i in range(lib.orrery_devices())]
+
+
 def inspect(path: str) -> str:
     """JSON: what is in the file."""
     return bytes(sized("orrery_inspect", c_char, utf8(path))).decode()
@@ -134,6 +144,28 @@ class Runtime(Handle):
                            byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
         return Model(model, self)
 
+    def open_fd(self, fd: int, **given: "Unpack[ModelOptions]") -> "Model":
+        """The same from an open file, which may be closed behind the call."""
+        callbacks, model = Callbacks(), c_void_p()
+        with self.use() as pointer:
+            callbacks.call("orrery_model_open_fd", pointer, fd,
+                           byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
+        return Model(model, self)
+
+    def open_memory(self, data: Union[bytes, bytearray, memoryview], **given: "Unpack[ModelOptions]") -> "Model":
+        """The same from a whole file in memory, which the model, its sessions and their generations keep."""
+        held = data if isinstance(data, bytes) else (c_uint8 * len(data)).from_buffer(data)
+        callbacks, model = Callbacks(), c_void_p()
+        with self.use() as pointer:
+            callbacks.call("orrery_model_open_memory", pointer, held if not isinstance(held, bytes) else ctypes.c_char_p(held),
+                           len(data), byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
+        return Model(model, self, held)
+
+    def set_threads(self, n_threads: int, priority: int = 0) -> None:
+        """Changes the number of threads and their Priority between two steps; 0: the default number."""
+        with self.use() as pointer:
+            call("orrery_runtime_set_threads", pointer, n_threads, priority)
+
 
 class Vocab(Handle):
     """Tokenizer and chat template on their own."""
@@ -173,8 +205,9 @@ class Model(Handle):
     """Immutable; any number of threads may use it."""
     _free = "orrery_model_free"
 
-    def __init__(self, pointer: c_void_p, runtime: Runtime) -> None:
+    def __init__(self, pointer: c_void_p, runtime: Runtime, memory: Any = None) -> None:
         super().__init__(pointer)
+        self._memory = memory  # where the weights are; sessions keep their model
         self._runtime_options = runtime._options  # the log function lives as long as what may call it
 
     def info(self) -> ModelInfo:
@@ -282,6 +315,14 @@ class Session(Handle):
         with self.use() as pointer:
             call("orrery_session_fork", pointer, byref(fork))
         return Session(fork, self._model)
+
+    def cancel(self) -> None:
+        """Cancels what the session does now, a generation or a long call; from any thread. What begins later is not cancelled."""
+        try:
+            with self.use() as pointer:
+                lib.orrery_session_cancel(pointer)
+        except ValueError:
+            pass
 
     def save(self, path: str) -> None:
         with self.use() as pointer:

@@ -44,6 +44,11 @@ class ReservoirMode(IntEnum):
     PINNED = 1
 
 
+class Priority(IntEnum):
+    NORMAL = 0
+    LOW = 1
+
+
 class TokenizeFlags(IntEnum):
     BOS = 1
     SPECIAL = 2
@@ -216,7 +221,19 @@ class orrery_error(Structure):
         ("column", c_uint32),
         ("message", c_char * 1024),
     ]
-    INIT = ("orrery_error_init", False)
+    INIT = "orrery_error_init"
+    COUNTS: dict[str, str] = {}
+
+
+class orrery_device_info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("architecture", c_uint32),
+        ("memory_bytes", c_uint64),
+        ("name", c_char * 128),
+        ("refused", c_char * 256),
+    ]
+    INIT = "orrery_device_info_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -235,8 +252,10 @@ class orrery_runtime_options(Structure):
         ("link_bytes_per_second", c_uint64),
         ("link_latency_us", c_uint32),
         ("reservoir_mode", c_uint32),
+        ("device", c_int32),
+        ("priority", c_int32),
     ]
-    INIT = ("orrery_runtime_options_init", False)
+    INIT = "orrery_runtime_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -249,7 +268,7 @@ class orrery_runtime_info(Structure):
         ("arena_bytes", c_uint64),
         ("arena_used_bytes", c_uint64),
     ]
-    INIT = ("orrery_runtime_info_init", False)
+    INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -266,7 +285,7 @@ class orrery_vocab_info(Structure):
         ("add_bos", c_uint32),
         ("has_template", c_uint32),
     ]
-    INIT = ("orrery_vocab_info_init", False)
+    INIT = "orrery_vocab_info_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -279,7 +298,7 @@ class orrery_template_options(Structure):
         ("tools_json", c_char_p),
         ("variables_json", c_char_p),
     ]
-    INIT = ("orrery_template_options_init", False)
+    INIT = "orrery_template_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -301,9 +320,9 @@ class orrery_plan_result(Structure):
         ("largest_context", c_uint32),
         ("fits", c_uint32),
         ("device_kv_type", c_uint32),
-        ("reserved", c_uint32),
+        ("trained_context", c_uint32),
     ]
-    INIT = ("orrery_plan_result_init_2", False)
+    INIT = "orrery_plan_result_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -320,7 +339,7 @@ class orrery_model_options(Structure):
         ("rope_original_context", c_uint32),
         ("reserved", c_uint32),
     ]
-    INIT = ("orrery_model_options_init", False)
+    INIT = "orrery_model_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -342,7 +361,7 @@ class orrery_model_info(Structure):
         ("quantization", c_char_p),
         ("fingerprint", c_uint8 * 16),
     ]
-    INIT = ("orrery_model_info_init", False)
+    INIT = "orrery_model_info_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -361,7 +380,7 @@ class orrery_session_options(Structure):
         ("device_kv_type", c_uint32),
         ("head_profile", c_char_p),
     ]
-    INIT = ("orrery_session_options_init", False)
+    INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
 
 
@@ -401,7 +420,7 @@ class orrery_stats(Structure):
         ("device_kv_type", c_uint32),
         ("reserved", c_uint32),
     ]
-    INIT = ("orrery_stats_init_2", False)
+    INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -421,7 +440,7 @@ class orrery_calibrate_options(Structure):
         ("kv_type", c_uint32),
         ("reserved", c_uint32),
     ]
-    INIT = ("orrery_calibrate_options_init", False)
+    INIT = "orrery_calibrate_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -447,7 +466,7 @@ class orrery_generate_options(Structure):
         ("n_logprobs", c_uint32),
         ("ignore_end", c_uint32),
     ]
-    INIT = ("orrery_generate_options_init", False)
+    INIT = "orrery_generate_options_init"
     COUNTS: dict[str, str] = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
 
 
@@ -473,13 +492,25 @@ class orrery_event(Structure):
         ("prefill_us", c_uint64),
         ("decode_us", c_uint64),
     ]
-    INIT = ("orrery_event_init", False)
+    INIT = "orrery_event_init"
     COUNTS: dict[str, str] = {"text": "text_bytes", "top": "n_top"}
 
 
 orrery_event_fn = CFUNCTYPE(c_int32, c_void_p, POINTER(orrery_event))
 
+# Functions that name constants, by kind.
+NAMES = {"log_level": "orrery_log_level_name",
+         "reservoir_mode": "orrery_reservoir_mode_name",
+         "priority": "orrery_priority_name",
+         "kv_type": "orrery_kv_type_name",
+         "rope_scaling": "orrery_rope_scaling_name",
+         "load_mode": "orrery_load_mode_name",
+         "overflow": "orrery_overflow_name",
+         "event_type": "orrery_event_type_name",
+         "finish_reason": "orrery_finish_reason_name"}
+
 STRUCTS = [orrery_error,
+           orrery_device_info,
            orrery_runtime_options,
            orrery_runtime_info,
            orrery_vocab_info,
@@ -502,35 +533,48 @@ FUNCTIONS = {
     "orrery_version": (c_char_p, []),
     "orrery_build_info": (c_char_p, []),
     "orrery_status_name": (c_char_p, [c_int32]),
-    "orrery_error_init": (None, [POINTER(orrery_error)]),
-    "orrery_runtime_options_init": (None, [POINTER(orrery_runtime_options)]),
+    "orrery_error_init": (None, [POINTER(orrery_error), c_size_t]),
+    "orrery_log_level_name": (c_char_p, [c_int32]),
+    "orrery_reservoir_mode_name": (c_char_p, [c_uint32]),
+    "orrery_priority_name": (c_char_p, [c_int32]),
+    "orrery_device_info_init": (None, [POINTER(orrery_device_info), c_size_t]),
+    "orrery_devices": (c_size_t, []),
+    "orrery_device_get_info": (c_int32, [c_size_t, POINTER(orrery_device_info), POINTER(orrery_error)]),
+    "orrery_runtime_options_init": (None, [POINTER(orrery_runtime_options), c_size_t]),
     "orrery_runtime_create": (c_int32, [POINTER(orrery_runtime_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_runtime_free": (None, [c_void_p]),
-    "orrery_runtime_info_init": (None, [POINTER(orrery_runtime_info)]),
+    "orrery_runtime_set_threads": (c_int32, [c_void_p, c_int32, c_int32, POINTER(orrery_error)]),
+    "orrery_runtime_info_init": (None, [POINTER(orrery_runtime_info), c_size_t]),
     "orrery_runtime_get_info": (c_int32, [c_void_p, POINTER(orrery_runtime_info), POINTER(orrery_error)]),
     "orrery_vocab_open": (c_int32, [c_char_p, POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_vocab_free": (None, [c_void_p]),
     "orrery_tokenize": (c_int32, [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_detokenize": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, c_uint32, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_vocab_info_init": (None, [POINTER(orrery_vocab_info)]),
+    "orrery_vocab_info_init": (None, [POINTER(orrery_vocab_info), c_size_t]),
     "orrery_vocab_get_info": (c_int32, [c_void_p, POINTER(orrery_vocab_info), POINTER(orrery_error)]),
     "orrery_token_flags": (c_uint32, [c_void_p, c_int32]),
-    "orrery_template_options_init": (None, [POINTER(orrery_template_options)]),
+    "orrery_template_options_init": (None, [POINTER(orrery_template_options), c_size_t]),
     "orrery_render_chat": (c_int32, [c_void_p, c_char_p, POINTER(orrery_template_options), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_plan_result_init": (None, [POINTER(orrery_plan_result)]),
-    "orrery_plan_result_init_2": (None, [POINTER(orrery_plan_result)]),
+    "orrery_kv_type_name": (c_char_p, [c_uint32]),
+    "orrery_rope_scaling_name": (c_char_p, [c_uint32]),
+    "orrery_plan_result_init": (None, [POINTER(orrery_plan_result), c_size_t]),
     "orrery_plan": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
-    "orrery_model_options_init": (None, [POINTER(orrery_model_options)]),
+    "orrery_load_mode_name": (c_char_p, [c_uint32]),
+    "orrery_model_options_init": (None, [POINTER(orrery_model_options), c_size_t]),
     "orrery_model_open": (c_int32, [c_void_p, c_char_p, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_model_open_fd": (c_int32, [c_void_p, c_int32, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_model_open_memory": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_model_free": (None, [c_void_p]),
-    "orrery_model_info_init": (None, [POINTER(orrery_model_info)]),
+    "orrery_model_info_init": (None, [POINTER(orrery_model_info), c_size_t]),
     "orrery_model_get_info": (c_int32, [c_void_p, POINTER(orrery_model_info), POINTER(orrery_error)]),
     "orrery_model_vocab": (c_void_p, [c_void_p]),
     "orrery_inspect": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_overflow_name": (c_char_p, [c_uint32]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_session_options_init": (None, [POINTER(orrery_session_options)]),
+    "orrery_session_options_init": (None, [POINTER(orrery_session_options), c_size_t]),
     "orrery_session_open": (c_int32, [c_void_p, POINTER(orrery_session_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_session_free": (None, [c_void_p]),
+    "orrery_session_cancel": (None, [c_void_p]),
     "orrery_session_add_message": (c_int32, [c_void_p, c_char_p, c_char_p, POINTER(orrery_error)]),
     "orrery_session_add_message_json": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
     "orrery_session_n_messages": (c_size_t, [c_void_p]),
@@ -548,20 +592,21 @@ FUNCTIONS = {
     "orrery_session_evaluate": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_float), POINTER(orrery_error)]),
     "orrery_session_logits": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
     "orrery_session_embedding": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
-    "orrery_stats_init": (None, [POINTER(orrery_stats)]),
-    "orrery_stats_init_2": (None, [POINTER(orrery_stats)]),
+    "orrery_stats_init": (None, [POINTER(orrery_stats), c_size_t]),
     "orrery_session_stats": (c_int32, [c_void_p, POINTER(orrery_stats), POINTER(orrery_error)]),
-    "orrery_calibrate_options_init": (None, [POINTER(orrery_calibrate_options)]),
+    "orrery_calibrate_options_init": (None, [POINTER(orrery_calibrate_options), c_size_t]),
     "orrery_calibrate": (c_int32, [c_void_p, POINTER(c_int32), POINTER(c_size_t), c_size_t, POINTER(orrery_calibrate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_calibration_profile": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_calibration_steps": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_calibration_free": (None, [c_void_p]),
     "orrery_head_profile_import": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_head_profile_import_gates": (c_int32, [c_char_p, c_double, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_generate_options_init": (None, [POINTER(orrery_generate_options)]),
+    "orrery_generate_options_init": (None, [POINTER(orrery_generate_options), c_size_t]),
     "orrery_generate": (c_int32, [c_void_p, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_generate_tokens": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
-    "orrery_event_init": (None, [POINTER(orrery_event)]),
+    "orrery_event_type_name": (c_char_p, [c_uint32]),
+    "orrery_finish_reason_name": (c_char_p, [c_uint32]),
+    "orrery_event_init": (None, [POINTER(orrery_event), c_size_t]),
     "orrery_next": (c_int32, [c_void_p, POINTER(orrery_event), POINTER(orrery_error)]),
     "orrery_run": (c_int32, [c_void_p, orrery_event_fn, c_void_p, POINTER(orrery_error)]),
     "orrery_cancel": (None, [c_void_p]),
@@ -581,6 +626,8 @@ class RuntimeOptions(TypedDict, total=False):
     link_bytes_per_second: int
     link_latency_us: int
     reservoir_mode: int
+    device: int
+    priority: int
 
 
 class TemplateOptions(TypedDict, total=False):
@@ -646,6 +693,14 @@ class GenerateOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
+class DeviceInfo:
+    architecture: int
+    memory_bytes: int
+    name: str
+    refused: str
+
+
+@dataclass(frozen=True)
 class RuntimeInfo:
     n_threads: int
     backend: str
@@ -684,6 +739,7 @@ class PlanResult:
     largest_context: int
     fits: int
     device_kv_type: int
+    trained_context: int
 
 
 @dataclass(frozen=True)

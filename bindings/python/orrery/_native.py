@@ -32,9 +32,7 @@ lib = _load()
 def new(struct: Any) -> Any:
     """A struct that its _init function has filled; the size that it writes must be ours."""
     value = struct()
-    name, sized = struct.INIT
-    function = getattr(lib, name)
-    function(byref(value), sizeof(struct)) if sized else function(byref(value))
+    getattr(lib, struct.INIT)(byref(value), sizeof(struct))
     if value.struct_size != sizeof(struct):
         raise ImportError("%s has %d bytes in the library, %d here" % (struct.__name__, value.struct_size, sizeof(struct)))
     return value

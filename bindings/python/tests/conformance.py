@@ -97,11 +97,16 @@ def cancel(generation):
     threading.Thread(target=generation.cancel).start()
     [t.join() for t in threading.enumerate() if t is not threading.current_thread()]
 
+def open_fd(runtime, path):
+    with open(path, "rb") as file:
+        return runtime.open_fd(file.fileno(), **take("model"))
+
 def step(verb, w, rest, t):
     """`w`: the arguments as words; `rest(i)`: from the i-th on, as text; `t`: handles by name."""
     make = {
         "runtime": lambda: orrery.Runtime(**take("runtime")), "vocab": lambda: orrery.Vocab(rest(1)),
-        "model": lambda: t[w[1]].open(rest(2), **take("model")), "vocab_of": lambda: t[w[1]].vocab(),
+        "model": lambda: t[w[1]].open(rest(2), **take("model")), "model_fd": lambda: open_fd(t[w[1]], rest(2)),
+        "model_memory": lambda: t[w[1]].open_memory(open(rest(2), "rb").read(), **take("model")), "vocab_of": lambda: t[w[1]].vocab(),
         "session": lambda: t[w[1]].session(**take("session")), "fork": lambda: t[w[1]].fork(),
         "plan": lambda: orrery.plan(rest(1), take("runtime"), take("model"), take("session")),
         "calibrate": lambda: t[w[1]].calibrate([t[w[2]].tokenize(x) for x in rest(3).split("|")], **take("calibrate")),
@@ -111,6 +116,8 @@ def step(verb, w, rest, t):
     }
     do = {
         "abi": lambda: print(orrery.abi_version(), orrery.version(), yes(orrery.build_info())),
+        "name": lambda: print(orrery.constant_name(w[0], int(w[1]))), "threads": lambda: t[w[0]].set_threads(int(w[1]), int(w[2])),
+        "devices": lambda: print(yes(all(d.name or d.refused for d in orrery.devices()))), "cancel_session": lambda: cancel(t[w[0]]),
         "status": lambda: print(orrery.status_name(int(w[0]))), "calls": lambda: print(yes(calls.get(w[0]))),
         "set": lambda: set_option(w[0], w[1:]), "callback": lambda: callback(*w[:2], w[2:]),
         "free": lambda: t[w[0]].close(), "info": lambda: print(*[field(getattr(fields_of(t[w[0]]), n)) for n in w[1:]]),

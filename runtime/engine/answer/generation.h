@@ -52,6 +52,7 @@ class Generation {
   // through) it is finished; the session keeps what it had computed.
   Status next(Event* event);
   void cancel() { cancel_.store(true, std::memory_order_relaxed); }   // from any thread
+  std::atomic<bool>* cancel_flag() { return &cancel_; }               // what cancel() sets
   bool finished() const { return stage_ == Stage::finished; }
   // Ends it where it stands: what was said stays in the conversation. Does nothing when finished.
   void abandon() noexcept;

@@ -45,6 +45,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
   }
   const bool given = options.compressed();
+  const SessionOptions wanted = options;
   const kv::Plan plan = model->plan_session(&options);
   ORRERY_TRY(options.validate(model->hyper()));   // what was left open has been decided
   if (options.compressed() && !given)
@@ -53,7 +54,8 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
     return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
                         "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
-                        "%llu are free: %llu short; the largest context that fits is %u tokens",
+                        "%llu are free: %llu short; the largest context that fits is %u tokens; a smaller n_context, a coarser "
+                        "kv_type or a KV budget takes less, a larger device_budget_bytes gives more",
                         plan.n_context, static_cast<unsigned long long>(plan.device_bytes),
                         static_cast<unsigned long long>(plan.full_kv_bytes + plan.compressed_kv_bytes),
                         static_cast<unsigned long long>(plan.workspace_bytes),
@@ -66,7 +68,35 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     (void)policy;
   }
   ORRERY_TRY(session->acquire());
+  session->tell(plan, wanted);
   return session;
+}
+
+// What a person would ask: how long the context is and why, what of it lies where, and by which policy.
+void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
+  Runtime& runtime = model_->runtime();
+  const model::Hyperparameters& h = model_->hyper();
+  const auto trained = static_cast<uint32_t>(h.trained_context);
+  if (wanted.n_context == 0 && n_context_ < trained)
+    runtime.log(LogLevel::warning,
+                "the context has %u tokens, not the %u that the model was trained for: the arena has room for no more (device_budget_bytes)",
+                n_context_, trained);
+  if (n_context_ > model::reach_of_context(h))
+    runtime.log(LogLevel::warning,
+                "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse (rope_scaling)",
+                n_context_, model::reach_of_context(h));
+  using ull = unsigned long long;
+  runtime.log(LogLevel::info, "session of %u tokens, policy %s (%s), KV in %s, on the device in %s", n_context_, options_.policy.c_str(),
+              !wanted.automatic      ? "as asked for"
+              : options_.compressed() ? "full KV does not fit the arena"
+                                      : "full KV fits the arena",
+              type_traits(kv_tensor_type(options_.kv_type))->name, type_traits(kv_tensor_type(plan.device_type))->name);
+  runtime.log(LogLevel::info,
+              "arena, for the session: KV of full heads %llu, of compressed heads %llu, digests %llu, staging %llu, workspace %llu bytes; "
+              "host memory: reservoir %llu, tables %llu bytes",
+              static_cast<ull>(plan.full_kv_bytes), static_cast<ull>(plan.compressed_kv_bytes), static_cast<ull>(plan.digests_bytes),
+              static_cast<ull>(plan.staging_bytes), static_cast<ull>(plan.workspace_bytes), static_cast<ull>(plan.reservoir_bytes),
+              static_cast<ull>(plan.host_bytes));
 }
 
 Status Session::acquire() {

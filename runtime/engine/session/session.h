@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -128,12 +129,39 @@ class Session {
   // This thread is inside a call already: in a callback, or behind one that never returned.
   bool entered_here() const { return caller_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   bool generating() const { return generating_; }
-  void set_generating(bool on) { generating_ = on; }
+  // A generation begins, which stops when its flag is set; null: it has ended.
+  void set_generating(std::atomic<bool>* stop) {
+    generating_ = stop != nullptr;
+    set_stop(stop);
+  }
+  // Sets the flag of what runs now, if anything does: a generation, or a call within a Stoppable. From any thread.
+  void stop_running() {
+    const std::lock_guard<std::mutex> lock(stop_mutex_);
+    if (stop_) stop_->store(true, std::memory_order_relaxed);
+  }
+  // A call that may take long, of a session without a generation under way.
+  class Stoppable {
+   public:
+    explicit Stoppable(Session* session) : session_(session) { session_->set_stop(&session->call_stop_); }
+    ~Stoppable() { session_->set_stop(nullptr); }
+    Stoppable(const Stoppable&) = delete;
+    Stoppable& operator=(const Stoppable&) = delete;
+    const std::atomic<bool>* flag() const { return &session_->call_stop_; }
+
+   private:
+    Session* session_;
+  };
 
  private:
+  void set_stop(std::atomic<bool>* stop) {
+    const std::lock_guard<std::mutex> lock(stop_mutex_);
+    call_stop_.store(false, std::memory_order_relaxed);
+    stop_ = stop;
+  }
   Span<const float> here(const std::vector<float>& row) const { return row_waits_ ? Span<const float>() : Span<const float>(row); }
   friend class SessionFile;
   Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context);
+  void tell(const kv::Plan& plan, const SessionOptions& wanted) const;
   // Slot, reservation, page table and workspace.
   Status acquire();
   Status park_copy_of(const Session& other);
@@ -163,6 +191,9 @@ class Session {
   std::atomic<bool> in_call_{false};
   std::atomic<std::thread::id> caller_{};      // while in_call_
   bool generating_ = false;                    // under in_call_
+  std::mutex stop_mutex_;                      // over stop_: what it points to lives as long as it stands there
+  std::atomic<bool>* stop_ = nullptr;          // of what runs now
+  std::atomic<bool> call_stop_{false};         // of a Stoppable: here, and not on a stack that a callback may leave by longjmp()
 };
 
 }  // namespace orrery::engine

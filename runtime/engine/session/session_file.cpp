@@ -57,6 +57,10 @@ struct Image {
   uint64_t bytes = 0;   // of the whole file
 };
 
+Status go_on(const std::atomic<bool>* cancel, const char* doing) {
+  return cancel && cancel->load(std::memory_order_relaxed) ? error(Code::cancelled, "%s the session was cancelled", doing) : ok_status();
+}
+
 // What the last page holds behind the last token is some other session's past: it stays out of the file.
 void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) {
   const uint64_t used = (uint64_t{n_tokens} - 1) % static_cast<uint64_t>(kPageTokens) + 1;
@@ -98,7 +102,7 @@ Result<uint64_t> SessionFile::size(Session* session) {
   return image.bytes;
 }
 
-Status SessionFile::save(Session* session, const Sink& sink) {
+Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
   ORRERY_TRY(session->resume());
   ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
                                               session->rope_));
@@ -116,6 +120,7 @@ Status SessionFile::save(Session* session, const Sink& sink) {
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / page_bytes, 1));
   std::vector<std::byte> pages(std::min(at_once, image.header.n_pages) * page_bytes);
   for (uint32_t first = 0; first < image.header.n_pages;) {
+    ORRERY_TRY(go_on(cancel, "saving"));
     const uint32_t end = std::min(image.header.n_pages, first + at_once);
     {
       const Turn turn = session->model_->runtime().take_turn();
@@ -131,12 +136,13 @@ Status SessionFile::save(Session* session, const Sink& sink) {
   session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
   std::byte checksum[kChecksumBytes];
   hash.digest(reinterpret_cast<uint8_t*>(checksum));
+  ORRERY_TRY(go_on(cancel, "saving"));
   return sink({checksum, sizeof checksum});
 }
 
-Status SessionFile::save_to_file(Session* session, const std::string& path) {
+Status SessionFile::save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel) {
   ORRERY_ASSIGN(os::AtomicFile file, os::AtomicFile::create(path));
-  ORRERY_TRY(save(session, [&](Span<const std::byte> bytes) { return file.write(bytes); }));
+  ORRERY_TRY(save(session, [&](Span<const std::byte> bytes) { return file.write(bytes); }, cancel));
   return file.commit();
 }
 
@@ -259,7 +265,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   return ok_status();
 }
 
-Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name) {
+Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel) {
   Contents contents;
   Header& h = contents.header;
   if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
@@ -267,16 +273,23 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   ORRERY_TRY(check_header(*session, session->rope_, h, bytes.size(), name));
   const size_t summed = bytes.size() - kChecksumBytes;
   Hash128 hash;
-  hash.update(bytes.data(), summed);
+  for (size_t at = 0; at < summed;) {
+    ORRERY_TRY(go_on(cancel, "loading"));
+    const size_t n = std::min<size_t>(kBytesAtOnce, summed - at);
+    hash.update(bytes.data() + at, n);
+    at += n;
+  }
   ORRERY_TRY(check_sum(hash, bytes.data() + summed, bytes.size(), name));
   contents.head = bytes.subspan(sizeof h, Contents::head_bytes(h));
   ORRERY_TRY(contents.parse(*session, name));
+  ORRERY_TRY(go_on(cancel, "loading"));
   const std::byte* const pages = contents.head.data() + contents.head.size();
   return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }});
 }
 
 // A file that can be refused by its header is not read: it may be of any length.
-Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes) {
+Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes,
+                                   const std::atomic<bool>* cancel) {
   ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
   const char* const name = path.c_str();
   Contents contents;
@@ -287,7 +300,7 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
   if (file.size() <= whole_bytes) {
     ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
     ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
-    return load(session, {copy.data(), file.size()}, name);
+    return load(session, {copy.data(), file.size()}, name, cancel);
   }
 
   const uint64_t head_bytes = Contents::head_bytes(h), first_page = sizeof h + head_bytes;
@@ -315,7 +328,7 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
     }
     return check_sum(hash, checksum, file.size(), name);
   };
-  ORRERY_TRY(read_pages([](uint32_t, uint32_t, const std::byte*) { return ok_status(); }));
+  ORRERY_TRY(read_pages([&](uint32_t, uint32_t, const std::byte*) { return go_on(cancel, "loading"); }));
   ORRERY_TRY(contents.parse(*session, name));
   return replace(session, &contents, {read_pages});
 }

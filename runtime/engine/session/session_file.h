@@ -6,6 +6,7 @@
 // second reading fails, or finds another file than the first, the session has lost its tokens; its conversation stays.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,15 +23,18 @@ class SessionFile {
 
   // Bytes that save() writes now.
   static Result<uint64_t> size(Session* session);
-  static Status save(Session* session, const Sink& sink);
+  // `cancel`: Code::cancelled when it is set, between two pieces. Null: nobody cancels.
+  static Status save(Session* session, const Sink& sink, const std::atomic<bool>* cancel = nullptr);
   // `name` is for messages.
-  static Status load(Session* session, Span<const std::byte> bytes, const char* name);
+  // `cancel` is looked at while the file is checked: once the session changes, it changes whole.
+  static Status load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel = nullptr);
 
-  static Status save_to_file(Session* session, const std::string& path);
+  static Status save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel = nullptr);
   // Memory that a file of at most this size takes while it is loaded; a longer one takes a piece of kBytesAtOnce, its
   // tokens and its conversation.
   static constexpr uint64_t kWholeBytes = uint64_t{64} << 20;
-  static Status load_from_file(Session* session, const std::string& path, uint64_t whole_bytes = kWholeBytes);
+  static Status load_from_file(Session* session, const std::string& path, uint64_t whole_bytes = kWholeBytes,
+                               const std::atomic<bool>* cancel = nullptr);
 
  private:
   struct Contents;

@@ -83,6 +83,7 @@ struct Planner {
     input.self = this;
     kv::Plan plan = kv::make_plan(input, options.n_context);
     plan.device_type = options.resident_type(hyper);
+    plan.trained_context = static_cast<uint32_t>(hyper.trained_context);
     return plan;
   }
 };
@@ -241,7 +242,13 @@ KvFormat kv_format(const model::Hyperparameters& h, KvType type) {
   return format;
 }
 
-Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runtime> runtime, const std::string& path,
+Result<gguf::File> ModelSource::open(const gguf::OpenOptions& options) const {
+  if (from_memory) return gguf::File::open_memory(memory, "memory", options);
+  if (descriptor >= 0) return gguf::File::open_descriptor(descriptor, options);
+  return gguf::File::open(path, options);
+}
+
+Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runtime> runtime, const ModelSource& source,
                                                            const ModelOptions& options) {
   gguf::OpenOptions open;
   open.load = options.load;
@@ -254,7 +261,8 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
     ORRERY_ASSIGN(vocabulary, Vocabulary::from_gguf(header));
     return ok_status();
   };
-  ORRERY_ASSIGN(gguf::File file, gguf::File::open(path, open));
+  ORRERY_ASSIGN(gguf::File file, source.open(open));
+  const std::string path = file.path();
   model::LoadOptions load = options.weights;
   // What has been read needs no second count: placing it only asks whether to go on.
   if (load.progress && options.load == gguf::Load::read)
@@ -263,8 +271,10 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   std::string name;   // for people: whole UTF-8, whatever the file has
   text::utf8_append_valid(weights->hyper.name, &name);
   weights->hyper.name = std::move(name);
-  runtime->log(LogLevel::info, "%s: %s, %llu parameters, %s", path.c_str(), weights->hyper.architecture->name,
-               static_cast<unsigned long long>(weights->n_parameters), type_traits(weights->main_type)->name);
+  runtime->log(LogLevel::info, "%s: %s, %llu parameters in %s, %llu bytes of weights %s, trained for %d tokens", path.c_str(),
+               weights->hyper.architecture->name, static_cast<unsigned long long>(weights->n_parameters),
+               type_traits(weights->main_type)->name, static_cast<unsigned long long>(weights->weights_bytes),
+               options.load == gguf::Load::map ? "mapped" : "read", weights->hyper.trained_context);
   return std::shared_ptr<LanguageModel>(
       new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
 }

@@ -48,10 +48,25 @@ struct SessionOptions {
   KvType resident_type(const model::Hyperparameters& h) const;
 };
 
+// Where a model comes from: a file by its path, an open file, or memory that holds one.
+struct ModelSource {
+  std::string path;
+  int32_t descriptor = -1;               // where not -1: of an open file, which stays the caller's
+  Span<const std::byte> memory;          // where `from_memory`: stays as it is until the model is gone, but for gguf::Load::read
+  bool from_memory = false;
+  Result<gguf::File> open(const gguf::OpenOptions& options) const;
+};
+
 class LanguageModel {
  public:
-  static Result<std::shared_ptr<LanguageModel>> open(std::shared_ptr<Runtime> runtime, const std::string& path,
+  static Result<std::shared_ptr<LanguageModel>> open(std::shared_ptr<Runtime> runtime, const ModelSource& source,
                                                      const ModelOptions& options);
+  static Result<std::shared_ptr<LanguageModel>> open(std::shared_ptr<Runtime> runtime, const std::string& path,
+                                                     const ModelOptions& options) {
+    ModelSource source;
+    source.path = path;
+    return open(std::move(runtime), source, options);
+  }
 
   Runtime& runtime() const { return *runtime_; }
   const std::shared_ptr<Runtime>& runtime_ptr() const { return runtime_; }

@@ -9,9 +9,11 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/backend/turn.h"
 #include "runtime/base/cancel.h"
+#include "runtime/base/priority.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
@@ -27,12 +29,24 @@ void copy_message(std::string_view text, Span<char> out) noexcept;
 enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4 };
 using LogSink = void (*)(void* user, int32_t level, const char* message);
 
+// A GPU of this machine, as cuda/cuda_backend.h describes it.
+struct GpuDescription {
+  std::string name;
+  int32_t architecture = 0;   // 89: compute capability 8.9
+  uint64_t memory_bytes = 0;
+  std::string refused;        // why no runtime can be made on it; empty: one can
+};
+// In the driver's order; RuntimeOptions::device is an index of this list.
+std::vector<GpuDescription> gpus();
+
 struct RuntimeOptions {
-  int32_t n_threads = 0;
+  int32_t n_threads = 0;              // of the processor's backend; 0: cpu::default_threads()
+  Priority priority = Priority::normal;   // of these threads
+  int32_t device = -1;                // a GPU, an index of gpus(); -1: the first that is not refused
   std::string backend = "auto";       // a GPU where there is one, else the processor
   std::string cpu_path = "auto";
-  uint64_t device_budget_bytes = 0;   // 0: what a GPU has free, but for a little; half of the physical memory
-  uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: half of the physical memory
+  uint64_t device_budget_bytes = 0;   // 0: what a GPU has free, but for a little; os::default_reservation_bytes()
+  uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: os::default_reservation_bytes()
   bool pinned_reservoir = false;      // what sessions take of it is locked in memory
   uint32_t max_sessions = 16;
   kv::Link link;                      // between reservoir and device: simulated, for measurement
@@ -64,6 +78,8 @@ class Runtime {
   kv::Arena& arena() { return *arena_; }
   kv::Arena& reservoir() { return *reservoir_; }
   const kv::Arena& arena() const { return *arena_; }
+  // Between two steps, whoever takes them. Not from within a turn.
+  Status set_threads(int32_t n_threads, Priority priority);
   BackendInfo backend_info() const { return turns_->device().info(); }
   // Moves KV from the reservoir to the arena, for sessions that refresh theirs. The first call starts its thread.
   Result<kv::IoThread*> io();

@@ -37,10 +37,10 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
   });
   if (best == UINT64_MAX)
     return memory_error(full_, bytes, largest,
-                        "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short)",
+                        "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short): %s sets its size",
                         what, static_cast<unsigned long long>(bytes), device_ ? "device" : "host",
                         static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(largest),
-                        static_cast<unsigned long long>(bytes - largest));
+                        static_cast<unsigned long long>(bytes - largest), device_ ? "device_budget_bytes" : "reservoir_bytes");
   if (pinned_) {
     const Status locked = sharer_ ? sharer_->share_host(memory_.data() + at, bytes) : memory_.lock(at, bytes);
     if (!locked.ok()) {

@@ -38,7 +38,8 @@ struct Plan {
   uint64_t host_bytes = 0, budget_bytes = 0;
   uint32_t largest_context = 0;                                 // in the budget, at most max_context; 0: none
   bool fits = false;
-  KvType device_type = KvType::f16;                             // of the KV in the arena; whoever asks for the plan knows it
+  KvType device_type = KvType::f16;                             // of the KV in the arena; whoever asks for the plan knows it,
+  uint32_t trained_context = 0;                                 // and this: tokens of the model's training
 };
 
 // KV pages that hold n tokens, and those that are reserved for a context: in units of kPagesTogether.

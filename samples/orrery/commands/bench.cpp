@@ -109,7 +109,7 @@ Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_
   const std::vector<int32_t> prompt = bench_prompt(vocab, n_prompt);
   const std::vector<int32_t> short_prompt(prompt.begin(), prompt.begin() + static_cast<int64_t>(std::min<uint64_t>(n_prompt, 32)));
   orrery_generate_options options;
-  orrery_generate_options_init(&options);
+  orrery_generate_options_init(&options, sizeof options);
   options.ignore_end = 1;
   std::vector<double> prefill, decode, first;
   for (uint64_t i = 0; i <= repeat; ++i) {
@@ -125,7 +125,7 @@ Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_
     first.push_back(static_cast<double>(answer.first_token_us) / 1000);
   }
   orrery_stats stats;
-  orrery_stats_init(&stats);
+  orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
   return {n_prompt, Spread(prefill), Spread(decode), Spread(first), stats.device_kv_used_bytes};
 }
@@ -147,12 +147,12 @@ int bench(const Args& args, Output& out) {
   const Loaded loaded = load(path, args, interrupts);
   const Session session = open_session(loaded.model, wishes);
   orrery_stats opened;
-  orrery_stats_init(&opened);
+  orrery_stats_init(&opened, sizeof opened);
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &opened, error); });
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   const orrery_model_info info = model_info(loaded.model.get());
   orrery_runtime_info runtime;
-  orrery_runtime_info_init(&runtime);
+  orrery_runtime_info_init(&runtime, sizeof runtime);
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &runtime, error); });
   const Work work = work_per_token(path);
   Limits limits(runtime.n_threads, runtime.path, work.weights_bytes);

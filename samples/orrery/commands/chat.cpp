@@ -180,7 +180,7 @@ int chat(const Args& args, Output& out) {
     call([&](orrery_error* error) { return orrery_session_set_template(session.get(), &options, error); });
   }
   orrery_stats stats;
-  orrery_stats_init(&stats);
+  orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
   Chat conversation(std::move(session), Vocab(orrery_model_vocab(loaded.model.get())), std::move(sampling),
                     out);

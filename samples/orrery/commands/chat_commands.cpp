@@ -27,7 +27,7 @@ void help(Request&);
 
 void stats(Request& request) {
   orrery_stats stats;
-  orrery_stats_init(&stats);
+  orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
   say(format("context     %s of %s tokens, %zu messages", grouped(stats.n_tokens).c_str(),
              grouped(stats.n_context).c_str(), request.chat.n_messages()));

@@ -78,7 +78,7 @@ int demo(const Args& args, Output& out) {
   orrery_session_options wishes = session_settings.options();
   if (wishes.n_context == 0) wishes.n_context = kContext;
   orrery_plan_result plan;
-  orrery_plan_result_init(&plan);
+  orrery_plan_result_init(&plan, sizeof plan);
   const orrery_model_options model = model_options(args);
   call([&](orrery_error* error) {
     return orrery_plan(model_path.c_str(), &runtime, &model, &wishes, &plan, error);
@@ -90,7 +90,7 @@ int demo(const Args& args, Output& out) {
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   const orrery_model_info info = model_info(loaded.model.get());
   orrery_runtime_info running;
-  orrery_runtime_info_init(&running);
+  orrery_runtime_info_init(&running, sizeof running);
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &running, error); });
 
   out.text(format("Model     %s: %s, %s parameters, %s, %s\n", info.name[0] ? info.name : kModel,
@@ -103,7 +103,7 @@ int demo(const Args& args, Output& out) {
 
   if (json.contains("system")) add_message(session.get(), "system", json["system"].get<std::string>());
   orrery_generate_options options;
-  orrery_generate_options_init(&options);
+  orrery_generate_options_init(&options, sizeof options);
   options.max_tokens = 64;
   AnswerWishes stream;
   stream.stream = &out;
@@ -126,7 +126,7 @@ int demo(const Args& args, Output& out) {
     out.flush();
   }
   orrery_stats stats;
-  orrery_stats_init(&stats);
+  orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
   out.write(format("Speed     %s prompt tokens read at %.0f/s, %s tokens of answers at %.0f/s\n",
                    grouped(stats.prompt_tokens).c_str(), per_second(stats.prompt_tokens, stats.prefill_us),

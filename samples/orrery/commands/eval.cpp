@@ -140,7 +140,7 @@ void check_policies(const std::string& path, const Args& args, const std::vector
     session.policy_options = options.data();
     session.n_policy_options = static_cast<uint32_t>(options.size());
     orrery_plan_result plan;
-    orrery_plan_result_init(&plan);
+    orrery_plan_result_init(&plan, sizeof plan);
     call([&](orrery_error* error) { return orrery_plan(path.c_str(), &runtime, &model, &session, &plan, error); });
   }
 }

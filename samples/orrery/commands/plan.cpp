@@ -13,6 +13,7 @@ struct Row {
 };
 
 void print_table(const orrery_plan_result& plan, const orrery_session_options& session, bool pinned, Output& out) {
+  const bool shrunk = session.n_context == 0 && plan.fits && plan.n_context < plan.trained_context;
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
                        {"KV cache, full heads", plan.full_kv_bytes},
                        {"KV cache, compressed heads", plan.compressed_kv_bytes},
@@ -45,6 +46,12 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
                    grouped(plan.device_bytes).c_str(), human_bytes(plan.device_bytes).c_str()));
   out.write(format("%-32s %20s  tokens\n", "Largest context for the budget",
                    grouped(plan.largest_context).c_str()));
+  if (plan.n_context > plan.trained_context)
+    out.write(format("Warning: the model was trained for %s tokens. Behind them answers get worse, unless RoPE is scaled.\n",
+                     grouped(plan.trained_context).c_str()));
+  if (shrunk)
+    out.write(format("Warning: the model was trained for %s tokens; the budget has room for %s of them.\n",
+                     grouped(plan.trained_context).c_str(), grouped(plan.n_context).c_str()));
   if (plan.fits) {
     out.write("It fits.\n");
   } else {
@@ -59,7 +66,7 @@ int print_plan(const Args& args, Output& out) {
   const SessionSettings session_settings(args);
   const orrery_session_options session = session_settings.options();
   orrery_plan_result plan;
-  orrery_plan_result_init(&plan);
+  orrery_plan_result_init(&plan, sizeof plan);
   const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
   call([&](orrery_error* error) {
     return orrery_plan(args.words()[0].c_str(), &runtime, &model, &session, &plan, error);
@@ -81,6 +88,7 @@ int print_plan(const Args& args, Output& out) {
                        {"host_bytes", plan.host_bytes},
                        {"budget_bytes", plan.budget_bytes},
                        {"largest_context", plan.largest_context},
+                       {"trained_context", plan.trained_context},
                        {"fits", plan.fits != 0}};
     out.write(dump_json(json, 2) + "\n");
   } else {

@@ -99,7 +99,7 @@ int import_profile(const Args& args, const char* option, const std::string& path
 
 orrery_calibrate_options calibrate_options(const Args& args) {
   orrery_calibrate_options options;
-  orrery_calibrate_options_init(&options);
+  orrery_calibrate_options_init(&options, sizeof options);
   options.n_steps = static_cast<uint32_t>(args.integer("--steps", 1, 1024, options.n_steps));
   options.top_k = static_cast<uint32_t>(args.integer("--top-k", 1, 1u << 20, options.top_k));
   options.n_representatives = static_cast<uint32_t>(args.integer("--representatives", 0, 1024, 0));

@@ -166,7 +166,7 @@ std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt&
   // What ends an answer may stand in what is forced (a template's end of the question), so we end it ourselves.
   const size_t n_forced = forcing->forced.size();
   orrery_generate_options options;
-  orrery_generate_options_init(&options);
+  orrery_generate_options_init(&options, sizeof options);
   options.max_tokens = static_cast<uint32_t>(std::max<size_t>(n_forced, forcing->n_question + max_tokens));
   options.ignore_end = 1;
   options.logits_hook = on_logits;
@@ -178,7 +178,7 @@ std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt&
   ProgressBar bar(label_.c_str(), ProgressBar::Unit::tokens);
   std::vector<int32_t> answer;
   orrery_event event;
-  orrery_event_init(&event);
+  orrery_event_init(&event, sizeof event);
   for (size_t n = 0;;) {
     call([&](orrery_error* error) { return orrery_next(generation.get(), &event, error); });
     if (event.type == ORRERY_EVENT_PROGRESS) bar.update(event.done, event.total);
@@ -244,7 +244,7 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
     record.answers.push_back(std::move(answer));
   }
   orrery_stats stats;
-  orrery_stats_init(&stats);
+  orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
   record.prompt_tokens = stats.prompt_tokens;
   record.generated_tokens = stats.generated_tokens;

@@ -17,9 +17,9 @@ int main(int argc, char** argv) {
   orrery_session_options options;
   if (argc != 3 || orrery_abi_version() != ORRERY_ABI_VERSION) return 2;
 
-  orrery_error_init(&error);
-  orrery_event_init(&event);
-  orrery_session_options_init(&options);
+  orrery_error_init(&error, sizeof error);
+  orrery_event_init(&event, sizeof event);
+  orrery_session_options_init(&options, sizeof options);
   options.n_context = 512;
   if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) return failed("runtime", &error);
   if (orrery_model_open(runtime, argv[1], NULL, &model, &error) != ORRERY_OK) return failed("model", &error);

@@ -25,20 +25,20 @@ template <class Handle, class Function, class... Args>
 Handle make(Function function, Args... args) {
   typename Handle::pointer raw = nullptr;
   orrery_error error;
-  orrery_error_init(&error);
+  orrery_error_init(&error, sizeof error);
   if (function(args..., &raw, &error) != ORRERY_OK) throw std::runtime_error(error.message);
   return Handle(raw);
 }
 
 std::string answer(const char* model_path, const char* question) {
   orrery_session_options options;
-  orrery_session_options_init(&options);
+  orrery_session_options_init(&options, sizeof options);
   options.n_context = 512;
   const auto runtime = make<Runtime>(orrery_runtime_create, nullptr);
   const auto model = make<Model>(orrery_model_open, runtime.get(), model_path, nullptr);
   const auto session = make<Session>(orrery_session_open, model.get(), &options);
   orrery_error error;
-  orrery_error_init(&error);
+  orrery_error_init(&error, sizeof error);
   if (orrery_session_add_message(session.get(), "user", question, &error) != ORRERY_OK) {
     throw std::runtime_error(error.message);
   }

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -103,6 +104,26 @@ TEST(MemoryLimits, OfThisMachine) {
   EXPECT_GT(l.available_bytes, 16 * kMiB);
   EXPECT_LE(l.total_bytes, physical_memory_bytes());
   EXPECT_EQ(memory_limits("/nowhere/at/all").total_bytes <= physical_memory_bytes(), true);
+}
+
+TEST_F(FakeRoot, DefaultsAreBoundByWhatCountsReservations) {
+  MemoryLimits l;
+  EXPECT_EQ(default_reservation_bytes(l), physical_memory_bytes() / 2) << "no limit but the machine";
+  l.memory_bytes = 1000 * kMiB;
+  EXPECT_EQ(default_reservation_bytes(l), std::min(1000 * kMiB, physical_memory_bytes()) / 2) << "a container";
+  l.available_bytes = 10;   // lazily committed memory may be reserved while others use theirs
+  EXPECT_EQ(default_reservation_bytes(l), std::min(1000 * kMiB, physical_memory_bytes()) / 2);
+  l.reservable_bytes = 400 * kMiB;
+  EXPECT_EQ(default_reservation_bytes(l), 100 * kMiB) << "an address space";
+}
+
+// The default follows a container's limit of either version, at whatever level it stands.
+TEST_F(FakeRoot, AContainersLimitIsWhatDefaultsHalve) {
+  put("/proc/self/cgroup", "0::/a/b\n");
+  put("/sys/fs/cgroup/a/memory.max", "4194304\n");
+  put("/sys/fs/cgroup/a/memory.current", "4000000\n");
+  EXPECT_EQ(limits().memory_bytes, 4194304u);
+  EXPECT_EQ(default_reservation_bytes(limits()), 2097152u);
 }
 
 // In a child, whose address space is limited to what it has and 100 MiB more.

@@ -5,10 +5,15 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -177,6 +182,32 @@ TEST(ThreadPool, RefusesNoThreads) {
   auto made = ThreadPool::make(0, 1);
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::invalid_argument);
+}
+
+// Workers of low priority work, and the caller keeps its own priority.
+TEST(ThreadPool, LowPriorityIsTheWorkersAlone) {
+  const pid_t caller = static_cast<pid_t>(::syscall(SYS_gettid));
+  const int own = ::getpriority(PRIO_PROCESS, static_cast<id_t>(caller));
+  auto made = ThreadPool::make(3, 3, Priority::low);
+  ASSERT_TRUE(made.ok());
+  const std::unique_ptr<ThreadPool> pool = std::move(made).value();
+  std::atomic<int> lowered{0}, n_workers{0};
+  std::atomic<int64_t> sum{0};
+  // Until both workers have run an item: a caller may be through before one wakes.
+  for (int round = 0; round < 10000 && n_workers < 20; ++round)
+    pool->run(64, [&](int64_t i, int32_t thread) {
+      sum += i;
+      if (thread == 0) {
+        std::this_thread::yield();
+        return;
+      }
+      ++n_workers;
+      lowered += ::getpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid))) == std::max(own, 10);
+    });
+  EXPECT_GE(n_workers, 1);
+  EXPECT_EQ(lowered, n_workers);
+  EXPECT_EQ(sum % (64 * 63 / 2), 0);
+  EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(caller)), own);
 }
 
 }  // namespace

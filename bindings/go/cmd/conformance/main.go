@@ -79,6 +79,27 @@ func step(verb string, w []string) {
 	other := map[string]func(){
 		"abi":      func() { fmt.Println(orrery.AbiVersion(), orrery.Version(), yes(orrery.BuildInfo() != "")) },
 		"status":   func() { fmt.Println(orrery.Status(number(0)).Error()) },
+		"name":    func() { fmt.Println(orrery.ConstantName(w[0], int64(number(1)))) },
+		"threads": func() { check(at[*orrery.Runtime](w[0]).SetThreads(int32(number(1)), int32(number(2)))) },
+		"devices": func() {
+			good := true
+			for _, d := range must(orrery.Devices()) {
+				good = good && (d.Name != "" || d.Refused != "")
+			}
+			fmt.Println(yes(good))
+		},
+		"cancel_session": func() { done := make(chan bool); go func() { session().Cancel(); done <- true }(); <-done },
+		"model_fd": func() {
+			file := must(os.Open(text(w[2:])))
+			defer file.Close()
+			f := func(o *orrery.ModelOptions) (*orrery.Model, error) { return at[*orrery.Runtime](w[1]).OpenFd(file.Fd(), o) }
+			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+		},
+		"model_memory": func() {
+			file := must(os.ReadFile(text(w[2:])))
+			f := func(o *orrery.ModelOptions) (*orrery.Model, error) { return at[*orrery.Runtime](w[1]).OpenMemory(file, o) }
+			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+		},
 		"set":      func() { set(w[0], text(w[1:])) },
 		"callback": func() { callback(w[0], w[1], numbers(w[2:])) },
 		"calls":    func() { fmt.Println(yes(calls[w[0]] > 0)) },

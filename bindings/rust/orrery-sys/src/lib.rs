@@ -28,6 +28,8 @@ pub const ORRERY_LOG_INFO: i32 = 3;
 pub const ORRERY_LOG_DEBUG: i32 = 4;
 pub const ORRERY_RESERVOIR_PAGEABLE: u32 = 0;
 pub const ORRERY_RESERVOIR_PINNED: u32 = 1;
+pub const ORRERY_PRIORITY_NORMAL: i32 = 0;
+pub const ORRERY_PRIORITY_LOW: i32 = 1;
 pub const ORRERY_TOKENIZE_BOS: u32 = 1;
 pub const ORRERY_TOKENIZE_SPECIAL: u32 = 2;
 pub const ORRERY_DETOKENIZE_SPECIAL: u32 = 1;
@@ -104,6 +106,17 @@ const _: () = assert!(std::mem::size_of::<orrery_error>() == 1072);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct orrery_device_info {
+    pub struct_size: u32,
+    pub architecture: u32,
+    pub memory_bytes: u64,
+    pub name: [c_char; 128],
+    pub refused: [c_char; 256],
+}
+const _: () = assert!(std::mem::size_of::<orrery_device_info>() == 400);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct orrery_runtime_options {
     pub struct_size: u32,
     pub n_threads: i32,
@@ -118,8 +131,10 @@ pub struct orrery_runtime_options {
     pub link_bytes_per_second: u64,
     pub link_latency_us: u32,
     pub reservoir_mode: u32,
+    pub device: i32,
+    pub priority: i32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_runtime_options>() == 80);
+const _: () = assert!(std::mem::size_of::<orrery_runtime_options>() == 88);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -180,7 +195,7 @@ pub struct orrery_plan_result {
     pub largest_context: u32,
     pub fits: u32,
     pub device_kv_type: u32,
-    pub reserved: u32,
+    pub trained_context: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_plan_result>() == 112);
 
@@ -377,35 +392,48 @@ extern "C" {
     pub fn orrery_version() -> *const c_char;
     pub fn orrery_build_info() -> *const c_char;
     pub fn orrery_status_name(status: orrery_status) -> *const c_char;
-    pub fn orrery_error_init(error: *mut orrery_error);
-    pub fn orrery_runtime_options_init(options: *mut orrery_runtime_options);
+    pub fn orrery_error_init(error: *mut orrery_error, struct_size: usize);
+    pub fn orrery_log_level_name(level: i32) -> *const c_char;
+    pub fn orrery_reservoir_mode_name(mode: u32) -> *const c_char;
+    pub fn orrery_priority_name(priority: i32) -> *const c_char;
+    pub fn orrery_device_info_init(info: *mut orrery_device_info, struct_size: usize);
+    pub fn orrery_devices() -> usize;
+    pub fn orrery_device_get_info(index: usize, info: *mut orrery_device_info, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_runtime_options_init(options: *mut orrery_runtime_options, struct_size: usize);
     pub fn orrery_runtime_create(options: *const orrery_runtime_options, runtime: *mut *mut orrery_runtime, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_runtime_free(runtime: *mut orrery_runtime);
-    pub fn orrery_runtime_info_init(info: *mut orrery_runtime_info);
+    pub fn orrery_runtime_set_threads(runtime: *mut orrery_runtime, n_threads: i32, priority: i32, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_runtime_info_init(info: *mut orrery_runtime_info, struct_size: usize);
     pub fn orrery_runtime_get_info(runtime: *const orrery_runtime, info: *mut orrery_runtime_info, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_vocab_open(path: *const c_char, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_vocab_free(vocab: *mut orrery_vocab);
     pub fn orrery_tokenize(vocab: *const orrery_vocab, text: *const c_char, text_bytes: usize, flags: u32, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_detokenize(vocab: *const orrery_vocab, tokens: *const i32, n_tokens: usize, flags: u32, text: *mut c_char, capacity: usize, text_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_vocab_info_init(info: *mut orrery_vocab_info);
+    pub fn orrery_vocab_info_init(info: *mut orrery_vocab_info, struct_size: usize);
     pub fn orrery_vocab_get_info(vocab: *const orrery_vocab, info: *mut orrery_vocab_info, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_token_flags(vocab: *const orrery_vocab, token: i32) -> u32;
-    pub fn orrery_template_options_init(options: *mut orrery_template_options);
+    pub fn orrery_template_options_init(options: *mut orrery_template_options, struct_size: usize);
     pub fn orrery_render_chat(vocab: *const orrery_vocab, messages_json: *const c_char, options: *const orrery_template_options, text: *mut c_char, capacity: usize, text_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_plan_result_init(plan: *mut orrery_plan_result);
-    pub fn orrery_plan_result_init_2(plan: *mut orrery_plan_result);
+    pub fn orrery_kv_type_name(type_: u32) -> *const c_char;
+    pub fn orrery_rope_scaling_name(scaling: u32) -> *const c_char;
+    pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
     pub fn orrery_plan(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_model_options_init(options: *mut orrery_model_options);
+    pub fn orrery_load_mode_name(mode: u32) -> *const c_char;
+    pub fn orrery_model_options_init(options: *mut orrery_model_options, struct_size: usize);
     pub fn orrery_model_open(runtime: *mut orrery_runtime, path: *const c_char, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_model_open_fd(runtime: *mut orrery_runtime, fd: i32, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_model_open_memory(runtime: *mut orrery_runtime, bytes: *const c_void, n_bytes: usize, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_model_free(model: *mut orrery_model);
-    pub fn orrery_model_info_init(info: *mut orrery_model_info);
+    pub fn orrery_model_info_init(info: *mut orrery_model_info, struct_size: usize);
     pub fn orrery_model_get_info(model: *const orrery_model, info: *mut orrery_model_info, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_model_vocab(model: *const orrery_model) -> *mut orrery_vocab;
     pub fn orrery_inspect(path: *const c_char, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_overflow_name(overflow: u32) -> *const c_char;
     pub fn orrery_policies(json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_session_options_init(options: *mut orrery_session_options);
+    pub fn orrery_session_options_init(options: *mut orrery_session_options, struct_size: usize);
     pub fn orrery_session_open(model: *mut orrery_model, options: *const orrery_session_options, session: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_free(session: *mut orrery_session);
+    pub fn orrery_session_cancel(session: *mut orrery_session);
     pub fn orrery_session_add_message(session: *mut orrery_session, role: *const c_char, content: *const c_char, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_add_message_json(session: *mut orrery_session, message_json: *const c_char, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_n_messages(session: *const orrery_session) -> usize;
@@ -423,20 +451,21 @@ extern "C" {
     pub fn orrery_session_evaluate(session: *mut orrery_session, tokens: *const i32, n_tokens: usize, logits: *mut f32, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_logits(session: *const orrery_session, logits: *mut f32, n: usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_embedding(session: *const orrery_session, embedding: *mut f32, n: usize, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_stats_init(stats: *mut orrery_stats);
-    pub fn orrery_stats_init_2(stats: *mut orrery_stats);
+    pub fn orrery_stats_init(stats: *mut orrery_stats, struct_size: usize);
     pub fn orrery_session_stats(session: *const orrery_session, stats: *mut orrery_stats, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_calibrate_options_init(options: *mut orrery_calibrate_options);
+    pub fn orrery_calibrate_options_init(options: *mut orrery_calibrate_options, struct_size: usize);
     pub fn orrery_calibrate(model: *mut orrery_model, tokens: *const i32, n_tokens: *const usize, n_texts: usize, options: *const orrery_calibrate_options, calibration: *mut *mut orrery_calibration, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibration_profile(calibration: *const orrery_calibration, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibration_steps(calibration: *const orrery_calibration, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibration_free(calibration: *mut orrery_calibration);
     pub fn orrery_head_profile_import(profile_json: *const c_char, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_head_profile_import_gates(gates: *const c_char, sparsity: f64, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_generate_options_init(options: *mut orrery_generate_options);
+    pub fn orrery_generate_options_init(options: *mut orrery_generate_options, struct_size: usize);
     pub fn orrery_generate(session: *mut orrery_session, options: *const orrery_generate_options, generation: *mut *mut orrery_generation, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_generate_tokens(session: *mut orrery_session, tokens: *const i32, n_tokens: usize, options: *const orrery_generate_options, generation: *mut *mut orrery_generation, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_event_init(event: *mut orrery_event);
+    pub fn orrery_event_type_name(type_: u32) -> *const c_char;
+    pub fn orrery_finish_reason_name(reason: u32) -> *const c_char;
+    pub fn orrery_event_init(event: *mut orrery_event, struct_size: usize);
     pub fn orrery_next(generation: *mut orrery_generation, event: *mut orrery_event, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_run(generation: *mut orrery_generation, on_event: orrery_event_fn, user: *mut c_void, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_cancel(generation: *mut orrery_generation);

@@ -24,9 +24,9 @@ mod types;
 
 use orrery_sys as sys;
 use raw::{c_string, call, sized, sized_text, Callbacks, Keep};
-pub use session::{Canceller, Done, Event, Generation, Session};
+pub use session::{Canceller, Done, Event, Generation, Session, SessionCanceller};
 use std::fmt;
-use std::os::raw::c_char;
+use std::os::raw::{c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 pub use types::*;
@@ -104,6 +104,14 @@ fn check_abi() -> Result<()> {
     Err(Error::new(Status::UNSUPPORTED, &format!("the library has ABI {}, this crate wants {}", abi_version(), sys::ORRERY_ABI_VERSION)))
 }
 
+/// The GPUs of this machine; `RuntimeOptions::device` is an index of this list.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    check_abi()?;
+    (0..unsafe { sys::orrery_devices() })
+        .map(|i| DeviceInfo::fill(|out| call(|e| unsafe { sys::orrery_device_get_info(i, out, e) })))
+        .collect()
+}
+
 /// JSON: what is in a file.
 pub fn inspect(path: &str) -> Result<String> {
     check_abi()?;
@@ -147,7 +155,6 @@ macro_rules! handle {
         unsafe impl Send for $name {}
     };
 }
-pub(crate) use handle;
 
 handle!(
     /// Threads, the device and its arena.
@@ -167,10 +174,32 @@ impl Runtime {
         RuntimeInfo::fill(|out| call(|e| unsafe { sys::orrery_runtime_get_info(self.raw, out, e) }))
     }
     pub fn open(&self, path: &str, options: ModelOptions) -> Result<Model> {
-        let (path, mut keep, mut raw) = (c_string(path)?, Keep::default(), null_mut());
+        let path = c_string(path)?;
+        self.open_by(options, |o, m, e| unsafe { sys::orrery_model_open(self.raw, path.as_ptr(), o, m, e) })
+    }
+    /// The same from an open file, which may be closed behind the call.
+    pub fn open_fd(&self, fd: i32, options: ModelOptions) -> Result<Model> {
+        self.open_by(options, |o, m, e| unsafe { sys::orrery_model_open_fd(self.raw, fd, o, m, e) })
+    }
+    /// The same from a whole file in memory, which is copied.
+    pub fn open_memory(&self, file: &[u8], mut options: ModelOptions) -> Result<Model> {
+        options.load = load_mode::READ;
+        let data = file.as_ptr() as *const c_void;
+        self.open_by(options, |o, m, e| unsafe { sys::orrery_model_open_memory(self.raw, data, file.len(), o, m, e) })
+    }
+    fn open_by(
+        &self,
+        options: ModelOptions,
+        function: impl FnOnce(*const sys::orrery_model_options, *mut *mut sys::orrery_model, *mut sys::orrery_error) -> i32,
+    ) -> Result<Model> {
+        let (mut keep, mut raw) = (Keep::default(), null_mut());
         let options = options.into_raw(&mut keep)?;
-        keep.callbacks.call(|e| unsafe { sys::orrery_model_open(self.raw, path.as_ptr(), &options, &mut raw, e) })?;
+        keep.callbacks.call(|e| function(&options, &mut raw, e))?;
         Ok(Model { raw, log: self.log.clone() })
+    }
+    /// Changes the number of threads and their `priority` between two steps; 0: the default number.
+    pub fn set_threads(&self, n_threads: i32, priority: i32) -> Result<()> {
+        call(|e| unsafe { sys::orrery_runtime_set_threads(self.raw, n_threads, priority, e) })
     }
 }
 
@@ -233,7 +262,7 @@ impl Model {
         let options = options.into_raw(&mut keep)?;
         call(|e| unsafe { sys::orrery_session_open(self.raw, &options, &mut raw, e) })?;
         let info = self.info();
-        let session = Session { raw, n_vocab: 0, n_embd: 0, log: self.log.clone() };
+        let session = Session::new(raw, 0, 0, self.log.clone());
         let info = info?;
         Ok(Session::with_sizes(session, info.n_vocab as usize, info.n_embd as usize))
     }

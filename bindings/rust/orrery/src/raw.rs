@@ -11,9 +11,9 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex};
 
 /// A struct that its `_init` has filled; the size that it writes must be ours.
-pub fn init<T>(fill: impl FnOnce(*mut T)) -> T {
+pub fn init<T>(fill: impl FnOnce(*mut T, usize)) -> T {
     let mut value = MaybeUninit::<T>::zeroed();
-    fill(value.as_mut_ptr());
+    fill(value.as_mut_ptr(), size_of::<T>());
     // Every such struct begins with struct_size, and zeroes are a value of all of its fields.
     let bytes = unsafe { *(value.as_ptr() as *const u32) } as usize;
     assert_eq!(bytes, size_of::<T>(), "the library has structs of another size");
@@ -22,7 +22,7 @@ pub fn init<T>(fill: impl FnOnce(*mut T)) -> T {
 
 /// Calls a function that takes an `orrery_error` last.
 pub fn call(function: impl FnOnce(*mut sys::orrery_error) -> i32) -> Result<()> {
-    let mut error = init(|p| unsafe { sys::orrery_error_init(p) });
+    let mut error = init(|p, bytes| unsafe { sys::orrery_error_init(p, bytes) });
     match function(&mut error) {
         sys::ORRERY_OK => Ok(()),
         status => Err(Error {

@@ -1,19 +1,53 @@
 //! Sessions and generations: a conversation, and one answer of it under way.
 
 use crate::raw::{c_string, call, init, sized, sized_text, Callbacks, Keep};
-use crate::{handle, GenerateOptions, Result, Stats, TemplateOptions};
+use crate::{GenerateOptions, Result, Stats, TemplateOptions};
 use orrery_sys as sys;
 use std::os::raw::c_void;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
-handle!(
-    /// One sequence of tokens, its KV cache and the conversation. While a generation of it is there and unfinished, calls that
-    /// change it fail with `Status::BUSY`.
-    Session, orrery_session, orrery_session_free, { n_vocab: usize, n_embd: usize, log: Arc<Callbacks> }
-);
+/// One sequence of tokens, its KV cache and the conversation. While a generation of it is there and unfinished, calls that
+/// change it fail with `Status::BUSY`.
+pub struct Session {
+    pub(crate) raw: *mut sys::orrery_session,
+    held: Arc<Held>,
+    n_vocab: usize,
+    n_embd: usize,
+    log: Arc<Callbacks>,
+}
+unsafe impl Send for Session {}
+
+/// The session's handle: freed with the last of the session and its cancellers.
+struct Held(*mut sys::orrery_session);
+unsafe impl Send for Held {}
+unsafe impl Sync for Held {}
+impl Drop for Held {
+    fn drop(&mut self) {
+        unsafe { sys::orrery_session_free(self.0) }
+    }
+}
+
+/// Cancels what a session does at the time, a generation or a long call, from any thread. What begins later is not cancelled.
+/// The session's memory stays as long as one of these does.
+#[derive(Clone)]
+pub struct SessionCanceller {
+    held: Arc<Held>,
+}
+
+impl SessionCanceller {
+    pub fn cancel(&self) {
+        unsafe { sys::orrery_session_cancel(self.held.0) }
+    }
+}
 
 impl Session {
+    pub(crate) fn new(raw: *mut sys::orrery_session, n_vocab: usize, n_embd: usize, log: Arc<Callbacks>) -> Session {
+        Session { raw, held: Arc::new(Held(raw)), n_vocab, n_embd, log }
+    }
+    pub fn canceller(&self) -> SessionCanceller {
+        SessionCanceller { held: self.held.clone() }
+    }
     pub(crate) fn with_sizes(mut session: Session, n_vocab: usize, n_embd: usize) -> Session {
         session.n_vocab = n_vocab;
         session.n_embd = n_embd;
@@ -54,7 +88,7 @@ impl Session {
     pub fn fork(&self) -> Result<Session> {
         let mut raw = null_mut();
         call(|e| unsafe { sys::orrery_session_fork(self.raw, &mut raw, e) })?;
-        Ok(Session { raw, n_vocab: self.n_vocab, n_embd: self.n_embd, log: self.log.clone() })
+        Ok(Session::new(raw, self.n_vocab, self.n_embd, self.log.clone()))
     }
     pub fn save(&self, path: &str) -> Result<()> {
         let path = c_string(path)?;
@@ -154,7 +188,7 @@ impl Generation {
     }
     /// Works until there is something to tell; behind the end it repeats `Done`.
     pub fn next_event(&mut self) -> Result<Event> {
-        let mut event = init(|p| unsafe { sys::orrery_event_init(p) });
+        let mut event = init(|p, bytes| unsafe { sys::orrery_event_init(p, bytes) });
         self.callbacks.call(|e| unsafe { sys::orrery_next(self.raw, &mut event, e) })?;
         Ok(unsafe { Event::from_raw(&event) })
     }

@@ -34,6 +34,10 @@ pub mod reservoir_mode {
     pub const PAGEABLE: u32 = 0;
     pub const PINNED: u32 = 1;
 }
+pub mod priority {
+    pub const NORMAL: i32 = 0;
+    pub const LOW: i32 = 1;
+}
 pub mod tokenize_flags {
     pub const BOS: u32 = 1;
     pub const SPECIAL: u32 = 2;
@@ -81,6 +85,25 @@ pub mod finish_reason {
     pub const CANCELLED: u32 = 5;
 }
 
+/// The name of a constant; kind: as in `orrery_KIND_name`. None: there is no such kind.
+pub fn constant_name(kind: &str, value: i64) -> Option<String> {
+    let name = unsafe {
+        match kind {
+            "log_level" => sys::orrery_log_level_name(value as i32),
+            "reservoir_mode" => sys::orrery_reservoir_mode_name(value as u32),
+            "priority" => sys::orrery_priority_name(value as i32),
+            "kv_type" => sys::orrery_kv_type_name(value as u32),
+            "rope_scaling" => sys::orrery_rope_scaling_name(value as u32),
+            "load_mode" => sys::orrery_load_mode_name(value as u32),
+            "overflow" => sys::orrery_overflow_name(value as u32),
+            "event_type" => sys::orrery_event_type_name(value as u32),
+            "finish_reason" => sys::orrery_finish_reason_name(value as u32),
+            _ => return None,
+        }
+    };
+    Some(raw::text(name))
+}
+
 /// `orrery_runtime_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct RuntimeOptions {
     pub n_threads: i32,
@@ -94,11 +117,13 @@ pub struct RuntimeOptions {
     pub link_bytes_per_second: u64,
     pub link_latency_us: u32,
     pub reservoir_mode: u32,
+    pub device: i32,
+    pub priority: i32,
 }
 
 impl Default for RuntimeOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_runtime_options| unsafe { sys::orrery_runtime_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_runtime_options, bytes| unsafe { sys::orrery_runtime_options_init(p, bytes) });
         RuntimeOptions {
             n_threads: raw.n_threads,
             backend: None,
@@ -111,13 +136,15 @@ impl Default for RuntimeOptions {
             link_bytes_per_second: raw.link_bytes_per_second,
             link_latency_us: raw.link_latency_us,
             reservoir_mode: raw.reservoir_mode,
+            device: raw.device,
+            priority: raw.priority,
         }
     }
 }
 
 impl RuntimeOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_runtime_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_runtime_options| unsafe { sys::orrery_runtime_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_runtime_options, bytes| unsafe { sys::orrery_runtime_options_init(p, bytes) });
         raw.n_threads = self.n_threads;
         if let Some(text) = &self.backend {
             raw.backend = keep.string(text)?;
@@ -137,6 +164,8 @@ impl RuntimeOptions {
         raw.link_bytes_per_second = self.link_bytes_per_second;
         raw.link_latency_us = self.link_latency_us;
         raw.reservoir_mode = self.reservoir_mode;
+        raw.device = self.device;
+        raw.priority = self.priority;
         Ok(raw)
     }
 
@@ -178,6 +207,14 @@ impl RuntimeOptions {
                 Ok(value) => self.reservoir_mode = value,
                 Err(_) => return false,
             },
+            "device" => match text.parse() {
+                Ok(value) => self.device = value,
+                Err(_) => return false,
+            },
+            "priority" => match text.parse() {
+                Ok(value) => self.priority = value,
+                Err(_) => return false,
+            },
             _ => return false,
         }
         true
@@ -195,7 +232,7 @@ pub struct TemplateOptions {
 
 impl Default for TemplateOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_template_options| unsafe { sys::orrery_template_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_template_options, bytes| unsafe { sys::orrery_template_options_init(p, bytes) });
         TemplateOptions {
             add_generation_prompt: raw.add_generation_prompt,
             template_source: None,
@@ -208,7 +245,7 @@ impl Default for TemplateOptions {
 
 impl TemplateOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_template_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_template_options| unsafe { sys::orrery_template_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_template_options, bytes| unsafe { sys::orrery_template_options_init(p, bytes) });
         raw.add_generation_prompt = self.add_generation_prompt;
         if let Some(text) = &self.template_source {
             raw.template_source = keep.string(text)?;
@@ -256,7 +293,7 @@ pub struct ModelOptions {
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_model_options| unsafe { sys::orrery_model_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_model_options, bytes| unsafe { sys::orrery_model_options_init(p, bytes) });
         ModelOptions {
             load: raw.load,
             progress: None,
@@ -271,7 +308,7 @@ impl Default for ModelOptions {
 
 impl ModelOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_model_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_model_options| unsafe { sys::orrery_model_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_model_options, bytes| unsafe { sys::orrery_model_options_init(p, bytes) });
         raw.load = self.load;
         if let Some(function) = self.progress {
             let (call, user) = keep.orrery_progress_fn(function);
@@ -336,7 +373,7 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_session_options| unsafe { sys::orrery_session_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_session_options, bytes| unsafe { sys::orrery_session_options_init(p, bytes) });
         SessionOptions {
             n_context: raw.n_context,
             kv_type: raw.kv_type,
@@ -354,7 +391,7 @@ impl Default for SessionOptions {
 
 impl SessionOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_session_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_session_options| unsafe { sys::orrery_session_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_session_options, bytes| unsafe { sys::orrery_session_options_init(p, bytes) });
         raw.n_context = self.n_context;
         raw.kv_type = self.kv_type;
         raw.overflow = self.overflow;
@@ -437,7 +474,7 @@ pub struct CalibrateOptions {
 
 impl Default for CalibrateOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_calibrate_options| unsafe { sys::orrery_calibrate_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_calibrate_options, bytes| unsafe { sys::orrery_calibrate_options_init(p, bytes) });
         CalibrateOptions {
             n_steps: raw.n_steps,
             top_k: raw.top_k,
@@ -455,7 +492,7 @@ impl Default for CalibrateOptions {
 
 impl CalibrateOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_calibrate_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_calibrate_options| unsafe { sys::orrery_calibrate_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_calibrate_options, bytes| unsafe { sys::orrery_calibrate_options_init(p, bytes) });
         raw.n_steps = self.n_steps;
         raw.top_k = self.top_k;
         raw.n_representatives = self.n_representatives;
@@ -539,7 +576,7 @@ pub struct GenerateOptions {
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        let raw = raw::init(|p: *mut sys::orrery_generate_options| unsafe { sys::orrery_generate_options_init(p) });
+        let raw = raw::init(|p: *mut sys::orrery_generate_options, bytes| unsafe { sys::orrery_generate_options_init(p, bytes) });
         GenerateOptions {
             max_tokens: raw.max_tokens,
             temperature: raw.temperature,
@@ -562,7 +599,7 @@ impl Default for GenerateOptions {
 
 impl GenerateOptions {
     pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_generate_options> {
-        let mut raw = raw::init(|p: *mut sys::orrery_generate_options| unsafe { sys::orrery_generate_options_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_generate_options, bytes| unsafe { sys::orrery_generate_options_init(p, bytes) });
         raw.max_tokens = self.max_tokens;
         raw.temperature = self.temperature;
         raw.top_p = self.top_p;
@@ -654,6 +691,39 @@ impl GenerateOptions {
     }
 }
 
+/// `orrery_device_info` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceInfo {
+    pub architecture: u32,
+    pub memory_bytes: u64,
+    pub name: String,
+    pub refused: String,
+}
+
+impl DeviceInfo {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_device_info) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_device_info, bytes| unsafe { sys::orrery_device_info_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(DeviceInfo {
+            architecture: raw.architecture,
+            memory_bytes: raw.memory_bytes,
+            name: raw::text(raw.name.as_ptr()),
+            refused: raw::text(raw.refused.as_ptr()),
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "architecture" => Value::Integer(self.architecture.into()),
+            "memory_bytes" => Value::Integer(self.memory_bytes.into()),
+            "name" => Value::Text(self.name.clone()),
+            "refused" => Value::Text(self.refused.clone()),
+            _ => return None,
+        })
+    }
+}
+
 /// `orrery_runtime_info` of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeInfo {
@@ -666,7 +736,7 @@ pub struct RuntimeInfo {
 
 impl RuntimeInfo {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_runtime_info) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_runtime_info| unsafe { sys::orrery_runtime_info_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_runtime_info, bytes| unsafe { sys::orrery_runtime_info_init(p, bytes) });
         call(&mut raw)?;
         Ok(RuntimeInfo {
             n_threads: raw.n_threads,
@@ -706,7 +776,7 @@ pub struct VocabInfo {
 
 impl VocabInfo {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_vocab_info) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_vocab_info| unsafe { sys::orrery_vocab_info_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_vocab_info, bytes| unsafe { sys::orrery_vocab_info_init(p, bytes) });
         call(&mut raw)?;
         Ok(VocabInfo {
             n_tokens: raw.n_tokens,
@@ -756,11 +826,12 @@ pub struct PlanResult {
     pub largest_context: u32,
     pub fits: u32,
     pub device_kv_type: u32,
+    pub trained_context: u32,
 }
 
 impl PlanResult {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_plan_result) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_plan_result| unsafe { sys::orrery_plan_result_init_2(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_plan_result, bytes| unsafe { sys::orrery_plan_result_init(p, bytes) });
         call(&mut raw)?;
         Ok(PlanResult {
             n_context: raw.n_context,
@@ -778,6 +849,7 @@ impl PlanResult {
             largest_context: raw.largest_context,
             fits: raw.fits,
             device_kv_type: raw.device_kv_type,
+            trained_context: raw.trained_context,
         })
     }
 
@@ -799,6 +871,7 @@ impl PlanResult {
             "largest_context" => Value::Integer(self.largest_context.into()),
             "fits" => Value::Integer(self.fits.into()),
             "device_kv_type" => Value::Integer(self.device_kv_type.into()),
+            "trained_context" => Value::Integer(self.trained_context.into()),
             _ => return None,
         })
     }
@@ -825,7 +898,7 @@ pub struct ModelInfo {
 
 impl ModelInfo {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_model_info) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_model_info| unsafe { sys::orrery_model_info_init(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_model_info, bytes| unsafe { sys::orrery_model_info_init(p, bytes) });
         call(&mut raw)?;
         Ok(ModelInfo {
             n_layers: raw.n_layers,
@@ -905,7 +978,7 @@ pub struct Stats {
 
 impl Stats {
     pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_stats) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_stats| unsafe { sys::orrery_stats_init_2(p) });
+        let mut raw = raw::init(|p: *mut sys::orrery_stats, bytes| unsafe { sys::orrery_stats_init(p, bytes) });
         call(&mut raw)?;
         Ok(Stats {
             n_context: raw.n_context,

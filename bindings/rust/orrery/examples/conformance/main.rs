@@ -13,6 +13,8 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "runtime" => Thing::Runtime(Runtime::new(options!(r, RuntimeOptions, "runtime", log = |act: Act| Box::new(move |_: i32, _: &str| { act(None); }) as LogFn))?),
         "vocab" => Thing::Vocab(Vocab::open(&rest(1))?), "vocab_of" => Thing::Vocab(get!(r, Model, w[1]).vocab()?),
         "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(get!(r, Runtime, w[1]).open(&rest(2), o)?) }
+        "model_fd" => { use std::os::fd::AsRawFd; let file = std::fs::File::open(rest(2)).unwrap(); Thing::Model(get!(r, Runtime, w[1]).open_fd(file.as_raw_fd(), options!(r, ModelOptions, "model"))?) }
+        "model_memory" => { let o = options!(r, ModelOptions, "model"); Thing::Model(get!(r, Runtime, w[1]).open_memory(&std::fs::read(rest(2)).unwrap(), o)?) }
         "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
         "plan" => Thing::Plan(plan(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
@@ -34,6 +36,9 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "abi" => return Ok(println!("{} {} {}", abi_version(), version(), yes(!build_info().is_empty()))),
         "status" => return Ok(println!("{}", Status(number(0) as i32).name())), "set" => return Ok(r.set(w[0], rest(1), None)),
         "callback" => return Ok(r.set(w[0], String::new(), Some((w[1].to_owned(), ids(2).iter().map(|x| *x as usize).collect())))),
+        "name" => return Ok(println!("{}", constant_name(w[0], number(1)).unwrap())), "threads" => return get!(r, Runtime, w[0]).set_threads(number(1) as i32, number(2) as i32),
+        "devices" => return Ok(println!("{}", yes(devices()?.iter().all(|d| !d.name.is_empty() || !d.refused.is_empty())))),
+        "cancel_session" => { let c = get!(r, Session, w[0]).canceller(); return Ok(std::thread::spawn(move || c.cancel()).join().unwrap()) }
         "calls" => return Ok(println!("{}", yes(r.calls.lock().unwrap().get(w[0]).map_or(0, |n| *n) > 0))),
         "free" => { r.things.remove(w[0]); return Ok(()) }
         "info" => { let f = r.fields(w[0])?; return Ok(println!("{}", join(w[1..].iter().map(|name| field(f(name)))))) }

@@ -1,0 +1,118 @@
+// Names of constants, for messages and for languages: those of orrery.h, as they are spelt there. bindings/generate.py --check
+// looks here for every constant that has a name function.
+#include "capi/handles.h"
+
+#define ORRERY_NAME(constant) \
+  case constant: return #constant;
+
+extern "C" {
+
+const char* orrery_status_name(orrery_status status) {
+  switch (status) {
+    ORRERY_NAME(ORRERY_OK)
+    ORRERY_NAME(ORRERY_INVALID_ARGUMENT)
+    ORRERY_NAME(ORRERY_OUT_OF_DEVICE_MEMORY)
+    ORRERY_NAME(ORRERY_OUT_OF_PINNED_MEMORY)
+    ORRERY_NAME(ORRERY_OUT_OF_HOST_MEMORY)
+    ORRERY_NAME(ORRERY_CONTEXT_FULL)
+    ORRERY_NAME(ORRERY_CANCELLED)
+    ORRERY_NAME(ORRERY_BAD_MODEL)
+    ORRERY_NAME(ORRERY_UNSUPPORTED_ARCHITECTURE)
+    ORRERY_NAME(ORRERY_UNSUPPORTED_QUANTIZATION)
+    ORRERY_NAME(ORRERY_UNSUPPORTED_TEMPLATE)
+    ORRERY_NAME(ORRERY_UNSUPPORTED)
+    ORRERY_NAME(ORRERY_BUSY)
+    ORRERY_NAME(ORRERY_DEVICE_LOST)
+    ORRERY_NAME(ORRERY_IO)
+    ORRERY_NAME(ORRERY_BAD_SESSION)
+    ORRERY_NAME(ORRERY_INTERNAL)
+    default: return "unknown status";
+  }
+}
+
+const char* orrery_log_level_name(int32_t level) {
+  switch (level) {
+    ORRERY_NAME(ORRERY_LOG_ERROR)
+    ORRERY_NAME(ORRERY_LOG_WARNING)
+    ORRERY_NAME(ORRERY_LOG_INFO)
+    ORRERY_NAME(ORRERY_LOG_DEBUG)
+    default: return "unknown log level";
+  }
+}
+
+const char* orrery_reservoir_mode_name(uint32_t mode) {
+  switch (mode) {
+    ORRERY_NAME(ORRERY_RESERVOIR_PAGEABLE)
+    ORRERY_NAME(ORRERY_RESERVOIR_PINNED)
+    default: return "unknown reservoir mode";
+  }
+}
+
+const char* orrery_priority_name(int32_t priority) {
+  switch (priority) {
+    ORRERY_NAME(ORRERY_PRIORITY_NORMAL)
+    ORRERY_NAME(ORRERY_PRIORITY_LOW)
+    default: return "unknown priority";
+  }
+}
+
+const char* orrery_kv_type_name(uint32_t type) {
+  switch (type) {
+    ORRERY_NAME(ORRERY_KV_F16)
+    ORRERY_NAME(ORRERY_KV_F32)
+    ORRERY_NAME(ORRERY_KV_Q8_0)
+    ORRERY_NAME(ORRERY_KV_Q4_0)
+    default: return "unknown KV type";
+  }
+}
+
+const char* orrery_rope_scaling_name(uint32_t scaling) {
+  switch (scaling) {
+    ORRERY_NAME(ORRERY_ROPE_FROM_FILE)
+    ORRERY_NAME(ORRERY_ROPE_NONE)
+    ORRERY_NAME(ORRERY_ROPE_LINEAR)
+    ORRERY_NAME(ORRERY_ROPE_YARN)
+    ORRERY_NAME(ORRERY_ROPE_LLAMA3)
+    ORRERY_NAME(ORRERY_ROPE_LONGROPE)
+    default: return "unknown RoPE scaling";
+  }
+}
+
+const char* orrery_load_mode_name(uint32_t mode) {
+  switch (mode) {
+    ORRERY_NAME(ORRERY_LOAD_MAP)
+    ORRERY_NAME(ORRERY_LOAD_READ)
+    default: return "unknown load mode";
+  }
+}
+
+const char* orrery_overflow_name(uint32_t overflow) {
+  switch (overflow) {
+    ORRERY_NAME(ORRERY_OVERFLOW_STOP)
+    ORRERY_NAME(ORRERY_OVERFLOW_DROP_OLDEST)
+    default: return "unknown overflow";
+  }
+}
+
+const char* orrery_event_type_name(uint32_t type) {
+  switch (type) {
+    ORRERY_NAME(ORRERY_EVENT_PROGRESS)
+    ORRERY_NAME(ORRERY_EVENT_TOKEN)
+    ORRERY_NAME(ORRERY_EVENT_TEXT)
+    ORRERY_NAME(ORRERY_EVENT_DONE)
+    default: return "unknown event type";
+  }
+}
+
+const char* orrery_finish_reason_name(uint32_t reason) {
+  switch (reason) {
+    ORRERY_NAME(ORRERY_FINISH_END)
+    ORRERY_NAME(ORRERY_FINISH_STOP)
+    ORRERY_NAME(ORRERY_FINISH_LENGTH)
+    ORRERY_NAME(ORRERY_FINISH_CONTEXT)
+    ORRERY_NAME(ORRERY_FINISH_CANCELLED)
+    default: return "unknown finish reason";
+  }
+}
+
+}  // extern "C"

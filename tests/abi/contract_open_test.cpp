@@ -1,0 +1,202 @@
+// Models that are not opened by a path: from a descriptor, from memory. And what orrery_session_cancel() stops.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <algorithm>
+#include <functional>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/abi/handles.h"
+#include "tests/support/temp_dir.h"
+
+namespace orrery::testing {
+namespace {
+
+class Opening : public ::testing::Test {
+ protected:
+  TempDir dir;
+  std::vector<std::byte> file = TinyModel().build();
+  std::string path = dir.write("tiny.gguf", file);
+  Runtime runtime = make_runtime();
+
+  std::vector<int32_t> answer(const Model& model) { return ask(open_session(model), "hello", 6).tokens; }
+  Model from_memory(const void* bytes, size_t n, uint32_t load, orrery_status want = ORRERY_OK) {
+    orrery_model_options o = model_options();
+    o.load = load;
+    orrery_model* h = nullptr;
+    Error error;
+    EXPECT_EQ(orrery_model_open_memory(runtime.get(), bytes, n, &o, &h, &error), want) << error.message;
+    EXPECT_EQ(h != nullptr, want == ORRERY_OK);
+    return Model(h);
+  }
+};
+
+TEST_F(Opening, FromADescriptorThatIsClosedBehindTheCall) {
+  const std::vector<int32_t> want = answer(open_model(runtime, path));
+  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+    const int fd = ::open(path.c_str(), O_RDONLY);
+    ASSERT_EQ(::lseek(fd, 7, SEEK_SET), 7);
+    orrery_model_options o = model_options();
+    o.load = static_cast<uint32_t>(load);
+    orrery_model* h = nullptr;
+    Error error;
+    ASSERT_EQ(orrery_model_open_fd(runtime.get(), fd, &o, &h, &error), ORRERY_OK) << error.message;
+    const Model model(h);
+    EXPECT_EQ(::lseek(fd, 0, SEEK_CUR), 7) << "its position moved";
+    ::close(fd);
+    EXPECT_EQ(answer(model), want);
+  }
+}
+
+TEST_F(Opening, DescriptorsOfNothingAreRefused) {
+  int pipes[2];
+  ASSERT_EQ(::pipe(pipes), 0);
+  const int folder = ::open("/", O_RDONLY);
+  const int empty = ::open(dir.write("empty", {}).c_str(), O_RDONLY);
+  const std::pair<int, orrery_status> bad[] = {
+      {-1, ORRERY_INVALID_ARGUMENT}, {100000, ORRERY_IO}, {pipes[0], ORRERY_IO}, {folder, ORRERY_IO}, {empty, ORRERY_BAD_MODEL}};
+  for (const auto& [fd, want] : bad) {
+    orrery_model* h = nullptr;
+    Error error;
+    EXPECT_EQ(orrery_model_open_fd(runtime.get(), fd, nullptr, &h, &error), want) << fd << ": " << error.message;
+    EXPECT_EQ(h, nullptr);
+  }
+  for (const int fd : {pipes[0], pipes[1], folder, empty}) ::close(fd);
+}
+
+TEST_F(Opening, FromMemoryThatStays) {
+  const std::vector<int32_t> want = answer(open_model(runtime, path));
+  Session session;
+  {
+    const Model model = from_memory(file.data(), file.size(), ORRERY_LOAD_MAP);
+    EXPECT_EQ(answer(model), want);
+    session = open_session(model);
+  }
+  EXPECT_EQ(ask(session, "hello", 6).tokens, want) << "the session keeps its model, and the model its memory";
+}
+
+TEST_F(Opening, FromMemoryThatIsCopied) {
+  const std::vector<int32_t> want = answer(open_model(runtime, path));
+  std::vector<std::byte> copy = file;
+  const Model model = from_memory(copy.data(), copy.size(), ORRERY_LOAD_READ);
+  std::fill(copy.begin(), copy.end(), std::byte{0xAA});
+  copy = {};
+  EXPECT_EQ(answer(model), want);
+}
+
+TEST_F(Opening, MemoryThatIsNoModelIsRefused) {
+  std::vector<std::byte> longer(file.size() + 8);
+  std::memcpy(longer.data() + 1, file.data(), file.size());
+  from_memory(longer.data() + 1, file.size(), ORRERY_LOAD_MAP, ORRERY_INVALID_ARGUMENT);   // begins at an odd address
+  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+    from_memory(file.data(), 0, load, ORRERY_BAD_MODEL);
+    from_memory(file.data(), 100, load, ORRERY_BAD_MODEL);
+    from_memory(file.data(), file.size() - 1, load, ORRERY_BAD_MODEL);
+  }
+}
+
+// Cancelling a session ------------------------------------------------------------------------------------------------
+
+class Cancelling : public Opening {
+ protected:
+  Model model = open_model(runtime, path);
+};
+
+TEST_F(Cancelling, StopsTheGenerationUnderWayAndNoLaterOne) {
+  const Session session = open_session(model);
+  orrery_session_cancel(session.get());   // nothing runs
+  const Answer whole = ask(session, "hello", 6);
+  EXPECT_NE(whole.done.finish_reason, ORRERY_FINISH_CANCELLED);
+  orrery_session_cancel(session.get());   // it has ended
+
+  say(session, "and on");
+  const Generation generation = generate(session, generate_options(50));
+  orrery_event e = options(&orrery_event_init);
+  ASSERT_EQ(orrery_next(generation.get(), &e, nullptr), ORRERY_OK);
+  orrery_session_cancel(session.get());
+  EXPECT_EQ(pull(generation).done.finish_reason, ORRERY_FINISH_CANCELLED);
+  EXPECT_NE(ask(session, "again", 4).done.finish_reason, ORRERY_FINISH_CANCELLED);
+}
+
+TEST_F(Cancelling, StopsAGenerationThatHasNotStarted) {
+  const Session session = open_session(model);
+  say(session, "hello");
+  const Generation generation = generate(session, generate_options(50));
+  orrery_session_cancel(session.get());
+  EXPECT_EQ(pull(generation).done.finish_reason, ORRERY_FINISH_CANCELLED);
+}
+
+// The race that a canceller with orrery_cancel() would lose: generations end and go while it cancels.
+TEST_F(Cancelling, RacesWithFreeingOnAnotherThread) {
+  const Session session = open_session(model);
+  std::atomic<bool> stop{false};
+  std::thread canceller([&] {
+    while (!stop) orrery_session_cancel(session.get());
+  });
+  for (int i = 0; i < 300; ++i) {
+    say(session, "hello");
+    Generation generation = generate(session, generate_options(3));
+    orrery_event e = options(&orrery_event_init);
+    for (int k = 0; k < i % 5; ++k) ASSERT_EQ(orrery_next(generation.get(), &e, nullptr), ORRERY_OK);
+    generation.reset();
+    ASSERT_EQ(orrery_session_rewind_messages(session.get(), 0, nullptr), ORRERY_OK);
+  }
+  stop = true;
+  canceller.join();
+  EXPECT_NE(ask(session, "hello", 3).done.finish_reason, ORRERY_FINISH_CANCELLED);
+}
+
+// Calls `cancel` again and again until `call` returns.
+orrery_status while_cancelled(const Session& session, const std::function<orrery_status()>& call) {
+  std::atomic<bool> done{false};
+  std::thread canceller([&] {
+    while (!done) orrery_session_cancel(session.get()), std::this_thread::yield();
+  });
+  const orrery_status status = call();
+  done = true;
+  canceller.join();
+  return status;
+}
+
+TEST_F(Cancelling, StopsLongCalls) {
+  const Session session = open_session(model, 1024);
+  const std::vector<int32_t> tokens(900, 5);
+  Error error;
+  EXPECT_EQ(while_cancelled(session, [&] { return orrery_session_evaluate(session.get(), tokens.data(), tokens.size(), nullptr, &error); }),
+            ORRERY_CANCELLED) << error.message;
+  EXPECT_LT(orrery_session_n_tokens(session.get()), tokens.size());
+  ASSERT_EQ(orrery_session_rewind(session.get(), 0, &error), ORRERY_OK);
+  ASSERT_EQ(orrery_session_evaluate(session.get(), tokens.data(), tokens.size(), nullptr, &error), ORRERY_OK) << error.message;
+
+  // Saving and loading take the cancellation between two pieces: it may come too late for a short one, so they are tried again.
+  const std::vector<unsigned char> saved = save(session);
+  const std::string file_path = dir.file("saved");
+  const Session other = open_session(model, 1024);
+  const std::pair<const char*, std::function<orrery_status()>> calls[] = {
+      {"save", [&] { return orrery_session_save(session.get(), file_path.c_str(), &error); }},
+      {"save_buffer", [&] {
+         std::vector<unsigned char> to(saved.size());
+         size_t n = 0;
+         return orrery_session_save_buffer(session.get(), to.data(), to.size(), &n, &error);
+       }},
+      {"load_buffer", [&] { return orrery_session_load_buffer(session.get(), saved.data(), saved.size(), &error); }}};
+  for (const auto& [name, call] : calls) {
+    bool cancelled = false;
+    for (int i = 0; i < 2000 && !cancelled; ++i) {
+      const orrery_status status = while_cancelled(session, call);
+      cancelled = status == ORRERY_CANCELLED;
+      ASSERT_TRUE(cancelled || status == ORRERY_OK) << name << ": " << error.message;
+    }
+    EXPECT_TRUE(cancelled) << name;
+    EXPECT_EQ(tokens_of(session), tokens) << name;
+  }
+  EXPECT_EQ(save(session), saved);
+}
+
+}  // namespace
+}  // namespace orrery::testing
