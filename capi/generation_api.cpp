@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "capi/handles.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogprob) &&
                   offsetof(orrery_token_logprob, logprob) == offsetof(orrery::engine::TokenLogprob, logprob),

@@ -5,7 +5,7 @@
 #include <exception>
 #include <stdexcept>
 
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace orrery::capi {
 

@@ -14,11 +14,11 @@
 #include "runtime/base/float_environment.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
-#include "runtime/engine/generation.h"
-#include "runtime/engine/language_model.h"
-#include "runtime/engine/runtime.h"
-#include "runtime/engine/session.h"
-#include "runtime/engine/vocabulary.h"
+#include "runtime/engine/answer/generation.h"
+#include "runtime/engine/shared/language_model.h"
+#include "runtime/engine/shared/runtime.h"
+#include "runtime/engine/session/session.h"
+#include "runtime/engine/shared/vocabulary.h"
 
 struct orrery_runtime {
   std::shared_ptr<orrery::engine::Runtime> runtime;

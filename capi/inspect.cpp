@@ -7,8 +7,8 @@
 #include "runtime/base/tensor_type.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/model/model.h"
-#include "runtime/text/json.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/json/json.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace orrery::capi {
 

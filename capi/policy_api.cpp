@@ -1,7 +1,7 @@
 // The table of KV policies, as JSON.
 #include "capi/handles.h"
 #include "runtime/policy/policy.h"
-#include "runtime/text/json.h"
+#include "runtime/text/json/json.h"
 
 namespace orrery::capi {
 namespace {

@@ -1,8 +1,8 @@
 // Sessions: one sequence, its KV and its conversation.
 #include "capi/handles.h"
-#include "runtime/engine/session_file.h"
+#include "runtime/engine/session/session_file.h"
 #include "runtime/policy/heads/profile.h"
-#include "runtime/text/json.h"
+#include "runtime/text/json/json.h"
 
 namespace orrery::capi {
 

@@ -1,7 +1,7 @@
 // Tokenizer and chat template, on their own.
 #include "capi/handles.h"
-#include "runtime/text/json.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/json/json.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace orrery::capi {
 

@@ -9,16 +9,16 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/cublas.h"
+#include "cuda/device/cublas.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/kernels.h"
+#include "cuda/kernels/kernels.h"
 #include "cuda/operations.h"
-#include "cuda/owners.h"
-#include "cuda/queue.h"
+#include "cuda/device/owners.h"
+#include "cuda/device/queue.h"
 #include "cuda/scratch.h"
 #include "cuda/staging.h"
-#include "cuda/tuning.h"
-#include "runtime/backend.h"
+#include "cuda/device/tuning.h"
+#include "runtime/backend/backend.h"
 
 namespace orrery::cuda {
 
@@ -86,7 +86,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
 
   // jobs.cpp
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
-  void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
+  void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;

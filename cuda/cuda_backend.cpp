@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "cuda/backend.h"
-#include "cuda/cublas.h"
-#include "cuda/formats.h"
+#include "cuda/device/cublas.h"
+#include "cuda/device/formats.h"
 #include "runtime/base/checked.h"
 
 namespace orrery::cuda {

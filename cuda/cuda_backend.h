@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
 
 namespace orrery::cuda {

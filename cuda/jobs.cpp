@@ -96,14 +96,14 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
 
 // Parts lie where entries of top_keys do, as many as there are, so that a step's are one launch: tokens of one tile, as steps let them go,
 // need no table. Of those that do, or have shares, which lie where results do, there are as many at once as there is room for.
-void CudaBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
+void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte *scratch = scratch_ + plan_.top_keys, *parts = scratch + plan.entries;
   for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
     mean_parts_.clear(), uploads_.clear();
     int32_t n_roomy = 0;
     for (; next < jobs.size() && mean_parts_.size() < most_means(); ++next) {
-      const MeanJob& job = jobs[next];
+      const CompensationJob& job = jobs[next];
       if (job.end <= job.first) continue;
       const int32_t first_tile = job.first / kPageTokens, n_tiles = (job.end - 1) / kPageTokens - first_tile + 1;
       const bool roomy = n_tiles > 1 || job.shares;
@@ -130,7 +130,7 @@ void CudaBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
     if (mean_parts_.empty()) return;
     uploads_.push_back({{address(parts)}, mean_parts_.data(), mean_parts_.size() * sizeof(MeanPart)});
     upload_all(uploads_);
-    cuda::add_to_means(queue_, reinterpret_cast<const MeanPart*>(parts), kv, static_cast<int32_t>(mean_parts_.size()));
+    cuda::add_to_compensation_tokens(queue_, reinterpret_cast<const MeanPart*>(parts), kv, static_cast<int32_t>(mean_parts_.size()));
   }
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cuda/formats.h"
+#include "cuda/device/formats.h"
 #include "cuda/staging.h"
 
 namespace orrery::cuda {

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/kernels.h"
-#include "cuda/queue.h"
-#include "cuda/tuning.h"
+#include "cuda/kernels/kernels.h"
+#include "cuda/device/queue.h"
+#include "cuda/device/tuning.h"
 
 namespace orrery::cuda {
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/kernels.h"
-#include "cuda/step.h"
-#include "cuda/tuning.h"
-#include "runtime/backend.h"
+#include "cuda/kernels/kernels.h"
+#include "cuda/device/step.h"
+#include "cuda/device/tuning.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/checked.h"
 
 namespace orrery::cuda {

@@ -10,11 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/kernels.h"
-#include "cuda/owners.h"
-#include "cuda/queue.h"
+#include "cuda/kernels/kernels.h"
+#include "cuda/device/owners.h"
+#include "cuda/device/queue.h"
 #include "cuda/scratch.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
 
 namespace orrery::cuda {

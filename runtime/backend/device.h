@@ -31,7 +31,7 @@ struct BackendInfo {
   int32_t n_threads = 0;                  // host threads that take part
   bool unified_memory = false;            // device addresses are host addresses
   uint64_t device_bytes = 0;              // that an arena may take now; 0: the device's memory is the host's
-  bool leaves_weights = false;            // HeadView::left and KeysJob::left are used; else they are ignored
+  bool exports_weights = false;            // HeadView::exported and KeysJob::exported are used; else they are ignored
   bool makes_moments = false;             // KeyOperations::key_moments() works
 };
 

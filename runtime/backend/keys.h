@@ -26,7 +26,7 @@ struct KeysJob {
   int32_t n_keys = 0;
   int32_t first_position = 0, n_positions = 0;   // in the ring
   // Exported attention weights of a single position, over these keys and perhaps more behind them. Where given, its query is not read.
-  LeftWeights left = {};
+  ExportedWeights exported = {};
 };
 struct KeysShape {
   KvFormat kv;

@@ -22,7 +22,7 @@ struct LowRankKeys {
   const uint64_t* pages = nullptr;   // as a KvView's
   // Or null. Cosines (n_rot / 2) and sines of the first position of each page, times rope.magnitude, and of each position of the first
   // page: rope.n_rot floats each. The turn of a position is then made of the two.
-  Ptr<const float> page_turns, turns;
+  Ptr<const float> page_rotations, rotations;
 
   int32_t n_heads() const { return kv_head < 0 ? kv.n_kv_heads : 1; }
   int64_t width() const { return int64_t{n_heads()} * kv.head_dim; }

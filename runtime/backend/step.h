@@ -19,7 +19,7 @@ enum class Phase : uint8_t { prefill, decode };
 
 // Attention weights that a step exports for one KV head: the parts of each query head's softmax. With y = log2(e) * scale * q k a key's
 // weight is 2^(y - unit). Each tile of kPageTokens keys has a unit, a whole number. The weight of a NaN is 0.
-struct LeftWeights {
+struct ExportedWeights {
   // A row of weights for each query head of the group, in the order of slots, (group, stride); then the tiles' units and the sums of the
   // tiles' weights, (group, n_tiles()) each. 64-byte aligned.
   Ptr<float> data;
@@ -36,10 +36,10 @@ struct HeadView {
   const uint64_t* tiles = nullptr;   // device addresses, host memory; valid during the step
   int32_t n_keys = 0;                // slots that queries attend to, the step's own token included
   uint64_t append_at = 0;            // device address of the slot for the step's token
-  LeftWeights left = {};             // where given: attend() exports the weights (BackendInfo::leaves_weights)
+  ExportedWeights exported = {};             // where given: attend() exports the weights (BackendInfo::exports_weights)
   // The compensation token: K and V (2, head_dim), and the number of tokens that it stands for (not always whole). 0: none.
   Ptr<const float> mean = {};
-  float mean_weight = 0.0f;
+  float compensation_weight = 0.0f;
 };
 
 // One token to compute.

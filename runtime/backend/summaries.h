@@ -32,7 +32,7 @@ struct DigestShape {
 };
 
 // Tokens of a KV head that join a compensation token: as parts of the mean of all its tokens, or each by its share.
-struct MeanJob {
+struct CompensationJob {
   const uint64_t* tiles = nullptr;   // as a KeysJob's
   uint64_t offset = 0;
   int32_t first = 0, end = 0;        // tokens of these tiles
@@ -46,7 +46,7 @@ class KvSummaries {
   // Digests of pages. Pages and slots have the same numbers, so that a job can continue where another ended.
   virtual void digest(Span<const DigestJob> jobs, const DigestShape& shape) = 0;
   // Adds tokens to compensation tokens, in order, summed in double. Each job has a mean of its own.
-  virtual void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) = 0;
+  virtual void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) = 0;
 
  protected:
   ~KvSummaries() = default;

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/cancel.h"
 #include "runtime/base/status.h"
 

@@ -1,5 +1,5 @@
 // The sum of exp(x - most) over many floats, with the same bits wherever it is computed: in a processor's vectors, or by the
-// threads of a GPU (cuda/shortlist.cu). Its order is fixed here and suits both: blocks of kBlock values, each in kLanes sums that
+// threads of a GPU (cuda/kernels/shortlist.cu). Its order is fixed here and suits both: blocks of kBlock values, each in kLanes sums that
 // are folded in halves; block i adds to share i % kShares; then the shares are folded in halves.
 #pragma once
 

@@ -14,14 +14,14 @@
 #include <numeric>
 
 #include "runtime/base/checked.h"
-#include "runtime/base/thread_pool.h"
-#include "runtime/cpu/bands.h"
-#include "runtime/cpu/blocks.h"
+#include "runtime/os/thread_pool.h"
+#include "runtime/cpu/formats/bands.h"
+#include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/digests.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/low_rank.h"
-#include "runtime/cpu/moves.h"
-#include "runtime/cpu/paths.h"
+#include "runtime/cpu/kernels/moves.h"
+#include "runtime/cpu/paths/paths.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/os/os.h"
 
@@ -171,7 +171,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
-  void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) override;
+  void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
@@ -512,9 +512,9 @@ void CpuBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   pool_->end_burst();
 }
 
-void CpuBackend::add_to_means(Span<const MeanJob> jobs, const KvFormat& kv) {
+void CpuBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) {
   pool_->begin_burst();
-  cpu::add_to_means(jobs, kv, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes);
+  cpu::add_to_compensation_tokens(jobs, kv, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes);
   pool_->end_burst();
 }
 
@@ -587,7 +587,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     const int64_t last_key = view ? view->n_keys : step_.rows[static_cast<size_t>(row)].position + int64_t{1};
     const int64_t first_key = shape.window > 0 && !view ? std::max<int64_t>(0, last_key - shape.window) : 0;
     const int64_t first = first_key / kSplitTokens;
-    const bool has_mean = view && view->mean_weight > 0.0f;
+    const bool has_mean = view && view->compensation_weight > 0.0f;
     return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first + has_mean, has_mean};
   };
   const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
@@ -610,7 +610,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     struct Item {
       KvHead kv;
       int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
-      LeftWeights left;
+      ExportedWeights exported;
       float n_alike;    // tokens that a mean weighs as much as; 0: these are tokens themselves
     };
     const auto item_of = [&](int64_t item) {
@@ -625,7 +625,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const HeadView* view = head_view(layer, head);
       if (splits.has_mean && i.split + 1 == splits.count) {
         i.kv = {KvType::f32, dim, &view->mean.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
-        i.last_key = 1, i.n_alike = view->mean_weight;
+        i.last_key = 1, i.n_alike = view->compensation_weight;
         return i;
       }
       const int64_t start = (splits.first + i.split) * kSplitTokens;
@@ -633,7 +633,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       i.last_key = std::min(start + kSplitTokens, splits.last_key);
       i.kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
                   : kv_head(step_.rows[static_cast<size_t>(wave + i.row)].sequence, layer, head);
-      if (view) i.left = view->left;
+      if (view) i.exported = view->exported;
       return i;
     };
     const int64_t n_items = rows * row_items;
@@ -651,7 +651,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
                             shape.scale,
                             partial(i.row, i.head * group, i.split),
                             plan_.max_splits * floats,
-                            weight_rows(i.left, group),
+                            weight_rows(i.exported, group),
                             thread_scratch(thread)};
       kernels_.attend_decode(task);
       for (int32_t g = 0; i.n_alike > 0.0f && g < group; ++g) {

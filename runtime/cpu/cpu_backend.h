@@ -6,9 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/priority.h"
 #include "runtime/base/status.h"
+#include "runtime/cpu/paths/paths.h"
 
 namespace orrery::cpu {
 
@@ -21,9 +22,6 @@ struct Options {
   Priority priority = Priority::normal;
   std::string path = "auto";    // instruction path by name (see available_paths), or "auto": the best this machine has
 };
-
-// Names of the paths in this binary that this machine can run, best first; the last is "plain".
-Span<const char* const> available_paths();
 
 // Unknown path -> invalid_argument that lists the known ones; one this machine lacks -> unsupported.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);

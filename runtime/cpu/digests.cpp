@@ -96,11 +96,11 @@ void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels&
 }
 
 // A thread's scratch, room for a tile of keys and values, holds a token's floats and its sums.
-void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
+void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
                   uint64_t thread_bytes) {
   const auto n = static_cast<int32_t>(kv.token_values());
   pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
-    const MeanJob& job = jobs[static_cast<size_t>(item)];
+    const CompensationJob& job = jobs[static_cast<size_t>(item)];
     auto* sums = reinterpret_cast<double*>(thread_scratch + static_cast<uint64_t>(thread) * thread_bytes);
     auto *values = reinterpret_cast<float*>(sums + n), *mean = reinterpret_cast<float*>(job.mean.address);
     for (int32_t i = 0; i < n; ++i) sums[i] = job.n_before > 0 ? job.n_before * static_cast<double>(mean[i]) : 0.0;

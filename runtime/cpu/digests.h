@@ -1,20 +1,20 @@
 // What stands for several tokens: digests of pages (KvSummaries::digest), every page one thread's; and means of what heads have let go
-// (KvSummaries::add_to_means), every head's one thread's.
+// (KvSummaries::add_to_compensation_tokens), every head's one thread's.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
-#include "runtime/base/thread_pool.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/os/thread_pool.h"
+#include "runtime/cpu/kernels/kernels.h"
 
 namespace orrery::cpu {
 
 void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
             uint64_t thread_bytes);
-void add_to_means(Span<const MeanJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
+void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
                   uint64_t thread_bytes);
 
 }  // namespace orrery::cpu

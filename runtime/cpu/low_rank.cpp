@@ -184,15 +184,15 @@ class Rebuilder {
     const RopeSpec& rope = keys_.rope;
     const int32_t dim = keys_.kv.head_dim;
     const bool as_it_is = slots_.type == keys_.kv.type;
-    if (keys_.turns) {
+    if (keys_.rotations) {
       const auto floats = [](Ptr<const float> p) { return reinterpret_cast<const float*>(static_cast<uintptr_t>(p.address)); };
-      work_.kernels.turn_keys({rebuilt_, padded_, n, dim, positions_ + first, floats(keys_.page_turns), floats(keys_.turns), rope.n_rot,
+      work_.kernels.rotate_keys({rebuilt_, padded_, n, dim, positions_ + first, floats(keys_.page_rotations), floats(keys_.rotations), rope.n_rot,
                                rope.interleaved, table_, slots_.type, to_ + first, as_it_is ? values_ + first : nullptr});
       if (as_it_is) return;
     }
     for (int32_t t = 0; t < n; ++t) {
       std::byte* to = to_[first + t];
-      if (!keys_.turns) {
+      if (!keys_.rotations) {
         float* key = rebuilt_ + int64_t{t} * padded_;
         fill_table(rope, positions_[first + t], false, table_);
         work_.kernels.rope(key, table_, table_ + rope.n_rot / 2, rope.n_rot, rope.interleaved, 1, dim);

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/backend.h"
-#include "runtime/base/thread_pool.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/backend/backend.h"
+#include "runtime/os/thread_pool.h"
+#include "runtime/cpu/kernels/kernels.h"
 
 namespace orrery::cpu {
 

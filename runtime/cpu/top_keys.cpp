@@ -84,7 +84,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
         parts[n_parts++] = {&job, next_position, count, n_entries};
         n_entries += count;
         next_position += count;
-        if (!job.left.data) most_keys = std::max<int64_t>(most_keys, job.n_keys);
+        if (!job.exported.data) most_keys = std::max<int64_t>(most_keys, job.n_keys);
       }
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
@@ -93,7 +93,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       const Part<Job>& part = parts[item / stretches];
       const int64_t first = item % stretches * kKeysPerItem;
       const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
-      if (first >= last || part.job->left.data) return;
+      if (first >= last || part.job->exported.data) return;
       KeyWeightsTask task = task_of(*part.job, shape, work, first, last, thread);
       for (int32_t i = 0; i < part.count; ++i)
         for (int32_t g = 0; g < group; ++g) {
@@ -248,7 +248,7 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
       const TopKeysJob& job = *part.job;
       const int64_t i = part.first + (entry - part.entry);
       WeightRows rows = s.rows(work.base, entry);
-      if (job.left.data) rows = weight_rows(job.left, group);
+      if (job.exported.data) rows = weight_rows(job.exported, group);
       float* scores = s.scores(work.base, entry);
       work.kernels.key_scores({rows.weights, rows.stride, rows.units, rows.sums, rows.tile_stride, group, job.n_keys,
                                shape.scoring, s.shares(work.base, entry), scores});
@@ -336,7 +336,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
   const TopKeysScratch& s = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
   // Means of a few rows that are there already, or of more query heads than a task takes, come as rows do.
-  const auto by_window = [&](const KeyWeightsJob& job) { return job.mean && !job.left.data && !shape.products && group <= kQueryTile; };
+  const auto by_window = [&](const KeyWeightsJob& job) { return job.mean && !job.exported.data && !shape.products && group <= kQueryTile; };
   size_t n_by_window = 0;
   for (const KeyWeightsJob& job : jobs) n_by_window += by_window(job);
   if (n_by_window > 0) {
@@ -359,7 +359,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       const int32_t n_rows = job.mean ? group : 1;   // that become one
       for (int32_t g = 0; g < group; g += n_rows) {
         const int64_t row = (part.first + (entry - part.entry)) * group + g;
-        const WeightRows rows = job.left.data ? weight_rows(job.left, group) : s.rows(work.base, entry);
+        const WeightRows rows = job.exported.data ? weight_rows(job.exported, group) : s.rows(work.base, entry);
         const int64_t tiles = g * rows.tile_stride;
         work.kernels.key_scores({rows.weights + g * rows.stride, rows.stride, rows.units + tiles, rows.sums + tiles, rows.tile_stride,
                                  n_rows, job.n_keys, {}, s.shares(work.base, entry),

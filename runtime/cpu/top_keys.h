@@ -14,10 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
-#include "runtime/base/thread_pool.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/os/thread_pool.h"
+#include "runtime/cpu/kernels/kernels.h"
 
 namespace orrery::cpu {
 

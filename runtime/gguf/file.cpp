@@ -362,11 +362,11 @@ std::string_view File::key(uint64_t i) const { return impl_->parts[0].header->ke
 Value File::value(uint64_t i) const { return impl_->parts[0].header->values[i]; }
 const Value* File::find(std::string_view key) const { return impl_->parts[0].header->find(key); }
 
-void File::let_go(const Tensor& tensor) const {
+void File::release_pages(const Tensor& tensor) const {
   const Part& part = impl_->parts[tensor.part];
   if (tensor.data == nullptr) return;
   const auto offset = static_cast<uint64_t>(tensor.data - part.data.data());
-  part.mapped.let_go(offset, tensor.bytes);
+  part.mapped.release_pages(offset, tensor.bytes);
   part.region.discard(offset, tensor.bytes);
 }
 

@@ -139,7 +139,7 @@ class File {
   const Tensor* find_tensor(std::string_view name) const;
   // The tensor's bytes are not needed any more where they lie. Of a mapped file they come back when they are touched, and so
   // do those of memory that is the caller's; of one that was read they are gone.
-  void let_go(const Tensor& tensor) const;
+  void release_pages(const Tensor& tensor) const;
   // XXH3-128 of metadata, tensor table and 4 KiB samples of each tensor (first and last); instant on any size.
   // `full`: of every tensor byte instead of samples, another value. Needs data: of a file opened header-only it covers
   // metadata and tensor table alone, and is a third value.

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
 #include "runtime/model/model.h"
 

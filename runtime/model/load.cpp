@@ -346,7 +346,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
     ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
   else
     file.fingerprint(false, m->fingerprint);
-  for (const gguf::Tensor* t : placer.copied()) file.let_go(*t);   // nothing is held twice
+  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);   // nothing is held twice
   return m;
 }
 

@@ -12,7 +12,7 @@
 #include "runtime/backend/turn.h"
 #include "runtime/base/status.h"
 #include "runtime/gguf/gguf.h"
-#include "runtime/kv/arena.h"
+#include "runtime/kv/memory/arena.h"
 #include "runtime/model/hyperparameters.h"
 #include "runtime/model/rope.h"
 

@@ -32,7 +32,7 @@ class MappedFile {
   // Asks the system to read [offset, offset + bytes) ahead; a hint.
   void prefetch(uint64_t offset, uint64_t bytes) const;
   // Takes [offset, offset + bytes) out of this process's memory until it is touched again. Rounds inward to pages.
-  void let_go(uint64_t offset, uint64_t bytes) const;
+  void release_pages(uint64_t offset, uint64_t bytes) const;
 
  private:
   const std::byte* data_ = nullptr;

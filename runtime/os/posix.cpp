@@ -86,7 +86,7 @@ void MappedFile::prefetch(uint64_t offset, uint64_t bytes) const {
   ::madvise(const_cast<std::byte*>(data_) + from, bytes, MADV_WILLNEED);
 }
 
-void MappedFile::let_go(uint64_t offset, uint64_t bytes) const {
+void MappedFile::release_pages(uint64_t offset, uint64_t bytes) const {
   discard_pages(const_cast<std::byte*>(data_), size_, offset, bytes);
 }
 

@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
-#include "runtime/policy/budget.h"
+#include "runtime/policy/given/budget.h"
 #include "runtime/policy/heads/profile.h"
-#include "runtime/policy/questions.h"
+#include "runtime/policy/given/questions.h"
 
 namespace orrery::policy {
 

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "progress.h"
+#include "terminal/progress.h"
 
 namespace orrery::tool {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "api.h"
-#include "output.h"
-#include "terminal.h"
+#include "terminal/output.h"
+#include "terminal/terminal.h"
 
 namespace orrery::tool {
 

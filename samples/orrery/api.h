@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "failure.h"
+#include "terminal/failure.h"
 #include "orrery.h"
 
 namespace orrery::tool {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <system_error>
 
-#include "failure.h"
-#include "output.h"
+#include "terminal/failure.h"
+#include "terminal/output.h"
 
 namespace orrery::tool {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "args.h"
-#include "output.h"
+#include "terminal/output.h"
 
 namespace orrery::tool {
 

@@ -1,8 +1,8 @@
 // See json_file.h.
 #include "json_file.h"
 
-#include "failure.h"
-#include "output.h"
+#include "terminal/failure.h"
+#include "terminal/output.h"
 
 namespace orrery::tool {
 

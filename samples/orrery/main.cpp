@@ -8,9 +8,9 @@
 
 #include "api.h"
 #include "command.h"
-#include "failure.h"
-#include "output.h"
-#include "terminal.h"
+#include "terminal/failure.h"
+#include "terminal/output.h"
+#include "terminal/terminal.h"
 
 namespace orrery::tool {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "json_file.h"
-#include "progress.h"
+#include "terminal/progress.h"
 
 namespace orrery::tool {
 namespace {

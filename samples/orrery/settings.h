@@ -10,7 +10,7 @@
 
 #include "api.h"
 #include "command.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace orrery::tool {
 

@@ -24,10 +24,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/thread_pool.h"
+#include "runtime/os/thread_pool.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/os/os.h"
-#include "samples/orrery/peak.h"
+#include "samples/orrery/commands/peak.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery {

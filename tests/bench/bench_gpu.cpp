@@ -21,11 +21,11 @@
 #include <string>
 #include <vector>
 
-#include "cuda/cublas.h"
+#include "cuda/device/cublas.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/formats.h"
-#include "cuda/kernels.h"
-#include "cuda/queue.h"
+#include "cuda/device/formats.h"
+#include "cuda/kernels/kernels.h"
+#include "cuda/device/queue.h"
 #include "runtime/base/checked.h"
 #include "runtime/model/forward.h"
 #include "tests/bench/gpu_limits.h"

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
-#include "runtime/base/thread_pool.h"
-#include "runtime/engine/session.h"
+#include "runtime/os/thread_pool.h"
+#include "runtime/engine/session/session.h"
 #include "runtime/os/os.h"
 
 namespace orrery {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runtime/gguf/gguf.h"
-#include "runtime/text/stream.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/streaming/stream.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #include "tests/bench/gpu_limits.h"
 
-#include "cuda/ptx.h"
+#include "cuda/kernels/ptx.h"
 
 namespace orrery::bench {
 

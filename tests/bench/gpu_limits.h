@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/queue.h"
+#include "cuda/device/queue.h"
 
 namespace orrery::bench {
 

@@ -1,5 +1,5 @@
-// Stands in for runtime/cpu/processor.cpp where paths are emulated: every one can be run.
-#include "runtime/cpu/processor.h"
+// Stands in for runtime/cpu/paths/processor.cpp where paths are emulated: every one can be run.
+#include "runtime/cpu/paths/processor.h"
 
 namespace orrery::cpu {
 

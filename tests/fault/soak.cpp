@@ -9,7 +9,7 @@
 //
 // Some policies choose by the queries of tokens before the prompt's end. Where a rewind or a load has lost
 // these, the engine computes them again, and that of a generated token is another then
-// (runtime/engine/session.h). So an answer that differs is asked for once more, of a fresh session that
+// (runtime/engine/session/session.h). So an answer that differs is asked for once more, of a fresh session that
 // rewinds and loads where the lineage did: if it is the same now, it counts as chosen anew, otherwise as
 // wrong. Under "full" nothing may be chosen anew.
 //

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "capi/handles.h"
-#include "runtime/engine/session_file.h"
+#include "runtime/engine/session/session_file.h"
 #include "tests/abi/handles.h"
 #include "tests/fault/faults.h"
 #include "tests/support/temp_dir.h"

@@ -7,8 +7,8 @@
 //
 // A first rendering, with small limits, finds templates that would only take long; what stays inside them
 // must give the same text through the public header.
-#include "runtime/text/chat_template.h"
-#include "runtime/text/json.h"
+#include "runtime/text/jinja/chat_template.h"
+#include "runtime/text/json/json.h"
 #include "tests/fuzz/checks.h"
 #include "tests/support/temp_dir.h"
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "runtime/text/json.h"
+#include "runtime/text/json/json.h"
 
 using namespace orrery;
 using namespace orrery::text;

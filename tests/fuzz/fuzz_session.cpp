@@ -2,7 +2,7 @@
 // file to its model are put right here, since a fuzzer would not get past them; everything behind them is the
 // input's.
 //
-// Input: a byte of flags, the header behind its fixed part (48 bytes, as in runtime/engine/session_file.cpp),
+// Input: a byte of flags, the header behind its fixed part (48 bytes, as in runtime/engine/session/session_file.cpp),
 // and the rest of the file but for KV pages and checksum.  Flags: 1: the conversation's length is made to
 // fit; 2: KV pages are added, of the number that the header says (4: of noise).
 //

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "runtime/text/chat_template.h"
-#include "runtime/text/json.h"
+#include "runtime/text/jinja/chat_template.h"
+#include "runtime/text/json/json.h"
 
 using namespace orrery;
 using namespace orrery::text;

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/text/pretokenize.h"
-#include "runtime/text/stream.h"
-#include "runtime/text/tokenizer.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/tokenizer/pretokenize.h"
+#include "runtime/text/streaming/stream.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/text/unicode/utf8.h"
 
 using namespace orrery;
 using namespace orrery::text;

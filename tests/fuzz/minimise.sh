@@ -8,7 +8,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
 shift
 most=${MOST_BYTES:-200000}
-[ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+memory=${TMPDIR:-/tmp}
+[ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || memory=/dev/shm
+TMPDIR=$(mktemp -d "$memory/orrery-fuzz-XXXXXX")  # libFuzzer ends without tidying up
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 
 for target in "$@"; do
   work=$(mktemp -d)

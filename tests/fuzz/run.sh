@@ -9,8 +9,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd) || exit 2
 seconds=$2
 shift 2
-# Targets of files write them: to memory where there is a file system for that.
-[ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+# Targets of files write them: to memory where there is a file system for that. libFuzzer ends without tidying up.
+memory=${TMPDIR:-/tmp}
+[ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || memory=/dev/shm
+TMPDIR=$(mktemp -d "$memory/orrery-fuzz-XXXXXX") || exit 2
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 
 # row LOG TARGET: what libFuzzer said last, as a row of the table.
 row() {

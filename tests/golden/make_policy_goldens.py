@@ -1,7 +1,7 @@
 """Makes policies.json: what HeteroCache and SyncKV choose on made-up attention, by an implementation of its own.
 
 Attention logits are a function of (seed, text, layer, head, query head, step, key), integer hashes and exact sums, so
-that tests/unit/policy_golden_test.cpp makes the same bits. Heads that share a topic look at the same keys; a topic's
+that tests/unit/policy/golden_test.cpp makes the same bits. Heads that share a topic look at the same keys; a topic's
 keys change every `period` steps. Everything downstream is done here from the methods' descriptions: scores in float64,
 overlaps, budgets and K-means in fractions. Seeds are searched until no choice is close (a gap of 2e-5 at every cut),
 so that a float32 implementation has no excuse.

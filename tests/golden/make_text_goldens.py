@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Python's own idea of characters and floats, for tests/unit/text_value_test.cpp and text_json_test.cpp.
+"""Python's own idea of characters and floats, for tests/unit/text/value_test.cpp and text_json_test.cpp.
 
 Writes text_unicode.json (a hash per str method over every code point), text_words.json (methods on whole strings) and
 text_floats.json (bits and repr of doubles).  Python 3.11 (Unicode 14), no packages.

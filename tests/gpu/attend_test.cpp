@@ -1,4 +1,4 @@
-// Attention of generated tokens and of prompts: cuda/attend_decode.cu, cuda/attend_prefill.cu, against the plain CPU path
+// Attention of generated tokens and of prompts: cuda/kernels/attend_decode.cu, cuda/kernels/attend_prefill.cu, against the plain CPU path
 // on the same bytes of K and V.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED

@@ -1,4 +1,4 @@
-// Prompts' products through cuBLAS: cuda/matmul_cublas.cu, cuda/cublas.cpp, and which products go there. In emulation cuBLAS is a
+// Prompts' products through cuBLAS: cuda/kernels/matmul_cublas.cu, cuda/device/cublas.cpp, and which products go there. In emulation cuBLAS is a
 // definition (tests/emulation/cuda/cublas.cpp); on a GPU it is what the machine has, and where it has none these tests are skipped.
 //
 // The oracle is a product in double of the dequantized weights and the activations as they are. What may differ: activations, and

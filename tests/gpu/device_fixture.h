@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cuda/cuda_backend.h"
-#include "tests/unit/cpu_fixture.h"
+#include "tests/unit/cpu/fixture.h"
 
 namespace orrery::testing {
 

@@ -1,4 +1,4 @@
-// Weights on the device: cuda/formats.h, cuda/blocks.cuh and cuda/embed.cu together give back exactly the file's values.
+// Weights on the device: cuda/device/formats.h, cuda/kernels/blocks.cuh and cuda/kernels/embed.cu together give back exactly the file's values.
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/cpu/blocks.h"
+#include "runtime/cpu/formats/blocks.h"
 #include "runtime/os/os.h"
 #include "tests/gpu/device_fixture.h"
 

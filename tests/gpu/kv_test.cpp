@@ -176,7 +176,7 @@ TEST(GpuKv, MeansTakeTokensIn) {
         const auto mean_values = 2 * static_cast<uint64_t>(dim);
         constexpr uint64_t kMeans = 12;   // more than a batch
         Buffer<float> means(m, normal_values(kMeans * mean_values, 3));
-        std::vector<MeanJob> jobs;
+        std::vector<CompensationJob> jobs;
         std::vector<std::vector<float>> shares;   // every fourth's
         for (uint64_t i = 0; i < kMeans; ++i) {
           const auto first = static_cast<int32_t>(i * 13);
@@ -188,7 +188,7 @@ TEST(GpuKv, MeansTakeTokensIn) {
           }
           jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50, means.ptr() + i * mean_values, i % 4 == 0 ? shares.back().data() : nullptr});
         }
-        (*m)->summaries()->add_to_means(jobs, kv);
+        (*m)->summaries()->add_to_compensation_tokens(jobs, kv);
         return means.get();
       });
       EXPECT_TRUE(same_bits(expected.data(), got.data(), got.size()));
@@ -211,14 +211,14 @@ TEST(GpuKv, MeansOfAllHeadsAreOneLaunch) {
     const auto [expected, got] = on_both(l, [&](Machine* m) {
       const Pages pages(m, kv, 200, 9);
       Buffer<float> means(m, normal_values(kMeans * kValues, 3));
-      std::vector<MeanJob> jobs;
+      std::vector<CompensationJob> jobs;
       for (uint64_t i = 0; i < kMeans; ++i) {
         const auto first = static_cast<int32_t>(i + 30);
         jobs.push_back({pages.addresses(), kv.head_offset(1, static_cast<int32_t>(i % kHeads)), first, first + n, 3, means.ptr() + i * kValues,
                         shared ? &shares[i] : nullptr});
       }
       const uint64_t before = emulated::n_launches;
-      (*m)->summaries()->add_to_means(jobs, kv);
+      (*m)->summaries()->add_to_compensation_tokens(jobs, kv);
       if (m->cuda()) launches = emulated::n_launches - before;
       return means.get();
     });

@@ -1,4 +1,4 @@
-// Keys as products of rows and a basis: cuda/low_rank.cu, against the plain CPU path.
+// Keys as products of rows and a basis: cuda/kernels/low_rank.cu, against the plain CPU path.
 #include "tests/gpu/kv_pages.h"
 
 namespace orrery {

@@ -1,6 +1,6 @@
-// Products with every weight type, in both phases: cuda/matmul_decode.cu, cuda/matmul_prefill.cu, and what quantizes their input.
+// Products with every weight type, in both phases: cuda/kernels/matmul_decode.cu, cuda/kernels/matmul_prefill.cu, and what quantizes their input.
 //
-// As in tests/unit/cpu_matmul_test.cpp the oracle is a double-precision product of dequantized weights with activations
+// As in tests/unit/cpu/matmul_test.cpp the oracle is a double-precision product of dequantized weights with activations
 // that the test quantizes itself: the integers must be exactly right, and only float rounding remains.
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"

@@ -1,4 +1,4 @@
-// The best keys by the last queries, and their weights: cuda/top_keys.cu, against the plain CPU path.
+// The best keys by the last queries, and their weights: cuda/kernels/top_keys.cu, against the plain CPU path.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/threads.h"

@@ -1,5 +1,5 @@
 // What moves between host memory and the device, many stretches at once: to the byte, and with few waits.
-#include "runtime/engine/session_file.h"
+#include "runtime/engine/session/session_file.h"
 #include "tests/gpu/device_fixture.h"
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"

@@ -45,17 +45,17 @@ void expect_all_keep(const std::vector<Source>& sources, Rule rule) {
 // A room's own folder is always open to it. What stands first is what its paths begin with.
 const std::vector<std::pair<std::string, std::set<std::string>>> kRooms = {
     {"include/", {}},
-    {"runtime/backend", {"runtime/base/"}},   // backend.h, and the folder of its parts
-    {"runtime/base/", {"runtime/os/"}},  // the two carry each other: status values, threads
+    {"runtime/backend/", {"runtime/base/"}},
+    {"runtime/base/", {}},
     {"runtime/os/", {"runtime/base/"}},
     {"runtime/gguf/", {"runtime/base/", "runtime/os/"}},
-    {"runtime/text/", {"runtime/base/", "runtime/gguf/"}},
-    {"runtime/cpu/", {"runtime/base/", "runtime/os/", "runtime/backend"}},
+    {"runtime/text/", {"runtime/base/", "runtime/os/", "runtime/gguf/"}},
+    {"runtime/cpu/", {"runtime/base/", "runtime/os/", "runtime/backend/"}},
     // By that name the emulated build finds what its instructions mean.
-    {"cuda/", {"runtime/base/", "runtime/os/", "runtime/backend", "ptx_reference.h"}},
-    {"runtime/kv/", {"runtime/base/", "runtime/os/", "runtime/backend"}},
-    {"runtime/model/", {"runtime/base/", "runtime/gguf/", "runtime/kv/", "runtime/backend"}},
-    {"runtime/policy/", {"runtime/base/", "runtime/text/", "runtime/kv/", "runtime/backend"}},
+    {"cuda/", {"runtime/base/", "runtime/os/", "runtime/backend/", "ptx_reference.h"}},
+    {"runtime/kv/", {"runtime/base/", "runtime/os/", "runtime/backend/"}},
+    {"runtime/model/", {"runtime/base/", "runtime/gguf/", "runtime/kv/", "runtime/backend/"}},
+    {"runtime/policy/", {"runtime/base/", "runtime/text/", "runtime/kv/", "runtime/backend/"}},
     // The engine puts them together, and makes the backend that the options name.
     {"runtime/engine/", {"runtime/", "cuda/cuda_backend.h"}},
     {"capi/", {"include/orrery.h", "runtime/"}},
@@ -79,7 +79,10 @@ std::vector<std::string> wrong_includes(const Source& source) {
       continue;
     }
     if (begins_with(source.path, "samples/")) {  // their folders are theirs; ours are closed to them
-      if (include.name.find('/') != std::string::npos) complaints.push_back(where + ": more than orrery.h");
+      const size_t folder = include.name.find('/');
+      const std::set<std::string> theirs = {"charts", "commands", "eval", "terminal"};
+      if (folder != std::string::npos && theirs.count(include.name.substr(0, folder)) == 0)
+        complaints.push_back(where + ": more than orrery.h");
       continue;
     }
     const std::string name = include.name == "orrery.h" ? "include/orrery.h" : include.name;
@@ -104,11 +107,11 @@ TEST(HouseRules, WrongIncludesAreSeen) {
     return wrong_includes(make_source(path, text)).size();
   };
   EXPECT_EQ(complaints("runtime/cpu/a.cpp", "#include \"runtime/gguf/gguf.h\"\n"), 1u);
-  EXPECT_EQ(complaints("runtime/backend.h", "#include \"runtime/model/model.h\"\n"), 1u);
-  EXPECT_EQ(complaints("runtime/backend/turn.h", "#include \"runtime/engine/runtime.h\"\n#include \"runtime/backend.h\"\n"), 1u);
+  EXPECT_EQ(complaints("runtime/backend/backend.h", "#include \"runtime/model/model.h\"\n"), 1u);
+  EXPECT_EQ(complaints("runtime/backend/turn.h", "#include \"runtime/engine/shared/runtime.h\"\n#include \"runtime/backend/backend.h\"\n"), 1u);
   EXPECT_EQ(complaints("runtime/engine/a.cpp", "#include \"capi/handles.h\"\n#  include \"orrery.h\"\n"), 2u);
   EXPECT_EQ(complaints("runtime/engine/a.cpp", "#include <cuda_runtime.h>\n"), 1u);
-  EXPECT_EQ(complaints("cuda/a.cu", "#include <cuda_runtime.h>\n#include \"runtime/backend.h\"\n"), 0u);
+  EXPECT_EQ(complaints("cuda/a.cu", "#include <cuda_runtime.h>\n#include \"runtime/backend/backend.h\"\n"), 0u);
   EXPECT_EQ(complaints("include/orrery.h", "#include <string.h>\n"), 1u);
   EXPECT_EQ(complaints("samples/orrery/a.cpp", "#include \"runtime/base/span.h\"\n"), 1u);
   EXPECT_EQ(complaints("elsewhere/a.cpp", ""), 1u);

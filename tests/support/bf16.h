@@ -8,7 +8,7 @@
 #include <string>
 
 #include "runtime/base/tensor_type.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace orrery::testing {
 

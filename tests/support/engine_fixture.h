@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/engine/generation.h"
-#include "runtime/engine/language_model.h"
-#include "runtime/engine/session.h"
+#include "runtime/engine/answer/generation.h"
+#include "runtime/engine/shared/language_model.h"
+#include "runtime/engine/session/session.h"
 #include "tests/support/model_spec.h"
 #include "tests/support/temp_dir.h"
 

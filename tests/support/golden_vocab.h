@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/random_strings.h"
 
 namespace orrery::testing {

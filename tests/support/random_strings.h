@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 #include "tests/support/shared.h"
 
 namespace orrery::testing {

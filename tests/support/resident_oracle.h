@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "runtime/engine/resident.h"
+#include "runtime/engine/resident/resident.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
 

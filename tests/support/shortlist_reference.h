@@ -1,4 +1,4 @@
-// A shortlist by its definition (runtime/backend.h): what a step leaves for a request, of a row of logits on the host.
+// A shortlist by its definition (runtime/backend/backend.h): what a step leaves for a request, of a row of logits on the host.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/sum_exp.h"
 
 namespace orrery::testing {

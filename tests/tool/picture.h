@@ -9,8 +9,8 @@
 #include <ostream>
 #include <string>
 
-#include "samples/orrery/canvas.h"
-#include "samples/orrery/failure.h"
+#include "samples/orrery/charts/canvas.h"
+#include "samples/orrery/terminal/failure.h"
 #include "tests/tool/png_reader.h"
 
 namespace orrery::tool {

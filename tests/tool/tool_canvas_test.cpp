@@ -8,7 +8,7 @@
 #include <iterator>
 #include <set>
 
-#include "samples/orrery/chart.h"
+#include "samples/orrery/charts/chart.h"
 #include "tests/support/temp_dir.h"
 #include "tests/tool/picture.h"
 

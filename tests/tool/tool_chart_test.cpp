@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "samples/orrery/chart.h"
-#include "samples/orrery/chart_parts.h"
+#include "samples/orrery/charts/chart.h"
+#include "samples/orrery/charts/chart_parts.h"
 #include "tests/tool/picture.h"
 
 namespace orrery::tool {

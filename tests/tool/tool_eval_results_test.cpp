@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "samples/orrery/eval_charts.h"
+#include "samples/orrery/eval/charts.h"
 
 namespace orrery::tool {
 namespace {

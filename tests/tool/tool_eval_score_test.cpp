@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "samples/orrery/eval_sample.h"
+#include "samples/orrery/eval/sample.h"
 
 namespace orrery::tool {
 namespace {

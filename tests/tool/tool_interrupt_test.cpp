@@ -12,9 +12,9 @@
 #include <string>
 #include <thread>
 
-#include "samples/orrery/failure.h"
-#include "samples/orrery/output.h"
-#include "samples/orrery/terminal.h"
+#include "samples/orrery/terminal/failure.h"
+#include "samples/orrery/terminal/output.h"
+#include "samples/orrery/terminal/terminal.h"
 
 namespace orrery::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "runtime/policy/allocate/apportion.h"
-#include "runtime/policy/budget.h"
+#include "runtime/policy/given/budget.h"
 
 namespace orrery::policy {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/base/span.h"
-#include "runtime/policy/budget.h"
+#include "runtime/policy/given/budget.h"
 
 namespace orrery::policy {
 

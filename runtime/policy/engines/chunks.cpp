@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
-#include "runtime/base/roomy.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/base/reserved_vector.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/select/rings.h"
@@ -251,11 +251,11 @@ class ChunkPolicy final : public Policy {
   bool paged_ = false;
   uint32_t n_best_ = 0, n_outliers_ = 0, n_window_ = 0, n_candidates_ = 0;
   std::vector<uint32_t> best_, outliers_;   // (heads_, n_best_), (heads_, n_outliers_)
-  Roomy<PageQuery> queries_;
+  ReservedVector<PageQuery> queries_;
   std::vector<uint8_t> marks_;           // (chunks) 0 between uses
-  Roomy<uint32_t> order_;                // (chunks)
+  ReservedVector<uint32_t> order_;                // (chunks)
   std::vector<uint32_t> free_;           // (n_best_)
-  Roomy<Replacement> misses_;
+  ReservedVector<Replacement> misses_;
 };
 
 }  // namespace

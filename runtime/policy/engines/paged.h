@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/roomy.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/base/reserved_vector.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/policy.h"
 #include "runtime/policy/rows.h"

@@ -213,18 +213,18 @@ class PagePolicy final : public PagedPolicy {
   const uint32_t n_context_pages_;
   bool settling_ = false;
   // Since settle():
-  Roomy<PageQuery> queries_;
+  ReservedVector<PageQuery> queries_;
   std::vector<uint8_t> marks_;           // (pages) 1: wanted; 0 between uses
   std::vector<uint32_t> free_;           // (n_pages_) unwanted pages of a head, as indices of its pages
-  Roomy<Replacement> misses_;
+  ReservedVector<Replacement> misses_;
   std::vector<float> similarity_;        // (n_kv_heads) of a layer's queries
   std::vector<uint8_t> corrected_;       // (n_layers) 1: this step has selected already
   // Where this class selects by scores:
   std::vector<float> scores_;            // (heads_, n_context_pages_) last scores; infinity: none yet
   std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
   std::vector<float> reduced_;           // (pages) scores of a head, or a layer
-  Roomy<ScoresQuery> bounds_queries_;
-  Roomy<uint32_t> best_;
+  ReservedVector<ScoresQuery> bounds_queries_;
+  ReservedVector<uint32_t> best_;
 };
 
 }  // namespace

@@ -113,13 +113,13 @@ class PivotPolicy final : public TailedPolicy {
   std::vector<Block> blocks_;        // (n_pivots)
   std::vector<double> overlaps_;     // (n_pivots, W)
   std::vector<uint32_t> common_;     // (n_pivots) tokens of K_base among this step's best
-  Roomy<uint32_t> measuring_;        // pivots that this step measures
+  ReservedVector<uint32_t> measuring_;        // pivots that this step measures
   std::vector<uint32_t> best_;       // (max_selected) best tokens of a pivot, in score order; speculative: of all pivots, one after another
   // For corrections:
   std::vector<float> similarity_;    // (n_kv_heads) of a layer's queries
   std::vector<float> rows_, scores_; // (group, n_tokens), (n_tokens) of a pivot
   ScoreScratch scratch_;
-  Roomy<uint32_t> order_;
+  ReservedVector<uint32_t> order_;
 };
 
 void PivotPolicy::use_profile() {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
-#include "runtime/kv/arena.h"
+#include "runtime/kv/memory/arena.h"
 
 namespace orrery::policy {
 

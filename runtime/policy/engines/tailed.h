@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/base/roomy.h"
+#include "runtime/base/reserved_vector.h"
 #include "runtime/policy/allocate/tailed_budget.h"
 #include "runtime/policy/heads/calibrate.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/policy.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/select/rings.h"
@@ -53,9 +53,9 @@ class TailedPolicy : public Policy {
   // Since settle():
   uint32_t n_tokens_ = 0;              // of the prompt
   uint64_t n_steps_ = 0;
-  Roomy<KeyQuery> queries_;            // working memory
+  ReservedVector<KeyQuery> queries_;            // working memory
   std::vector<uint8_t> marks_;         // (n_tokens) 0 between uses
-  Roomy<Replacement> misses_;
+  ReservedVector<Replacement> misses_;
 };
 
 }  // namespace orrery::policy

@@ -38,7 +38,7 @@ class TokenPolicy : public PagedPolicy {
   // The misses of one head of a layer.
   struct Plan {
     std::vector<uint8_t> marks;          // (n_context_) 0 between uses
-    Roomy<Replacement> misses;
+    ReservedVector<Replacement> misses;
   };
   // Schedules plans_[i] for heads_[begin + i], each of n_wanted wanted tokens.
   Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
@@ -50,7 +50,7 @@ class TokenPolicy : public PagedPolicy {
   // Since settle():
   uint32_t n_steps_ = 0;
   uint32_t n_low_rank_ = 0;              // tokens that have low-rank keys
-  Roomy<PageQuery> queries_;
+  ReservedVector<PageQuery> queries_;
 };
 
 }  // namespace orrery::policy

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/policy/host_bytes.h"
+#include "runtime/policy/given/host_bytes.h"
 
 namespace orrery::policy {
 

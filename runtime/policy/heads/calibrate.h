@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/policy/budget.h"
+#include "runtime/policy/given/budget.h"
 #include "runtime/policy/heads/overlaps.h"
-#include "runtime/policy/questions.h"
+#include "runtime/policy/given/questions.h"
 #include "runtime/policy/score/score.h"
 #include "runtime/policy/select/rings.h"
 

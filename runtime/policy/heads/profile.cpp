@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "runtime/policy/heads/profile_reader.h"
-#include "runtime/text/json.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/json/json.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace orrery::policy {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "runtime/text/json.h"
+#include "runtime/text/json/json.h"
 
 namespace orrery::policy {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/text/value.h"
+#include "runtime/text/json/value.h"
 
 namespace orrery::policy {
 

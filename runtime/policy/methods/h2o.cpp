@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "runtime/policy/allocate/uniform.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/rows.h"
 #include "runtime/policy/select/rings.h"

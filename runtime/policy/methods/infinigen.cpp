@@ -62,8 +62,8 @@ class InfiniGen final : public TokenPolicy {
     rows_.resize(size_t{n_kv_heads_} * heads->group() * n_context_);
     n_within_alpha_.resize(n_kv_heads_);
     best_.resize(n_kv_heads_), free_.resize(n_kv_heads_);
-    for (Roomy<uint32_t>& best : best_) best.reserve(n_context_);
-    for (Roomy<uint32_t>& free : free_) free.reserve(n_selected_pages_ + 1);
+    for (ReservedVector<uint32_t>& best : best_) best.reserve(n_context_);
+    for (ReservedVector<uint32_t>& free : free_) free.reserve(n_selected_pages_ + 1);
     scores_queries_.reserve(n_kv_heads_);
     return ok_status();
   }
@@ -126,8 +126,8 @@ class InfiniGen final : public TokenPolicy {
   // Plans the misses of head i of the layer, which holds `held`, so that it holds the best n of its candidates by `scores`.
   void plan(Span<const uint32_t> held, Span<const float> scores, uint32_t n, size_t i) {
     std::vector<uint8_t>& marks = plans_[i].marks;
-    Roomy<Replacement>& misses = plans_[i].misses;
-    Roomy<uint32_t>&best = best_[i], &free = free_[i];
+    ReservedVector<Replacement>& misses = plans_[i].misses;
+    ReservedVector<uint32_t>&best = best_[i], &free = free_[i];
     top_k_ascending(scores, n, &best);
     for (uint32_t& token : best) marks[token += n_sink_pages_] = 1;
     // Without branches, which could not be predicted.
@@ -157,8 +157,8 @@ class InfiniGen final : public TokenPolicy {
   // Since settle():
   std::vector<float> rows_;              // (n_kv_heads, group, candidates) of a layer
   std::vector<uint64_t> n_within_alpha_;         // (n_kv_heads) products less than alpha below the best
-  std::vector<Roomy<uint32_t>> best_, free_;   // (n_kv_heads, candidates), (n_kv_heads, n_selected_pages_)
-  Roomy<ScoresQuery> scores_queries_;
+  std::vector<ReservedVector<uint32_t>> best_, free_;   // (n_kv_heads, candidates), (n_kv_heads, n_selected_pages_)
+  ReservedVector<ScoresQuery> scores_queries_;
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {

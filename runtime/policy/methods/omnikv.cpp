@@ -166,9 +166,9 @@ class OmniKv final : public TailedPolicy {
   uint32_t k_ = 0;                     // prompt tokens of a head that is not dense
   std::vector<uint32_t> sets_;         // (n_layers, k_) filled for filters only
   std::vector<float> rows_, scores_;   // (n_kv_heads, group, n_tokens_) of a filter, (n_tokens_)
-  Roomy<ScoresQuery> scores_queries_;
-  Roomy<uint32_t> best_;
-  Roomy<uint32_t> held_;               // (k_) tokens of the head that misses_ belong to; empty: no head
+  ReservedVector<ScoresQuery> scores_queries_;
+  ReservedVector<uint32_t> best_;
+  ReservedVector<uint32_t> held_;               // (k_) tokens of the head that misses_ belong to; empty: no head
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {

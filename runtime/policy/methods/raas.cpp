@@ -157,8 +157,8 @@ class Raas final : public PagedPolicy {
   std::vector<uint32_t> pages_;          // (n_pages_) of a head
   std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
   std::vector<float> rows_, weights_;    // (group, n_pages_), (n_pages_) of a head
-  Roomy<ScoresQuery> queries_;
-  Roomy<uint32_t> best_;
+  ReservedVector<ScoresQuery> queries_;
+  ReservedVector<uint32_t> best_;
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {

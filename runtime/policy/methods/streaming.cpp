@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "runtime/policy/allocate/uniform.h"
-#include "runtime/policy/host_bytes.h"
+#include "runtime/policy/given/host_bytes.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/rows.h"
 #include "runtime/policy/select/rings.h"

@@ -6,7 +6,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
-#include "runtime/kv/replacement.h"
+#include "runtime/kv/resident/replacement.h"
 #include "runtime/policy/policy.h"
 
 namespace orrery::policy {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/span.h"
-#include "runtime/policy/budget.h"
+#include "runtime/policy/given/budget.h"
 #include "runtime/policy/select/top_k.h"
 
 namespace orrery::policy {

@@ -1,4 +1,4 @@
-// cuBLAS for the emulated build: what cuda/cublas.cpp looks for, by the library's documentation. Anything else that is asked of it
+// cuBLAS for the emulated build: what cuda/device/cublas.cpp looks for, by the library's documentation. Anything else that is asked of it
 // is refused, so that a call the library would refuse or misread fails here too.
 #include <atomic>
 #include <cstring>

@@ -1,4 +1,4 @@
-// The warp instructions of cuda/ptx.h, by their definition in the PTX manual: each lane shows the others its registers and
+// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual: each lane shows the others its registers and
 // computes its own part of the result. Included by ptx.h in the emulated build alone.
 #pragma once
 

@@ -1,0 +1,69 @@
+#include "cuda/device/cublas.h"
+
+#include <dlfcn.h>
+
+#include <type_traits>
+
+namespace orrery::cuda {
+
+namespace {
+
+// As cublas_api.h and library_types.h of both versions have them.
+enum { kNotTransposed = 0, kTransposed = 1, kFloat = 0, kHalf = 2, kBfloat = 14, kComputeFloat = 68, kDefaultAlgorithm = -1, kNoMemory = 3 };
+
+bool check(Queue& queue, int status, const char* what) {
+  return queue.check(status == 0 ? cudaSuccess : status == kNoMemory ? cudaErrorMemoryAllocation : cudaErrorUnknown, what);
+}
+
+}  // namespace
+
+// Not unloaded again: another runtime may have it too, and loading it takes longer than anything else here.
+std::unique_ptr<Cublas> Cublas::open() {
+  for (const char* name : {"libcublas.so.13", "libcublas.so.12"}) {
+    void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!library) continue;
+    Functions f = {};
+    const auto find = [&](auto* function, const char* symbol) {
+      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, symbol));
+      return *function != nullptr;
+    };
+    if (find(&f.create, "cublasCreate_v2") && find(&f.destroy, "cublasDestroy_v2") && find(&f.set_stream, "cublasSetStream_v2") &&
+        find(&f.set_workspace, "cublasSetWorkspace_v2") && find(&f.gemm, "cublasGemmEx"))
+      return std::unique_ptr<Cublas>(new Cublas(f));
+  }
+  return nullptr;
+}
+
+Cublas::~Cublas() {
+  if (handle_) call_.destroy(handle_);
+}
+
+bool Cublas::start(cudaStream_t stream) {
+  if (handle_ || failed_) return !failed_;
+  failed_ = call_.create(&handle_) != 0;
+  if (failed_) {
+    handle_ = nullptr;
+    cudaGetLastError();
+    return false;
+  }
+  failed_ = call_.set_stream(handle_, stream) != 0;
+  return !failed_;
+}
+
+void Cublas::set_workspace(Queue& queue, std::byte* at, uint64_t bytes) {
+  if (at == workspace_ || queue.failed()) return;
+  if (check(queue, call_.set_workspace(handle_, at, bytes), "giving cuBLAS its workspace")) workspace_ = at;
+}
+
+// Matrices are columns to cuBLAS: out^T (n_out, n_rows) = w x^T, where w's rows are columns to be transposed.
+void Cublas::multiply(Queue& queue, const HalfProduct& p) {
+  if (queue.failed()) return;
+  const float one = 1.0f, kept = p.accumulate ? 1.0f : 0.0f;
+  const int type = p.type == TensorType::f16 ? kHalf : kBfloat;
+  check(queue,
+        call_.gemm(handle_, kTransposed, kNotTransposed, p.n_out, p.n_rows, p.n_in, &one, p.w, type, static_cast<int>(p.w_stride), p.x, type,
+                   static_cast<int>(p.x_stride), &kept, p.out, kFloat, static_cast<int>(p.out_stride), kComputeFloat, kDefaultAlgorithm),
+        "multiplying in cuBLAS");
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,220 @@
+// One function per block format, from its bytes to codes, scales and minima; then one that deals them out to the planes. The
+// formats themselves are explained in runtime/cpu/blocks.cpp.
+#include "cuda/device/formats.h"
+
+#include <cstring>
+
+namespace orrery::cuda {
+
+namespace {
+
+using Type = TensorType;
+
+// One block of a file, its numbers apart. Codes are not negative: what the format subtracts is subtracted by the kernels.
+struct Block {
+  uint8_t code[256];
+  uint8_t group[8][4];     // bytes of the plane `groups`
+  uint8_t shared[4];       // d and dmin
+  uint8_t six[8][2];       // pairs of 6-bit numbers
+};
+
+uint8_t byte(unsigned x) { return static_cast<uint8_t>(x); }
+unsigned bit(const uint8_t* p, int i) { return p[i / 8] >> (i % 8) & 1u; }
+
+void read_nibbles_32(const uint8_t* p, uint8_t* code) {
+  for (int i = 0; i < 16; ++i) code[i] = p[i] & 15, code[i + 16] = p[i] >> 4;
+}
+// Each 32 bytes hold 64 codes.
+void read_nibbles_256(const uint8_t* p, uint8_t* code) {
+  for (int i = 0; i < 256; ++i) code[i] = byte(p[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15u);
+}
+// Each 32 bytes hold 128.
+void read_pairs_256(const uint8_t* p, uint8_t* code) {
+  for (int i = 0; i < 256; ++i) code[i] = byte(p[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3u);
+}
+void read_k4_scales(const uint8_t* p, Block* b) {
+  const auto at = [p](int i) -> unsigned { return p[i]; };
+  for (int g = 0; g < 8; ++g) {
+    b->six[g][0] = byte(g < 4 ? at(g) & 63u : (at(g + 4) & 15u) | at(g - 4) >> 6 << 4);
+    b->six[g][1] = byte(g < 4 ? at(g + 4) & 63u : at(g + 4) >> 4 | at(g) >> 6 << 4);
+  }
+}
+
+void read_block(Type type, const uint8_t* p, Block* b) {
+  switch (type) {
+    case Type::q8_0:
+      std::memcpy(b->group[0], p, 2);
+      std::memcpy(b->code, p + 2, 32);
+      break;
+    case Type::q4_0:
+    case Type::iq4_nl:
+      std::memcpy(b->group[0], p, 2);
+      read_nibbles_32(p + 2, b->code);
+      break;
+    case Type::q4_1:
+      std::memcpy(b->group[0], p, 4);
+      read_nibbles_32(p + 4, b->code);
+      break;
+    case Type::q5_0:
+      std::memcpy(b->group[0], p, 2);
+      read_nibbles_32(p + 6, b->code);
+      for (int i = 0; i < 32; ++i) b->code[i] |= byte(bit(p + 2, i) << 4);
+      break;
+    case Type::q5_1:
+      std::memcpy(b->group[0], p, 4);
+      read_nibbles_32(p + 8, b->code);
+      for (int i = 0; i < 32; ++i) b->code[i] |= byte(bit(p + 4, i) << 4);
+      break;
+    case Type::q2_k:
+      for (int g = 0; g < 8; ++g) std::memcpy(b->group[g], p + 2 * g, 2);
+      std::memcpy(b->shared, p + 80, 4);
+      read_pairs_256(p + 16, b->code);
+      break;
+    case Type::q3_k:
+      std::memcpy(b->shared, p + 108, 2);
+      for (int s = 0; s < 16; ++s) {
+        const unsigned low = s < 8 ? p[96 + s] & 15u : p[96 + s - 8] >> 4;
+        b->six[s / 2][s % 2] = byte(low | (p[104 + s % 4] >> (s / 4 * 2) & 3u) << 4);
+      }
+      read_pairs_256(p + 32, b->code);
+      for (int i = 0; i < 256; ++i) b->code[i] |= byte((p[i % 32] >> (i / 32) & 1u) << 2);
+      break;
+    case Type::q4_k:
+      std::memcpy(b->shared, p, 4);
+      read_k4_scales(p + 4, b);
+      read_nibbles_256(p + 16, b->code);
+      break;
+    case Type::q5_k:
+      std::memcpy(b->shared, p, 4);
+      read_k4_scales(p + 4, b);
+      read_nibbles_256(p + 48, b->code);
+      for (int i = 0; i < 256; ++i) b->code[i] |= byte((p[16 + i % 32] >> (i / 32) & 1u) << 4);
+      break;
+    case Type::q6_k:
+      std::memcpy(b->shared, p + 208, 2);
+      for (int g = 0; g < 8; ++g) std::memcpy(b->group[g], p + 192 + 2 * g, 2);
+      for (int i = 0; i < 256; ++i) {
+        const int half = i / 128, run = i % 128 / 32, l = i % 32;
+        const unsigned low = p[half * 64 + run % 2 * 32 + l] >> (run / 2 * 4) & 15u;
+        b->code[i] = byte(low | (p[128 + half * 32 + l] >> (run * 2) & 3u) << 4);
+      }
+      break;
+    case Type::iq4_xs:
+      std::memcpy(b->shared, p, 2);
+      for (int g = 0; g < 8; ++g) {
+        const unsigned scale = (p[4 + g / 2] >> (g % 2 * 4) & 15u) | ((p[2] | unsigned{p[3]} << 8) >> (g * 2) & 3u) << 4;
+        b->group[g][0] = byte(scale - 32u);
+        read_nibbles_32(p + 8 + 16 * g, b->code + 32 * g);
+      }
+      break;
+    case Type::f32:
+    case Type::f16:
+    case Type::bf16: break;
+  }
+}
+
+// Words, least byte first, whatever the host's order.
+void put_word(uint8_t* p, uint32_t word) {
+  for (int i = 0; i < 4; ++i) p[i] = byte(word >> 8 * i & 0xFFu);
+}
+
+// The bits [from, from + 2) of columns 4j .. 4j+3 at bit 2 (j%4) of word j/4's bytes.
+void put_pairs(const uint8_t* code, int from, uint8_t* p) {
+  std::memset(p, 0, 8);
+  for (int i = 0; i < 32; ++i) p[i / 16 * 4 + i % 4] |= byte((code[i] >> from & 3u) << 2 * (i / 4 % 4));
+}
+
+void put_codes(Type type, const uint8_t* code, uint8_t* p) {
+  if (type == Type::q8_0) {
+    std::memcpy(p, code, 16);
+  } else if (type == Type::iq4_nl || type == Type::iq4_xs) {
+    for (int j = 0; j < 4; ++j) {
+      uint32_t word = 0;
+      for (int i = 0; i < 8; ++i) word |= static_cast<uint32_t>(code[4 * j + i % 4 + i / 4 * 16]) << 4 * i;
+      put_word(p + 4 * j, word);
+    }
+  } else if (plane_bytes(type).codes == 8) {
+    put_pairs(code, 0, p);
+  } else {
+    for (int i = 0; i < 16; ++i) p[i] = byte((code[i] & 15u) | (code[i + 16] & 15u) << 4);
+  }
+}
+
+void put_high(Type type, const uint8_t* code, uint8_t* p) {
+  const int n = plane_bytes(type).high;
+  if (n == 16) std::memcpy(p, code + 16, 16);
+  if (n == 8) put_pairs(code, 4, p);
+  if (n == 4) {
+    uint32_t word = 0;
+    const int at = plane_bytes(type).codes == 8 ? 2 : 4;   // above two bits or four
+    for (int i = 0; i < 32; ++i) word |= (code[i] >> at & 1u) << (i % 4 * 8 + i / 4);
+    put_word(p, word);
+  }
+}
+
+void put_shared(Type type, const Block& b, uint8_t* p) {
+  const int n = plane_bytes(type).block;
+  if (n < 16) {
+    if (n > 0) std::memcpy(p, b.shared, static_cast<size_t>(n));
+    return;
+  }
+  std::memcpy(p, b.shared, 4);
+  uint32_t upper = 0;
+  for (int g = 0; g < 8; ++g) {
+    p[4 + g] = byte((b.six[g][0] & 15u) | (b.six[g][1] & 15u) << 4);
+    upper |= (static_cast<uint32_t>(b.six[g][0]) >> 4 | static_cast<uint32_t>(b.six[g][1]) >> 4 << 2) << 4 * g;
+  }
+  put_word(p + 12, upper);
+}
+
+}  // namespace
+
+RowPlanes row_planes(Type type, int64_t n_cols) {
+  const auto aligned = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
+  RowPlanes planes;
+  if (is_float(type)) {
+    planes.bytes = aligned(n_cols * static_cast<int64_t>(type_traits(type)->block_bytes));
+    return planes;
+  }
+  const PlaneBytes b = plane_bytes(type);
+  const int64_t n = n_cols / 32;
+  const int64_t high = aligned(n * b.codes), group = high + aligned(n * b.high), block = group + aligned(n * b.group);
+  planes.high = static_cast<int32_t>(high);
+  planes.group = static_cast<int32_t>(group);
+  planes.block = static_cast<int32_t>(block);
+  planes.bytes = block + aligned((n + 7) / 8 * b.block);
+  return planes;
+}
+
+bool supported(Type type) { return type_traits(type) != nullptr; }
+uint64_t device_row_bytes(Type type, int64_t n_cols) { return static_cast<uint64_t>(row_planes(type, n_cols).bytes); }
+
+void repack_row(Type type, int64_t n_cols, const std::byte* from, std::byte* to) {
+  const RowPlanes planes = row_planes(type, n_cols);
+  if (is_float(type)) {
+    const uint64_t n = row_bytes(type, static_cast<uint64_t>(n_cols));
+    std::memcpy(to, from, n);
+    std::memset(to + n, 0, static_cast<uint64_t>(planes.bytes) - n);
+    return;
+  }
+  std::memset(to, 0, static_cast<size_t>(planes.bytes));
+  const PlaneBytes bytes = plane_bytes(type);
+  const TypeTraits& traits = *type_traits(type);
+  const int n_groups = static_cast<int>(traits.block_elements / 32);
+  const uint8_t* p = reinterpret_cast<const uint8_t*>(from);
+  uint8_t* out = reinterpret_cast<uint8_t*>(to);
+  Block block = {};
+  for (int64_t first = 0; first < n_cols / 32; first += n_groups, p += traits.block_bytes) {
+    read_block(type, p, &block);
+    for (int g = 0; g < n_groups; ++g) {
+      const int64_t group = first + g;
+      const uint8_t* code = block.code + 32 * g;
+      put_codes(type, code, out + group * bytes.codes);
+      if (bytes.high) put_high(type, code, out + planes.high + group * bytes.high);
+      if (bytes.group) std::memcpy(out + planes.group + group * bytes.group, block.group[g], static_cast<size_t>(bytes.group));
+    }
+    if (bytes.block) put_shared(type, block, out + planes.block + first / 8 * bytes.block);
+  }
+}
+
+}  // namespace orrery::cuda

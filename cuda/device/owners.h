@@ -1,0 +1,117 @@
+// What the backend takes of the CUDA runtime, given back when its owner goes: events, pinned memory, streams.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/device/queue.h"
+#include "runtime/base/status.h"
+
+namespace orrery::cuda {
+
+// A point in a queue, the last one that was marked.
+class EventOwner {
+ public:
+  Status create() {
+    release();
+    if (const cudaError_t e = cudaEventCreateWithFlags(&event_, cudaEventDisableTiming); e != cudaSuccess)
+      return error(Code::device_lost, "no CUDA event: %s", cudaGetErrorString(e));
+    return ok_status();
+  }
+  EventOwner() = default;
+  EventOwner(const EventOwner&) = delete;
+  EventOwner& operator=(const EventOwner&) = delete;
+  ~EventOwner() { release(); }
+  void mark(Queue& queue) const {
+    if (!queue.failed()) queue.check(cudaEventRecord(event_, queue.stream()), "marking a point in a queue");
+  }
+  // The host waits for it; another queue does, with what comes next there.
+  void wait(Queue& queue) const { queue.check(cudaEventSynchronize(event_), "waiting for a copy"); }
+  void order(Queue& later) const {
+    if (!later.failed()) later.check(cudaStreamWaitEvent(later.stream(), event_, 0), "ordering two queues");
+  }
+
+ private:
+  void release() {
+    if (event_) cudaEventDestroy(event_);
+    event_ = nullptr;
+  }
+
+  cudaEvent_t event_ = nullptr;
+};
+
+// Host memory that the device copies from and to by itself, and when it is free again.
+class Pinned {
+ public:
+  Status allocate(uint64_t bytes) {
+    release();
+    void* at = nullptr;
+    if (const cudaError_t e = cudaHostAlloc(&at, bytes, cudaHostAllocDefault); e != cudaSuccess) {
+      cudaGetLastError();
+      return memory_error(Code::out_of_pinned_memory, bytes, 0, "no %llu bytes of pinned host memory: %s",
+                          static_cast<unsigned long long>(bytes), cudaGetErrorString(e));
+    }
+    data_ = static_cast<std::byte*>(at);
+    return used_.create();
+  }
+  Pinned() = default;
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  ~Pinned() { release(); }
+  std::byte* data() const { return data_; }
+  // What was copied from it is there.
+  void wait(Queue& queue) const { used_.wait(queue); }
+  void mark(Queue& queue) const { used_.mark(queue); }
+
+ private:
+  void release() {
+    if (data_) cudaFreeHost(data_);
+    data_ = nullptr;
+  }
+
+  std::byte* data_ = nullptr;
+  EventOwner used_;
+};
+
+// Two halves of it that take turns: one is filled or emptied while the other one's copies are under way.
+class PinnedHalves {
+ public:
+  Status allocate(uint64_t bytes) {   // each
+    ORRERY_TRY(halves_[0].allocate(bytes));
+    return halves_[1].allocate(bytes);
+  }
+  // The half that is in turn, and the other one, which then is, when what was copied from it is there.
+  const Pinned& now() const { return halves_[turn_]; }
+  const Pinned& next(Queue& queue) {
+    turn_ ^= 1;
+    if (!queue.failed()) now().wait(queue);
+    return now();
+  }
+
+ private:
+  Pinned halves_[2];
+  int turn_ = 0;
+};
+
+class StreamOwner {
+ public:
+  Status create() {
+    if (const cudaError_t e = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); e != cudaSuccess)
+      return error(Code::device_lost, "no CUDA stream: %s", cudaGetErrorString(e));
+    return ok_status();
+  }
+  StreamOwner() = default;
+  StreamOwner(const StreamOwner&) = delete;
+  StreamOwner& operator=(const StreamOwner&) = delete;
+  ~StreamOwner() {
+    if (stream_) cudaStreamDestroy(stream_);
+  }
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace orrery::cuda

@@ -1,0 +1,469 @@
+// Attention of generated tokens: each reads every key and value that it sees once, and that is all it costs.
+//
+// An item is one row, one KV head, up to 8 of its query heads, and a split of its keys: some pages from a fixed position on.
+// Blocks of 4 warps walk the items, which they find from the rows' positions or the heads' lengths, so that one graph serves
+// every step. Warp w takes tokens 16 w .. 16 w + 15 of every page: it copies the strip as it lies, K and V, past the
+// registers (cp.async, 16 bytes a lane) and computes on it with m16n8k16. Warps share nothing but the queries and wait for
+// nobody; at an item's end their (o, m, l) merge in order, and a second kernel merges the splits in order. A head's mean, a token alone,
+// is an item of its own: its (o, l) times the tokens that it stands for.
+//
+// The 16 rows of a matrix product are 8 queries twice: rows 0-7 are the queries rounded to halves, rows 8-15 what rounding
+// took, 22 bits together; so are the softmax weights. Both rows of a query lie in the same lane, whose sum is the product with
+// nearly the float. K and V enter as they are stored: halves; codes as halves, which is exact, with a block's scale
+// multiplied into the scores (K) and into the weights (V); F32 as two halves (22 bits; magnitudes up to 65504).
+//
+// Bytes: those of K and V, plus the queries, plus (head_dim + 2) * 4 per query head and split, written and read in the
+// second-level cache: 1.6% of K and V at 256 tokens, F16, and a group of 4. A strip of heads of 128 is 32 products of matrices (256
+// cycles of a processor of sm_86 or sm_89) and about 260 instructions a warp for F16, 650 for Q8_0 and Q4_0 (the PTX of the loop, without
+// copies). At 28 processors of 1.8 GHz (a 3060) that would take in 1.6 TB/s of F16, 850 GB/s of Q8_0, 450 of Q4_0, and 360 GB/s arrive; a
+// 4090 has five times as many and more, and 1 TB/s. So only Q4_0 on a 3060 comes near the products' rate.
+// Occupancy: F16 of 128: 38 KiB of shared memory and 128 registers, so 2 blocks of a processor of sm_86 with 64 KiB under way; 5 KiB would
+// hide the latency at a 4090's rate, 8 KiB at a 3060's. Expected: 90% of read bandwidth from 8K tokens on, on both; 75% of Q4_0 on a 3060.
+#include <algorithm>
+
+#include "cuda/kernels/kv.cuh"
+#include "cuda/kernels/quantize.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+struct DecodeGeometry {
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kStrip = kPageTokens / kWarps;   // tokens of a warp in each page
+  static constexpr int kQueries = 8;                    // of an item
+  static constexpr int kBlocksPerProcessor = 4;
+};
+using G = DecodeGeometry;
+static_assert(G::kStrip == 16, "one step of the products with V");
+
+constexpr uint64_t kPartialBytes = uint64_t{8} << 20;   // rows go in waves whose partial results fit
+
+// Tokens of a split: of what a row sees alone, so that neither its neighbours nor the device change how it is summed.
+constexpr __host__ __device__ int split_tokens(int n_keys) {
+  return n_keys <= 2048 ? 64 : n_keys <= 8192 ? 128 : n_keys <= 32768 ? 256 : 512;
+}
+int most_splits(int max_context) {
+  int most = 0;
+  for (const int n : {2048, 8192, 32768, max_context}) {
+    const int keys = std::min(n, max_context);
+    most = std::max(most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // a window may begin within one; or a mean
+  }
+  return most;
+}
+uint64_t row_partial_bytes(int n_heads, int max_splits, int head_dim) {
+  return static_cast<uint64_t>(n_heads) * static_cast<uint64_t>(max_splits) * static_cast<uint64_t>(head_dim + 2) * sizeof(float);
+}
+int wave_rows(int n_rows, uint64_t row_bytes) {
+  return static_cast<int>(std::clamp<uint64_t>(kPartialBytes / std::max<uint64_t>(row_bytes, 1), 1, static_cast<uint64_t>(std::max(n_rows, 1))));
+}
+
+struct DecodeWork {
+  StepView step;
+  KvPlace place;
+  ConstRows q;
+  Rows out;
+  float* partial_o;      // (n_rows, n_heads, max_splits, head_dim)
+  float2* partial_ml;    // (n_rows, n_heads, max_splits)
+  int32_t first_row, n_rows, n_kv_heads, group, max_splits;
+  float scale;           // to powers of two
+};
+
+struct Splits {
+  int tokens, first, count;   // `first` counts from position 0; `count` with a mean's, the last
+};
+__device__ __forceinline__ Splits splits_of(const KeySpan& span) {
+  const int tokens = split_tokens(span.last - span.first), first = span.first / tokens;
+  const int n_compensation_tokens = span.compensation_weight > 0.0f ? 1 : 0;
+  return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_compensation_tokens};
+}
+
+// Which item a block is at. All warps search, and find the same.
+struct Item {
+  int row, kv_head, first_query, split;   // the row of the wave; the first query head of the group's
+};
+__device__ bool find_item(const DecodeWork& w, int item, Item* found) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, n_pairs = w.n_rows * w.n_kv_heads;
+  const int n_query_tiles = (w.group + G::kQueries - 1) / G::kQueries;
+  for (int base = 0; base < n_pairs; base += 32) {
+    const int pair = base + lane;
+    const int n_splits = pair < n_pairs ? splits_of(key_span(w.step, w.place, w.first_row + pair / w.n_kv_heads, pair % w.n_kv_heads)).count : 0;
+    const int count = n_splits * n_query_tiles;
+    int sum = count;
+    for (int d = 1; d < 32; d *= 2) {
+      const int below = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(d));
+      if (lane >= d) sum += below;
+    }
+    const int total = __shfl_sync(kAllLanes, sum, 31);
+    if (item < total) {
+      const int owner = __popc(__ballot_sync(kAllLanes, sum <= item));
+      const int rest = item - __shfl_sync(kAllLanes, sum - count, owner), splits = __shfl_sync(kAllLanes, n_splits, owner);
+      *found = {(base + owner) / w.n_kv_heads, (base + owner) % w.n_kv_heads, rest / splits * G::kQueries, rest % splits};
+      return true;
+    }
+    item -= total;
+  }
+  return false;
+}
+
+// A strip in shared memory, and its fragments. Which of a head's dimensions is which row or column of a product is free, as
+// long as both sides agree: in all types but F16 lanes take values that lie side by side.
+template <KvType kType, int kDim>
+struct Strip : KvLayout<kType, kDim> {
+  using L = KvLayout<kType, kDim>;
+  static constexpr bool kBlocks = in_blocks(kType);
+  static constexpr int kSteps = kDim / 16;
+  static constexpr int kParts = kType == KvType::f32 ? 2 : 1;   // halves that make a value
+  static constexpr int kPitch = L::kTokenBytes + (kBlocks ? 0 : 16);   // rows 16 bytes off: no two of eight in the same banks
+  static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
+
+  // Tokens [first, last) of the strip at `from`; zeros for the others, whose V is multiplied by 0. Returns where the strip begins:
+  // a resident head's slots of block types lie anywhere, and the 16 bytes around their ends come with them.
+  static __device__ __forceinline__ const std::byte* copy(std::byte* to, const std::byte* from, int first, int last, int lane) {
+    if constexpr (kBlocks) {
+      const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+      const int begin = before + max(first, 0) * L::kTokenBytes, end = before + min(last, G::kStrip) * L::kTokenBytes;
+      for (int i = begin / 16 + lane; i * 16 < end; i += 32) copy_async_16(to + i * 16, from - before + i * 16);
+      return to + before;
+    } else {
+      constexpr int kChunks = L::kTokenBytes, kPerToken = L::kTokenBytes / 16;   // chunks of 16 tokens, of 16 bytes each
+      for (int i = lane; i < kChunks; i += 32) {
+        const int token = i / kPerToken;
+        copy_async_16(to + token * kPitch + i % kPerToken * 16, from + i * 16, token >= first && token < last);
+      }
+      return to;
+    }
+  }
+
+  // The dimension of the first of a lane's two pairs in step `k` of the products with K; the second pair's lies kPairStep on.
+  static constexpr int kPairStep = kType == KvType::f16 ? 8 : 2;
+  static __device__ __forceinline__ int query_dim(int k, int t) { return 16 * k + (kType == KvType::f16 ? 2 : 4) * t; }
+
+  // b[2 n] and the next: 16 dimensions of keys 8 n .. 8 n + 7.
+  static __device__ __forceinline__ void keys(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
+    const int t = lane % 4;
+    if constexpr (kType == KvType::f16) {
+      load_matrices_4(b, strip + (lane % 8 + lane / 16 * 8) * kPitch + (2 * k + lane / 8 % 2) * 16);
+    } else {
+      ORRERY_UNROLL for (int n = 0; n < 2; ++n) {
+        const std::byte* key = strip + (8 * n + lane / 4) * kPitch;
+        if constexpr (kType == KvType::f32) {
+          const float4 x = *reinterpret_cast<const float4*>(key + (16 * k + 4 * t) * 4);
+          uint32_t low[2], high[2];
+          split_halves(x.x, x.y, &high[0], &low[0]);
+          split_halves(x.z, x.w, &high[1], &low[1]);
+          b[2 * n] = part ? low[0] : high[0], b[2 * n + 1] = part ? low[1] : high[1];
+        } else {
+          const std::byte* block = key + k / 2 * L::kBlockBytes + 2;
+          uint32_t codes;
+          if constexpr (kType == KvType::q8_0) codes = load_2x16(block + k % 2 * 16 + 4 * t) ^ 0x80808080u;
+          else codes = load_2x16(block + 4 * t) >> k % 2 * 4 & 0x0F0F0F0Fu;
+          b[2 * n] = codes_to_halves<kType>(codes, 0x4140), b[2 * n + 1] = codes_to_halves<kType>(codes, 0x4342);
+        }
+      }
+    }
+  }
+
+  // b[2 n] and the next: 8 dimensions of all 16 keys. value_dim() says which dimension column c of n is.
+  static __device__ __forceinline__ int value_dim(int k, int n, int c) { return 16 * k + (kType == KvType::f16 ? 8 * n + c : 2 * c + n); }
+  static __device__ __forceinline__ void values(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
+    const int t = lane % 4, c = lane / 4;
+    if constexpr (kType == KvType::f16) {
+      load_matrices_4_transposed(b, strip + (lane % 16) * kPitch + L::kVectorBytes + (2 * k + lane / 16) * 16);
+    } else {
+      ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
+        const std::byte* value = strip + (8 * half + 2 * t) * kPitch + L::kVectorBytes;   // and the next key's
+        if constexpr (kType == KvType::f32) {
+          const float2 x = *reinterpret_cast<const float2*>(value + (16 * k + 2 * c) * 4);
+          const float2 y = *reinterpret_cast<const float2*>(value + kPitch + (16 * k + 2 * c) * 4);
+          uint32_t low[2], high[2];
+          split_halves(x.x, y.x, &high[0], &low[0]);
+          split_halves(x.y, y.y, &high[1], &low[1]);
+          b[half] = part ? low[0] : high[0], b[2 + half] = part ? low[1] : high[1];
+        } else {
+          const std::byte* block = value + k / 2 * L::kBlockBytes + 2 + 2 * c + (kType == KvType::q8_0 ? k % 2 * 16 : 0);
+          const uint32_t pair = load_16(block) | load_16(block + kPitch) << 16;
+          const uint32_t codes = kType == KvType::q8_0 ? pair ^ 0x80808080u : pair >> k % 2 * 4 & 0x0F0F0F0Fu;
+          b[half] = codes_to_halves<kType>(codes, 0x4240), b[2 + half] = codes_to_halves<kType>(codes, 0x4341);
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ float scale(const std::byte* strip, int key, int is_value, int block) {
+    return half_at(strip + key * kPitch + is_value * L::kVectorBytes + block * L::kBlockBytes);
+  }
+
+  // One block's queries as fragments, (kSteps, 32 lanes).
+  static constexpr int kQueryBytes = kSteps * 32 * 16;
+  static constexpr int kMergeBytes = G::kWarps * G::kQueries * kDim * 4;
+  static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
+};
+
+// A lane's share of a warp's results: query lane / 4, of the dimensions columns 2 (lane % 4) and the next.
+template <int kDim>
+struct Partial {
+  float o[kDim / 8][4];   // [2 step + n]; 0 and 1: by the weights' upper halves, 2 and 3: by their lower ones
+  float m, l;             // l: of the lane's keys alone
+};
+constexpr float kWeightScale = 16.0f;   // of V's scales, which are small, within halves
+
+template <KvType kType, int kDim>
+__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<kDim>* to) {
+  using S = Strip<kType, kDim>;
+  const int t = lane % 4;
+  float s[2][2] = {};   // [n][e]: key 8 n + 2 t + e
+  float c[2][4] = {};
+  ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
+    const uint4 query = queries[k * 32 + lane];
+    const uint32_t a[4] = {query.x, query.y, query.z, query.w};
+    ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
+      uint32_t b[4];
+      S::keys(strip, k, part, lane, b);
+      mma_f16(c[0], a, b);
+      mma_f16(c[1], a, b + 2);
+    }
+    if (S::kBlocks && k % 2 == 0) continue;
+    if (!S::kBlocks && k + 1 < S::kSteps) continue;
+    ORRERY_UNROLL for (int i = 0; i < 4; ++i) {   // a block of 32 dimensions is complete, or all are
+      const int n = i / 2, e = i % 2;
+      const float dot = c[n][e] + c[n][e + 2];
+      s[n][e] = S::kBlocks ? fmaf(dot, S::scale(strip, 8 * n + 2 * t + e, 0, k / 2), s[n][e]) : dot;
+      c[n][e] = c[n][e + 2] = 0.0f;
+    }
+  }
+
+  bool seen[4];
+  float largest = -INFINITY;
+  ORRERY_UNROLL for (int i = 0; i < 4; ++i) {
+    const int key = 8 * (i / 2) + 2 * t + i % 2;
+    seen[i] = key >= first && key < last;
+    if (!seen[i]) s[i / 2][i % 2] = -INFINITY;
+    largest = fmaxf(largest, s[i / 2][i % 2]);
+  }
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+  const float m = fmaxf(to->m, largest);
+  const float base = m == -INFINITY ? 0.0f : m;   // scores of -infinity weigh nothing, also where there is nothing else
+  if (__any_sync(kAllLanes, m != to->m)) {        // where it is the same the factor is 1
+    const float decay = exp2_approx(to->m - base);
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+      ORRERY_UNROLL for (int j = 0; j < 4; ++j) to->o[i][j] *= decay;
+    }
+    to->l *= decay;
+    to->m = m;
+  }
+  float p[4];
+  ORRERY_UNROLL for (int i = 0; i < 4; ++i) p[i] = exp2_approx(s[i / 2][i % 2] - base);
+  to->l += (p[0] + p[1]) + (p[2] + p[3]);
+
+  uint32_t a[4];
+  if constexpr (!S::kBlocks) {
+    split_halves(p[0], p[1], &a[0], &a[1]);
+    split_halves(p[2], p[3], &a[2], &a[3]);
+  }
+  ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
+    if (S::kBlocks && k % 2 == 0) {
+      float weight[4];
+      ORRERY_UNROLL for (int i = 0; i < 4; ++i)
+        weight[i] = seen[i] ? p[i] * (kWeightScale * S::scale(strip, 8 * (i / 2) + 2 * t + i % 2, 1, k / 2)) : 0.0f;
+      split_halves(weight[0], weight[1], &a[0], &a[1]);
+      split_halves(weight[2], weight[3], &a[2], &a[3]);
+    }
+    ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
+      uint32_t b[4];
+      S::values(strip, k, part, lane, b);
+      mma_f16(to->o[2 * k], a, b);
+      mma_f16(to->o[2 * k + 1], a, b + 2);
+    }
+  }
+}
+
+// An item's queries as fragments: rows 0-7 of the products their halves, 8-15 what is left.
+template <KvType kType, int kDim>
+__device__ __forceinline__ void load_queries(const float* q, int n_queries, float scale, uint4* queries) {
+  using S = Strip<kType, kDim>;
+  for (int i = static_cast<int>(threadIdx.x); i < S::kSteps * 32; i += G::kThreads) {
+    const int k = i / 32, query = i % 32 / 4, at = query * kDim + S::query_dim(k, i % 4);
+    uint4 a = make_uint4(0, 0, 0, 0);
+    if (query < n_queries) {
+      const float2 x = *reinterpret_cast<const float2*>(q + at), y = *reinterpret_cast<const float2*>(q + at + S::kPairStep);
+      split_halves(x.x * scale, x.y * scale, &a.x, &a.y);
+      split_halves(y.x * scale, y.y * scale, &a.z, &a.w);
+    }
+    queries[i] = a;
+  }
+}
+
+// A head's mean: a query is a warp's.
+template <int kDim>
+__device__ __forceinline__ void attend_mean(const KeySpan& span, const float* q, int n_queries, float scale, float* partial_o, float2* partial_ml,
+                                            int64_t stride) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const float alike = span.compensation_weight;
+  for (int g = warp; g < n_queries; g += G::kWarps) {
+    float dot = 0.0f;
+    for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.mean[i], dot);
+    dot = warp_sum(dot) * scale;
+    const bool seen = dot != -INFINITY;   // it weighs nothing else, also where there is nothing else
+    for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.mean[kDim + i] : 0.0f;
+    if (lane == 0) partial_ml[g * stride] = make_float2(dot, seen ? alike : 0.0f);
+  }
+}
+
+// Left to itself (0) the compiler for sm_120 spills in this one instance.
+template <KvType kType, int kDim>
+[[maybe_unused]] inline constexpr int kLeastBlocks = kType == KvType::f32 && kDim == 32 ? 4 : 0;
+
+template <KvType kType, int kDim>
+__global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend_decode_kernel(DecodeWork w) {
+  using S = Strip<kType, kDim>;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  uint4* queries = dynamic_shared<uint4>();
+  std::byte* strips = dynamic_shared<std::byte>() + S::kQueryBytes;
+  std::byte* strip = strips + warp * S::kBytes;
+  __shared__ float2 ml[G::kWarps][G::kQueries];
+
+  Item item;
+  for (int index = static_cast<int>(blockIdx.x); find_item(w, index, &item); index += static_cast<int>(gridDim.x)) {
+    const KeySpan span = key_span(w.step, w.place, w.first_row + item.row, item.kv_head);
+    const Splits splits = splits_of(span);
+    const int split_first = (splits.first + item.split) * splits.tokens;
+    const int first = max(span.first, split_first), last = min(span.last, split_first + splits.tokens);
+    const int head = item.kv_head * w.group + item.first_query, n_queries = min(w.group - item.first_query, G::kQueries);
+    const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
+    const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // of the first query
+    if (span.compensation_weight > 0.0f && item.split + 1 == splits.count) {
+      attend_mean<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
+      continue;
+    }
+    load_queries<kType, kDim>(q, n_queries, w.scale, queries);
+    __syncthreads();
+
+    Partial<kDim> part;
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+      ORRERY_UNROLL for (int j = 0; j < 4; ++j) part.o[i][j] = 0.0f;
+    }
+    part.m = -INFINITY, part.l = 0.0f;
+    for (int page = first / kPageTokens; page * kPageTokens < last; ++page) {
+      const int at = page * kPageTokens + warp * G::kStrip;
+      if (at >= last || at + G::kStrip <= first) continue;
+      const std::byte* from = reinterpret_cast<const std::byte*>(span.tiles[page] + span.offset) + warp * G::kStrip * S::kTokenBytes;
+      const std::byte* tokens = S::copy(strip, from, first - at, last - at, lane);
+      copy_async_commit();
+      copy_async_wait<0>();
+      __syncwarp();
+      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part);
+      __syncwarp();   // before the next strip comes
+    }
+    part.l += __shfl_xor_sync(kAllLanes, part.l, 1);
+    part.l += __shfl_xor_sync(kAllLanes, part.l, 2);
+
+    // The warps' results, in order.
+    __syncthreads();
+    float* all = reinterpret_cast<float*>(strips);   // (kWarps, kQueries, kDim)
+    const int query = lane / 4, t = lane % 4;
+    if (t == 0) ml[warp][query] = make_float2(part.m, part.l);
+    constexpr float kUnscale = S::kBlocks ? 1.0f / kWeightScale : 1.0f;
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+      ORRERY_UNROLL for (int e = 0; e < 2; ++e)
+        all[(warp * G::kQueries + query) * kDim + S::value_dim(i / 2, i % 2, 2 * t + e)] = (part.o[i][e] + part.o[i][e + 2]) * kUnscale;
+    }
+    __syncthreads();
+    for (int i = thread; i < n_queries * (kDim / 4); i += G::kThreads) {
+      const int g = i / (kDim / 4), dim = i % (kDim / 4) * 4;
+      float m = -INFINITY, l = 0.0f;
+      for (int v = 0; v < G::kWarps; ++v) m = fmaxf(m, ml[v][g].x);
+      float4 o = make_float4(0, 0, 0, 0);
+      for (int v = 0; v < G::kWarps; ++v) {
+        if (ml[v][g].y == 0.0f) continue;
+        const float weight = exp2_approx(ml[v][g].x - m);
+        const float4 x = *reinterpret_cast<const float4*>(all + (v * G::kQueries + g) * kDim + dim);
+        o.x = fmaf(weight, x.x, o.x), o.y = fmaf(weight, x.y, o.y), o.z = fmaf(weight, x.z, o.z), o.w = fmaf(weight, x.w, o.w);
+        l = fmaf(weight, ml[v][g].y, l);
+      }
+      const int64_t at = to + int64_t{g} * w.max_splits;
+      *reinterpret_cast<float4*>(w.partial_o + at * kDim + dim) = o;
+      if (dim == 0) w.partial_ml[at] = make_float2(m, l);
+    }   // the next item's queries lie elsewhere, and its strips come behind a barrier
+  }
+}
+
+// The splits of a row's query head: warp w adds w, w + 8, ..., then the warps' sums are added in order. A warp writes 32 dimensions: a
+// group of the quantized row, if there is to be one.
+constexpr int kMergeWarps = 8;
+template <bool kQuantize>
+__global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int head_dim, QuantizedRows quantized) {
+  const int n_heads = w.n_kv_heads * w.group, head = static_cast<int>(blockIdx.x) % n_heads, row = static_cast<int>(blockIdx.x) / n_heads;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int n = splits_of(key_span(w.step, w.place, w.first_row + row, head / w.group)).count;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * w.max_splits;
+  const float2* ml = w.partial_ml + first;
+  float m = -INFINITY;
+  for (int i = lane; i < n; i += 32) m = fmaxf(m, ml[i].x);
+  m = warp_max(m);
+
+  __shared__ float sums[kMergeWarps][256], totals[kMergeWarps];
+  float4 o[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};   // dimensions 4 lane .., 128 + 4 lane ..
+  float l = 0.0f;
+  ORRERY_UNROLL_TWICE for (int i = warp; i < n; i += kMergeWarps) {
+    const float2 part = ml[i];
+    if (part.y == 0.0f) continue;
+    const float weight = exp2_approx(part.x - m);
+    l = fmaf(weight, part.y, l);
+    ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+      const int dim = 128 * j + 4 * lane;
+      if (dim >= head_dim) continue;
+      const float4 x = *reinterpret_cast<const float4*>(w.partial_o + (first + i) * head_dim + dim);
+      o[j].x = fmaf(weight, x.x, o[j].x), o[j].y = fmaf(weight, x.y, o[j].y);
+      o[j].z = fmaf(weight, x.z, o[j].z), o[j].w = fmaf(weight, x.w, o[j].w);
+    }
+  }
+  ORRERY_UNROLL for (int j = 0; j < 2; ++j)
+    if (128 * j + 4 * lane < head_dim) *reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
+  if (lane == 0) totals[warp] = l;
+  __syncthreads();
+  const int dim = static_cast<int>(threadIdx.x);
+  if (dim >= head_dim) return;
+  float total = 0.0f, sum = 0.0f;
+  for (int v = 0; v < kMergeWarps; ++v) total += totals[v], sum += sums[v][dim];
+  const float value = total == 0.0f ? 0.0f : sum / total;
+  w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * head_dim + dim] = value;
+  if constexpr (kQuantize) quantize_group(value, quantized, w.first_row + row, (head * head_dim + dim) / 32);
+}
+
+}  // namespace
+
+uint64_t attend_scratch_bytes(const DeviceShape&, const StepLimits& limits) {
+  const uint64_t row_bytes = row_partial_bytes(limits.n_heads, most_splits(std::max(limits.max_context, 1)), limits.head_dim);
+  return static_cast<uint64_t>(wave_rows(limits.max_rows, row_bytes)) * row_bytes;
+}
+
+void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
+                   const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch) {
+  const int32_t dim = shape.kv.head_dim;
+  DecodeWork w = {};
+  w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
+  w.n_kv_heads = shape.kv.n_kv_heads;
+  w.group = shape.n_heads / w.n_kv_heads;
+  w.max_splits = most_splits(max_context);
+  w.scale = shape.scale * 1.44269504088896f;
+  const int32_t wave = wave_rows(n_rows, row_partial_bytes(shape.n_heads, w.max_splits, dim));
+  w.partial_o = reinterpret_cast<float*>(scratch);
+  w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * dim);
+  if (!attends(shape.kv.type, dim)) return void(queue.check(cudaErrorInvalidValue, kNoSuchHead));
+  for (; w.first_row < n_rows; w.first_row += wave) {
+    w.n_rows = std::min(wave, n_rows - w.first_row);
+    const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;
+    const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_processors} * G::kBlocksPerProcessor));
+    with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {
+      constexpr KvType kType = decltype(type)::value;
+      constexpr int kDim = decltype(head_dim)::value;
+      launch(queue, {dim3(grid), dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes}, attend_decode_kernel<kType, kDim>, w);
+    });
+    launch(queue, {dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), dim3(32 * kMergeWarps)},
+           quantized ? merge_splits_kernel<true> : merge_splits_kernel<false>, w, dim, quantized ? *quantized : QuantizedRows{});
+  }
+}
+
+}  // namespace orrery::cuda

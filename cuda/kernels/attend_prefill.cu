@@ -1,0 +1,307 @@
+// Attention of prompt tokens: products on the tensor cores, with softmax between them, over tiles of keys that are never written.
+//
+// A block has one KV head and up to 128 (64 for heads of 256) queries: consecutive rows times the group's query heads, 16 to
+// a warp, whose products (m16n8k16, float sums) they fill. It walks the keys that its rows see in steps of 64 at fixed
+// absolute positions (32 for heads of 256). F16 comes into shared memory as it is, the next step while this one is computed (cp.async); of
+// the other types the next step's bytes come meanwhile, and are unpacked to halves when it begins. A row takes part in its own steps
+// in ascending order; what it may not see has weight 0, so neither the rows beside it nor the chunk change its bits. (A V of
+// another row that is not finite would: 0 times it is NaN. K and V of halves are finite, or their own row's output is not.)
+// Rows of several sequences in one block are gone through sequence by sequence. The longest rows' blocks begin first. Keys that come
+// by segments (staging.h) take a launch each: what a row has made of those before is kept as floats, to the bit.
+//
+// Error: queries (times scale), weights, and K and V of F32, Q8_0 and Q4_0 are rounded to halves, 2^-12 of each; magnitudes
+// up to 65504. Sums are floats. Of outputs, in the tests: 5e-4 of the largest for
+// F16, 1.1e-3 for the others, held to 2e-3; scores there spread by 2.
+//
+// Work of a step of 64 keys, 128 queries of 128: 2.1 M products at 256 a cycle of a processor (sm_86 and sm_89, float sums), 8 thousand
+// cycles; meanwhile 32 KiB come from the second-level cache (4 bytes a cycle), and each warp reads the step once from shared memory, 256
+// KiB at 128 bytes a cycle: 2 thousand cycles. Softmax: about 300 instructions a warp and step, 32 of them powers, of which a scheduler has
+// two warps: one computes while the other one multiplies. One block of 8 warps on a processor: registers (o 64, queries 32, scores 32; 213 in all)
+// and, for F16, 68 KiB of shared memory. Expected: 60% of the tensor cores' rate, on a 4090 as on a 3060; with blocks of 64 queries or fewer
+// rows than fill the processors, less.
+#include <algorithm>
+
+#include "cuda/kernels/kv.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+template <KvType kType, int kDim>
+struct Prefill : KvLayout<kType, kDim> {
+  using L = KvLayout<kType, kDim>;
+  static constexpr int kWarps = kDim > 128 ? 4 : 8, kThreads = 32 * kWarps, kQueries = 16 * kWarps;
+  static constexpr int kKeys = kDim <= 128 ? kPageTokens : kType == KvType::f32 ? 16 : 32;   // of a step
+  static constexpr bool kRaw = kType != KvType::f16;          // unpacked in shared memory
+  static constexpr bool kQueriesInRegisters = kDim <= 128;
+  static constexpr int kBlocks = kDim <= 32 ? 2 : 1;          // of a processor at least, as registers go
+  static constexpr int kSteps = kDim / 16;
+  static constexpr int kPitch = 2 * kDim + 16;                // of a K or V: no two of eight rows in the same banks
+  static constexpr int kStageBytes = 2 * kKeys * kPitch;      // K, then V
+  static constexpr int kRawBytes = kRaw ? kKeys * L::kTokenBytes : 0;
+  static constexpr int kQueryBytes = kQueriesInRegisters ? 0 : kSteps * kThreads * 16;
+  static constexpr int kSharedBytes = kQueryBytes + kRawBytes + (kRaw ? 1 : 2) * kStageBytes;
+  static_assert(kSharedBytes <= 99 << 10, "what a block may have on sm_86");
+};
+
+struct PrefillWork {
+  StepView step;
+  KvPlace place;
+  ConstRows q;
+  Rows out;
+  int32_t n_rows, group, part_heads, n_parts, tile_rows;
+  float scale;   // to powers of two
+  KeySegment keys;
+  uint64_t page_bytes;   // of a layer
+  int32_t n_kv_heads;
+};
+// Where a KV head's keys of a tile lie.
+__device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const KeySpan& span, int kv_head, int tile) {
+  if (!w.keys.staged) return reinterpret_cast<const std::byte*>(span.tiles[tile] + span.offset);
+  return w.keys.staged + static_cast<uint64_t>(tile - w.keys.first / kPageTokens) * w.page_bytes + static_cast<uint64_t>(kv_head) * w.place.head_bytes;
+}
+
+// A step's keys and values on their way to shared memory; of halves, zeros for those outside of the span.
+template <KvType kType, int kDim>
+__device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile, const KeySpan& span, int first) {
+  using P = Prefill<kType, kDim>;
+  const std::byte* from = tile + first % kPageTokens * P::kTokenBytes;
+  const int thread = static_cast<int>(threadIdx.x), begin = max(span.first - first, 0), end = min(span.last - first, P::kKeys);
+  if constexpr (P::kRaw) {
+    for (int i = begin * P::kTokenBytes / 16 + thread; i * 16 < end * P::kTokenBytes; i += P::kThreads) copy_async_16(to + i * 16, from + i * 16);
+  } else {
+    constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / 2;
+    for (int i = thread; i < P::kKeys * kPerToken; i += P::kThreads) {
+      const int token = i / kPerToken, at = i % kPerToken, is_value = at / kPerVector;
+      copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16, token >= begin && token < end);
+    }
+  }
+  copy_async_commit();
+}
+
+// Eight values as halves.
+template <KvType kType>
+__device__ __forceinline__ uint4 unpack_eight(const std::byte* vector, int at) {
+  if constexpr (kType == KvType::f32) {
+    const float4 x = *reinterpret_cast<const float4*>(vector + at * 4), y = *reinterpret_cast<const float4*>(vector + at * 4 + 16);
+    return make_uint4(pack_halves(x.x, x.y), pack_halves(x.z, x.w), pack_halves(y.x, y.y), pack_halves(y.z, y.w));
+  } else {
+    const std::byte* block = vector + at / 32 * kv_bytes(kType, 32);
+    const uint32_t d = load_16(block);
+    const __half2 scale = half2_of(d | d << 16);
+    uint32_t codes[2];
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kType == KvType::q8_0) codes[i] = load_2x16(block + 2 + at % 32 + 4 * i) ^ 0x80808080u;
+      else codes[i] = load_2x16(block + 2 + at % 16 + 4 * i) >> at % 32 / 16 * 4 & 0x0F0F0F0Fu;
+    }
+    const auto half_of = [&](int i, uint32_t selector) { return bits_of(__hmul2(half2_of(codes_to_halves<kType>(codes[i], selector)), scale)); };
+    return make_uint4(half_of(0, 0x4140), half_of(0, 0x4342), half_of(1, 0x4140), half_of(1, 0x4342));
+  }
+}
+template <KvType kType, int kDim>
+__device__ __forceinline__ void unpack_step(std::byte* to, const std::byte* raw, int first, int last) {
+  using P = Prefill<kType, kDim>;
+  ORRERY_UNROLL_TWICE for (int i = static_cast<int>(threadIdx.x); i < P::kKeys * 2 * (kDim / 8); i += P::kThreads) {
+    const int token = i / (2 * (kDim / 8)), is_value = i / (kDim / 8) % 2, at = i % (kDim / 8) * 8;
+    uint4 halves = make_uint4(0, 0, 0, 0);
+    if (token >= first && token < last) halves = unpack_eight<kType>(raw + token * P::kTokenBytes + is_value * P::kVectorBytes, at);
+    *reinterpret_cast<uint4*>(to + (is_value * P::kKeys + token) * P::kPitch + at * 2) = halves;
+  }
+}
+
+// A warp's 16 queries. A lane holds parts of queries lane / 4 (index 0) and lane / 4 + 8 (index 1).
+template <KvType kType, int kDim>
+struct Tile {
+  using P = Prefill<kType, kDim>;
+  uint4 queries[P::kQueriesInRegisters ? P::kSteps : 1];
+  float o[kDim / 8][4];
+  float m[2], l[2];
+  int position[2];   // -1: sees nothing, for it is none, or not of the sequence at hand
+};
+
+// Between what a lane holds and where the next segment's launch finds it: the outputs, and of each query four lanes' m and l.
+template <KvType kType, int kDim, class Move>
+__device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, const Move& move, Tile<kType, kDim>* tile) {
+  const int t = static_cast<int>(threadIdx.x) % 4, n_heads = w.group * w.n_kv_heads;
+  ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+    if (row[r] < 0) continue;
+    float* left = w.keys.left + (static_cast<int64_t>(row[r]) * n_heads + head[r]) * KeySegment::kFloats + 2 * t;
+    move(left, &tile->m[r]), move(left + 1, &tile->l[r]);
+    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
+  }
+}
+
+template <KvType kType, int kDim>
+__device__ __forceinline__ void attend_step(const std::byte* stage, const uint4* shared_queries, int first, int window, bool all_seen,
+                                            Tile<kType, kDim>* tile) {
+  using P = Prefill<kType, kDim>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float s[P::kKeys / 8][4];
+  ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) {
+    ORRERY_UNROLL for (int j = 0; j < 4; ++j) s[i][j] = 0.0f;
+  }
+  const std::byte* keys = stage + (lane % 8 + lane / 16 * 8) * P::kPitch + lane / 8 % 2 * 16;
+  ORRERY_UNROLL for (int k = 0; k < P::kSteps; ++k) {
+    const uint4 query =
+        P::kQueriesInRegisters ? tile->queries[P::kQueriesInRegisters ? k : 0] : shared_queries[k * P::kThreads + static_cast<int>(threadIdx.x)];
+    const uint32_t a[4] = {query.x, query.y, query.z, query.w};
+    ORRERY_UNROLL for (int i = 0; i < P::kKeys / 16; ++i) {
+      uint32_t b[4];
+      load_matrices_4(b, keys + i * 16 * P::kPitch + k * 32);
+      mma_f16(s[2 * i], a, b);
+      mma_f16(s[2 * i + 1], a, b + 2);
+    }
+  }
+
+  if (!all_seen) {
+    ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) {
+      ORRERY_UNROLL for (int j = 0; j < 4; ++j) {
+        const int key = first + 8 * i + lane % 4 * 2 + j % 2, position = tile->position[j / 2];
+        if (key > position || key < first_visible(position, window)) s[i][j] = -INFINITY;
+      }
+    }
+  }
+  ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+    float largest = -INFINITY;
+    ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) largest = fmaxf(largest, fmaxf(s[i][2 * r], s[i][2 * r + 1]));
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    const float m = fmaxf(tile->m[r], largest), base = m == -INFINITY ? 0.0f : m;
+    const float decay = exp2_approx(tile->m[r] - base);
+    float sum = 0.0f;
+    ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) {
+      ORRERY_UNROLL for (int e = 0; e < 2; ++e) {
+        s[i][2 * r + e] = exp2_approx(s[i][2 * r + e] - base);
+        sum += s[i][2 * r + e];
+      }
+    }
+    tile->m[r] = m;
+    tile->l[r] = fmaf(tile->l[r], decay, sum);
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) tile->o[i][2 * r] *= decay, tile->o[i][2 * r + 1] *= decay;
+  }
+
+  const std::byte* values = stage + (P::kKeys + lane % 16) * P::kPitch + lane / 16 * 16;
+  ORRERY_UNROLL for (int i = 0; i < P::kKeys / 16; ++i) {
+    const uint32_t a[4] = {pack_halves(s[2 * i][0], s[2 * i][1]), pack_halves(s[2 * i][2], s[2 * i][3]),
+                           pack_halves(s[2 * i + 1][0], s[2 * i + 1][1]), pack_halves(s[2 * i + 1][2], s[2 * i + 1][3])};
+    ORRERY_UNROLL for (int k = 0; k < P::kSteps; ++k) {
+      uint32_t b[4];
+      load_matrices_4_transposed(b, values + i * 16 * P::kPitch + k * 32);
+      mma_f16(tile->o[2 * k], a, b);
+      mma_f16(tile->o[2 * k + 1], a, b + 2);
+    }
+  }
+}
+
+template <KvType kType, int kDim>
+__global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType, kDim>::kBlocks) attend_prefill_kernel(PrefillWork w) {
+  using P = Prefill<kType, kDim>;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, t = lane % 4;
+  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * w.tile_rows, end_row = min(first_row + w.tile_rows, w.n_rows);
+  const int kv_head = static_cast<int>(blockIdx.y) / w.n_parts, part = static_cast<int>(blockIdx.y) % w.n_parts;
+  const int first_head = kv_head * w.group + part * w.part_heads, n_heads = min(w.part_heads, w.group - part * w.part_heads);
+  uint4* shared_queries = dynamic_shared<uint4>();
+  std::byte* raw = dynamic_shared<std::byte>() + P::kQueryBytes;
+  std::byte* stages = raw + P::kRawBytes;
+
+  Tile<kType, kDim> tile;
+  int row[2], head[2];
+  ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+    const int query = warp * 16 + r * 8 + lane / 4;
+    row[r] = first_row + query / n_heads, head[r] = first_head + query % n_heads;
+    if (row[r] >= end_row) row[r] = -1;
+    tile.m[r] = -INFINITY, tile.l[r] = 0.0f;
+  }
+  ORRERY_UNROLL for (int k = 0; k < P::kSteps; ++k) {
+    uint32_t a[4] = {};
+    ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+      if (row[r] < 0) continue;
+      const float* q = w.q.data + row[r] * w.q.stride + static_cast<int64_t>(head[r]) * kDim + 16 * k + 2 * t;
+      const float2 x = *reinterpret_cast<const float2*>(q), y = *reinterpret_cast<const float2*>(q + 8);
+      a[r] = pack_halves(x.x * w.scale, x.y * w.scale);
+      a[r + 2] = pack_halves(y.x * w.scale, y.y * w.scale);
+    }
+    const uint4 query = make_uint4(a[0], a[1], a[2], a[3]);
+    if constexpr (P::kQueriesInRegisters) tile.queries[k] = query;
+    else shared_queries[k * P::kThreads + thread] = query;   // read by this lane alone
+  }
+  ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+    ORRERY_UNROLL for (int j = 0; j < 4; ++j) tile.o[i][j] = 0.0f;
+  }
+  if (w.keys.goes_on) carry<kType, kDim>(w, row, head, [](float* there, float* here) { *here = *there; }, &tile);
+
+  for (int run = first_row; run < end_row;) {   // rows of one sequence: as far as positions keep step with rows
+    const Row start = w.step.rows[run];
+    int run_end = end_row;
+    while (w.step.rows[run_end - 1].sequence != start.sequence || w.step.rows[run_end - 1].position - start.position != run_end - 1 - run) --run_end;
+    KeySpan span = key_span(w.step, w.place, run, kv_head);
+    span.last = start.position + run_end - run;
+
+    int least = INT32_MAX, most = -1;   // positions of the warp's queries
+    ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+      tile.position[r] = row[r] >= run && row[r] < run_end ? start.position + row[r] - run : -1;
+      least = min(least, tile.position[r]), most = max(most, tile.position[r]);
+    }
+    ORRERY_UNROLL for (int i = 16; i > 0; i /= 2) {
+      least = min(least, __shfl_xor_sync(kAllLanes, least, i)), most = max(most, __shfl_xor_sync(kAllLanes, most, i));
+    }
+
+    const int begin = max(span.first / P::kKeys * P::kKeys, w.keys.first), end = min(span.last, w.keys.end);
+    if (begin < end) fetch_step<kType, kDim>(P::kRaw ? raw : stages, tile_of(w, span, kv_head, begin / kPageTokens), span, begin);
+    for (int first = begin, turn = 0; first < end; first += P::kKeys, turn ^= 1) {
+      const int next = first + P::kKeys;
+      std::byte* stage = stages + (P::kRaw ? 0 : turn * P::kStageBytes);
+      copy_async_wait<0>();
+      __syncthreads();   // the step is here, and nobody reads the one before
+      if constexpr (P::kRaw) {
+        unpack_step<kType, kDim>(stage, raw, span.first - first, span.last - first);
+        __syncthreads();
+      }
+      if (next < end)
+        fetch_step<kType, kDim>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span, next);
+      if (first > most || (least >= 0 && next <= first_visible(least, w.place.window))) continue;   // weight 0 for all of the warp
+      const bool all_seen = next - 1 <= least && first >= first_visible(most, w.place.window);
+      attend_step<kType, kDim>(stage, shared_queries, first, w.place.window, all_seen, &tile);
+    }
+    __syncthreads();   // before the next run's keys come
+    run = run_end;
+  }
+
+  if (!w.keys.is_last) return carry<kType, kDim>(w, row, head, [](float* there, float* here) { *there = *here; }, &tile);
+  ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+    float l = tile.l[r];
+    l += __shfl_xor_sync(kAllLanes, l, 1);
+    l += __shfl_xor_sync(kAllLanes, l, 2);
+    if (row[r] < 0) continue;
+    const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse, out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
+  }
+}
+
+}  // namespace
+
+void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, const Attention& shape, ConstRows q, Rows out, int32_t n_rows,
+                    const KeySegment& keys) {
+  if (!attends(shape.kv.type, shape.kv.head_dim)) return void(queue.check(cudaErrorInvalidValue, kNoSuchHead));
+  with_kv_type(shape.kv.type, shape.kv.head_dim, [&](auto type, auto head_dim) {
+    constexpr KvType kType = decltype(type)::value;
+    constexpr int kDim = decltype(head_dim)::value;
+    using P = Prefill<kType, kDim>;
+    PrefillWork w = {};
+    w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
+    w.n_rows = n_rows;
+    w.keys = keys, w.page_bytes = shape.kv.layer_bytes(), w.n_kv_heads = shape.kv.n_kv_heads;
+    w.group = shape.n_heads / shape.kv.n_kv_heads;
+    w.part_heads = std::min<int32_t>(w.group, P::kQueries);
+    w.n_parts = (w.group + w.part_heads - 1) / w.part_heads;
+    w.tile_rows = P::kQueries / w.part_heads;
+    w.scale = shape.scale * 1.44269504088896f;
+    const unsigned n_tiles = static_cast<unsigned>((n_rows + w.tile_rows - 1) / w.tile_rows);
+    launch(queue, {dim3(n_tiles, static_cast<unsigned>(shape.kv.n_kv_heads * w.n_parts)), dim3(P::kThreads), P::kSharedBytes},
+           attend_prefill_kernel<kType, kDim>, w);
+  });
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,206 @@
+// How kernels read a row of weights (formats.h): a group of 32 columns in two steps, so that many loads can be under way
+// before the first is used. load_group() only loads; unpack_group() makes eight words of four codes, scales and minima:
+//   weight = scale * (code - offset) - min
+// with codes as bytes for dp4a and mma. The offset is left to the sums of activations, or taken off the bytes (signed_codes).
+// The same code for all twelve formats: what one does not have, its instance does not contain.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/device/formats.h"
+#include "cuda/kernels/ptx.h"
+
+namespace orrery::cuda {
+
+template <TensorType kType>
+struct Format {
+  static constexpr PlaneBytes kPlanes = plane_bytes(kType);
+  // Codes are indices of 16 values.
+  static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
+  static constexpr bool kSixBits = kPlanes.block == 16;
+  // 16 columns have a scale of their own, or all 32 one.
+  static constexpr bool kHalves = kType == TensorType::q2_k || kType == TensorType::q3_k || kType == TensorType::q6_k;
+  static constexpr bool kMin = kType == TensorType::q4_1 || kType == TensorType::q5_1 || kType == TensorType::q2_k ||
+                               kType == TensorType::q4_k || kType == TensorType::q5_k;
+  static constexpr int kOffset = kType == TensorType::q4_0   ? 8
+                                 : kType == TensorType::q5_0 ? 16
+                                 : kType == TensorType::q3_k ? 4
+                                 : kType == TensorType::q6_k ? 32
+                                                             : 0;
+};
+
+struct LoadedGroup {
+  uint4 codes, high, block;
+  uint32_t group;
+};
+
+// code: bytes, signed where kTable or Q8_0. The second scale and min only where kHalves.
+struct UnpackedGroup {
+  uint32_t code[8];
+  float scale[2], min[2];
+};
+
+__device__ __forceinline__ float half_from_bits(uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits & 0xFFFFu)));
+}
+
+template <class T>
+__device__ __forceinline__ T load_at(const std::byte* p) {
+  return __ldg(reinterpret_cast<const T*>(p));
+}
+// n of 0, 1, 2, 4 bytes that stay in the first-level cache: neighbours read them too.
+template <int n>
+__device__ __forceinline__ uint32_t load_bytes(const std::byte* p) {
+  if constexpr (n == 1) return load_at<uint8_t>(p);
+  if constexpr (n == 2) return load_at<uint16_t>(p);
+  if constexpr (n == 4) return load_at<uint32_t>(p);
+  return 0;
+}
+
+template <TensorType kType>
+__device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const RowPlanes& planes, int g) {
+  constexpr PlaneBytes n = Format<kType>::kPlanes;
+  LoadedGroup out = {};
+  if constexpr (n.codes == 16) out.codes = load_once(row + 16 * g);
+  if constexpr (n.codes == 8) {
+    const uint2 words = load_once_8(row + 8 * g);
+    out.codes.x = words.x, out.codes.y = words.y;
+  }
+  if constexpr (n.high == 16) out.high = load_once(row + planes.high + 16 * g);
+  if constexpr (n.high == 8) {
+    const uint2 words = load_once_8(row + planes.high + 8 * g);
+    out.high.x = words.x, out.high.y = words.y;
+  }
+  if constexpr (n.high == 4) out.high.x = load_bytes<4>(row + planes.high + 4 * g);
+  out.group = load_bytes<n.group>(row + planes.group + n.group * g);
+  if constexpr (n.block == 16)
+    out.block = load_at<uint4>(row + planes.block + 16 * (g / 8));
+  else
+    out.block.x = load_bytes<n.block>(row + planes.block + n.block * (g / 8));
+  return out;
+}
+
+// Four codes of 4 bits, in the low half of the word, to values: the lower and the upper eight each by a permutation, and a third
+// that chooses between the two.
+__device__ __forceinline__ uint32_t table_values(uint32_t codes) {
+  constexpr uint32_t k0 = 0xBFAD9881u, k4 = 0xF6EADDCFu, k8 = 0x26190D01u, k12 = 0x71594535u;   // -127 -104 -83 -65, ...
+  const uint32_t lower = codes & 0x77777777u;
+  const uint32_t upper_half = 0x32103210u | (codes & 0x88888888u) >> 1;
+  return __byte_perm(__byte_perm(k0, k4, lower), __byte_perm(k8, k12, lower), upper_half);
+}
+
+template <TensorType kType>
+__device__ __forceinline__ void unpack_codes(const LoadedGroup& in, uint32_t* code) {
+  using F = Format<kType>;
+  const uint32_t low[4] = {in.codes.x, in.codes.y, in.codes.z, in.codes.w};
+  const uint32_t high[4] = {in.high.x, in.high.y, in.high.z, in.high.w};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    uint32_t c;
+    if constexpr (kType == TensorType::q8_0)
+      c = j < 4 ? low[j % 4] : high[j % 4];
+    else if constexpr (F::kTable)
+      c = table_values(j < 4 ? low[j % 4] : low[j % 4] >> 16);
+    else if constexpr (F::kPlanes.codes == 8)
+      c = low[j / 4] >> (2 * (j % 4)) & 0x03030303u;
+    else
+      c = low[j % 4] >> (j < 4 ? 0 : 4) & 0x0F0F0F0Fu;
+    if constexpr (F::kPlanes.high == 4) c |= (high[0] >> j & 0x01010101u) << (F::kPlanes.codes == 8 ? 2 : 4);
+    if constexpr (F::kPlanes.high == 8) c |= (high[j / 4] >> (2 * (j % 4)) & 0x03030303u) << 4;
+    code[j] = c;
+  }
+}
+
+// Byte by byte code - offset; bytes below 128, offsets too, so no borrow passes from one to the next.
+template <TensorType kType>
+__device__ __forceinline__ uint32_t signed_codes(uint32_t code) {
+  constexpr uint32_t kOffsets = Format<kType>::kOffset * 0x01010101u;
+  return Format<kType>::kOffset == 0 ? code : ((code | 0x80808080u) - kOffsets) ^ 0x80808080u;
+}
+
+// Products rounded by themselves: dequantize.h defines the order, and the compiler may not fuse them.
+template <TensorType kType>
+__device__ __forceinline__ void unpack_scales(const LoadedGroup& in, int g, float* scale, float* min) {
+  using F = Format<kType>;
+  if constexpr (F::kSixBits) {
+    const int i = g % 8;
+    const uint32_t low = (i < 4 ? in.block.y : in.block.z) >> (8 * (i % 4)), upper = in.block.w >> (4 * i);
+    const int first = static_cast<int>((low & 15) | (upper & 3) << 4), second = static_cast<int>((low >> 4 & 15) | (upper & 12) << 2);
+    const float d = half_from_bits(in.block.x);
+    if constexpr (F::kHalves) {
+      scale[0] = __fmul_rn(d, static_cast<float>(first - 32));
+      scale[1] = __fmul_rn(d, static_cast<float>(second - 32));
+    } else {
+      scale[0] = __fmul_rn(d, static_cast<float>(first));
+      min[0] = __fmul_rn(half_from_bits(in.block.x >> 16), static_cast<float>(second));
+    }
+  } else if constexpr (kType == TensorType::q2_k) {
+    const float d = half_from_bits(in.block.x), dmin = half_from_bits(in.block.x >> 16);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      scale[h] = __fmul_rn(d, static_cast<float>(in.group >> (8 * h) & 15));
+      min[h] = __fmul_rn(dmin, static_cast<float>(in.group >> (8 * h + 4) & 15));
+    }
+  } else if constexpr (F::kPlanes.block == 2) {   // Q6_K: two signed bytes, IQ4_XS: one
+    const float d = half_from_bits(in.block.x);
+    scale[0] = __fmul_rn(d, static_cast<float>(static_cast<int8_t>(in.group & 0xFF)));
+    if constexpr (F::kHalves) scale[1] = __fmul_rn(d, static_cast<float>(static_cast<int8_t>(in.group >> 8 & 0xFF)));
+  } else {
+    scale[0] = half_from_bits(in.group);
+    if constexpr (F::kMin) min[0] = -half_from_bits(in.group >> 16);
+  }
+}
+
+template <TensorType kType>
+__device__ __forceinline__ UnpackedGroup unpack_group(const LoadedGroup& in, int g) {
+  UnpackedGroup out;
+  unpack_codes<kType>(in, out.code);
+  unpack_scales<kType>(in, g, out.scale, out.min);
+  return out;
+}
+
+// Calls f(std::integral_constant<TensorType, type>) for a quantized type, on the host.
+template <class F>
+void with_block_type(TensorType type, const F& f) {
+  switch (type) {
+#define ORRERY_TYPE(t) \
+  case TensorType::t: f(std::integral_constant<TensorType, TensorType::t>()); break;
+    ORRERY_TYPE(q8_0) ORRERY_TYPE(q4_0) ORRERY_TYPE(q4_1) ORRERY_TYPE(q5_0) ORRERY_TYPE(q5_1) ORRERY_TYPE(q2_k)
+    ORRERY_TYPE(q3_k) ORRERY_TYPE(q4_k) ORRERY_TYPE(q5_k) ORRERY_TYPE(q6_k) ORRERY_TYPE(iq4_nl) ORRERY_TYPE(iq4_xs)
+#undef ORRERY_TYPE
+    case TensorType::f32:
+    case TensorType::f16:
+    case TensorType::bf16: break;
+  }
+}
+template <class F>
+void with_float_type(TensorType type, const F& f) {
+  if (type == TensorType::f32) f(std::integral_constant<TensorType, TensorType::f32>());
+  if (type == TensorType::f16) f(std::integral_constant<TensorType, TensorType::f16>());
+  if (type == TensorType::bf16) f(std::integral_constant<TensorType, TensorType::bf16>());
+}
+
+// Floats of 16 bytes of a float row.
+template <TensorType kType>
+struct FloatFormat {
+  static constexpr int kBytes = kType == TensorType::f32 ? 4 : 2;
+  static constexpr int kChunk = 16 / kBytes;
+};
+template <TensorType kType>
+__device__ __forceinline__ void unpack_floats(const uint4& in, float* out) {
+  const uint32_t words[4] = {in.x, in.y, in.z, in.w};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if constexpr (kType == TensorType::f32) {
+      out[j] = __uint_as_float(words[j]);
+    } else if constexpr (kType == TensorType::bf16) {
+      out[2 * j] = __uint_as_float(words[j] << 16);
+      out[2 * j + 1] = __uint_as_float(words[j] & 0xFFFF0000u);
+    } else {
+      out[2 * j] = half_from_bits(words[j]);
+      out[2 * j + 1] = half_from_bits(words[j] >> 16);
+    }
+  }
+}
+
+}  // namespace orrery::cuda

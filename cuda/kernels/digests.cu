@@ -1,0 +1,125 @@
+// What stands for several tokens: digests of pages (Backend::digest), what a page's keys lie between, dimension by dimension, or their
+// mean; and means of what heads have let go (Backend::add_to_compensation_tokens).
+//
+// A block has a page, a thread a dimension: a warp reads 32 neighbouring values of a token at once, and every key is read once (twice
+// for the mean deviation, the second time from a cache). 32K tokens of 8 heads of 128 in F16 are 64 MiB of K a layer: 75 us of a 4090's
+// bandwidth, once a prompt; a page that has just been completed, 8 KiB a head, costs its launch.
+// Of a mean a block has a head, a thread two of its values or fewer, and adds token by token, in double, eight on their way at a time:
+// all that 32K tokens of 256 heads let go, 4 GiB of host memory, is bound by the link; a token of each, in one launch for all of them, by that.
+#include "cuda/kernels/kv.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+constexpr int kMostDims = 8;   // times 32
+
+struct DigestWork {
+  const DigestPart* parts;
+  KvType type;
+  int32_t head_dim, page_tokens;
+  DigestKind kind;
+};
+
+__global__ void __launch_bounds__(256) digest_kernel(DigestWork w) {
+  const DigestPart part = w.parts[blockIdx.y];
+  const int at = static_cast<int>(threadIdx.x), index = static_cast<int>(blockIdx.x);
+  if (at >= w.head_dim || index >= part.n_pages) return;
+  const int page = part.first_page + index, token = page * w.page_tokens;
+  const int token_bytes = 2 * kv_bytes(w.type, w.head_dim);
+  const std::byte* keys = reinterpret_cast<const std::byte*>(part.tiles[token / kPageTokens] + part.offset) + token % kPageTokens * token_bytes;
+  const auto value = [&](int t) { return load_value(w.type, keys + t * token_bytes, at / 32, at % 32); };
+  if (w.kind == DigestKind::mean) {
+    float sum = 0.0f;
+    for (int t = 0; t < w.page_tokens; ++t) sum += value(t);
+    const float mean = sum / static_cast<float>(w.page_tokens);
+    store_half(reinterpret_cast<std::byte*>(part.digests[page / kPageTokens]) + 2 * (page % kPageTokens * w.head_dim + at), half_bits(mean));
+    return;
+  }
+  float low = INFINITY, high = -INFINITY;
+  for (int t = 0; t < w.page_tokens; ++t) {
+    const float x = value(t);
+    low = fminf(low, x), high = fmaxf(high, x);
+  }
+  if (w.kind == DigestKind::deviation) {
+    const float middle = (low + high) / 2.0f;
+    float sum = 0.0f;
+    for (int t = 0; t < w.page_tokens; ++t) sum += fabsf(value(t) - middle);
+    const float mean = sum / static_cast<float>(w.page_tokens);
+    low = middle - mean, high = middle + mean;
+  }
+  auto* out = reinterpret_cast<unsigned short*>(part.digests[page / kPageTokens]) + page % kPageTokens * 2 * w.head_dim;
+  out[at] = __half_as_ushort(__float2half_ru(__fadd_rn(high, 0.0f)));
+  out[w.head_dim + at] = __half_as_ushort(__float2half_rd(__fadd_rn(low, 0.0f)));
+}
+
+// The least cosine of a page's keys with their mean: a warp a page, in double, since what is compared differs little.
+__global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
+  const DigestPart part = w.parts[blockIdx.y];
+  const int index = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), lane = static_cast<int>(threadIdx.x) % 32;
+  if (index >= part.n_pages) return;
+  const int token = (part.first_page + index) * w.page_tokens, token_bytes = 2 * kv_bytes(w.type, w.head_dim);
+  const std::byte* keys = reinterpret_cast<const std::byte*>(part.tiles[token / kPageTokens] + part.offset) + token % kPageTokens * token_bytes;
+  const auto over_lanes = [](double x) {
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
+    return x;
+  };
+  float mean[kMostDims];
+  ORRERY_UNROLL for (int i = 0; i < kMostDims; ++i) {
+    mean[i] = 0.0f;
+    for (int t = 0; t < w.page_tokens && 32 * i + lane < w.head_dim; ++t) mean[i] += load_value(w.type, keys + t * token_bytes, i, lane);
+    mean[i] /= static_cast<float>(w.page_tokens);
+  }
+  double least = 1.0;
+  for (int t = 0; t < w.page_tokens; ++t) {
+    double product = 0.0, key_squares = 0.0, mean_squares = 0.0;
+    ORRERY_UNROLL for (int i = 0; i < kMostDims; ++i) {
+      if (32 * i + lane >= w.head_dim) continue;
+      const double x = static_cast<double>(load_value(w.type, keys + t * token_bytes, i, lane)), y = static_cast<double>(mean[i]);
+      product += x * y, key_squares += x * x, mean_squares += y * y;
+    }
+    product = over_lanes(product);
+    const double both = sqrt(over_lanes(key_squares) * over_lanes(mean_squares)), cosine = product / both;
+    least = fmin(least, both > 0.0 && fabs(cosine) <= 2.0 ? cosine : 0.0);
+  }
+  if (lane == 0) part.cosines[index] = static_cast<float>(least);
+}
+
+constexpr int kMeanThreads = 256, kMeanBatch = 8;
+__global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPart* parts, KvType type, int token_values) {
+  const MeanPart part = parts[blockIdx.x];
+  const int token_bytes = kv_bytes(type, token_values);
+  const auto token = [&](int i) {
+    const int at = part.first + i;
+    const uint64_t tile = part.tiles ? part.tiles[at / kPageTokens] + part.offset : part.offset;
+    return reinterpret_cast<const std::byte*>(tile) + at % kPageTokens * token_bytes;
+  };
+  for (int value = static_cast<int>(threadIdx.x); value < token_values; value += kMeanThreads) {
+    double sum = part.n_before > 0 ? part.n_before * static_cast<double>(part.mean[value]) : 0.0;
+    for (int first = 0; first < part.n; first += kMeanBatch) {
+      float x[kMeanBatch];
+      double share[kMeanBatch];
+      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+        share[i] = first + i >= part.n ? 0.0 : part.shares ? static_cast<double>(part.shares[first + i]) : 1.0;
+      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+        x[i] = share[i] != 0.0 ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
+      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
+    }
+    part.mean[value] = static_cast<float>(part.shares ? sum : sum / (part.n_before + part.n));
+  }
+}
+
+}  // namespace
+
+void add_to_compensation_tokens(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts) {
+  launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kMeanThreads)}, add_to_means_kernel, parts, kv.type, 2 * kv.head_dim);
+}
+
+void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {
+  const DigestWork w{parts, shape.kv.type, shape.kv.head_dim, shape.page_tokens, shape.kind};
+  launch(queue, {dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), dim3(256)}, digest_kernel, w);
+  if (shape.kind == DigestKind::mean)
+    launch(queue, {dim3(static_cast<unsigned>((most_pages + 7) / 8), static_cast<unsigned>(n_parts)), dim3(256)}, cosines_kernel, w);
+}
+
+}  // namespace orrery::cuda

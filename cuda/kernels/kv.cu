@@ -1,0 +1,186 @@
+// Rows to pages and slots, and between KV types.
+//
+// One warp 32 values: a lane holds one of them, a block of Q8_0 or Q4_0 is a warp's, and its scale a maximum across lanes.
+// Every load and store of a warp is one contiguous stretch (128 bytes of floats, 64 of halves, 32 or 16 of codes). Each value
+// is read and written once: a token of 8 KV heads of 128 is 8 KiB in and 4 KiB out per layer, so a decode step pays for
+// the launch, and a prompt's chunk of 2048 tokens moves 24 MiB at what memory gives: 25 us of a 4090, 70 us of a 3060.
+//
+// A step's heads may be normed and turned on the way (turn_and_append_kv): a warp has a vector, in blocks of 32 values, a lane a value of
+// each, and the partner of a pair comes through shared memory. What it saves are launches, up to four a layer, and passes over q and k.
+//
+// Values are those of runtime/cpu/formats/blocks.h to the bit: the same divisions and roundings, and no product fused into a sum.
+#include "cuda/kernels/kv.cuh"
+#include "cuda/kernels/rope.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+struct AppendWork {
+  StepView step;
+  ConstRows k, v;
+  uint64_t layer_offset;
+  int32_t layer, n_kv_heads, head_dim, n_blocks;   // of 32 values, the last one perhaps half full
+  int64_t n_warps;
+  KvType type, heads_type;
+  bool to_heads;
+};
+
+// A lane's value of a block of a K or V, to its page and maybe its slot. Of float types lanes may be missing.
+__device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int head, int is_value, int block, int lane, float x) {
+  const Row r = w.step.rows[row];
+  const uint64_t vector_bytes = static_cast<uint64_t>(kv_bytes(w.type, w.head_dim));
+  std::byte* page = reinterpret_cast<std::byte*>(w.step.pages[static_cast<int64_t>(r.sequence) * w.step.max_pages + r.position / kPageTokens]);
+  const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
+  const float stored = store_value(w.type, x, page + w.layer_offset + (2 * token + static_cast<uint64_t>(is_value)) * vector_bytes, block, lane);
+  if (!w.to_heads) return;   // else the slot gets what was stored: a copy, or that in the coarser type
+  std::byte* slot = reinterpret_cast<std::byte*>(w.step.heads[w.layer * w.n_kv_heads + head].append_at);
+  store_value(w.heads_type, w.heads_type == w.type ? x : stored, slot + is_value * kv_bytes(w.heads_type, w.head_dim), block, lane);
+}
+
+__global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (i >= w.n_warps) return;
+  const int block = static_cast<int>(i % w.n_blocks);
+  i /= w.n_blocks;
+  const int is_value = static_cast<int>(i % 2);
+  i /= 2;
+  const int head = static_cast<int>(i % w.n_kv_heads), row = static_cast<int>(i / w.n_kv_heads);
+  if (block * 32 + lane >= w.head_dim) return;   // of float types alone: no other lane waits
+  const ConstRows from = is_value ? w.v : w.k;
+  const float x = from.data[row * from.stride + static_cast<int64_t>(head) * w.head_dim + block * 32 + lane];
+  store_in_cache(w, row, head, is_value, block, lane, x);
+}
+
+constexpr int kMostDim = 256;   // of a head: attends()
+
+// Vectors of a row: queries, keys, values.
+__global__ void __launch_bounds__(kThreads) turn_and_append_kernel(AppendWork w, HeadRows h) {
+  constexpr int kMostBlocks = kMostDim / 32;
+  __shared__ float vectors[kWarps][kMostDim];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int row = static_cast<int>(blockIdx.y), vector = static_cast<int>(blockIdx.x) * kWarps + warp;
+  if (vector >= h.n_heads + 2 * w.n_kv_heads) return;
+  const bool is_query = vector < h.n_heads, is_value = vector >= h.n_heads + w.n_kv_heads;
+  const int head = is_query ? vector : (vector - h.n_heads) % w.n_kv_heads;
+  const Rows rows = is_query ? h.q : h.k;
+  const int64_t at = static_cast<int64_t>(head) * w.head_dim;
+  const float* from = is_value ? h.v.data + row * h.v.stride + at : rows.data + row * rows.stride + at;
+  float x[kMostBlocks];
+#pragma unroll
+  for (int b = 0; b < kMostBlocks; ++b) x[b] = 32 * b + lane < w.head_dim ? from[32 * b + lane] : 0.0f;
+  if (!is_value) {
+    if (const float* norm = is_query ? h.q_norm : h.k_norm) {   // sums as rms_norm()'s: 32 values, then these sums
+      float sum = 0.0f;
+#pragma unroll
+      for (int b = 0; b < kMostBlocks; ++b) sum += warp_sum(fmaf(x[b], x[b], 0.0f));
+      const float scale = norm_scale(sum, w.head_dim, h.eps);
+#pragma unroll
+      for (int b = 0; b < kMostBlocks; ++b)
+        if (32 * b + lane < w.head_dim) x[b] = x[b] * scale * norm[32 * b + lane];
+    }
+    float* shared = vectors[warp];
+#pragma unroll
+    for (int b = 0; b < kMostBlocks; ++b) shared[32 * b + lane] = x[b];
+    __syncwarp();
+    const int half = h.n_rot / 2;
+    const float* table = w.step.rope + static_cast<int64_t>(row) * w.step.rope_floats;
+    float* to = rows.data + row * rows.stride + at;
+#pragma unroll
+    for (int b = 0; b < kMostBlocks; ++b) {
+      const int i = 32 * b + lane;
+      if (i >= w.head_dim) continue;
+      if (i < h.n_rot) {
+        const int pair = h.interleaved ? i / 2 : i % half;
+        const bool second = h.interleaved ? i % 2 != 0 : i >= half;
+        const int first_at = h.interleaved ? 2 * pair : pair, second_at = h.interleaved ? first_at + 1 : pair + half;
+        const float2 both = turned(shared[first_at], shared[second_at], table[pair], table[half + pair]);
+        x[b] = second ? both.y : both.x;
+      }
+      to[i] = x[b];
+    }
+  }
+  if (is_query) return;
+#pragma unroll
+  for (int b = 0; b < kMostBlocks; ++b)
+    if (32 * b + lane < w.head_dim) store_in_cache(w, row, head, is_value, b, lane, x[b]);
+}
+
+struct MoveWork {
+  const KvMove* moves;
+  int32_t n_moves;
+  KvType to_type, from_type;
+  int32_t token_values;
+};
+
+// Single tokens, or runs of up to a page, in device memory or in the host's: a warp has a move.
+__global__ void __launch_bounds__(kThreads) move_kv_kernel(MoveWork w) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (i >= w.n_moves) return;
+  const KvMove move = w.moves[i];
+  const std::byte* from = reinterpret_cast<const std::byte*>(move.from);
+  std::byte* to = reinterpret_cast<std::byte*>(move.to);
+  const int n_values = static_cast<int>(move.n_tokens) * w.token_values;
+  if (w.to_type == w.from_type) {   // a token of any type is whole words
+    const int n_words = kv_bytes(w.to_type, n_values) / 4;
+    for (int word = lane; word < n_words; word += 32)
+      reinterpret_cast<uint32_t*>(to)[word] = reinterpret_cast<const uint32_t*>(from)[word];
+    return;
+  }
+#pragma unroll 1   // four at once spill on sm_120
+  for (int block = 0; block * 32 + lane < n_values; ++block)   // part of a block of float types alone
+    store_value(w.to_type, load_value(w.from_type, from, block, lane), to, block, lane);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    keep_queries_kernel(StepView step, float* ring, int n_ring, ConstRows q, int64_t width, int first_row) {
+  const int row = first_row + static_cast<int>(blockIdx.y);
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
+  if (i >= width) return;
+  *reinterpret_cast<float4*>(ring + step.rows[row].position % n_ring * width + i) =
+      *reinterpret_cast<const float4*>(q.data + row * q.stride + i);
+}
+
+unsigned blocks(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+
+}  // namespace
+
+namespace {
+
+AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k, ConstRows v) {
+  return {step, k, v, kv.head_offset(layer, 0), layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
+          0, kv.type, heads_type, to_heads};
+}
+
+}  // namespace
+
+void turn_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
+                        int32_t layer, int32_t n_rows) {
+  const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v);
+  const int32_t n_vectors = rows.n_heads + 2 * kv.n_kv_heads;
+  launch(queue, {dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), dim3(kThreads)}, turn_and_append_kernel, w, rows);
+}
+
+void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
+               ConstRows v, int32_t n_rows) {
+  AppendWork w = append_work(step, kv, heads_type, to_heads, layer, k, v);
+  w.n_warps = int64_t{2} * n_rows * kv.n_kv_heads * w.n_blocks;
+  launch(queue, {dim3(blocks(w.n_warps, kWarps)), dim3(kThreads)}, append_kv_kernel, w);
+}
+
+void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values) {
+  const MoveWork w{moves, n_moves, to_type, from_type, token_values};
+  launch(queue, {dim3(blocks(n_moves, kWarps)), dim3(kThreads)}, move_kv_kernel, w);
+}
+
+void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows) {
+  const int32_t n = n_rows < n_ring ? n_rows : n_ring;
+  launch(queue, {dim3(blocks(width, 4 * kThreads), static_cast<unsigned>(n)), dim3(kThreads)}, keep_queries_kernel, step, ring, n_ring, q,
+         width, n_rows - n);
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,195 @@
+// Keys and values on the device: their layout by type as constants, halves and pairs of halves, and the one table of head sizes
+// that attention is compiled for. A strip of a tile, and a tile, are whole stretches of 16 bytes whatever the type.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/ptx.h"
+
+namespace orrery::cuda {
+
+inline constexpr char kNoSuchHead[] = "attending with heads of a size that no kernel is made for";
+
+constexpr __host__ __device__ bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
+
+// Of one K or V of `n` values.
+constexpr __host__ __device__ int kv_bytes(KvType type, int n) {
+  return type == KvType::f32 ? 4 * n : type == KvType::f16 ? 2 * n : type == KvType::q8_0 ? n / 32 * 34 : n / 32 * 18;
+}
+
+template <KvType kType, int kDim>
+struct KvLayout {
+  static constexpr int kVectorBytes = kv_bytes(kType, kDim);
+  static constexpr int kTokenBytes = 2 * kVectorBytes;               // K, then V
+  static constexpr int kHeadBytes = kPageTokens * kTokenBytes;       // a tile
+  static constexpr int kBlockBytes = kv_bytes(kType, 32);            // of 32 values
+};
+
+template <KvType kType>
+using KvTypeIs = std::integral_constant<KvType, kType>;
+template <int kDim>
+using DimIs = std::integral_constant<int, kDim>;
+
+// The one table of head sizes. Calls body(KvTypeIs<type>{}, DimIs<head_dim>{}).
+template <KvType kType, class F>
+void with_head_dim(int head_dim, const F& body) {
+  switch (head_dim) {
+    case 16:   // of the tests' models
+      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<16>{});
+      return;
+    case 32: return body(KvTypeIs<kType>{}, DimIs<32>{});
+    case 64: return body(KvTypeIs<kType>{}, DimIs<64>{});
+    case 80:
+      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<80>{});
+      return;
+    case 96: return body(KvTypeIs<kType>{}, DimIs<96>{});
+    case 128: return body(KvTypeIs<kType>{}, DimIs<128>{});
+    case 256: return body(KvTypeIs<kType>{}, DimIs<256>{});
+    default: return;   // attends() says no
+  }
+}
+template <class F>
+void with_kv_type(KvType type, int head_dim, const F& body) {
+  switch (type) {
+    case KvType::f32: return with_head_dim<KvType::f32>(head_dim, body);
+    case KvType::f16: return with_head_dim<KvType::f16>(head_dim, body);
+    case KvType::q8_0: return with_head_dim<KvType::q8_0>(head_dim, body);
+    case KvType::q4_0: return with_head_dim<KvType::q4_0>(head_dim, body);
+  }
+}
+
+// Before loops: unrolled whole, or twice alone, where more would spill.
+#ifdef __CUDACC__
+#define ORRERY_UNROLL _Pragma("unroll")
+#define ORRERY_UNROLL_TWICE _Pragma("unroll 2")
+#else
+#define ORRERY_UNROLL
+#define ORRERY_UNROLL_TWICE
+#endif
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+// Unsigned words from memory that is aligned to 2 bytes alone.
+__device__ __forceinline__ uint32_t load_16(const std::byte* p) { return *reinterpret_cast<const uint16_t*>(p); }
+__device__ __forceinline__ uint32_t load_2x16(const std::byte* p) { return load_16(p) | load_16(p + 2) << 16; }
+__device__ __forceinline__ float half_at(const std::byte* p) {
+  return __half2float(__ushort_as_half(*reinterpret_cast<const unsigned short*>(p)));
+}
+
+// The lane's value of the 32 that begin at `block` times 32.
+__device__ __forceinline__ float load_value(KvType type, const std::byte* values, int64_t block, int lane) {
+  switch (type) {
+    case KvType::f32: return reinterpret_cast<const float*>(values)[block * 32 + lane];
+    case KvType::f16: return half_at(values + (block * 32 + lane) * 2);
+    case KvType::q8_0: {
+      const std::byte* b = values + block * 34;
+      return __fmul_rn(half_at(b), static_cast<float>(static_cast<int8_t>(b[2 + lane])));
+    }
+    default: {
+      const std::byte* b = values + block * 18;
+      const int pair = static_cast<int>(static_cast<uint8_t>(b[2 + lane % 16]));
+      return __fmul_rn(half_at(b), static_cast<float>((pair >> (lane / 16 * 4) & 15) - 8));
+    }
+  }
+}
+
+__device__ __forceinline__ uint32_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
+__device__ __forceinline__ uint32_t pack_halves(float a, float b) {
+  const __half2 pair = __floats2half2_rn(a, b);
+  return __half_as_ushort(pair.x) | static_cast<uint32_t>(__half_as_ushort(pair.y)) << 16;
+}
+__device__ __forceinline__ float finite_or_zero(float x) { return fabsf(x) < INFINITY ? x : 0.0f; }
+
+__device__ __forceinline__ void store_half(std::byte* to, uint32_t bits) { *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(bits); }
+
+// Stores the lanes' values; returns the lane's as it will be read. In the quantized types all lanes have one.
+__device__ __forceinline__ float store_value(KvType type, float value, std::byte* values, int64_t block, int lane) {
+  switch (type) {
+    case KvType::f32:
+      reinterpret_cast<float*>(values)[block * 32 + lane] = value;
+      return value;
+    case KvType::f16: {
+      const uint32_t bits = half_bits(value);
+      store_half(values + (block * 32 + lane) * 2, bits);
+      return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+    }
+    case KvType::q8_0: {   // d = max|x| / 127, q = x / d rounded to nearest, ties away from zero
+      std::byte* b = values + block * 34;
+      const float x = finite_or_zero(value), d = warp_max(fabsf(x)) / 127.0f, inverse = finite_or_zero(1.0f / d);
+      const uint32_t scale = half_bits(d);
+      const int q = static_cast<int>(roundf(__fmul_rn(x, inverse)));
+      if (lane == 0) store_half(b, scale);
+      b[2 + lane] = static_cast<std::byte>(q & 255);
+      return __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(scale))), static_cast<float>(static_cast<int8_t>(q)));
+    }
+    default: {   // d = (the first value of largest magnitude) / -8, q = x / d + 8.5 cut to an integer, at most 15
+      std::byte* b = values + block * 18;
+      const float x = finite_or_zero(value), largest = warp_max(fabsf(x));
+      const int first = __ffs(static_cast<int>(__ballot_sync(kAllLanes, fabsf(x) == largest))) - 1;
+      const float d = __shfl_sync(kAllLanes, x, first) / -8.0f, inverse = finite_or_zero(1.0f / d);
+      const uint32_t scale = half_bits(d);
+      const int q = min(15, static_cast<int>(__fadd_rn(__fmul_rn(x, inverse), 8.5f)));
+      const int upper = __shfl_down_sync(kAllLanes, q, 16);
+      if (lane == 0) store_half(b, scale);
+      if (lane < 16) b[2 + lane] = static_cast<std::byte>(q | upper << 4);
+      return __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(scale))), static_cast<float>(q - 8));
+    }
+  }
+}
+// a and b as halves, and what they lose as halves: together 22 bits of each.
+__device__ __forceinline__ void split_halves(float a, float b, uint32_t* high, uint32_t* low) {
+  const __half2 pair = __floats2half2_rn(a, b);
+  *high = __half_as_ushort(pair.x) | static_cast<uint32_t>(__half_as_ushort(pair.y)) << 16;
+  *low = pack_halves(a - __half2float(pair.x), b - __half2float(pair.y));
+}
+__device__ __forceinline__ __half2 half2_of(uint32_t bits) {
+  __half2 pair;
+  pair.x = __ushort_as_half(static_cast<unsigned short>(bits & 0xFFFFu));
+  pair.y = __ushort_as_half(static_cast<unsigned short>(bits >> 16));
+  return pair;
+}
+__device__ __forceinline__ uint32_t bits_of(__half2 pair) {
+  return __half_as_ushort(pair.x) | static_cast<uint32_t>(__half_as_ushort(pair.y)) << 16;
+}
+
+// The codes of Q8_0 and Q4_0 as bytes that exceed them by kCodeOffset, and two such bytes as halves. A byte below 0x64
+// is the half 1024 + byte, so that one subtraction gives the code, exactly.
+template <KvType kType>
+inline constexpr uint32_t kCodeOffset = kType == KvType::q8_0 ? 128 : 8;
+template <KvType kType>
+__device__ __forceinline__ uint32_t codes_to_halves(uint32_t bytes, uint32_t selector) {
+  constexpr uint32_t kHalf = 0x6400 + kCodeOffset<kType>;
+  return bits_of(__hsub2(half2_of(__byte_perm(bytes, 0x64646464u, selector)), half2_of(kHalf | kHalf << 16)));
+}
+
+// Where a row's keys lie, and which it sees.
+struct KeySpan {
+  const uint64_t* tiles;
+  uint64_t offset;          // of this layer and head in a tile
+  int first, last;          // keys
+  const float* mean;        // of a resident head, beside its keys
+  float compensation_weight;
+};
+struct KvPlace {            // of one layer, for kernels
+  uint64_t layer_offset, head_bytes;
+  int32_t first_head;       // layer * n_kv_heads
+  int32_t window;
+  bool resident;
+};
+inline KvPlace kv_place(const Attention& a) {
+  return {a.resident ? 0 : a.kv.head_offset(a.layer, 0), a.resident ? 0 : a.kv.head_bytes(),
+          a.layer * a.kv.n_kv_heads, a.window, a.resident};
+}
+__device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
+  if (place.resident) {
+    const DeviceHead& head = step.heads[place.first_head + kv_head];
+    return {head.tiles, 0, 0, head.n_keys, head.mean, head.compensation_weight};
+  }
+  const Row r = step.rows[row];
+  return {step.pages + static_cast<int64_t>(r.sequence) * step.max_pages,
+          place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes, first_visible(r.position, place.window),
+          r.position + 1, nullptr, 0.0f};
+}
+
+}  // namespace orrery::cuda

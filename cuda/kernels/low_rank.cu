@@ -1,0 +1,185 @@
+// Keys as products of a row and a basis (LowRankKeys): turned back and multiplied when a session settles, rebuilt when they are
+// fetched.
+//
+// - Settling reads each key once over the link, a batch of 256 tokens at a time, as floats before RoPE; the products of the dimensions
+//   add up in device memory. A block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory; those below the
+//   diagonal are left out. 32K tokens of 8 heads of 128 are 17 GFMA a layer: 1 ms of a 4090's, where the link takes 3 ms. Each sum is a
+//   chain over the tokens, wherever batches end.
+// - The dimensions' own sums are a thread's each, beside that: 256 values of the cache a batch.
+// - Rows are a warp's each, and of queries likewise: 21 MFMA a batch of 128 for a rank of 160, behind the link as well.
+// - A rebuilt token is a block's, a dimension a thread's: rows and basis are read from the second-level cache, 40 KiB for a head of 128
+//   with a rank of 160, which every token of the layer's head has in common. 256 chunks of 8 tokens, 40% of them misses, are 17 MFMA and
+//   the reading of 33 MiB from that cache a head: about 10 us; their V, 210 KiB, takes as long over the link. What a layer's heads want
+//   goes in one launch.
+#include "cuda/kernels/kv.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+constexpr int kThreads = 256, kTile = 64, kStrip = 16;
+constexpr int kBatchPages = LowRankKeys::kBatch / kPageTokens + 1;
+
+// Angles in double, as prepare_rope's. (n_rot / 2) cosines, then as many sines; of the turn back where `back`.
+__device__ __forceinline__ void fill_table(const LowRankWork& w, int position, bool back, float* table) {
+  const int half = w.n_rot / 2;
+  for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+    double sine, cosine;
+    sincos(static_cast<double>(position) * static_cast<double>(w.frequencies[i]), &sine, &cosine);
+    const float c = static_cast<float>(cosine), s = static_cast<float>(sine);
+    table[i] = back ? c / w.magnitude : c * w.magnitude;
+    table[half + i] = back ? -s / w.magnitude : s * w.magnitude;
+  }
+}
+__device__ __forceinline__ void turn_pair(const LowRankWork& w, const float* table, int pair, float* vector) {
+  const int half = w.n_rot / 2;
+  float* a = vector + (w.interleaved ? 2 * pair : pair);
+  float* b = w.interleaved ? a + 1 : a + half;
+  const float first = *a, second = *b;
+  *a = first * table[pair] - second * table[half + pair];
+  *b = first * table[half + pair] + second * table[pair];
+}
+
+struct BatchPages {
+  uint64_t at[kBatchPages];
+  int32_t first;   // position
+};
+
+__global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, BatchPages pages) {
+  float* table = dynamic_shared<float>();
+  const int t = static_cast<int>(blockIdx.x), position = pages.first + t, thread = static_cast<int>(threadIdx.x);
+  const int dim = w.kv.head_dim, width = w.n_heads * dim, vector_bytes = kv_bytes(w.kv.type, dim), half = w.n_rot / 2;
+  const std::byte* layer = reinterpret_cast<const std::byte*>(pages.at[position / kPageTokens - pages.first / kPageTokens]) + w.offset;
+  float* row = w.batch + static_cast<int64_t>(t) * width;
+  for (int i = thread; i < width; i += kThreads) {
+    const std::byte* key = layer + (i / dim * kPageTokens + position % kPageTokens) * 2 * vector_bytes;
+    row[i] = load_value(w.kv.type, key, i % dim / 32, i % dim % 32);
+  }
+  fill_table(w, position, true, table);
+  __syncthreads();
+  for (int i = thread; i < w.n_heads * half; i += kThreads) turn_pair(w, table, i % half, row + i / half * dim);
+}
+
+__global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, int n, bool anew) {
+  if (blockIdx.x < blockIdx.y) return;
+  __shared__ float left[kStrip][kTile], right[kStrip][kTile];
+  const int width = w.n_heads * w.kv.head_dim, thread = static_cast<int>(threadIdx.x);
+  const int row0 = static_cast<int>(blockIdx.y) * kTile, column0 = static_cast<int>(blockIdx.x) * kTile;
+  const int row = row0 + thread / 16 * 4, column = column0 + thread % 16 * 4;
+  float sums[4][4];
+  ORRERY_UNROLL for (int i = 0; i < 4; ++i)
+    ORRERY_UNROLL for (int j = 0; j < 4; ++j)
+      sums[i][j] = anew || row + i >= width || column + j >= width ? 0.0f : w.products[static_cast<int64_t>(row + i) * width + column + j];
+  for (int first = 0; first < n; first += kStrip) {
+    __syncthreads();
+    for (int i = thread; i < kStrip * kTile; i += kThreads) {
+      const int t = first + i / kTile, at = i % kTile;
+      const float* keys = w.batch + static_cast<int64_t>(t) * width;
+      left[i / kTile][at] = t < n && row0 + at < width ? keys[row0 + at] : 0.0f;
+      right[i / kTile][at] = t < n && column0 + at < width ? keys[column0 + at] : 0.0f;
+    }
+    __syncthreads();
+    for (int t = 0; t < kStrip && first + t < n; ++t)
+      ORRERY_UNROLL for (int i = 0; i < 4; ++i)
+        ORRERY_UNROLL for (int j = 0; j < 4; ++j)
+          sums[i][j] = fmaf(left[t][thread / 16 * 4 + i], right[t][thread % 16 * 4 + j], sums[i][j]);
+  }
+  ORRERY_UNROLL for (int i = 0; i < 4; ++i)
+    ORRERY_UNROLL for (int j = 0; j < 4; ++j)
+      if (row + i < width && column + j < width) w.products[static_cast<int64_t>(row + i) * width + column + j] = sums[i][j];
+}
+
+__global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n, bool anew) {
+  const int width = w.n_heads * w.kv.head_dim, i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i >= width) return;
+  float sum = 0.0f;
+  for (int t = 0; t < n; ++t) sum += w.batch[static_cast<int64_t>(t) * width + i];
+  w.sums[i] = anew ? sum : w.sums[i] + sum;
+}
+
+// A vector's product with a row of a basis, by a warp.
+__device__ __forceinline__ float product_with(const float* x, const std::byte* row, int width) {
+  float sum = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < width; i += 32) sum = fmaf(x[i], half_at(row + 2 * i), sum);
+  return warp_sum(sum);
+}
+// Of which a block has so many.
+__device__ __forceinline__ int basis_row() { return static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32); }
+
+__global__ void __launch_bounds__(kThreads) project_keys_kernel(LowRankWork w, int first) {
+  const int width = w.n_heads * w.kv.head_dim, j = basis_row(), t = static_cast<int>(blockIdx.y);
+  if (j >= w.rank) return;
+  const float sum = product_with(w.batch + static_cast<int64_t>(t) * width, w.basis + 2 * static_cast<int64_t>(j) * width, width);
+  if (threadIdx.x % 32 == 0) store_half(w.rows + 2 * (static_cast<int64_t>(first + t) * w.rank + j), half_bits(sum));
+}
+
+__global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjection w) {
+  const int j = basis_row(), head = static_cast<int>(blockIdx.y);
+  if (j >= w.rank) return;
+  const std::byte* basis = w.basis + static_cast<uint64_t>(head / w.group) * w.next_basis;
+  const float sum = product_with(w.q + static_cast<int64_t>(head) * w.head_dim, basis + 2 * static_cast<int64_t>(j) * w.head_dim, w.head_dim);
+  if (threadIdx.x % 32 == 0) w.out[static_cast<int64_t>(head) * w.rank + j] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
+  const RebuiltRun run = reinterpret_cast<const RebuiltRun*>(w.batch)[blockIdx.y];
+  const int t = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  if (t >= run.count) return;
+  const int dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, half = w.n_rot / 2;
+  float *key = dynamic_shared<float>(), *table = key + dim;
+  const std::byte* row = w.rows + 2 * static_cast<int64_t>(run.position + t) * w.rank;
+  for (int i = thread; i < dim; i += kThreads) {
+    float sum = 0.0f;
+    for (int j = 0; j < w.rank; ++j)
+      sum = fmaf(half_at(row + 2 * j), half_at(w.basis + 2 * (static_cast<int64_t>(j) * width + run.kv_head * dim + i)), sum);
+    key[i] = sum;
+  }
+  fill_table(w, run.position + t, false, table);
+  __syncthreads();
+  for (int i = thread; i < half; i += kThreads) turn_pair(w, table, i, key);
+  __syncthreads();
+  const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
+  std::byte* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<int64_t>(t) * 2 * slot_bytes;
+  const std::byte* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * (value_bytes + run.values_gap);
+  for (int i = thread; i < dim; i += kThreads) {   // whole warps, but for the float types' last one
+    store_value(slot_type, key[i], slot, i / 32, i % 32);
+    if (!run.values.address) continue;
+    if (slot_type == w.kv.type && in_blocks(slot_type)) continue;
+    store_value(slot_type, load_value(w.kv.type, value, i / 32, i % 32), slot + slot_bytes, i / 32, i % 32);
+  }
+  if (run.values.address && slot_type == w.kv.type && in_blocks(slot_type))   // the very bytes
+    for (int i = thread; i < slot_bytes; i += kThreads) slot[slot_bytes + i] = value[i];
+}
+
+unsigned tiles(int64_t n, int64_t of) { return static_cast<unsigned>((n + of - 1) / of); }
+
+}  // namespace
+
+void load_keys(Queue& queue, const LowRankWork& w, const uint64_t* pages, int32_t first, int32_t n) {
+  BatchPages some = {};
+  some.first = first;
+  for (int32_t i = first / kPageTokens; n > 0 && i <= (first + n - 1) / kPageTokens; ++i) some.at[i - first / kPageTokens] = pages[i];
+  launch(queue, {dim3(static_cast<unsigned>(n)), dim3(kThreads), static_cast<size_t>(w.n_rot) * sizeof(float)}, load_keys_kernel, w, some);
+}
+
+void add_products(Queue& queue, const LowRankWork& w, int32_t n, bool anew) {
+  const int64_t width = int64_t{w.n_heads} * w.kv.head_dim;
+  launch(queue, {dim3(tiles(width, kTile), tiles(width, kTile)), dim3(kThreads)}, add_products_kernel, w, n, anew);
+  if (w.sums) launch(queue, {dim3(tiles(width, kThreads)), dim3(kThreads)}, add_sums_kernel, w, n, anew);
+}
+
+void project_keys(Queue& queue, const LowRankWork& w, int32_t first, int32_t n) {
+  launch(queue, {dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(n)), dim3(kThreads)}, project_keys_kernel, w, first);
+}
+
+void project_queries(Queue& queue, const QueryProjection& w) {
+  launch(queue, {dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(w.n_heads)), dim3(kThreads)}, project_queries_kernel, w);
+}
+
+void rebuild_keys(Queue& queue, const LowRankWork& w, KvType slot_type, int32_t n_runs, int32_t longest) {
+  launch(queue, {dim3(static_cast<unsigned>(longest), static_cast<unsigned>(n_runs)), dim3(kThreads),
+                 static_cast<size_t>(w.kv.head_dim + w.n_rot) * sizeof(float)},
+         rebuild_keys_kernel, w, slot_type);
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,199 @@
+// Products of many rows through cuBLAS, and what it takes to get there and back: rows of activations to halves, blocks of weights to
+// halves, a stripe of outs at a time.
+//
+// Activations are rounded once: to F16, 2^-12 of each value where our own kernel keeps 2^-22, or to BF16 beside BF16 weights. Rows that
+// F16 does not hold well, whose largest value is not in [2^-8, 2^15), are scaled by a power of two. Then what a row's sums begin with
+// is scaled too, and the sums are scaled back: two launches that find nothing to do otherwise, a block a row, some 3 us each.
+//
+// Blocks: four lanes a group of 32 columns; each unpacks the group, which comes from the same addresses, and writes its own eight
+// columns, so that a warp's stores are 512 bytes together. Three of four unpackings are for nothing: 90 instructions for 256 values, on
+// a GPU of 132 processors 3 ms for 8 thousand million, less than what writing them takes. A stripe stays in the second-level cache of
+// the large GPUs that the tuning table sends here. Expected: of 2048 rows 80% of cuBLAS alone.
+#include <algorithm>
+
+#include "cuda/kernels/blocks.cuh"
+#include "cuda/device/cublas.h"
+#include "cuda/kernels/kernels.h"
+#include "cuda/device/tuning.h"
+
+namespace orrery::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr uint64_t kStripeBytes = uint64_t{32} << 20;
+
+struct HalvesArgs {
+  ConstRows x;
+  int n_cols, stride;   // values of a row of halves
+  uint16_t* out;
+  float* scales;        // of F16
+};
+
+// 1 where F16 holds a row of this largest value well; else what takes it to [2^14, 2^15), within [2^-113, 2^60].
+__device__ __forceinline__ float row_scale(uint32_t largest) {
+  const uint32_t exponent = largest >> 23;
+  if (largest == 0 || exponent == 255 || (exponent >= 119 && exponent < 142)) return 1.0f;
+  return __uint_as_float((268u - max(exponent, 81u)) << 23);
+}
+
+__device__ __forceinline__ uint32_t bfloat_bits(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FC0u;
+  return (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
+}
+
+// A block a row.
+template <TensorType kType>
+__global__ void __launch_bounds__(kThreads) halves_kernel(HalvesArgs a) {
+  const int64_t row = blockIdx.x;
+  const float* x = a.x.data + row * a.x.stride;
+  float scale = 1.0f;
+  if constexpr (kType == TensorType::f16) {
+    uint32_t largest = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < a.n_cols; i += kThreads) largest = max(largest, __float_as_uint(x[i]) & 0x7FFFFFFFu);
+    for (int i = 16; i > 0; i /= 2) largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, i));
+    __shared__ uint32_t of_warps[kThreads / 32];
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
+    __syncthreads();
+    for (const uint32_t other : of_warps) largest = max(largest, other);
+    scale = row_scale(largest);
+    if (threadIdx.x == 0) a.scales[row] = scale;
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < a.stride; i += kThreads) {
+    const float value = i < a.n_cols ? x[i] * scale : 0.0f;
+    uint32_t bits;
+    if constexpr (kType == TensorType::f16) bits = __half_as_ushort(__float2half_rn(value));
+    else bits = bfloat_bits(value);
+    a.out[row * a.stride + i] = static_cast<uint16_t>(bits);
+  }
+}
+
+struct BlocksArgs {
+  const std::byte* weights;   // of the stripe's first out
+  RowPlanes planes;
+  uint16_t* out;              // (n_outs, n_cols)
+  int n_cols;
+};
+
+template <TensorType kType>
+__global__ void __launch_bounds__(kThreads) blocks_to_halves_kernel(BlocksArgs a) {
+  const int64_t row = blockIdx.y;
+  const int at = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x), g = at / 4, part = at % 4;
+  if (g >= a.n_cols / 32) return;
+  const UnpackedGroup group = unpack_group<kType>(load_group<kType>(a.weights + row * a.planes.bytes, a.planes, g), g);
+  uint32_t words[2] = {};
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    if (j / 2 == part) words[j % 2] = signed_codes<kType>(group.code[j]);
+  const bool second = Format<kType>::kHalves && part >= 2;
+  const float scale = second ? group.scale[1] : group.scale[0];
+  uint32_t halves[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t pair = 0;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int column = 2 * i + j;
+      float value = __fmul_rn(scale, static_cast<float>(static_cast<int8_t>(words[column / 4] >> (8 * (column % 4)) & 0xFFu)));
+      if constexpr (Format<kType>::kMin) value = __fadd_rn(value, -(second ? group.min[1] : group.min[0]));
+      pair |= static_cast<uint32_t>(__half_as_ushort(__float2half_rn(value))) << (16 * j);
+    }
+    halves[i] = pair;
+  }
+  *reinterpret_cast<uint4*>(a.out + row * a.n_cols + 32 * g + 8 * part) = uint4{halves[0], halves[1], halves[2], halves[3]};
+}
+
+// What a row's sums are added to: bias, or what is there, or both, times the row's scale. A block a row.
+__global__ void __launch_bounds__(kThreads) begin_sums_kernel(DeviceProduct p, const float* scales) {
+  const int64_t row = blockIdx.x;
+  const float scale = scales ? scales[row] : 1.0f;
+  if (!p.bias && scale == 1.0f) return;
+  float* out = p.out + row * p.out_stride;
+  for (int64_t i = threadIdx.x; i < p.weight.n_rows; i += kThreads) {
+    float value = p.accumulate ? out[i] : 0.0f;
+    if (p.bias) value += p.bias[i];
+    out[i] = value * scale;
+  }
+}
+// Back from the row's scale.
+__global__ void __launch_bounds__(kThreads) end_sums_kernel(DeviceProduct p, const float* scales) {
+  const int64_t row = blockIdx.x;
+  const float scale = scales[row];
+  if (scale == 1.0f) return;
+  float* out = p.out + row * p.out_stride;
+  for (int64_t i = threadIdx.x; i < p.weight.n_rows; i += kThreads) out[i] /= scale;
+}
+
+int64_t halves_stride(int64_t n_cols) { return (n_cols + 7) / 8 * 8; }
+Geometry a_block_a_row(int32_t n_rows) { return {dim3(static_cast<unsigned>(n_rows)), dim3(kThreads)}; }
+
+// The product's weights as halves from out `first` on, of up to `n` outs.
+void to_halves(Queue& queue, const Weight& w, int64_t first, int64_t n, std::byte* out) {
+  BlocksArgs args = {};
+  args.planes = row_planes(w.type, w.n_cols);
+  args.weights = reinterpret_cast<const std::byte*>(w.data.address) + first * args.planes.bytes;
+  args.out = reinterpret_cast<uint16_t*>(out);
+  args.n_cols = static_cast<int>(w.n_cols);
+  const Geometry geometry = {dim3(static_cast<unsigned>((w.n_cols / 8 + kThreads - 1) / kThreads), static_cast<unsigned>(n)), dim3(kThreads)};
+  with_block_type(w.type, [&](auto type) { launch(queue, geometry, blocks_to_halves_kernel<type()>, args); });
+}
+
+}  // namespace
+
+CublasPlan::CublasPlan(int32_t architecture, bool of_blocks, const StepLimits& limits) {
+  const auto take = [this](uint64_t n) {
+    const uint64_t at = bytes;
+    bytes += (n + 255) / 256 * 256;
+    return at;
+  };
+  const uint64_t rows = static_cast<uint64_t>(std::max(limits.max_rows, 1));
+  workspace = take(Cublas::workspace_bytes(architecture));
+  workspace_bytes = bytes;
+  scales = take(rows * sizeof(float));
+  halves = take(rows * static_cast<uint64_t>(halves_stride(limits.max_in)) * 2);
+  stripe_bytes = of_blocks ? std::max(kStripeBytes, static_cast<uint64_t>(halves_stride(limits.max_in)) * 2) : 0;
+  stripe = take(stripe_bytes);
+}
+
+void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::byte* scratch, const Products& products, ConstRows x, int32_t n_rows) {
+  std::byte* halves = scratch + plan.halves;
+  float* scales = reinterpret_cast<float*>(scratch + plan.scales);
+  cublas.set_workspace(queue, scratch + plan.workspace, plan.workspace_bytes);
+  for (const TensorType type : {TensorType::f16, TensorType::bf16}) {
+    bool there = false;   // the input, in this type
+    for (int i = 0; i < products.n; ++i) {
+      const DeviceProduct& p = products.list[i];
+      const Weight& w = p.weight;
+      if ((w.type == TensorType::bf16) != (type == TensorType::bf16)) continue;
+      const int64_t stride = halves_stride(w.n_cols);
+      const float* row_scales = type == TensorType::f16 ? scales : nullptr;
+      if (!there) {
+        const HalvesArgs args = {x, static_cast<int>(w.n_cols), static_cast<int>(stride), reinterpret_cast<uint16_t*>(halves), scales};
+        launch(queue, a_block_a_row(n_rows), type == TensorType::f16 ? halves_kernel<TensorType::f16> : halves_kernel<TensorType::bf16>, args);
+        there = true;
+      }
+      if (p.bias || (p.accumulate && row_scales)) launch(queue, a_block_a_row(n_rows), begin_sums_kernel, p, row_scales);
+      HalfProduct product = {type, halves, nullptr, p.out, stride, w.n_cols, p.out_stride, n_rows, 0, static_cast<int32_t>(w.n_cols), p.accumulate || p.bias};
+      if (is_float(w.type)) {
+        product.w = reinterpret_cast<const std::byte*>(w.data.address);
+        product.w_stride = row_planes(w.type, w.n_cols).bytes / 2;
+        product.n_out = static_cast<int32_t>(w.n_rows);
+        cublas.multiply(queue, product);
+      } else {
+        const int64_t fitting = std::min<int64_t>(static_cast<int64_t>(plan.stripe_bytes / 2) / w.n_cols, 65535);   // of a grid's rows
+        product.w = scratch + plan.stripe;
+        for (int64_t first = 0; first < w.n_rows; first += fitting) {
+          const int64_t n = std::min(fitting, w.n_rows - first);
+          to_halves(queue, w, first, n, scratch + plan.stripe);
+          product.n_out = static_cast<int32_t>(n);
+          product.out = p.out + first;
+          cublas.multiply(queue, product);
+        }
+      }
+      if (row_scales) launch(queue, a_block_a_row(n_rows), end_sums_kernel, p, row_scales);
+    }
+  }
+}
+
+}  // namespace orrery::cuda

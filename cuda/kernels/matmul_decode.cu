@@ -1,0 +1,273 @@
+// Products of one to eight rows of activations: each weight is read once, so what counts is that the memory never waits.
+//
+// Work: a warp a row of weights (two, where there are several rows of activations or a gate: they share the activations'
+// loads), lane l the row's groups of 32 columns l, l + 32, ...; of a row of fewer groups than 32, as many lanes as it has,
+// rounded up to a power of two, and the warp has several rows. A lane's load of codes is 16 bytes, a warp's 512 consecutive
+// ones; four (two of two rows) groups are loaded before the first is used. Four warps a block, blocks in the order of rows.
+// Bytes: those of the weights, within 2% of the file's; activations come from the caches (5 KB a row of 4096 columns).
+// In flight: 24 warps x 4 x 32 x 18 bytes = 55 KB a processor, and its share of the memory needs latency x bandwidth =
+// 700 ns x 1008 GB/s / 128 = 5.5 KB on a 4090, 600 ns x 360 GB/s / 28 = 8 KB on a 3060: occupancy is not the limit.
+// Instructions: some 45 for 576 bytes of Q4_K and one row; a 4090 has 740 issue slots in the time that its memory takes for
+// them, a 3060 310. Expected: 90% of read bandwidth and more for long matrices on both, less where a matrix is not
+// several rows for every warp (1024 x 4096: a quarter of a 4090's warps). Eight rows: about 160 instructions and 150 cycles of the
+// first-level cache halved by two outs: still below the memory's time on both.
+// Sums: a lane's groups in order, then lanes by halves: fixed by the number of columns alone. All float operations are
+// spelled out, so that no instance fuses what another does not: a row's bits are the same beside any others.
+#include "cuda/kernels/blocks.cuh"
+#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/products.cuh"
+#include "cuda/kernels/quantize.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+struct DecodeGeometry {
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kMostRows = 8;   // of activations, in one pass over the weights
+  // Blocks of a processor: 80 registers a thread for one row, 128, 168, 255 for more.
+  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 6 : n_rows == 2 ? 4 : n_rows <= 4 ? 3 : 2; }
+};
+
+struct DecodeArgs {
+  Batch products;                      // where gated: gate and up, and out is the first one's
+  int32_t lanes_log2;                  // lanes that share a row of weights
+  int32_t n_units;                     // of a row: groups, or runs of 16 bytes of floats
+  int32_t n_cols;
+  RowPlanes planes;
+  QuantizedRows quantized;
+  ConstRows x;
+  int32_t n_rows;
+  bool aligned;                        // rows of x, to 16 bytes
+};
+
+// A unit of a row of quantized weights: 32 columns.
+template <TensorType kType>
+struct BlockUnit {
+  using F = Format<kType>;
+  using Loaded = LoadedGroup;
+  using Weights = UnpackedGroup;
+  struct Input {
+    uint32_t q[8];
+    int sums[2];
+    float d;
+  };
+
+  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs& a, int unit) {
+    return load_group<kType>(row, a.planes, unit);
+  }
+  static __device__ __forceinline__ Weights unpack(const Loaded& in, int unit) { return unpack_group<kType>(in, unit); }
+  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit) {
+    const QuantizedRows& x = a.quantized;
+    const uint4* q = reinterpret_cast<const uint4*>(x.q + row * x.n_padded + 32 * unit);
+    const uint4 first = __ldg(q), second = __ldg(q + 1);
+    const uint32_t sums = __ldg(reinterpret_cast<const uint32_t*>(x.sums + row * (x.n_padded / 16) + 2 * unit));
+    return {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w},
+            {static_cast<int16_t>(sums & 0xFFFFu), static_cast<int16_t>(sums >> 16)},
+            __ldg(x.d + row * (x.n_padded / 32) + unit)};
+  }
+  static __device__ __forceinline__ float add(float sum, const Weights& w, const Input& x) {
+    int dot[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) dot[j / 4] = __dp4a(static_cast<int>(w.code[j]), static_cast<int>(x.q[j]), dot[j / 4]);
+    float value;
+    if constexpr (F::kHalves) {
+      value = __fmul_rn(w.scale[0], static_cast<float>(dot[0] - F::kOffset * x.sums[0]));
+      value = fmaf(w.scale[1], static_cast<float>(dot[1] - F::kOffset * x.sums[1]), value);
+      if constexpr (F::kMin) {
+        value = fmaf(-w.min[0], static_cast<float>(x.sums[0]), value);
+        value = fmaf(-w.min[1], static_cast<float>(x.sums[1]), value);
+      }
+    } else {
+      const int x_sum = x.sums[0] + x.sums[1];
+      value = __fmul_rn(w.scale[0], static_cast<float>(dot[0] + dot[1] - F::kOffset * x_sum));
+      if constexpr (F::kMin) value = fmaf(-w.min[0], static_cast<float>(x_sum), value);
+    }
+    return fmaf(x.d, value, sum);
+  }
+};
+
+// A unit of a row of floats: 16 bytes, 4 or 8 columns. Behind the last column weights are zeros, and nothing is read of x.
+template <TensorType kType>
+struct FloatUnit {
+  static constexpr int kColumns = FloatFormat<kType>::kChunk;
+  using Loaded = uint4;
+  struct Floats {
+    float v[kColumns];
+  };
+  using Weights = Floats;
+  using Input = Floats;
+
+  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs&, int unit) { return load_once(row + 16 * unit); }
+  static __device__ __forceinline__ Weights unpack(const Loaded& in, int) {
+    Weights out;
+    unpack_floats<kType>(in, out.v);
+    return out;
+  }
+  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit) {
+    const float* x = a.x.data + row * a.x.stride + kColumns * unit;
+    const int n = min(a.n_cols - kColumns * unit, kColumns);
+    Input out;
+    if (a.aligned && n == kColumns) {
+#pragma unroll
+      for (int i = 0; i < kColumns; i += 4) {
+        const float4 four = __ldg(reinterpret_cast<const float4*>(x + i));
+        out.v[i] = four.x, out.v[i + 1] = four.y, out.v[i + 2] = four.z, out.v[i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) out.v[i] = i < n ? __ldg(x + i) : 0.0f;
+    }
+    return out;
+  }
+  static __device__ __forceinline__ float add(float sum, const Weights& w, const Input& x) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) sum = fmaf(w.v[i], x.v[i], sum);
+    return sum;
+  }
+};
+
+template <class Unit, int kRows, bool kGated>
+__global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::blocks(kRows))
+    matmul_decode_kernel(const __grid_constant__ DecodeArgs a) {
+  constexpr int kOuts = kGated || kRows >= 4 ? 2 : 1, kUnroll = kOuts == 1 ? 4 : 2;
+  const int p = kGated ? 0 : a.products.product_of(static_cast<int>(blockIdx.x));
+  const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int64_t block = static_cast<int>(blockIdx.x) - a.products.first_block[p];
+  const int64_t team = block * (DecodeGeometry::kThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2);
+  const int64_t n_out = a.products.list[p].weight.n_rows, first_out = team * (kGated ? 1 : kOuts);
+
+  const std::byte* weights[kOuts];
+#pragma unroll
+  for (int o = 0; o < kOuts; ++o) {
+    const int64_t out = min(kGated ? first_out : first_out + o, n_out - 1);
+    weights[o] = weights_of(a.products.list[kGated ? o : p]) + out * a.planes.bytes;
+  }
+  float sums[kOuts][kRows] = {};
+  for (int first = lane; first < a.n_units; first += lanes * kUnroll) {
+    typename Unit::Loaded loaded[kUnroll][kOuts];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k)   // behind the last unit: the last one once more, unused
+#pragma unroll
+      for (int o = 0; o < kOuts; ++o) loaded[k][o] = Unit::load(weights[o], a, min(first + k * lanes, a.n_units - 1));
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      const int unit = first + k * lanes;
+      if (unit >= a.n_units) break;
+      typename Unit::Weights w[kOuts];
+#pragma unroll
+      for (int o = 0; o < kOuts; ++o) w[o] = Unit::unpack(loaded[k][o], unit);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const typename Unit::Input x = Unit::input(a, min(r, a.n_rows - 1), unit);
+#pragma unroll
+        for (int o = 0; o < kOuts; ++o) sums[o][r] = Unit::add(sums[o][r], w[o], x);
+      }
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < kOuts; ++o)
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      for (int i = lanes / 2; i > 0; i /= 2) sums[o][r] = __fadd_rn(sums[o][r], __shfl_xor_sync(0xFFFFFFFFu, sums[o][r], i));
+
+  if (lane != 0) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= a.n_rows) break;
+    if constexpr (kGated) {
+      if (first_out >= n_out) break;
+      const DeviceProduct &gated = a.products.list[0], &other = a.products.list[1];
+      const float gate = with_bias(gated, first_out, sums[0][r]), up = with_bias(other, first_out, sums[1][r]);
+      gated.out[r * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // as swiglu() has it
+    } else {
+#pragma unroll
+      for (int o = 0; o < kOuts; ++o)
+        if (first_out + o < n_out) store(a.products.list[p], r, first_out + o, sums[o][r]);
+    }
+  }
+}
+
+template <class Unit, int kRows, bool kGated>
+void launch_rows(Queue& queue, DecodeArgs* a) {
+  constexpr int kOuts = kGated ? 1 : kRows >= 4 ? 2 : 1;
+  const int64_t outs = int64_t{DecodeGeometry::kThreads >> a->lanes_log2} * kOuts;
+  int32_t blocks = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
+  if (kGated) blocks = a->products.first_block[1];
+  launch(queue, {dim3(static_cast<unsigned>(blocks)), dim3(DecodeGeometry::kThreads)}, matmul_decode_kernel<Unit, kRows, kGated>, *a);
+}
+
+// Eight rows at a time.
+template <class Unit, bool kGated>
+void launch_passes(Queue& queue, DecodeArgs a, int32_t n_rows) {
+  constexpr int kMost = DecodeGeometry::kMostRows;
+  while ((1 << a.lanes_log2) < min(a.n_units, 32)) ++a.lanes_log2;
+  for (int32_t left = n_rows; left > 0; left -= kMost) {
+    a.n_rows = min(left, kMost);
+    if (a.n_rows == 1) launch_rows<Unit, 1, kGated>(queue, &a);
+    else if (a.n_rows == 2) launch_rows<Unit, 2, kGated>(queue, &a);
+    else if (a.n_rows <= 4) launch_rows<Unit, 4, kGated>(queue, &a);
+    else launch_rows<Unit, 8, kGated>(queue, &a);
+    a.quantized.q += kMost * a.quantized.n_padded;
+    a.quantized.d += kMost * (a.quantized.n_padded / 32);
+    a.quantized.sums += kMost * (a.quantized.n_padded / 16);
+    a.x.data += kMost * a.x.stride;
+    for (DeviceProduct& p : a.products.list) p.out += kMost * p.out_stride;
+  }
+}
+
+template <bool kGated>
+void launch_products(Queue& queue, DecodeArgs a, int32_t n_rows) {
+  const Weight& weight = a.products.list[0].weight;
+  a.planes = row_planes(weight.type, weight.n_cols);
+  a.n_cols = static_cast<int32_t>(weight.n_cols);
+  a.aligned = reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && a.x.stride % 4 == 0;
+  with_block_type(weight.type, [&](auto type) {
+    a.n_units = a.n_cols / 32;
+    launch_passes<BlockUnit<type()>, kGated>(queue, a, n_rows);
+  });
+  with_float_type(weight.type, [&](auto type) {
+    a.n_units = static_cast<int32_t>(a.planes.bytes / 16);
+    launch_passes<FloatUnit<type()>, kGated>(queue, a, n_rows);
+  });
+}
+
+// A warp a group of 32 columns; a row of 4096 columns: 16 blocks.
+__global__ void __launch_bounds__(256) quantize_rows_kernel(ConstRows x, int n_columns, QuantizedRows out) {
+  const int64_t row = blockIdx.y;
+  const int column = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
+  quantize_group(column < n_columns ? x.data[row * x.stride + column] : 0.0f, out, row, column / 32);
+}
+
+}  // namespace
+
+void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out) {
+  launch(queue, {dim3(static_cast<unsigned>(out.n_padded / 256), static_cast<unsigned>(n_rows)), dim3(256)}, quantize_rows_kernel, x,
+         static_cast<int>(n_columns), out);
+}
+
+void matmul_decode(Queue& queue, const DeviceShape&, const Products& products, ConstRows x, const QuantizedRows& quantized,
+                   int32_t n_rows) {
+  for_each_type(products, [&](const Batch& batch) {
+    DecodeArgs args = {};
+    args.products = batch;
+    args.x = x;
+    args.quantized = quantized;
+    launch_products<false>(queue, args, n_rows);
+  });
+}
+
+void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x, const QuantizedRows& quantized, Rows out,
+                  int32_t n_rows) {
+  DecodeArgs args = {};
+  args.products.list[0] = gate;
+  args.products.list[1] = up;
+  args.products.list[0].out = out.data;
+  args.products.list[0].out_stride = out.stride;
+  args.products.n = 2;
+  args.x = x;
+  args.quantized = quantized;
+  launch_products<true>(queue, args, n_rows);
+}
+
+}  // namespace orrery::cuda

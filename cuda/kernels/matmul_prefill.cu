@@ -1,0 +1,499 @@
+// Products of many rows: tensor cores, straight from the weights as they lie.
+//
+// Quantized weights. A block has a tile of 64 rows x 128 outs and goes through the columns 64 at a time, two groups: each
+// thread unpacks one out's group from registers to signed bytes in shared memory, with scale and min beside it, while the
+// activations' bytes come by cp.async; both for the next 64 columns during the products of these. A warp has 32 rows x 32
+// outs: m16n8k32 per group (m16n8k16 twice where 16 columns have a scale of their own), whose integer becomes a float by
+// starting from the bits of 1.5 * 2^23 (one subtraction instead of a conversion), then scales outside:
+//   sum += x_d * (w_scale * dot) (- x_d * x_sum * w_min).
+// 4096 products are 4 cycles of a processor's tensor cores on sm_86 and sm_89, and 3 (with minima 4, with halves 5) of its float
+// units: both are near their limit at once, as are its issue slots. The same in F16 with float sums: 16 tensor cycles.
+// Bytes: a step takes 9 KB (Q4_K) from the second-level cache for 512 K products, 512 tensor cycles: 17 bytes a cycle at the
+// limit, where a 4090's cache gives a processor 16. Registers 128, shared memory 30 KB: two blocks, 16 warps. (Halves: tiles of
+// 64 x 64, 168 registers, 12 warps.)
+// Expected: 40% of the int8 limit, 660 TOP/s on a 4090 and 100 on a 3060, which is 1.6 times the limit of cuBLAS in F16.
+// Few rows, or too few tiles for all processors: tiles of 32 rows x 64 outs, where reading weights is the limit.
+// Shared memory: 64 bytes a row, in 16-byte pieces that are swapped by row, so that eight rows of ldmatrix meet all banks.
+//
+// F16 and BF16. 64 x 64 tiles, 32 columns at a time, m16n8k16 on the weights as they are. A row of activations is float:
+// it becomes two halves, hi + lo, and two products. F16: scaled by a power of two so that its largest value is in [2^14, 2^15),
+// which no value overflows; hi + lo keep 22 bits of each, or 2^-39 of the largest, whichever is coarser: what float sums lose.
+// BF16: 8 + 8 bits, 2^-16 of each value. Twice the products of activations rounded once (2^-12, 2^-9): half of cuBLAS in F16.
+// F32. Tiles of 64 x 64 of float units: TF32's 11 bits would be no F32. Such matrices are rare.
+//
+// Sums: columns in order, in steps that depend on nothing: a row's bits are the same beside any others and in either tile.
+#include "cuda/kernels/blocks.cuh"
+#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/products.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+struct PrefillArgs {
+  Batch products;   // of one type
+  RowPlanes planes;
+  QuantizedRows quantized;
+  ConstRows x;
+  const float* scales;   // F16: (n_rows) powers of two
+  int32_t n_rows, n_cols;
+};
+
+// Rows of 64 bytes in shared memory.
+constexpr int kRowBytes = 64, kPieces = kRowBytes / 16;
+__device__ __forceinline__ int piece_at(int row, int piece) { return row * kRowBytes + 16 * (piece ^ (row / 2 % kPieces)); }
+
+// Fragments of m16n8k32 of bytes, or m16n8k16 of halves: pieces `piece` and the next of rows `row` to row + 15, as A; as
+// B of two n8 tiles, b[0], b[1] and b[2], b[3].
+__device__ __forceinline__ void load_a(uint32_t* a, const std::byte* rows, int row, int piece) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  load_matrices_4(a, rows + piece_at(row + lane % 16, piece + lane / 16));
+}
+__device__ __forceinline__ void load_b(uint32_t* b, const std::byte* rows, int row, int piece) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  load_matrices_4(b, rows + piece_at(row + lane % 8 + lane / 16 * 8, piece + lane / 8 % 2));
+}
+
+template <int kRows_, int kOuts_, int kWarpOuts_, int kBlocks_>
+struct Tile {
+  static constexpr int kRows = kRows_, kOuts = kOuts_;
+  static constexpr int kWarpRows = 32, kWarpOuts = kWarpOuts_;
+  static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kOuts / kWarpOuts);
+  static constexpr int kBlocks = kBlocks_;   // of a processor: what registers are dealt out for
+};
+using SmallTile = Tile<32, 64, 16, 3>;
+using HalfTile = Tile<64, 64, 32, 3>;
+// Two scales for 32 columns take up to 168 registers, which 16 warps of a processor do not have, but 12.
+template <TensorType kType>
+using LargeTile = std::conditional_t<Format<kType>::kHalves, Tile<64, 64, 32, 3>, Tile<64, 128, 32, 2>>;
+
+// Where a thread's sums lie: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, out 8 n + 2 (lane % 4) + j % 2 of the warp's part.
+template <class T>
+struct Place {
+  int first_row, first_out;   // of the block
+  int row, out;               // of the warp, in the block
+
+  __device__ __forceinline__ explicit Place(const Batch& products, int p) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    first_row = static_cast<int>(blockIdx.x) * T::kRows;
+    first_out = (static_cast<int>(blockIdx.y) - products.first_block[p]) * T::kOuts;
+    row = warp % (T::kRows / T::kWarpRows) * T::kWarpRows;
+    out = warp / (T::kRows / T::kWarpRows) * T::kWarpOuts;
+  }
+  template <class F>
+  __device__ __forceinline__ void store_all(const PrefillArgs& a, const DeviceProduct& product, const F& sum_of) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, o = first_out + out + 2 * (lane % 4);
+    const int n_left = static_cast<int>(product.weight.n_rows) - o;
+    const float* bias = product.bias ? product.bias + o : nullptr;
+#pragma unroll
+    for (int m = 0; m < T::kWarpRows / 16; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {   // one address a row: 64 of them at once would be more registers than there are
+        const int r = first_row + row + 16 * m + 8 * i + lane / 4;
+        if (r >= a.n_rows) continue;
+        float* to = product.out + r * product.out_stride + o;
+#pragma unroll
+        for (int n = 0; n < T::kWarpOuts / 8; ++n)
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int at = 8 * n + j;
+            if (at >= n_left) continue;
+            float sum = sum_of(r, m, n, 2 * i + j);
+            if (bias) sum = __fadd_rn(sum, bias[at]);
+            to[at] = product.accumulate ? __fadd_rn(to[at], sum) : sum;
+          }
+      }
+  }
+};
+
+// ---- quantized weights
+
+constexpr int kStepGroups = 2;   // groups of 32 columns in a step
+
+template <class T, TensorType kType>
+struct BlockStage {
+  static constexpr int kHalves = Format<kType>::kHalves ? 2 : 1, kMins = Format<kType>::kMin ? kHalves : 1;
+  alignas(16) std::byte x[T::kRows * kRowBytes];
+  alignas(16) std::byte w[T::kOuts * kRowBytes];
+  float x_d[kStepGroups][T::kRows];
+  float w_scale[kStepGroups][kHalves][T::kOuts];
+  // Of formats with minima only.
+  float x_sum[kStepGroups][kMins][Format<kType>::kMin ? T::kRows : 1];   // d * sum
+  float w_min[kStepGroups][kMins][Format<kType>::kMin ? T::kOuts : 1];
+};
+
+// What a thread brings from memory for a step: a group of an out, and the scale and sums of a row's group.
+struct Fetched {
+  LoadedGroup group;
+  float d;
+  uint32_t sums;
+};
+
+template <class T, TensorType kType>
+__device__ __forceinline__ void fetch(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, Fetched* out) {
+  static_assert(T::kOuts * kStepGroups == T::kThreads && T::kRows <= T::kOuts, "a group for each thread");
+  const int thread = static_cast<int>(threadIdx.x), group = kStepGroups * step + thread % kStepGroups;
+  const int i = thread / kStepGroups, o = at.first_out + i, r = at.first_row + i;
+  if (o < p.weight.n_rows && group < a.n_cols / 32) out->group = load_group<kType>(weights_of(p) + o * a.planes.bytes, a.planes, group);
+  if (i < T::kRows && r < a.n_rows) {   // rows are padded beyond their last group
+    out->d = __ldg(a.quantized.d + r * (a.quantized.n_padded / 32) + group);
+    out->sums = __ldg(reinterpret_cast<const uint32_t*>(a.quantized.sums + r * (a.quantized.n_padded / 16) + 2 * group));
+  }
+}
+
+template <class T, TensorType kType>
+__device__ __forceinline__ void fetch_rows(const PrefillArgs& a, const Place<T>& at, int step, BlockStage<T, kType>* stage) {
+#pragma unroll
+  for (int k = 0; k < T::kRows * kPieces / T::kThreads; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * T::kThreads, row = i / kPieces, piece = i % kPieces;
+    const bool valid = at.first_row + row < a.n_rows;
+    const int from = valid ? at.first_row + row : 0;
+    copy_async_16(stage->x + piece_at(row, piece), a.quantized.q + from * a.quantized.n_padded + kRowBytes * step + 16 * piece, valid);
+  }
+  copy_async_commit();
+}
+
+template <class T, TensorType kType>
+__device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, const Fetched& in,
+                                       BlockStage<T, kType>* stage) {
+  using F = Format<kType>;
+  constexpr int kHalves = BlockStage<T, kType>::kHalves;
+  const int thread = static_cast<int>(threadIdx.x), i = thread / kStepGroups, g = thread % kStepGroups;
+  const int group = kStepGroups * step + g;
+  const bool valid = at.first_out + i < p.weight.n_rows && group < a.n_cols / 32;
+  const UnpackedGroup w = unpack_group<kType>(in.group, group);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t* code = w.code + 4 * half;
+    uint4 bytes = {0, 0, 0, 0};
+    if (valid) bytes = {signed_codes<kType>(code[0]), signed_codes<kType>(code[1]), signed_codes<kType>(code[2]), signed_codes<kType>(code[3])};
+    *reinterpret_cast<uint4*>(stage->w + piece_at(i, 2 * g + half)) = bytes;
+  }
+#pragma unroll
+  for (int h = 0; h < kHalves; ++h) {
+    stage->w_scale[g][h][i] = valid ? w.scale[h] : 0.0f;
+    if constexpr (F::kMin) stage->w_min[g][h][i] = valid ? w.min[h] : 0.0f;
+  }
+  if (i >= T::kRows) return;
+  const float d = at.first_row + i < a.n_rows ? in.d : 0.0f;
+  stage->x_d[g][i] = d;
+  if constexpr (F::kMin) {
+    const int first = static_cast<int16_t>(in.sums & 0xFFFFu), second = static_cast<int16_t>(in.sums >> 16);
+    stage->x_sum[g][0][i] = __fmul_rn(d, static_cast<float>(F::kHalves ? first : first + second));
+    if constexpr (F::kHalves) stage->x_sum[g][1][i] = __fmul_rn(d, static_cast<float>(second));
+  }
+}
+
+constexpr int32_t kMagic = 0x4B400000;   // 1.5 * 2^23: a unit is one in the last place, up to 2^22 either way
+
+// sum += x_d * w_scale * dot - x_sum * w_min, of one group.
+template <class T, TensorType kType>
+__device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g,
+                                         float (&acc)[T::kWarpRows / 16][T::kWarpOuts / 8][4]) {
+  using F = Format<kType>;
+  constexpr int kHalves = BlockStage<T, kType>::kHalves, kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();   // at a matrix's end lanes may have parted
+  uint32_t x[kM][4];
+  float d[kM][2], x_sum[kM][kHalves][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    load_a(x[m], stage.x, at.row + 16 * m, 2 * g);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = at.row + 16 * m + 8 * i + lane / 4;
+      d[m][i] = stage.x_d[g][row];
+      if constexpr (F::kMin)
+        for (int h = 0; h < kHalves; ++h) x_sum[m][h][i] = -stage.x_sum[g][h][row];
+    }
+  }
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    uint32_t w[4];
+    load_b(w, stage.w, at.out + 16 * pair, 2 * g);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int out = at.out + 16 * pair + 8 * n + 2 * (lane % 4);
+      float2 scale[kHalves], w_min[kHalves];
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        scale[h] = *reinterpret_cast<const float2*>(&stage.w_scale[g][h][out]);
+        if constexpr (F::kMin) w_min[h] = *reinterpret_cast<const float2*>(&stage.w_min[g][h][out]);
+      }
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        int32_t dot[kHalves][4];
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          for (int j = 0; j < 4; ++j) dot[h][j] = kMagic;
+          if constexpr (F::kHalves) mma_s8_k16(dot[h], x[m] + 2 * h, w[2 * n + h]);
+          else mma_s8(dot[h], x[m], w + 2 * n);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float& sum = acc[m][2 * pair + n][j];
+          float value = __fmul_rn(__fadd_rn(__int_as_float(dot[0][j]), -12582912.0f), j % 2 ? scale[0].y : scale[0].x);
+          if constexpr (F::kHalves)
+            value = fmaf(__fadd_rn(__int_as_float(dot[1][j]), -12582912.0f), j % 2 ? scale[1].y : scale[1].x, value);
+          sum = fmaf(d[m][j / 2], value, sum);
+          if constexpr (F::kMin)
+            for (int h = 0; h < kHalves; ++h) sum = fmaf(x_sum[m][h][j / 2], j % 2 ? w_min[h].y : w_min[h].x, sum);
+        }
+      }
+    }
+  }
+}
+
+template <class T, TensorType kType>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(const __grid_constant__ PrefillArgs a) {
+  __shared__ BlockStage<T, kType> stages[2];
+  const int p = a.products.product_of(static_cast<int>(blockIdx.y));
+  const DeviceProduct& product = a.products.list[p];
+  const Place<T> at(a.products, p);
+  float acc[T::kWarpRows / 16][T::kWarpOuts / 8][4] = {};
+  Fetched fetched = {};
+  const int n_steps = (a.n_cols / 32 + kStepGroups - 1) / kStepGroups;
+  fetch_rows(a, at, 0, &stages[0]);
+  fetch<T, kType>(a, at, product, 0, &fetched);
+  unpack(a, at, product, 0, fetched, &stages[0]);
+  copy_async_wait<0>();
+  __syncthreads();
+  for (int step = 0; step < n_steps; ++step) {
+    BlockStage<T, kType>* next = &stages[(step + 1) % 2];   // all have left it behind: they met since
+    const bool more = step + 1 < n_steps;
+    if (more) {
+      fetch_rows(a, at, step + 1, next);
+      fetch<T, kType>(a, at, product, step + 1, &fetched);
+    }
+#pragma unroll 1
+    for (int g = 0; g < kStepGroups; ++g) multiply(stages[step % 2], at, g, acc);
+    if (more) unpack(a, at, product, step + 1, fetched, next);
+    copy_async_wait<0>();
+    __syncthreads();
+  }
+  at.store_all(a, product, [&](int, int m, int n, int j) { return acc[m][n][j]; });
+}
+
+// ---- F16 and BF16
+
+struct HalfStage {
+  alignas(16) std::byte x[2][HalfTile::kRows * kRowBytes];   // hi, lo
+  alignas(16) std::byte w[HalfTile::kOuts * kRowBytes];
+};
+constexpr int kHalfColumns = kRowBytes / 2;                                                   // of a step
+constexpr int kHalfPairs = HalfTile::kRows * kHalfColumns / 2 / HalfTile::kThreads;           // of columns, of a thread
+
+// x as hi + lo.
+template <TensorType kType>
+__device__ __forceinline__ void split(float x, uint32_t* hi, uint32_t* lo) {
+  if constexpr (kType == TensorType::f16) {
+    const __half high = __float2half_rn(x);
+    *hi = __half_as_ushort(high);
+    *lo = __half_as_ushort(__float2half_rn(x - __half2float(high)));
+  } else {
+    const uint32_t high = __float_as_uint(x) & 0xFFFF0000u, rest = __float_as_uint(x - __uint_as_float(high));
+    *hi = high >> 16;
+    *lo = (rest + 0x7FFFu + (rest >> 16 & 1)) >> 16;   // to nearest; a NaN is one in hi
+  }
+}
+
+__device__ __forceinline__ void fetch_halves(const PrefillArgs& a, const Place<HalfTile>& at, const DeviceProduct& p, int step,
+                                             HalfStage* stage, float (&x)[kHalfPairs][2]) {
+  const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int k = 0; k < HalfTile::kOuts * kPieces / HalfTile::kThreads; ++k) {
+    const int i = thread + k * HalfTile::kThreads, out = i / kPieces, piece = i % kPieces;
+    const int o = at.first_out + out, from = kRowBytes * step + 16 * piece;
+    const bool valid = o < p.weight.n_rows && from < a.planes.bytes;
+    copy_async_16(stage->w + piece_at(out, piece), weights_of(p) + (valid ? o * a.planes.bytes + from : 0), valid);
+  }
+  copy_async_commit();
+#pragma unroll
+  for (int k = 0; k < kHalfPairs; ++k) {
+    const int i = thread + k * HalfTile::kThreads, column = kHalfColumns * step + i % (kHalfColumns / 2) * 2;
+    const int row = at.first_row + i / (kHalfColumns / 2);
+    const float* from = a.x.data + row * a.x.stride + column;
+    x[k][0] = row < a.n_rows && column < a.n_cols ? __ldg(from) : 0.0f;
+    x[k][1] = row < a.n_rows && column + 1 < a.n_cols ? __ldg(from + 1) : 0.0f;
+  }
+}
+
+template <TensorType kType>
+__device__ __forceinline__ void split_halves(const PrefillArgs& a, const Place<HalfTile>& at, const float (&x)[kHalfPairs][2],
+                                             HalfStage* stage) {
+#pragma unroll
+  for (int k = 0; k < kHalfPairs; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * HalfTile::kThreads, row = i / (kHalfColumns / 2), pair = i % (kHalfColumns / 2);
+    float scale = 1.0f;
+    if (kType == TensorType::f16 && at.first_row + row < a.n_rows) scale = __ldg(a.scales + at.first_row + row);
+    uint32_t hi[2], lo[2];
+    split<kType>(x[k][0] * scale, &hi[0], &lo[0]);
+    split<kType>(x[k][1] * scale, &hi[1], &lo[1]);
+    const int to = piece_at(row, pair / 4) + pair % 4 * 4;
+    *reinterpret_cast<uint32_t*>(stage->x[0] + to) = hi[0] | hi[1] << 16;
+    *reinterpret_cast<uint32_t*>(stage->x[1] + to) = lo[0] | lo[1] << 16;
+  }
+}
+
+template <TensorType kType>
+__global__ void __launch_bounds__(HalfTile::kThreads, HalfTile::kBlocks) matmul_halves_kernel(const __grid_constant__ PrefillArgs a) {
+  constexpr int kM = HalfTile::kWarpRows / 16, kN = HalfTile::kWarpOuts / 8;
+  __shared__ HalfStage stages[2];
+  const int p = a.products.product_of(static_cast<int>(blockIdx.y));
+  const DeviceProduct& product = a.products.list[p];
+  const Place<HalfTile> at(a.products, p);
+  float acc[kM][kN][4] = {};
+  float x[kHalfPairs][2];
+  const int n_steps = (a.n_cols + kHalfColumns - 1) / kHalfColumns;
+  fetch_halves(a, at, product, 0, &stages[0], x);
+  split_halves<kType>(a, at, x, &stages[0]);
+  copy_async_wait<0>();
+  __syncthreads();
+  for (int step = 0; step < n_steps; ++step) {
+    HalfStage* next = &stages[(step + 1) % 2];
+    if (step + 1 < n_steps) fetch_halves(a, at, product, step + 1, next, x);
+    const HalfStage& stage = stages[step % 2];
+#pragma unroll
+    for (int k = 0; k < kHalfColumns / 16; ++k) {
+      uint32_t rows[2][kM][4];
+#pragma unroll
+      for (int part = 0; part < 2; ++part)
+#pragma unroll
+        for (int m = 0; m < kM; ++m) load_a(rows[part][m], stage.x[part], at.row + 16 * m, 2 * k);
+#pragma unroll
+      for (int pair = 0; pair < kN / 2; ++pair) {
+        uint32_t w[4];
+        load_b(w, stage.w, at.out + 16 * pair, 2 * k);
+#pragma unroll
+        for (int part = 1; part >= 0; --part)
+#pragma unroll
+          for (int m = 0; m < kM; ++m)
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+              float* sums = acc[m][2 * pair + n];
+              if constexpr (kType == TensorType::f16) mma_f16(sums, rows[part][m], w + 2 * n);
+              else mma_bf16(sums, rows[part][m], w + 2 * n);
+            }
+      }
+    }
+    if (step + 1 < n_steps) split_halves<kType>(a, at, x, next);
+    copy_async_wait<0>();
+    __syncthreads();
+  }
+  at.store_all(a, product, [&](int row, int m, int n, int j) {
+    if (kType == TensorType::bf16) return acc[m][n][j];
+    const uint32_t power = 254u - (__float_as_uint(__ldg(a.scales + row)) >> 23);   // 1 / scale
+    return __fmul_rn(acc[m][n][j], __uint_as_float(power << 23));
+  });
+}
+
+// scales[row] = the power of two that takes the largest |x| to [2^14, 2^15); of rows near zero, or not finite, one that
+// is a normal number and has a normal inverse.
+__global__ void __launch_bounds__(256) row_scales_kernel(ConstRows x, int n_cols, float* scales) {
+  const int64_t row = blockIdx.x;
+  uint32_t largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n_cols; i += 256) largest = max(largest, __float_as_uint(x.data[row * x.stride + i]) & 0x7FFFFFFFu);
+  for (int i = 16; i > 0; i /= 2) largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, i));
+  __shared__ uint32_t of_warps[8];
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (const uint32_t other : of_warps) largest = max(largest, other);
+  const uint32_t exponent = max(largest >> 23, 27u);
+  scales[row] = __uint_as_float((268u - exponent) << 23);
+}
+
+// ---- F32
+
+struct FloatGeometry {
+  static constexpr int kTile = 64, kThreads = 256, kColumns = 16, kOf = 4;   // a thread: 4 x 4 products
+};
+
+__global__ void __launch_bounds__(FloatGeometry::kThreads) matmul_floats_kernel(const __grid_constant__ PrefillArgs a) {
+  using G = FloatGeometry;
+  // (columns, rows), four floats apart from the next column's so that stores meet different banks.
+  __shared__ __align__(16) float x[G::kColumns][G::kTile + 4];
+  __shared__ __align__(16) float w[G::kColumns][G::kTile + 4];
+  const int p = a.products.product_of(static_cast<int>(blockIdx.y));
+  const DeviceProduct& product = a.products.list[p];
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * G::kTile;
+  const int64_t first_out = static_cast<int64_t>(static_cast<int>(blockIdx.y) - a.products.first_block[p]) * G::kTile;
+  const int thread = static_cast<int>(threadIdx.x), row = thread / 16 * G::kOf, out = thread % 16 * G::kOf;
+  float acc[G::kOf][G::kOf] = {};
+  for (int first = 0; first < a.n_cols; first += G::kColumns) {
+    for (int i = thread; i < G::kTile * G::kColumns; i += G::kThreads) {
+      const int at = i / G::kColumns, column = i % G::kColumns;
+      const bool in_row = first + column < a.n_cols;
+      const float* weights = reinterpret_cast<const float*>(weights_of(product) + (first_out + at) * a.planes.bytes);
+      x[column][at] = in_row && first_row + at < a.n_rows ? __ldg(a.x.data + (first_row + at) * a.x.stride + first + column) : 0.0f;
+      w[column][at] = in_row && first_out + at < product.weight.n_rows ? __ldg(weights + first + column) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int column = 0; column < G::kColumns; ++column) {
+      const float4 rows = *reinterpret_cast<const float4*>(&x[column][row]), outs = *reinterpret_cast<const float4*>(&w[column][out]);
+      const float r[4] = {rows.x, rows.y, rows.z, rows.w}, o[4] = {outs.x, outs.y, outs.z, outs.w};
+#pragma unroll
+      for (int i = 0; i < G::kOf; ++i)
+#pragma unroll
+        for (int j = 0; j < G::kOf; ++j) acc[i][j] = fmaf(r[i], o[j], acc[i][j]);
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < G::kOf; ++i)
+#pragma unroll
+    for (int j = 0; j < G::kOf; ++j)
+      if (first_row + row + i < a.n_rows && first_out + out + j < product.weight.n_rows)
+        store(product, first_row + row + i, first_out + out + j, acc[i][j]);
+}
+
+// Tiles of rows go first: blocks that run together share the weights.
+Geometry tiles(PrefillArgs* a, int64_t rows, int64_t outs, int threads) {
+  const int32_t n = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
+  return {dim3(static_cast<unsigned>((a->n_rows + rows - 1) / rows), static_cast<unsigned>(n)), dim3(static_cast<unsigned>(threads))};
+}
+
+template <class T, TensorType kType>
+void launch_blocks(Queue& queue, PrefillArgs a) {
+  launch(queue, tiles(&a, T::kRows, T::kOuts, T::kThreads), matmul_blocks_kernel<T, kType>, a);
+}
+
+}  // namespace
+
+void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
+                    int32_t n_rows) {
+  bool scaled = false;
+  for_each_type(products, [&](const Batch& batch) {
+    const Weight& weight = batch.list[0].weight;
+    PrefillArgs args = {};
+    args.products = batch;
+    args.planes = row_planes(weight.type, weight.n_cols);
+    args.quantized = quantized;
+    args.x = x;
+    args.scales = quantized.scales;
+    args.n_rows = n_rows;
+    args.n_cols = static_cast<int32_t>(weight.n_cols);
+    if (weight.type == TensorType::f16 && !scaled) {
+      launch(queue, {dim3(static_cast<unsigned>(n_rows)), dim3(256)}, row_scales_kernel, x, args.n_cols, quantized.scales);
+      scaled = true;
+    }
+    if (weight.type == TensorType::f32) {
+      launch(queue, tiles(&args, FloatGeometry::kTile, FloatGeometry::kTile, FloatGeometry::kThreads), matmul_floats_kernel, args);
+    } else if (is_float(weight.type)) {
+      const Geometry geometry = tiles(&args, HalfTile::kRows, HalfTile::kOuts, HalfTile::kThreads);
+      launch(queue, geometry, weight.type == TensorType::f16 ? matmul_halves_kernel<TensorType::f16> : matmul_halves_kernel<TensorType::bf16>,
+             args);
+    } else {
+      with_block_type(weight.type, [&](auto type) {
+        using Large = LargeTile<type()>;
+        const Geometry large = tiles(&args, Large::kRows, Large::kOuts, Large::kThreads);
+        const bool fills = n_rows > SmallTile::kRows && large.grid.x * large.grid.y >= static_cast<unsigned>(device.n_processors);
+        if (fills) launch_blocks<Large, type()>(queue, args);
+        else launch_blocks<SmallTile, type()>(queue, args);
+      });
+    }
+  });
+}
+
+}  // namespace orrery::cuda

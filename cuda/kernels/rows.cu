@@ -1,0 +1,125 @@
+// Row-wise operations: norms, rope, the gate. Each moves a row in and out once; at decode they are a few kilobytes, so what
+// they cost is their launch.
+#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/ptx.h"
+#include "cuda/kernels/quantize.cuh"
+#include "cuda/kernels/rope.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// One block a vector. Sums of a fixed shape: thread t adds x[t], x[t + 256], ..., then lanes, then warps. A warp writes 32
+// columns at a time, a group of the quantized row, if there is to be one.
+template <bool kQuantize>
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(ConstRows x, const float* weight, Rows out, QuantizedRows quantized, int n_vectors, int dim, float eps) {
+  const int row = static_cast<int>(blockIdx.x) / n_vectors, vector = static_cast<int>(blockIdx.x) % n_vectors;
+  const float* in = x.data + row * x.stride + static_cast<int64_t>(vector) * dim;
+  float* to = out.data + row * out.stride + static_cast<int64_t>(vector) * dim;
+  const int thread = static_cast<int>(threadIdx.x);
+  float sum = 0.0f;
+  for (int i = thread; i < dim; i += kThreads) sum = fmaf(in[i], in[i], sum);
+  sum = warp_sum(sum);
+  __shared__ float sums[kThreads / 32];
+  if (thread % 32 == 0) sums[thread / 32] = sum;
+  __syncthreads();
+  sum = 0.0f;
+  for (int i = 0; i < kThreads / 32; ++i) sum += sums[i];
+  const float scale = norm_scale(sum, dim, eps);
+  const int n = kQuantize ? static_cast<int>(quantized.n_padded) : dim;
+  for (int i = thread; i < n; i += kThreads) {
+    const float value = i < dim ? in[i] * scale * weight[i] : 0.0f;
+    if (i < dim) to[i] = value;
+    if constexpr (kQuantize) quantize_group(value, quantized, row, i / 32);
+  }
+}
+
+// Angles in double: position * frequency reaches 1e5 radians, where a float's last bit is a hundredth of a turn.
+__global__ void prepare_rope_kernel(StepView step, int half, float magnitude) {
+  const int row = static_cast<int>(blockIdx.x);
+  float* cosines = step.rope + static_cast<int64_t>(row) * step.rope_floats;
+  for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x)) {
+    const double angle = static_cast<double>(step.rows[row].position) * static_cast<double>(step.inverse_frequency[i]);
+    double sine, cosine;
+    sincos(angle, &sine, &cosine);
+    cosines[i] = static_cast<float>(cosine) * magnitude;
+    cosines[half + i] = static_cast<float>(sine) * magnitude;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, int n_heads, int head_dim, int half, bool interleaved) {
+  const int row = static_cast<int>(blockIdx.y);
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= n_heads * half) return;
+  const int head = i / half, pair = i % half;
+  const float* table = step.rope + static_cast<int64_t>(row) * step.rope_floats;
+  const float cosine = table[pair], sine = table[half + pair];
+  float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * head_dim;
+  float* a = vector + (interleaved ? 2 * pair : pair);
+  float* b = interleaved ? a + 1 : a + half;
+  const float2 pair_turned = turned(*a, *b, cosine, sine);
+  *a = pair_turned.x;
+  *b = pair_turned.y;
+}
+
+// A warp has 32 columns: a group of the quantized row, if there is to be one.
+template <bool kQuantize>
+__global__ void __launch_bounds__(kThreads) swiglu_kernel(ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
+  const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (!kQuantize && i >= n) return;
+  float value = 0.0f;
+  if (i < n) {
+    const float g = gate.data[row * gate.stride + i];
+    value = g / (1.0f + expf(-g)) * up.data[row * up.stride + i];
+    out.data[row * out.stride + i] = value;
+  }
+  if constexpr (kQuantize) quantize_group(value, quantized, row, static_cast<int>(i / 32));
+}
+
+__global__ void __launch_bounds__(kThreads) add_kernel(float* x, const float* y, int64_t n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) x[i] += y[i];
+}
+
+unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
+
+}  // namespace
+
+void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps) {
+  launch(queue, {dim3(static_cast<unsigned>(n_rows * n_vectors)), dim3(kThreads)}, rms_norm_kernel<false>, x, weight, out,
+         QuantizedRows{}, n_vectors, static_cast<int>(dim), eps);
+}
+
+void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
+                        int64_t dim, float eps) {
+  launch(queue, {dim3(static_cast<unsigned>(n_rows)), dim3(kThreads)}, rms_norm_kernel<true>, x, weight, out, quantized, 1,
+         static_cast<int>(dim), eps);
+}
+
+void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, float magnitude) {
+  launch(queue, {dim3(static_cast<unsigned>(n_rows)), dim3(64)}, prepare_rope_kernel, step, n_rot / 2, magnitude);
+}
+
+void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
+          bool interleaved) {
+  const int32_t half = n_rot / 2;
+  launch(queue, {dim3(blocks(int64_t{n_heads} * half), static_cast<unsigned>(n_rows)), dim3(kThreads)}, rope_kernel, step, x, n_heads,
+         head_dim, half, interleaved);
+}
+
+void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {
+  launch(queue, {dim3(blocks(n), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<false>, gate, up, out, QuantizedRows{}, n);
+}
+
+void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n) {
+  launch(queue, {dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<true>, gate, up, out, quantized, n);
+}
+
+void add(Queue& queue, float* x, const float* y, int64_t n) {
+  launch(queue, {dim3(blocks(n)), dim3(kThreads)}, add_kernel, x, y, n);
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,308 @@
+// What a sampler asks of a row of logits in place of the row (Backend::shortlist), at the end of a step: three kernels of its graph,
+// sized by the vocabulary alone; what is asked lies in the step's state.
+//
+// Logits are compared as integers that order like them: NaN as -infinity, +infinity as the largest float, -0 as 0.
+// 1. Groups of 32 logits, a warp each: their largest.
+// 2. Sums: eight threads a block of 256 logits, in the order and roundings of SumExp (runtime/base/sum_exp.h), so that the host's sum
+//    comes to the same bits; tempered ones, where they are asked for, in double: what they leave open of a draw is what rounding would.
+//    Each block of threads looks for the largest logit among the groups first.
+// 3. The best, by one block of 1024 threads: k logits lie in no more than the k groups whose largest come first, for each of those
+//    has one that beats whatever is in the others. So the k-th largest is found among the groups, 16 a thread, then among the logits of
+//    those k, 32 groups a warp; bit by bit, by counting what is no less, in registers. Of equals the lower ids come first:
+//    warps have them in order. What is found is sorted (bitonic). A second block gathers tokens and folds the sums.
+//
+// Where top-p reaches beyond the best, what is behind them is asked for by bands, one launch for their sums and one for what is in two of
+// them, a thread a logit: atomic sums of whole numbers, whose order does not matter. 2 us each, behind which a few copies of 16 and 32 KB
+// take the place of the row, and of sorting it.
+//
+// Bytes: the row twice and k groups of it, which the product before has left in the second-level cache: for 128,256 logits 1.0 MB, 1 us
+// of a 4090's cache. It is latencies that take time: the passes 2 to 3 us each, and 128,256 times exp in double, some 25 instructions of
+// which a 4090 does 0.6 T a second, 5 us more; the one block 2 x 32 counts of some 150 clocks, and
+// 55 exchanges to sort 1024: about 8 us of a 4090, 2 where one logit is asked for. The row's way to the host would be 513 KB, 20 us of
+// PCIe 4.0 x16, and the host's ways through it 0.1 to 2 ms.
+#include <algorithm>
+#include <cfloat>
+
+#include "cuda/kernels/kv.cuh"
+#include "runtime/base/sum_exp.h"
+
+namespace orrery::cuda {
+
+namespace {
+
+struct ShortlistGeometry {
+  static constexpr int kGroup = 32, kGroupThreads = 256;      // logits; 1.
+  static constexpr int kSumThreads = 128;                     // 2.
+  static constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32;   // 3.
+  static constexpr int kGroupsOfThread = 16;
+  static constexpr int64_t kMostLogits = int64_t{kGroup} * kGroupsOfThread * kSelectThreads;   // 524,288
+  static constexpr uint64_t kListBytes = sizeof(ShortlistHead) + ShortlistRequest::kMostSums * sizeof(double) +
+                                         ShortlistRequest::kMostBest * sizeof(ShortlistEntry) + ShortlistRequest::kMostTokens * sizeof(float);
+  static constexpr uint64_t kResultBytes = (std::max(kListBytes, uint64_t{sizeof(ShortlistTailEntries)}) + 255) / 256 * 256;
+  static constexpr int kTailThreads = 256;
+};
+using G = ShortlistGeometry;
+static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32, "32 groups of those that may hold the best a warp, a lane each");
+static_assert(ShortlistRequest::kSumLogits == SumExp::kBlock && G::kMostLogits == int64_t{SumExp::kBlock} * ShortlistRequest::kMostSums,
+              "blocks are those of the other sum");
+static_assert(sizeof(ShortlistHead) % 8 == 0 && sizeof(ShortlistEntry) == 8, "entries are written where they are read");
+
+struct ShortlistWork {
+  const float* logits;
+  const DeviceShortlist* asked;
+  std::byte* out;
+  uint32_t* groups;    // (n_groups) largest logits
+  double* sums;        // (2, n_blocks) as they are, and tempered
+  int n, n_groups, n_blocks;
+};
+__device__ __forceinline__ double* sums_of(const ShortlistWork& w) { return reinterpret_cast<double*>(w.out + sizeof(ShortlistHead)); }
+__device__ __forceinline__ ShortlistEntry* entries_of(const ShortlistWork& w) {
+  return reinterpret_cast<ShortlistEntry*>(sums_of(w) + w.asked->n_sums);
+}
+
+__device__ __forceinline__ float as_number(float x) { return x == x ? fminf(x, FLT_MAX) : -INFINITY; }
+__device__ __forceinline__ uint32_t order_of(float x) {
+  const float y = as_number(x);
+  const uint32_t bits = y == 0 ? 0 : __float_as_uint(y);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;   // more than 0, which stands for no logit
+}
+__device__ __forceinline__ float number_of(uint32_t order) { return __uint_as_float(order >> 31 ? order & 0x7FFFFFFFu : ~order); }
+
+__global__ void __launch_bounds__(G::kGroupThreads) shortlist_groups_kernel(ShortlistWork w) {
+  const int i = static_cast<int>(blockIdx.x) * G::kGroupThreads + static_cast<int>(threadIdx.x);
+  const uint32_t largest = warp_largest(i < w.n ? order_of(w.logits[i]) : 0);
+  if (threadIdx.x % 32 == 0 && i < w.n) w.groups[i / G::kGroup] = largest;
+}
+
+// Of all logits, in each thread of a block.
+template <int kThreads>
+__device__ __forceinline__ uint32_t largest_of(const ShortlistWork& w) {
+  __shared__ uint32_t of_warp[kThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x);
+  uint32_t largest = 0;
+  for (int i = thread; i < w.n_groups; i += kThreads) largest = max(largest, w.groups[i]);
+  largest = warp_largest(largest);
+  if (thread % 32 == 0) of_warp[thread / 32] = largest;
+  __syncthreads();
+  return warp_largest(thread % 32 < kThreads / 32 ? of_warp[thread % 32] : 0);
+}
+
+// SumExp's exp, rounding for rounding.
+__device__ __forceinline__ float exp_negative(float x) {
+  x = fmaxf(x, SumExp::kLeast);
+  const float n = static_cast<float>(static_cast<int>(__fadd_rn(__fmul_rn(x, SumExp::kLog2E), -0.5f)));
+  const float r = __fadd_rn(__fadd_rn(x, -__fmul_rn(n, SumExp::kLn2High)), -__fmul_rn(n, SumExp::kLn2Low));
+  float p = __fadd_rn(__fmul_rn(SumExp::kTerm6, r), SumExp::kTerm5);
+  p = __fadd_rn(__fmul_rn(p, r), SumExp::kTerm4);
+  p = __fadd_rn(__fmul_rn(p, r), SumExp::kTerm3);
+  p = __fadd_rn(__fmul_rn(p, r), SumExp::kTerm2);
+  p = __fadd_rn(__fmul_rn(p, r), 1.0f);
+  p = __fadd_rn(__fmul_rn(p, r), 1.0f);
+  return __fmul_rn(p, __uint_as_float(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23));
+}
+
+__global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(ShortlistWork w) {
+  constexpr int kLanes = SumExp::kLanes, kBlocks = G::kSumThreads / kLanes;
+  const float most = number_of(largest_of<G::kSumThreads>(w));
+  const double inverse = w.asked->inverse_temperature;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int block = static_cast<int>(blockIdx.x) * kBlocks + static_cast<int>(threadIdx.x) / kLanes;
+  double sum = 0.0, tempered = 0.0;
+  if (most > -INFINITY) {
+    ORRERY_UNROLL_TWICE for (int i = 0; i < SumExp::kBlock; i += kLanes) {
+      const int at = block * SumExp::kBlock + i + lane;
+      if (at >= w.n) break;
+      const float x = as_number(w.logits[at]);
+      sum += static_cast<double>(exp_negative(__fadd_rn(x, -most)));
+      if (inverse > 0) tempered += exp((static_cast<double>(x) - static_cast<double>(most)) * inverse);
+    }
+  }
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, half);
+    tempered += __shfl_xor_sync(kAllLanes, tempered, half);
+  }
+  if (lane == 0 && block < w.n_blocks) w.sums[block] = sum, w.sums[w.n_blocks + block] = tempered;
+}
+
+// The k-th largest of all threads' keys; k of them are more than 0.
+template <int kN>
+__device__ __forceinline__ uint32_t kth_largest(const uint32_t (&keys)[kN], unsigned k) {
+  __shared__ unsigned counts[2][G::kSelectWarps];   // they take turns: who is late has read the one before
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t found = 0;
+  if (k == 1) {
+    ORRERY_UNROLL for (int i = 0; i < kN; ++i) found = max(found, keys[i]);
+    found = warp_largest(found);
+    if (lane == 0) counts[0][warp] = found;
+    __syncthreads();
+    return warp_largest(counts[0][lane]);
+  }
+  for (int bit = 31; bit >= 0; --bit) {
+    const uint32_t tried = found | 1u << bit;
+    unsigned n = 0;
+    ORRERY_UNROLL for (int i = 0; i < kN; ++i) n += keys[i] >= tried;
+    n = warp_total(n);
+    if (lane == 0) counts[bit & 1][warp] = n;
+    __syncthreads();
+    if (warp_total(counts[bit & 1][lane]) >= k) found = tried;
+  }
+  return found;
+}
+
+// Calls put(place, i) for the k largest keys, `least` the last of them: places in the order of warps, of i, and of lanes; of equals
+// the first ones.
+template <int kN, class F>
+__device__ __forceinline__ void for_largest(const uint32_t (&keys)[kN], uint32_t least, unsigned k, const F& put) {
+  __shared__ unsigned of_warp[G::kSelectWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned mine = 0;   // how many are larger, and, from bit 16 on, equal: at most 32,768 of all threads
+  ORRERY_UNROLL for (int i = 0; i < kN; ++i) mine += keys[i] > least ? 1u : keys[i] == least ? 1u << 16 : 0u;
+  mine = warp_total(mine);
+  if (lane == 0) of_warp[warp] = mine;
+  __syncthreads();
+  const unsigned before = warp_total(lane < warp ? of_warp[lane] : 0);
+  const unsigned n_equal = k - (warp_total(of_warp[lane]) & 0xFFFFu);   // that are among them
+  const unsigned lower_lanes = (1u << lane) - 1;
+  unsigned n_above = before & 0xFFFFu, n_like = before >> 16;
+  ORRERY_UNROLL for (int i = 0; i < kN; ++i) {
+    const bool above = keys[i] > least, like = keys[i] == least;
+    const unsigned lanes_above = __ballot_sync(kAllLanes, above), lanes_like = __ballot_sync(kAllLanes, like);
+    const unsigned equal = n_like + static_cast<unsigned>(__popc(lanes_like & lower_lanes));
+    if (above || (like && equal < n_equal)) put(n_above + static_cast<unsigned>(__popc(lanes_above & lower_lanes)) + min(equal, n_equal), i);
+    n_above += static_cast<unsigned>(__popc(lanes_above)), n_like += static_cast<unsigned>(__popc(lanes_like));
+  }
+}
+
+// Ascending, of a power of two.
+__device__ __forceinline__ void sort_pairs(unsigned long long* pairs, int n) {
+  const int i = static_cast<int>(threadIdx.x);
+  for (int size = 2; size <= n; size *= 2)
+    for (int stride = size / 2; stride > 0; stride /= 2) {
+      __syncthreads();
+      if (i >= n / 2) continue;
+      const int a = 2 * i - (i & (stride - 1)), b = a + stride;
+      const unsigned long long x = pairs[a], y = pairs[b];
+      if (((a & size) == 0) == (x > y)) pairs[a] = y, pairs[b] = x;
+    }
+  __syncthreads();
+}
+
+__device__ __forceinline__ void select_best(const ShortlistWork& w) {
+  __shared__ unsigned long long pairs[ShortlistRequest::kMostBest];
+  __shared__ int chosen[ShortlistRequest::kMostBest];
+  const int thread = static_cast<int>(threadIdx.x), k = min(w.asked->n_best, w.n), n_chosen = min(k, w.n_groups);
+  if (k <= 0) return;
+  const int warp = thread / 32, lane = thread % 32;
+  {
+    uint32_t keys[G::kGroupsOfThread];
+    const auto group_of = [&](int i) { return (warp * G::kGroupsOfThread + i) * 32 + lane; };
+    ORRERY_UNROLL for (int i = 0; i < G::kGroupsOfThread; ++i) keys[i] = group_of(i) < w.n_groups ? w.groups[group_of(i)] : 0;
+    const uint32_t least = kth_largest(keys, static_cast<unsigned>(n_chosen));
+    for_largest(keys, least, static_cast<unsigned>(n_chosen), [&](unsigned place, int i) { chosen[place] = group_of(i); });
+  }
+  if (thread < ShortlistRequest::kMostBest) pairs[thread] = ~0ull;
+  __syncthreads();
+  uint32_t keys[32];   // a lane's of each of the warp's groups
+  const auto token_of = [&](int i) { return warp * 32 + i < n_chosen ? chosen[warp * 32 + i] * G::kGroup + lane : w.n; };
+  ORRERY_UNROLL for (int i = 0; i < 32; ++i) keys[i] = token_of(i) < w.n ? order_of(w.logits[token_of(i)]) : 0;
+  const uint32_t least = kth_largest(keys, static_cast<unsigned>(k));
+  for_largest(keys, least, static_cast<unsigned>(k), [&](unsigned place, int i) {
+    pairs[place] = static_cast<unsigned long long>(~keys[i]) << 32 | static_cast<uint32_t>(token_of(i));
+  });
+  int n_sorted = 1;
+  while (n_sorted < k) n_sorted *= 2;
+  __syncthreads();
+  sort_pairs(pairs, n_sorted);
+  if (thread >= k) return;
+  const int token = static_cast<int>(pairs[thread] & 0xFFFFFFFFu);
+  ShortlistEntry* entry = entries_of(w) + thread;
+  entry->logit = w.logits[token];
+  entry->token = token;
+}
+
+__device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  float* of_tokens = reinterpret_cast<float*>(entries_of(w) + w.asked->n_best);
+  for (int i = thread; i < min(w.asked->n_sums, w.n_blocks); i += G::kSelectThreads) sums_of(w)[i] = w.sums[w.n_blocks + i];
+  for (int i = thread; i < w.asked->n_tokens; i += G::kSelectThreads) of_tokens[i] = w.logits[w.asked->tokens[i]];
+  const float most = number_of(largest_of<G::kSelectThreads>(w));
+  if (warp >= 2) return;
+  static_assert(SumExp::kShares == 32, "a lane each");
+  double sum = 0.0;
+  for (int i = lane; i < w.n_blocks; i += 32) sum += w.sums[warp * w.n_blocks + i];
+  for (int half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(kAllLanes, sum, half);
+  ShortlistHead* head = reinterpret_cast<ShortlistHead*>(w.out);
+  if (thread == 0) head->sum = sum, head->most = most, head->n_best = max(min(w.asked->n_best, w.n), 0);
+  if (thread == 32) head->tempered_sum = sum;
+}
+
+__global__ void __launch_bounds__(G::kSelectThreads) shortlist_select_kernel(ShortlistWork w) {
+  if (blockIdx.x == 0)
+    select_best(w);
+  else
+    gather_and_fold(w);
+}
+
+// The logit's band; -1: it is none of the tail.
+__device__ __forceinline__ int band_of(const ShortlistTail& tail, const float* logits, int i, int n) {
+  if (i >= n) return -1;
+  const float x = as_number(logits[i]), last = tail.last.logit;
+  if (x > last || (x == last && i <= tail.last.token)) return -1;
+  const float at = __fmul_rn(__fadd_rn(last, -x), tail.bands_per_logit);
+  return at < static_cast<float>(ShortlistTail::kBands - 1) ? static_cast<int>(at) : ShortlistTail::kBands - 1;
+}
+
+__global__ void __launch_bounds__(G::kTailThreads) tail_bands_kernel(const float* logits, int n, ShortlistTail tail, unsigned long long* sums) {
+  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), band = band_of(tail, logits, i, n);
+  if (band < 0) return;
+  const double weight = exp((static_cast<double>(as_number(logits[i])) - static_cast<double>(tail.last.logit)) * tail.inverse_temperature);
+  atomicAdd(sums + band, static_cast<unsigned long long>(weight * ShortlistTail::kUnit + 0.5));
+}
+
+__global__ void __launch_bounds__(G::kTailThreads)
+    tail_entries_kernel(const float* logits, int n, ShortlistTail tail, int band, int other_band, ShortlistTailEntries* out) {
+  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), its = band_of(tail, logits, i, n);
+  if (its < 0 || (its != band && its != other_band)) return;
+  const int at = atomicAdd(&out->n, 1);
+  if (at < ShortlistTail::kMostEntries) out->entries[at].logit = logits[i], out->entries[at].token = i;
+}
+
+int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
+Geometry grid(int64_t n_blocks, int n_threads) { return {dim3(static_cast<unsigned>(n_blocks)), dim3(static_cast<unsigned>(n_threads))}; }
+
+}  // namespace
+
+uint64_t shortlist_bytes(int64_t n) {
+  if (n <= 0 || n > G::kMostLogits) return 0;
+  const auto aligned = [](int64_t bytes) { return static_cast<uint64_t>(parts(bytes, 256) * 256); };
+  return G::kResultBytes + aligned(parts(n, G::kGroup) * static_cast<int64_t>(sizeof(uint32_t))) +
+         aligned(2 * parts(n, SumExp::kBlock) * static_cast<int64_t>(sizeof(double)));
+}
+
+void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out) {
+  ShortlistWork w = {};
+  w.logits = logits, w.asked = step.shortlist, w.out = out;
+  w.n = static_cast<int>(n);
+  w.n_groups = static_cast<int>(parts(n, G::kGroup)), w.n_blocks = static_cast<int>(parts(n, SumExp::kBlock));
+  w.sums = reinterpret_cast<double*>(out + G::kResultBytes);
+  w.groups = reinterpret_cast<uint32_t*>(w.sums + 2 * w.n_blocks);
+  launch(queue, grid(parts(n, G::kGroupThreads), G::kGroupThreads), shortlist_groups_kernel, w);
+  launch(queue, grid(parts(n, int64_t{SumExp::kBlock} * G::kSumThreads / SumExp::kLanes), G::kSumThreads), shortlist_sums_kernel, w);
+  launch(queue, grid(2, G::kSelectThreads), shortlist_select_kernel, w);
+}
+
+void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out) {
+  if (queue.failed()) return;
+  queue.check(cudaMemsetAsync(out, 0, ShortlistTail::kBands * sizeof(uint64_t), queue.stream()), "clearing sums");
+  launch(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), tail_bands_kernel, logits, static_cast<int>(n), tail,
+         reinterpret_cast<unsigned long long*>(out));
+}
+
+void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, std::byte* out) {
+  if (queue.failed()) return;
+  queue.check(cudaMemsetAsync(out, 0, 8, queue.stream()), "clearing a count");
+  launch(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), tail_entries_kernel, logits, static_cast<int>(n), tail, band, other_band,
+         reinterpret_cast<ShortlistTailEntries*>(out));
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,451 @@
+// The best keys of KV heads by some queries (Backend::top_keys), and the queries' weights themselves (Backend::key_weights), or what these
+// come to over a window (Backend::key_moments), between steps: a batch of up to ten queries at a time. For weights 3 and 4 give way to: a
+// thread takes one key and sums its weights, queries and heads in order, or writes them where they are; for moments, to: a thread takes one
+// key of a query head and adds its weights, off the window's first one, and their squares, within a batch as floats and from batch to batch
+// as doubles, so that a variance far below the weights keeps its digits. Products that are asked for in place of weights need 1 alone.
+//
+// 1. Weights. A block has a tile of keys, as floats in shared memory; each warp takes one query head of one query after another, two
+//    keys a lane. Weights are 2^(y - unit), y the scaled product and unit the tile's largest y rounded, so that K is read once, for
+//    all queries of its head, and equal products come to equal bits wherever they lie (runtime/cpu/kernels/kernels.h: KeyWeightsTask).
+// 2. Shares: what a tile's weights are worth in the whole softmax. A block has one query head.
+// 3. Scores: a thread pools one key's neighbours, head by head, and takes the mean or the maximum.
+// 4. Selection: one block of 1024 a query. The k-th score is found digit by digit (11, 10, 10 bits) by counting, and keys are
+//    written in ascending order, of equal scores the lower ones; by score they are sorted afterwards (bitonic). Where their number among
+//    others is asked for, each is looked for in the list of these.
+//
+// Bytes: K once, and per query and key about (2 group + 8) * 4 of scratch: for 5 queries, a group of 4 and 32K keys of 128 in F16, 8 MiB
+// of K and 10 MiB of scratch that the second-level cache mostly holds: 30 us of a 4090's bandwidth, 80 us of a 3060's. The products, 84
+// million a job, take 10 to 30 us. It runs once in many tokens, and the selection's one block takes longest: about 100 us. Moments of a
+// window of 32 are four batches, each of which reads and writes 28 bytes a key and query head besides, 3.5 MiB: about 150 us of a 4090's
+// in place of 16 MiB of rows over the link, 650 us.
+#include <algorithm>
+
+#include "cuda/kernels/kv.cuh"
+
+namespace orrery::cuda {
+
+namespace {
+
+constexpr int kWeightThreads = 256, kScoreThreads = 256, kSelectThreads = 1024;
+constexpr float kLog2E = 1.44269504088896f;
+
+struct TopKeysWork {
+  TopKeysPlan plan;
+  std::byte* scratch;
+  KvType type;
+  int32_t head_dim, n_parts, ring_rows, ring_first;
+  int64_t ring_stride;   // floats from position to position
+  float scale;
+  uint32_t causal;       // queries see no keys behind their position
+  uint32_t bounds, keys_alone, products;   // KeysShape
+  KeyScoring scoring;
+};
+__device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
+__device__ __forceinline__ float* entry_of(const TopKeysWork& w, int entry) {
+  return reinterpret_cast<float*>(w.scratch + w.plan.entries + static_cast<uint64_t>(entry) * w.plan.entry_bytes);
+}
+// Of an entry: weights (group, stride), units and sums (group, tile_stride), scores as bits (stride), pairs to sort.
+__device__ __forceinline__ float* units_of(const TopKeysWork& w, float* entry) { return entry + w.plan.group * w.plan.stride; }
+__device__ __forceinline__ float* sums_of(const TopKeysWork& w, float* entry) { return units_of(w, entry) + w.plan.group * w.plan.tile_stride; }
+__device__ __forceinline__ uint32_t* bits_of(const TopKeysWork& w, float* entry) {
+  return reinterpret_cast<uint32_t*>(sums_of(w, entry) + w.plan.group * w.plan.tile_stride);
+}
+__device__ __forceinline__ unsigned long long* pairs_of(const TopKeysWork& w, float* entry) {
+  return reinterpret_cast<unsigned long long*>(reinterpret_cast<std::byte*>(entry) + w.plan.pairs);
+}
+__device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int entry) {
+  const TopKeysPart* part = parts_of(w);
+  while (entry >= part->first_entry + part->n_positions) ++part;
+  return *part;
+}
+
+// 2^(y - unit), the rounded part of y apart, so that a unit only changes the exponent; 0 for NaN.
+__device__ __forceinline__ float weight_of(float y, float unit) {
+  const float whole = rintf(y), exponent = fmaxf(whole - unit, -1000.0f);
+  const float weight = ldexpf(exp2f(y - whole), static_cast<int>(fminf(exponent, 1000.0f)));
+  return weight > 0 ? weight : 0.0f;
+}
+
+// A dimension of a query with both halves of a digest's.
+__device__ __forceinline__ float bound_of(float q, float pair) {
+  const uint32_t bits = __float_as_uint(pair);
+  return __fmul_rn(q, __half2float(__ushort_as_half(static_cast<unsigned short>(q < 0 ? bits >> 16 : bits & 0xFFFFu))));
+}
+
+__global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork w) {
+  const TopKeysPart part = parts_of(w)[blockIdx.y];
+  const int tile = static_cast<int>(blockIdx.x), n = min(part.n_keys - tile * kPageTokens, kPageTokens);
+  if (n <= 0) return;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int pitch = w.head_dim + 4;   // rows 16 bytes off: no two of eight in the same banks
+  float* keys = dynamic_shared<float>();
+  const std::byte* from = reinterpret_cast<const std::byte*>(part.tiles[tile] + part.offset);
+  // A digest's two halves take the place of a float.
+  for (int key = warp; key < n; key += kWeightThreads / 32)
+    for (int i = lane; i < w.head_dim; i += 32) {
+      const std::byte* token = from + (w.keys_alone ? 1 : 2) * key * kv_bytes(w.type, w.head_dim);
+      keys[key * pitch + i] = w.bounds ? __uint_as_float(load_16(token + 2 * i) | load_16(token + 2 * (w.head_dim + i)) << 16)
+                                       : load_value(w.type, token, i / 32, lane);
+    }
+  __syncthreads();
+
+  const int group = w.plan.group;
+  for (int i = warp; i < part.n_positions * group; i += kWeightThreads / 32) {
+    const int g = i % group, position = part.first_position + i / group;
+    const int seen = w.causal ? min(n, position + 1 - tile * kPageTokens) : n;
+    const float* q = part.queries + (position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
+    float y[2] = {0.0f, 0.0f};
+    for (int at = 0; at < w.head_dim; at += 4) {
+      const float4 x = *reinterpret_cast<const float4*>(q + at);
+      ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+        if (lane + 32 * j >= n) continue;
+        const float4 k = *reinterpret_cast<const float4*>(keys + (lane + 32 * j) * pitch + at);
+        if (w.bounds)
+          y[j] = y[j] + bound_of(x.x, k.x) + bound_of(x.y, k.y) + bound_of(x.z, k.z) + bound_of(x.w, k.w);
+        else
+          y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
+      }
+    }
+    if (w.products) {
+      float* out = entry_of(w, part.first_entry + i / group) + g * w.plan.stride + tile * kPageTokens + lane;
+      ORRERY_UNROLL for (int j = 0; j < 2; ++j)
+        if (lane + 32 * j < n) out[32 * j] = fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);   // NaN never wins
+      continue;
+    }
+    float largest = -INFINITY;
+    ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+      y[j] = __fmul_rn(__fmul_rn(y[j], w.scale), kLog2E);
+      if (lane + 32 * j < seen) largest = fmaxf(largest, y[j]);
+    }
+    largest = warp_max(largest);
+    const float unit = largest == -INFINITY ? 0.0f : rintf(largest);
+    float* entry = entry_of(w, part.first_entry + i / group);
+    float weights[2];
+    ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+      weights[j] = lane + 32 * j < seen ? weight_of(y[j], unit) : 0.0f;
+      entry[g * w.plan.stride + tile * kPageTokens + lane + 32 * j] = weights[j];
+    }
+    const float sum = warp_sum(weights[0] + weights[1]);
+    if (lane == 0) units_of(w, entry)[g * w.plan.tile_stride + tile] = unit, sums_of(w, entry)[g * w.plan.tile_stride + tile] = sum;
+  }
+}
+
+// Of 256 threads, the same bits in each.
+template <class F>
+__device__ __forceinline__ float over_block(float x, const F& both) {
+  __shared__ float values[8];
+  for (int i = 16; i > 0; i /= 2) x = both(x, __shfl_xor_sync(kAllLanes, x, i));
+  if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = values[0];
+  for (int i = 1; i < 8; ++i) x = both(x, values[i]);
+  __syncthreads();
+  return x;
+}
+
+__global__ void __launch_bounds__(256) tile_shares_kernel(TopKeysWork w) {
+  const TopKeysPart& part = part_of(w, static_cast<int>(blockIdx.y));
+  const int n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens, thread = static_cast<int>(threadIdx.x);
+  float* entry = entry_of(w, static_cast<int>(blockIdx.y));
+  float* units = units_of(w, entry) + blockIdx.x * w.plan.tile_stride;
+  const float* sums = sums_of(w, entry) + blockIdx.x * w.plan.tile_stride;
+  float most = -INFINITY;
+  for (int i = thread; i < n_tiles; i += 256)
+    if (sums[i] > 0) most = fmaxf(most, units[i]);
+  most = over_block(most, [](float a, float b) { return fmaxf(a, b); });
+  const auto power = [&](int i) { return sums[i] > 0 ? ldexpf(1.0f, static_cast<int>(fmaxf(units[i] - most, -1000.0f))) : 0.0f; };
+  float total = 0.0f;
+  for (int i = thread; i < n_tiles; i += 256) total += __fmul_rn(sums[i], power(i));
+  total = over_block(total, [](float a, float b) { return a + b; });
+  const float inverse = total > 0 ? 1.0f / total : 0.0f;
+  for (int i = thread; i < n_tiles; i += 256) units[i] = __fmul_rn(power(i), inverse);
+}
+
+__global__ void __launch_bounds__(kScoreThreads) key_scores_kernel(TopKeysWork w) {
+  const int n = part_of(w, static_cast<int>(blockIdx.y)).n_keys;
+  const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
+  if (i >= n) return;
+  float* entry = entry_of(w, static_cast<int>(blockIdx.y));
+  const bool max_pooled = w.scoring.pooling == KeyScoring::Pooling::max;
+  const int reach = w.scoring.pooling == KeyScoring::Pooling::none ? 0 : w.scoring.pool_width / 2;
+  float score = 0.0f;
+  for (int g = 0; g < w.plan.group; ++g) {
+    const float* weights = entry + g * w.plan.stride;
+    const float* shares = units_of(w, entry) + g * w.plan.tile_stride;
+    float x = max_pooled ? -INFINITY : 0.0f;
+    for (int j = max(0, i - reach); j <= min(n - 1, i + reach); ++j) {
+      const float y = __fmul_rn(weights[j], shares[j / kPageTokens]);
+      x = max_pooled ? fmaxf(x, y) : x + y;
+    }
+    if (w.scoring.pooling == KeyScoring::Pooling::avg) x /= static_cast<float>(w.scoring.pool_width);
+    score = g == 0 ? x : w.scoring.max_of_group ? fmaxf(score, x) : score + x;
+  }
+  if (!w.scoring.max_of_group) score /= static_cast<float>(w.plan.group);
+  bits_of(w, entry)[i] = score > 0 ? __float_as_uint(score) : 0;   // floats that are not negative order like their bits
+}
+
+__global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWork w) {
+  const TopKeysPart part = parts_of(w)[blockIdx.y];
+  const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
+  if (i >= part.n_keys) return;
+  float* mean = reinterpret_cast<float*>(w.scratch + w.plan.out) + part.slot * w.plan.stride + i;
+  float sum = part.mean && (part.add || part.n_before > 0) ? *mean : 0.0f;
+  for (int entry = part.first_entry; entry < part.first_entry + part.n_positions; ++entry) {
+    float of_group = 0.0f;
+    for (int g = 0; g < w.plan.group; ++g) {
+      float* weight = entry_of(w, entry) + g * w.plan.stride + i;
+      const float x = __fmul_rn(*weight, units_of(w, entry_of(w, entry))[g * w.plan.tile_stride + i / kPageTokens]);
+      of_group += x;
+      if (!part.mean) *weight = x;
+    }
+    sum += of_group / static_cast<float>(w.plan.group);
+  }
+  const bool last = part.n_before + part.n_positions == part.n_all;
+  if (part.mean) *mean = last && !part.add ? sum / static_cast<float>(part.n_all) : sum;
+}
+
+// Moments of the scratch memory, a query head's keys.
+struct MomentsAt {
+  double *sums, *squares, *entropies;   // of weights less `first`, their squares, and -a log(a)
+  float* first;                         // the window's first weight; at last the score
+};
+__device__ __forceinline__ MomentsAt moments_of(const TopKeysWork& w, int64_t at) {
+  double* sums = reinterpret_cast<double*>(w.scratch + w.plan.moments);
+  const int64_t all = w.plan.group * w.plan.stride;
+  return {sums + at, sums + all + at, sums + 2 * all + at, reinterpret_cast<float*>(w.scratch + w.plan.moments_scores) + at};
+}
+
+__global__ void __launch_bounds__(kScoreThreads) add_moments_kernel(TopKeysWork w, int n_measured, float gamma) {
+  const TopKeysPart part = parts_of(w)[0];
+  const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.y);
+  if (i >= n_measured) return;
+  const MomentsAt m = moments_of(w, g * w.plan.stride + i);
+  const bool begins = part.n_before == 0;
+  float first = begins ? 0.0f : *m.first, sum = 0.0f, squares = 0.0f, entropy = 0.0f;
+  for (int entry = part.first_entry; entry < part.first_entry + part.n_positions; ++entry) {
+    const float* of_entry = entry_of(w, entry);
+    const float a = __fmul_rn(of_entry[g * w.plan.stride + i], units_of(w, entry_of(w, entry))[g * w.plan.tile_stride + i / kPageTokens]);
+    if (begins && entry == part.first_entry) first = a;
+    const float d = a - first;
+    sum += d, squares = fmaf(d, d, squares);
+    if (a > 0) entropy = fmaf(-a, logf(a), entropy);
+  }
+  const double sum_so_far = (begins ? 0.0 : *m.sums) + static_cast<double>(sum);
+  const double squares_so_far = (begins ? 0.0 : *m.squares) + static_cast<double>(squares);
+  *m.entropies = (begins ? 0.0 : *m.entropies) + static_cast<double>(entropy);
+  if (part.n_before + part.n_positions < part.n_all) {
+    *m.sums = sum_so_far, *m.squares = squares_so_far, *m.first = first;
+    return;
+  }
+  const double n = part.n_all, mean = sum_so_far / n;
+  const double variance = part.n_all > 1 ? fmax(squares_so_far - sum_so_far * mean, 0.0) / (n - 1.0) : 0.0;
+  *m.squares = variance;
+  *m.first = static_cast<float>(static_cast<double>(first) + mean + static_cast<double>(gamma) * variance);
+}
+
+// Of a query head a block: entropies and variances, summed in a fixed order.
+__global__ void __launch_bounds__(kScoreThreads) total_moments_kernel(TopKeysWork w, int n_measured) {
+  __shared__ double of_warp[2][kScoreThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.x);
+  const MomentsAt m = moments_of(w, g * w.plan.stride);
+  double entropy = 0.0, variance = 0.0;
+  for (int i = thread; i < n_measured; i += kScoreThreads) entropy += m.entropies[i], variance += m.squares[i];
+  for (int i = 16; i > 0; i /= 2) entropy += __shfl_xor_sync(kAllLanes, entropy, i), variance += __shfl_xor_sync(kAllLanes, variance, i);
+  if (thread % 32 == 0) of_warp[0][thread / 32] = entropy, of_warp[1][thread / 32] = variance;
+  __syncthreads();
+  if (thread >= 2) return;
+  double total = 0.0;
+  for (int i = 0; i < kScoreThreads / 32; ++i) total += of_warp[thread][i];
+  reinterpret_cast<double*>(w.scratch + w.plan.moments_totals)[thread * w.plan.group + g] = total;
+}
+
+// The k-th largest of bits (n), and how many of its equals are among the k.
+struct Threshold {
+  uint32_t bits;
+  unsigned n_equal;
+};
+__device__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
+  __shared__ unsigned counts[2048], found[2];
+  const int thread = static_cast<int>(threadIdx.x);
+  uint32_t above = 0;   // the digits so far
+  for (int shift = 20; shift >= 0; shift -= 10) {   // the sign is 0: 11 bits, then twice 10
+    const uint32_t mask = shift == 20 ? 2047 : 1023;
+    for (int i = thread; i < 2048; i += kSelectThreads) counts[i] = 0;
+    __syncthreads();
+    for (int i = thread; i < n; i += kSelectThreads)
+      if (shift == 20 || bits[i] >> (shift + 10) == above) atomicAdd(&counts[bits[i] >> shift & mask], 1u);
+    __syncthreads();
+    if (thread < 32) {   // each lane 64 digits
+      unsigned mine = 0;
+      for (int i = 0; i < 64; ++i) mine += counts[thread * 64 + i];
+      unsigned higher = 0;   // of the lanes above
+      for (int from = 31; from > 0; --from) {
+        const unsigned count = __shfl_sync(kAllLanes, mine, from);
+        if (from > thread) higher += count;
+      }
+      if (higher < k && k <= higher + mine) {
+        int digit = thread * 64 + 63;
+        for (; higher + counts[digit] < k; --digit) higher += counts[digit];
+        found[0] = static_cast<unsigned>(digit), found[1] = k - higher;
+      }
+    }
+    __syncthreads();
+    above = shift == 20 ? found[0] : above << 10 | found[0];
+    k = found[1];
+    __syncthreads();
+  }
+  return {above, k};
+}
+
+// Keys (k) to `out`, ascending; and with what they are sorted by to `pairs`, if given.
+__device__ void write_selected(const uint32_t* bits, int n, Threshold least, uint32_t* out, unsigned long long* pairs) {
+  __shared__ unsigned equals[32], taken[32];
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  const unsigned below = (1u << thread % 32) - 1;
+  unsigned n_equal = 0, n_taken = 0;
+  for (int first = 0; first < n; first += kSelectThreads) {
+    const int i = first + thread;
+    const uint32_t x = i < n ? bits[i] : 0;
+    const bool equal = i < n && x == least.bits;
+    const unsigned equal_lanes = __ballot_sync(kAllLanes, equal);
+    if (thread % 32 == 0) equals[warp] = static_cast<unsigned>(__popc(equal_lanes));
+    __syncthreads();
+    unsigned before = n_equal + static_cast<unsigned>(__popc(equal_lanes & below));
+    ORRERY_UNROLL_TWICE for (int v = 0; v < 32; ++v) before += v < warp ? equals[v] : 0, n_equal += equals[v];
+    const bool take = i < n && (x > least.bits || (equal && before < least.n_equal));
+    const unsigned take_lanes = __ballot_sync(kAllLanes, take);
+    if (thread % 32 == 0) taken[warp] = static_cast<unsigned>(__popc(take_lanes));
+    __syncthreads();
+    unsigned at = n_taken + static_cast<unsigned>(__popc(take_lanes & below));
+    ORRERY_UNROLL_TWICE for (int v = 0; v < 32; ++v) at += v < warp ? taken[v] : 0, n_taken += taken[v];
+    if (take) {
+      out[at] = static_cast<uint32_t>(i);
+      if (pairs) pairs[at] = static_cast<unsigned long long>(~x) << 32 | static_cast<uint32_t>(i);
+    }
+  }
+}
+
+// How many of `found` (n) are in `among`, which ascends; for every thread.
+__device__ unsigned count_common(const uint32_t* found, int n, const uint32_t* among, int n_among) {
+  __shared__ unsigned n_common;
+  if (threadIdx.x == 0) n_common = 0;
+  __syncthreads();
+  unsigned mine = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kSelectThreads) {
+    int first = 0, last = n_among;   // the first that is no less
+    while (first < last) {
+      const int middle = (first + last) / 2;
+      if (among[middle] < found[i])
+        first = middle + 1;
+      else
+        last = middle;
+    }
+    mine += first < n_among && among[first] == found[i];
+  }
+  atomicAdd(&n_common, mine);
+  __syncthreads();
+  return n_common;
+}
+
+__global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork w) {
+  const int index = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const TopKeysPart part = part_of(w, index);
+  if (part.k <= 0) return;
+  float* entry = entry_of(w, index);
+  const uint32_t* bits = bits_of(w, entry);
+  uint32_t* out = reinterpret_cast<uint32_t*>(w.scratch + w.plan.out) + part.first_entry * w.plan.stride +
+                  static_cast<int64_t>(index - part.first_entry) * part.k;
+  unsigned long long* pairs = part.by_score ? pairs_of(w, entry) : nullptr;
+  const Threshold least = find_threshold(bits, part.n_keys, static_cast<unsigned>(part.k));
+  write_selected(bits, part.n_keys, least, out, pairs);
+  if (part.among) {
+    __syncthreads();   // all of them are written
+    const unsigned n_common = count_common(out, part.k, part.among, part.n_among);
+    if (thread == 0) *out = n_common;
+  }
+  if (!pairs) return;
+  int n = 1;
+  while (n < part.k) n *= 2;
+  for (int i = part.k + thread; i < n; i += kSelectThreads) pairs[i] = ~0ull;
+  __syncthreads();
+  for (int size = 2; size <= n; size *= 2)
+    for (int stride = size / 2; stride > 0; stride /= 2) {
+      for (int i = thread; i < n / 2; i += kSelectThreads) {
+        const int a = 2 * i - (i & (stride - 1)), b = a + stride;
+        const unsigned long long x = pairs[a], y = pairs[b];
+        if (((a & size) == 0) == (x > y)) pairs[a] = y, pairs[b] = x;
+      }
+      __syncthreads();
+    }
+  for (int i = thread; i < part.k; i += kSelectThreads) out[i] = static_cast<uint32_t>(pairs[i] & 0xFFFFFFFFu);
+}
+
+}  // namespace
+
+TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
+  const int64_t keys = limits.max_top_keys;
+  if (keys <= 0) return;
+  group = limits.n_heads / std::max(limits.n_kv_heads, 1);
+  tile_stride = (keys + kPageTokens - 1) / kPageTokens;
+  stride = tile_stride * kPageTokens;
+  int64_t n_pairs = 1;
+  while (n_pairs < keys) n_pairs *= 2;
+  const auto aligned = [](int64_t n) { return static_cast<uint64_t>(n + 255) / 256 * 256; };
+  tiles = aligned(kBatch * static_cast<int64_t>(sizeof(TopKeysPart)));
+  out = tiles + aligned(kBatch * tile_stride * 8);
+  entries = out + aligned(kBatch * stride * 4);
+  pairs = static_cast<uint64_t>(group * stride + 2 * group * tile_stride + stride) * 4;
+  entry_bytes = aligned(static_cast<int64_t>(pairs) + n_pairs * 8);
+  moments = entries + kBatch * entry_bytes;
+  moments_scores = moments + aligned(3 * group * stride * static_cast<int64_t>(sizeof(double)));
+  moments_totals = moments_scores + aligned(group * stride * static_cast<int64_t>(sizeof(float)));
+  bytes = moments_totals + aligned(2 * group * static_cast<int64_t>(sizeof(double)));
+}
+
+namespace {
+
+unsigned blocks(int32_t n_keys, int32_t per_block) { return static_cast<unsigned>((n_keys + per_block - 1) / per_block); }
+
+// 1 and 2.
+TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, bool causal, int32_t n_parts,
+                  int32_t n_entries, int32_t most_keys) {
+  TopKeysWork w = {};
+  w.plan = plan, w.scratch = scratch;
+  w.type = shape.kv.type, w.head_dim = shape.kv.head_dim;
+  w.n_parts = n_parts, w.ring_rows = shape.queries.n_rows;
+  w.ring_first = shape.queries.first;
+  w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
+  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone, w.products = shape.products;
+  const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
+  launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel, w);
+  if (!shape.products) launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);
+  return w;
+}
+
+}  // namespace
+
+void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
+              int32_t most_keys) {
+  TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
+  w.scoring = shape.scoring;
+  const unsigned entries = static_cast<unsigned>(n_entries);
+  launch(queue, {dim3(blocks(most_keys, kScoreThreads), entries), dim3(kScoreThreads)}, key_scores_kernel, w);
+  launch(queue, {dim3(entries), dim3(kSelectThreads)}, select_keys_kernel, w);
+}
+
+void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,
+                 int32_t n_measured, float gamma) {
+  const TopKeysWork w = begin(queue, plan, scratch, shape, true, 1, n_entries, n_keys);
+  const unsigned group = static_cast<unsigned>(plan.group);
+  launch(queue, {dim3(blocks(n_measured, kScoreThreads), group), dim3(kScoreThreads)}, add_moments_kernel, w, n_measured, gamma);
+  launch(queue, {dim3(group), dim3(kScoreThreads)}, total_moments_kernel, w, n_measured);
+}
+
+void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+                 int32_t most_keys) {
+  const TopKeysWork w = begin(queue, plan, scratch, shape, true, n_parts, n_entries, most_keys);
+  if (shape.products) return;   // they stand there
+  launch(queue, {dim3(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_parts)), dim3(kScoreThreads)}, write_weights_kernel, w);
+}
+
+}  // namespace orrery::cuda

@@ -1,0 +1,615 @@
+// Attention, written once over V; include after a path's vector and simd_rows.h.  Online softmax
+// over tiles of one page of keys, in ascending order, always from the page's first slot, so that where a
+// chunk or a split begins changes no bit.  A key that a query may not see is left out of every sum, whatever
+// its bytes.
+//
+// Decode is bound by reading K and V once.  Both are converted in registers as they lie: eight dot products
+// at a time (8 keys x 1 query ... 1 key x 8 queries) are summed across lanes together; a group of up to 8
+// query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
+// the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
+// one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
+// as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
+// read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse, as if
+// what is asked for while too many lines are on their way were dropped).  Lines are asked for one by one, between products: an Intel
+// Xeon with AMX gives a core 20 GB/s so, and 13 where two are asked for in a row.  KV heads that lie side by side in pages are read
+// in one stretch, tile by tile (there, stretches of 16 KB come at two thirds of the rate of megabytes, whatever is asked for ahead).
+// Block formats go by integers where bytes can be multiplied (attention/attend_blocks.h); as floats they are bound by arithmetic: four products for
+// every value.  A tile's weights, where they are left to others, are a
+// sixteenth of its bytes, go past the caches, and take a tenth of its time.
+//
+// Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
+// products of small float matrices (products/gemm.h).
+#pragma once
+
+#include "runtime/cpu/kernels/kernels.h"
+#include "runtime/cpu/products/gemm.h"
+#include "runtime/cpu/attention/kv.h"
+#include "runtime/cpu/products/rows.h"
+#include "runtime/cpu/attention/softmax.h"
+
+namespace orrery::cpu {
+namespace {
+
+constexpr int kQueryLanes = 8;  // queries of one pass over the keys
+
+inline int32_t padded_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+template <KvType kType>
+void load_kv_chunks(const std::byte* x, int32_t n, float* out) {
+  const int whole = n / V::kLanes, left = n % V::kLanes;
+  for (int i = 0; i < whole; ++i) V::store(out + i * V::kLanes, load_chunk<kType>(x, i));
+  if (left) V::store_part(out + whole * V::kLanes, load_last<kType>(x, whole, left), left);
+}
+
+// With the same bits as the portable reading: a half is exact, a block's value one product.
+void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
+  switch (type) {
+    case KvType::f32:
+      return load_kv_chunks<KvType::f32>(x, n, out);
+    case KvType::f16:
+      return load_kv_chunks<KvType::f16>(x, n, out);
+    case KvType::q8_0:
+      return load_kv_chunks<KvType::q8_0>(x, n, out);
+    case KvType::q4_0:
+      return load_kv_chunks<KvType::q4_0>(x, n, out);
+  }
+}
+
+// ---- Decode ----
+
+// Block formats keep 32 values and their scale together.  Decode takes the integers as they come most cheaply,
+// Q4_0's in an order and in units of V's own; q and o lie in that order.
+constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
+constexpr bool by_integers(KvType type) { return V::kAttendsInIntegers && in_blocks(type); }   // attention/attend_blocks.h
+constexpr int kBlockChunks = 32 / V::kLanes;
+constexpr uint64_t block_bytes(KvType type) { return type == KvType::q8_0 ? 34 : 18; }
+
+template <KvType kType>
+const uint8_t* block_of(const std::byte* vector, int block) {
+  return reinterpret_cast<const uint8_t*>(vector) + static_cast<uint64_t>(block) * block_bytes(kType);
+}
+// Chunk `i` of a block without its scale.
+template <KvType kType>
+V::F block_chunk(const uint8_t* block, int i) {
+  return kType == KvType::q8_0 ? V::integers_q8(block, i) : V::integers_q4(block, i);
+}
+// Which dimension lies at `i` of q and o, and in what units its integers come.
+template <KvType kType>
+int32_t dim_at(int32_t i) {
+  return kType == KvType::q4_0 ? i / 32 * 32 + V::q4_dim(i % 32) : i;
+}
+template <KvType kType>
+float unit_at(int32_t i) {
+  return kType == KvType::q4_0 ? V::q4_unit(i % 32 / V::kLanes) : 1.0f;
+}
+
+// A head's shape: kDim where kernels are made for it alone, whose loops are then unrolled whole (a sixth faster with F16 behind 64
+// dimensions, from memory, on an AMD EPYC with AVX2), or 0: as the head says.
+template <KvType kType, int kDim>
+struct DecodeHead {
+  static constexpr uint64_t kVectorBytes = kType == KvType::f32   ? 4 * kDim
+                                           : kType == KvType::f16 ? 2 * kDim
+                                                                  : static_cast<uint64_t>(kDim / 32) * block_bytes(kType);
+  const KvHead& kv;
+  int32_t dim() const { return kDim > 0 ? kDim : kv.head_dim; }
+  uint64_t vector_bytes() const { return kDim > 0 ? kVectorBytes : kv.vector_bytes; }
+  uint64_t token_bytes() const { return 2 * vector_bytes(); }
+};
+
+struct DecodeScratch {
+  float* q;        // (padded_dim / kLanes, queries, kLanes), scaled
+  float* o;        // (8, padded_dim)
+  float* scores;   // (kTile, queries)
+  float* weights;  // (blocks, kTile, queries): of block formats, the softmax's times the scales of V
+
+  // Each head has q and o of its own.
+  DecodeScratch(std::byte* scratch, int32_t dim, int32_t head) {
+    float* at = reinterpret_cast<float*>(scratch);
+    q = at + head * 2 * kQueryLanes * dim;
+    o = q + kQueryLanes * dim;
+    scores = at + kDecodeHeads * 2 * kQueryLanes * dim;
+    weights = scores + (kTile + 1) * kQueryLanes;
+  }
+};
+
+// Asks for the part's share of the kLines lines at `soon`, behind what x was made by.
+template <int kLines>
+[[gnu::always_inline]] inline void ask_part(V::F& x, const std::byte* soon, int part, int n_parts) {
+  if constexpr (kLines > 0)
+    ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
+}
+
+// scores[t][query] for G queries and the keys [first, last) of a tile.  kPart: the last dimensions are no whole
+// vector.
+template <KvType kType, int kDim, int G, bool kPart>
+void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
+                   const DecodeScratch& s) {
+  constexpr int kKeys = 8 / G;
+  constexpr int kUnit = in_blocks(kType) ? kBlockChunks : 1;  // chunks at a time
+  const int whole = head.dim() / V::kLanes, left = head.dim() % V::kLanes;
+  for (int t = first; t < last; t += kKeys) {
+    const std::byte* keys[kKeys];
+    for (int k = 0; k < kKeys; ++k) {
+      const int at = t + k < last ? t + k : last - 1;  // beyond the end: computed again, not stored
+      keys[k] = tile + static_cast<uint64_t>(at) * head.token_bytes();
+    }
+    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();  // of its first half
+    if (kDim == 0)
+      for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) V::ask(soon + b);
+    V::F sums[8];
+    ORRERY_UNROLL for (int i = 0; i < 8; ++i) sums[i] = V::zero();
+    const auto add = [&](const V::F* x, int i) {
+      ORRERY_UNROLL for (int g = 0; g < G; ++g) {
+        V::F q = V::load(s.q + (i * G + g) * V::kLanes);
+        // Once for all keys: compilers would rather load it again with every product, and loads are the limit.
+        if (kKeys > 1) V::hold(q);
+        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64)>(q, soon, i * G + g, kDim / V::kLanes * G);
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
+      }
+    };
+    V::F x[kKeys], d[kKeys];
+    const auto add_unit = [&](int i) {
+      if (in_blocks(kType))
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) d[k] = V::set_half(block_of<kType>(keys[k], i / kUnit));
+      ORRERY_UNROLL for (int u = 0; u < kUnit; ++u) {
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k)
+          x[k] = in_blocks(kType) ? V::mul(block_chunk<kType>(block_of<kType>(keys[k], i / kUnit), u), d[k])
+                                  : load_chunk<kType>(keys[k], i);
+        add(x, i + u);
+      }
+    };
+    if (kDim > 0)
+      ORRERY_UNROLL for (int i = 0; i < kDim / V::kLanes; i += kUnit) add_unit(i);
+    else
+      for (int i = 0; i + kUnit <= whole; i += kUnit) add_unit(i);
+    if (kPart) {
+      ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) x[k] = load_last<kType>(keys[k], whole, left);
+      add(x, whole);
+    }
+    // Beyond the last key this writes up to 7 more scores, which the caller overwrites or leaves unread.
+    V::store_eight(s.scores + t * G, V::sum_eight(sums));
+  }
+}
+
+// weights[block][t][query] = scores[t][query] * the scale of V[t]'s block, so that the sums take V's integers. Scales are written
+// out for each query first, whole vectors at a time; what is beyond a token's queries, the next ones overwrite.
+template <KvType kType, int kDim, int G>
+void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, int first, int last, const DecodeScratch& s) {
+  for (int b = 0; b < head.dim() / 32; ++b) {
+    float* out = s.weights + b * kTile * G;
+    const uint8_t* scale = block_of<kType>(tile + static_cast<uint64_t>(2 * first + 1) * head.vector_bytes(), b);
+    for (int t = first; t < last; ++t, scale += head.token_bytes()) V::store(out + t * G, V::set_half(scale));
+    for (int i = first * G; i < last * G; i += V::kLanes) V::store(out + i, V::mul(V::load(out + i), V::load(s.scores + i)));
+  }
+}
+
+// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t]: C chunks of G queries at a time.
+template <KvType kType, int kDim, int G, int C>
+void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
+                         const float* decay, int chunk, int part, const DecodeScratch& s) {
+  constexpr int kShared = in_blocks(kType) && C > kBlockChunks ? kBlockChunks : C;  // chunks of the same weights
+  const int32_t dim = padded_dim(head.dim());
+  float* out = s.o + chunk * V::kLanes;
+  V::F o[G * C];
+  ORRERY_UNROLL for (int i = 0; i < G * C; ++i)
+    o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
+  const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.vector_bytes();
+  const float* weights = (in_blocks(kType) ? s.weights + chunk / kBlockChunks * kTile * G : s.scores) + first * G;
+  // This pass's share of the next tile's second half; some lines are asked for twice.
+  constexpr int kLines = (C * V::kLanes * (kType == KvType::f32 ? 4 : kType == KvType::f16 ? 2 : 1) + 63) / 64;
+  const uint64_t chunks = static_cast<uint64_t>(head.dim() / V::kLanes + (part != 0));
+  const uint64_t step = head.vector_bytes() * C / chunks;
+  const std::byte* soon = next + kTile * head.vector_bytes() * (chunks + static_cast<uint64_t>(chunk)) / chunks +
+                          static_cast<uint64_t>(first) * step;
+  for (int t = first; t < last; ++t, value += head.token_bytes(), weights += G, soon += step) {
+    ORRERY_UNROLL for (int c0 = 0; c0 < C; c0 += kShared) {
+      V::F x[kShared];
+      const uint8_t* block = block_of<kType>(value, (chunk + c0) / kBlockChunks);
+      ORRERY_UNROLL for (int c = 0; c < kShared; ++c)
+        x[c] = in_blocks(kType) ? block_chunk<kType>(block, (chunk + c0 + c) % kBlockChunks)
+               : part           ? load_last<kType>(value, chunk + c0 + c, part)
+                                : load_chunk<kType>(value, chunk + c0 + c);
+      ORRERY_UNROLL for (int j = 0; j < G * kShared; ++j) {
+        const int g = j / kShared, c = j % kShared;
+        V::F p = V::set(weights[c0 / kBlockChunks * kTile * G + g]);
+        if (c == 0) ask_part<kLines>(p, soon, c0 / kShared * G + g, C / kShared * G);
+        o[g * C + c0 + c] = V::fma(p, x[c], o[g * C + c0 + c]);
+      }
+    }
+  }
+  ORRERY_UNROLL for (int i = 0; i < G * C; ++i) V::store(out + i / C * dim + i % C * V::kLanes, o[i]);
+}
+
+template <KvType kType, int kDim, int G>
+void decode_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
+                   const float* decay, const DecodeScratch& s) {
+  constexpr int kChunks = V::kAccumulators / G;
+  const int whole = head.dim() / V::kLanes, left = head.dim() % V::kLanes;
+  if (in_blocks(kType)) scale_weights<kType, kDim, G>(head, tile, first, last, s);
+  int c = 0;
+  for (; c + kChunks <= whole; c += kChunks)
+    decode_values_block<kType, kDim, G, kChunks>(head, tile, next, first, last, decay, c, 0, s);
+  if (kChunks > 2)
+    for (; c + 2 <= whole; c += 2) decode_values_block<kType, kDim, G, 2>(head, tile, next, first, last, decay, c, 0, s);
+  for (; c < whole; ++c) decode_values_block<kType, kDim, G, 1>(head, tile, next, first, last, decay, c, 0, s);
+  if (left) decode_values_block<kType, kDim, G, 1>(head, tile, next, first, last, decay, whole, left, s);
+}
+
+// scores[t][query] become weights, in units of 2^m; m is rounded.  Lane i of m, l and decay belongs to query i % G: m is the same in
+// all of a query's lanes, l has its parts.
+template <int G>
+void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float* decays) {
+  constexpr int kVectors = kTile * G / V::kLanes;
+  for (int i = 0; i < first * G; ++i) scores[i] = -kInfinity;
+  for (int i = last * G; i < kTile * G; ++i) scores[i] = -kInfinity;
+  V::F largest = *m;
+  for (int i = 0; i < kVectors; ++i) largest = V::max(V::load(scores + i * V::kLanes), largest);
+  largest = V::nearest(V::fold_max(largest, G));
+  // Scores of -infinity weigh nothing, also where there is nothing else.
+  const V::F base = V::equal_select(largest, -kInfinity, V::zero(), largest);
+  const V::F decay = power_of_two(V::sub(*m, base));
+  V::F sum = V::mul(*l, decay);
+  for (int i = 0; i < kVectors; ++i) {
+    const V::F p = weight_of(V::load(scores + i * V::kLanes), base);
+    V::store(scores + i * V::kLanes, p);
+    sum = V::add(sum, p);
+  }
+  *m = largest;
+  *l = sum;
+  V::store(decays, decay);
+}
+
+// A tile's weights[t][query] to rows of their own, those of queries from first_query on, n <= G.
+template <int G>
+void export_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& left) {
+  constexpr int kQueries = 4, kParts = V::kLanes / kQueries;  // a transposition's, and keys of each in vectors
+  alignas(64) float units[V::kLanes];
+  V::store(units, V::equal_select(m, -kInfinity, V::zero(), m));
+  const auto row = [&](int g) { return left.weights + (first_query + g) * left.stride + tile * kTile; };
+  V::F sums[G];
+  for (int g = 0; g < G; ++g) sums[g] = V::zero();
+  const auto put = [&](int g, int t, V::F x) {
+    x = V::max(x, V::zero());  // NaN weighs nothing
+    V::store_past(row(g) + t, x);
+    sums[g] = V::add(sums[g], x);
+  };
+  if (G < kQueries) {
+    for (int g = 0; g < n; ++g)
+      for (int t = 0; t < kTile; t += V::kLanes) {
+        alignas(64) float x[V::kLanes];
+        for (int i = 0; i < V::kLanes; ++i) x[i] = weights[(t + i) * G + g];
+        put(g, t, V::load(x));
+      }
+  } else {
+    for (int t = 0; t < kTile; t += kParts * V::kLanes)
+      for (int first = 0; first < n; first += kQueries) {
+        V::F x[V::kLanes];
+        for (int i = 0; i < V::kLanes; ++i) x[i] = V::load_fours(weights + (t + i) * G + first, V::kLanes * G);
+        V::transpose(x);
+        for (int g = 0; g < kQueries && first + g < n; ++g)
+          for (int part = 0; part < kParts; ++part) put(first + g, t + part * V::kLanes, x[part * kQueries + g]);
+      }
+  }
+  for (int g = 0; g < n; ++g) {
+    left.units[(first_query + g) * left.tile_stride + tile] = units[g];
+    left.sums[(first_query + g) * left.tile_stride + tile] = V::sum(sums[g]);
+  }
+}
+
+// Query g as decode_scores() wants it, scaled, and its sums: zeros. null: zeros too.
+template <KvType kType, int kDim, int G>
+void load_query(const float* q, int32_t head_dim, float scale, int g, const DecodeScratch& s) {
+  const int32_t dim = padded_dim(head_dim);
+  const V::F factor = V::set(scale);
+  for (int32_t i = 0; i < dim; i += V::kLanes) {
+    alignas(64) float x[V::kLanes] = {};
+    for (int32_t j = 0; q != nullptr && j < V::kLanes && i + j < head_dim; ++j)
+      x[j] = kType == KvType::q4_0 ? q[dim_at<kType>(i + j)] * unit_at<kType>(i + j) : q[i + j];
+    V::store(s.q + (i / V::kLanes * G + g) * V::kLanes, V::mul(V::load(x), factor));
+    V::store(s.o + g * dim + i, V::zero());
+  }
+}
+
+}  // namespace
+}  // namespace orrery::cpu
+
+#include "runtime/cpu/attention/attend_blocks.h"
+
+namespace orrery::cpu {
+namespace {
+
+// `n` <= G queries of each head, from its first_query on.  Heads that lie side by side take turns, tile by tile: memory is read in longer
+// stretches.
+template <KvType kType, int kDim, int G>
+void decode_queries(const DecodeTask& t, int first_query, int n) {
+  constexpr bool kIntegers = by_integers(kType);
+  const DecodeHead<kType, kDim> head{t.kv};
+  const int32_t head_dim = head.dim(), dim = padded_dim(head_dim);
+  V::F m[kDecodeHeads], l[kDecodeHeads];
+  for (int32_t h = 0; h < t.n_heads; ++h) {
+    const DecodeScratch s(t.scratch, dim, h);
+    for (int g = 0; g < G; ++g) {
+      const float* q = g < n ? t.q + (int64_t{h} * t.n_queries + first_query + g) * head_dim : nullptr;
+      if constexpr (kIntegers)
+        load_block_query<V, kType, G>(q, head_dim, t.scale * kLog2E, g, BlockScratch<V>(s, dim, G));
+      else
+        load_query<kType, kDim, G>(q, head_dim, t.scale * kLog2E, g, s);
+    }
+    m[h] = V::set(-kInfinity), l[h] = V::zero();
+  }
+  const uint64_t head_bytes = kTile * head.token_bytes();
+  for (int64_t key = t.first_key; key < t.last_key;) {
+    const int64_t start = key / kTile * kTile;
+    const int first = static_cast<int>(key - start);
+    const int last = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
+    const std::byte* tile = kv_tile(t.kv, start / kTile);
+    const std::byte* then = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : t.next ? t.next : tile;
+    for (int32_t h = 0; h < t.n_heads; ++h, tile += head_bytes) {
+      const DecodeScratch s(t.scratch, dim, h);
+      const std::byte* next = h + 1 < t.n_heads ? tile + head_bytes : then;
+      if constexpr (kIntegers)
+        block_scores<V, kType, kDim, G>(head, tile, next, first, last, BlockScratch<V>(s, dim, G));
+      else if (!in_blocks(kType) && head_dim % V::kLanes != 0)
+        decode_scores<kType, kDim, G, !in_blocks(kType) && kDim == 0>(head, tile, next, first, last, s);
+      else
+        decode_scores<kType, kDim, G, false>(head, tile, next, first, last, s);
+      alignas(64) float decays[V::kLanes];
+      decode_softmax<G>(s.scores, first, last, &m[h], &l[h], decays);
+      if (t.exported.weights != nullptr) export_weights<G>(s.scores, m[h], first_query, n, start / kTile, t.exported);
+      if constexpr (kIntegers)
+        block_values<V, kType, kDim, G>(head, tile, next, first, last, decays, BlockScratch<V>(s, dim, G));
+      else
+        decode_values<kType, kDim, G>(head, tile, next, first, last, decays, s);
+    }
+    key = start + last;
+  }
+  for (int32_t h = 0; h < t.n_heads; ++h) {
+    const DecodeScratch s(t.scratch, dim, h);
+    alignas(64) float ms[V::kLanes], ls[V::kLanes];
+    V::store(ms, m[h]);
+    V::store(ls, V::fold_sum(l[h], G));
+    for (int g = 0; g < n; ++g) {
+      float* partial = t.partials + (int64_t{h} * t.n_queries + first_query + g) * t.partial_stride;
+      partial[0] = ms[g];
+      partial[1] = ls[g];
+      if constexpr (kIntegers)
+        for (int32_t i = 0; i < dim; i += 4) __builtin_memcpy(partial + 16 + block_dim_at<V>(i), s.o + g * dim + i, 4 * sizeof(float));
+      else
+        for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<kType>(i)] = s.o[g * dim + i] * unit_at<kType>(i);
+    }
+  }
+  if (t.exported.weights != nullptr) V::finish_stores();
+}
+
+template <KvType kType, int kDim>
+void decode_group(const DecodeTask& t) {
+  for (int first = 0; first < t.n_queries; first += kQueryLanes) {
+    const int n = t.n_queries - first < kQueryLanes ? t.n_queries - first : kQueryLanes;
+    switch (n) {
+      case 1:
+        decode_queries<kType, kDim, by_integers(kType) ? 2 : 1>(t, first, n);
+        break;
+      case 2:
+        decode_queries<kType, kDim, 2>(t, first, n);
+        break;
+      case 3:
+      case 4:
+        decode_queries<kType, kDim, 4>(t, first, n);
+        break;
+      default:
+        decode_queries<kType, kDim, 8>(t, first, n);
+        break;
+    }
+  }
+}
+
+template <KvType kType>
+void decode_type(const DecodeTask& t) {
+  switch (t.kv.head_dim) {
+    case 64:
+      return decode_group<kType, 64>(t);
+    case 128:
+      return decode_group<kType, 128>(t);
+    default:
+      return decode_group<kType, 0>(t);
+  }
+}
+
+void attend_decode(const DecodeTask& t) {
+  switch (t.kv.type) {
+    case KvType::f32:
+      return decode_type<KvType::f32>(t);
+    case KvType::f16:
+      return decode_type<KvType::f16>(t);
+    case KvType::q8_0:
+      return decode_type<KvType::q8_0>(t);
+    case KvType::q4_0:
+      return decode_type<KvType::q4_0>(t);
+  }
+}
+
+inline float power_of_two(float x) {
+  alignas(64) float lanes[V::kLanes];
+  V::store(lanes, power_of_two(V::set(x)));
+  return lanes[0];
+}
+
+void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, float* out) {
+  float m = -kInfinity, l = 0;
+  for (int64_t i = 0; i < n; ++i)
+    if (partials[i * partial_stride] > m) m = partials[i * partial_stride];
+  const int32_t whole = head_dim / V::kLanes * V::kLanes;
+  for (int32_t j = 0; j < head_dim; ++j) out[j] = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* partial = partials + i * partial_stride;
+    if (partial[1] == 0) continue;
+    const float weight = m == -kInfinity ? 1.0f : power_of_two(partial[0] - m);
+    l += weight * partial[1];
+    for (int32_t j = 0; j < whole; j += V::kLanes)
+      V::store(out + j, V::fma(V::set(weight), V::load(partial + 16 + j), V::load(out + j)));
+    for (int32_t j = whole; j < head_dim; ++j) out[j] += weight * partial[16 + j];
+  }
+  const float inverse = l == 0 ? 0.0f : 1.0f / l;
+  for (int32_t j = 0; j < head_dim; ++j) out[j] *= inverse;
+}
+
+// ---- Prefill ----
+
+struct PrefillScratch {
+  float* keys;           // (padded_dim, kTile): transposed
+  float* values;         // (kTile, padded_dim)
+  float* q;              // (kQueryTile, padded_dim), scaled
+  float* o;              // (kQueryTile, padded_dim)
+  float* scores;         // (kQueryTile, kTile)
+  float *m, *l, *decay;  // (kQueryTile)
+};
+
+PrefillScratch prefill_scratch(std::byte* scratch, int32_t dim) {
+  float* at = reinterpret_cast<float*>(scratch);
+  const auto take = [&](int64_t n) {
+    float* p = at;
+    at += n;
+    return p;
+  };
+  PrefillScratch s;
+  s.keys = take(static_cast<int64_t>(dim) * kTile);
+  s.values = take(static_cast<int64_t>(dim) * kTile);
+  s.q = take(static_cast<int64_t>(dim) * kQueryTile);
+  s.o = take(static_cast<int64_t>(dim) * kQueryTile);
+  s.scores = take(int64_t{kTile} * kQueryTile);
+  s.m = take(kQueryTile);
+  s.l = take(kQueryTile);
+  s.decay = take(kQueryTile);
+  return s;
+}
+
+// Decode's arrays (two of (8, dim) for each head, 8 scores per key with room for what decode_scores writes beyond them, and weights of
+// block formats) fit into prefill's.
+int64_t attend_scratch_bytes(int32_t head_dim) {
+  const int64_t dim = padded_dim(head_dim);
+  const int64_t prefill = dim * (2 * kTile + 2 * kQueryTile) + int64_t{kTile} * kQueryTile + 3 * kQueryTile;
+  return prefill * static_cast<int64_t>(sizeof(float));
+}
+
+// Slots [first, last) of a tile as floats; other slots and the padding become zeros.
+template <KvType kType>
+void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, const PrefillScratch& s) {
+  const int32_t dim = padded_dim(kv.head_dim);
+  const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
+  const uint64_t token_bytes = 2 * kv.vector_bytes;
+  const auto chunk = [&](const std::byte* vector, int i) {
+    if (i < whole) return load_chunk<kType>(vector, i);
+    return i == whole && left ? load_last<kType>(vector, i, left) : V::zero();
+  };
+  for (int t = 0; t < kTile; t += V::kLanes)
+    for (int i = 0; i < dim / V::kLanes; ++i) {
+      V::F rows[V::kLanes];
+      for (int j = 0; j < V::kLanes; ++j) {
+        const bool in = t + j >= first && t + j < last;
+        const std::byte* key = tile + static_cast<uint64_t>(t + j) * token_bytes;
+        rows[j] = in ? chunk(key, i) : V::zero();
+        V::store(s.values + static_cast<int64_t>(t + j) * dim + i * V::kLanes,
+                 in ? chunk(key + kv.vector_bytes, i) : V::zero());
+      }
+      V::transpose(rows);
+      for (int j = 0; j < V::kLanes; ++j)
+        V::store(s.keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
+    }
+}
+
+// One query's scores become weights; keys [from, to) of the tile are visible, from < to.
+void soften(float* scores, int from, int to, float* m, float* l, float* decay) {
+  constexpr int kVectors = kTile / V::kLanes;
+  V::F x[kVectors], largest = V::set(*m);
+  for (int i = 0; i < kVectors; ++i) {
+    const int low = i * V::kLanes;
+    const auto within = [&](int t) { return t < low ? 0 : t > low + V::kLanes ? V::kLanes : t - low; };
+    x[i] = V::load(scores + low);
+    if (from > low || to < low + V::kLanes) x[i] = V::keep(x[i], within(from), within(to));
+    largest = V::max(x[i], largest);
+  }
+  const float new_m = V::largest(largest);
+  const float base = new_m == -kInfinity ? 0.0f : new_m;
+  V::F sum = V::zero();
+  for (int i = 0; i < kVectors; ++i) {
+    const V::F p = power_of_two(V::sub(x[i], V::set(base)));
+    V::store(scores + i * V::kLanes, p);
+    sum = V::add(sum, p);
+  }
+  *decay = power_of_two(*m - base);
+  *l = *l * *decay + V::sum(sum);
+  *m = new_m;
+}
+
+template <KvType kType>
+void prefill_group(const PrefillTask& t) {
+  const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
+  const int n_queries = t.n_rows * t.n_heads;
+  const PrefillScratch s = prefill_scratch(t.scratch, dim);
+  for (int i = 0; i < n_queries; ++i) {
+    const float* q = t.q + i / t.n_heads * t.q_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
+    for (int32_t j = 0; j < dim; ++j) {
+      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? q[j] * (t.scale * kLog2E) : 0.0f;
+      s.o[static_cast<int64_t>(i) * dim + j] = 0;
+    }
+    s.m[i] = -kInfinity;
+    s.l[i] = 0;
+  }
+  const auto first_visible = [&](int64_t position) {
+    return t.window > 0 && position >= t.window ? position - t.window + 1 : int64_t{0};
+  };
+  const int64_t end = t.first_position + t.n_rows;
+  for (int64_t start = first_visible(t.first_position) / kTile * kTile; start < end; start += kTile) {
+    // What row r may see of this tile.
+    const auto from = [&](int r) {
+      const int64_t v = first_visible(t.first_position + r) - start;
+      return static_cast<int>(v < 0 ? 0 : v);
+    };
+    const auto to = [&](int r) {
+      const int64_t v = t.first_position + r + 1 - start;
+      return static_cast<int>(v > kTile ? kTile : v);
+    };
+    convert_tile<kType>(t.kv, kv_tile(t.kv, start / kTile), from(0), to(t.n_rows - 1), s);
+    const Gemm<Start::zero> score{s.q, dim, s.keys, kTile, s.scores, kTile, 0, dim, nullptr};
+    score.run(n_queries, kTile / V::kLanes);
+    for (int i = 0; i < n_queries; ++i) {
+      const int r = i / t.n_heads;
+      if (from(r) < to(r)) soften(s.scores + i * kTile, from(r), to(r), &s.m[i], &s.l[i], &s.decay[i]);
+    }
+    const auto add_values = [&](int first_query, int n, int first, int last) {
+      const int64_t at = first_query;
+      const Gemm<Start::scale> output{
+          s.scores + at * kTile, kTile, s.values, dim, s.o + at * dim, dim, first, last, s.decay + at};
+      output.run(n, dim / V::kLanes);
+    };
+    if (from(t.n_rows - 1) == 0 && to(0) == kTile) {
+      add_values(0, n_queries, 0, kTile);
+    } else {  // each row has its own bounds
+      for (int r = 0; r < t.n_rows; ++r)
+        if (from(r) < to(r)) add_values(r * t.n_heads, t.n_heads, from(r), to(r));
+    }
+  }
+  for (int i = 0; i < n_queries; ++i) {
+    float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
+    const float inverse = s.l[i] == 0 ? 0.0f : 1.0f / s.l[i];
+    for (int32_t j = 0; j < head_dim; ++j) out[j] = s.o[static_cast<int64_t>(i) * dim + j] * inverse;
+  }
+}
+
+int32_t prefill_queries(KvType, int32_t) { return kQueryTile; }
+
+void attend_prefill(const PrefillTask& t) {
+  switch (t.kv.type) {
+    case KvType::f32:
+      return prefill_group<KvType::f32>(t);
+    case KvType::f16:
+      return prefill_group<KvType::f16>(t);
+    case KvType::q8_0:
+      return prefill_group<KvType::q8_0>(t);
+    case KvType::q4_0:
+      return prefill_group<KvType::q4_0>(t);
+  }
+}
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,356 @@
+// Softmax weights of queries over keys, and what a group's weights come to for each key; written over V, after
+// simd_attend.h.  A tile of keys is converted and transposed once for all queries of a task, as prefill's attention
+// does it, and its scores become weights before they leave the cache; rows are then read once more. Attention leaves such
+// weights as well: of a query that has attended only this second reading is left to do.
+#pragma once
+
+#include "runtime/cpu/attention/attend.h"
+
+namespace orrery::cpu {
+namespace {
+
+// Lines of `n` keys, asked for one by one, evenly over `n_times` calls of ask(): see simd_attend.h.
+class KeysAhead {
+ public:
+  KeysAhead(const std::byte* keys, uint64_t stride, uint64_t vector_bytes, int n, int n_times)
+      : at_(keys), stride_(stride), bytes_(vector_bytes), n_lines_(keys ? n * static_cast<int>((vector_bytes + 63) / 64) : 0), n_times_(n_times) {}
+  void ask() {
+    for (due_ += n_lines_; due_ >= n_times_; due_ -= n_times_) {
+      V::ask(at_ + line_);
+      line_ += 64;
+      if (line_ >= bytes_) at_ += stride_, line_ = 0;
+    }
+  }
+
+ private:
+  const std::byte* at_;
+  const uint64_t stride_, bytes_;
+  const int n_lines_, n_times_;
+  int due_ = 0;
+  uint64_t line_ = 0;
+};
+
+// (head_dim, kTile): the tile's keys, transposed; slots from `n` on become zeros. Those of the `next` tile, if there is one,
+// are asked for meanwhile: they come while this one is multiplied, where reading them at once would wait for memory (half of the time).
+template <KvType kType>
+void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next, int n, float* keys) {
+  const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
+  const uint64_t stride = token_bytes(kv);
+  for (int t = 0; t < kTile; t += V::kLanes) {
+    KeysAhead ahead(next ? next + static_cast<uint64_t>(t) * stride : nullptr, stride, kv.vector_bytes, V::kLanes, kv.head_dim);
+    for (int i = 0; i < whole + (left > 0); ++i) {
+      V::F rows[V::kLanes];
+      const std::byte* key = tile + static_cast<uint64_t>(t) * stride;
+      if (t + V::kLanes <= n && i < whole) {
+        ORRERY_UNROLL for (int j = 0; j < V::kLanes; ++j) rows[j] = load_chunk<kType>(key + static_cast<uint64_t>(j) * stride, i);
+      } else {
+        for (int j = 0; j < V::kLanes; ++j, key += stride)
+          rows[j] = t + j >= n ? V::zero() : i < whole ? load_chunk<kType>(key, i) : load_last<kType>(key, i, left);
+      }
+      V::transpose(rows);
+      for (int j = 0; j < (i < whole ? V::kLanes : left); ++j) {
+        V::store(keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
+        ahead.ask();
+      }
+    }
+  }
+}
+
+// A tile's scores y of one query, `n` of them of keys that it sees (none if less than 0), become weights (KeyWeightsTask). kLogs: log2 of a
+// weight is what it was made of, y - unit.
+template <bool kLogs>
+void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum, float* log) {
+  constexpr int kVectors = kTile / V::kLanes;
+  V::F y[kVectors], largest = V::set(-kInfinity), total = V::zero(), logs = V::zero();
+  for (int i = 0; i < kVectors; ++i) {
+    const int left = n - i * V::kLanes;
+    y[i] = V::load(scores + i * V::kLanes);
+    if (left < V::kLanes) y[i] = V::keep(y[i], 0, left < 0 ? 0 : left);
+    largest = V::max(y[i], largest);  // in this order NaN never wins
+  }
+  const float most = V::largest(largest);
+  const V::F base = V::nearest(V::set(most == -kInfinity ? 0.0f : most));
+  for (int i = 0; i < kVectors; ++i) {
+    const V::F x = V::max(weight_of(y[i], base), V::zero());  // NaN weighs nothing
+    V::store(out + i * V::kLanes, x);
+    total = V::add(total, x);
+    if (kLogs) logs = V::fma(x, V::max(V::sub(y[i], base), V::set(-126.0f)), logs);   // of what weighs nothing 0, NaN too
+  }
+  if (kLogs) *log = V::sum(logs);
+  alignas(64) float lanes[V::kLanes];
+  V::store(lanes, base);
+  *unit = lanes[0];
+  *sum = V::sum(total);
+}
+
+// A tile's products of one query with `n` keys.
+void write_products(const float* products, int n, float* out) {
+  for (int i = 0; i < n; i += V::kLanes) {
+    const V::F x = V::max(V::load(products + i), V::set(-kInfinity));   // in this order NaN never wins
+    if (n - i < V::kLanes)
+      V::store_part(out + i, x, n - i);
+    else
+      V::store(out + i, x);
+  }
+}
+
+template <KvType kType>
+void weights_of(const KeyWeightsTask& t) {
+  const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
+  const PrefillScratch s = prefill_scratch(t.scratch, dim);
+  const float scale = t.products ? t.scale : t.scale * kLog2E;
+  // Of bounds, what is positive of a query meets K (in s.q), what is negative V (in s.o).
+  for (int i = 0; i < t.n_queries; ++i)
+    for (int32_t j = 0; j < dim; ++j) {
+      const float x = j < head_dim ? t.q[i][j] * scale : 0.0f;
+      s.q[static_cast<int64_t>(i) * dim + j] = t.bounds && x < 0 ? 0.0f : x;
+      if (t.bounds) s.o[static_cast<int64_t>(i) * dim + j] = x < 0 ? x : 0.0f;
+    }
+  // Rows in parts of nearly one size: few rows at a time do not fill the multipliers.
+  const int n_parts = (t.n_queries + 5) / 6;
+  for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
+    const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
+    const int64_t at = start - t.first_key;
+    const std::byte *tile = kv_tile(t.kv, start / kTile), *next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : nullptr;
+    convert_keys<kType>(t.kv, tile, next, n, s.keys);
+    if (t.bounds) convert_keys<kType>(t.kv, tile + t.kv.vector_bytes, next ? next + t.kv.vector_bytes : nullptr, n, s.values);
+    for (int part = 0; part < n_parts; ++part) {
+      const int first = t.n_queries * part / n_parts, last = t.n_queries * (part + 1) / n_parts;
+      const Gemm<Start::zero> product{s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile,
+                                      s.scores + first * kTile, kTile, 0, head_dim, nullptr};
+      product.run(last - first, kTile / V::kLanes);
+      if (!t.bounds) continue;
+      const Gemm<Start::keep> rest{s.o + static_cast<int64_t>(first) * dim, dim, s.values, kTile,
+                                   s.scores + first * kTile, kTile, 0, head_dim, nullptr};
+      rest.run(last - first, kTile / V::kLanes);
+    }
+    for (int i = 0; i < t.n_queries; ++i) {
+      if (t.products) {
+        write_products(s.scores + i * kTile, n, t.out[i] + at);
+        continue;
+      }
+      const int64_t seen = t.ends[i] - start;
+      const auto weigh = t.with_logs ? weigh_tile<true> : weigh_tile<false>;
+      weigh(s.scores + i * kTile, seen < n ? static_cast<int>(seen) : n, t.out[i] + at, t.units[i] + at / kTile, t.sums[i] + at / kTile,
+            t.with_logs ? t.logs[i] + at / kTile : nullptr);
+    }
+  }
+}
+
+void widen(const float* x, float* low, float* high, int32_t n) {
+  int32_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) {
+    const V::F v = V::load(x + i);
+    V::store(low + i, V::sub(V::zero(), V::max(V::sub(V::zero(), v), V::sub(V::zero(), V::load(low + i)))));
+    V::store(high + i, V::max(v, V::load(high + i)));
+  }
+  for (; i < n; ++i) {
+    low[i] = x[i] < low[i] ? x[i] : low[i];
+    high[i] = x[i] > high[i] ? x[i] : high[i];
+  }
+}
+
+void key_weights(const KeyWeightsTask& t) {
+  switch (t.kv.type) {
+    case KvType::f32:
+      return weights_of<KvType::f32>(t);
+    case KvType::f16:
+      return weights_of<KvType::f16>(t);
+    case KvType::q8_0:
+      return weights_of<KvType::q8_0>(t);
+    case KvType::q4_0:
+      return weights_of<KvType::q4_0>(t);
+  }
+}
+
+// What each tile's weights are worth in the softmax of a row's first n keys, times `factor`.
+void find_shares(const float* row, const float* units, const float* sums, int64_t n, float factor, float* shares) {
+  const int64_t n_tiles = (n + kTile - 1) / kTile, whole = n_tiles / V::kLanes * V::kLanes;
+  const int left = static_cast<int>(n_tiles - whole);
+  // Where n ends within a tile its sum is of other keys as well.
+  __builtin_memcpy(shares, sums, static_cast<size_t>(n_tiles) * sizeof(float));
+  if (n % kTile != 0) {
+    shares[n_tiles - 1] = 0;
+    for (int64_t i = (n_tiles - 1) * kTile; i < n; ++i) shares[n_tiles - 1] += row[i];
+  }
+  const auto sum = [&](int64_t i) { return i < whole ? V::load(shares + i) : V::load_part(shares + i, left); };
+  // Tiles without weight have no unit. Lanes that there are not are such.
+  const auto unit = [&](int64_t i) {
+    return V::equal_select(sum(i), 0.0f, V::set(-kInfinity), i < whole ? V::load(units + i) : V::load_part(units + i, left));
+  };
+  V::F most = V::set(-kInfinity), total = V::zero();
+  for (int64_t i = 0; i < n_tiles; i += V::kLanes) most = V::max(unit(i), most);
+  const float base = V::largest(most);
+  if (base == -kInfinity) return;   // all are 0
+  for (int64_t i = 0; i < n_tiles; i += V::kLanes) {
+    const V::F share = power_of_two(V::sub(unit(i), V::set(base)));
+    total = V::fma(sum(i), share, total);
+    if (i < whole)
+      V::store(shares + i, share);
+    else
+      V::store_part(shares + i, share, left);
+  }
+  const float inverse = factor / V::sum(total);
+  for (int64_t i = 0; i < n_tiles; ++i) shares[i] *= inverse;
+}
+
+void tile_shares(const float* units, const float* sums, int64_t n_tiles, float* shares) {
+  find_shares(nullptr, units, sums, n_tiles * kTile, 1.0f, shares);
+}
+
+// A tile's sums stay in registers while the rows go by, each read once.
+void add_means(const MeansTask& t) {
+  constexpr int kVectors = kTile / V::kLanes;
+  const float part = 1.0f / static_cast<float>(t.n_heads);
+  for (int64_t first = 0; first < t.n; first += kTile) {
+    const int64_t tile = first / kTile;
+    const auto left = [&](int i) { return t.n - first - i * V::kLanes; };
+    V::F sums[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const float* at = t.out + first + i * V::kLanes;
+      sums[i] = left(i) >= V::kLanes ? V::load(at) : left(i) > 0 ? V::load_part(at, static_cast<int>(left(i))) : V::zero();
+    }
+    for (int32_t r = 0; r < t.n_positions * t.n_heads;) {
+      V::F mean[kVectors];
+      for (V::F& x : mean) x = V::zero();
+      for (const int32_t end = r + t.n_heads; r < end; ++r) {
+        const float* row = t.rows + r * t.stride + first;
+        const V::F share = V::set(t.shares[r * t.tile_stride + tile] * part);
+        ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) mean[i] = V::fma(V::load(row + i * V::kLanes), share, mean[i]);
+      }
+      ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) sums[i] = V::add(sums[i], mean[i]);
+    }
+    for (int i = 0; i < kVectors && left(i) > 0; ++i) {
+      float* at = t.out + first + i * V::kLanes;
+      if (left(i) >= V::kLanes)
+        V::store(at, sums[i]);
+      else
+        V::store_part(at, sums[i], static_cast<int>(left(i)));
+    }
+  }
+}
+
+// A tile at a time: its weights, times their shares, stay in the first-level cache until they have met their means.
+void key_moments(const MomentsTask& t) {
+  constexpr int kVectors = kTile / V::kLanes;
+  alignas(64) float room[kQueryTile * kTile];
+  const V::F each = V::set(1.0f / static_cast<float>(t.n_rows)), of_variance = V::set(t.n_rows > 1 ? 1.0f / static_cast<float>(t.n_rows - 1) : 0.0f);
+  for (int64_t first = 0; first < t.n; first += kTile) {
+    const int64_t tile = first / kTile;
+    V::F mean[kVectors], variance[kVectors], sum = V::zero();
+    for (V::F& x : mean) x = V::zero();
+    for (V::F& x : variance) x = V::zero();
+    for (int32_t r = 0; r < t.n_rows; ++r) {
+      const float* row = t.rows + r * t.stride + first;
+      const V::F share = V::set(t.shares[r * t.tile_stride + tile]);
+      ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) {
+        const V::F x = V::mul(V::load(row + i * V::kLanes), share);
+        V::store(room + r * kTile + i * V::kLanes, x);
+        mean[i] = V::add(mean[i], x);
+      }
+    }
+    for (V::F& x : mean) x = V::mul(x, each);
+    for (int32_t r = 0; r < t.n_rows; ++r)
+      ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) {
+        const V::F x = V::sub(V::load(room + r * kTile + i * V::kLanes), mean[i]);
+        variance[i] = V::fma(x, x, variance[i]);
+      }
+    for (int i = 0; i < kVectors; ++i) {
+      const int64_t at = first + i * V::kLanes, left = t.n - at;
+      if (left <= 0) break;
+      variance[i] = V::mul(variance[i], of_variance);
+      const V::F x = V::fma(V::set(t.gamma), variance[i], mean[i]);
+      if (left < V::kLanes) {
+        V::store_part(t.out + at, x, static_cast<int>(left));
+        V::store(room, variance[i]);
+        variance[i] = V::load_part(room, static_cast<int>(left));   // of keys that are measured alone
+      } else {
+        V::store(t.out + at, x);
+      }
+      sum = V::add(sum, variance[i]);
+    }
+    t.variances[tile] = V::sum(sum);
+  }
+}
+
+// How a row's scores meet those that are there.
+enum class Meet { first, sum, max };
+
+// out[i] meets what in[i - half .. i + half] pool to, i < n; `in` may be read half a vector's width beyond its ends.
+template <Meet kMeet>
+void pool_row(const float* in, float* out, int n, const KeyScoring& scoring) {
+  const bool max = scoring.pooling == KeyScoring::Pooling::max;
+  const int width = scoring.pooling == KeyScoring::Pooling::none ? 1 : scoring.pool_width;
+  const V::F share = V::set(1.0f / static_cast<float>(width));
+  in -= width / 2;
+  for (int i = 0; i < n; i += V::kLanes) {
+    V::F x = V::load(in + i);
+    for (int j = 1; j < width; ++j) x = max ? V::max(V::load(in + i + j), x) : V::add(x, V::load(in + i + j));
+    if (!max) x = V::mul(x, share);
+    const int left = n - i;
+    if (kMeet != Meet::first) {
+      const V::F before = left < V::kLanes ? V::load_part(out + i, left) : V::load(out + i);
+      x = kMeet == Meet::sum ? V::add(before, x) : V::max(x, before);
+    }
+    if (left < V::kLanes)
+      V::store_part(out + i, x, left);
+    else
+      V::store(out + i, x);
+  }
+}
+
+// out (of keys [first, last), whole vectors) becomes the sum or the maximum of n_rows rows from `row` on, each tile times its share.
+template <bool kMax>
+void reduce_rows(const ScoresTask& t, int32_t row, int32_t n_rows, int64_t first, int64_t last, float* out) {
+  const float *rows = t.rows + row * t.stride, *shares = t.shares + row * t.tile_stride;
+  for (int64_t at = first; at < last;) {
+    const int64_t tile = at / kTile, end = last < (tile + 1) * kTile ? last : (tile + 1) * kTile;
+    for (; at < end; at += V::kLanes) {
+      V::F x = V::mul(V::load(rows + at), V::set(shares[tile]));
+      for (int32_t r = 1; r < n_rows; ++r) {
+        const V::F w = V::load(rows + r * t.stride + at), share = V::set(shares[r * t.tile_stride + tile]);
+        x = kMax ? V::max(V::mul(w, share), x) : V::fma(w, share, x);
+      }
+      V::store(out + (at - first), x);
+    }
+  }
+}
+
+// A stretch of keys at a time, and what pooling sees beside it: neither leaves the first-level cache.
+void key_scores(const ScoresTask& t) {
+  using Pooling = KeyScoring::Pooling;
+  constexpr int kStretch = 16 * kTile;
+  alignas(64) float room[kTile + kStretch + kTile];
+  float* scores = room + kTile;
+  const bool max_of_group = t.scoring.max_of_group, pools = t.scoring.pooling != Pooling::none;
+  // Mean and average commute, and so do the two maxima: one row is pooled instead of all.
+  const bool together = !pools || max_of_group == (t.scoring.pooling == Pooling::max);
+  const int64_t end = (t.n + kTile - 1) / kTile * kTile;
+  for (int32_t r = 0; r < t.n_rows; ++r)
+    find_shares(t.rows + r * t.stride, t.units + r * t.tile_stride, t.sums + r * t.tile_stride, t.n,
+                max_of_group ? 1.0f : 1.0f / static_cast<float>(t.n_rows), t.shares + r * t.tile_stride);
+  for (int64_t first = 0; first < t.n; first += kStretch) {
+    const int n = static_cast<int>(t.n - first < kStretch ? t.n - first : kStretch);
+    // What lies beyond the ends is 0, since no weight is less.
+    const int64_t from = !pools || first == 0 ? first : first - kTile;
+    const int64_t to = end < first + kStretch + kTile ? end : first + kStretch + (pools ? kTile : 0);
+    for (int i = -kTile; i < from - first; ++i) scores[i] = 0;
+    for (int32_t r = 0; r < (together ? 1 : t.n_rows); ++r) {
+      float *reduced = scores + (from - first), *out = t.out + first;
+      if (max_of_group && together)
+        reduce_rows<true>(t, 0, t.n_rows, from, to, reduced);
+      else
+        reduce_rows<false>(t, r, together ? t.n_rows : 1, from, to, reduced);
+      for (int64_t i = (to < t.n ? to : t.n) - first; i < kStretch + kTile; ++i) scores[i] = 0;
+      if (r == 0)
+        pool_row<Meet::first>(scores, out, n, t.scoring);
+      else if (max_of_group)
+        pool_row<Meet::max>(scores, out, n, t.scoring);
+      else
+        pool_row<Meet::sum>(scores, out, n, t.scoring);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery::cpu

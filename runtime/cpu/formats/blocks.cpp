@@ -1,0 +1,272 @@
+// One function per quantized format, from its block's bytes to integers, scales and minima.
+//
+// Formats of 32: a half d, sometimes a half m, then 16 bytes whose low nibbles are weights 0-15 and whose
+// high nibbles are weights 16-31 (Q8_0: 32 signed bytes).  Formats of 256 (K): groups of 16 or 32 with small
+// integer scales, which d and dmin scale in turn.
+#include "runtime/cpu/formats/blocks.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "runtime/base/half.h"
+
+namespace orrery::cpu {
+
+namespace {
+
+float half_at(const uint8_t* p) { return half_to_float(static_cast<uint16_t>(p[0] | p[1] << 8)); }
+uint32_t word_at(const uint8_t* p) {
+  return p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
+         static_cast<uint32_t>(p[3]) << 24;
+}
+int8_t int8(int v) { return static_cast<int8_t>(v); }
+
+constexpr int8_t kCodebook[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// Nibble i of 32, as formats of 32 weights lay them.
+int nibble(const uint8_t* q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
+
+void unpack_q8_0(const uint8_t* b, UnpackedBlock* out) {
+  out->scale[0] = half_at(b);
+  std::memcpy(out->q, b + 2, 32);
+}
+
+void unpack_q4_0(const uint8_t* b, UnpackedBlock* out) {
+  out->scale[0] = half_at(b);
+  for (int i = 0; i < 32; ++i) out->q[i] = int8(nibble(b + 2, i) - 8);
+}
+
+void unpack_q4_1(const uint8_t* b, UnpackedBlock* out) {
+  out->scale[0] = half_at(b);
+  out->min[0] = -half_at(b + 2);
+  for (int i = 0; i < 32; ++i) out->q[i] = int8(nibble(b + 4, i));
+}
+
+void unpack_q5_0(const uint8_t* b, UnpackedBlock* out) {
+  const uint32_t high = word_at(b + 2);
+  out->scale[0] = half_at(b);
+  for (int i = 0; i < 32; ++i)
+    out->q[i] = int8((nibble(b + 6, i) | static_cast<int>(high >> i & 1) << 4) - 16);
+}
+
+void unpack_q5_1(const uint8_t* b, UnpackedBlock* out) {
+  const uint32_t high = word_at(b + 4);
+  out->scale[0] = half_at(b);
+  out->min[0] = -half_at(b + 2);
+  for (int i = 0; i < 32; ++i) out->q[i] = int8(nibble(b + 8, i) | static_cast<int>(high >> i & 1) << 4);
+}
+
+void unpack_iq4_nl(const uint8_t* b, UnpackedBlock* out) {
+  out->scale[0] = half_at(b);
+  for (int i = 0; i < 32; ++i) out->q[i] = kCodebook[nibble(b + 2, i)];
+}
+
+// scales and minima nibbles[16], 2-bit q[64], d, dmin.  Each 32 bytes of q hold four runs of 32 weights.
+void unpack_q2_k(const uint8_t* b, UnpackedBlock* out) {
+  const float d = half_at(b + 80), dmin = half_at(b + 82);
+  for (int g = 0; g < 16; ++g) {
+    out->scale[g] = d * static_cast<float>(b[g] & 15);
+    out->min[g] = dmin * static_cast<float>(b[g] >> 4);
+  }
+  const uint8_t* q = b + 16;
+  for (int i = 0; i < 256; ++i) out->q[i] = int8(q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3);
+}
+
+// high bits[32] (set: not minus 4), 2-bit q[64], 6-bit scales[12], d.
+void unpack_q3_k(const uint8_t* b, UnpackedBlock* out) {
+  const uint8_t *high = b, *q = b + 32, *s = b + 96;
+  const float d = half_at(b + 108);
+  for (int g = 0; g < 16; ++g) {
+    const int low4 = g < 8 ? s[g] & 15 : s[g - 8] >> 4;
+    const int high2 = s[8 + g % 4] >> (g / 4 * 2) & 3;
+    out->scale[g] = d * static_cast<float>((low4 | high2 << 4) - 32);
+  }
+  for (int i = 0; i < 256; ++i) {
+    const int two = q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+    out->q[i] = int8(two - ((high[i % 32] >> (i / 32) & 1) ? 0 : 4));
+  }
+}
+
+// The eight 6-bit scales and minima that Q4_K and Q5_K pack into 12 bytes.
+void unpack_scales_k4(const uint8_t* s, float d, float dmin, UnpackedBlock* out) {
+  for (int g = 0; g < 8; ++g) {
+    const int scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+    const int min = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
+    out->scale[g] = d * static_cast<float>(scale);
+    out->min[g] = dmin * static_cast<float>(min);
+  }
+}
+
+// d, dmin, scales[12], nibbles[128]: each 32 bytes hold 64 weights.
+void unpack_q4_k(const uint8_t* b, UnpackedBlock* out) {
+  unpack_scales_k4(b + 4, half_at(b), half_at(b + 2), out);
+  for (int i = 0; i < 256; ++i) out->q[i] = int8(b[16 + i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15);
+}
+
+// d, dmin, scales[12], fifth bits[32], nibbles[128].
+void unpack_q5_k(const uint8_t* b, UnpackedBlock* out) {
+  unpack_scales_k4(b + 4, half_at(b), half_at(b + 2), out);
+  const uint8_t *high = b + 16, *q = b + 48;
+  for (int i = 0; i < 256; ++i)
+    out->q[i] =
+        int8((q[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15) | (high[i % 32] >> (i / 32) & 1) << 4);
+}
+
+// nibbles[128], upper 2 bits[64], int8 scales[16], d.  Each 128 weights: 64 bytes of nibbles, 32 of upper
+// bits.
+void unpack_q6_k(const uint8_t* b, UnpackedBlock* out) {
+  const float d = half_at(b + 208);
+  for (int g = 0; g < 16; ++g) out->scale[g] = d * static_cast<float>(static_cast<int8_t>(b[192 + g]));
+  for (int i = 0; i < 256; ++i) {
+    const int half = i / 128, run = i % 128 / 32, l = i % 32;
+    const int low = b[half * 64 + run % 2 * 32 + l] >> (run / 2 * 4) & 15;
+    const int high = b[128 + half * 32 + l] >> (run * 2) & 3;
+    out->q[i] = int8((low | high << 4) - 32);
+  }
+}
+
+// d, upper scale bits (u16), lower scale nibbles[4], codes[128].
+void unpack_iq4_xs(const uint8_t* b, UnpackedBlock* out) {
+  const float d = half_at(b);
+  const int high = b[2] | b[3] << 8;
+  for (int g = 0; g < 8; ++g) {
+    const int scale = (b[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> (g * 2) & 3) << 4;
+    out->scale[g] = d * static_cast<float>(scale - 32);
+    for (int i = 0; i < 32; ++i) out->q[g * 32 + i] = kCodebook[nibble(b + 8 + g * 16, i)];
+  }
+}
+
+constexpr BlockFormat kQ8_0{32, 34, 32, false, unpack_q8_0}, kQ4_0{32, 18, 32, false, unpack_q4_0},
+    kQ4_1{32, 20, 32, true, unpack_q4_1}, kQ5_0{32, 22, 32, false, unpack_q5_0},
+    kQ5_1{32, 24, 32, true, unpack_q5_1}, kIq4Nl{32, 18, 32, false, unpack_iq4_nl},
+    kQ2K{256, 84, 16, true, unpack_q2_k}, kQ3K{256, 110, 16, false, unpack_q3_k},
+    kQ4K{256, 144, 32, true, unpack_q4_k}, kQ5K{256, 176, 32, true, unpack_q5_k},
+    kQ6K{256, 210, 16, false, unpack_q6_k}, kIq4Xs{256, 136, 32, false, unpack_iq4_xs};
+
+void store_half(uint8_t* p, float f) {
+  const uint16_t h = float_to_half(f);
+  p[0] = static_cast<uint8_t>(h & 255);
+  p[1] = static_cast<uint8_t>(h >> 8);
+}
+
+float finite_or_zero(float x) { return std::isfinite(x) ? x : 0.0f; }
+
+// d = max|x| / 127, q = x / d rounded to nearest, ties away from zero.
+void store_q8_0(const float* values, uint8_t* b) {
+  float x[32], largest = 0;
+  for (int i = 0; i < 32; ++i) {
+    x[i] = finite_or_zero(values[i]);
+    largest = std::fmax(largest, std::fabs(x[i]));
+  }
+  const float d = largest / 127.0f;
+  const float inverse = finite_or_zero(1.0f / d);
+  store_half(b, d);
+  for (int i = 0; i < 32; ++i)
+    b[2 + i] = static_cast<uint8_t>(int8(static_cast<int>(std::round(x[i] * inverse))));
+}
+
+// d = (the value of largest magnitude) / -8, q = x / d + 8.5 cut to an integer, at most 15.
+void store_q4_0(const float* values, uint8_t* b) {
+  float x[32], largest = -1, extreme = 0;   // of zeros, too, the first one's sign counts
+  for (int i = 0; i < 32; ++i) {
+    x[i] = finite_or_zero(values[i]);
+    if (std::fabs(x[i]) > largest) {
+      largest = std::fabs(x[i]);
+      extreme = x[i];
+    }
+  }
+  const float d = extreme / -8.0f;
+  const float inverse = finite_or_zero(1.0f / d);
+  store_half(b, d);
+  const auto code = [&](float v) {
+    const int q = static_cast<int>(v * inverse + 8.5f);
+    return q < 15 ? q : 15;
+  };
+  for (int i = 0; i < 16; ++i) b[2 + i] = static_cast<uint8_t>(code(x[i]) | code(x[i + 16]) << 4);
+}
+
+uint16_t half_bits_at(const std::byte* p, int64_t i) {
+  uint16_t h;
+  std::memcpy(&h, p + i * 2, 2);
+  return h;
+}
+
+}  // namespace
+
+const BlockFormat* block_format(TensorType type) {
+  switch (type) {
+    case TensorType::q8_0:
+      return &kQ8_0;
+    case TensorType::q4_0:
+      return &kQ4_0;
+    case TensorType::q4_1:
+      return &kQ4_1;
+    case TensorType::q5_0:
+      return &kQ5_0;
+    case TensorType::q5_1:
+      return &kQ5_1;
+    case TensorType::q2_k:
+      return &kQ2K;
+    case TensorType::q3_k:
+      return &kQ3K;
+    case TensorType::q4_k:
+      return &kQ4K;
+    case TensorType::q5_k:
+      return &kQ5K;
+    case TensorType::q6_k:
+      return &kQ6K;
+    case TensorType::iq4_nl:
+      return &kIq4Nl;
+    case TensorType::iq4_xs:
+      return &kIq4Xs;
+    case TensorType::f32:
+    case TensorType::f16:
+    case TensorType::bf16:
+      break;
+  }
+  return nullptr;
+}
+
+void dequantize(TensorType type, const std::byte* row, int64_t n, float* out) {
+  if (const BlockFormat* format = block_format(type)) {
+    UnpackedBlock block;
+    for (int64_t i = 0; i < n; i += format->n_weights, row += format->n_bytes) {
+      format->unpack(reinterpret_cast<const uint8_t*>(row), &block);
+      for (int j = 0; j < format->n_weights; ++j) {
+        const int g = j / format->group;
+        const float value = block.scale[g] * static_cast<float>(block.q[j]);
+        out[i + j] = format->has_min ? value - block.min[g] : value;
+      }
+    }
+  } else if (type == TensorType::f32) {
+    std::memcpy(out, row, static_cast<size_t>(n) * 4);
+  } else if (type == TensorType::f16) {
+    for (int64_t i = 0; i < n; ++i) out[i] = half_to_float(half_bits_at(row, i));
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = bfloat16_to_float(half_bits_at(row, i));
+  }
+}
+
+void load_kv(TensorType type, const std::byte* vector, int32_t head_dim, float* out) {
+  dequantize(type, vector, head_dim, out);
+}
+
+void store_kv(TensorType type, const float* x, int32_t head_dim, std::byte* vector) {
+  uint8_t* out = reinterpret_cast<uint8_t*>(vector);
+  switch (type) {
+    case TensorType::f16:
+      for (int32_t i = 0; i < head_dim; ++i) store_half(out + i * 2, x[i]);
+      return;
+    case TensorType::q8_0:
+      for (int32_t i = 0; i < head_dim; i += 32) store_q8_0(x + i, out + i / 32 * 34);
+      return;
+    case TensorType::q4_0:
+      for (int32_t i = 0; i < head_dim; i += 32) store_q4_0(x + i, out + i / 32 * 18);
+      return;
+    default:
+      std::memcpy(out, x, static_cast<size_t>(head_dim) * 4);
+      return;
+  }
+}
+
+}  // namespace orrery::cpu

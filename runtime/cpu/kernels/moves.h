@@ -1,0 +1,22 @@
+// Lists of tokens that lie anywhere, and go anywhere: memory is asked ahead for what comes.
+#pragma once
+
+#include "runtime/cpu/kernels/kernels.h"
+
+namespace orrery::cpu {
+namespace {
+
+constexpr uint32_t kMovesAhead = 12;
+constexpr uint64_t kLineBytes = 64;
+
+inline std::byte* at_address(uint64_t address) { return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address)); }
+
+// n bytes, from the second cache on; of longer stretches the processor foresees the rest.
+template <int kWrite>
+void ask_for_bytes(const std::byte* at, uint64_t n) {
+  constexpr uint64_t kMost = 8 * kLineBytes;
+  for (uint64_t line = 0; line < (n < kMost ? n : kMost); line += kLineBytes) __builtin_prefetch(at + line, kWrite, 2);
+}
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,23 @@
+// The AVX2 path of processors with AVX-VNNI: as kernels_avx2.cpp, but bytes are multiplied and summed by one
+// instruction.  Everything but the table has internal linkage.
+#include "runtime/cpu/vectors/bytes_avx2vnni.h"
+// After what multiplies its bytes.
+#include "runtime/cpu/vectors/avx2.h"
+// After the vector that they are written over.
+#include "runtime/cpu/attention/attend.h"
+#include "runtime/cpu/products/bands_avx2.h"
+#include "runtime/cpu/products/dot_avx2.h"
+// After dot_row().
+#include "runtime/cpu/products/decode.h"
+#include "runtime/cpu/attention/low_rank.h"
+#include "runtime/cpu/attention/moves.h"
+#include "runtime/cpu/products/prefill.h"
+#include "runtime/cpu/products/rows.h"
+#include "runtime/cpu/attention/scores.h"
+#include "runtime/cpu/paths/table.h"
+
+namespace orrery::cpu {
+
+const Kernels kAvx2VnniKernels = table("avx2vnni", matmul_decode, in_bands);
+
+}  // namespace orrery::cpu

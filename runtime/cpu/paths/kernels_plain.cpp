@@ -1,0 +1,215 @@
+// The plain path: every kernel in portable C++, short enough to be checked by reading.  It is what the others
+// are tested against, and what runs where none of them can.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/base/half.h"
+#include "runtime/cpu/formats/blocks.h"
+#include "runtime/cpu/kernels/kernels.h"
+#include "runtime/cpu/paths/kernels_plain.h"
+#include "runtime/cpu/kernels/moves.h"
+
+namespace orrery::cpu {
+
+namespace {
+
+constexpr int64_t kRows = 16;  // rows that share one unpacking of a weight block
+
+// A block of 32: the largest magnitude decides the scale.  A value that is not finite makes the scale NaN,
+// and with it every output that depends on the block; a block too small to have a scale counts as zero.
+void quantize_block(const float* x, int64_t n, int8_t* q, float* d, int16_t* sums) {
+  uint32_t largest = 0;  // as bits: order of magnitude, infinity and NaN above all
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = float_bits(x[i]) & 0x7FFFFFFFu;
+    if (magnitude > largest) largest = magnitude;
+  }
+  std::memset(q, 0, 32);
+  sums[0] = sums[1] = 0;
+  *d = 0;
+  if (largest >= 0x7F800000u) {
+    *d = NAN;
+    return;
+  }
+  const float max = float_from_bits(largest);
+  if (max < kSmallestBlockMax) return;
+  *d = max / 127.0f;
+  const float inverse = 127.0f / max;
+  for (int64_t i = 0; i < n; ++i) q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+  for (int i = 0; i < 32; ++i) sums[i / 16] = static_cast<int16_t>(sums[i / 16] + q[i]);
+}
+
+void quantize_row(const float* x, int64_t n, std::byte* out) {
+  const int64_t padded = padded_columns(n);
+  int8_t* q = reinterpret_cast<int8_t*>(out);
+  float* d = reinterpret_cast<float*>(out + padded);
+  int16_t* sums = reinterpret_cast<int16_t*>(out + padded + padded / 32 * 4);
+  for (int64_t i = 0; i < padded; i += 32) {
+    const int64_t left = n - i < 0 ? 0 : n - i < 32 ? n - i : 32;
+    quantize_block(x + (left ? i : 0), left, q + i, d + i / 32, sums + i / 16);
+  }
+}
+
+void store(const MatmulTask& t, int64_t row, int64_t o, float sum) {
+  float* out = t.out + row * t.out_stride + o;
+  if (t.bias) sum += t.bias[o];
+  *out = t.accumulate ? *out + sum : sum;
+}
+
+void matmul_blocks(const MatmulTask& t, const BlockFormat& format) {
+  UnpackedBlock block;
+  for (int64_t first = t.first_row; first < t.last_row; first += kRows) {
+    const int64_t n = t.last_row - first < kRows ? t.last_row - first : kRows;
+    for (int64_t o = t.first_out; o < t.last_out; ++o) {
+      const uint8_t* w = reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
+      float sums[kRows] = {};
+      for (int64_t c = 0; c < t.n_columns; c += format.n_weights, w += format.n_bytes) {
+        format.unpack(w, &block);
+        for (int64_t r = 0; r < n; ++r) {
+          const QuantizedRow x = quantized_row(t.quantized + (first + r) * t.quantized_stride, t.n_columns);
+          for (int g = 0; g < format.n_weights / format.group; ++g) {
+            const int64_t at = c + g * format.group;
+            int32_t dot = 0, sum = 0;
+            for (int i = 0; i < format.group; ++i) dot += block.q[g * format.group + i] * x.q[at + i];
+            for (int i = 0; i < format.group; i += 16) sum += x.sums[(at + i) / 16];
+            const float d = x.d[at / 32];
+            sums[r] += d * block.scale[g] * static_cast<float>(dot);
+            if (format.has_min) sums[r] -= d * block.min[g] * static_cast<float>(sum);
+          }
+        }
+      }
+      for (int64_t r = 0; r < n; ++r) store(t, first + r, o, sums[r]);
+    }
+  }
+}
+
+// Float weights: a run of columns at a time, so that halves are converted once for all rows.
+void matmul_floats(const MatmulTask& t) {
+  constexpr int64_t kRun = 256;
+  float w[kRun];
+  for (int64_t first = t.first_row; first < t.last_row; first += kRows) {
+    const int64_t n = t.last_row - first < kRows ? t.last_row - first : kRows;
+    for (int64_t o = t.first_out; o < t.last_out; ++o) {
+      const std::byte* row = t.weight + o * t.row_bytes;
+      float sums[kRows] = {};
+      for (int64_t c = 0; c < t.n_columns; c += kRun) {
+        const int64_t run = t.n_columns - c < kRun ? t.n_columns - c : kRun;
+        dequantize(t.type, row + c * (t.type == TensorType::f32 ? 4 : 2), run, w);
+        for (int64_t r = 0; r < n; ++r) {
+          const float* x = t.x + (first + r) * t.x_stride + c;
+          float sum = sums[r];
+          for (int64_t i = 0; i < run; ++i) sum += w[i] * x[i];
+          sums[r] = sum;
+        }
+      }
+      for (int64_t r = 0; r < n; ++r) store(t, first + r, o, sums[r]);
+    }
+  }
+}
+
+void matmul(const MatmulTask& t) {
+  if (const BlockFormat* format = block_format(t.type)) {
+    matmul_blocks(t, *format);
+  } else {
+    matmul_floats(t);
+  }
+}
+
+void rms_norm(const float* x, const float* weight, float* out, int64_t dim, float eps) {
+  double squares = 0;
+  for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(x[i]) * x[i];
+  const double mean = squares / static_cast<double>(dim);
+  const float scale = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(eps)));
+  for (int64_t i = 0; i < dim; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
+          int32_t n_heads, int32_t head_dim) {
+  const int32_t half = n_rot / 2;
+  for (int32_t h = 0; h < n_heads; ++h, x += head_dim)
+    for (int32_t i = 0; i < half; ++i) {
+      float* a = interleaved ? x + 2 * i : x + i;
+      float* b = interleaved ? x + 2 * i + 1 : x + i + half;
+      const float a0 = *a, b0 = *b;
+      *a = a0 * cosines[i] - b0 * sines[i];
+      *b = a0 * sines[i] + b0 * cosines[i];
+    }
+}
+
+void swiglu(const float* gate, const float* up, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+}
+
+void add(float* x, const float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] += y[i];
+}
+
+void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
+  load_kv(kv_tensor_type(type), x, n, out);
+}
+
+void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
+  store_kv(kv_tensor_type(type), x, n, out);
+}
+
+void plain_move_tokens(const MoveTask& t) {
+  for (int64_t i = 0; i < t.n; ++i)
+    std::memcpy(at_address(t.moves[i].to), at_address(t.moves[i].from), t.moves[i].n_tokens * t.token_bytes);
+}
+
+void plain_turn_keys(const TurnTask& t) {
+  const int32_t half = t.n_rot / 2;
+  for (int32_t k = 0; k < t.n_keys; ++k) {
+    const float* page = t.page_rotations + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
+    const float* turn = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    for (int32_t i = 0; i < half; ++i) {
+      t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
+      t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];
+    }
+    rope(t.keys + k * t.width, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
+    store_kv_vector(t.type, t.keys + k * t.width, t.head_dim, t.to[k]);
+    const uint64_t bytes = KvFormat{t.type, 1, 1, t.head_dim}.vector_bytes();
+    if (t.values && t.values[k]) std::copy_n(t.values[k], bytes, t.to[k] + bytes);
+  }
+}
+
+}  // namespace
+
+const Kernels kPlainKernels = {
+    "plain",
+    quantize_row,
+    matmul,
+    matmul,
+    nullptr,
+    nullptr,
+    16,
+    64,
+    0,
+    [](TensorType) { return false; },
+    rms_norm,
+    rope,
+    swiglu,
+    add,
+    load_kv_vector,
+    store_kv_vector,
+    plain_move_tokens,
+    plain_attend_decode,
+    plain_merge_partials,
+    plain_attend_prefill,
+    [](KvType, int32_t) { return kQueryTile; },
+    plain_attend_scratch_bytes,
+    plain_widen,
+    plain_key_weights,
+    plain_key_scores,
+    plain_tile_shares,
+    plain_add_means,
+    plain_key_moments,
+    plain_add_gram,
+    plain_project_keys,
+    plain_pack_basis,
+    plain_rebuild_keys,
+    kRebuilt,
+    plain_turn_keys,
+};
+
+}  // namespace orrery::cpu

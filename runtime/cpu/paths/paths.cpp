@@ -1,0 +1,66 @@
+// Choosing an instruction path.  A new one is one line in kPaths: its table and what the machine must have.
+#include "runtime/cpu/paths/paths.h"
+
+#include <string>
+
+#include "runtime/cpu/paths/processor.h"
+
+namespace orrery::cpu {
+
+namespace {
+
+bool always() { return true; }
+
+struct Path {
+  const Kernels* kernels;
+  bool (*available)();
+  bool (*worthwhile)() = always;
+};
+
+// "auto" takes the first that is available and worth while.
+constexpr Path kPaths[] = {
+#ifdef ORRERY_CPU_X86
+    {&kAmxKernels, has_amx},
+    {&kAvx512Bf16Kernels, has_avx512bf16, has_quick_bf16},
+    {&kAvx512Kernels, has_avx512},
+    {&kAvx2VnniKernels, has_avx2vnni},
+    {&kAvx2Kernels, has_avx2},
+#endif
+#ifdef ORRERY_CPU_ARM64
+    {&kNeonKernels, has_neon_dot},
+#endif
+    {&kPlainKernels, always},
+};
+constexpr size_t kPathCount = sizeof kPaths / sizeof kPaths[0];
+
+}  // namespace
+
+Span<const char* const> available_paths() {
+  struct Names {
+    const char* names[kPathCount];
+    size_t count = 0;
+    Names() {
+      for (const Path& p : kPaths)
+        if (p.available()) names[count++] = p.kernels->name;
+    }
+  };
+  static const Names available;  // a fact about the machine
+  return {available.names, available.count};
+}
+
+Result<const Kernels*> find_kernels(std::string_view path) {
+  std::string known;
+  for (const Path& p : kPaths) {
+    if (path == "auto" && p.available() && p.worthwhile()) return p.kernels;
+    if (path == p.kernels->name) {
+      if (p.available()) return p.kernels;
+      return error(Code::unsupported, "this machine cannot run the instruction path '%s'", p.kernels->name);
+    }
+    known += known.empty() ? "" : ", ";
+    known += p.kernels->name;
+  }
+  return error(Code::invalid_argument, "there is no instruction path '%.*s': auto, %s",
+               static_cast<int>(path.size()), path.data(), known.c_str());
+}
+
+}  // namespace orrery::cpu

@@ -1,0 +1,49 @@
+// A path's table: the kernels that stand before this header, in the order of Kernels. Include last.
+#pragma once
+
+#include "runtime/cpu/kernels/kernels.h"
+
+namespace orrery::cpu {
+namespace {
+
+constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decode, decltype(Kernels::in_bands) wants_bands) {
+  return {
+      name,
+      quantize_row,
+      decode,
+      matmul_prefill,
+      nullptr,
+      nullptr,
+      kTaskOut,
+      kIntegerRows,
+      sizeof(MatmulScratch),
+      wants_bands,
+      rms_norm,
+      rope,
+      swiglu,
+      add,
+      load_kv_vector,
+      store_kv_vector,
+      move_tokens,
+      attend_decode,
+      merge_partials,
+      attend_prefill,
+      prefill_queries,
+      attend_scratch_bytes,
+      widen,
+      key_weights,
+      key_scores,
+      tile_shares,
+      add_means,
+      key_moments,
+      add_gram,
+      project_keys,
+      pack_basis,
+      rebuild_keys,
+      kGemmRows,
+      rotate_keys,
+  };
+}
+
+}  // namespace
+}  // namespace orrery::cpu

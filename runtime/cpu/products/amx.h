@@ -1,0 +1,186 @@
+// Products of many rows of activations with weights of all types but F32, on AMX's tiles of bf16; include after
+// simd_avx512.h.
+//
+// A tile holds 16 rows of 64 bytes.  One instruction adds to 16 x 16 sums the products of 16 rows of 32 columns with 32
+// columns of 16 more: 16 cycles, 512 products per cycle.  Weights are the first factor, as their rows lie; activations the
+// second, which wants pairs of columns side by side: they are packed so once for all products of them (pack_rows()).
+//
+// Products of bytes spend more on their sums' conversion and scales, for each group of 32 columns, than on themselves, and three parts
+// of a float of 8 bits each, as good as floats, take five products for F16: 13% and 4% of the tiles' rate.
+//
+// 32 weight rows by 32 of activations: four tiles of sums, and a tile is loaded for each product.  32 weight rows of kPanel columns,
+// unpacked, stay in the first cache; the activations of kWide columns pass by them out of the second one, hidden behind the products.
+// Sums are what is not: they come and go for every panel, 237 cycles for each 512 of multiplying.  Unpacking costs as much as half a
+// product where 256 rows share it.
+//
+// Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): 32% of the tiles' peak; the products alone reach 68%
+// of it with zeros, and 55 to 57% with random numbers, under which the clock falls (tests/bench/results).
+//
+// Subnormal numbers count as zero.  Every output is its own chain of sums in ascending columns: which rows stand beside it
+// changes nothing.  Tiles are configured when a task begins and released when it ends: the threads carry none of it around.
+#pragma once
+
+#include "runtime/cpu/products/bf16.h"
+
+namespace orrery::cpu {
+namespace {
+
+constexpr int kTileHeight = kPackedRows;     // rows, of weights and of activations, of a tile
+constexpr int kBlocks = kPanel / kBlock;     // of a panel
+constexpr int kPairRows = 2 * kTileHeight;
+constexpr int64_t kWide = 8 * kPanel;        // columns whose activations, of kTileRows rows, fill half the second cache
+using SumTiles = float[2][kTileHeight][kTileHeight];                // [half][weight row][row]: of kPairRows weight rows
+using WeightTiles = std::byte[kBlocks][2][kTileHeight][2 * kBlock];  // likewise, in bf16
+
+// What ldtilecfg reads: tiles of 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileConfig) == 64);
+inline constexpr TileConfig kTileConfig;
+
+class ConfiguredTiles {
+ public:
+  explicit ConfiguredTiles(const TileConfig& config = kTileConfig) { _tile_loadconfig(&config); }
+  ConfiguredTiles(const ConfiguredTiles&) = delete;
+  ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
+  ~ConfiguredTiles() { _tile_release(); }
+};
+
+// Between writing memory and loading tiles from it: GCC's intrinsics do not say that they read it.
+inline void written() { asm("" ::: "memory"); }
+
+struct TileScratch {
+  alignas(64) WeightTiles weights;
+  alignas(64) SumTiles sums[kTaskOut / kPairRows][kTileRows / kTileHeight];
+};
+static_assert(sizeof(TileScratch) <= sizeof(MatmulScratch), "it takes the place of one");
+
+// ---- Columns [c, c + n), n <= kPanel, of the weight rows [o, o + n_out) as tiles; zeros up to a whole block ----
+
+// weight = scale * (code - kOffset) - min, as dequantize() rounds it: the products are exact in a float.  Codes and scales are
+// spread by loads: of the two ports that compute, only one shuffles.
+template <class Format>
+void unpack_row(const uint8_t* w, int64_t left, int64_t n, int i, WeightTiles& tiles) {
+  static_assert(kPanel == 256);
+  constexpr bool kPlain = !Format::kHasMin && !Format::kOffset;
+  uint8_t buffer[kMostBytes];
+  alignas(64) Unpacked u;
+  Format::unpack(whole_block<Format>(w, left, buffer), u);
+  if (!kPlain)
+    for (int k = 0; k < (Format::kGroup == 16 ? 2 : 1); ++k) {
+      const __m256 min = Format::kHasMin ? u.min[k] : _mm256_setzero_ps();
+      u.min[k] = _mm256_fnmsub_ps(u.scale[k], _mm256_set1_ps(Format::kOffset), min);
+    }
+  asm("" : "+m"(u));  // in memory, and read from there
+  const __m128i* codes = reinterpret_cast<const __m128i*>(u.q);
+  const float *scales = reinterpret_cast<const float*>(u.scale), *less = reinterpret_cast<const float*>(u.min);
+  const auto block = [&](int j) {
+    V::F halves[2];
+    for (int h = 0; h < 2; ++h) {
+      const int group = Format::kGroup == 16 ? 2 * j + h : j;
+      const V::F code = V::to_float(_mm512_cvtepi8_epi32(_mm_load_si128(codes + 2 * j + h)));
+      const V::F scale = V::set(scales[group]);
+      halves[h] = kPlain ? V::mul(code, scale) : V::fma(code, scale, V::set(less[group]));
+    }
+    V::store_i(tiles[j][i / kTileHeight][i % kTileHeight], rounded(halves[0], halves[1]));
+  };
+  if (n == kPanel) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kBlocks; ++j) block(j);
+  } else {
+    for (int j = 0; j * kBlock < n; ++j) block(j);
+  }
+}
+template <class Format>
+void unpack_blocks(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t n, WeightTiles& tiles) {
+  RowColumns<Format> columns(t, c);
+  for (int i = 0; i < n_out; ++i) unpack_row<Format>(columns.row(o + i), t.n_columns - c, n, i, tiles);
+}
+
+template <TensorType kType>
+void unpack_floats(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t n, WeightTiles& tiles) {
+  round_weights<kType>(t, o, n_out, c, n, [&](int i, int64_t at) { return tiles[at / kBlock][i / kTileHeight][i % kTileHeight]; });
+}
+
+// ---- Products ----
+
+// sums (2, if kTwo) of two strips of packed rows, strip_bytes apart, += a panel's products; from zero where it begins.
+template <bool kTwo>
+void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* packed, int64_t strip_bytes, bool begins,
+                    SumTiles* sums, Ahead& ahead) {
+  written();
+  if (begins) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (kTwo) _tile_zero(2);
+    if (kTwo) _tile_zero(3);
+  } else {
+    _tile_loadd(0, sums[0][0], 64);
+    _tile_loadd(1, sums[0][1], 64);
+    if (kTwo) _tile_loadd(2, sums[1][0], 64);
+    if (kTwo) _tile_loadd(3, sums[1][1], 64);
+  }
+  for (int block = 0; block < n_blocks; ++block, packed += kPackedTileBytes) {
+    ahead.step();
+    _tile_loadd(4, weights[block][0], 64);
+    _tile_loadd(6, packed, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, weights[block][1], 64);
+    _tile_dpbf16ps(1, 5, 6);
+    if (kTwo) {
+      _tile_loadd(7, packed + strip_bytes, 64);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, sums[0][0], 64);
+  _tile_stored(1, sums[0][1], 64);
+  if (kTwo) _tile_stored(2, sums[1][0], 64);
+  if (kTwo) _tile_stored(3, sums[1][1], 64);
+  written();
+}
+
+// unpack(t, o, n_out, c, n, tiles): unpack_blocks() or unpack_floats() of the weights' type.
+template <class Unpack>
+void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
+  TileScratch* scratch = reinterpret_cast<TileScratch*>(t.scratch);
+  const int64_t strip_bytes = packed_strip_bytes(t.n_columns);
+  const auto up_to = [](int64_t from, int64_t most, int64_t end) { return end - from < most ? end : from + most; };
+  const ConfiguredTiles tiles;
+  for (int64_t first = t.first_row; first < t.last_row; first += kTileRows) {
+    const int64_t last = up_to(first, kTileRows, t.last_row), n_pairs = (last - first + kPairRows - 1) / kPairRows;
+    for (int64_t begin = t.first_out; begin < t.last_out; begin += kTaskOut) {
+      const int64_t end = up_to(begin, kTaskOut, t.last_out);
+      // Products of the columns whose activations are in the second cache, then of the next ones.
+      for (int64_t wide = 0; wide < t.n_columns; wide += kWide)
+        for (int64_t o = begin; o < end; o += kPairRows) {
+          const int n_out = static_cast<int>(up_to(o, kPairRows, end) - o);
+          const int64_t wide_end = up_to(wide, kWide, t.n_columns);
+          for (int64_t c = wide; c < wide_end; c += kPanel) {
+            const int64_t n = up_to(c, kPanel, wide_end) - c;
+            unpack(t, o, n_out, c, n, scratch->weights);
+            const int n_blocks = static_cast<int>((n + kBlock - 1) / kBlock);
+            const bool ends = c + n == t.n_columns;
+            const bool turns = c + n == wide_end;  // to the next rows
+            Ahead ahead(t, turns ? o + kPairRows : o, n_out, turns ? wide : c + n, n, n_pairs * n_blocks);
+            for (int64_t r = first; r < last; r += kPairRows) {
+              const std::byte* packed = t.packed + r / kTileHeight * strip_bytes + c / kBlock * kPackedTileBytes;
+              SumTiles* sums = scratch->sums[(o - begin) / kPairRows] + (r - first) / kTileHeight;
+              const bool two = last - r > kTileHeight;
+              (two ? multiply_panel<true> : multiply_panel<false>)(scratch->weights, n_blocks, packed, strip_bytes, c == 0, sums, ahead);
+              if (!ends) continue;
+              store_strip(t, o, n_out, r, up_to(r, kTileHeight, last) - r, sums[0][0][0]);
+              if (two) store_strip(t, o, n_out, r + kTileHeight, up_to(r + kTileHeight, kTileHeight, last) - r - kTileHeight, sums[1][0][0]);
+            }
+          }
+        }
+    }
+  }
+  V::finish_stores();
+}
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,118 @@
+// A row of quantized weights against rows of activations, 256 bits wide: dot_row() of simd_decode.h.
+//
+// Memory gives a core some 18 bytes of weights (32 of Q4_0) in four cycles, so what counts is the number of
+// instructions for 32 weights.  vpmaddubsw adds two products of unsigned and signed bytes in 16 bits.  Where
+// codes are unsigned, sums stay in 16 bits as long as they fit, until sixteen products of each of eight groups of 16
+// stand in the eight lanes of one vector: one conversion and one multiplication by scales for 128 weights.  What
+// codes are offset by is taken off as minima are, with the sums of the activations.  Signed bytes become 32-bit sums
+// at once, and floats for every 32.
+#pragma once
+
+#include "runtime/cpu/vectors/avx2.h"
+#include "runtime/cpu/products/weights.h"
+
+namespace orrery::cpu {
+namespace {
+
+template <class Format>
+constexpr bool kUnsigned = !Format::kSigned;
+// Of products with codes below 64, the sums of four fit into 16 bits (63 * 127 * 4 = 32004); with codes below 32 those
+// of eight.
+template <class Format>
+constexpr bool kWide = Format::kOffset == 32;
+
+// Sums of four neighbouring products of codes and activations, in 32 bits.
+template <bool kSigned>
+__m256i fours(__m256i codes, const int8_t* x) {
+  return V::dot<kSigned>(V::zero_i(), codes, V::load_i(x));
+}
+inline __m256i sum_pairs(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
+
+// Sums of neighbouring dwords of a, and of b, in each half; by way of 16 bits where they fit, which is an instruction less.
+template <bool kFit>
+__m256i sum_neighbours(__m256i a, __m256i b) {
+  if (kFit) return sum_pairs(_mm256_packs_epi32(a, b));
+  const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
+  return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
+                          _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xDD)));
+}
+
+// Sums over groups of 16 of four chunks' products: lane c that of chunk c's first half, 4 + c its second.
+template <class Format>
+[[gnu::always_inline]] inline __m256i sixteens(const __m256i* codes, const int8_t* x) {
+  const auto eights = [&](int i) {
+    return sum_neighbours<true>(fours<false>(codes[i], x + 32 * i), fours<false>(codes[i + 1], x + 32 * (i + 1)));
+  };
+  return sum_neighbours<!kWide<Format>>(eights(0), eights(2));
+}
+
+// For the lanes of sixteens() of the chunks 4 half .. 4 half + 3: a value per chunk,
+template <int kHalf>
+__m256 per_chunk(__m256 eight) {
+  return _mm256_permute2f128_ps(eight, eight, kHalf ? 0x11 : 0);
+}
+// and one per group of 16.
+template <int kHalf>
+__m256 per_sixteen(__m128i bytes) {
+  const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  const __m128i ordered = _mm_shuffle_epi8(bytes, order);
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(kHalf ? _mm_srli_si128(ordered, 8) : ordered));
+}
+// For each 32: the sum of activations,
+inline __m256 sums32(const int16_t* sums) { return V::to_float(sum_pairs(V::load_i(sums))); }
+// or of groups of 16 times small integers.
+inline __m256 sums32(const int16_t* sums, __m128i factors) {
+  return V::to_float(_mm256_madd_epi16(_mm256_cvtepi8_epi16(factors), V::load_i(sums)));
+}
+
+// sum[0] + sum[1] grows by 256 products. Inlined by force, or the codes would go through memory.
+template <class Format>
+[[gnu::always_inline]] inline void dot_unsigned(const Unpacked& u, const int8_t* q, __m256 d, const int16_t* sums,
+                                              V::F* sum) {
+  const V::F low = V::to_float(sixteens<Format>(u.q, q)), high = V::to_float(sixteens<Format>(u.q + 4, q + 128));
+  const V::F offset = V::set(Format::kOffset);
+  if constexpr (Format::kGroup == 32) {
+    const __m256 scale = V::mul(u.scale[0], d);
+    sum[0] = V::fma(low, per_chunk<0>(scale), sum[0]);
+    sum[1] = V::fma(high, per_chunk<1>(scale), sum[1]);
+    if (Format::kHasMin) sum[0] = V::fnma(V::mul(u.min[0], d), sums32(sums), sum[0]);
+    if (Format::kOffset) sum[0] = V::fnma(V::mul(scale, offset), sums32(sums), sum[0]);
+  } else {
+    const __m256 scale = V::mul(V::set(u.d), d);
+    sum[0] = V::fma(low, V::mul(per_sixteen<0>(u.scale8), per_chunk<0>(scale)), sum[0]);
+    sum[1] = V::fma(high, V::mul(per_sixteen<1>(u.scale8), per_chunk<1>(scale)), sum[1]);
+    if (Format::kHasMin) sum[0] = V::fnma(V::mul(V::set(u.dmin), d), sums32(sums, u.min8), sum[0]);
+    if (Format::kOffset) sum[0] = V::fnma(V::mul(scale, offset), sums32(sums, u.scale8), sum[0]);
+  }
+}
+
+template <class Format>
+[[gnu::always_inline]] inline void dot_bytes(const Unpacked& u, const int8_t* q, __m256 d, V::F* sum) {
+  alignas(32) float scale[8];  // through memory: a broadcast from there costs no more than a load
+  _mm256_store_ps(scale, V::mul(u.scale[0], d));
+  for (int i = 0; i < 8; ++i)
+    sum[i % 2] = V::fma(V::to_float(fours<true>(u.q[i], q + 32 * i)), _mm256_broadcast_ss(scale + i), sum[i % 2]);
+}
+
+template <class Format, int R>
+void dot_row(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, float* out) {
+  V::F sums[R][2];
+  for (auto& s : sums) s[0] = s[1] = V::zero();
+  uint8_t buffer[kMostBytes];
+  for (int64_t c = 0; c < n_columns; c += 256, w += Format::kBytes) {
+    prefetch_stream<2048>(w, Format::kBytes);
+    Unpacked u;
+    Format::unpack(whole_block<Format>(w, n_columns - c, buffer), u);
+    for (int r = 0; r < R; ++r) {
+      const __m256 d = _mm256_loadu_ps(x[r].d + c / 32);
+      if constexpr (kUnsigned<Format>)
+        dot_unsigned<Format>(u, x[r].q + c, d, x[r].sums + c / 16, sums[r]);
+      else
+        dot_bytes<Format>(u, x[r].q + c, d, sums[r]);
+    }
+  }
+  for (int r = 0; r < R; ++r) out[r] = V::sum(V::add(sums[r][0], sums[r][1]));
+}
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,160 @@
+// The operations on rows of activations: quantize, norm, rope, swiglu, add.  Written over V; include after
+// vectors/avx2.h or simd_avx512.h.
+#pragma once
+
+#include <cmath>
+
+#include "runtime/cpu/formats/blocks.h"
+#include "runtime/cpu/kernels/kernels.h"
+
+namespace orrery::cpu {
+namespace {
+
+// e^x to about one unit in the last place (silu, three with its division, is tested); 0 below -104, infinity
+// above 89, NaN for NaN.  x = n ln 2 + r with ln 2 in two parts, so that r keeps its last bit, then a
+// polynomial for e^r on |r| <= ln 2 / 2.
+inline V::F exponential(V::F x) {
+  x = V::min(V::set(89.0f), V::max(V::set(-104.0f), x));  // in this order NaN stays
+  const V::F n = V::nearest(V::mul(x, V::set(1.44269504088896f)));
+  V::F r = V::fnma(n, V::set(0.693359375f), x);
+  r = V::fnma(n, V::set(-2.12194440054690583e-4f), r);
+  V::F p = V::set(1.0f / 5040);
+  p = V::fma(p, r, V::set(1.0f / 720));
+  p = V::fma(p, r, V::set(1.0f / 120));
+  p = V::fma(p, r, V::set(1.0f / 24));
+  p = V::fma(p, r, V::set(1.0f / 6));
+  p = V::fma(p, r, V::set(0.5f));
+  p = V::fma(p, r, V::set(1.0f));
+  p = V::fma(p, r, V::set(1.0f));
+  return V::scale_by_power(p, n);
+}
+
+void quantize_row(const float* x, int64_t n, std::byte* out) {
+  const int64_t padded = padded_columns(n);
+  int8_t* q = reinterpret_cast<int8_t*>(out);
+  float* d = reinterpret_cast<float*>(out + padded);
+  int16_t* sums = reinterpret_cast<int16_t*>(out + padded + padded / 32 * 4);
+  for (int64_t i = 0; i < padded; i += 32, q += 32, ++d, sums += 2) {
+    float tail[32] = {};
+    const float* from = x + i;
+    if (n - i < 32) {
+      for (int64_t j = i; j < n; ++j) tail[j - i] = x[j];
+      from = tail;
+    }
+    const V::Block32 block = V::load32(from);
+    const uint32_t largest = V::largest_bits(block);
+    float max;
+    __builtin_memcpy(&max, &largest, sizeof max);
+    float inverse = 0;
+    *d = 0;
+    if (largest >= 0x7F800000u) {
+      *d = __builtin_nanf("");
+    } else if (max >= kSmallestBlockMax) {
+      *d = max / 127.0f;
+      inverse = 127.0f / max;
+    }
+    if (inverse == 0) {
+      __builtin_memset(q, 0, 32);
+      sums[0] = sums[1] = 0;
+    } else {
+      V::quantize32(block, inverse, q, sums);
+    }
+  }
+}
+
+void rms_norm(const float* x, const float* weight, float* out, int64_t dim, float eps) {
+  const double mean = V::sum_squares(x, dim) / static_cast<double>(dim);
+  const V::F scale = V::set(static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps))));
+  int64_t i = 0;
+  for (; i + V::kLanes <= dim; i += V::kLanes)
+    V::store(out + i, V::mul(V::mul(V::load(x + i), scale), V::load(weight + i)));
+  if (i < dim) {
+    const int left = static_cast<int>(dim - i);
+    V::store_part(out + i, V::mul(V::mul(V::load_part(x + i, left), scale), V::load_part(weight + i, left)),
+                  left);
+  }
+}
+
+// The compiler's own vectors do here.
+void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
+          int32_t n_heads, int32_t head_dim) {
+  const int32_t half = n_rot / 2;
+  for (int32_t h = 0; h < n_heads; ++h, x += head_dim) {
+    if (interleaved) {
+      for (int32_t i = 0; i < half; ++i) {
+        const float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * cosines[i] - b * sines[i];
+        x[2 * i + 1] = a * sines[i] + b * cosines[i];
+      }
+    } else {
+      for (int32_t i = 0; i < half; ++i) {
+        const float a = x[i], b = x[i + half];
+        x[i] = a * cosines[i] - b * sines[i];
+        x[i + half] = a * sines[i] + b * cosines[i];
+      }
+    }
+  }
+}
+
+inline V::F swiglu_vector(V::F gate, V::F up) {
+  const V::F one = V::set(1.0f);
+  return V::mul(V::div(gate, V::add(one, exponential(V::sub(V::zero(), gate)))), up);
+}
+
+void swiglu(const float* gate, const float* up, float* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes)
+    V::store(out + i, swiglu_vector(V::load(gate + i), V::load(up + i)));
+  if (i < n) {
+    const int left = static_cast<int>(n - i);
+    V::store_part(out + i, swiglu_vector(V::load_part(gate + i, left), V::load_part(up + i, left)), left);
+  }
+}
+
+void add(float* x, const float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] += y[i];
+}
+
+// Halves in vectors, with the same bits as the portable conversion; the block formats by the portable code.
+// As store_kv() has it, to the bit: ties go away from zero, where vectors round them to even numbers.
+inline void store_q8_0_block(const float* x, std::byte* out) {
+  const V::Block32 block = V::load32(x);
+  const uint32_t bits = V::largest_bits(block);
+  if (bits >= 0x7F800000) return store_kv(TensorType::q8_0, x, 32, out);   // with what is not finite
+  float largest;
+  __builtin_memcpy(&largest, &bits, sizeof largest);
+  const float d = largest / 127.0f, reciprocal = 1.0f / d, inverse = reciprocal <= 3.4028234e38f ? reciprocal : 0.0f;
+  alignas(64) float rounded[32];
+  const V::F one = V::set(1.0f);
+  for (int i = 0; i < 32; i += V::kLanes) {
+    const V::F y = V::mul(V::load(x + i), V::set(inverse)), r = V::nearest(y), twice = V::mul(V::sub(y, r), V::set(2.0f));
+    const V::F up = V::equal_select(twice, 1.0f, V::zero_below(one, y, 0.0f), V::zero());
+    const V::F down = V::equal_select(twice, -1.0f, V::zero_below(one, V::sub(V::zero(), y), 0.0f), V::zero());
+    V::store(rounded + i, V::sub(V::add(r, up), down));
+  }
+  int8_t codes[32];
+  int16_t sums[2];
+  V::quantize32(V::load32(rounded), 1.0f, codes, sums);
+  alignas(32) std::byte scale[2 * V::kLanes];
+  V::store_half(scale, V::set(d));
+  __builtin_memcpy(out, scale, 2);
+  __builtin_memcpy(out + 2, codes, sizeof codes);
+}
+
+void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
+  if (type == KvType::f16 && n % V::kLanes == 0) {
+    for (int32_t i = 0; i < n; i += V::kLanes) V::store_half(out + 2 * i, V::load(x + i));
+    return;
+  }
+  if (type == KvType::q8_0) {
+    for (int32_t i = 0; i < n; i += 32) store_q8_0_block(x + i, out + i / 32 * 34);
+    return;
+  }
+  store_kv(type == KvType::f32    ? TensorType::f32
+           : type == KvType::f16  ? TensorType::f16
+                                  : TensorType::q4_0,
+           x, n, out);
+}
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,115 @@
+// What products of both kinds know of weights: their formats, blocks that end within 256 columns, floats of three
+// types, and where sums go. Written over V; include after a path's vector and its blocks.
+#pragma once
+
+#include <type_traits>
+
+#include "runtime/cpu/formats/bands.h"
+#include "runtime/cpu/kernels/kernels.h"
+
+namespace orrery::cpu {
+namespace {
+
+// Calls `blocks` with a quantized format's traits, `floats` with a float type's tag.
+template <class Blocks, class Floats>
+void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
+  switch (type) {
+    case TensorType::f32:
+      return floats(std::integral_constant<TensorType, TensorType::f32>());
+    case TensorType::f16:
+      return floats(std::integral_constant<TensorType, TensorType::f16>());
+    case TensorType::bf16:
+      return floats(std::integral_constant<TensorType, TensorType::bf16>());
+    case TensorType::q8_0:
+      return blocks(Q8_0());
+    case TensorType::q4_0:
+      return blocks(Q4_0());
+    case TensorType::q4_1:
+      return blocks(Q4_1());
+    case TensorType::q5_0:
+      return blocks(Q5_0());
+    case TensorType::q5_1:
+      return blocks(Q5_1());
+    case TensorType::q2_k:
+      return blocks(Q2K());
+    case TensorType::q3_k:
+      return blocks(Q3K());
+    case TensorType::q4_k:
+      return blocks(Q4K());
+    case TensorType::q5_k:
+      return blocks(Q5K());
+    case TensorType::q6_k:
+      return blocks(Q6K());
+    case TensorType::iq4_nl:
+      return blocks(Iq4Nl());
+    case TensorType::iq4_xs:
+      return blocks(Iq4Xs());
+  }
+}
+
+// What a path does with bands (bands.h) of a format, if anything: specialized in simd_bands_*.h.
+template <class Format>
+struct Bands {
+  static constexpr bool kHas = false;
+};
+inline bool in_bands(TensorType type) {
+  bool has = false;
+  by_type(
+      type, [&](auto format) { has = Bands<decltype(format)>::kHas; }, [](auto) {});
+  return has;
+}
+
+// What of a row's 256 columns is left, followed by zero blocks: for formats of 32 whose rows end within 256.
+constexpr int kMostBytes = 8 * 34;
+template <class Format>
+const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buffer) {
+  if (Format::kBlock == 256 || columns_left >= 256) return p;
+  const size_t bytes = static_cast<size_t>(columns_left / 32 * (Format::kBytes / 8));
+  __builtin_memcpy(buffer, p, bytes);
+  __builtin_memset(buffer + bytes, 0, kMostBytes - bytes);
+  return buffer;
+}
+
+// Asks for weights that are read once, as fast as memory gives them: left to themselves processors stop fetching ahead at every page's
+// end.  Rows follow each other, and beyond the last one a prefetch does nothing.  kNear: as far ahead as what is asked for stays in the first cache.
+// In two stages where V says so: Intel's processors have few places for lines that come to the first cache, more for the second.
+template <int kNear, class W = V>
+void prefetch_stream(const void* p, int bytes) {
+  constexpr int kFar = 4096;
+  for (int i = 0; i < bytes; i += 64) {
+    const char* line = static_cast<const char*>(p) + i;
+    __builtin_prefetch(line + (W::kTwoStages ? 1024 : kNear));
+    if (W::kTwoStages) __builtin_prefetch(line + kFar, 0, 2);
+  }
+}
+
+inline void store_outputs(const MatmulTask& t, int64_t row, int64_t o, const float* sums, int n) {
+  float* out = t.out + row * t.out_stride + o;
+  int i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) {
+    V::F sum = V::load(sums + i);
+    if (t.bias) sum = V::add(sum, V::load(t.bias + o + i));
+    V::store(out + i, t.accumulate ? V::add(V::load(out + i), sum) : sum);
+  }
+  for (; i < n; ++i) {
+    float sum = sums[i];
+    if (t.bias) sum += t.bias[o + i];
+    out[i] = t.accumulate ? out[i] + sum : sum;
+  }
+}
+
+template <TensorType kType>
+constexpr int kFloatBytes = kType == TensorType::f32 ? 4 : 2;
+template <TensorType kType>
+V::F load_weights(const std::byte* w, int64_t i) {
+  if (kType == TensorType::f32) return V::load(reinterpret_cast<const float*>(w) + i);
+  return kType == TensorType::f16 ? V::load_half(w + 2 * i) : V::load_bfloat(w + 2 * i);
+}
+template <TensorType kType>
+V::F load_weights_part(const std::byte* w, int64_t i, int n) {
+  if (kType == TensorType::f32) return V::load_part(reinterpret_cast<const float*>(w) + i, n);
+  return kType == TensorType::f16 ? V::load_half_part(w + 2 * i, n) : V::load_bfloat_part(w + 2 * i, n);
+}
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,298 @@
+#include "runtime/engine/answer/generation.h"
+
+#include <algorithm>
+
+#include "runtime/base/clock.h"
+#include "runtime/engine/answer/prompt.h"
+
+namespace orrery::engine {
+
+namespace {
+
+text::Value assistant_message(const std::string& content) {
+  text::Map message;
+  message.set("role", text::Value::string("assistant"));
+  message.set("content", text::Value::string(content));
+  return text::Value::map(std::move(message));
+}
+
+// Tokens of the context that a prompt should leave for the answer, where old turns may be dropped for it.
+uint32_t answer_room(const Session& session, uint32_t max_tokens) {
+  const uint32_t quarter = session.n_context() / 4;
+  return max_tokens ? std::min(max_tokens, quarter) : quarter;
+}
+
+}  // namespace
+
+Generation::Generation(Session* session, const GenerateOptions& options, text::TextStream stream, bool conversational)
+    : session_(session),
+      max_tokens_(options.max_tokens),
+      ignore_end_(options.ignore_end),
+      conversational_(conversational),
+      sampler_(options.sampling, session->model().hyper().n_vocab),
+      stream_(std::move(stream)) {}
+
+Result<std::unique_ptr<Generation>> Generation::make(Session* session, const GenerateOptions& options,
+                                                     bool conversational) {
+  ORRERY_TRY(options.sampling.validate(session->model().hyper().n_vocab));
+  ORRERY_ASSIGN(text::TextStream stream, text::TextStream::create(options.stop));
+  ORRERY_TRY(session->resume());
+  std::unique_ptr<Generation> g(new Generation(session, options, std::move(stream), conversational));
+  g->answer_ids_.reserve(std::min<size_t>(options.max_tokens ? options.max_tokens : SIZE_MAX, session->n_context()) + 1);
+  g->prefill_before_us_ = session->stats().prefill_us;
+  g->decode_before_us_ = session->stats().decode_us;
+  return g;
+}
+
+Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const GenerateOptions& options) {
+  if (session->conversation().messages.empty())
+    return error(Code::invalid_argument, "the conversation has no message to answer");
+  return make(session, options, true);
+}
+
+Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<const int32_t> tokens,
+                                                        const GenerateOptions& options) {
+  const int32_t n_vocab = session->model().hyper().n_vocab;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] < 0 || tokens[i] >= n_vocab)
+      return error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);
+  if (tokens.size() > session->n_context())
+    return memory_error(Code::context_full, tokens.size(), session->n_context(),
+                        "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(),
+                        session->n_context());
+  if (tokens.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
+  ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
+  g->prompt_.assign(tokens.begin(), tokens.end());
+  return g;
+}
+
+// Makes the prompt: until it is there, nothing of the session changes.
+Status Generation::prepare_step(Event* event) {
+  Prompt prompt;
+  prompt.tokens = std::move(prompt_);   // what proceed() was given
+  if (conversational_ && !cancelled()) {
+    auto made = conversation_prompt(session_, answer_room(*session_, max_tokens_), &cancel_);
+    if (made.ok())
+      prompt = std::move(made).value();
+    else if (made.status().code() != Code::cancelled)
+      return made.take_status();
+  }
+  if (cancelled()) {
+    finish(Finish::cancelled, event);
+    return ok_status();
+  }
+  if (prompt.tokens.empty()) return error(Code::invalid_argument, "the chat template made a prompt without tokens");
+  if (conversational_) {
+    Conversation& conversation = session_->conversation();
+    if (conversation.messages.size() == conversation.messages.capacity())   // for the answer: end() must not fail
+      conversation.messages.reserve(2 * conversation.messages.size());
+    conversation.n_dropped = prompt.n_dropped;
+  }
+  use_prompt(std::move(prompt.tokens));
+  prompt_tokens_ = prompt_.size();
+  reused_tokens_ = first_;
+  session_->stats().reused_tokens += first_;
+  return tell_prompt(event);
+}
+
+// The session keeps what it holds of the prompt; the rest is to be computed.
+void Generation::use_prompt(std::vector<int32_t> prompt) {
+  prompt_ = std::move(prompt);
+  first_ = session_->reuse_prefix(prompt_);
+  stage_ = Stage::prompt;
+}
+
+// The event before the first chunk. Where nothing is to be computed it would be the last one, too: then that comes.
+Status Generation::tell_prompt(Event* event) {
+  if (first_ == prompt_.size()) return prompt_step(event);
+  event->type = EventType::progress;
+  event->total = prompt_.size() - first_;
+  return ok_status();
+}
+
+Status Generation::next(Event* event) {
+  *event = Event();
+  if (start_us_ == 0) start_us_ = now_us();
+  try {
+    Status status = advance(event);
+    if (!status.ok()) end(Finish::cancelled);
+    return status;
+  } catch (...) {
+    end(Finish::cancelled);
+    throw;
+  }
+}
+
+Status Generation::advance(Event* event) {
+  switch (stage_) {
+    case Stage::prepare: return prepare_step(event);
+    case Stage::prompt: return prompt_step(event);
+    case Stage::sample: return sample_step(event);
+    case Stage::text:   // the token was told; now what it made of the text
+      stage_ = Stage::sample;
+      if (chunk_.empty()) return sample_step(event);
+      event->type = EventType::text;
+      event->text = chunk_;
+      return ok_status();
+    case Stage::finished: finish(finish_, event); return ok_status();
+  }
+  return ok_status();
+}
+
+Status Generation::prompt_step(Event* event) {
+  if (cancelled()) {
+    finish(Finish::cancelled, event);
+    return ok_status();
+  }
+  const uint32_t held = session_->n_computed();
+  const uint32_t total = static_cast<uint32_t>(prompt_.size());
+  if (held < total) {
+    const uint32_t n = std::min(session_->options().chunk(), total - held);
+    const Span<const int32_t> chunk(prompt_.data() + held, n);
+    const bool last = held + n == total;
+    Status status = session_->prefill_chunk(chunk, &cancel_, last, nullptr, last ? sampler_.ask(prompt_) : nullptr);
+    if (status.code() == Code::cancelled) {
+      finish(Finish::cancelled, event);
+      return ok_status();
+    }
+    ORRERY_TRY(std::move(status));
+  } else {
+    Status status = session_->refresh_logits(sampler_.ask(prompt_), &cancel_);
+    if (status.code() == Code::cancelled) {
+      finish(Finish::cancelled, event);
+      return ok_status();
+    }
+    ORRERY_TRY(std::move(status));
+  }
+  event->type = EventType::progress;
+  event->done = session_->n_computed() - first_;
+  event->total = total - first_;
+  if (session_->n_computed() == total) stage_ = Stage::sample;
+  return ok_status();
+}
+
+// Computes the token chosen before, so that there are logits to choose from.
+Status Generation::next_token() {
+  if (session_->tokens().size() == session_->n_computed()) return ok_status();
+  return session_->decode(sampler_.ask(session_->tokens()), &cancel_);
+}
+
+// By what the step left of its logits, or else by all of them.
+Result<Choice> Generation::choose() {
+  Choice choice;
+  Sampler::Outcome outcome = sampler_.choose(session_->tokens(), &choice);
+  while (outcome == Sampler::Outcome::wants_more) {
+    ORRERY_ASSIGN(const bool there, session_->fetch_more(sampler_.shortlist(), &cancel_));
+    outcome = there ? sampler_.choose(session_->tokens(), &choice) : Sampler::Outcome::open;
+  }
+  if (outcome == Sampler::Outcome::chosen) return choice;
+  ORRERY_TRY(session_->fetch_logits(&cancel_));
+  return sampler_.choose(session_->logits(), session_->tokens());
+}
+
+// The context is full in the middle of an answer: the oldest turns go, and what stays is computed again.
+Status Generation::make_room(Event* event) {
+  ORRERY_ASSIGN(Prompt made, conversation_prompt(session_, static_cast<uint32_t>(answer_ids_.size()) + answer_room(*session_, 0), &cancel_));
+  std::vector<int32_t>& prompt = made.tokens;
+  prompt.insert(prompt.end(), answer_ids_.begin(), answer_ids_.end());
+  if (prompt.size() >= session_->n_context())
+    return memory_error(Code::context_full, prompt.size(), session_->n_context(), "the last turn fills the context");
+  session_->conversation().n_dropped = made.n_dropped;
+  use_prompt(std::move(prompt));
+  return tell_prompt(event);
+}
+
+Status Generation::sample_step(Event* event) {
+  if (pending_ == Finish::none && cancelled()) pending_ = Finish::cancelled;
+  if (pending_ == Finish::none && max_tokens_ > 0 && generated_ >= max_tokens_) pending_ = Finish::length;
+  if (pending_ == Finish::none && session_->tokens().size() > session_->n_context()) {
+    const bool may_drop = conversational_ && session_->options().overflow == Overflow::drop_oldest;
+    Status room = may_drop ? make_room(event) : error(Code::context_full, "full");
+    if (room.ok()) return room;
+    if (room.code() != Code::context_full && room.code() != Code::cancelled) return room;
+    pending_ = room.code() == Code::cancelled ? Finish::cancelled : Finish::context;
+  }
+  if (pending_ == Finish::none) {
+    Status computed = next_token();
+    if (computed.code() == Code::cancelled)
+      pending_ = Finish::cancelled;
+    else
+      ORRERY_TRY(std::move(computed));
+  }
+  if (pending_ == Finish::none) {
+    auto choice = choose();
+    if (!choice.ok()) {
+      Status failed = choice.take_status();
+      if (failed.code() != Code::cancelled) return failed;
+      pending_ = Finish::cancelled;
+    } else if (!ignore_end_ && session_->model().tokenizer().is_end_of_generation(choice->token)) {
+      pending_ = Finish::end;
+    } else {
+      const text::Tokenizer& tokenizer = session_->model().tokenizer();
+      session_->push_generated(choice->token);
+      answer_ids_.push_back(choice->token);
+      if (++generated_ == 1) first_token_us_ = now_us() - start_us_;
+      event->type = EventType::token;
+      event->token = choice->token;
+      event->logprob = choice->logprob;
+      event->top = choice->top;
+      event->text = tokenizer.token_bytes(choice->token);
+      chunk_.clear();
+      const std::string_view shown = tokenizer.is_special(choice->token) ? std::string_view() : event->text;
+      if (stream_.feed(shown, &chunk_)) pending_ = Finish::stop;
+      answer_ += chunk_;
+      stage_ = Stage::text;
+      return ok_status();
+    }
+  }
+  // The end: first what was withheld, then why it ended.
+  if (!flushed_) {
+    flushed_ = true;
+    chunk_.clear();
+    if (stream_.finish(&chunk_)) pending_ = Finish::stop;
+    if (!chunk_.empty()) {
+      answer_ += chunk_;
+      event->type = EventType::text;
+      event->text = chunk_;
+      return ok_status();
+    }
+  }
+  finish(pending_, event);
+  return ok_status();
+}
+
+void Generation::finish(Finish reason, Event* event) {
+  end(reason);
+  event->type = EventType::done;
+  event->finish = finish_;
+  event->stop_index = finish_ == Finish::stop ? static_cast<uint32_t>(stream_.stop_index()) : 0;
+  event->prompt_tokens = prompt_tokens_;
+  event->reused_tokens = reused_tokens_;
+  event->generated_tokens = generated_;
+  event->first_token_us = first_token_us_;
+  event->prefill_us = prefill_us_;
+  event->decode_us = decode_us_;
+}
+
+void Generation::end(Finish reason) noexcept {
+  if (stage_ == Stage::finished) return;
+  stage_ = Stage::finished;
+  finish_ = reason;
+  prefill_us_ = session_->stats().prefill_us - prefill_before_us_;
+  decode_us_ = session_->stats().decode_us - decode_before_us_;
+  if (!conversational_ || (generated_ == 0 && reason != Finish::end)) return;
+  try {
+    if (!flushed_) {
+      chunk_.clear();
+      stream_.finish(&chunk_);
+      answer_ += chunk_;
+    }
+    session_->conversation().messages.push_back(assistant_message(answer_));
+  } catch (...) {
+    // Out of memory: the conversation stays without the answer, the session with its tokens.
+  }
+}
+
+void Generation::abandon() noexcept { end(Finish::cancelled); }
+
+}  // namespace orrery::engine

@@ -1,0 +1,61 @@
+#include "runtime/engine/resident/attention_sums.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace orrery::engine {
+
+AttentionSums::AttentionSums(const model::Hyperparameters& h, uint32_t n_context)
+    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.n_layers * h.n_kv_heads) * stride(n_context)) {
+  jobs_.reserve(static_cast<size_t>(h.n_kv_heads));
+}
+
+bool AttentionSums::begin(uint32_t from, uint32_t n) {
+  if (under_way()) n_rows_ = 0, n_coming_ = 0;   // those have not come, and have left something
+  if (from != n_rows_) return false;
+  if (from == 0) std::fill(sums_.begin(), sums_.end(), 0.0f);
+  first_coming_ = from, n_coming_ = n;
+  return true;
+}
+
+Status AttentionSums::add_layer(Backend* backend, const kv::PageTable& pages, int32_t layer, Ptr<const float> q, int64_t q_stride) {
+  if (h_.window[static_cast<size_t>(layer)] > 0) return ok_status();
+  const KvFormat& format = pages.format();
+  const auto n_keys = static_cast<int32_t>(stride(first_coming_ + n_coming_));
+  jobs_.clear();
+  for (int32_t head = 0; head < h_.n_kv_heads; ++head) {
+    KeyWeightsJob job;
+    job.kv_head = head;
+    job.tiles = pages.view().pages;
+    job.offset = format.head_offset(layer, head);
+    job.n_keys = n_keys;
+    job.first_position = static_cast<int32_t>(first_coming_), job.n_positions = static_cast<int32_t>(n_coming_);
+    job.mean = job.add = true;
+    job.out = of(static_cast<uint32_t>(layer * h_.n_kv_heads + head)).data();
+    jobs_.push_back(job);
+  }
+  KeysShape shape;
+  shape.kv = format;
+  shape.n_heads = h_.n_heads;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(h_.head_dim));
+  shape.queries = {{q.address}, static_cast<int32_t>(n_coming_), static_cast<int32_t>(first_coming_), q_stride};
+  backend->keys()->key_weights(jobs_, shape);
+  return backend->synchronize();
+}
+
+void AttentionSums::finish() {
+  n_rows_ = first_coming_ + n_coming_;
+  n_coming_ = 0;
+}
+
+void AttentionSums::assume(uint32_t n_tokens) {
+  std::fill(sums_.begin(), sums_.end(), 0.0f);
+  n_rows_ = n_tokens, n_coming_ = 0;
+}
+
+void AttentionSums::copy_from(const AttentionSums& other) {
+  std::copy(other.sums_.begin(), other.sums_.end(), sums_.begin());
+  n_rows_ = other.n_rows_, n_coming_ = 0;
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,423 @@
+#include "runtime/engine/session/session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/clock.h"
+
+namespace orrery::engine {
+
+uint64_t session_host_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
+                            bool moves_directly) {
+  const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
+  const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
+  const uint64_t table = kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
+  const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
+  const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes;
+  const uint64_t resident = options.compressed() ? Resident::host_bytes(h, device, options, n_context, moves_directly) : 0;
+  return tokens + table + logits + sampler + resident;
+}
+
+Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
+    : model_(std::move(model)), options_(options), n_context_(n_context) {
+  const model::Hyperparameters& h = model_->hyper();
+  rope_ = model::make_rope_table(h, model_->weights().rope_factors, n_context);
+  tokens_.reserve(size_t{n_context} + 1);
+  by_decode_.reserve(size_t{n_context} + 1);
+  logits_.resize(static_cast<size_t>(h.n_vocab));
+  embedding_.resize(static_cast<size_t>(h.n_embd));
+  rows_.reserve(options.chunk());
+}
+
+Session::~Session() {
+  if (!row_waits_.load(std::memory_order_acquire)) return;
+  const Turn turn = model_->runtime().take_turn();
+  model_->waiting_rows(turn).drop(&row_waits_);
+}
+
+Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
+  ORRERY_TRY(options.validate(model->hyper()));
+  if (options.head_profile) {
+    const model::Hyperparameters& h = model->hyper();
+    policy::Fingerprint fingerprint;
+    std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
+    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.n_kv_heads));
+    ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
+  }
+  const bool given = options.compressed();
+  const SessionOptions wanted = options;
+  const kv::Plan plan = model->plan_session(&options);
+  ORRERY_TRY(options.validate(model->hyper()));   // what was left open has been decided
+  if (options.compressed() && !given)
+    model->runtime().log(LogLevel::info, "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, what fits %g of its bytes",
+                         plan.n_context, type_traits(kv_tensor_type(plan.device_type))->name, options.kv_share);
+  if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
+    return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
+                        "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
+                        "%llu are free: %llu short; the largest context that fits is %u tokens; a smaller n_context, a coarser "
+                        "kv_type or a KV budget takes less, a larger device_budget_bytes gives more",
+                        plan.n_context, static_cast<unsigned long long>(plan.device_bytes),
+                        static_cast<unsigned long long>(plan.full_kv_bytes + plan.compressed_kv_bytes),
+                        static_cast<unsigned long long>(plan.workspace_bytes),
+                        static_cast<unsigned long long>(plan.budget_bytes),
+                        static_cast<unsigned long long>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)),
+                        plan.largest_context);
+  std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
+  if (options.compressed()) {   // what is wrong with the policy is said before memory is taken
+    ORRERY_ASSIGN(const auto policy, make_policy(session->model_->hyper(), options, plan.n_context));
+    (void)policy;
+  }
+  ORRERY_TRY(session->acquire());
+  session->tell(plan, wanted);
+  return session;
+}
+
+// What a person would ask: how long the context is and why, what of it lies where, and by which policy.
+void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
+  Runtime& runtime = model_->runtime();
+  const model::Hyperparameters& h = model_->hyper();
+  const auto trained = static_cast<uint32_t>(h.trained_context);
+  if (wanted.n_context == 0 && n_context_ < trained)
+    runtime.log(LogLevel::warning,
+                "the context has %u tokens, not the %u that the model was trained for: the arena has room for no more (device_budget_bytes)",
+                n_context_, trained);
+  if (n_context_ > model::reach_of_context(h))
+    runtime.log(LogLevel::warning,
+                "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse (rope_scaling)",
+                n_context_, model::reach_of_context(h));
+  using ull = unsigned long long;
+  runtime.log(LogLevel::info, "session of %u tokens, policy %s (%s), KV in %s, on the device in %s", n_context_, options_.policy.c_str(),
+              !wanted.automatic      ? "as asked for"
+              : options_.compressed() ? "full KV does not fit the arena"
+                                      : "full KV fits the arena",
+              type_traits(kv_tensor_type(options_.kv_type))->name, type_traits(kv_tensor_type(plan.device_type))->name);
+  runtime.log(LogLevel::info,
+              "arena, for the session: KV of full heads %llu, of compressed heads %llu, digests %llu, staging %llu, workspace %llu bytes; "
+              "host memory: reservoir %llu, tables %llu bytes",
+              static_cast<ull>(plan.full_kv_bytes), static_cast<ull>(plan.compressed_kv_bytes), static_cast<ull>(plan.digests_bytes),
+              static_cast<ull>(plan.staging_bytes), static_cast<ull>(plan.workspace_bytes), static_cast<ull>(plan.reservoir_bytes),
+              static_cast<ull>(plan.host_bytes));
+}
+
+Status Session::acquire() {
+  ORRERY_ASSIGN(SessionSlot slot, SessionSlot::take(model_->runtime_ptr()));
+  const bool compressed = options_.compressed();
+  ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed));
+  ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
+  ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
+  auto table = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
+  if (compressed) {
+    ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get(), rope_.spec()));
+  }
+  table_ = std::move(table);
+  slot_ = std::move(slot);
+  reservation_ = std::move(reservation);
+  return ok_status();
+}
+
+uint64_t Session::reservoir_bytes() const {
+  return resident_ ? reservation_.pages() * table_->format().page_bytes() : 0;
+}
+uint64_t Session::kv_bytes() const {
+  if (options_.compressed()) return resident_ ? resident_->bytes() : 0;
+  return reservation_.pages() * kv_format(model_->hyper(), options_.kv_type).page_bytes();
+}
+uint64_t Session::kv_used_bytes() const {
+  if (resident_) return resident_->used_bytes();
+  return table_ ? table_->n_pages() * table_->format().page_bytes() : 0;
+}
+uint64_t Session::kv_shared_bytes() const { return table_ ? table_->n_shared() * table_->format().page_bytes() : 0; }
+
+// Tokens -------------------------------------------------------------------------------------------------
+
+uint32_t Session::reuse_prefix(Span<const int32_t> wanted) {
+  const size_t most = std::min(tokens_.size(), wanted.size());
+  const auto end = std::mismatch(tokens_.begin(), tokens_.begin() + static_cast<ptrdiff_t>(most), wanted.begin()).first;
+  truncate(static_cast<uint32_t>(end - tokens_.begin()));
+  return n_computed();
+}
+
+Status Session::rewind(uint32_t n_tokens) {
+  if (n_tokens > n_computed())
+    return error(Code::invalid_argument, "cannot rewind to %u tokens: the session holds %u", n_tokens, n_computed());
+  ORRERY_TRY(resume());
+  truncate(n_tokens);
+  return ok_status();
+}
+
+void Session::truncate(uint32_t n_tokens) {
+  tokens_.resize(n_tokens);
+  by_decode_.resize(n_tokens);
+  if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow, up to the same length
+  if (n_tokens < n_computed()) {
+    n_computed_ = n_tokens;
+    if (resident_) resident_->truncate(n_tokens);
+    if (table_) table_->truncate(n_tokens);
+  }
+}
+
+// Steps --------------------------------------------------------------------------------------------------
+
+Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel) {
+  const Resident::Positions missing = resident_->missing_queries(n_tokens);
+  if (missing.end == 0) return ok_status();
+  Backend& backend = turn.backend();
+  // Prompt tokens come out with the same bits; generated ones, which attended to less, would not.
+  const uint64_t page_bytes = table_->format().page_bytes();
+  const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
+  const uint32_t n_pages = std::min(missing.end - missing.first, options_.chunk()) / page_tokens + 2;
+  ORRERY_ASSIGN(const os::Region saved, os::Region::allocate(n_pages * page_bytes));
+  table_->make_writable(&backend, missing.first, missing.end);
+  const KvView view = table_->view();
+  Status status = ok_status();
+  for (uint32_t from = missing.first; from < missing.end && status.ok();) {
+    const uint32_t n = std::min(missing.end - from, options_.chunk());
+    const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
+    table_->download(&backend, first, end, saved.data());
+    rows_.resize(n);
+    for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
+    Step step;
+    step.phase = Phase::prefill;
+    step.rows = rows_;
+    step.sequences = {&view, 1};
+    step.kv = table_->format();
+    step.queries = resident_->queries();
+    status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(turn), step, cancel, {},
+                            resident_->hook(Phase::prefill, from, n));
+    status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
+    table_->upload(&backend, first, end, saved.data());
+    from += n;
+  }
+  return status;
+}
+
+Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
+                     float* logits, Shortlist* shortlist) {
+  const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
+  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
+  Backend& backend = turn.backend();
+  const Resident::Use use(resident_.get(), turn, cancel);
+  const model::Workspace& work = model_->workspace(turn);
+  WaitingRows& waiting_rows = model_->waiting_rows(turn);
+  if (n_logits > 0) logits_at_ = 0, waiting_rows.drop(&row_waits_);   // others come in their place
+  ORRERY_TRY(waiting_rows.make_room(&backend, n_logits));
+  const uint64_t start = now_us();
+  backend.set_scratch(work.scratch, model_->limits(turn));
+  if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(turn, from, cancel));
+  if (resident_) resident_->before_write(from);
+  table_->make_writable(&backend, from, from + n);
+
+  rows_.resize(n);
+  for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens[i], static_cast<int32_t>(from + i), 0};
+  const KvView view = table_->view();
+  Step step;
+  step.phase = phase;
+  step.rows = rows_;
+  step.sequences = {&view, 1};
+  step.kv = table_->format();
+  Status status = ok_status();
+  if (resident_) {
+    step.queries = resident_->queries();
+    if (phase == Phase::decode) {
+      status = resident_->prepare(from);
+      step.heads = resident_->views();
+      step.heads_kv = resident_->format();
+    } else {
+      resident_->invalidate();
+    }
+  }
+  model::ForwardOutput out;
+  out.n_logits = n_logits;
+  out.logits = logits;
+  out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
+  ShortlistRequest request;
+  if (shortlist && n_logits == 1 && work.shortlist) {
+    request = shortlist->request();
+    out.request = &request, out.shortlist = shortlist->result();
+  }
+  if (status.ok()) {
+    // A decode step is short: only what it waits for is cancelled.
+    status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, phase == Phase::prefill ? cancel : nullptr, out, resident_ ? resident_->hook(phase, from, n) : nullptr);
+    if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
+  }
+  if (status.ok()) {
+    n_computed_ = from + n;
+    if (out.request) {
+      shortlist->arrived();
+      waiting_rows.leave({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
+    }
+    if (resident_ && phase == Phase::decode) status = resident_->commit(from);
+    if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);
+  } else {
+    table_->truncate(from);
+    if (resident_) resident_->truncate(from);
+  }
+  (phase == Phase::prefill ? stats_.prefill_us : stats_.decode_us) += now_us() - start;
+  return status;
+}
+
+Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits,
+                              float* logits, Shortlist* shortlist) {
+  const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
+  const size_t n_vocab = logits_.size();
+  if (logits) {
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits, nullptr));
+    std::copy_n(logits + (n - 1) * n_vocab, n_vocab, logits_.begin());
+  } else {
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist));
+  }
+  if (logits || want_logits) logits_at_ = from + n;
+  tokens_.resize(from);
+  by_decode_.resize(from);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  by_decode_.resize(from + n, 0);
+  stats_.prompt_tokens += n;
+  return ok_status();
+}
+
+Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits) {
+  if (tokens.size() > n_context_ - n_computed())
+    return memory_error(Code::context_full, n_computed() + tokens.size(), n_context_,
+                        "%u tokens and %zu more are longer than the session's context of %u", n_computed(),
+                        tokens.size(), n_context_);
+  for (size_t done = 0; done < tokens.size();) {
+    const size_t n = std::min<size_t>(options_.chunk(), tokens.size() - done);
+    const bool last = done + n == tokens.size();
+    ORRERY_TRY(prefill_chunk(tokens.subspan(done, n), cancel, last, logits ? logits + done * logits_.size() : nullptr));
+    done += n;
+  }
+  return ok_status();
+}
+
+Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) {
+  if (n_computed() > 0 || tokens.size() > n_context_)
+    return error(Code::invalid_argument, "%zu tokens cannot be assumed: the session holds %u, of at most %u",
+                 tokens.size(), n_computed(), n_context_);
+  const uint32_t n = static_cast<uint32_t>(tokens.size());
+  const Turn turn = model_->runtime().take_turn();
+  Backend& backend = turn.backend();
+  table_->make_writable(&backend, 0, n);
+  std::vector<std::byte> page(table_->format().page_bytes());
+  for (uint32_t i = 0; i < table_->n_pages(); ++i) {
+    fill(i, page);
+    table_->upload(&backend, i, i + 1, page.data());
+  }
+  tokens_.assign(tokens.begin(), tokens.end());
+  by_decode_.assign(tokens.size(), 0);
+  n_computed_ = n;
+  if (resident_) resident_->assume(n);
+  return backend.synchronize();
+}
+
+Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel) {
+  const uint32_t from = n_computed();
+  if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
+  const int32_t token = tokens_[from];
+  ORRERY_TRY(step({&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist));
+  logits_at_ = from + 1;
+  ++stats_.generated_tokens;
+  return ok_status();
+}
+
+Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* cancel) {
+  if (has_logits() || n_computed() == 0) return ok_status();
+  const uint32_t last = n_computed() - 1;
+  const int32_t token = tokens_[last];
+  const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
+  n_computed_ = last;   // its page stays: the same values are written again
+  if (resident_) resident_->truncate(last);
+  const Status status = step({&token, 1}, phase, cancel, 1, logits_.data(), shortlist);
+  if (!status.ok()) {
+    truncate(last);
+    return error(status.code(), "%s", status.message());
+  }
+  logits_at_ = last + 1;
+  return ok_status();
+}
+
+Status Session::fetch_logits(const Cancel& cancel) {
+  if (!row_waits_.load(std::memory_order_acquire)) return ok_status();
+  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
+  return model_->waiting_rows(turn).fetch(&turn.backend(), &row_waits_);
+}
+
+Result<bool> Session::fetch_more(Shortlist* shortlist, const Cancel& cancel) {
+  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
+  const Ptr<const float> logits = model_->waiting_rows(turn).logits(&row_waits_);
+  if (!logits) return false;
+  Backend& backend = turn.backend();
+  const Ptr<std::byte> out = model_->workspace(turn).shortlist;
+  const int64_t n_vocab = model_->hyper().n_vocab;
+  const Span<float> block = shortlist->block();
+  switch (shortlist->wanted()) {
+    case Shortlist::Stage::block: backend.download(block.data(), {(logits + shortlist->first_of_block()).address}, block.size() * sizeof(float)); break;
+    case Shortlist::Stage::bands: backend.shortlists()->shortlist_bands(logits, n_vocab, shortlist->tail(), out, shortlist->bands().data()); break;
+    default: backend.shortlists()->shortlist_entries(logits, n_vocab, shortlist->tail(), shortlist->band(), shortlist->other_band(), out, shortlist->tail_entries());
+  }
+  ORRERY_TRY(backend.synchronize());
+  shortlist->more_arrived();
+  return true;
+}
+
+Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+  if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
+  const Turn turn = model_->runtime().take_turn();
+  const Resident::Use use(resident_.get(), turn);
+  turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  return resident_->top_page_keys(queries, rule, n_computed());
+}
+
+// Fork and park ------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Session>> Session::fork() {
+  ORRERY_TRY(resume());
+  ORRERY_TRY(fetch_logits());
+  std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
+  child->tokens_.assign(tokens_.begin(), tokens_.end());
+  child->by_decode_.assign(by_decode_.begin(), by_decode_.end());
+  child->logits_ = logits_;
+  child->embedding_ = embedding_;
+  child->logits_at_ = logits_at_;
+  child->conversation_ = conversation_;
+  Status room = child->acquire();
+  if (room.ok()) {
+    child->table_->share(*table_);
+    if (resident_) {
+      const Turn turn = model_->runtime().take_turn();
+      const Resident::Use use(child->resident_.get(), turn);
+      ORRERY_TRY(child->resident_->copy_from(*resident_));
+    }
+  } else if (room.code() == Code::out_of_device_memory) {
+    ORRERY_TRY(child->park_copy_of(*this));
+  } else {
+    return room;
+  }
+  child->n_computed_ = n_computed();
+  return child;
+}
+
+Status Session::park_copy_of(const Session& other) {
+  const uint64_t page_bytes = other.table_->format().page_bytes();
+  const uint32_t n_pages = other.table_->n_pages();
+  ORRERY_ASSIGN(parked_pages_, os::Region::allocate(n_pages * page_bytes));
+  const Turn turn = model_->runtime().take_turn();
+  other.table_->download(&turn.backend(), 0, n_pages, parked_pages_.data());
+  stats_.device_to_host_bytes += n_pages * page_bytes;
+  return turn.backend().synchronize();
+}
+
+Status Session::resume() {
+  if (!parked()) return ok_status();
+  ORRERY_TRY(acquire());
+  const uint64_t page_bytes = table_->format().page_bytes();
+  const Turn turn = model_->runtime().take_turn();
+  Backend& backend = turn.backend();
+  table_->make_writable(&backend, 0, n_computed());
+  table_->upload(&backend, 0, table_->n_pages(), parked_pages_.data());
+  stats_.host_to_device_bytes += table_->n_pages() * page_bytes;
+  ORRERY_TRY(backend.synchronize());
+  parked_pages_ = os::Region();
+  return ok_status();
+}
+
+}  // namespace orrery::engine

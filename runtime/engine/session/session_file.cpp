@@ -1,0 +1,336 @@
+#include "runtime/engine/session/session_file.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/checked.h"
+#include "runtime/base/hash.h"
+#include "runtime/text/json/json.h"
+
+namespace orrery::engine {
+
+namespace {
+
+constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
+constexpr size_t kChecksumBytes = 16;
+constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages, from the device
+constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
+
+struct Header {
+  char magic[8];
+  uint8_t fingerprint[16];
+  uint8_t rope[16];             // hash of the inverse frequencies and the magnitude
+  uint32_t kv_type;
+  uint32_t n_tokens;            // with KV; all of them
+  uint32_t n_pages;
+  uint32_t page_tokens;
+  uint64_t page_bytes;
+  uint64_t conversation_bytes;  // JSON
+  uint64_t n_dropped;
+  uint64_t reserved;
+};
+static_assert(sizeof(Header) == 88, "the layout of the file");
+
+void hash_rope(const model::RopeTable& rope, uint8_t out[16]) {
+  Hash128 hash;
+  hash.update(rope.inverse_frequency.data(), rope.inverse_frequency.size() * sizeof(float));
+  hash.update(&rope.magnitude, sizeof rope.magnitude);
+  hash.digest(out);
+}
+
+Status damaged(const char* name, uint64_t offset, const char* what) {
+  Status s = error(Code::bad_session, "%s: byte %llu: %s", name, static_cast<unsigned long long>(offset), what);
+  s.detail().offset = offset;
+  return s;
+}
+
+}  // namespace
+
+// Saving -------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What a session looks like in a file, in file order.
+struct Image {
+  Header header;
+  std::string conversation;
+  uint64_t bytes = 0;   // of the whole file
+};
+
+Status go_on(const std::atomic<bool>* cancel, const char* doing) {
+  return cancel && cancel->load(std::memory_order_relaxed) ? error(Code::cancelled, "%s the session was cancelled", doing) : ok_status();
+}
+
+// What the last page holds behind the last token is some other session's past: it stays out of the file.
+void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) {
+  const uint64_t used = (uint64_t{n_tokens} - 1) % static_cast<uint64_t>(kPageTokens) + 1;
+  const uint64_t n_heads = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads);
+  for (uint64_t head = 0; head < n_heads; ++head)
+    std::memset(page + head * kv.head_bytes() + used * kv.token_bytes(), 0,
+                kv.head_bytes() - used * kv.token_bytes());
+}
+
+Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope) {
+  Image image;
+  Header& h = image.header;
+  std::memset(&h, 0, sizeof h);
+  std::memcpy(h.magic, kMagic, sizeof kMagic);
+  std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
+  hash_rope(rope, h.rope);
+  h.kv_type = static_cast<uint32_t>(kv.type);
+  h.n_tokens = session.n_computed();
+  h.n_pages = n_pages;
+  h.page_tokens = static_cast<uint32_t>(kPageTokens);
+  h.page_bytes = kv.page_bytes();
+  h.n_dropped = session.conversation().n_dropped;
+  ORRERY_ASSIGN(image.conversation, text::dump_json(text::Value::list(session.conversation().messages)));
+  h.conversation_bytes = image.conversation.size();
+  if (h.conversation_bytes > kMaxConversationBytes)
+    return error(Code::unsupported, "the conversation has %zu bytes, a session file holds at most %llu",
+                 image.conversation.size(), static_cast<unsigned long long>(kMaxConversationBytes));
+  image.bytes = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes +
+                h.n_pages * h.page_bytes + kChecksumBytes;
+  return image;
+}
+
+}  // namespace
+
+Result<uint64_t> SessionFile::size(Session* session) {
+  ORRERY_TRY(session->resume());
+  ORRERY_ASSIGN(const Image image,
+                make_image(*session, session->table_->format(), session->table_->n_pages(), session->rope_));
+  return image.bytes;
+}
+
+Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
+  ORRERY_TRY(session->resume());
+  ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
+                                              session->rope_));
+  Hash128 hash;
+  const auto write = [&](const void* data, size_t n) {
+    hash.update(data, n);
+    return sink({static_cast<const std::byte*>(data), n});
+  };
+  const size_t n = image.header.n_tokens;
+  ORRERY_TRY(write(&image.header, sizeof image.header));
+  ORRERY_TRY(write(session->tokens_.data(), n * sizeof(int32_t)));
+  ORRERY_TRY(write(session->by_decode_.data(), n));
+  ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
+  const uint64_t page_bytes = image.header.page_bytes;
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / page_bytes, 1));
+  std::vector<std::byte> pages(std::min(at_once, image.header.n_pages) * page_bytes);
+  for (uint32_t first = 0; first < image.header.n_pages;) {
+    ORRERY_TRY(go_on(cancel, "saving"));
+    const uint32_t end = std::min(image.header.n_pages, first + at_once);
+    {
+      const Turn turn = session->model_->runtime().take_turn();
+      Backend& backend = turn.backend();
+      session->table_->download(&backend, first, end, pages.data());
+      ORRERY_TRY(backend.synchronize());
+    }
+    if (end == image.header.n_pages)
+      clear_unused_slots(session->table_->format(), image.header.n_tokens, pages.data() + (end - 1 - first) * page_bytes);
+    ORRERY_TRY(write(pages.data(), (end - first) * page_bytes));
+    first = end;
+  }
+  session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
+  std::byte checksum[kChecksumBytes];
+  hash.digest(reinterpret_cast<uint8_t*>(checksum));
+  ORRERY_TRY(go_on(cancel, "saving"));
+  return sink({checksum, sizeof checksum});
+}
+
+Status SessionFile::save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel) {
+  ORRERY_ASSIGN(os::AtomicFile file, os::AtomicFile::create(path));
+  ORRERY_TRY(save(session, [&](Span<const std::byte> bytes) { return file.write(bytes); }, cancel));
+  return file.commit();
+}
+
+// Loading ------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What the header alone can say about a file of `bytes` bytes: whose it is, and whether its parts add up to it.
+Status check_header(const Session& session, const model::RopeTable& session_rope, const Header& h, uint64_t bytes,
+                    const char* name) {
+  if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
+
+  // Whose is it?
+  uint8_t rope[16];
+  hash_rope(session_rope, rope);
+  const KvFormat kv = kv_format(session.model().hyper(), session.options().kv_type);
+  if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
+    return damaged(name, offsetof(Header, fingerprint), "the session was saved with another model");
+  if (std::memcmp(h.rope, rope, sizeof rope) != 0)
+    return damaged(name, offsetof(Header, rope), "the session was saved with another rotary scaling or context size");
+  if (h.reserved != 0) return damaged(name, offsetof(Header, reserved), "was written by a newer version");
+  if (h.kv_type != static_cast<uint32_t>(kv.type) || h.page_bytes != kv.page_bytes() ||
+      h.page_tokens != static_cast<uint32_t>(kPageTokens))
+    return damaged(name, offsetof(Header, kv_type), "the session was saved with another type of KV cache");
+  if (h.n_tokens > session.n_context())
+    return memory_error(Code::context_full, h.n_tokens, session.n_context(),
+                        "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session.n_context());
+
+  // Is it whole?  n_tokens and page_bytes are sane by now; what is left to bound is the conversation.
+  const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) +
+                         kv::pages_for(h.n_tokens) * h.page_bytes + kChecksumBytes;
+  if (h.n_pages != kv::pages_for(h.n_tokens))
+    return damaged(name, offsetof(Header, n_pages), "the number of pages is not what its tokens take");
+  if (bytes < fixed || h.conversation_bytes != bytes - fixed)
+    return damaged(name, bytes, "is shorter or longer than its header says");
+  if (h.conversation_bytes > kMaxConversationBytes)
+    return damaged(name, offsetof(Header, conversation_bytes), "the conversation is longer than any that is saved");
+  return ok_status();
+}
+
+// Whether `hash` is the checksum at the end of a file of `file_bytes` bytes.
+Status check_sum(const Hash128& hash, const std::byte* checksum, uint64_t file_bytes, const char* name) {
+  uint8_t digest[kChecksumBytes];
+  hash.digest(digest);
+  if (std::memcmp(digest, checksum, kChecksumBytes) == 0) return ok_status();
+  return damaged(name, file_bytes - kChecksumBytes, "the checksum is wrong: the file is damaged");
+}
+
+}  // namespace
+
+// What stands in a file before its pages.
+struct SessionFile::Contents {
+  Header header;
+  Span<const std::byte> head;   // tokens, phases, conversation: bytes of the file
+  Span<const int32_t> tokens;
+  const uint8_t* phases = nullptr;
+  std::vector<int32_t> token_room;
+  std::vector<text::Value> messages;
+
+  static uint64_t head_bytes(const Header& h) { return uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes; }
+  // Is it sound?
+  Status parse(const Session& session, const char* name);
+};
+
+Status SessionFile::Contents::parse(const Session& session, const char* name) {
+  const size_t n = header.n_tokens;
+  const std::byte* at = head.data();
+  token_room.resize(n);
+  if (n > 0) std::memcpy(token_room.data(), at, n * sizeof(int32_t));
+  tokens = token_room;
+  for (const int32_t t : tokens)
+    if (t < 0 || t >= session.model().hyper().n_vocab)
+      return damaged(name, sizeof header, "a token is outside the vocabulary");
+  phases = reinterpret_cast<const uint8_t*>(at + n * sizeof(int32_t));
+  auto parsed = text::parse_json({reinterpret_cast<const char*>(phases + n), header.conversation_bytes});
+  if (!parsed.ok()) return damaged(name, sizeof header, parsed.status().message());
+  const text::Value conversation = std::move(parsed).value();
+  if (!conversation.is_list()) return damaged(name, sizeof header, "the conversation is not a list");
+  for (const text::Value& message : conversation.as_items())
+    if (!message.is_map()) return damaged(name, sizeof header, "a message is not an object");
+  messages = conversation.as_items();
+  return ok_status();
+}
+
+// Gives the pages of a file, `at_once` of them at most at a time: calls use(first, end, bytes) for one piece after another.
+struct SessionFile::PageReader {
+  using Use = std::function<Status(uint32_t first, uint32_t end, const std::byte* bytes)>;
+  std::function<Status(const Use&)> read;
+};
+
+// From here on nothing can fail but the device, and a file that is read a second time. The conversation changes last.
+Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages) {
+  const Header& h = contents->header;
+  ORRERY_TRY(session->resume());
+  Runtime& runtime = session->model_->runtime();
+  const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
+    const Turn turn = runtime.take_turn();
+    session->table_->upload(&turn.backend(), first, end, bytes);
+    return turn.backend().synchronize();
+  };
+  session->truncate(0);
+  {
+    const Turn turn = runtime.take_turn();
+    session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
+  }
+  Status status = pages.read(upload);
+  if (!status.ok()) {
+    session->table_->truncate(0);
+    session->tokens_.clear(), session->by_decode_.clear();
+    status.detail().message += "; the session has lost its tokens, and keeps its conversation";
+    return status;
+  }
+  session->tokens_.assign(contents->tokens.begin(), contents->tokens.end());
+  session->by_decode_.assign(contents->phases, contents->phases + h.n_tokens);
+  session->n_computed_ = h.n_tokens;
+  session->logits_at_ = 0;
+  session->conversation_.messages = std::move(contents->messages);
+  session->conversation_.n_dropped = h.n_dropped;
+  session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;
+  return ok_status();
+}
+
+Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel) {
+  Contents contents;
+  Header& h = contents.header;
+  if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
+  std::memcpy(&h, bytes.data(), sizeof h);
+  ORRERY_TRY(check_header(*session, session->rope_, h, bytes.size(), name));
+  const size_t summed = bytes.size() - kChecksumBytes;
+  Hash128 hash;
+  for (size_t at = 0; at < summed;) {
+    ORRERY_TRY(go_on(cancel, "loading"));
+    const size_t n = std::min<size_t>(kBytesAtOnce, summed - at);
+    hash.update(bytes.data() + at, n);
+    at += n;
+  }
+  ORRERY_TRY(check_sum(hash, bytes.data() + summed, bytes.size(), name));
+  contents.head = bytes.subspan(sizeof h, Contents::head_bytes(h));
+  ORRERY_TRY(contents.parse(*session, name));
+  ORRERY_TRY(go_on(cancel, "loading"));
+  const std::byte* const pages = contents.head.data() + contents.head.size();
+  return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }});
+}
+
+// A file that can be refused by its header is not read: it may be of any length.
+Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes,
+                                   const std::atomic<bool>* cancel) {
+  ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
+  const char* const name = path.c_str();
+  Contents contents;
+  Header& h = contents.header;
+  if (file.size() < sizeof h + kChecksumBytes) return damaged(name, file.size(), "ends inside the header");
+  ORRERY_TRY(file.read_at(0, {reinterpret_cast<std::byte*>(&h), sizeof h}));
+  ORRERY_TRY(check_header(*session, session->rope_, h, file.size(), name));
+  if (file.size() <= whole_bytes) {
+    ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
+    ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
+    return load(session, {copy.data(), file.size()}, name, cancel);
+  }
+
+  const uint64_t head_bytes = Contents::head_bytes(h), first_page = sizeof h + head_bytes;
+  ORRERY_ASSIGN(const os::Region head, os::Region::allocate(head_bytes));
+  ORRERY_TRY(file.read_at(sizeof h, {head.data(), head_bytes}));
+  contents.head = {head.data(), head_bytes};
+  std::byte checksum[kChecksumBytes];
+  ORRERY_TRY(file.read_at(file.size() - kChecksumBytes, {checksum, kChecksumBytes}));
+  Hash128 begun;
+  begun.update(&h, sizeof h);
+  begun.update(head.data(), head_bytes);
+
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1));
+  ORRERY_ASSIGN(const os::Region piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));
+  // The whole file once, which must be the one that the checksum belongs to.
+  const auto read_pages = [&](const PageReader::Use& use) -> Status {
+    Hash128 hash = begun;
+    for (uint32_t first = 0; first < h.n_pages;) {
+      const uint32_t end = first + std::min(at_once, h.n_pages - first);
+      const uint64_t bytes = (end - first) * h.page_bytes;
+      ORRERY_TRY(file.read_at(first_page + first * h.page_bytes, {piece.data(), bytes}));
+      hash.update(piece.data(), bytes);
+      ORRERY_TRY(use(first, end, piece.data()));
+      first = end;
+    }
+    return check_sum(hash, checksum, file.size(), name);
+  };
+  ORRERY_TRY(read_pages([&](uint32_t, uint32_t, const std::byte*) { return go_on(cancel, "loading"); }));
+  ORRERY_TRY(contents.parse(*session, name));
+  return replace(session, &contents, {read_pages});
+}
+
+}  // namespace orrery::engine

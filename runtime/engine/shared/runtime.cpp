@@ -1,0 +1,170 @@
+#include "runtime/engine/shared/runtime.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+
+#include "cuda/cuda_backend.h"
+#include "runtime/cpu/cpu_backend.h"
+#include "runtime/os/os.h"
+#include "runtime/text/unicode/utf8.h"
+
+namespace orrery::engine {
+
+void copy_message(std::string_view text, Span<char> out) noexcept {
+  const char *at = text.data(), *const end = at + text.size();
+  size_t used = 0;
+  while (at < end) {
+    const text::CodePoint c = text::utf8_decode(at, end);
+    if (used + c.length >= out.size()) break;
+    if (c.value == text::kInvalidCodePoint)
+      out[used] = '?';
+    else if (c.value < 0x20)
+      out[used] = ' ';
+    else
+      std::copy_n(at, c.length, out.data() + used);
+    used += c.length;
+    at += c.length;
+  }
+  out[used] = '\0';
+}
+
+std::vector<GpuDescription> gpus() {
+  std::vector<GpuDescription> found;
+  std::vector<cuda::DeviceDescription> devices = cuda::devices();
+  for (cuda::DeviceDescription& gpu : devices)
+    found.push_back({std::move(gpu.name), gpu.architecture, gpu.memory_bytes, std::move(gpu.refused)});
+  return found;
+}
+
+namespace {
+
+using ull = unsigned long long;   // for printf
+
+int32_t first_usable_gpu() {
+  const std::vector<GpuDescription> all = gpus();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (all[i].refused.empty()) return static_cast<int32_t>(i);
+  return -1;
+}
+
+// The same status, with what would help.
+Status with_advice(Status status, const char* advice) {
+  status.detail().message += advice;
+  return status;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
+  const bool automatic = options.backend == "auto";
+  if (!automatic && options.backend != "cpu" && options.backend != "cuda")
+    return error(Code::invalid_argument, "backend is '%s', expected auto, cpu or cuda", options.backend.c_str());
+  if (options.n_threads < 0 || options.n_threads > 1024)
+    return error(Code::invalid_argument, "n_threads is %d, expected 0 to 1024", options.n_threads);
+  // Who names an instruction path of the processor wants the processor.
+  if (options.backend == "cuda" || (automatic && options.cpu_path == "auto")) {
+    const int32_t device = options.device >= 0 ? options.device : first_usable_gpu();
+    cuda::Options gpu;
+    gpu.device = std::max(device, 0);   // of no device, it says why there is none
+    if (options.backend == "cuda" || device >= 0) return cuda::make_backend(gpu);
+  }
+  cpu::Options cpu;
+  cpu.n_threads = options.n_threads;
+  cpu.priority = options.priority;
+  cpu.path = options.cpu_path;
+  return cpu::make_backend(cpu);
+}
+
+bool moves_directly(const RuntimeOptions& options, const Device& device) {
+  return device.info().unified_memory && options.link.bytes_per_second == 0 && options.link.latency_us == 0 && !options.io_fault;
+}
+
+uint64_t budget_bytes(const RuntimeOptions& options, const Device& device) {
+  if (options.device_budget_bytes) return options.device_budget_bytes;
+  // What a GPU's other users, the screen among them, will want next.
+  constexpr uint64_t kLeft = uint64_t{512} << 20;
+  const uint64_t bytes = device.info().device_bytes;
+  return bytes > 2 * kLeft ? bytes - kLeft : bytes ? bytes / 2 : os::default_reservation_bytes(os::memory_limits());
+}
+
+Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
+  if (options.device < -1) return error(Code::invalid_argument, "device is %d, expected -1 or an index", options.device);
+  if (options.max_sessions < 1 || options.max_sessions > 65536)
+    return error(Code::invalid_argument, "max_sessions is %u, expected 1 to 65536", options.max_sessions);
+  std::shared_ptr<Runtime> runtime(new Runtime(options));
+  ORRERY_ASSIGN(auto backend, make_backend(options));
+  const BackendInfo info = backend->info();
+  const uint64_t bytes = budget_bytes(options, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
+  if (Status reserved = backend->reserve_arena(bytes); !reserved.ok())
+    return with_advice(std::move(reserved), ", for the arena: a smaller device_budget_bytes helps");
+  runtime->turns_ = std::make_unique<Turns>(std::move(backend));
+  runtime->arena_ = std::make_unique<kv::Arena>(&runtime->device(), bytes);
+  const os::MemoryLimits limits = os::memory_limits();
+  const uint64_t host = options.reservoir_bytes ? options.reservoir_bytes : os::default_reservation_bytes(limits);
+  auto reservoir = os::Region::allocate(host / kv::kArenaAlignment * kv::kArenaAlignment);
+  if (!reservoir.ok())
+    return with_advice(reservoir.take_status(), ", for the reservoir: a smaller reservoir_bytes helps, or a smaller device_budget_bytes");
+  runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir).value(), options.pinned_reservoir,
+                                                     info.unified_memory ? nullptr : &runtime->device());
+  runtime->log(LogLevel::info, "orrery: backend %s, instruction set %s, %d threads%s", info.name, info.path, info.n_threads,
+               info.unified_memory && options.priority == Priority::low ? " of low priority" : "");
+  if (!info.unified_memory) {
+    const std::vector<GpuDescription> all = gpus();
+    const auto device = static_cast<size_t>(std::max(options.device >= 0 ? options.device : first_usable_gpu(), 0));
+    if (device < all.size())
+      runtime->log(LogLevel::info, "device %zu: %s, %llu bytes", device, all[device].name.c_str(), static_cast<ull>(all[device].memory_bytes));
+  }
+  const bool by_default = !options.device_budget_bytes || !options.reservoir_bytes;
+  runtime->log(LogLevel::info, "arena of %llu bytes (device_budget_bytes%s), reservoir of %llu bytes, %s (reservoir_bytes%s)%s%s",
+               static_cast<ull>(bytes), options.device_budget_bytes ? "" : ", by default", static_cast<ull>(runtime->reservoir_->bytes()),
+               options.pinned_reservoir ? "pinned" : "pageable", options.reservoir_bytes ? "" : ", by default",
+               by_default ? "; least is left by " : "", by_default ? limits.bound_by : "");
+  return runtime;
+}
+
+Status Runtime::set_threads(int32_t n_threads, Priority priority) {
+  const Turn turn = take_turn();
+  ORRERY_TRY(turn.backend().set_threads(n_threads, priority));
+  log(LogLevel::info, "%d threads%s", backend_info().n_threads, priority == Priority::low ? " of low priority" : "");
+  return ok_status();
+}
+
+Result<kv::IoThread*> Runtime::io() {
+  std::lock_guard<std::mutex> lock(io_mutex_);
+  if (!io_) {
+    kv::IoThread::Options io;
+    io.link = options_.link;
+    io.fault = options_.io_fault;
+    io.wait_limit_us = options_.io_wait_limit_us;
+    ORRERY_ASSIGN(io_, kv::IoThread::make(&device(), std::move(io)));
+  }
+  return io_.get();
+}
+
+Status Runtime::take_session_slot() {
+  uint32_t n = n_sessions_.load();
+  do {
+    if (n >= options_.max_sessions)
+      return memory_error(Code::out_of_device_memory, n + uint64_t{1}, options_.max_sessions,
+                          "all %u sessions that this runtime may hold at once (max_sessions) are open",
+                          options_.max_sessions);
+  } while (!n_sessions_.compare_exchange_weak(n, n + 1));
+  return ok_status();
+}
+
+void Runtime::log(LogLevel level, const char* fmt, ...) {
+  if (!options_.log || level > options_.log_level) return;
+  char text[512], line[512];
+  va_list args;
+  va_start(args, fmt);
+  const int n = std::vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  if (n < 0) return;
+  const std::string_view written(text, std::min<size_t>(static_cast<size_t>(n), sizeof text - 1));
+  const bool cut = written.size() < static_cast<size_t>(n);
+  copy_message(written.substr(0, written.size() - (cut ? text::utf8_incomplete_tail(written) : 0)), {line, sizeof line});
+  options_.log(options_.log_user, static_cast<int32_t>(level), line);
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,60 @@
+// A file's tokenizer and its chat templates, apart from any weights: what text needs.  Immutable and shared.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/base/status.h"
+#include "runtime/gguf/gguf.h"
+#include "runtime/text/jinja/chat_template.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+
+namespace orrery::engine {
+
+class Vocabulary {
+ public:
+  static Result<std::shared_ptr<const Vocabulary>> from_gguf(const gguf::File& file);
+
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  // Source of the file's template of that name, "" for the default; null where there is none.
+  const std::string* template_source(const std::string& name) const;
+  // The text of a control token that templates print themselves, "" where the vocabulary has none.
+  std::string bos_text() const { return token_text(tokenizer_.bos()); }
+  std::string eos_text() const { return token_text(tokenizer_.eos()); }
+
+ private:
+  explicit Vocabulary(text::Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
+  std::string token_text(int32_t id) const;
+
+  text::Tokenizer tokenizer_;
+  std::map<std::string, std::string> templates_;   // by name, "" the default
+};
+
+// Which template a conversation is rendered with, and what it sees besides the messages.
+struct TemplateChoice {
+  bool add_generation_prompt = true;
+  std::string source;        // the caller's own; empty: the file's
+  std::string name;          // one of the file's; empty: the default
+  text::Value tools;         // a list, or undefined
+  text::Value variables;     // a map, or undefined
+};
+
+// A template ready to render conversations: compiled once, kept by sessions.
+class ChatRenderer {
+ public:
+  static Result<ChatRenderer> make(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice);
+  // Limits: the length of the text above all, and a flag that ends the rendering (chat_template.h has the errors).
+  Result<std::string> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
+  const TemplateChoice& choice() const { return choice_; }
+
+ private:
+  ChatRenderer(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice, text::ChatTemplate compiled)
+      : vocabulary_(std::move(vocabulary)), choice_(std::move(choice)), template_(std::move(compiled)) {}
+
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  TemplateChoice choice_;
+  text::ChatTemplate template_;
+};
+
+}  // namespace orrery::engine

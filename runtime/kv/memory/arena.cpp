@@ -1,0 +1,87 @@
+#include "runtime/kv/memory/arena.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+uint64_t Arena::used() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return used_;
+}
+
+template <class F>
+void Arena::for_each_gap(F f) const {
+  uint64_t end = 0;   // of the region before
+  for (const auto& [offset, bytes] : taken_) {
+    if (offset > end) f(end, offset - end);
+    end = offset + bytes;
+  }
+  if (bytes_ > end) f(end, bytes_ - end);
+}
+
+uint64_t Arena::largest_free() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t largest = 0;
+  for_each_gap([&](uint64_t, uint64_t bytes) { largest = std::max(largest, bytes); });
+  return largest;
+}
+
+Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t largest = 0, best = UINT64_MAX, at = 0;
+  for_each_gap([&](uint64_t offset, uint64_t gap) {
+    largest = std::max(largest, gap);
+    if (gap >= bytes && gap < best) best = gap, at = offset;
+  });
+  if (best == UINT64_MAX)
+    return memory_error(full_, bytes, largest,
+                        "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short): %s sets its size",
+                        what, static_cast<unsigned long long>(bytes), device_ ? "device" : "host",
+                        static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(largest),
+                        static_cast<unsigned long long>(bytes - largest), device_ ? "device_budget_bytes" : "reservoir_bytes");
+  if (pinned_) {
+    const Status locked = sharer_ ? sharer_->share_host(memory_.data() + at, bytes) : memory_.lock(at, bytes);
+    if (!locked.ok()) {
+      Status s = memory_error(locked.code(), bytes, locked.detail().bytes_available, "%s: %s", what, locked.message());
+      s.detail().native_code = locked.detail().native_code;
+      return s;
+    }
+  }
+  taken_.emplace(at, bytes);
+  used_ += bytes;
+  return at;
+}
+
+void Arena::give(uint64_t offset) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = taken_.find(offset);
+  used_ -= it->second;
+  if (sharer_)
+    sharer_->unshare_host(memory_.data() + it->first);
+  else if (pinned_)
+    memory_.unlock(it->first, it->second);
+  if (device_)
+    device_->discard(base_ + it->first, it->second);
+  else
+    memory_.discard(it->first, it->second);
+  taken_.erase(it);
+}
+
+Result<ArenaRegion> ArenaRegion::take(Arena* arena, uint64_t bytes, const char* what) {
+  ArenaRegion region;
+  uint64_t rounded = 0;
+  if (bytes == 0) return region;
+  if (!checked_align(bytes, arena->unit(), &rounded)) rounded = UINT64_MAX;
+  ORRERY_ASSIGN(region.offset_, arena->take(rounded, what));
+  region.arena_ = arena;
+  region.bytes_ = rounded;
+  return region;
+}
+
+ArenaRegion::~ArenaRegion() {
+  if (arena_) arena_->give(offset_);
+}
+
+}  // namespace orrery::kv

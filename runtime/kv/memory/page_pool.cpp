@@ -1,0 +1,90 @@
+#include "runtime/kv/memory/page_pool.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+uint32_t PagePool::spare() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<uint32_t>(total_ - reserved_);
+}
+
+Status PagePool::reserve(uint32_t n) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t spare = total_ - reserved_;
+  if (n > spare) {
+    const uint64_t missing = align_up(n - spare, kPagesTogether);
+    uint64_t bytes = 0;
+    if (!checked_mul(missing, format_.page_bytes(), &bytes)) bytes = UINT64_MAX;
+    std::list<Slab> fresh(1);   // made aside: a failure half-way changes nothing
+    Slab& slab = fresh.front();
+    ORRERY_ASSIGN(slab.region, ArenaRegion::take(arena_, bytes, "the session's KV cache"));
+    slab.pages.resize(missing);
+    for (size_t i = missing; i-- > 0;) {   // so that pages are taken in ascending order
+      Page& page = slab.pages[i];
+      page.address = slab.region.data().address + format_.page_offset(i);
+      page.next_free = free_;
+      free_ = &page;
+    }
+    slabs_.splice(slabs_.end(), fresh);
+    total_ += missing;
+  }
+  reserved_ += n;
+  return ok_status();
+}
+
+bool PagePool::idle(const Slab& slab) const {
+  return std::all_of(slab.pages.begin(), slab.pages.end(), [](const Page& p) { return p.refs == 0; });
+}
+
+void PagePool::unreserve(uint32_t n) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  reserved_ -= n;
+  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
+    const auto next = std::next(slab);
+    if (total_ - slab->pages.size() >= reserved_ && idle(*slab)) {
+      const Page* first = slab->pages.data();
+      const Page* last = first + slab->pages.size();
+      for (Page** link = &free_; *link;) {
+        if (*link >= first && *link < last)
+          *link = (*link)->next_free;
+        else
+          link = &(*link)->next_free;
+      }
+      total_ -= slab->pages.size();
+      slabs_.erase(slab);
+    }
+    slab = next;
+  }
+}
+
+Page* PagePool::take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Page* page = free_;
+  free_ = page->next_free;
+  page->next_free = nullptr;
+  page->refs = 1;
+  return page;
+}
+
+void PagePool::share(Page* page) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++page->refs;
+}
+
+void PagePool::drop(Page* page) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (--page->refs == 0) {
+    page->next_free = free_;
+    free_ = page;
+  }
+}
+
+bool PagePool::shared(const Page* page) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return page->refs > 1;
+}
+
+}  // namespace orrery::kv

@@ -1,0 +1,81 @@
+// Digests of a session's pages on the device: for every head that has them, one for each whole page of so many tokens, in the
+// order of pages (KvSummaries::digest says what they are). The reservoir holds the keys; a policy looks for pages by their digests.
+//
+// A page here is the policy's: a divisor of kPageTokens. The memory is one region of the arena, taken when the session opens;
+// nothing here allocates after make().
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/memory/arena.h"
+#include "runtime/kv/memory/page_table.h"
+
+namespace orrery::kv {
+
+// Which heads have digests (layer * n_kv_heads + KV head), and of what.
+struct DigestSpec {
+  uint32_t page_tokens = 0;
+  DigestKind kind = DigestKind::range;
+  std::vector<uint32_t> heads;
+};
+
+class Digests {
+ public:
+  static uint64_t digest_bytes(int32_t head_dim, DigestKind kind = DigestKind::range) {
+    return (kind == DigestKind::mean ? 2u : 4u) * static_cast<uint64_t>(head_dim);
+  }
+  // Of all digests, and as the arena gives it.
+  static uint64_t bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
+  static uint64_t region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
+  // Host memory: tables of tiles of all n_heads of a model, and cosines.
+  static uint64_t host_bytes(const DigestSpec& spec, uint64_t n_heads, uint32_t n_context);
+  // Of keys in pages of `format`, up to n_context tokens.
+  static Result<std::unique_ptr<Digests>> make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context);
+
+  // A digest as a token: F16, K and V, or of a mean K alone.
+  const KvFormat& format() const { return format_; }
+  DigestKind kind() const { return spec_.kind; }
+  uint64_t digest_bytes() const { return digest_bytes(format_.head_dim, spec_.kind); }
+  uint32_t page_tokens() const { return spec_.page_tokens; }
+  uint32_t n_pages() const { return n_pages_; }
+  uint64_t bytes() const { return region_.bytes(); }
+  uint64_t used_bytes() const { return spec_.heads.size() * n_pages_ * digest_bytes(); }
+  bool has(uint32_t head) const { return tiles_of_[head] != nullptr; }
+  // Addresses of the head's tiles of kPageTokens digests, one behind the other.
+  const uint64_t* tiles(uint32_t head) const { return tiles_of_[head]; }
+
+  // Digests of all whole pages among the reservoir's first n_tokens.
+  void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
+  void truncate(uint32_t n_tokens) { n_pages_ = std::min(n_pages_, n_tokens / spec_.page_tokens); }
+  // Of means: how near the keys of the head's pages are to them (DigestJob::cosines).
+  Span<const float> cosines(uint32_t head) const { return {cosines_.data() + first_cosine(head), n_pages_}; }
+  // A page is found by nobody, its digest being no number; or the digest is made anew.
+  void hide(Backend* backend, const PageTable& reservoir, uint32_t head, uint32_t page, bool hidden);
+  // Takes over what `other`, of the same shape, holds.
+  void copy_from(Backend* backend, const Digests& other);
+
+ private:
+  Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_context, ArenaRegion region);
+  size_t first_cosine(uint32_t head) const {
+    const auto at = std::lower_bound(spec_.heads.begin(), spec_.heads.end(), head) - spec_.heads.begin();
+    return static_cast<size_t>(at) * (cosines_.size() / spec_.heads.size());
+  }
+  void add_job(const PageTable& reservoir, uint32_t head, uint32_t first, uint32_t n);
+  DigestSpec spec_;
+  KvFormat format_;
+  ArenaRegion region_;
+  uint32_t n_pages_ = 0;
+  std::vector<uint64_t> tiles_;              // (heads, tiles)
+  std::vector<const uint64_t*> tiles_of_;    // (n_heads) in tiles_, or null
+  std::vector<DigestJob> jobs_;
+  std::vector<float> cosines_;               // (heads, pages) of means
+  std::vector<uint16_t> no_number_;          // (head_dim) likewise
+};
+
+}  // namespace orrery::kv

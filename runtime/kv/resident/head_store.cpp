@@ -1,0 +1,156 @@
+#include "runtime/kv/resident/head_store.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+namespace {
+constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
+}
+
+uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
+  return align_up(n_slots * format.token_bytes(), kArenaAlignment);
+}
+
+uint64_t HeadStore::host_bytes(uint64_t n_heads, uint64_t n_slots) {
+  return n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
+}
+
+HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots)
+    : format_(format), region_(std::move(region)) {
+  const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
+  heads_.resize(n_heads);
+  positions_.resize(n_slots);
+  tiles_.reserve(n_slots / kTile + n_heads);   // each head may end in a part of a tile
+  moves_.resize(kMostMoves);
+  parts_.reserve(kMostMoves / kPart + n_heads);
+}
+
+Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots) {
+  ORRERY_ASSIGN(ArenaRegion region,
+                ArenaRegion::take(arena, region_bytes(format, n_slots), "the session's resident KV"));
+  return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots));
+}
+
+void HeadStore::lay_out(Span<const uint32_t> capacities) {
+  tiles_.clear();
+  uint64_t first = 0;
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    Head& head = heads_[i];
+    const bool stays = head.first == first && head.capacity == capacities[i];
+    head = {first, capacities[i], 0, tiles_.size(), stays ? head.length : 0};
+    for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
+    first += head.capacity;
+  }
+}
+
+void HeadStore::move(Backend* backend, const KvMove& one, KvType from_type) {
+  moves_[n_moves_++] = one;
+  if (n_moves_ == kMostMoves) finish_moves(backend, from_type);
+}
+void HeadStore::finish_moves(Backend* backend, KvType from_type) {
+  backend->kv_moves()->move_kv({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
+  n_moves_ = 0;
+}
+
+size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions, size_t n_held) {
+  Head& head = heads_[index];
+  const KvType from_type = reservoir.format().type;
+  const PageTable::HeadTokens tokens = reservoir.tokens_of(index);
+  const auto before = positions_.begin() + static_cast<ptrdiff_t>(head.first);
+  n_held = std::min({n_held, positions.size(), size_t{head.n_before}});
+  n_held = static_cast<size_t>(std::mismatch(before, before + static_cast<ptrdiff_t>(n_held), positions.begin()).first - before);
+  for (size_t i = n_held; i < positions.size();) {
+    // Neighbours in a page go at once.
+    const uint32_t p = positions[i];
+    size_t n = 1;
+    while (i + n < positions.size() && positions[i + n] == p + n && (p + n) % kTile != 0) ++n;
+    move(backend, {slot_address(head, i), tokens.address(p), static_cast<uint32_t>(n)}, from_type);
+    i += n;
+  }
+  finish_moves(backend, from_type);
+  std::copy(positions.begin(), positions.end(), before);
+  head.length = static_cast<uint32_t>(positions.size());
+  return positions.size() - n_held;
+}
+
+HeadView HeadStore::view_with_append(uint32_t index, uint32_t slot) const {
+  const Head& head = heads_[index];
+  return {tiles_.data() + head.first_tile, static_cast<int32_t>(std::max(head.length, slot + 1)),
+          slot_address(head, slot)};
+}
+
+void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
+  Head& head = heads_[index];
+  positions_[head.first + slot] = position;
+  head.length = std::max(head.length, slot + 1);
+}
+
+void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type) {
+  const uint64_t token_bytes = KvFormat{from_type, 1, 1, format_.head_dim}.token_bytes();
+  for (const Replacement& r : what) {
+    move(backend, {take_slots(index, r).address, from.address, r.count}, from_type);
+    from = from + r.count * token_bytes;
+  }
+  finish_moves(backend, from_type);
+}
+
+// Into its place in moves_.
+void HeadStore::make_moves(const Part& part) {
+  const Head& head = heads_[part.refresh->head];
+  const PageTable::HeadTokens tokens = part.refresh->reservoir->tokens_of(part.refresh->head);
+  const uint64_t slots = slot_address(head, 0), token_bytes = format_.token_bytes();
+  for (size_t i = 0; i < part.count; ++i) {
+    const Replacement& r = part.refresh->what[part.first + i];
+    uint32_t* positions = &positions_[head.first + r.slot];
+    for (uint32_t t = 0; t < r.count; ++t) positions[t] = r.position + t;
+    moves_[part.at + i] = {slots + r.slot * token_bytes, tokens.address(r.position), r.count};
+  }
+}
+
+void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes) {
+  for (size_t refresh = 0, first = 0; refresh < refreshes.size();) {
+    parts_.clear();
+    size_t n = 0;
+    while (refresh < refreshes.size() && n < kMostMoves) {
+      const size_t left = refreshes[refresh].what.size() - first, count = std::min({left, kPart, kMostMoves - n});
+      if (count > 0) parts_.push_back({&refreshes[refresh], first, count, n});
+      n += count, first += count;
+      if (count == left) ++refresh, first = 0;
+    }
+    n_moves_ = n;
+    const auto make = [](const void* store, int64_t i) {
+      auto* self = static_cast<HeadStore*>(const_cast<void*>(store));
+      self->make_moves(self->parts_[static_cast<size_t>(i)]);
+    };
+    backend->for_each(static_cast<int64_t>(parts_.size()), make, this);   // tens of thousands at once are as long to list as to move
+    if (n > 0) finish_moves(backend, refreshes[0].reservoir->format().type);
+  }
+}
+
+Ptr<std::byte> HeadStore::take_slots(uint32_t index, const Replacement& what) {
+  const Head& head = heads_[index];
+  for (uint32_t i = 0; i < what.count; ++i) positions_[head.first + what.slot + i] = what.position + i;
+  return {slot_address(head, what.slot)};
+}
+
+void HeadStore::move_last(Backend* backend, uint32_t index, uint32_t n, uint32_t slot) {
+  Head& head = heads_[index];
+  head.length -= n;
+  backend->copy({slot_address(head, slot)}, {slot_address(head, head.length)}, n * format_.token_bytes());
+  const auto last = positions_.begin() + static_cast<ptrdiff_t>(head.first + head.length);
+  std::copy(last, last + n, positions_.begin() + static_cast<ptrdiff_t>(head.first + slot));
+}
+
+void HeadStore::copy_from(Backend* backend, const HeadStore& other) {
+  heads_ = other.heads_;
+  std::copy(other.positions_.begin(), other.positions_.end(), positions_.begin());
+  tiles_.clear();
+  for (const Head& head : heads_)
+    for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
+  backend->copy(region_.data(), other.region_.data(), other.positions_.size() * format_.token_bytes());
+}
+
+}  // namespace orrery::kv

@@ -1,0 +1,322 @@
+#include "runtime/kv/transfers/refills.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+#include "runtime/base/clock.h"
+
+namespace orrery::kv {
+
+namespace {
+constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
+constexpr uint64_t kRunsAtOnce = 4096;   // of tokens that are rebuilt where no chunks bound them
+uint64_t runs_at_once(uint64_t staging_tokens) { return std::max(staging_tokens / 2, kRunsAtOnce); }
+// Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
+uint64_t chunks_at_once(uint64_t n_heads) { return n_heads + 4; }
+uint64_t heads_of(const KvFormat& format) { return static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads); }
+
+// What some replacements come to, each looked at once and without branches: there are tens of thousands in a layer.
+struct Extent {
+  bool in_pages = true;                             // each has tokens, of one page
+  uint32_t longest = 0;
+  uint64_t n_tokens = 0, end_slot = 0, end_position = 0;
+};
+Extent extent_of(Span<const Replacement> what) {
+  constexpr auto kPage = static_cast<uint32_t>(kPageTokens);
+  Extent e;
+  for (const Replacement& r : what) {
+    e.in_pages &= r.count - 1 < kPage - r.position % kPage;   // 0 less 1 is not
+    e.longest = std::max(e.longest, r.count);
+    e.n_tokens += r.count;
+    e.end_slot = std::max(e.end_slot, uint64_t{r.slot} + r.count);
+    e.end_position = std::max(e.end_position, uint64_t{r.position} + r.count);
+  }
+  return e;
+}
+}
+
+uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone) {
+  return align_up(staging_tokens * (values_alone ? format.vector_bytes() : format.token_bytes()), kArenaAlignment);
+}
+
+uint64_t Refills::host_bytes(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
+  const uint64_t n_heads = heads_of(format), transfers = staging_tokens > 0 ? chunks_at_once(n_heads) * sizeof(Chunk) : 0;
+  return n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) + transfers + staging_tokens * sizeof(HostPiece) +
+         (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
+}
+
+Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
+                 uint64_t staging_tokens, LowRank* low_rank)
+    : io_(io),
+      format_(format),
+      low_rank_(low_rank),
+      fetched_bytes_(low_rank ? format.vector_bytes() : format.token_bytes()),
+      staging_(std::move(staging)),
+      max_pending_(max_pending),
+      staging_tokens_(staging_tokens) {
+  const uint64_t n_heads = heads_of(format);
+  pending_.reserve(n_heads);
+  what_.reserve(max_pending);
+  has_pending_.resize(n_heads);
+  if (io) chunks_ = std::vector<Chunk>(chunks_at_once(n_heads));
+  if (io) pieces_.resize(staging_tokens);
+  if (!io && !low_rank) refreshes_.reserve(n_heads);
+  if (low_rank) runs_.reserve(runs_at_once(staging_tokens));
+}
+
+Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
+                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank) {
+  if (io ? staging_tokens < 2 : staging_tokens > 0)
+    return error(Code::invalid_argument, "a staging ring of %llu tokens, expected %s", static_cast<unsigned long long>(staging_tokens),
+                 io ? "2 or more" : "none: nothing is transferred");
+  ORRERY_ASSIGN(ArenaRegion staging,
+                ArenaRegion::take(arena, staging_bytes(format, staging_tokens, low_rank != nullptr), "the session's staging ring"));
+  if (io) backend->commit(staging.data(), staging.bytes());   // else the first round through it would pay for its pages
+  return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank));
+}
+
+double Refills::Stats::hidden() const {
+  return transfer_us ? 1.0 - static_cast<double>(stall_us) / static_cast<double>(transfer_us) : 1.0;
+}
+
+Refills::Stats Refills::stats() const {
+  return {tokens_, tokens_ * fetched_bytes_, requests_, transfer_ns_ / 1000, stall_ns_ / 1000};
+}
+
+Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at) {
+  if (head >= has_pending_.size())
+    return error(Code::invalid_argument, "a refresh of head %u of %zu", head, has_pending_.size());
+  if (has_pending_[head])
+    return error(Code::invalid_argument, "a refresh of head %u, whose last one is not visible yet", head);
+  if (what.size() > max_pending_ - what_.size())
+    return error(Code::invalid_argument, "a refresh of head %u with %zu replacements: %zu of at most %llu are pending", head,
+                 what.size(), what_.size(), static_cast<unsigned long long>(max_pending_));
+  const uint64_t n_tokens = reservoir.n_pages() * kTile;
+  const Extent extent = extent_of(what);
+  const uint64_t most = io_ ? std::min(staging_tokens_ / 2, kTile) : kTile, n_there = low_rank_ ? std::min<uint64_t>(low_rank_->n_tokens(), n_tokens) : n_tokens;
+  for (size_t i = 0; i < what.size() && !(extent.in_pages && extent.longest <= most && extent.end_position <= n_there); ++i) {
+    const Replacement& r = what[i];
+    if (r.position >= n_tokens)
+      return error(Code::invalid_argument, "a refresh of head %u with position %u of %llu", head, r.position,
+                   static_cast<unsigned long long>(n_tokens));
+    if (r.count == 0 || r.count > kTile - r.position % kTile || (io_ && r.count > staging_tokens_ / 2))
+      return error(Code::invalid_argument, "a refresh of head %u with %u tokens from position %u on: they are of one page, at most %llu", head,
+                   r.count, r.position, static_cast<unsigned long long>(io_ ? staging_tokens_ / 2 : kTile));
+    if (low_rank_ && r.position + uint64_t{r.count} > low_rank_->n_tokens())
+      return error(Code::invalid_argument, "a refresh of head %u with position %u: %u have rows to be rebuilt from", head, r.position,
+                   low_rank_->n_tokens());
+  }
+  if (what.empty()) return ok_status();
+
+  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
+  const auto behind = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) {
+    return visible_at != p.visible_at ? visible_at < p.visible_at : head / n_kv_heads < p.head / n_kv_heads;
+  });
+  const size_t index = static_cast<size_t>(behind - pending_.begin());
+  // What is wanted later must not stand before it in the ring, where it would wait for it and hold the room.
+  recall_from(index);
+  const size_t first = behind == pending_.end() ? what_.size() : behind->first;
+  for (size_t i = index; i < pending_.size(); ++i) pending_[i].first += what.size();
+  pending_.insert(behind, Pending{head, visible_at, first, what.size(), &reservoir, 0, 0, extent.n_tokens, extent.end_slot});
+  what_.insert(what_.begin() + static_cast<ptrdiff_t>(first), what.begin(), what.end());
+  has_pending_[head] = 1;
+  return start(backend);
+}
+
+// Room for n tokens behind the last chunk, or at the ring's beginning.
+bool Refills::find_room(uint64_t n, uint64_t* at) {
+  *at = 0;
+  if (n_chunks_ == 0) return true;
+  const uint64_t begin = chunk(0).at, last = chunk(n_chunks_ - 1).at, end = last + chunk(n_chunks_ - 1).n;
+  if (last >= begin && staging_tokens_ - end < n) return begin >= n;
+  *at = end;
+  return (last >= begin ? staging_tokens_ : begin) - end >= n;
+}
+
+// Gives chunks to the I/O thread while ring and queue have room.
+Status Refills::start(Backend* backend) {
+  if (!io_) return ok_status();
+  for (Pending& p : pending_) {
+    while (p.n_started < p.count) {
+      const Span<const Replacement> left = what(p).subspan(p.n_started, p.count - p.n_started);
+      uint64_t n = 0, at = 0;
+      size_t n_what = 0;
+      while (n_what < left.size() && n + left[n_what].count <= staging_tokens_ / 2) n += left[n_what++].count;
+      if (n_chunks_ == chunks_.size() || !find_room(n, &at)) return ok_status();
+      rebuild_noted(backend);
+      if (placing_) ORRERY_TRY(backend->synchronize());   // the room is free when it has been read
+      placing_ = false;
+      Chunk& c = chunk(n_chunks_);
+      c.at = at;
+      c.n = n;
+      c.n_what = n_what;
+
+      const PageTable::HeadTokens tokens = p.reservoir->tokens_of(p.head);
+      const uint64_t token = tokens.token_bytes;
+      size_t n_pieces = 0;
+      for (const Replacement& r : left.first(n_what)) {
+        const auto* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(tokens.address(r.position)));
+        if (low_rank_) {   // V stands behind K
+          for (uint64_t i = 0; i < r.count; ++i) pieces_[at + n_pieces++] = {data + i * token + fetched_bytes_, fetched_bytes_};
+          continue;
+        }
+        HostPiece* last = n_pieces > 0 ? &pieces_[at + n_pieces - 1] : nullptr;
+        if (last && last->data + last->bytes == data) {
+          last->bytes += r.count * token;   // neighbours go in one piece
+        } else {
+          pieces_[at + n_pieces++] = {data, r.count * token};
+        }
+      }
+      c.request.to = staging_.data() + at * fetched_bytes_;
+      c.request.pieces = {pieces_.data() + at, n_pieces};
+      c.request.head = p.head;
+      if (!io_->submit(&c.request)) return ok_status();
+      ++n_chunks_;
+      p.n_started += n_what;
+    }
+  }
+  return ok_status();
+}
+
+// Takes the chunks of refreshes from this one on out of the ring: they are its last ones.
+void Refills::recall_from(size_t refresh) {
+  for (size_t i = pending_.size(); i-- > refresh;) {
+    Pending& p = pending_[i];
+    while (p.n_started > p.n_placed) {
+      Chunk& c = chunk(--n_chunks_);
+      io_->cancel(&c.request);
+      p.n_started -= c.n_what;
+    }
+  }
+}
+
+void Refills::drop() {
+  recall_from(0);
+  pending_.clear();
+  what_.clear();
+  std::fill(has_pending_.begin(), has_pending_.end(), uint8_t{0});
+}
+
+void Refills::place(Backend* backend, HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from) {
+  if (!low_rank_) return store->replace(backend, head, what, from, format_.type);
+  for (const Replacement& r : what) {
+    rebuild(backend, *store, head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(head, r), from});
+    from = from + r.count * fetched_bytes_;
+  }
+}
+
+// Noted, for the heads of a layer to be rebuilt together: until the ring's room is wanted, and before apply() returns.
+void Refills::rebuild(Backend* backend, const HeadStore& store, uint32_t head, RebuiltRun run) {
+  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
+  if (head / n_kv_heads != runs_layer_ || runs_.size() == runs_at_once(staging_tokens_)) rebuild_noted(backend);
+  runs_layer_ = head / n_kv_heads, runs_type_ = store.type();
+  run.kv_head = static_cast<int32_t>(head % n_kv_heads);
+  runs_.push_back(run);
+}
+
+void Refills::rebuild_noted(Backend* backend) {
+  if (!runs_.empty()) low_rank_->rebuild(backend, runs_layer_, runs_type_, runs_);
+  runs_.clear();
+}
+
+// The refresh's next chunk goes to its slots: the ring's first one, for everything before has gone.
+Status Refills::place_next(Backend* backend, HeadStore* store, Pending* refresh, const Cancel& cancel) {
+  while (n_chunks_ == 0) {   // the queue is full of others' requests
+    IoThread::Waited room = io_->wait_for_room(cancel);
+    stall_ns_ += room.stall_ns;
+    ORRERY_TRY(std::move(room.status));
+    ORRERY_TRY(start(backend));
+  }
+  Chunk& c = chunk(0);
+  IoThread::Waited arrived = io_->wait(&c.request, cancel);
+  stall_ns_ += arrived.stall_ns;
+  ORRERY_TRY(std::move(arrived.status));
+  place(backend, store, refresh->head, what(*refresh).subspan(refresh->n_placed, c.n_what), c.request.to);
+  placing_ = true;
+  refresh->n_placed += c.n_what;
+  tokens_ += c.n;
+  ++requests_;
+  transfer_ns_ += c.request.link_ns();
+  first_chunk_ = (first_chunk_ + 1) % chunks_.size();
+  --n_chunks_;
+  return start(backend);
+}
+
+// From the reservoir itself.
+void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due) {
+  const uint64_t start = now_us();
+  for (size_t i = 0; i < n_due; ++i) {
+    const Pending& p = pending_[i];
+    if (low_rank_)
+      rebuild_due(backend, store, p);
+    else
+      refreshes_.push_back({p.head, what(p), p.reservoir});
+    tokens_ += p.n_tokens;
+    ++requests_;
+  }
+  rebuild_noted(backend);
+  store->replace(backend, refreshes_);
+  refreshes_.clear();
+  const uint64_t ns = 1000 * (now_us() - start);
+  transfer_ns_ += ns, stall_ns_ += ns;
+}
+
+// K rebuilt, and V from where it lies: in the pages K stands between.
+void Refills::rebuild_due(Backend* backend, HeadStore* store, const Pending& refresh) {
+  const PageTable::HeadTokens tokens = refresh.reservoir->tokens_of(refresh.head);
+  const auto gap = static_cast<int32_t>(tokens.token_bytes - format_.vector_bytes());
+  for (const Replacement& r : what(refresh))
+    rebuild(backend, *store, refresh.head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
+                                   {tokens.address(r.position) + format_.vector_bytes()}, 0, gap});
+}
+
+Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, const Cancel& cancel) {
+  for (size_t i = 0; i < n_due; ++i) {
+    const Pending& p = pending_[i];
+    if (p.head < store->n_heads() && p.end_slot <= store->length(p.head)) continue;
+    for (const Replacement& r : what(p))
+      if (p.head >= store->n_heads() || r.slot >= store->length(p.head) || r.count > store->length(p.head) - r.slot)
+        return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot + r.count - 1,
+                     p.head < store->n_heads() ? store->length(p.head) : 0);
+  }
+  if (!io_ && n_due > 0) move_due(backend, store, n_due);
+  if (!io_) return ok_status();
+  Status status = start(backend);
+  for (size_t i = 0; i < n_due && status.ok(); ++i)
+    while (status.ok() && pending_[i].n_placed < pending_[i].count) status = place_next(backend, store, &pending_[i], cancel);
+  rebuild_noted(backend);
+  return status;
+}
+
+bool Refills::late(uint64_t step) const {
+  if (!io_) return false;
+  size_t n_what = 0, n_arrived = 0;
+  for (const Pending& p : pending_) {
+    if (p.visible_at > step) break;
+    if (p.n_started < p.count) return true;
+    n_what += p.count - p.n_placed;
+  }
+  for (size_t i = 0; n_arrived < n_what; n_arrived += chunk(i++).n_what)
+    if (!io_->arrived(chunk(i).request)) return true;
+  return false;
+}
+
+Status Refills::apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer, const Cancel& cancel) {
+  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
+  size_t n_due = 0, n_what = 0;
+  for (size_t i = 0; i < pending_.size() && pending_[i].visible_at <= step; ++i)
+    if (!io_ || pending_[i].head / n_kv_heads <= last_layer) n_due = i + 1;
+  for (size_t i = 0; i < n_due; ++i) n_what += pending_[i].count;
+  Status status = place_due(backend, store, n_due, cancel);
+  if (!status.ok()) {
+    drop();
+    return status;
+  }
+  for (size_t i = 0; i < n_due; ++i) has_pending_[pending_[i].head] = 0;
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(n_due));
+  what_.erase(what_.begin(), what_.begin() + static_cast<ptrdiff_t>(n_what));
+  for (Pending& p : pending_) p.first -= n_what;
+  return ok_status();
+}
+
+}  // namespace orrery::kv

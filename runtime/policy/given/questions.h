@@ -1,0 +1,160 @@
+// What a policy may ask of a session, between steps or within before_attend(): which keys or pages queries attend to most, how much, and
+// changes of the tokens in a head's slots. The engine (resident.h) answers with the backend's operations; tests answer with made-up attention.
+//
+// A head is a number: layer * n_kv_heads + KV head.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/resident/replacement.h"
+#include "runtime/policy/score/moments.h"
+#include "runtime/policy/score/score.h"
+
+namespace orrery::policy {
+
+using kv::Replacement;
+
+// Which k of a head's keys at positions 0 .. n_keys - 1 do the queries of some positions attend to most?
+struct KeyQuery {
+  uint32_t head = 0;
+  uint32_t first_position = 0, n_positions = 0;   // of the queries
+  uint32_t n_keys = 0, k = 0;   // k <= n_keys
+  bool by_score = false;        // out is in score order, best first; else ascending
+  uint32_t* out = nullptr;      // (n_positions, k)
+  // Instead of `out`, for a single position: how many of the keys `among`, which ascend, are among the best k.
+  Span<const uint32_t> among = {};
+  uint32_t* n_common = nullptr;
+};
+
+// How much do the queries of some positions attend to a head's keys at positions 0 .. n_keys - 1? Softmax weights of every query head, over
+// the keys that the query sees: up to its own position.
+struct WeightsQuery {
+  uint32_t head = 0;
+  uint32_t first_position = 0, n_positions = 0;   // at least one
+  uint32_t n_keys = 0;
+  bool mean = false;            // out is the mean over all positions and query heads
+  float* out = nullptr;         // (n_positions, query heads of the KV head, n_keys); mean: (n_keys)
+};
+
+// Moments of the softmax weights, for each query head: a key's mean over the positions plus gamma times the unbiased variance, which is 0 for
+// a single position. And the head's dispersion.
+struct MomentsQuery {
+  uint32_t head = 0;
+  uint32_t first_position = 0, n_positions = 0;   // at least one
+  uint32_t n_keys = 0;          // keys of the softmax
+  uint32_t n_scored = 0;        // the first keys, that get scores
+  double gamma = 0;
+  float* out = nullptr;         // (query heads of the KV head, n_scored)
+  Dispersion* dispersion = nullptr;
+};
+
+// The digest of a page's keys (KvSummaries::digest), by which queries find pages.
+enum class PageDigest : uint8_t {
+  range,      // the largest and the smallest value of each dimension
+  deviation,  // the middle of the range and the mean deviation from it
+  mean,       // the mean key
+  // Pages are single tokens, in all heads of a layer: the key's low-rank coefficients, `rank` of them (Heads::make_low_rank) ...
+  low_rank,   // ... along the directions in which the head's keys differ most
+  skewed,     // ... along the last queries' directions with the largest products of queries and keys
+};
+inline bool is_low_rank(PageDigest kind) { return kind == PageDigest::low_rank || kind == PageDigest::skewed; }
+
+struct PageDigests {
+  uint32_t page_tokens = 0;     // a divisor of the reservoir's page size; 0: no digests
+  PageDigest kind = PageDigest::range;
+  std::vector<uint32_t> heads;  // the heads that have digests, ascending
+  uint32_t rank = 0;            // of the layers' low-rank keys, which find tokens or rebuild fetched keys; 0: no low-rank keys
+};
+
+// Which k of a head's pages, first_page .. first_page + n_pages - 1, may a position's query attend to most, by their digests?
+struct PageQuery {
+  uint32_t head = 0, position = 0;
+  uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
+  uint32_t* out = nullptr;      // (k) pages, ascending
+};
+
+// Products of a position's query heads with a head's keys first .. first + n - 1, divided by sqrt(head_dim) if scaled; or with the digests of
+// its pages. NaN becomes -infinity.
+struct ScoresQuery {
+  uint32_t head = 0, position = 0;
+  uint32_t first = 0, n = 0;    // keys: first is 0
+  bool pages = false, scaled = true;
+  float* out = nullptr;         // (query heads of the KV head, n)
+};
+
+// A session's heads, as its policy sees them.
+class Heads {
+ public:
+  virtual ~Heads() = default;
+  virtual uint32_t group() const = 0;   // query heads of a KV head
+  // Positions whose queries are known, counting back from the last computed position: at least 1.
+  virtual uint32_t n_queries() const = 0;
+
+  // ---- Keys: in settle() of any head; later only of heads that hold all of the keys, in order ----
+  virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;   // rule.pool_first must be set
+  virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
+  // By key_weights(), unless the backend computes moments itself. `rows` is working memory; the caller may keep it for the next call.
+  virtual Status key_moments(Span<const MomentsQuery> queries, std::vector<float>* rows);
+  // Of keys, or of pages as top_pages(). All queries of a call are of one layer, of keys or of pages, scaled or not.
+  virtual Status scores(Span<const ScoresQuery> queries) = 0;
+
+  // ---- Pages: of heads with digests (Policy::digests), whole pages; tokens that have coefficients where the digest is low-rank ----
+  // The softmax runs over the pages of the query. Queries come layer by layer.
+  virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
+  // Digests of kind mean: for each whole page the smallest cosine of a key with the mean key.
+  virtual Span<const float> page_cosines(uint32_t head) const = 0;
+  // Whether top_pages() passes over the page: its weight is 0, so it is selected only where too few other pages have a weight. settle()
+  // begins with all pages visible.
+  virtual void hide_page(uint32_t head, uint32_t page, bool hidden) = 0;
+  // Makes low-rank keys of the first n_tokens. with_basis (in settle() only): with a new basis of these keys; else by the existing basis.
+  virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
+
+  // ---- Attention so far (Policy::sums_attention; heads of layers without window) ----
+  // (n_context) by position: the sum over all queries of the group's mean weight of the key. Prompt queries attend to everything; a generated
+  // token's query to the resident tokens of its step. The step's weights are added before after_step().
+  virtual Span<const float> attention_sums(uint32_t head) const = 0;
+
+  // ---- Slots ----
+  virtual Span<const uint32_t> positions(uint32_t head) const = 0;   // the position that each slot of the head holds
+  // Schedules a refill: from step `visible_at` on, the slots hold the given tokens; until then their old ones. List misses only: every entry
+  // is fetched. A head has at most one pending refill.
+  virtual Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) = 0;
+  // At once: the head's last n tokens move to the n slots from `slot` on, and the head is n shorter.
+  virtual void move_last(uint32_t head, uint32_t n, uint32_t slot) = 0;
+  // Within before_attend(): for each KV head the mean over the group of the cosine of this step's query and the last step's, (n_kv_heads).
+  virtual Status query_similarity(Span<float> out) = 0;
+
+  // fn(i) for each i < n, in any order, on all threads. fn writes only what belongs to i, and calls only positions() of this class.
+  template <class F>
+  void each(size_t n, const F& fn) {
+    run(n, [](const void* f, int64_t i) { (*static_cast<const F*>(f))(static_cast<size_t>(i)); }, &fn);
+  }
+  // each() for a fn that returns a Status or may throw bad_alloc. Returns the error of the lowest i that has one.
+  template <class F>
+  Status try_each(size_t n, const F& fn) {
+    std::vector<Status> status(n);
+    std::atomic<bool> no_memory{false};
+    each(n, [&](size_t i) {
+      try {
+        status[i] = fn(i);
+      } catch (const std::bad_alloc&) {   // no one catches it on another thread
+        no_memory = true;
+      }
+    });
+    if (no_memory) throw std::bad_alloc();
+    for (Status& s : status) ORRERY_TRY(std::move(s));
+    return ok_status();
+  }
+
+ protected:
+  virtual void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) {
+    for (size_t i = 0; i < n; ++i) call(fn, static_cast<int64_t>(i));
+  }
+};
+
+}  // namespace orrery::policy

@@ -1,0 +1,305 @@
+// The interpreter of one rendering: scopes, budgets, and the operations of the language that expressions,
+// filters and methods share.  Split over jinja_exec (statements), jinja_eval (expressions), jinja_ops
+// (operators, text of values), jinja_access (members, items, slices), jinja_methods, jinja_format,
+// jinja_filters, jinja_tests, jinja_globals.
+//
+// Every operation that can fail returns false after fail(); the first failure ends the rendering.  Work is
+// paid for before it is done: step() for time, charge() for memory, so no template can take more than its
+// limits.
+#pragma once
+
+#include <ctime>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/os/stack_room.h"
+#include "runtime/base/status.h"
+#include "runtime/text/pace.h"
+#include "runtime/text/jinja/interpreter/limits.h"
+#include "runtime/text/jinja/syntax/ast.h"
+#include "runtime/text/jinja/syntax/functions.h"
+#include "runtime/text/json/value.h"
+
+namespace orrery::text::jinja {
+
+#define ORRERY_JINJA_TRY(expr) \
+  do {                         \
+    if (!(expr)) return false; \
+  } while (0)
+
+class Interp;
+
+struct Args {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> keywords;
+};
+
+struct Env {
+  Env* parent = nullptr;
+  std::vector<std::pair<NameId, Value>> vars;
+  bool captured = false;  // by a macro: lives until the rendering ends
+  Env* next_free = nullptr;
+};
+
+enum class ObjectType : uint8_t { name_space, macro, method, builtin, loop, generator, cycler, joiner };
+
+struct Object : detail::Node {
+  explicit Object(ObjectType t) : type(t) {}
+  const ObjectType type;
+};
+
+struct NamespaceObject : Object {
+  NamespaceObject() : Object(ObjectType::name_space) {}
+  Map attributes;
+  void surrender(detail::DeadList& dead) override { attributes.surrender(dead); }
+};
+
+// Macros and the bodies of call blocks.  `closure` belongs to the interpreter.
+struct MacroObject : Object {
+  MacroObject(const Stmt* s, Env* e) : Object(ObjectType::macro), definition(s), closure(e) {}
+  const Stmt* definition;
+  Env* closure;
+};
+
+using MethodFunction = bool (*)(Interp&, const Value& self, Args& args, Value* out);
+struct Method {
+  const char* name;
+  MethodFunction function;  // null: exists, but would change its object
+};
+struct MethodObject : Object {
+  MethodObject(Value s, const Method* m) : Object(ObjectType::method), self(std::move(s)), method(m) {}
+  Value self;
+  const Method* method;
+  void surrender(detail::DeadList& dead) override { dead.take(self); }
+};
+
+using BuiltinFunction = bool (*)(Interp&, Args& args, Value* out);
+struct BuiltinObject : Object {
+  BuiltinObject(const char* n, BuiltinFunction f) : Object(ObjectType::builtin), name(n), function(f) {}
+  const char* name;
+  BuiltinFunction function;
+};
+
+// What map, select and their kin give: can be walked once.
+struct GeneratorObject : Object {
+  GeneratorObject() : Object(ObjectType::generator) {}
+  std::vector<Value> items;
+  size_t next = 0;
+  Status failure;  // why the items end, for whoever walks that far
+  void surrender(detail::DeadList& dead) override {
+    for (Value& v : items) dead.take(v);
+  }
+};
+
+struct CyclerObject : Object {
+  CyclerObject() : Object(ObjectType::cycler) {}
+  std::vector<Value> items;
+  size_t position = 0;
+  void surrender(detail::DeadList& dead) override {
+    for (Value& v : items) dead.take(v);
+  }
+};
+
+struct JoinerObject : Object {
+  JoinerObject() : Object(ObjectType::joiner) {}
+  Value separator;
+  bool used = false;
+  void surrender(detail::DeadList& dead) override { dead.take(separator); }
+};
+
+// A running for loop.  With a filter its items are chosen one by one, when the loop or a look ahead asks for
+// them.
+struct LoopObject : Object {
+  LoopObject() : Object(ObjectType::loop) {}
+  std::vector<Value> items;  // still to be chosen from, from `source` on
+  size_t source = 0;
+  std::vector<Value> chosen;  // when filtered
+  const Stmt* statement = nullptr;
+  Env* outer = nullptr;  // scope of the loop statement
+  size_t index = 0;      // of the current item
+  uint32_t depth = 0;
+  bool running = true;
+  Value changed;  // last arguments of loop.changed, undefined before
+  bool filtered() const { return statement->condition != nullptr; }
+  void surrender(detail::DeadList& dead) override {
+    for (Value& v : items) dead.take(v);
+    for (Value& v : chosen) dead.take(v);
+    dead.take(changed);
+  }
+};
+
+class Interp {
+ public:
+  Interp(const Program& program, const Value& context, const TemplateLimits& limits, const std::tm* now);
+  ~Interp();
+
+  Result<std::string> run();
+
+  // --- failure and budgets ---
+  bool fail(const char* fmt, ...) __attribute__((format(printf, 2, 3)));  // at the current expression
+  bool raise(const std::string& message);  // the template's own raise_exception
+  bool stop(Status status);                // a limit or the caller ends the rendering; gives `status` its place
+  bool step(uint64_t count = 1);
+  bool charge(uint64_t bytes);  // about to make so many bytes
+  bool charge_items(uint64_t count) { return step(count / 16 + 1) && charge(count * sizeof(Value)); }
+  // Goes on where there is more stack.
+  template <class F>
+  __attribute__((noinline)) bool elsewhere(const F& level) {
+    bool done = false;
+    const auto body = [&] { done = level(); };
+    Status status = stack_.on_new_stack(body);
+    return status.ok() ? done : stop(std::move(status));
+  }
+  // One more level of nested evaluation for as long as it lives.
+  struct Deeper {
+    explicit Deeper(Interp* i) : interp(i) { ++interp->depth_; }
+    ~Deeper() { --interp->depth_; }
+    Deeper(const Deeper&) = delete;
+    bool ok() const { return interp->depth_ <= interp->limits_.max_depth || interp->too_deep(); }
+    Interp* interp;
+  };
+
+  // --- values (jinja/interpreter/operators.cpp) ---
+  static bool truth(const Value& v);
+  bool text_of(const Value& v, std::string* out);  // appends str(v)
+  bool repr_of(const Value& v, std::string* out);  // appends repr(v)
+  bool string_value(std::string s, Value* out);    // charges and makes
+  bool list_value(std::vector<Value> items, Value* out);
+  bool items_of(const Value& v, std::vector<Value>* out);  // walks v; a generator is used up
+  bool length_of(const Value& v, int64_t* out);
+  bool binary(Op op, const Value& a, const Value& b, Value* out);
+  bool compare(Op op, const Value& a, const Value& b, bool* out);
+  bool same(const Value& a, const Value& b, bool* out);
+  bool less(const Value& a, const Value& b, bool* out);
+  bool contains(const Value& container, const Value& item, bool* out);
+  bool hash_check(const Value& key);   // fails unless hashable; pays for looking it up
+  bool pay_for_key(const Value& key);
+  // For reading the texts that a function is given; what it does with them it pays itself.
+  bool pay_for(const Value& self, const Args& args);
+  bool not_undefined(const Value& v);  // fails with v's hint
+  static const char* type_name(const Value& v);
+
+  // --- members (jinja/interpreter/access.cpp) ---
+  bool attribute(const Value& object, const std::string& name, Value* out);  // object.name
+  bool item(const Value& object, const Value& key, Value* out);              // object[key]
+  bool slice(const Value& object, const Value& start, const Value& stop, const Value& step, Value* out);
+  bool path(const Value& object, const Value& attribute_path, const Value* fallback, Value* out);  // "a.b.0"
+  const Method* find_method(const Value& object, std::string_view name);
+
+  // --- calls ---
+  bool call(const Value& callee, Args& args, Value* out);
+  bool call_filter(uint16_t index, const Value& v, Args& args, Value* out);
+  bool call_test(uint16_t index, const Value& v, Args& args, bool* out);
+  // Spreads `args` over `names`; missing ones become null.  The first `positional_only` cannot be named.
+  bool bind(const Args& args, const char* what, std::initializer_list<const char*> names, size_t required,
+            const Value** out, size_t positional_only = 0);
+  bool want_int(const Value& v, const char* what, int64_t* out);
+  bool want_string(const Value& v, const char* what);
+  bool make_generator(std::vector<Value> items, Value* out);
+  bool generator_end(GeneratorObject& generator);  // fails where the generator's own computation did
+
+  // --- formatting (jinja/builtins/format.cpp) ---
+  bool percent_format(const Value& format, const Value& args, Value* out);   // format % args
+  bool brace_format(std::string_view format, const Args& args, Value* out);  // format.format(*args)
+  bool format_value(const Value& v, std::string_view spec, std::string* out);
+
+  // --- loops (jinja/interpreter/exec.cpp) ---
+  bool loop_has(LoopObject& loop, size_t index, bool* out);  // is there an item `index`?
+  static const Value& loop_item(const LoopObject& loop, size_t index) {
+    return loop.filtered() ? loop.chosen[index] : loop.items[index];
+  }
+  bool loop_length(LoopObject& loop, int64_t* out);
+
+  const std::tm* now() const { return now_; }
+  const TemplateLimits& limits() const { return limits_; }
+  uint64_t steps() const { return steps_; }
+  // A namespace may come to hold itself: all are emptied when the rendering ends.
+  void track(const Value& name_space) { namespaces_.push_back(name_space); }
+
+ private:
+  friend struct Deeper;
+  enum class Flow : uint8_t { normal, break_loop, continue_loop };
+
+  bool too_deep();
+
+  // jinja/interpreter/exec.cpp
+  bool run_body(const Body& body, Flow* flow);
+  bool run_statement(const Stmt& s, Flow* flow);
+  bool run_for(const Stmt& s, const Value& iterable, Env* outer, uint32_t depth);
+  bool run_with(const Stmt& s, Flow* flow);
+  bool run_call_block(const Stmt& s);
+  bool capture(const Stmt& s, std::string* text, Flow* flow);  // in a scope of its own
+  bool assign(const Target& target, const Value& v);
+  bool emit(std::string_view text);
+  bool call_macro(const MacroObject& macro, Args& args, Value* out);
+  bool call_loop(const Value& loop, Args& args, Value* out);
+  void make_macro(const Stmt& s, Value* out);
+  // The current scope until it is destroyed.
+  class Scope {
+   public:
+    Scope(Interp* interp, Env* parent, const std::vector<NameId>& hidden);
+    ~Scope();
+    Scope(const Scope&) = delete;
+
+   private:
+    Interp* interp_;
+    Env* saved_;
+    Env* env_;
+  };
+  void set_variable(NameId id, Value v);
+
+  // jinja/interpreter/eval.cpp
+  bool eval(const Expr& e, Value* out);
+  bool eval_args(const CallSyntax& syntax, Args* out);
+  bool eval_chain(const Expr& e, Value* out);
+  bool eval_compare(const Expr& e, Value* out);
+  bool eval_filter(const Expr& e, Value* out);
+  bool eval_dict(const Expr& e, Value* out);
+  void lookup(NameId id, Value* out);
+
+  // jinja/interpreter/operators.cpp
+  bool text_of_nested(const Value& v, std::string* out, uint32_t depth);
+  bool less_nested(const Value& a, const Value& b, bool* out, uint32_t depth);
+  bool repeat(const Value& v, int64_t count, Value* out);
+  bool arithmetic(Op op, const Value& a, const Value& b, Value* out);
+
+  StackRoom stack_;
+  const Program& program_;
+  const TemplateLimits& limits_;
+  const std::tm* now_;
+  std::vector<Value> base_;  // by NameId: from the context, else a global function
+  Env* env_ = nullptr;
+  std::vector<std::unique_ptr<Env>> envs_;  // all that were made
+  Env* free_ = nullptr;                     // those that no scope uses and no macro captured
+  std::vector<Value> namespaces_;
+  std::string* out_ = nullptr;
+  std::string output_;
+  const Value* block_input_ = nullptr;  // what the filters of a block apply to
+  Position at_;
+  uint32_t depth_ = 0;
+  uint64_t steps_ = 0, work_bytes_ = 0;
+  bool exhausted_ = false;  // a limit was reached: nothing may defer that failure
+  Status status_;
+};
+
+// All that templates can name, for tests: filters, tests, functions, and methods as "string.strip".
+std::vector<std::string> filter_names();
+std::vector<std::string> test_names();
+std::vector<std::string> global_names();
+std::vector<std::string> method_names();
+
+// The value of a global name: range, namespace, dict, ...; undefined when there is none.
+Value global_function(std::string_view name);
+
+const Method* string_method(std::string_view name);
+const Method* container_method(const Value& object,
+                               std::string_view name);  // of lists, tuples, views, maps, numbers
+
+inline const Object* as_object(const Value& v) { return static_cast<const Object*>(v.as_node()); }
+inline Object* as_mutable_object(const Value& v) { return static_cast<Object*>(v.as_node()); }
+inline bool is_object(const Value& v, ObjectType type) { return v.is_object() && as_object(v)->type == type; }
+
+}  // namespace orrery::text::jinja

@@ -1,0 +1,63 @@
+// UTF-8 walking and what Python's str methods know of characters: classes (isalpha, isspace, isprintable,
+// ...) and case mappings, the ones that grow included.  The tables are made by make_python_characters.py.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace orrery::text::unicode {
+
+// Length of the valid UTF-8 sequence at `pos` (< s.size()); 0 when there is none.  Surrogates are not valid.
+size_t valid_sequence(std::string_view s, size_t pos);
+
+// The same, but a byte that begins no valid sequence is one position of its own.
+inline size_t sequence_length(std::string_view s, size_t pos) {
+  if (static_cast<unsigned char>(s[pos]) < 0x80) return 1;
+  const size_t n = valid_sequence(s, pos);
+  return n == 0 ? 1 : n;
+}
+
+// Code point at `pos`; U+FFFD for a stray byte.
+uint32_t decode(std::string_view s, size_t pos);
+
+void append(uint32_t code, std::string* out);
+
+enum Class : uint32_t {
+  kAlpha = 1,
+  kDecimal = 2,
+  kDigit = 4,
+  kNumeric = 8,
+  kUpperCase = 16,
+  kLowerCase = 32,
+  kTitleCase = 64,
+  kSpace = 128,
+  kUnprintable = 256,
+  kCaseIgnorable = 512,
+  kWord = 1024,
+};
+
+uint32_t classes(uint32_t code);  // set of Class
+inline bool is(uint32_t code, uint32_t any_of) { return (classes(code) & any_of) != 0; }
+
+// Appends the mapping of one code point (up to three code points).
+void append_upper(uint32_t code, std::string* out);
+void append_lower(uint32_t code, std::string* out);
+void append_title(uint32_t code, std::string* out);
+
+// Whole strings, as str.upper(), str.lower() (with the final sigma), str.title(), str.capitalize(),
+// str.swapcase().  After `cancel` was set they may end early; whoever set it drops the result.
+std::string upper(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string upper(std::string_view s) { return upper(s, nullptr); }
+std::string lower(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string lower(std::string_view s) { return lower(s, nullptr); }
+std::string title(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string title(std::string_view s) { return title(s, nullptr); }
+std::string capitalize(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string capitalize(std::string_view s) { return capitalize(s, nullptr); }
+std::string swapcase(std::string_view s, const std::atomic<bool>* cancel);
+inline std::string swapcase(std::string_view s) { return swapcase(s, nullptr); }
+
+}  // namespace orrery::text::unicode

@@ -1,0 +1,267 @@
+// orrery bench: how fast, measured, beside what the machine gives at best. Each row is a context length: prefill of that
+// many tokens, then decoding behind them; one short run that does not count, since it brings the weights in, then the
+// median of --repeat runs with the least and the most. Memory bandwidth bounds decoding and products bound prefill:
+// both limits (limits.h) are measured between the runs, with as many threads, and each speed is given as a share of its.
+#include <algorithm>
+
+#include "answer.h"
+#include "api.h"
+#include "command.h"
+#include "json_file.h"
+#include "commands/limits.h"
+#include "settings.h"
+
+namespace orrery::tool {
+namespace {
+
+struct Spread {
+  double median = 0, least = 0, most = 0;
+  explicit Spread(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const size_t n = values.size();
+    median = n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+    least = values.front();
+    most = values.back();
+  }
+  Json json() const { return {{"median", median}, {"min", least}, {"max", most}}; }
+};
+
+struct Measured {
+  uint64_t prompt_tokens;
+  Spread prefill, decode, first_token_ms;
+  uint64_t kv_bytes;  // that the last token read
+};
+
+// "512,4096"
+std::vector<uint64_t> parse_lengths(const std::string& text) {
+  std::vector<uint64_t> lengths;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    lengths.push_back(
+        parse_integer(std::string_view(text).substr(begin, end - begin), "--prompt-tokens", 1, 1u << 28));
+    begin = end + 1;
+  }
+  return lengths;
+}
+
+// Ordinary tokens in an order that has no pattern and is the same every time.
+std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
+  const orrery_vocab_info info = vocab_info(vocab);
+  std::vector<int32_t> ordinary;
+  for (int32_t token = 0; token < info.n_tokens; ++token) {
+    if (orrery_token_flags(vocab, token) == 0) ordinary.push_back(token);
+  }
+  if (ordinary.empty()) throw Failure(kExitBadModel, "the vocabulary has no ordinary tokens to read");
+  std::vector<int32_t> tokens;
+  uint64_t state = 1;
+  for (size_t i = 0; i < n; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    tokens.push_back(ordinary[(state >> 33) % ordinary.size()]);
+  }
+  return tokens;
+}
+
+// What a token costs, by the file's tensors.
+struct Work {
+  uint64_t weights_bytes = 0;                  // read by each token that is decoded
+  // Of products: of F32, of F16 and BF16, and of quantized weights.
+  struct Ops {
+    double floats = 0, halves = 0, quantized = 0;
+  };
+  Ops ops, last_ops;  // for each token of a prompt; and more for its last
+
+  // The least time per token of a prompt of n; 0 where a peak is not known. Attention comes on top.
+  double prefill_seconds(uint64_t n, const Limits& limits) const {
+    const double count = static_cast<double>(n), floats = limits.float_ops_per_second(),
+                 halves = limits.half_ops_per_second(), quantized = limits.quantized_ops_per_second();
+    if (floats <= 0 || halves <= 0 || quantized <= 0) return 0;
+    return (ops.floats + last_ops.floats / count) / floats + (ops.halves + last_ops.halves / count) / halves +
+           (ops.quantized + last_ops.quantized / count) / quantized;
+  }
+};
+
+// Of an embedding that is not also the output matrix, a token reads one row: it does not count. Only the last token of
+// a prompt meets the output matrix.
+Work work_per_token(const std::string& path) {
+  const Json description = parse_json(inspect(path), path);
+  const Json& tensors = description.at("tensors");
+  const bool has_output = std::any_of(tensors.begin(), tensors.end(),
+                                      [](const Json& tensor) { return tensor.at("name") == "output.weight"; });
+  Work work;
+  for (const Json& tensor : tensors) {
+    const std::string name = tensor.at("name"), type = tensor.at("type");
+    const bool embedding = name == "token_embd.weight";
+    if (embedding && has_output) continue;
+    work.weights_bytes += tensor.at("bytes").get<uint64_t>();
+    const Json& shape = tensor.at("shape");
+    if (shape.size() < 2) continue;
+    double ops = 2;
+    for (const Json& n : shape) ops *= n.get<double>();
+    Work::Ops& sum = embedding || name == "output.weight" ? work.last_ops : work.ops;
+    (type == "F32" ? sum.floats : type == "F16" || type == "BF16" ? sum.halves : sum.quantized) += ops;
+  }
+  return work;
+}
+
+Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate,
+                 uint64_t repeat, Limits* limits) {
+  const std::vector<int32_t> prompt = bench_prompt(vocab, n_prompt);
+  const std::vector<int32_t> short_prompt(prompt.begin(), prompt.begin() + static_cast<int64_t>(std::min<uint64_t>(n_prompt, 32)));
+  orrery_generate_options options;
+  orrery_generate_options_init(&options, sizeof options);
+  options.ignore_end = 1;
+  std::vector<double> prefill, decode, first;
+  for (uint64_t i = 0; i <= repeat; ++i) {
+    call([&](orrery_error* error) { return orrery_session_rewind(session, 0, error); });
+    options.max_tokens = i == 0 ? 2 : n_generate;
+    const Generation generation = begin_continuation(session, i == 0 ? short_prompt : prompt, options);
+    const Answer answer = take_answer(generation.get(), {});
+    if (answer.interrupted()) throw Failure(kExitInterrupted, "interrupted");
+    limits->sample();
+    if (i == 0) continue;
+    prefill.push_back(answer.prefill_rate());
+    decode.push_back(answer.decode_rate());
+    first.push_back(static_cast<double>(answer.first_token_us) / 1000);
+  }
+  orrery_stats stats;
+  orrery_stats_init(&stats, sizeof stats);
+  call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
+  return {n_prompt, Spread(prefill), Spread(decode), Spread(first), stats.device_kv_used_bytes};
+}
+
+int bench(const Args& args, Output& out) {
+  const std::vector<uint64_t> lengths = parse_lengths(args.text("--prompt-tokens", "512"));
+  const auto n_generate = static_cast<uint32_t>(args.integer("--gen-tokens", 2, 1u << 28, 64));
+  const uint64_t repeat = args.integer("--repeat", 1, 10000, 5);
+  const SessionSettings session_settings(args);
+  orrery_session_options wishes = session_settings.options();
+  const uint64_t needed = *std::max_element(lengths.begin(), lengths.end()) + n_generate;
+  if (wishes.n_context == 0) wishes.n_context = static_cast<uint32_t>(needed);
+  if (wishes.n_context < needed) {
+    throw UsageError(format("--context %u is less than the %llu tokens to be read and written",
+                            wishes.n_context, static_cast<unsigned long long>(needed)));
+  }
+  const std::string& path = args.words()[0];
+  const Interrupts interrupts;
+  const Loaded loaded = load(path, args, interrupts);
+  const Session session = open_session(loaded.model, wishes);
+  orrery_stats opened;
+  orrery_stats_init(&opened, sizeof opened);
+  call([&](orrery_error* error) { return orrery_session_stats(session.get(), &opened, error); });
+  const Vocab vocab(orrery_model_vocab(loaded.model.get()));
+  const orrery_model_info info = model_info(loaded.model.get());
+  orrery_runtime_info runtime;
+  orrery_runtime_info_init(&runtime, sizeof runtime);
+  call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &runtime, error); });
+  const Work work = work_per_token(path);
+  Limits limits(runtime.n_threads, runtime.path, work.weights_bytes);
+
+  Json rows = Json::array();
+  if (!args.has("--json")) {
+    out.text(format("%s: %s, %s parameters, %s\n", info.name[0] ? info.name : path.c_str(), info.architecture,
+                    human_count(info.n_parameters).c_str(), info.quantization));
+    out.write(format(
+        "%s (%s), %d threads, KV cache %s; %llu runs after a short one that does not count, median (least - most)\n",
+        runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
+        static_cast<unsigned long long>(repeat)));
+    out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(work.weights_bytes).c_str(),
+                     human_bytes(work.weights_bytes).c_str()));
+    out.write(format("%8s  %28s  %7s  %28s  %9s  %7s  %12s\n", "context", "prefill tokens/s", "of peak",
+                     "decode tokens/s", "bytes", "of read", "first token"));
+    out.flush();
+  }
+  for (const uint64_t length : lengths) {
+    const Measured measured = measure(session.get(), vocab.get(), length, n_generate, repeat, &limits);
+    const double read = limits.read_bytes_per_second();
+    const double rate = measured.decode.median * static_cast<double>(work.weights_bytes + measured.kv_bytes);
+    const double prefill_share = measured.prefill.median * work.prefill_seconds(length, limits);
+    const double decode_share = read > 0 ? rate / read : 0;
+    const auto cell = [](const Spread& spread, int digits) {
+      return format("%.*f (%.*f - %.*f)", digits, spread.median, digits, spread.least, digits, spread.most);
+    };
+    const auto percent = [](double share) { return share > 0 ? format("%.0f%%", 100 * share) : std::string("-"); };
+    const auto known = [](double value) { return value > 0 ? Json(value) : Json(); };
+    if (args.has("--json")) {
+      rows.push_back({{"prompt_tokens", length},
+                      {"generated_tokens", n_generate},
+                      {"prefill_tokens_per_second", measured.prefill.json()},
+                      {"prefill_share_of_peak", known(prefill_share)},
+                      {"decode_tokens_per_second", measured.decode.json()},
+                      {"decode_share_of_read", known(decode_share)},
+                      {"first_token_ms", measured.first_token_ms.json()},
+                      {"kv_bytes", measured.kv_bytes},
+                      {"weights_gb_per_second", measured.decode.median * static_cast<double>(work.weights_bytes) / 1e9}});
+      continue;
+    }
+    out.write(format("%8llu  %28s  %7s  %28s  %4.1f GB/s  %7s  %9.1f ms\n", static_cast<unsigned long long>(length),
+                     cell(measured.prefill, 0).c_str(), percent(prefill_share).c_str(),
+                     cell(measured.decode, 1).c_str(), rate / 1e9, percent(decode_share).c_str(),
+                     measured.first_token_ms.median));
+    out.flush();
+  }
+  const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
+               half_peak = limits.half_ops_per_second(), quantized_peak = limits.quantized_ops_per_second();
+  if (!args.has("--json")) {
+    out.write(format("\nMeasured between the runs, with as many threads: reading %.1f GB/s", read / 1e9));
+    if (float_peak > 0)
+      out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s of quantized weights", float_peak / 1e9,
+                       half_peak / 1e9, quantized_peak / 1e9));
+    out.write("\n");
+  } else {
+    const Json json = {{"model",
+                        {{"path", path},
+                         {"name", info.name},
+                         {"architecture", info.architecture},
+                         {"parameters", info.n_parameters},
+                         {"quantization", info.quantization}}},
+                       {"library", orrery_version()},
+                       {"backend", runtime.backend},
+                       {"cpu_path", runtime.path},
+                       {"threads", runtime.n_threads},
+                       {"kv_type", kv_type_name(wishes.kv_type)},
+                       {"device_kv_type", kv_type_name(opened.device_kv_type)},
+                       {"repeat", repeat},
+                       {"weights_bytes_per_token", work.weights_bytes},
+                       {"limits",
+                        {{"read_gb_per_second", read / 1e9},
+                         {"float_gflop_per_second", float_peak / 1e9},
+                         {"half_gflop_per_second", half_peak / 1e9},
+                         {"quantized_gop_per_second", quantized_peak / 1e9}}},
+                       {"results", rows}};
+    out.write(dump_json(json, 2) + "\n");
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+const Command& bench_command() {
+  static const Command command = {
+      "bench",
+      "MODEL.gguf [options]",
+      "prefill and decode speed, measured",
+      "For each context length: reads that many tokens, then writes --gen-tokens behind them. GB/s is the "
+      "speed at\n"
+      "which weights and KV must have been read for the decode speed that was measured. The limits are measured "
+      "between\n"
+      "the runs with as many threads: reading a buffer as large as the weights, which takes that much memory "
+      "meanwhile\n"
+      "(4 GiB at most), and products in registers (for prefill; attention's are not counted).\n",
+      {{"Options",
+        {{"--prompt-tokens", "N[,N...]", "Context lengths to measure at (default 512)."},
+         {"--gen-tokens", "N", "Tokens written at each, at least 2 (default 64)."},
+         {"--repeat", "N", "Runs that count (default 5)."},
+         {"--json", nullptr, "The results as JSON."}}},
+       session_group(),
+       runtime_group(),
+       model_group()},
+      "  orrery bench model.gguf --prompt-tokens 512,4096,16384\n"
+      "  orrery bench model.gguf --threads 4 --json > before.json\n",
+      1,
+      1,
+      bench};
+  return command;
+}
+
+}  // namespace orrery::tool

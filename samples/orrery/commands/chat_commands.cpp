@@ -1,0 +1,159 @@
+// The commands of a conversation. What they say goes to stderr, so that standard output holds answers only.
+#include <string>
+
+#include "api.h"
+#include "commands/chat.h"
+#include "terminal/write_file.h"
+
+namespace orrery::tool {
+namespace {
+
+void say(const std::string& text) { aside(printable(text) + "\n"); }
+
+struct Request {
+  Chat& chat;
+  std::string argument;  // the rest of the line, trimmed
+  bool leave = false, interrupted = false;
+};
+
+struct SlashCommand {
+  const char* name;
+  const char* argument;  // "" none, "FILE" needed, "[N]" may be given
+  const char* help;
+  void (*run)(Request& request);
+};
+
+void help(Request&);
+
+void stats(Request& request) {
+  orrery_stats stats;
+  orrery_stats_init(&stats, sizeof stats);
+  call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
+  say(format("context     %s of %s tokens, %zu messages", grouped(stats.n_tokens).c_str(),
+             grouped(stats.n_context).c_str(), request.chat.n_messages()));
+  say(format("prompts     %s tokens computed at %.0f/s, %s reused", grouped(stats.prompt_tokens).c_str(),
+             per_second(stats.prompt_tokens, stats.prefill_us), grouped(stats.reused_tokens).c_str()));
+  say(format("answers     %s tokens at %.1f/s", grouped(stats.generated_tokens).c_str(),
+             per_second(stats.generated_tokens, stats.decode_us)));
+  say(format("KV cache    %s in use of %s, %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
+             human_bytes(stats.device_kv_bytes).c_str(), kv_type_name(stats.device_kv_type), human_bytes(stats.workspace_bytes).c_str()));
+  const ResidentMemory memory = resident_memory();
+  if (memory.peak > 0)
+    say("process     " + human_bytes(memory.now) + " resident, at most " + human_bytes(memory.peak));
+  if (request.chat.last().finish_reason != 0) say("last turn   " + speed_line(request.chat.last()));
+}
+
+// The library saves to regular files; a device or a pipe gets the same bytes.
+void save(Request& request) {
+  if (is_stream(request.argument)) {
+    write_file(request.argument, sized<std::string>([&](char* bytes, size_t capacity, size_t* n, orrery_error* error) {
+                 return orrery_session_save_buffer(request.chat.session(), bytes, capacity, n, error);
+               }));
+  } else {
+    call([&](orrery_error* error) {
+      return orrery_session_save(request.chat.session(), request.argument.c_str(), error);
+    });
+  }
+  say("saved to '" + request.argument + "'");
+}
+
+void load_saved(Request& request) {
+  call([&](orrery_error* error) {
+    return orrery_session_load(request.chat.session(), request.argument.c_str(), error);
+  });
+  say(format("loaded %zu messages, %s tokens", request.chat.n_messages(),
+             grouped(orrery_session_n_tokens(request.chat.session())).c_str()));
+}
+
+void reset(Request& request) {
+  request.chat.reset();
+  say(request.chat.n_messages() > 0 ? "forgotten, but for the system message" : "forgotten");
+}
+
+void take_back(Request& request, size_t n_turns) {
+  const size_t undone = request.chat.undo(n_turns);
+  say(undone == 0 ? "there is no question yet"
+                  : format("took back %zu %s", undone, undone == 1 ? "turn" : "turns"));
+}
+
+void undo(Request& request) { take_back(request, 1); }
+
+void rewind_turns(Request& request) {
+  take_back(request, request.argument.empty() ? 1 : parse_integer(request.argument, "/rewind", 1, 1000000));
+}
+
+void retry(Request& request) {
+  if (request.chat.greedy()) say("(at temperature 0 the answer stays the same)");
+  request.interrupted = !request.chat.retry();
+}
+
+void system_message(Request& request) {
+  if (request.argument.empty()) {
+    const std::string text = request.chat.system();
+    say(text.empty() ? "no system message" : text);
+  } else if (request.argument == "-") {
+    request.chat.set_system("");
+    say("no system message any more");
+  } else {
+    request.chat.set_system(request.argument);
+    say("the system message is set");
+  }
+}
+
+void document(Request& request) {
+  const size_t n_tokens = request.chat.add_document(request.argument);
+  say("'" + request.argument + "', " + grouped(n_tokens) + " tokens, comes before the next question");
+}
+
+void quit(Request& request) { request.leave = true; }
+
+constexpr SlashCommand kCommands[] = {
+    {"/help", "", "this list", help},
+    {"/file", "FILE", "put a document before the next question", document},
+    {"/system", "[TEXT]", "show or set the system message; - removes it", system_message},
+    {"/undo", "", "take back the last question and its answer", undo},
+    {"/rewind", "[N]", "take back the last N questions and answers", rewind_turns},
+    {"/retry", "", "answer the last question again, by another seed", retry},
+    {"/reset", "", "forget the conversation, but not the system message", reset},
+    {"/save", "FILE", "save the conversation with its KV cache", save},
+    {"/load", "FILE", "go on with a saved conversation", load_saved},
+    {"/stats", "", "tokens, speed and memory", stats},
+    {"/quit", "", "leave (Ctrl-D)", quit},
+};
+
+void help(Request&) {
+  for (const SlashCommand& command : kCommands) {
+    say(format("  %-18s %s", (std::string(command.name) + " " + command.argument).c_str(), command.help));
+  }
+  say("  A line that ends in a backslash goes on in the next; \"\"\" opens and closes a block; // begins a "
+      "message with /.");
+}
+
+}  // namespace
+
+bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
+  const size_t end = line.find_first_of(" \t");
+  const std::string name = line.substr(0, end);
+  Request request{chat, ""};
+  if (end != std::string::npos) {
+    const size_t first = line.find_first_not_of(" \t", end), last = line.find_last_not_of(" \t");
+    if (first != std::string::npos) request.argument = line.substr(first, last - first + 1);
+  }
+  std::vector<std::string> names;
+  for (const SlashCommand& command : kCommands) {
+    names.push_back(command.name);
+    if (name != command.name) continue;
+    const std::string_view wanted = command.argument;
+    if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes nothing after it");
+    if (!wanted.empty() && wanted[0] != '[' && request.argument.empty())
+      throw UsageError(name + " " + command.argument + " is missing");
+    command.run(request);
+    *interrupted = request.interrupted;
+    return !request.leave;
+  }
+  const std::string near = nearest(name, names);
+  throw UsageError("unknown command " + name +
+                   (near.empty() ? ": /help lists them" : "; did you mean " + near + "?"));
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,414 @@
+// orrery eval: what a policy's answers are worth beside full attention's. Samples are generated or read, each is asked
+// of full attention first and then of every policy at every budget, and what is done is kept on disk, so that an
+// evaluation of hours can be interrupted.
+#include <algorithm>
+#include <optional>
+
+#include "command.h"
+#include "eval/charts.h"
+#include "eval/results.h"
+#include "eval/store.h"
+#include "terminal/terminal.h"
+#include "terminal/write_file.h"
+
+namespace orrery::tool {
+namespace {
+
+constexpr uint64_t kLeastLength = 256;
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// "streaming:sinks=8" and "30%" or "512MiB".
+EvalConfig parse_config(const std::string& policy, const std::string& budget) {
+  EvalConfig config;
+  config.policy = policy;
+  config.budget = budget;
+  const std::vector<std::string> parts = split(policy, ':');
+  config.name = parts[0];
+  if (config.name.empty()) throw UsageError("--policies: '" + policy + "' does not begin with a name");
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const size_t equals = parts[i].find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw UsageError("--policies: '" + parts[i] + "' in '" + policy + "' is not NAME=VALUE");
+    config.options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
+  }
+  if (!budget.empty() && budget.back() == '%') {
+    config.share = static_cast<float>(parse_real(budget.substr(0, budget.size() - 1), "--budgets", 1e-4, 100) / 100);
+  } else if (!budget.empty()) {
+    config.bytes = parse_bytes(budget, "--budgets");
+  }
+  return config;
+}
+
+// Full attention, and every other policy at every budget.
+std::vector<EvalConfig> parse_configs(const Args& args) {
+  std::vector<EvalConfig> configs = {parse_config("full", "")};
+  std::vector<std::string> seen;
+  for (const std::string& policy : split(args.text("--policies", "full,streaming"), ',')) {
+    if (policy == "full") continue;
+    for (const std::string& budget : split(args.text("--budgets", "50%"), ',')) {
+      if (budget.empty()) throw UsageError("--budgets: '' is not a share or a size, as in 30% or 512MiB");
+      if (std::find(seen.begin(), seen.end(), policy + " " + budget) != seen.end()) continue;
+      seen.push_back(policy + " " + budget);
+      configs.push_back(parse_config(policy, budget));
+    }
+  }
+  return configs;
+}
+
+bool is_file(const std::string& task) {
+  return task.find('/') != std::string::npos ||
+         (task.size() > 6 && task.compare(task.size() - 6, 6, ".jsonl") == 0);
+}
+
+// Samples of one length lie together, shortest first.
+std::vector<EvalSample> collect_samples(const Args& args, const orrery_vocab* vocab) {
+  const TokenCount count = [vocab](const std::string& text) {
+    size_t n = 0;
+    call([&](orrery_error* error) {
+      return orrery_tokenize(vocab, text.data(), text.size(), 0, nullptr, 0, &n, error);
+    });
+    return n;
+  };
+  const uint64_t n_samples = args.integer("--samples", 1, 1000000, 4);
+  const auto n_questions = static_cast<uint32_t>(args.integer("--questions", 1, 16, 4));
+  const uint64_t seed = args.integer("--seed", 0, UINT64_MAX, 0);
+  std::vector<uint64_t> lengths;
+  for (const std::string& text : split(args.text("--lengths", "1024"), ',')) {
+    lengths.push_back(parse_integer(text, "--lengths", kLeastLength, 1u << 28));
+  }
+  std::vector<std::string> known(task_names().begin(), task_names().end());
+  std::vector<std::string> tasks;
+  for (const std::string& task : split(args.text("--tasks", "all"), ',')) {
+    if (task == "all") {
+      tasks.insert(tasks.end(), known.begin(), known.end());
+    } else if (is_file(task) || std::find(known.begin(), known.end(), task) != known.end()) {
+      tasks.push_back(task);
+    } else {
+      const std::string near = nearest(task, known);
+      throw UsageError("--tasks: no task is called '" + task + "'" +
+                       (near.empty() ? "" : "; did you mean '" + near + "'?"));
+    }
+  }
+  std::vector<EvalSample> samples;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    if (std::find(tasks.begin(), tasks.begin() + static_cast<ptrdiff_t>(t), tasks[t]) !=
+        tasks.begin() + static_cast<ptrdiff_t>(t))
+      continue;
+    if (is_file(tasks[t])) {
+      const std::vector<EvalSample> read = read_samples(tasks[t], args.has("--samples") ? n_samples : 0, count);
+      samples.insert(samples.end(), read.begin(), read.end());
+      continue;
+    }
+    for (const uint64_t length : lengths) {
+      for (uint64_t i = 0; i < n_samples; ++i)
+        samples.push_back(make_sample(tasks[t], length, i, seed, n_questions, count));
+    }
+  }
+  std::stable_sort(samples.begin(), samples.end(),
+                   [](const EvalSample& a, const EvalSample& b) { return a.length < b.length; });
+  return samples;
+}
+
+EvalMode parse_mode(const Args& args) {
+  EvalMode mode;
+  mode.multi_turn = args.choice("--turns", {"multi", "single"}, 0) == 0;
+  if (args.has("--aware") && args.has("--agnostic")) throw UsageError("--aware and --agnostic exclude each other");
+  mode.aware = !args.has("--agnostic");
+  mode.max_tokens = static_cast<uint32_t>(args.integer("--max-tokens", 1, 1u << 20, 128));
+  return mode;
+}
+
+// A name or a parameter that nobody knows would refuse every budget: better said once, at once.
+void check_policies(const std::string& path, const Args& args, const std::vector<EvalConfig>& configs) {
+  const orrery_runtime_options runtime = runtime_options(args);
+  const orrery_model_options model = model_options(args);
+  for (size_t i = 1; i < configs.size(); ++i) {
+    const SessionSettings settings(args);
+    orrery_session_options session = settings.options();
+    std::vector<orrery_option> options;
+    for (const auto& [name, value] : configs[i].options) options.push_back({name.c_str(), value.c_str()});
+    session.policy = configs[i].name.c_str();
+    session.policy_options = options.data();
+    session.n_policy_options = static_cast<uint32_t>(options.size());
+    orrery_plan_result plan;
+    orrery_plan_result_init(&plan, sizeof plan);
+    call([&](orrery_error* error) { return orrery_plan(path.c_str(), &runtime, &model, &session, &plan, error); });
+  }
+}
+
+std::string hexadecimal(const uint8_t* bytes, size_t n) {
+  std::string text;
+  for (size_t i = 0; i < n; ++i) text += format("%02x", static_cast<unsigned>(bytes[i]));
+  return text;
+}
+
+// Everything but the sample, the policy and the budget that decides an answer.
+Json settings_json(const Args& args, const orrery_model_info& info, const TemplateSettings& chat,
+                   const orrery_session_options& session, const EvalMode& mode) {
+  const orrery_template_options given = chat.options();
+  Json words = Json::array();
+  for (const char* text : {given.template_source, given.template_name, given.tools_json, given.variables_json})
+    words.push_back(text ? Json(text) : Json());
+  Json rope = Json::object();
+  for (const char* option : {"--rope-scaling", "--rope-scale", "--rope-base", "--rope-original-context"}) {
+    if (const std::string* value = args.find(option)) rope[option] = *value;
+  }
+  Json link;
+  if (const std::string* value = args.find("--link")) link = *value;  // decides what is waited for
+  return {{"library", orrery_version()},
+          {"model", {{"name", info.name},
+                     {"architecture", info.architecture},
+                     {"quantization", info.quantization},
+                     {"fingerprint", hexadecimal(info.fingerprint, sizeof info.fingerprint)}}},
+          {"rope", rope},
+          {"link", link},
+          {"chat", chat.given() ? Json(digest_of(dump_json(words, -1))) : Json()},
+          {"head_profile", session.head_profile ? Json(digest_of(session.head_profile)) : Json()},
+          {"context", session.n_context},
+          {"kv_type", kv_type_name(session.kv_type)},
+          {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // as policies have it
+          {"turns", mode.multi_turn ? "multi" : "single"},
+          {"question", mode.aware ? "aware" : "agnostic"},
+          {"max_tokens", mode.max_tokens}};
+}
+
+// Of the samples in [first, last), the context that holds the largest.
+uint32_t context_for(const EvalRunner& runner, const std::vector<EvalSample>& samples, size_t first, size_t last,
+                     uint32_t wished) {
+  uint64_t most = 0;
+  for (size_t i = first; i < last; ++i) {
+    const uint64_t needed = runner.context_needed(samples[i]);
+    if (wished > 0 && needed > wished) {
+      throw Failure(kExitDoesNotFit,
+                    format("sample %s needs a context of %llu tokens with its answers, --context is %u",
+                           samples[i].id.c_str(), static_cast<unsigned long long>(needed), wished));
+    }
+    most = std::max(most, needed);
+  }
+  if (wished > 0) return wished;
+  if (most > UINT32_MAX) throw Failure(kExitDoesNotFit, "the samples are longer than any context");
+  return static_cast<uint32_t>(most);
+}
+
+class Evaluation {
+ public:
+  Evaluation(const EvalRunner& runner, EvalStore& store, const Json& settings, EvalResults& results)
+      : runner_(runner), store_(store), settings_(dump_json(settings, -1)), results_(results) {}
+
+  void run_sample(size_t s, uint32_t n_context, const std::function<void(size_t)>& before) {
+    const EvalSample& sample = results_.samples[s];
+    std::vector<std::string> keys;
+    for (const EvalConfig& config : results_.configs) {
+      const Json what = {settings_, n_context, config.policy, config.budget, sample_json(sample)};
+      keys.push_back(digest_of(dump_json(what, -1)));
+    }
+    EvalReference reference;
+    bool have_reference = false;
+    for (size_t c = 0; c < keys.size(); ++c) {
+      EvalRecord record;
+      if (!stored(keys[c], sample, &record)) {
+        before(c);
+        if (c == 0 || !have_reference) {
+          const EvalRecord full = runner_.run_full(sample, n_context, &reference);
+          have_reference = true;
+          if (c == 0) record = full;
+        }
+        if (c > 0) record = runner_.run_policy(sample, results_.configs[c], n_context, reference);
+        store_.add(keys[c], record_json(record));
+      }
+      results_.entries.push_back({s, c, std::move(record)});
+    }
+  }
+
+ private:
+  // What was stored by somebody else is no record, and evaluated again.
+  bool stored(const std::string& key, const EvalSample& sample, EvalRecord* record) {
+    const Json* json = store_.find(key);
+    if (!json) return false;
+    try {
+      *record = record_from(*json);
+      if (!record->error.empty() || record->answers.size() == sample.questions.size()) return true;
+    } catch (const Json::exception&) {
+    }
+    return false;
+  }
+
+  const EvalRunner& runner_;
+  EvalStore& store_;
+  std::string settings_;
+  EvalResults& results_;
+};
+
+int eval(const Args& args, Output& out) {
+  const std::string& path = args.words()[0];
+  EvalResults results;
+  results.configs = parse_configs(args);
+  const EvalMode mode = parse_mode(args);
+  const SessionSettings session_settings(args);
+  const TemplateSettings chat(args);
+  {
+    const Vocab vocab = open_vocab(path);
+    results.samples = collect_samples(args, vocab.get());
+  }
+  if (const std::string* file = args.find("--write-samples")) {
+    out.flush();
+    write_samples(*file, results.samples);
+    return kExitOk;
+  }
+  for (const EvalSample& sample : results.samples) {
+    if (!mode.aware && sample.question_inside) {
+      throw UsageError("--agnostic: sample " + sample.id +
+                       " has its question inside the text, as RULER's files have");
+    }
+  }
+  check_policies(path, args, results.configs);
+  const std::string* png_folder = args.find("--png");
+  if (png_folder) make_folder(*png_folder);  // before hours of work, not behind them
+
+  const Interrupts interrupts;
+  const Loaded loaded = load(path, args, interrupts);
+  const orrery_model_info info = model_info(loaded.model.get());
+  const orrery_session_options session = session_settings.options();
+  EvalRunner runner(loaded.model, chat, session, mode);
+  for (const EvalSample& sample : results.samples) runner.check(sample);
+
+  const std::string* json_path = args.find("--json");
+  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never stand inside the JSON
+  const bool resumable = json_path && !is_stream(*json_path);
+  const std::string partial = resumable ? *json_path + ".partial" : "";
+  std::optional<EvalStore> store;
+  if (resumable) {
+    store.emplace(partial);
+  } else {
+    store.emplace();
+  }
+  if (store->size() > 0) note(format("%zu results in '%s'", store->size(), partial.c_str()));
+  const Json settings = settings_json(args, info, chat, session, mode);
+  Evaluation evaluation(runner, *store, settings, results);
+
+  words.text(format("%s: %s, %zu samples, %s-turn, question-%s\n\n", info.name[0] ? info.name : path.c_str(),
+                  info.architecture, results.samples.size(), mode.multi_turn ? "multi" : "single",
+                  mode.aware ? "aware" : "agnostic"));
+  words.write(table_head());
+  words.flush();
+  const size_t n = results.samples.size();
+  for (size_t first = 0, last; first < n; first = last) {
+    const uint64_t length = results.samples[first].length;
+    for (last = first; last < n && results.samples[last].length == length;) ++last;
+    const uint32_t n_context = context_for(runner, results.samples, first, last, session.n_context);
+    for (size_t s = first; s < last; ++s) {
+      evaluation.run_sample(s, n_context, [&](size_t c) {
+        if (interrupts.pending()) throw Interrupted();
+        const EvalConfig& config = results.configs[c];
+        runner.set_label(format("sample %zu of %zu, %s %s", s + 1, n, config.policy.c_str(), config.budget.c_str()));
+      });
+    }
+    for (size_t c = 0; c < results.configs.size(); ++c) {
+      words.text(table_line(results, results.row(c, length, "")));
+    }
+    words.flush();
+  }
+  words.text("\n" + task_table(results));
+  words.flush();
+  if (png_folder) write_charts(*png_folder, results);
+  if (json_path) {
+    Json json = {{"settings", settings}};
+    json["settings"]["seed"] = args.integer("--seed", 0, UINT64_MAX, 0);
+    json.update(results_json(results));
+    write_file(*json_path, dump_json(json, 1) + "\n");
+    store->remove_file();
+  }
+  return kExitOk;
+}
+
+// The session's options that an evaluation leaves open: policy and budget are its own, and a conversation that
+// forgot its text would measure nothing.
+OptionGroup eval_session_group() {
+  OptionGroup group{"Session", {}};
+  for (const Option& option : session_group().options) {
+    const std::string name = option.name;
+    if (name == "--context" || name == "--kv-type" || name == "--device-kv-type" || name == "--head-profile" ||
+        name == "--chunk")
+      group.options.push_back(option);
+  }
+  return group;
+}
+
+}  // namespace
+
+const Command& eval_command() {
+  static const Command command = {
+      "eval",
+      "MODEL.gguf [options]",
+      "what KV policies keep of full attention's answers",
+      "Asks questions about long texts, of full attention first and then of every policy at every budget, all greedy.\n"
+      "score is the mean of the answers' scores; kept is the share of full attention's score that the policy has too,\n"
+      "answer by answer; KL is the divergence KL(full || policy) in nats and top-1 the share of equal likeliest\n"
+      "tokens, over full attention's own answers put through the policy's decoding token by token. tokens/s is\n"
+      "decoding; device KV what a session has; moved/token what came from host memory for a generated token.\n"
+      "Of policies that refresh: hits is the share of the tokens asked for that were on the device already, hidden the\n"
+      "share of the transfers' time that no step waited for, exposed what was waited for, for a generated token;\n"
+      "triggers those of HeteroCache, and heads that FreeKV and Quest correct, for 100 generated tokens.\n"
+      "\n"
+      "Tasks (after RULER), generated in the language of the demo model, which is plain English:\n"
+      "  single       a number for a key, hidden among sentences that say nothing\n"
+      "  multi-key    the same among numbers for many other keys\n"
+      "  multi-value  two or three numbers for a key, all asked for\n"
+      "  multi-query  two or three facts asked for at once\n"
+      "  variables    variables that get a value one from another\n"
+      "  facts        where somebody lives, what he keeps, is or owns, among many others\n"
+      "  listing      every sentence about magic numbers, in order\n"
+      "Their answers are compared whole, without case and punctuation. Files of JSON lines may stand beside them:\n"
+      "RULER's (input, outputs; score: the share of the outputs that the answer contains), LongBench's (input,\n"
+      "context, answers, dataset; score: F1 of the words, for the nearest answer) and those of --write-samples.\n",
+      {{"Options",
+        {{"--policies", "LIST",
+          "Policies, as in full,streaming:sinks=8,streaming: parameters follow a name, each behind a colon. Full "
+          "attention is always evaluated (default full,streaming)."},
+         {"--budgets", "LIST",
+          "KV cache on the device, shares or sizes, as in 80%,50%,64MiB; what a policy refuses becomes a line that "
+          "says so (default 50%)."},
+         {"--lengths", "LIST", "Tokens of the generated texts, at least 256 (default 1024)."},
+         {"--tasks", "LIST", "Tasks, all, and files FILE.jsonl (default all)."},
+         {"--samples", "N", "Texts for each task and length (default 4); of a file, its first N (default all)."},
+         {"--questions", "N", "Questions about each generated text, 1 to 16; listing has one (default 4)."},
+         {"--turns", "HOW",
+          "multi: all questions about a text in one conversation, every answer stays in it; single: each question "
+          "alone behind the text, which is read once (default multi)."},
+         {"--aware", nullptr,
+          "A question is part of the prompt: read exactly, and the policy settles behind it (the default)."},
+         {"--agnostic", nullptr,
+          "The policy settles behind the text, before it knows the question; the question goes through decoding, "
+          "token by token, and the answer behind it."},
+         {"--seed", "N", "The same seed gives the same texts everywhere (default 0)."},
+         {"--max-tokens", "N", "The longest answer (default 128)."},
+         {"--json", "FILE",
+          "Everything, with every answer, as JSON. FILE.partial holds what is done meanwhile: after an interruption "
+          "the same command goes on from there. - is standard output (the tables go to standard error); it, a device "
+          "or a pipe has no FILE.partial."},
+         {"--png", "DIR",
+          "Pictures: accuracy-LENGTH.png, score against budget; depth-NN-POLICY.png, scores by depth and length."},
+         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines, and evaluate nothing; - is standard output."}}},
+       eval_session_group(),
+       template_group(),
+       runtime_group(),
+       model_group()},
+      "  orrery eval model.gguf --policies full,streaming --budgets 80%,50%,30% --lengths 1024,4096\n"
+      "  orrery eval model.gguf --tasks niah_single_1.jsonl,hotpotqa.jsonl --turns single --json board.json\n"
+      "  orrery eval model.gguf --tasks single,facts --lengths 2048 --samples 100 --write-samples texts.jsonl\n",
+      1,
+      1,
+      eval};
+  return command;
+}
+
+}  // namespace orrery::tool

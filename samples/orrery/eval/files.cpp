@@ -1,0 +1,180 @@
+// Samples in files of JSON lines: RULER's and LongBench's layouts, and our own in and out.
+#include <algorithm>
+
+#include "eval/sample.h"
+#include "terminal/failure.h"
+#include "terminal/output.h"
+#include "terminal/write_file.h"
+
+namespace orrery::tool {
+namespace {
+
+constexpr size_t kMostQuestions = 4096, kMostAnswers = 4096;
+
+// One line of a file, and what to say when it is wrong.
+class Line {
+ public:
+  Line(const std::string& path, size_t number, const std::string& text)
+      : name_(path + ", line " + std::to_string(number)), json_(parse_json(text, name_)) {
+    if (!json_.is_object()) fail("it is not a JSON object");
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Failure(kExitFailure, "'" + name_ + "': " + what);
+  }
+  const Json& json() const { return json_; }
+
+  std::string text(const Json& object, const char* key) const {
+    const auto it = object.find(key);
+    if (it == object.end()) fail(std::string("it has no \"") + key + "\"");
+    if (!it->is_string()) fail(std::string("\"") + key + "\" is not a string");
+    return it->get<std::string>();
+  }
+  std::string text_or(const Json& object, const char* key, const std::string& fallback) const {
+    const auto it = object.find(key);
+    return it == object.end() || it->is_null() ? fallback : text(object, key);
+  }
+  // Strings, or numbers as they are written.
+  std::vector<std::string> answers(const Json& object, const char* key) const {
+    const Json& list = object.at(key);
+    if (!list.is_array() || list.empty()) fail(std::string("\"") + key + "\" is not a list of answers");
+    if (list.size() > kMostAnswers) fail(format("more than %zu answers", kMostAnswers));
+    std::vector<std::string> found;
+    for (const Json& answer : list) {
+      if (!answer.is_string() && !answer.is_number()) fail(std::string("an answer in \"") + key + "\" is no text");
+      found.push_back(answer.is_string() ? answer.get<std::string>() : answer.dump());
+    }
+    return found;
+  }
+
+ private:
+  std::string name_;
+  Json json_;
+};
+
+// Whatever a file calls a sample by: a number or a string.
+std::string id_of(const Json& json, const std::string& stem, size_t number) {
+  for (const char* key : {"id", "index", "_id"}) {
+    const auto it = json.find(key);
+    if (it == json.end()) continue;
+    if (it->is_string()) return it->get<std::string>();
+    if (it->is_number_integer()) return stem + "/" + it->dump();
+  }
+  return stem + "/" + std::to_string(number);
+}
+
+Metric metric_of(const Line& line) {
+  const std::string name = line.text_or(line.json(), "metric", "exact");
+  for (const Metric metric : {Metric::exact, Metric::contains, Metric::f1}) {
+    if (name == metric_name(metric)) return metric;
+  }
+  line.fail("\"metric\" is '" + name + "', not exact, contains or f1");
+}
+
+void read_own(const Line& line, EvalSample* sample) {
+  const Json& json = line.json();
+  sample->task = line.text_or(json, "task", sample->task);
+  sample->context = line.text(json, "context");
+  sample->system = line.text_or(json, "system", "");
+  sample->metric = metric_of(line);
+  const auto inside = json.find("question_inside");
+  if (inside != json.end()) {
+    if (!inside->is_boolean()) line.fail("\"question_inside\" is neither true nor false");
+    sample->question_inside = inside->get<bool>();
+  }
+  const Json& questions = json.at("questions");
+  if (!questions.is_array() || questions.empty()) line.fail("\"questions\" is not a list of questions");
+  if (questions.size() > kMostQuestions) line.fail(format("more than %zu questions", kMostQuestions));
+  for (const Json& entry : questions) {
+    if (!entry.is_object()) line.fail("a question is not a JSON object");
+    EvalQuestion question;
+    question.question = line.text(entry, "question");
+    if (entry.contains("answers")) {
+      question.answers = line.answers(entry, "answers");
+    } else {
+      question.answers = {line.text(entry, "answer")};
+    }
+    const auto depth = entry.find("depth");
+    if (depth != entry.end() && !depth->is_null()) {
+      if (!depth->is_number() || !(depth->get<double>() >= 0 && depth->get<double>() <= 1))
+        line.fail("\"depth\" is not a number from 0 to 1");
+      question.depth = depth->get<double>();
+    }
+    sample->questions.push_back(question);
+  }
+}
+
+EvalSample read_sample(const Line& line, const std::string& stem, size_t number, const TokenCount& count) {
+  const Json& json = line.json();
+  EvalSample sample;
+  sample.id = id_of(json, stem, number);
+  sample.task = stem;
+  if (json.contains("questions")) {
+    read_own(line, &sample);
+  } else if (json.contains("outputs")) {
+    sample.metric = Metric::contains;
+    sample.context = line.text(json, "input");
+    sample.question_inside = true;
+    sample.questions = {{"", line.answers(json, "outputs"), -1}};
+  } else if (json.contains("answers")) {
+    sample.metric = Metric::f1;
+    sample.task = line.text_or(json, "dataset", stem);
+    sample.context = line.text(json, "context");
+    sample.questions = {{line.text(json, "input"), line.answers(json, "answers"), -1}};
+  } else {
+    line.fail("it has neither \"questions\" (ours), \"outputs\" (RULER) nor \"answers\" (LongBench)");
+  }
+  if (sample.context.empty()) line.fail("the text is empty");
+  // Our own samples say what they were made for; of others, the tokens are counted, and those of about one size
+  // are reported together.
+  const auto length = json.find("length");
+  if (json.contains("questions") && length != json.end()) {
+    if (!length->is_number_unsigned()) line.fail("\"length\" is not a number of tokens");
+    sample.length = length->get<uint64_t>();
+  } else {
+    const size_t tokens = count(sample.context);
+    for (sample.length = 1; sample.length < tokens;) sample.length *= 2;
+  }
+  return sample;
+}
+
+}  // namespace
+
+std::vector<EvalSample> read_samples(const std::string& path, uint64_t most, const TokenCount& count) {
+  const std::string content = read_text(path);
+  std::string stem = path.substr(path.rfind('/') + 1);
+  if (stem.size() > 6 && stem.compare(stem.size() - 6, 6, ".jsonl") == 0) stem.resize(stem.size() - 6);
+  std::vector<EvalSample> samples;
+  size_t begin = 0, number = 0;
+  while (begin < content.size() && (most == 0 || samples.size() < most)) {
+    const size_t end = std::min(content.find('\n', begin), content.size());
+    const std::string text = content.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    samples.push_back(read_sample(Line(path, number, text), stem, number, count));
+  }
+  if (samples.empty()) throw Failure(kExitFailure, "'" + path + "' holds no samples");
+  return samples;
+}
+
+Json sample_json(const EvalSample& sample) {
+  Json questions = Json::array();
+  for (const EvalQuestion& question : sample.questions) {
+    Json entry = {{"question", question.question}, {"answers", question.answers}};
+    if (question.depth >= 0) entry["depth"] = question.depth;
+    questions.push_back(entry);
+  }
+  Json json = {{"id", sample.id},         {"task", sample.task},       {"length", sample.length},
+               {"metric", metric_name(sample.metric)}, {"system", sample.system}, {"context", sample.context}};
+  if (sample.question_inside) json["question_inside"] = true;
+  json["questions"] = questions;
+  return json;
+}
+
+void write_samples(const std::string& path, const std::vector<EvalSample>& samples) {
+  std::string text;
+  for (const EvalSample& sample : samples) text += dump_json(sample_json(sample), -1) + "\n";
+  write_file(path, text);
+}
+
+}  // namespace orrery::tool

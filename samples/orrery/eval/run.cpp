@@ -1,0 +1,386 @@
+// See eval_run.h. Everything goes through orrery_generate_tokens(): the prompt is what is prefilled exactly and the
+// policy settles behind; what is to be decoded although we know it (the question in agnostic mode, full attention's
+// answer when two distributions are compared) is forced by the logits hook, which leaves one token possible.
+#include "eval/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "answer.h"
+#include "terminal/progress.h"
+
+namespace orrery::tool {
+namespace {
+
+// A policy may look at a prompt's last queries when it settles. Behind a rewind so many tokens are computed again, so
+// that it sees the queries that it would see in a fresh prompt.
+constexpr size_t kComputedAgain = 256;
+constexpr uint32_t kSlack = 16;  // tokens beyond the last answer's last
+
+size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  const size_t n = std::min(a.size(), b.size());
+  return static_cast<size_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
+}
+
+Json message(const char* role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+std::string before_question(const EvalSample& sample) {
+  return sample.questions[0].question.empty() ? sample.context : sample.context + "\n\n";
+}
+
+Json opening(const EvalSample& sample) {
+  Json messages = Json::array();
+  if (!sample.system.empty()) messages.push_back(message("system", sample.system));
+  return messages;
+}
+
+}  // namespace
+
+// What the hook does at each token: the first ones are forced; behind the question, logits are kept or compared.
+struct EvalRunner::Forcing {
+  std::vector<int32_t> forced;
+  size_t n_question = 0;              // of the forced tokens: they are nobody's answer
+  std::vector<float>* keep = nullptr;        // logits of the answer's tokens
+  const std::vector<float>* against = nullptr;  // full attention's logits,
+  const std::vector<int32_t>* tokens = nullptr;  // and the tokens it chose: the comparison ends where another is chosen
+  EvalAnswer* compared = nullptr;
+  size_t step = 0;
+  bool same = true;
+};
+
+int32_t EvalRunner::on_logits(void* user, float* logits, size_t n_vocab, const int32_t*, size_t) {
+  auto& f = *static_cast<Forcing*>(user);
+  const size_t step = f.step++;
+  if (step >= f.n_question) {
+    const size_t at = step - f.n_question;
+    if (f.keep) f.keep->insert(f.keep->end(), logits, logits + n_vocab);
+    if (f.against && f.same && (at + 1) * n_vocab <= f.against->size()) {
+      const float* full = f.against->data() + at * n_vocab;
+      const auto chosen = std::max_element(logits, logits + n_vocab) - logits;
+      f.compared->kl_sum += kl_divergence(full, logits, n_vocab);
+      f.compared->agreed += chosen == std::max_element(full, full + n_vocab) - full;
+      ++f.compared->compared;
+      if (step >= f.forced.size()) f.same = chosen == (*f.tokens)[at];
+    }
+  }
+  if (step < f.forced.size()) {
+    const auto only = static_cast<size_t>(f.forced[step]);
+    const float kept = logits[only];
+    std::fill(logits, logits + n_vocab, -INFINITY);
+    logits[only] = std::isfinite(kept) ? kept : 0.0f;
+  }
+  return 0;
+}
+
+EvalRunner::EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session,
+                       const EvalMode& mode)
+    : model_(model),
+      chat_(chat),
+      session_(session),
+      mode_(mode),
+      vocab_(orrery_model_vocab(model.get())),
+      info_(vocab_info(vocab_.get())) {}
+
+// The messages as the model reads them, ready for its answer. A model without a chat template reads them one behind
+// the other.
+std::vector<int32_t> EvalRunner::render(const Json& messages) const {
+  std::string text;
+  if (info_.has_template || chat_.given()) {
+    const std::string json = dump_json(messages, -1);
+    const orrery_template_options options = chat_.options();
+    text = sized<std::string>([&](char* out, size_t capacity, size_t* n, orrery_error* error) {
+      return orrery_render_chat(vocab_.get(), json.c_str(), &options, out, capacity, n, error);
+    });
+  } else {
+    for (const Json& m : messages) text += m.at("content").get<std::string>() + "\n";
+  }
+  return tokenize(vocab_.get(), text, ORRERY_TOKENIZE_SPECIAL | (info_.add_bos ? ORRERY_TOKENIZE_BOS : 0u));
+}
+
+EvalRunner::Prompt EvalRunner::prompt(Json messages, const std::string& text_before,
+                                      const std::string& question) const {
+  Json without = messages;
+  messages.push_back(message("user", text_before + question));
+  Prompt prompt{render(messages), 0};
+  prompt.settled = prompt.tokens.size();
+  if (!mode_.aware) {
+    // What is the same without the question is settled behind; at least one token is.
+    without.push_back(message("user", text_before));
+    prompt.settled = std::max<size_t>(1, common_prefix(prompt.tokens, render(without)));
+  }
+  return prompt;
+}
+
+uint64_t EvalRunner::context_needed(const EvalSample& sample) const {
+  Json messages = opening(sample);
+  uint64_t most = 0;
+  for (size_t i = 0; i < sample.questions.size(); ++i) {
+    const bool first = i == 0 || !mode_.multi_turn;
+    Json asked = messages;
+    asked.push_back(message("user", (first ? before_question(sample) : "") + sample.questions[i].question));
+    const uint64_t turns = mode_.multi_turn ? i + 1 : 1;
+    most = std::max<uint64_t>(most, render(asked).size() + turns * mode_.max_tokens + kSlack);
+    if (mode_.multi_turn) {
+      messages = asked;
+      messages.push_back(message("assistant", ""));
+    }
+  }
+  return most;
+}
+
+void EvalRunner::check(const EvalSample& sample) const {
+  const auto refuse = [&](const std::string& text, const char* what) {
+    for (const int32_t token : tokenize(vocab_.get(), text, ORRERY_TOKENIZE_SPECIAL)) {
+      if (!(orrery_token_flags(vocab_.get(), token) & ORRERY_TOKEN_CONTROL)) continue;
+      throw Failure(kExitFailure, "sample " + sample.id + ": its " + what + " spells the control token " +
+                                      detokenize(vocab_.get(), &token, 1, ORRERY_DETOKENIZE_SPECIAL));
+    }
+  };
+  refuse(sample.context, "text");
+  refuse(sample.system, "system message");
+  for (const EvalQuestion& question : sample.questions) refuse(question.question, "question");
+}
+
+Session EvalRunner::open(const EvalConfig* config, uint32_t n_context) const {
+  orrery_session_options options = session_;
+  options.n_context = n_context;
+  options.policy = "full";
+  std::vector<orrery_option> parameters;
+  if (config) {
+    for (const auto& [name, value] : config->options) parameters.push_back({name.c_str(), value.c_str()});
+    options.policy = config->name.c_str();
+    options.kv_budget_share = config->share;
+    options.kv_budget_bytes = config->bytes;
+  }
+  if (std::string_view(options.policy) == "full") options.device_kv_type = 0;   // its one copy is on the device
+  options.policy_options = parameters.data();
+  options.n_policy_options = static_cast<uint32_t>(parameters.size());
+  return open_session(model_, options);
+}
+
+// The answer's tokens, with the one that ended it.
+std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens,
+                                          Forcing* forcing) const {
+  // What ends an answer may stand in what is forced (a template's end of the question), so we end it ourselves.
+  const size_t n_forced = forcing->forced.size();
+  orrery_generate_options options;
+  orrery_generate_options_init(&options, sizeof options);
+  options.max_tokens = static_cast<uint32_t>(std::max<size_t>(n_forced, forcing->n_question + max_tokens));
+  options.ignore_end = 1;
+  options.logits_hook = on_logits;
+  options.logits_user = forcing;
+  const std::vector<int32_t> settled(prompt.tokens.begin(),
+                                     prompt.tokens.begin() + static_cast<ptrdiff_t>(prompt.settled));
+  const Generation generation = begin_continuation(session, settled, options);
+  CancelOnInterrupt watcher([&] { orrery_cancel(generation.get()); });
+  ProgressBar bar(label_.c_str(), ProgressBar::Unit::tokens);
+  std::vector<int32_t> answer;
+  orrery_event event;
+  orrery_event_init(&event, sizeof event);
+  for (size_t n = 0;;) {
+    call([&](orrery_error* error) { return orrery_next(generation.get(), &event, error); });
+    if (event.type == ORRERY_EVENT_PROGRESS) bar.update(event.done, event.total);
+    if (event.type == ORRERY_EVENT_DONE) {
+      if (event.finish_reason == ORRERY_FINISH_CANCELLED) throw Failure(kExitInterrupted, "interrupted");
+      return answer;
+    }
+    if (event.type != ORRERY_EVENT_TOKEN) continue;
+    bar.erase();
+    if (++n <= forcing->n_question) continue;
+    answer.push_back(event.token);
+    const bool ended = orrery_token_flags(vocab_.get(), event.token) & ORRERY_TOKEN_END_OF_GENERATION;
+    if (n >= n_forced && ended) return answer;
+  }
+}
+
+// Before a prompt that begins as what the session holds, but does not go on from its end.
+void EvalRunner::step_back(orrery_session* session, const Prompt& prompt) const {
+  const size_t keep = prompt.settled - std::min(prompt.settled, kComputedAgain);
+  if (keep < orrery_session_n_tokens(session))
+    call([&](orrery_error* error) { return orrery_session_rewind(session, keep, error); });
+}
+
+EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, const EvalReference* against,
+                           EvalReference* reference) const {
+  EvalRecord record;
+  Json messages = opening(sample);
+  for (size_t i = 0; i < sample.questions.size(); ++i) {
+    const EvalQuestion& question = sample.questions[i];
+    const bool first = i == 0 || !mode_.multi_turn;
+    const std::string before = first ? before_question(sample) : "";
+    const Prompt asked = prompt(messages, before, question.question);
+    if (first) step_back(session, asked);
+    EvalAnswer answer;
+    Forcing forcing;
+    forcing.forced.assign(asked.tokens.begin() + static_cast<ptrdiff_t>(asked.settled), asked.tokens.end());
+    forcing.n_question = forcing.forced.size();
+    std::vector<float> logits;
+    if (reference) forcing.keep = &logits;
+    // While the conversations are the same, asking is comparing.
+    if (against && asked.tokens == against->prompts[i]) {
+      forcing.against = &against->logits[i];
+      forcing.tokens = &against->answers[i];
+      forcing.compared = &answer;
+    }
+    answer.tokens = generate(session, asked, mode_.max_tokens, &forcing);
+    size_t n_text = answer.tokens.size();
+    if (n_text > 0 && (orrery_token_flags(vocab_.get(), answer.tokens[n_text - 1]) & ORRERY_TOKEN_END_OF_GENERATION))
+      --n_text;
+    answer.text = detokenize(vocab_.get(), answer.tokens.data(), n_text, 0);
+    answer.score = score_answer(sample.metric, question.answers, answer.text);
+    if (mode_.multi_turn) {
+      messages.push_back(message("user", before + question.question));
+      messages.push_back(message("assistant", answer.text));
+    }
+    if (reference) {
+      answer.compared = answer.agreed = answer.tokens.size();  // with itself
+      reference->prompts.push_back(asked.tokens);
+      reference->settled.push_back(asked.settled);
+      reference->answers.push_back(answer.tokens);
+      reference->logits.push_back(std::move(logits));
+    }
+    record.answers.push_back(std::move(answer));
+  }
+  orrery_stats stats;
+  orrery_stats_init(&stats, sizeof stats);
+  call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
+  record.prompt_tokens = stats.prompt_tokens;
+  record.generated_tokens = stats.generated_tokens;
+  record.prefill_us = stats.prefill_us;
+  record.decode_us = stats.decode_us;
+  record.device_kv_type = kv_type_name(stats.device_kv_type);
+  record.device_kv_bytes = stats.device_kv_bytes;
+  record.host_to_device_bytes = stats.host_to_device_bytes;
+  record.transfer_us = stats.transfer_us;
+  record.stall_us = stats.stall_us;
+  record.n_checks = stats.n_checks;
+  record.n_triggers = stats.n_triggers;
+  record.wanted_tokens = stats.wanted_tokens;
+  record.missed_tokens = stats.missed_tokens;
+  return record;
+}
+
+// Full attention's conversation from question `first` to before `last`, its answers forced through the session's
+// decoding.
+void EvalRunner::replay(orrery_session* session, const EvalReference& reference, size_t first, size_t last,
+                        std::vector<EvalAnswer>* answers) const {
+  for (size_t i = first; i < last; ++i) {
+    const Prompt asked{reference.prompts[i], reference.settled[i]};
+    if (i == first) step_back(session, asked);
+    EvalAnswer& answer = (*answers)[i];
+    answer.compared = answer.agreed = 0;
+    answer.kl_sum = 0;
+    Forcing forcing;
+    forcing.forced.assign(asked.tokens.begin() + static_cast<ptrdiff_t>(asked.settled), asked.tokens.end());
+    forcing.n_question = forcing.forced.size();
+    forcing.forced.insert(forcing.forced.end(), reference.answers[i].begin(), reference.answers[i].end());
+    forcing.against = &reference.logits[i];
+    forcing.compared = &answer;
+    if (!reference.answers[i].empty()) generate(session, asked, 0, &forcing);
+  }
+}
+
+EvalRecord EvalRunner::run_full(const EvalSample& sample, uint32_t n_context, EvalReference* reference) const {
+  *reference = EvalReference();
+  const Session session = open(nullptr, n_context);
+  return ask(session.get(), sample, nullptr, reference);
+}
+
+EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
+                                  const EvalReference& reference) const {
+  Session session;
+  try {
+    session = open(&config, n_context);
+    EvalRecord record = ask(session.get(), sample, &reference, nullptr);
+    // Where an answer differed, the comparison is made again along full attention's.
+    const size_t n = record.answers.size();
+    const auto same = [&](size_t i) { return record.answers[i].tokens == reference.answers[i]; };
+    if (mode_.multi_turn) {
+      bool all = true;
+      for (size_t i = 0; i < n; ++i) all = all && same(i);
+      if (!all) replay(session.get(), reference, 0, n, &record.answers);
+    } else {
+      for (size_t i = 0; i < n; ++i) {
+        if (!same(i)) replay(session.get(), reference, i, i + 1, &record.answers);
+      }
+    }
+    return record;
+  } catch (const ApiError& error) {
+    switch (error.status()) {
+      case ORRERY_INVALID_ARGUMENT:
+      case ORRERY_UNSUPPORTED:
+      case ORRERY_OUT_OF_DEVICE_MEMORY:
+      case ORRERY_OUT_OF_PINNED_MEMORY:
+      case ORRERY_OUT_OF_HOST_MEMORY: {
+        EvalRecord refused;
+        refused.error = std::string(session ? "failed: " : "refused: ") + error.what();
+        return refused;
+      }
+      default:
+        throw;
+    }
+  }
+}
+
+Json record_json(const EvalRecord& record) {
+  if (!record.error.empty()) return {{"error", record.error}};
+  Json answers = Json::array();
+  for (const EvalAnswer& answer : record.answers) {
+    answers.push_back({{"text", answer.text},
+                       {"tokens", answer.tokens},
+                       {"score", answer.score},
+                       {"compared", answer.compared},
+                       {"agreed", answer.agreed},
+                       {"kl_sum", answer.kl_sum}});
+  }
+  return {{"answers", answers},
+          {"prompt_tokens", record.prompt_tokens},
+          {"generated_tokens", record.generated_tokens},
+          {"prefill_us", record.prefill_us},
+          {"decode_us", record.decode_us},
+          {"device_kv_type", record.device_kv_type},
+          {"device_kv_bytes", record.device_kv_bytes},
+          {"host_to_device_bytes", record.host_to_device_bytes},
+          {"transfer_us", record.transfer_us},
+          {"stall_us", record.stall_us},
+          {"n_checks", record.n_checks},
+          {"n_triggers", record.n_triggers},
+          {"wanted_tokens", record.wanted_tokens},
+          {"missed_tokens", record.missed_tokens}};
+}
+
+EvalRecord record_from(const Json& json) {
+  EvalRecord record;
+  if (json.contains("error")) {
+    record.error = json.at("error").get<std::string>();
+    return record;
+  }
+  for (const Json& entry : json.at("answers")) {
+    EvalAnswer answer;
+    answer.text = entry.at("text").get<std::string>();
+    answer.tokens = entry.at("tokens").get<std::vector<int32_t>>();
+    answer.score = entry.at("score").get<double>();
+    answer.compared = entry.at("compared").get<uint64_t>();
+    answer.agreed = entry.at("agreed").get<uint64_t>();
+    answer.kl_sum = entry.at("kl_sum").get<double>();
+    record.answers.push_back(std::move(answer));
+  }
+  record.prompt_tokens = json.at("prompt_tokens").get<uint64_t>();
+  record.generated_tokens = json.at("generated_tokens").get<uint64_t>();
+  record.prefill_us = json.at("prefill_us").get<uint64_t>();
+  record.decode_us = json.at("decode_us").get<uint64_t>();
+  record.device_kv_type = json.at("device_kv_type").get<std::string>();
+  record.device_kv_bytes = json.at("device_kv_bytes").get<uint64_t>();
+  record.host_to_device_bytes = json.at("host_to_device_bytes").get<uint64_t>();
+  record.transfer_us = json.at("transfer_us").get<uint64_t>();
+  record.stall_us = json.at("stall_us").get<uint64_t>();
+  record.n_checks = json.at("n_checks").get<uint64_t>();
+  record.n_triggers = json.at("n_triggers").get<uint64_t>();
+  record.wanted_tokens = json.at("wanted_tokens").get<uint64_t>();
+  record.missed_tokens = json.at("missed_tokens").get<uint64_t>();
+  return record;
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,204 @@
+// POSIX: see terminal.h. The self-pipe carries one byte per event: 'i' from the signal handler, 'q' from the
+// end of a CancelOnInterrupt; both ends live as long as the process, as a handler can run at any moment.
+#include "terminal/terminal.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "terminal/failure.h"
+
+namespace orrery::tool {
+namespace {
+
+// A signal handler reaches only what is global.
+volatile sig_atomic_t interrupt_flag = 0;
+int wake_pipe[2] = {-1, -1};
+struct sigaction previous_action;
+struct termios terminal_before;     // as it was found, where stdin is a terminal
+bool has_terminal_before = false, stderr_is_terminal = false;
+
+// Every call here may be made in a signal handler.
+[[noreturn]] void end_interrupted() {
+  if (has_terminal_before) {
+    signal(SIGTTOU, SIG_IGN);  // a process in the background would be stopped
+    tcsetattr(kStdin, TCSANOW, &terminal_before);
+  }
+  struct pollfd room = {kStderr, POLLOUT, 0};
+  if (stderr_is_terminal && poll(&room, 1, 0) == 1) {  // a terminal that takes nothing must not hold us
+    const ssize_t written = write(kStderr, "\n", 1);
+    (void)written;
+  }
+  _exit(kExitInterrupted);
+}
+
+extern "C" void on_interrupt(int) {
+  if (interrupt_flag) end_interrupted();
+  const int saved = errno;
+  interrupt_flag = 1;
+  const ssize_t written = write(wake_pipe[1], "i", 1);  // full: the flag and an earlier byte say the same
+  (void)written;
+  errno = saved;
+}
+
+// Length of the UTF-8 character at the front of `text`, 0 where there is none: shortest form, no surrogates,
+// <= U+10FFFF.
+size_t character_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t n = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < n) return 0;
+  for (size_t i = 1; i < n; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  if (lead == 0xE0 && byte(1) < 0xA0) return 0;
+  if (lead == 0xED && byte(1) > 0x9F) return 0;
+  if (lead == 0xF0 && byte(1) < 0x90) return 0;
+  if (lead == 0xF4 && byte(1) > 0x8F) return 0;
+  return n;
+}
+
+}  // namespace
+
+void prepare_process() {
+  for (int fd = kStdin; fd <= kStderr; ++fd) {
+    struct stat st;
+    if (fstat(fd, &st) == 0 || errno != EBADF) continue;
+    // open() takes the lowest free number, which is fd. Read-only: writing to it fails, as to a closed one.
+    if (open("/dev/null", O_RDONLY) < 0) return;
+  }
+  signal(SIGPIPE, SIG_IGN);
+}
+
+bool is_terminal(int fd) { return isatty(fd) == 1; }
+
+int terminal_columns(int fd) {
+  struct winsize size;
+  if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const size_t n = character_bytes(text);
+    const auto lead = static_cast<unsigned char>(text[0]);
+    const bool control = (lead < 0x20 && lead != '\n' && lead != '\t') || lead == 0x7F ||
+                         (n == 2 && lead == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
+    if (n == 0 || control) {
+      out += "\xEF\xBF\xBD";
+    } else {
+      out.append(text.substr(0, n));
+    }
+    text.remove_prefix(n == 0 ? 1 : n);
+  }
+  return out;
+}
+
+Interrupts::Interrupts() {
+  if (wake_pipe[0] < 0) {
+    if (pipe2(wake_pipe, O_CLOEXEC) != 0) {
+      throw Failure(kExitFailure, std::string("cannot make a pipe: ") + std::strerror(errno));
+    }
+    fcntl(wake_pipe[1], F_SETFL, O_NONBLOCK);
+  }
+  clear();
+  has_terminal_before = is_terminal(kStdin) && tcgetattr(kStdin, &terminal_before) == 0;
+  stderr_is_terminal = is_terminal(kStderr);
+  struct sigaction action;
+  std::memset(&action, 0, sizeof action);
+  action.sa_handler = on_interrupt;  // without SA_RESTART: a read that waits for input returns
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, &previous_action);
+}
+
+Interrupts::~Interrupts() {
+  sigaction(SIGINT, &previous_action, nullptr);
+  clear();
+}
+
+bool Interrupts::pending() const { return interrupt_flag != 0; }
+
+void Interrupts::clear() {
+  interrupt_flag = 0;
+  struct pollfd waiting = {wake_pipe[0], POLLIN, 0};
+  char byte;
+  while (poll(&waiting, 1, 0) == 1 && read(wake_pipe[0], &byte, 1) == 1) {
+  }
+}
+
+bool Interrupts::wait_for_input(int fd) const { return tool::wait_for_input(fd); }
+
+bool interrupt_pending() { return interrupt_flag != 0; }
+
+bool wait_for_input(int fd) {
+  struct pollfd waiting[] = {{wake_pipe[0], POLLIN, 0}, {fd, POLLIN, 0}};
+  while (!interrupt_pending()) {
+    if (poll(waiting, 2, -1) < 0 && errno != EINTR) return true;  // the read will say what is wrong
+    if (waiting[0].revents != 0) return false;
+    if (waiting[1].revents != 0) return true;
+  }
+  return false;
+}
+
+CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
+  // The thread is made with SIGINT blocked, so that signals go to the main thread, where they end a waiting
+  // read.
+  sigset_t interrupt, before;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+  watcher_ = std::thread([cancel = std::move(cancel)] {
+    bool cancelled = false;
+    char byte = 0;
+    for (;;) {
+      const ssize_t n = read(wake_pipe[0], &byte, 1);
+      if (n < 0 && errno == EINTR) continue;
+      if (n != 1 || byte == 'q') return;
+      if (!cancelled) cancel();
+      cancelled = true;
+    }
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+CancelOnInterrupt::~CancelOnInterrupt() {
+  // The pipe may be full of interrupts; the watcher is emptying it.
+  while (write(wake_pipe[1], "q", 1) != 1 && (errno == EAGAIN || errno == EINTR)) std::this_thread::yield();
+  watcher_.join();
+}
+
+ResidentMemory resident_memory() {
+  ResidentMemory memory;
+  if (FILE* status = std::fopen("/proc/self/status", "re")) {
+    char line[256];
+    while (std::fgets(line, sizeof line, status)) {
+      unsigned long long kib = 0;
+      if (std::sscanf(line, "VmRSS: %llu kB", &kib) == 1) memory.now = kib * 1024;
+      if (std::sscanf(line, "VmHWM: %llu kB", &kib) == 1) memory.peak = kib * 1024;
+    }
+    std::fclose(status);
+  }
+  return memory;
+}
+
+std::string program_folder() {
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0 || n == static_cast<ssize_t>(sizeof path)) return "";
+  const std::string whole(path, static_cast<size_t>(n));
+  return whole.substr(0, whole.rfind('/'));
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,272 @@
+// The small operations, the choice of a path, and what the backend says of itself.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "runtime/cpu/paths/processor.h"
+#include "runtime/gguf/dequantize.h"
+#include "tests/unit/cpu/fixture.h"
+
+namespace orrery {
+namespace {
+
+using namespace orrery::testing;
+
+class CpuOps : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CpuOps, EmbedGivesTheTokensRows) {
+  Rig rig(GetParam(), 2, {9, 64, 1, 1, 32, 512});
+  for (const TypeTraits& type : kTypeTraits)
+    for (const int32_t n_tokens : {50, 56}) {
+      const uint64_t n_values = static_cast<uint64_t>(n_tokens) * 512;
+      Guarded<std::byte> bytes(row_bytes(type.type, n_values));
+      fill_random_blocks(type.type, bytes.data(), n_values, 3, 1.0f);
+      std::vector<float> values(n_values);
+      gguf::dequantize_row(type.type, bytes.data(), values.data(), values.size());
+      const Weight table = rig.place({type.type, n_tokens, 512, bytes.cptr()});
+      const std::vector<Row> rows = {{0, 0, 0}, {n_tokens - 1, 1, 0}, {7, 2, 0}, {7, 3, 0}};
+      Guarded<float> out(4 * 512);
+      rig->begin_step({Phase::prefill, rows, {}, {}});
+      rig->embed(table, out.ptr());
+      rig->end_step();
+      for (size_t r = 0; r < 4; ++r)
+        EXPECT_TRUE(
+            same_bits(out.data() + r * 512, values.data() + static_cast<size_t>(rows[r].token) * 512, 512))
+            << type.name;
+    }
+}
+
+TEST_P(CpuOps, RmsNorm) {
+  for (int64_t dim : {1, 7, 8, 31, 64, 100, 128, 1000, 4096, 8191}) {
+    for (int32_t n_vectors : {1, 3}) {
+      const int32_t n = 5;
+      const int64_t stride = n_vectors * dim + 2;
+      Guarded<float> x(static_cast<size_t>((n - 1) * stride + n_vectors * dim)),
+          weight(static_cast<size_t>(dim));
+      Guarded<float> out(x.size());
+      fill_normal(x, 2, 3.0f);
+      fill_normal(weight, 3);
+      std::vector<float> first;
+      for (int32_t n_threads : {1, 3}) {
+        Rig rig(GetParam(), n_threads, {n, 64, 1, 1, 32, 64});
+        rig.begin(Phase::prefill, n);
+        rig->rms_norm(x.cptr(), stride, weight.cptr(), out.ptr(), stride, n_vectors, dim, 1e-5f);
+        rig.end();
+        if (first.empty()) first.assign(out.data(), out.data() + out.size());
+        for (int64_t r = 0; r < n; ++r)
+          for (int64_t v = 0; v < n_vectors; ++v) {
+            const size_t at = static_cast<size_t>(r * stride + v * dim);
+            double squares = 0;
+            for (size_t i = 0; i < static_cast<size_t>(dim); ++i)
+              squares += static_cast<double>(x[at + i]) * x[at + i];
+            const double scale = 1 / std::sqrt(squares / static_cast<double>(dim) + 1e-5);
+            ASSERT_TRUE(same_bits(out.data() + at, first.data() + at, static_cast<size_t>(dim)));
+            for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
+              const double e = x[at + i] * scale * weight[i];
+              ASSERT_NEAR(out[at + i], e, 3e-7 * std::fabs(e)) << dim;
+            }
+          }
+        // Between the rows nothing is written; in place the result is the same.
+        if (n > 1) {
+          EXPECT_TRUE(std::isnan(out[static_cast<size_t>(n_vectors * dim)]));
+        }
+        Guarded<float> in_place(x.size());
+        std::memcpy(in_place.data(), x.data(), x.size() * sizeof(float));
+        rig.begin(Phase::decode, n);
+        rig->rms_norm(in_place.cptr(), stride, weight.cptr(), in_place.ptr(), stride, n_vectors, dim, 1e-5f);
+        rig.end();
+        for (int64_t r = 0; r < n; ++r)
+          ASSERT_TRUE(same_bits(in_place.data() + r * stride, first.data() + r * stride,
+                                static_cast<size_t>(n_vectors * dim)));
+      }
+    }
+  }
+}
+
+TEST_P(CpuOps, Rope) {
+  for (bool interleaved : {false, true})
+    for (int32_t head_dim : {8, 24, 64, 80, 128, 256})
+      for (int32_t n_rot : {head_dim, head_dim / 2, head_dim / 4}) {
+        const int32_t n = 6, n_heads = 3, position = 100000;
+        const int64_t stride = n_heads * head_dim + 1;
+        std::vector<float> frequencies;
+        for (int32_t i = 0; i < n_rot / 2; ++i)
+          frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / n_rot)));
+        Guarded<float> x(static_cast<size_t>((n - 1) * stride + n_heads * head_dim));
+        fill_normal(x, 5);
+        const std::vector<float> before(x.data(), x.data() + x.size());
+        Rig rig(GetParam(), 2, {n, 64, n_heads, n_heads, head_dim, 64});
+        rig.begin(Phase::prefill, n, position);
+        rig->prepare_rope({interleaved, n_rot, frequencies.data(), 1.25f});
+        rig->rope(x.ptr(), stride, n_heads, head_dim);
+        rig.end();
+        std::vector<double> want(before.begin(), before.end());
+        for (int32_t r = 0; r < n; ++r)
+          for (int32_t h = 0; h < n_heads; ++h)
+            for (int32_t i = 0; i < n_rot / 2; ++i) {
+              const size_t start = static_cast<size_t>(r * stride + h * head_dim);
+              const size_t a = start + static_cast<size_t>(interleaved ? 2 * i : i);
+              const size_t b = start + static_cast<size_t>(interleaved ? 2 * i + 1 : i + n_rot / 2);
+              const double angle = (position + r) * static_cast<double>(frequencies[static_cast<size_t>(i)]);
+              const double c = std::cos(angle) * 1.25, s = std::sin(angle) * 1.25;
+              want[a] = before[a] * c - before[b] * s;
+              want[b] = before[a] * s + before[b] * c;
+            }
+        for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(x[i], want[i], 1e-6) << head_dim << " " << n_rot;
+      }
+}
+
+TEST_P(CpuOps, Swiglu) {
+  for (int64_t n : {1, 5, 16, 33, 2047, 2049, 6000}) {
+    const int32_t rows = 3;
+    const int64_t stride = 2 * n + 1;
+    Guarded<float> x(static_cast<size_t>((rows - 1) * stride + 2 * n)), out(static_cast<size_t>(rows * n));
+    fill_normal(x, 6, 8.0f);
+    const float special[] = {0.0f, -0.0f, 88.0f, -88.0f, 104.0f, -104.0f, 1e30f, -1e30f};
+    for (int64_t i = 0; i < std::min<int64_t>(n, 8); ++i) x[static_cast<size_t>(i)] = special[i];
+    Rig rig(GetParam(), 2, {rows, 64, 1, 1, 32, 64});
+    rig.begin(Phase::decode, rows);
+    rig->swiglu(x.cptr(), x.cptr() + static_cast<uint64_t>(n), stride, out.ptr(), n, n);
+    rig.end();
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < n; ++i) {
+        const double gate = x[static_cast<size_t>(r * stride + i)],
+                     up = x[static_cast<size_t>(r * stride + n + i)];
+        const double e = gate / (1 + std::exp(-gate)) * up;
+        ASSERT_NEAR(out[static_cast<size_t>(r * n + i)], e, 4e-7 * std::fabs(e) + 1e-36) << gate;
+      }
+  }
+}
+
+// How far silu is from the true one, in units of the result's last place, over everything that is not flat:
+// the exponential's own error is the larger part of it, and attention uses the same.
+TEST_P(CpuOps, SiluWithinThreeUnitsInTheLastPlace) {
+  const int32_t n = 1 << 20;
+  Guarded<float> gate(n), up(n), out(n);
+  for (int32_t i = 0; i < n; ++i) {
+    gate[static_cast<size_t>(i)] = -80.0f + 160.0f * static_cast<float>(i) / static_cast<float>(n);
+    up[static_cast<size_t>(i)] = 1.0f;
+  }
+  Rig rig(GetParam(), 1, {1, 64, 1, 1, 32, 64});
+  rig.begin(Phase::prefill, 1);
+  rig->swiglu(gate.cptr(), up.cptr(), n, out.ptr(), n, n);
+  rig.end();
+  double worst = 0;
+  for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+    const double x = gate[i], exact = x / (1 + std::exp(-x));
+    const float nearest = std::fabs(static_cast<float>(exact));
+    const double unit = static_cast<double>(std::nextafter(nearest, INFINITY)) - static_cast<double>(nearest);
+    worst = std::max(worst, std::fabs(out[i] - exact) / unit);
+  }
+  RecordProperty("worst_units", std::to_string(worst));
+  EXPECT_LE(worst, 3.0);
+}
+
+TEST_P(CpuOps, Add) {
+  for (int64_t n : {1, 17, 4096, 5000}) {
+    Guarded<float> x(static_cast<size_t>(3 * n)), y(static_cast<size_t>(3 * n));
+    fill_normal(x, 1);
+    fill_normal(y, 2);
+    const std::vector<float> before(x.data(), x.data() + x.size());
+    Rig rig(GetParam(), 2, {3, 64, 1, 1, 32, 64});
+    rig.begin(Phase::decode, 3);
+    rig->add(x.ptr(), y.cptr(), n);
+    rig.end();
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(x[i], before[i] + y[i]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, CpuOps, ::testing::ValuesIn(paths()), PathName());
+
+TEST(CpuBackend, ChoosesPathsByName) {
+  const std::vector<std::string> names = paths();
+  ASSERT_FALSE(names.empty());
+  EXPECT_EQ(names.back(), "plain");
+  auto best = cpu::make_backend({1, "auto"});
+  ASSERT_TRUE(best.ok());
+  // The first, but not bf16 where floats are quicker.
+  const bool slow = names.front() == "avx512bf16" && !cpu::has_quick_bf16();
+  EXPECT_EQ(best.value()->info().path, names[slow ? 1 : 0]);
+  for (const std::string& name : names) {
+    auto made = cpu::make_backend({3, name});
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ(made.value()->info().path, name);
+    EXPECT_STREQ(made.value()->info().name, "cpu");
+    EXPECT_EQ(made.value()->info().n_threads, 3);
+    EXPECT_TRUE(made.value()->info().unified_memory);
+  }
+  auto unknown = cpu::make_backend({1, "mmx"});
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), Code::invalid_argument);
+  EXPECT_NE(std::string(unknown.status().message()).find("plain"), std::string::npos);
+  EXPECT_EQ(cpu::make_backend({-1, "auto"}).status().code(), Code::invalid_argument);
+  EXPECT_EQ(cpu::make_backend({1 << 30, "auto"}).status().code(), Code::invalid_argument);
+  auto automatic = cpu::make_backend({0, "auto"});
+  ASSERT_TRUE(automatic.ok());
+  EXPECT_EQ(automatic.value()->info().n_threads, os::available_processors());
+}
+
+#if defined(__x86_64__) && defined(__linux__)
+// The system reads the processor's words too.
+TEST(CpuBackend, PathsAreThoseThatTheSystemNames) {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::set<std::string> flags;
+  bool amd = false;
+  for (std::string line; flags.empty() && std::getline(cpuinfo, line);) {
+    amd = amd || (line.compare(0, 9, "vendor_id") == 0 && line.find("AuthenticAMD") != std::string::npos);
+    if (line.compare(0, 5, "flags") != 0) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) flags.insert(word);
+  }
+  if (flags.empty()) GTEST_SKIP() << "/proc/cpuinfo says nothing";
+  const std::map<std::string, std::vector<std::string>> needs = {
+      {"avx2", {"avx2", "fma", "f16c"}},
+      {"avx2vnni", {"avx2", "fma", "f16c", "avx_vnni"}},
+      {"avx512", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}},
+      {"avx512bf16", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16", "avx512vbmi"}},
+      {"amx", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"}}};
+  EXPECT_EQ(cpu::has_quick_bf16(), amd);
+  const std::vector<std::string> available = paths();
+  for (const auto& [path, words] : needs)
+    EXPECT_EQ(std::count(available.begin(), available.end(), path) == 1,
+              std::all_of(words.begin(), words.end(), [&](const std::string& w) { return flags.count(w) > 0; }))
+        << path;
+}
+#endif
+
+TEST(CpuBackend, ArenaAndCopies) {
+  auto made = cpu::make_backend({1, "plain"});
+  ASSERT_TRUE(made.ok());
+  Backend& b = *made.value();
+  ASSERT_TRUE(b.reserve_arena(1 << 16).ok());
+  const char text[] = "kept on the device";
+  char back[sizeof text] = {};
+  b.upload(b.arena() + 100, text, sizeof text);
+  b.copy(b.arena() + 5000, b.arena() + 100, sizeof text);
+  b.download(back, b.arena() + 5000, sizeof text);
+  EXPECT_STREQ(back, text);
+  EXPECT_TRUE(b.synchronize().ok());
+  EXPECT_FALSE(b.reserve_arena(uint64_t{1} << 62).ok());
+}
+
+TEST(CpuBackend, RefusesWeightsOfHalfABlock) {
+  auto made = cpu::make_backend({1, "plain"});
+  ASSERT_TRUE(made.ok());
+  Weight weight;
+  std::byte data[64] = {};
+  EXPECT_EQ(made.value()->weight_bytes(TensorType::q4_k, 10, 256), 0u);
+  EXPECT_TRUE(made.value()->place_weight(TensorType::f32, 2, 8, data, {}, &weight).ok());
+  EXPECT_EQ(weight.n_cols, 8);
+  EXPECT_EQ(made.value()->place_weight(TensorType::q4_k, 1, 128, data, {}, &weight).code(), Code::bad_model);
+  EXPECT_EQ(made.value()->place_weight(TensorType::f32, 0, 8, data, {}, &weight).code(), Code::bad_model);
+  EXPECT_EQ(made.value()->place_weight(static_cast<TensorType>(4), 1, 32, data, {}, &weight).code(),
+            Code::unsupported_quantization);
+}
+
+}  // namespace
+}  // namespace orrery

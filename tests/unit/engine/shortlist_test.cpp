@@ -1,0 +1,358 @@
+// The sampler by shortlists beside the sampler by all logits: the same tokens, log-probabilities and draws, whatever the options and
+// however odd the logits; and that shortlists decide where they should.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "runtime/base/sum_exp.h"
+#include "runtime/engine/answer/sampler.h"
+#include "tests/support/random_blocks.h"
+#include "tests/support/shortlist_reference.h"
+
+namespace orrery::engine {
+namespace {
+
+using namespace orrery::testing;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Two samplers of the same options: one sees all logits, the other shortlists first.
+class Pair {
+ public:
+  Pair(const SamplingOptions& o, size_t n_vocab) : whole_(o, static_cast<int32_t>(n_vocab)), by_list_(o, static_cast<int32_t>(n_vocab)) {}
+
+  // off: by how much of themselves the tempered sums are wrong, blocks and bands in both directions. n_looks: how often the row is still there
+  // when more of it is wanted. Returns the token, -1 where there is none.
+  int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, int n_looks = 2) {
+    Result<Choice> expected = whole_.choose(logits, tokens);
+    Choice choice;
+    bool decided = false;
+    if (Shortlist* list = by_list_.ask(tokens)) {
+      ++n_asked;
+      const ShortlistRequest request = list->request();
+      EXPECT_LE(request.n_best, ShortlistRequest::kMostBest);
+      EXPECT_LE(request.tokens.size(), size_t{ShortlistRequest::kMostTokens});
+      ShortlistResult result = expected_shortlist(logits, request);
+      result.head.tempered_sum *= 1 + off;
+      for (size_t i = 0; i < result.sums.size(); ++i) result.sums[i] *= 1 + (i % 3 == 1 ? -off : off);
+      write_shortlist(result, request, list->result());
+      list->arrived();
+      Sampler::Outcome outcome = by_list_.choose(tokens, &choice);
+      for (; outcome == Sampler::Outcome::wants_more && n_looks > 0; --n_looks) {
+        look(list, logits, off);
+        outcome = by_list_.choose(tokens, &choice);
+      }
+      EXPECT_TRUE(outcome != Sampler::Outcome::wants_more || n_looks < 2) << "two looks are enough";
+      decided = outcome == Sampler::Outcome::chosen;
+    }
+    EXPECT_EQ(by_list_.choose(tokens, &choice), Sampler::Outcome::open) << "a shortlist serves once";
+    n_decided += decided;
+    ++n_steps;
+    if (!decided) {
+      Result<Choice> all = by_list_.choose(logits, tokens);
+      EXPECT_EQ(all.ok(), expected.ok());
+      if (!all.ok()) return -1;
+      choice = *all;
+    }
+    EXPECT_TRUE(expected.ok());
+    if (!expected.ok()) return -1;
+    EXPECT_EQ(choice.token, expected->token);
+    EXPECT_EQ(std::memcmp(&choice.logprob, &expected->logprob, sizeof(float)), 0) << choice.logprob << ", expected " << expected->logprob;
+    EXPECT_EQ(choice.top.size(), expected->top.size());
+    for (size_t i = 0; i < std::min(choice.top.size(), expected->top.size()); ++i) {
+      EXPECT_EQ(choice.top[i].token, expected->top[i].token) << i;
+      EXPECT_EQ(std::memcmp(&choice.top[i].logprob, &expected->top[i].logprob, sizeof(float)), 0) << i;
+    }
+    return expected->token;
+  }
+
+  int n_steps = 0, n_asked = 0, n_decided = 0, n_blocks = 0, n_tails = 0;
+
+ private:
+  void look(Shortlist* list, const std::vector<float>& logits, double off) {
+    switch (list->wanted()) {
+      case Shortlist::Stage::block:
+        ++n_blocks;
+        EXPECT_LE(list->block().size(), 256u);
+        for (size_t i = 0; i < list->block().size(); ++i) list->block()[i] = logits.at(list->first_of_block() + i);
+        break;
+      case Shortlist::Stage::bands: {
+        const std::vector<uint64_t> sums = expected_band_sums(logits, list->tail());
+        for (size_t i = 0; i < sums.size(); ++i) {
+          const double sum = static_cast<double>(sums[i]);
+          list->bands()[i] = static_cast<uint64_t>(std::max(0.0, sum + std::round((i % 3 == 1 ? -off : off) * sum)));
+        }
+        break;
+      }
+      default: ++n_tails, expected_entries(logits, list->tail(), list->band(), list->other_band(), list->tail_entries());
+    }
+    list->more_arrived();
+  }
+
+  Sampler whole_, by_list_;
+};
+
+// A language model's logits, more or less: a few far above the rest.
+std::vector<float> peaked_logits(Random* random, size_t n, float scale) {
+  std::vector<float> logits(n);
+  for (float& x : logits) x = scale * random->normal();
+  for (int i = 0; i < 6; ++i) logits[random->below(n)] += 3 * scale;
+  return logits;
+}
+
+TEST(EngineShortlist, AnyOptionsGiveTheSameTokens) {
+  Random random(1);
+  int n_steps = 0, n_decided = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    SCOPED_TRACE(trial);
+    const size_t sizes[] = {1, 7, 300, 1024, 1025, 2500, 6000};
+    const size_t n = sizes[random.below(7)];
+    SamplingOptions o;
+    if (random.below(4) > 0) o.temperature = random.below(8) == 0 ? 1e-3f : 0.2f + 1.5f * random.uniform();
+    if (random.below(2)) o.top_k = static_cast<uint32_t>(1 + random.below(random.below(3) ? 60 : 3000));
+    if (random.below(2)) o.top_p = random.below(6) == 0 ? 1e-4f : 0.2f + 0.8f * random.uniform();
+    if (random.below(2)) o.min_p = random.below(6) == 0 ? 1.0f : 0.3f * random.uniform();
+    if (random.below(2)) o.repetition_penalty = 0.5f + random.uniform();
+    if (random.below(3) == 0) o.frequency_penalty = 2 * random.normal();
+    if (random.below(3) == 0) o.presence_penalty = 2 * random.normal();
+    if (random.below(4) == 0) o.penalty_tokens = static_cast<uint32_t>(random.below(700));
+    if (random.below(2)) o.n_logprobs = static_cast<uint32_t>(random.below(kMaxLogprobs + 1));
+    for (size_t i = random.below(3) ? 0 : random.below(40); i > 0; --i)
+      o.bias.push_back({static_cast<int32_t>(random.below(n)), random.below(5) == 0 ? -kInfinity : 5 * random.normal()});
+    o.seed = random.bits();
+    ASSERT_TRUE(o.validate(static_cast<int32_t>(n)).ok());
+    Pair pair(o, n);
+    std::vector<int32_t> tokens;
+    for (size_t i = random.below(100); i > 0; --i) tokens.push_back(static_cast<int32_t>(random.below(n)));
+    for (int i = 0; i < 8; ++i) {
+      std::vector<float> logits = peaked_logits(&random, n, 0.5f + 3 * random.uniform());
+      if (random.below(4) == 0)   // many equals
+        for (float& x : logits) x = std::round(x);
+      if (random.below(8) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = kInfinity, logits[random.below(n)] = -kInfinity;
+      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2);
+      if (token >= 0) tokens.push_back(token);
+    }
+    n_steps += pair.n_steps, n_decided += pair.n_decided;
+  }
+  EXPECT_GT(n_decided, n_steps / 2) << "the shortlists' way is hardly gone";
+}
+
+// Top-p that reaches beyond the best of the shortlist, far and near.
+TEST(EngineShortlist, FlatTopPGivesTheSameTokens) {
+  Random random(2);
+  int n_steps = 0, n_decided = 0, n_tails = 0;
+  for (int trial = 0; trial < 120; ++trial) {
+    SCOPED_TRACE(trial);
+    const size_t sizes[] = {1100, 2500, 6000, 15000};
+    const size_t n = sizes[random.below(4)];
+    SamplingOptions o;
+    o.temperature = 0.4f + 2.0f * random.uniform();
+    o.top_p = 1.0f - 0.5f * random.uniform() * random.uniform();
+    if (random.below(3) == 0) o.repetition_penalty = 0.5f + random.uniform();
+    if (random.below(3) == 0) o.presence_penalty = 2 * random.normal();
+    if (random.below(4) == 0) o.penalty_tokens = 300;
+    o.n_logprobs = static_cast<uint32_t>(random.below(3));
+    for (size_t i = random.below(2) ? 0 : random.below(60); i > 0; --i)
+      o.bias.push_back({static_cast<int32_t>(random.below(n)), random.below(5) == 0 ? -kInfinity : 4 * random.normal()});
+    o.seed = random.bits();
+    Pair pair(o, n);
+    std::vector<int32_t> tokens;
+    for (size_t i = random.below(400); i > 0; --i) tokens.push_back(static_cast<int32_t>(random.below(n)));
+    for (int i = 0; i < 5; ++i) {
+      std::vector<float> logits = peaked_logits(&random, n, 0.2f + 1.5f * random.uniform());
+      if (random.below(4) == 0)   // many equals
+        for (float& x : logits) x = std::round(16 * x) / 16;
+      if (random.below(6) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = -kInfinity;
+      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2);
+      if (token >= 0) tokens.push_back(token);
+    }
+    n_steps += pair.n_steps, n_decided += pair.n_decided, n_tails += pair.n_tails;
+  }
+  EXPECT_GT(n_tails, n_steps / 3);
+  EXPECT_GT(n_decided, n_steps / 2);
+}
+
+TEST(EngineShortlist, OddRows) {
+  const std::vector<std::vector<float>> rows = {
+      std::vector<float>(2000, 0.0f),
+      std::vector<float>(2000, kInfinity),
+      std::vector<float>(2000, -kInfinity),
+      std::vector<float>(2000, kNan),
+      [] { std::vector<float> x(2000, -kInfinity); return x[1999] = -3.0f, x; }(),
+      [] { std::vector<float> x(2000, -0.0f); return x[7] = 0.0f, x; }(),
+      [] { std::vector<float> x(2000, -1e38f); return x[5] = 3e38f, x[9] = kNan, x; }(),
+  };
+  for (const float temperature : {0.0f, 0.7f})
+    for (const uint32_t top_k : {0u, 40u})
+      for (const float top_p : {1.0f, 0.9f})
+        for (const float penalty : {1.0f, 1.3f, 0.5f}) {
+          SamplingOptions o;
+          o.temperature = temperature, o.top_k = top_k, o.top_p = top_p, o.repetition_penalty = penalty, o.n_logprobs = 3;
+          o.bias = {{3, 1e38f}, {3, 3e38f}, {0, -kInfinity}};
+          for (size_t i = 0; i < rows.size(); ++i) {
+            SCOPED_TRACE(i);
+            Pair pair(o, 2000);
+            for (int step = 0; step < 3; ++step) pair.step(rows[i], {5, 7, 7, 1999});
+          }
+        }
+}
+
+// Of a language model's logits a shortlist decides all but a few draws, of the common options; and nothing is asked in vain.
+TEST(EngineShortlist, DecidesCommonOptions) {
+  const auto run = [](SamplingOptions o, float scale) {
+    Random random(3);
+    Pair pair(o, 20000);
+    std::vector<int32_t> tokens(70, 5);
+    for (int i = 0; i < 40; ++i) tokens.push_back(pair.step(peaked_logits(&random, 20000, scale), tokens));
+    EXPECT_EQ(pair.n_asked, 40);
+    return pair.n_decided;
+  };
+  SamplingOptions o;
+  EXPECT_EQ(run(o, 1), 40);
+  o.repetition_penalty = 1.2f, o.presence_penalty = 0.5f, o.n_logprobs = 5, o.bias = {{9, 2.0f}};
+  EXPECT_EQ(run(o, 1), 40);
+  o.temperature = 0.8f, o.top_k = 40, o.top_p = 0.95f;
+  EXPECT_EQ(run(o, 1), 40);
+  o.top_k = 0, o.top_p = 0.9f;
+  EXPECT_GE(run(o, 3.5f), 38);
+  o.min_p = 0.05f;
+  EXPECT_GE(run(o, 3.5f), 38);
+  o.top_p = 1.0f;
+  EXPECT_EQ(run(o, 3.5f), 40);
+  EXPECT_EQ(run(o, 1e-4f), 0) << "what is hardly a choice at all takes all logits";
+  o.top_p = 0.95f;   // more than the best hold: min-p's part
+  EXPECT_GE(run(o, 2.5f), 38);
+  o.min_p = 0.0f, o.temperature = 1.2f;   // far beyond the best
+  EXPECT_GE(run(o, 1.5f), 35);
+  EXPECT_GE(run(o, 0.5f), 35);
+  EXPECT_EQ(run(o, 1e-4f), 0) << "more in a band than is fetched";
+  o.top_p = 1.0f;   // among all tokens
+  EXPECT_EQ(run(o, 3.5f), 40);
+  EXPECT_EQ(run(o, 1e-4f), 40);
+}
+
+// Penalties that look far back, at more tokens than come as the best.
+TEST(EngineShortlist, DecidesBehindManyPenalties) {
+  for (const float temperature : {0.0f, 0.8f})
+    for (const uint32_t top_k : {0u, 40u}) {
+      SamplingOptions o;
+      o.temperature = temperature, o.top_k = top_k, o.top_p = top_k > 0 ? 0.95f : 1.0f;
+      o.repetition_penalty = 1.2f, o.frequency_penalty = 0.3f, o.penalty_tokens = 4000;
+      Random random(4);
+      Pair pair(o, 20000);
+      std::vector<int32_t> tokens(1900);
+      std::iota(tokens.begin(), tokens.end(), 100);
+      for (int i = 0; i < 20; ++i) tokens.push_back(pair.step(peaked_logits(&random, 20000, 3.0f), tokens));
+      EXPECT_EQ(pair.n_asked, 20);
+      EXPECT_EQ(pair.n_decided, 20);
+    }
+}
+
+// A cut exactly between two tokens, of many alike; and of more than are fetched, though those that come hold enough.
+TEST(EngineShortlist, CutsAtTheBorder) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SamplingOptions o;
+    o.temperature = 0.7f, o.top_p = 0.1001f, o.seed = seed;
+    Pair pair(o, 20000);
+    pair.step(std::vector<float>(20000, 0.0f), {});
+    EXPECT_EQ(pair.n_decided, 0);
+  }
+  for (uint64_t seed = 1; seed <= 12; ++seed)
+    for (const double off : {0.0, 9e-13, -9e-13})
+      for (const float top_p : {0.5f, 0.499f}) {
+        SamplingOptions o;
+        o.temperature = 0.7f, o.top_p = top_p, o.seed = seed;
+        Pair pair(o, 4000);
+        pair.step(std::vector<float>(4000, 0.0f), {}, off);
+        EXPECT_EQ(pair.n_decided, top_p < 0.5f);
+      }
+}
+
+// Draws that fall on a token's border, as exactly as float logits can be set: what rounding decides of all logits, sums leave open.
+TEST(EngineShortlist, DrawsAtTheBorder) {
+  int n_open = 0, n_decided = 0;
+  for (const size_t behind : {256u, 5u})   // whose token has the rest: in another block, or in the same one
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+      SamplingOptions o;
+      o.temperature = 1.0f, o.seed = seed;
+      std::vector<float> logits(700, -kInfinity);
+      logits[behind] = 0.0f, logits[650] = -3.0f;
+      float least = 0, most = 0;
+      // Tokens in front, each finer than the one before: as much as still leaves the draw to those behind.
+      const auto is_behind = [&] { return Sampler(o, 700).choose(logits, {})->token >= static_cast<int32_t>(behind); };
+      for (const auto& [low, high, token] : {std::make_tuple(-9.0f, 9.0f, 0), std::make_tuple(-60.0f, -5.0f, 1), std::make_tuple(-80.0f, -20.0f, 2)}) {
+        least = low, most = high;
+        float& x = logits[static_cast<size_t>(token)];
+        for (int i = 0; i < 60; ++i) {
+          x = least + (most - least) / 2;
+          (is_behind() ? least : most) = x;
+        }
+        x = least;
+      }
+      if (!is_behind()) continue;   // the seed's draw has no such border
+      for (const double off : {0.0, 9e-13, -9e-13})
+        for (const float finest : {least, most, -15.0f}) {   // this side of the border, beyond it, and far beyond
+          Pair pair(o, 700);
+          logits[2] = finest;
+          pair.step(logits, {}, off);
+          (finest == -15.0f ? n_decided : n_open) += pair.n_decided == (finest == -15.0f);
+        }
+    }
+  EXPECT_GE(n_open, 48);
+  EXPECT_GE(n_decided, 24);
+}
+
+TEST(EngineShortlist, AsksForNoMoreThanItNeeds) {
+  const auto asked = [](const SamplingOptions& o, const std::vector<int32_t>& tokens) {
+    Sampler sampler(o, 5000);
+    const Shortlist* list = sampler.ask(tokens);
+    return list ? std::make_pair(list->request().n_best, static_cast<int32_t>(list->request().tokens.size())) : std::make_pair(-1, -1);
+  };
+  using Asked = std::pair<int32_t, int32_t>;
+  SamplingOptions o;
+  EXPECT_EQ(asked(o, {1, 2, 3}), Asked(1, 0));
+  o.n_logprobs = 4;
+  EXPECT_EQ(asked(o, {1, 2, 3}), Asked(4, 0));
+  o.repetition_penalty = 1.1f, o.bias = {{2, 1.0f}, {2, 1.0f}, {8, 1.0f}};
+  EXPECT_EQ(asked(o, {1, 2, 2, 3}), Asked(5, 4)) << "each token once";
+  o.temperature = 1.0f;
+  EXPECT_EQ(asked(o, {}), Asked(4, 2)) << "any token may be drawn: sums, and logprobs";
+  EXPECT_EQ(Sampler(o, 5000).ask(std::vector<int32_t>{})->request().n_sums, 20);
+  EXPECT_EQ(Sampler(o, 256 * 2048 + 1).ask(std::vector<int32_t>{}), nullptr) << "more sums than there are";
+  o.top_k = 50;
+  EXPECT_EQ(asked(o, {1}), Asked(53, 3));
+  o.top_k = 2000;
+  EXPECT_EQ(asked(o, {1}), Asked(-1, -1));
+  o.top_k = 0, o.top_p = 0.5f;
+  EXPECT_EQ(asked(o, {1}), Asked(1024, 3));
+  o.hook = [](void*, float*, size_t, const int32_t*, size_t) { return 0; };
+  EXPECT_EQ(asked(o, {1}), Asked(-1, -1)) << "a hook sees all";
+  o.hook = nullptr, o.penalty_tokens = 5000;
+  std::vector<int32_t> many(2045);
+  std::iota(many.begin(), many.end(), 10);
+  EXPECT_EQ(asked(o, many), Asked(1024, 2047));
+  many.resize(2600);
+  std::iota(many.begin(), many.end(), 10);
+  EXPECT_EQ(asked(o, many), Asked(-1, -1)) << "more tokens than are fetched one by one";
+  EXPECT_EQ(asked(o, {1}), Asked(1024, 3)) << "and nothing of it stays";
+}
+
+TEST(EngineShortlist, TheSumIsThatOfTheDefinition) {
+  Random random(5);
+  for (const size_t n : {1u, 7u, 8u, 255u, 256u, 257u, 9000u, 70001u}) {
+    std::vector<float> x(n);
+    for (float& v : x) v = 4 * random.normal();
+    const float most = *std::max_element(x.begin(), x.end());
+    double sum = 0;
+    for (const float v : x) sum += std::exp(static_cast<double>(v) - static_cast<double>(most));
+    EXPECT_NEAR(SumExp::sum(x, most) / sum, 1.0, 1e-6) << n;
+  }
+  EXPECT_GT(SumExp::sum(std::vector<float>{0.0f, -kInfinity}, 0.0f), 0.99);
+}
+
+}  // namespace
+}  // namespace orrery::engine

@@ -1,0 +1,139 @@
+// Loki on made-up attention: the tokens of its heads step by step; how much of a budget its low-rank keys leave; their ranks.
+#include <gtest/gtest.h>
+
+#include "tests/unit/policy/made_up.h"
+
+namespace orrery::policy {
+namespace {
+
+constexpr uint32_t kContext = 400, kDim = 64;
+const int32_t kNoWindows[] = {0, 0, 0}, kMixed[] = {0, 24, 0};
+
+Shape shape_of(Span<const int32_t> window, uint32_t n_kv_heads = 4, uint32_t n_context = kContext, uint32_t dim = kDim) {
+  return {static_cast<uint32_t>(window.size()), n_kv_heads, n_context, window, 4 * dim, 4 * dim, dim};   // F16
+}
+Budget budget_of(const Shape& shape, double share) { return {share, slots_for_share(shape, share)}; }
+
+// Tokens first .. first + n - 1 of a head, best first by a position's query.
+std::vector<uint32_t> best_tokens(uint32_t head, uint32_t position, uint32_t first, uint32_t n, bool max) {
+  const std::vector<float> logits = restless(head, position, position + 1);
+  std::vector<double> scores(n);
+  for (uint32_t q = 0; q < kGroup; ++q) {
+    const float* row = logits.data() + q * (position + 1) + first;
+    double sum = 0;
+    for (uint32_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(row[i]));
+    for (uint32_t i = 0; i < n; ++i) {
+      const double weight = std::exp(static_cast<double>(row[i])) / sum;
+      scores[i] = max ? std::max(scores[i], weight) : scores[i] + weight;
+    }
+  }
+  std::vector<uint32_t> order(n);
+  std::iota(order.begin(), order.end(), first);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a - first] > scores[b - first] * (1 + 1e-6); });
+  return order;
+}
+
+struct Case {
+  Options options;
+  uint32_t sinks, window, n_full_layers;
+  bool max;
+};
+const Case kCases[] = {{{}, 0, 32, 0, false},
+                       {{{"reduce", "max"}, {"window", "1"}}, 0, 1, 0, true},
+                       {{{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
+                       {{{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false}};
+
+// A head's tokens after a step: sinks, the last tokens with the step's own, and the best of the others by the step's query.
+void check_held(const FakeSession& s, uint32_t head, const Case& c) {
+  const Tokens& held = s.held()[head];
+  const uint32_t n = s.n_tokens(), capacity = s.capacity(head);
+  ASSERT_EQ(held.size(), capacity);
+  const uint32_t n_first = std::min(c.sinks, capacity / 4), n_last = std::max(std::min(c.window, capacity / 4), 2u), k = capacity - n_first - n_last;
+  std::set<uint32_t> expected;
+  for (uint32_t p = 0; p < n_first; ++p) expected.insert(p);
+  for (uint32_t p = n - n_last; p < n; ++p) expected.insert(p);
+  const auto order = best_tokens(head, n - 1, n_first, n - n_last - n_first, c.max);
+  expected.insert(order.begin(), order.begin() + k);
+  ASSERT_EQ(std::set<uint32_t>(held.begin(), held.end()), expected) << "head " << head << " of " << n;
+}
+
+TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
+  uint64_t n_checked = 0, n_refills = 0;
+  for (const Span<const int32_t> window : {Span<const int32_t>(kNoWindows, 3), Span<const int32_t>(kMixed, 3), Span<const int32_t>(kNoWindows, 1)})
+    for (const Case& c : kCases)
+      for (const double share : {.3, .5, .8, 1.0}) {
+        const Shape shape = shape_of(window);
+        const Budget budget = budget_of(shape, share);
+        auto made = make_policy("loki", shape, budget, c.options);
+        if (!made.ok()) {
+          EXPECT_TRUE(c.n_full_layers > 0 && share * static_cast<double>(window.size()) < 1.6) << made.status().message();
+          continue;
+        }
+        FakeSession s(std::move(made).value(), shape.n_layers * 4, kGroup, kContext, restless);
+        const PageDigests digests = s.policy().digests();
+        const uint64_t rows = digests.heads.size() * digests.rank * 2 * (kContext + kDim);
+        EXPECT_EQ(digests.heads.empty(), share >= 1.0);
+        for (const uint32_t n_prompt : {1u, 40u, 250u}) {
+          s.settle(n_prompt);
+          ASSERT_LE(s.total_capacity() * shape.slot_bytes + rows, budget.max_slots * shape.slot_bytes);
+          for (uint32_t t = 0; t < 100; ++t) {
+            const uint64_t before = s.policy().report().n_settled;
+            const bool again = s.step(shape.n_layers);
+            EXPECT_EQ(s.policy().report().n_settled, before + again);
+            for (const uint32_t head : digests.heads)
+              if (n_prompt == 250) check_held(s, head, c), ++n_checked;
+            EXPECT_TRUE(n_prompt < 250 || !again) << "tokens come and go: nothing is chosen anew";
+            if (HasFatalFailure()) return;
+          }
+        }
+        n_refills += s.n_refills();
+      }
+  EXPECT_GT(n_checked, 20000u);
+  EXPECT_GT(n_refills, 20000u);
+}
+
+TEST(PolicyLoki, AForkGoesOnAlike) {
+  const Shape shape = shape_of({kNoWindows, 3});
+  FakeSession s(must(make_policy("loki", shape, budget_of(shape, .4), {})), 12, kGroup, kContext, restless);
+  s.settle(200);
+  for (int t = 0; t < 11; ++t) s.step(3);
+  FakeSession other = s.fork(restless);
+  EXPECT_EQ(other.policy().report().missed_tokens, 0u);
+  for (int t = 0; t < 50; ++t) {
+    s.step(3), other.step(3);
+    ASSERT_EQ(s.held(), other.held()) << t;
+  }
+}
+
+// Low-rank keys and bases of the default rank, and the slots that they leave to a head.
+TEST(PolicyLoki, RanksFollowWidthAndBudget) {
+  const struct {
+    uint32_t dim;
+    double share;
+    uint32_t rank, slots;   // at 4,000 of 4,096 tokens
+  } kWorked[] = {{128, .5, 32, 1484},   // 2,000 - (4,000 + 128) * 32 / 256
+                 {128, .1, 12, 206},    // 400 - 4,128 * 12 / 256: a thirteenth dimension would take more than half
+                 {64, .5, 16, 1492},
+                 {32, .05, 4, 0}};      // the smallest rank, 4: 258 slots of 205
+  for (const auto& w : kWorked) {
+    const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, w.dim);
+    auto made = make_policy("loki", shape, budget_of(shape, w.share), {});
+    if (w.slots == 0) {
+      ASSERT_FALSE(made.ok());
+      EXPECT_NE(std::string(made.status().message()).find("must be at least 0.067"), std::string::npos) << made.status().message();
+      EXPECT_TRUE(make_policy("loki", shape, budget_of(shape, .067), {}).ok());
+      continue;
+    }
+    FakeSession s(must(std::move(made)), 1, 1, 4096, [](uint32_t, uint32_t, uint32_t n_keys) { return std::vector<float>(n_keys); });
+    EXPECT_EQ(s.policy().digests().rank, w.rank);
+    s.settle(4000);
+    EXPECT_EQ(s.capacity(0), w.slots) << w.dim << " at " << w.share;
+  }
+  // A given rank: a multiple of 4, at most the dimensions of a key.
+  const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, 32);
+  for (const auto& [given, rank] : {std::pair("1", 4u), std::pair("4", 4u), std::pair("5", 8u), std::pair("100", 32u)})
+    EXPECT_EQ(must(make_policy("loki", shape, budget_of(shape, .9), {{"rank", given}}))->digests().rank, rank) << given;
+}
+
+}  // namespace
+}  // namespace orrery::policy
