@@ -71,7 +71,8 @@ Status Tokenizer::encode_bounded(std::string_view text, const EncodeOptions& opt
     return barrier != options.barriers.end() && *barrier < match.at + match.bytes;
   };
   for (size_t at = 0, scan = 0; at < text.size();) {
-    SpecialMatcher::Match match = matcher.find(text, scan);
+    SpecialMatcher::Match match = matcher.find(text, scan, options.cancel);
+    if (match.id < 0 && is_cancelled(options.cancel)) return ended();
     if (match.id >= 0 && is_special(match.id) && barred(match)) {
       const size_t here = match.at;
       match = impl.user_defined.find(text.substr(0, here + SpecialMatcher::kMaxBytes), here);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/text/pace.h"
+
 // See tokenizer_special.h. std::string_view compares bytes as unsigned, which is the order used here.
 namespace orrery::text {
 
@@ -19,14 +21,17 @@ void SpecialMatcher::reset(std::vector<Entry> entries) {
   for (const Entry& e : entries_) first_bytes_[static_cast<uint8_t>(e.name[0])] = true;
 }
 
-SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from) const {
-  if (entries_.empty()) return {text.size(), 0, -1};
+SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from, const std::atomic<bool>* cancel) const {
+  const Match none = {text.size(), 0, -1};
+  if (entries_.empty()) return none;
+  Pace pace(cancel);
   for (size_t at = from; at < text.size(); at++) {
     if (!first_bytes_[static_cast<uint8_t>(text[at])]) continue;
     const Entry* low = entries_.data();
     const Entry* high = low + entries_.size();
     const Entry* longest = nullptr;
     for (size_t depth = 0; low != high && at + depth < text.size(); depth++) {
+      if (pace.stop()) return none;
       // All of [low, high) agree with the text up to depth; those that end here sort first, and there is one
       // at most.
       const auto byte = static_cast<uint8_t>(text[at + depth]);
@@ -39,7 +44,7 @@ SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from) c
     }
     if (longest) return {at, longest->name.size(), longest->id};
   }
-  return {text.size(), 0, -1};
+  return none;
 }
 
 }  // namespace orrery::text

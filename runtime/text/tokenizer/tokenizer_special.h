@@ -3,6 +3,7 @@
 // all of a text. Names longer than kMaxBytes are not looked for, which keeps the time linear in the text.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,9 @@ class SpecialMatcher {
   };
 
   void reset(std::vector<Entry> entries);  // of several with one name the lowest id holds
-  Match find(std::string_view text, size_t from) const;
+  // `cancel`, if not null, ends the search where another thread sets it: nothing is found then. A vocabulary from a stranger can
+  // make each byte of a text cost hundreds of comparisons.
+  Match find(std::string_view text, size_t from, const std::atomic<bool>* cancel = nullptr) const;
 
  private:
   std::vector<Entry> entries_;  // sorted by name

@@ -7,6 +7,7 @@
 #include "runtime/text/json/json.h"
 #include "runtime/text/tokenizer/pretokenize.h"
 #include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer_special.h"
 #include "runtime/text/unicode/utf8.h"
 
 namespace orrery::text {
@@ -108,6 +109,20 @@ TEST(CancelledText, Encoding) {
       EXPECT_EQ(ids, std::vector<int32_t>{7});  // as it was
     }
   }
+}
+
+// Names that a text agrees with for long and none of which is in it: each byte costs as many comparisons as a name has bytes.
+TEST(CancelledText, SpecialTokens) {
+  std::vector<std::string> names;
+  for (size_t n = 1; n < SpecialMatcher::kMaxBytes; ++n) names.push_back(repeat("a", n) + "!");
+  std::vector<SpecialMatcher::Entry> entries;
+  for (const std::string& name : names) entries.push_back({name, static_cast<int32_t>(entries.size())});
+  SpecialMatcher matcher;
+  matcher.reset(std::move(entries));
+  const std::string text = repeat("a", 20000) + "aa!";
+  EXPECT_EQ(matcher.find(text, 0).id, 254);
+  EXPECT_EQ(matcher.find(text, 0, &kCancelled).id, -1) << "the search did not end early";
+  EXPECT_EQ(matcher.find("aa!", 0, &kCancelled).id, 1) << "what is short is not interrupted";
 }
 
 TEST(CancelledText, TokenBound) {
