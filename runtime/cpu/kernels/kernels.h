@@ -118,7 +118,7 @@ struct DecodeTask {
   float scale;
   float* partials;  // (n_heads, n_queries) partials, partial_stride floats apart
   int64_t partial_stride;
-  WeightRows left;  // where wanted, of a single head; first_key is at the start of a tile: keys' weights at [key], tiles' things at [tile]
+  WeightRows exported;  // where wanted, of a single head; first_key is at the start of a tile: keys' weights at [key], tiles' things at [tile]
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
