@@ -261,11 +261,11 @@ void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float*
 
 // A tile's weights[t][query] to rows of their own, those of queries from first_query on, n <= G.
 template <int G>
-void export_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& left) {
+void export_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& rows) {
   constexpr int kQueries = 4, kParts = V::kLanes / kQueries;  // a transposition's, and keys of each in vectors
   alignas(64) float units[V::kLanes];
   V::store(units, V::equal_select(m, -kInfinity, V::zero(), m));
-  const auto row = [&](int g) { return left.weights + (first_query + g) * left.stride + tile * kTile; };
+  const auto row = [&](int g) { return rows.weights + (first_query + g) * rows.stride + tile * kTile; };
   V::F sums[G];
   for (int g = 0; g < G; ++g) sums[g] = V::zero();
   const auto put = [&](int g, int t, V::F x) {
@@ -291,8 +291,8 @@ void export_weights(const float* weights, V::F m, int first_query, int n, int64_
       }
   }
   for (int g = 0; g < n; ++g) {
-    left.units[(first_query + g) * left.tile_stride + tile] = units[g];
-    left.sums[(first_query + g) * left.tile_stride + tile] = V::sum(sums[g]);
+    rows.units[(first_query + g) * rows.tile_stride + tile] = units[g];
+    rows.sums[(first_query + g) * rows.tile_stride + tile] = V::sum(sums[g]);
   }
 }
 

@@ -81,28 +81,28 @@ void rebuild_keys(const RebuildTask& t) {
 
 // How RoPE turns a position is made of how it turns its page's first one and the place in the page: each value is rounded once more, in
 // its last place. A vector of pairs, from the i-th on.
-struct Turn {
+struct Rotation {
   V::F cosines, sines;
-  Turn(const float* page, const float* turn, int32_t half, int32_t i) {
-    const V::F pc = V::load(page + i), ps = V::load(page + half + i), tc = V::load(turn + i), ts = V::load(turn + half + i);
+  Rotation(const float* page, const float* rotation, int32_t half, int32_t i) {
+    const V::F pc = V::load(page + i), ps = V::load(page + half + i), tc = V::load(rotation + i), ts = V::load(rotation + half + i);
     cosines = V::sub(V::mul(pc, tc), V::mul(ps, ts));
     sines = V::add(V::mul(ps, tc), V::mul(pc, ts));
   }
 };
 
 // Whole vectors of halves are turned on their way from the products to their slots.
-void rotate_keys(const TurnTask& t) {
+void rotate_keys(const RotateTask& t) {
   const int32_t half = t.n_rot / 2;
   const bool whole = half % V::kLanes == 0;
   const bool at_once = whole && t.type == KvType::f16 && t.head_dim % V::kLanes == 0;
   for (int32_t k = 0; k < t.n_keys; ++k) {
     const float* page = t.page_rotations + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
-    const float* turn = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    const float* rotation = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
     float* key = t.keys + k * t.width;
     if (at_once) {
       std::byte* to = t.to[k];
       for (int32_t i = 0; i < half; i += V::kLanes) {
-        const Turn by(page, turn, half, i);
+        const Rotation by(page, rotation, half, i);
         const int32_t first = t.interleaved ? 2 * i : i, second = t.interleaved ? 2 * i + V::kLanes : half + i;
         V::F a = V::load(key + first), b = V::load(key + second);
         if (t.interleaved) V::apart(a, b);
@@ -122,12 +122,12 @@ void rotate_keys(const TurnTask& t) {
       continue;
     }
     for (int32_t i = 0; i < (whole ? half : 0); i += V::kLanes) {
-      const Turn by(page, turn, half, i);
+      const Rotation by(page, rotation, half, i);
       V::store(t.table + i, by.cosines), V::store(t.table + half + i, by.sines);
     }
     for (int32_t i = whole ? half : 0; i < half; ++i) {
-      t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
-      t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];
+      t.table[i] = page[i] * rotation[i] - page[half + i] * rotation[half + i];
+      t.table[half + i] = page[half + i] * rotation[i] + page[i] * rotation[half + i];
     }
     rope(key, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
     store_kv_vector(t.type, key, t.head_dim, t.to[k]);

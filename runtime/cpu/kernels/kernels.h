@@ -91,11 +91,11 @@ struct WeightRows {
   float *units, *sums;    // (queries, tile_stride)
   int64_t stride, tile_stride;
 };
-static inline WeightRows weight_rows(const ExportedWeights& left, int32_t n_queries) {
-  if (!left.data) return {};
-  float* weights = reinterpret_cast<float*>(left.data.address);
-  float* units = weights + n_queries * left.stride;
-  return {weights, units, units + n_queries * left.n_tiles(), left.stride, left.n_tiles()};
+static inline WeightRows weight_rows(const ExportedWeights& exported, int32_t n_queries) {
+  if (!exported.data) return {};
+  float* weights = reinterpret_cast<float*>(exported.data.address);
+  float* units = weights + n_queries * exported.stride;
+  return {weights, units, units + n_queries * exported.n_tiles(), exported.stride, exported.n_tiles()};
 }
 
 // Tokens of token_bytes each are copied; none overlaps another.
@@ -231,7 +231,7 @@ struct RebuildTask {    // out[t] (+)= sum over j of rows[t][j] basis[j]
   float* out;           // (kRebuilt, width): what is left behind n_keys is anything
   bool add;
 };
-struct TurnTask {       // to[t] = keys[t] behind RoPE, as tokens keep K, and values[t] behind it
+struct RotateTask {       // to[t] = keys[t] behind RoPE, as tokens keep K, and values[t] behind it
   float* keys;          // (n_keys, width); what is left in them is anything
   int64_t width;        // a multiple of 16
   int32_t n_keys, head_dim;
@@ -295,7 +295,7 @@ struct Kernels {
   void (*pack_basis)(const BasisTask& task);
   void (*rebuild_keys)(const RebuildTask& task);
   int32_t rebuild_tokens;   // keys of its quickest tasks
-  void (*rotate_keys)(const TurnTask& task);
+  void (*rotate_keys)(const RotateTask& task);
 };
 
 extern const Kernels kPlainKernels;

@@ -157,14 +157,14 @@ void plain_move_tokens(const MoveTask& t) {
     std::memcpy(at_address(t.moves[i].to), at_address(t.moves[i].from), t.moves[i].n_tokens * t.token_bytes);
 }
 
-void plain_turn_keys(const TurnTask& t) {
+void plain_rotate_keys(const RotateTask& t) {
   const int32_t half = t.n_rot / 2;
   for (int32_t k = 0; k < t.n_keys; ++k) {
     const float* page = t.page_rotations + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
-    const float* turn = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    const float* rotation = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
     for (int32_t i = 0; i < half; ++i) {
-      t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
-      t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];
+      t.table[i] = page[i] * rotation[i] - page[half + i] * rotation[half + i];
+      t.table[half + i] = page[half + i] * rotation[i] + page[i] * rotation[half + i];
     }
     rope(t.keys + k * t.width, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
     store_kv_vector(t.type, t.keys + k * t.width, t.head_dim, t.to[k]);
@@ -209,7 +209,7 @@ const Kernels kPlainKernels = {
     plain_pack_basis,
     plain_rebuild_keys,
     kRebuilt,
-    plain_turn_keys,
+    plain_rotate_keys,
 };
 
 }  // namespace orrery::cpu
