@@ -1,5 +1,6 @@
-// Low-rank keys (LowRankKeys): products of keys' dimensions with each other, of keys with the basis, and keys from it. Each output
-// is one chain of sums in a fixed order, whatever stands beside it. Written over V, after simd_gemm.h.
+// Low-rank keys (LowRankKeys): products of the keys' dimensions with each other, of keys with the basis, and keys rebuilt from the
+// basis. Each output is one chain of sums in a fixed order, so its bits do not depend on the outputs beside it. Written over V;
+// include after a file of vectors/.
 #pragma once
 
 #include "runtime/cpu/products/gemm.h"
@@ -8,7 +9,7 @@
 namespace orrery::cpu {
 namespace {
 
-// A strip of the products' rows is the keys' own columns, transposed on the stack.
+// Rows of the products are the keys' own columns, transposed to a strip on the stack.
 void add_gram(const GramTask& t) {
   alignas(64) float strip[kGramRows * LowRankKeys::kBatch];
   const int64_t n_rows = t.last - t.first, first = t.first / 16 * 16;
@@ -19,7 +20,7 @@ void add_gram(const GramTask& t) {
   product.run(n_rows, static_cast<int>((t.width - first) / V::kLanes));
 }
 
-// R keys with N rows of the basis: lanes of their own, then the lanes' sum.
+// R keys times N rows of the basis: a sum in each lane, then the sum of the lanes.
 template <int R, int N>
 void project_block(const ProjectTask& t, int64_t key, int64_t row) {
   const float* keys = t.keys + key * t.stride;
@@ -35,7 +36,7 @@ void project_block(const ProjectTask& t, int64_t key, int64_t row) {
       b[n] = i + V::kLanes <= t.width ? V::load_half(at) : V::load_half_part(at, left);
     }
     for (int r = 0; r < R; ++r) {
-      const V::F x = V::load(keys + r * t.stride + i);   // zeros behind the last
+      const V::F x = V::load(keys + r * t.stride + i);   // zeros behind the last dimension
       for (int n = 0; n < N; ++n) sums[r][n] = V::fma(x, b[n], sums[r][n]);
     }
   }
@@ -79,8 +80,8 @@ void rebuild_keys(const RebuildTask& t) {
     run(Gemm<Start::zero>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
 }
 
-// How RoPE turns a position is made of how it turns its page's first one and the place in the page: each value is rounded once more, in
-// its last place. A vector of pairs, from the i-th on.
+// The rotation of a position is composed of the rotation of its page's first position and the rotation by the place in the page.
+// This rounds each value once more, in its last place. Holds one vector of pairs, from the i-th on.
 struct Rotation {
   V::F cosines, sines;
   Rotation(const float* page, const float* rotation, int32_t half, int32_t i) {
@@ -90,7 +91,7 @@ struct Rotation {
   }
 };
 
-// Whole vectors of halves are turned on their way from the products to their slots.
+// Whole vectors of halves are rotated on their way from the products to their slots.
 void rotate_keys(const RotateTask& t) {
   const int32_t half = t.n_rot / 2;
   const bool whole = half % V::kLanes == 0;
@@ -112,7 +113,7 @@ void rotate_keys(const RotateTask& t) {
         V::store_half(to + 2 * second, y);
       }
       for (int32_t i = t.n_rot; i < t.head_dim; i += V::kLanes) V::store_half(to + 2 * i, V::load(key + i));
-      if (t.values && t.values[k]) {   // halves of twice as many lanes are one vector of floats
+      if (t.values && t.values[k]) {   // a vector of floats copies twice as many halves
         const auto* from = reinterpret_cast<const float*>(t.values[k]);
         auto* behind = reinterpret_cast<float*>(to + 2 * t.head_dim);
         int32_t i = 0;
