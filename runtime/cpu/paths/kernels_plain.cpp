@@ -1,5 +1,5 @@
-// The plain path: every kernel in portable C++, short enough to be checked by reading.  It is what the others
-// are tested against, and what runs where none of them can.
+// The plain kernels: portable C++, short enough to be checked by reading. The other kernels are tested against them, and they run
+// on machines that support no other instruction set.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kRows = 16;  // rows that share one unpacking of a weight block
 
-// A block of 32: the largest magnitude decides the scale.  A value that is not finite makes the scale NaN,
-// and with it every output that depends on the block; a block too small to have a scale counts as zero.
+// A block of 32. The largest magnitude gives the scale. A value that is not finite makes the scale NaN, and so every output that
+// depends on the block. A block too small to have a scale counts as zero.
 void quantize_block(const float* x, int64_t n, int8_t* q, float* d, int16_t* sums) {
-  uint32_t largest = 0;  // as bits: order of magnitude, infinity and NaN above all
+  uint32_t largest = 0;  // as bits, which order like magnitudes; infinity and NaN are above all numbers
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t magnitude = float_bits(x[i]) & 0x7FFFFFFFu;
     if (magnitude > largest) largest = magnitude;
