@@ -1,4 +1,4 @@
-// The CPU backend: backend.h's operations on host memory, by a thread pool, with kernels chosen at run time.
+// The CPU backend: the operations of runtime/backend on host memory, on a thread pool, with kernels chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,12 @@
 namespace orrery::cpu {
 
 struct Options {
-  int32_t n_threads = 0;        // 0: one per available processor
-  std::string path = "auto";    // instruction path by name (see available_paths), or "auto": the best this machine has
+  int32_t n_threads = 0;        // 0: one for each available processor
+  std::string path = "auto";    // an instruction set by name (available_paths()), or "auto": the best one that this machine has
 };
 
-// Unknown path -> invalid_argument that lists the known ones; one this machine lacks -> unsupported.
+// An unknown name gives invalid_argument, with a list of the known ones. An instruction set that this machine lacks gives
+// unsupported.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
 
 }  // namespace orrery::cpu
