@@ -41,7 +41,7 @@ struct LowRankKeys {
 // Neighbouring tokens of one of the layer's heads, whose keys are rebuilt.
 struct RebuiltRun {
   int32_t position = 0, count = 0;
-  Ptr<std::byte> to;                 // the first token's slot; the others lie behind it
+  Ptr<std::byte> to;                 // the first token's slot; the other slots follow it
   Ptr<const std::byte> values;       // (count) V in the pages' type; null: V in the slots stays as it is
   int32_t kv_head = 0;
   int32_t values_gap = 0;            // bytes between one V and the next

@@ -1,4 +1,4 @@
-// Sampling candidates: what a sampler needs of a row of logits, so that the row itself can stay on the device.
+// Sampling candidates: the numbers that a sampler needs from a row of logits. The row itself can stay on the device.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ inline uint64_t shortlist_result_bytes(const ShortlistRequest& request) {
          static_cast<uint64_t>(request.n_best) * sizeof(ShortlistEntry) + request.tokens.size() * sizeof(float);
 }
 
-// The logits that rank behind one of the shortlist's entries, sorted into bands by their distance below it.
+// The logits that rank below one of the shortlist's entries, sorted into bands by their distance below it.
 struct ShortlistTail {
   static constexpr int32_t kBands = 2048, kMostEntries = 4096;
   static constexpr double kUnit = 0x1.0p43;   // sums are whole, so that their order does not matter

@@ -118,8 +118,8 @@ struct DecodeTask {
 };
 
 // Queries of consecutive positions over all keys that each may see.
-constexpr int32_t kQueryTile = 64;  // queries of one task, rows * heads, that every path takes
-struct PrefillTask {   // queries (rows * heads) of a task that every instruction set takes
+constexpr int32_t kQueryTile = 64;  // queries (rows * heads) of a task that every instruction set takes
+struct PrefillTask {
   KvHead kv;
   const float* q;  // (n_rows, n_heads of the group, head_dim), rows q_stride floats apart
   int64_t q_stride;
@@ -206,8 +206,8 @@ struct ProjectTask {    // out[t][j] = keys[t] * basis[j]
   int32_t n_keys, rank;
   const std::byte* basis;  // (rank, width) halves
   float* out;           // (n_keys, rank)
-};   // converts a part of a basis for RebuildTask
-struct BasisTask {      // a part of a basis as RebuildTask takes it
+};
+struct BasisTask {      // converts a part of a basis for RebuildTask
   const std::byte* rows;   // (rank, dim) halves, row_bytes apart
   int64_t row_bytes;
   int32_t rank, dim;

@@ -263,9 +263,9 @@ struct V {
       store(out, _mm512_permutexvar_ps(rows, sums[0]));
     } else {
       const F a = _mm512_permutexvar_ps(rows, sums[0]), b = _mm512_permutexvar_ps(rows, sums[1]);
-      const F low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xEE);  // keys 0, 1 of a and of b; 2, 3
+      const F low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xEE);  // keys 0 and 1 of a and b; keys 2 and 3
       store(out, _mm512_shuffle_f32x4(low, low, 0xD8));
-      store(out + 16, _mm512_shuffle_f32x4(high, high, 0xD8));   // keys 0 and 1 of a and of b; keys 2 and 3
+      store(out + 16, _mm512_shuffle_f32x4(high, high, 0xD8));
     }
   }
   // words_of_*(): 2 kLanes codes of part `part` of a block, as 16-bit words. low_in_turns() and high_in_turns() interleave the
