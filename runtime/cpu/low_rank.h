@@ -12,7 +12,7 @@
 
 namespace orrery::cpu {
 
-// The means of the work. Each thread's scratch memory holds at least low_rank_thread_bytes().
+// The kernels, threads and scratch memory of the work. Each thread's scratch memory holds at least low_rank_thread_bytes().
 struct LowRankWork {
   const Kernels& kernels;
   ThreadPool* pool;

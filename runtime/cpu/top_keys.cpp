@@ -158,7 +158,7 @@ uint32_t find_first(const float* scores, int64_t n, int64_t* n_wanted) {
 
 // k >= 1. left: room for n; it receives the keys that remain candidates, ascending.
 Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
-  // First a guess by sampling (find_least_score()). Otherwise the first digits of the k-th largest; only scores with these or
+  // First by sampling, which may fail (find_least_score()). Then by the first digits of the k-th largest; only scores with these or
   // larger digits, few more than k, are examined further.
   const LeastScore last_score = find_least_score(scores, n, k, left, bits_of);
   if (last_score.n_left > 0) return {last_score.order, last_score.n_equal, last_score.n_left};

@@ -62,7 +62,7 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
 // How many of the keys in `among`, which ascend, select_top() would select. candidates: room for n.
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates);
 
-// The means of the work.
+// The kernels, threads and scratch memory of the work.
 struct KeysWork {
   const Kernels& kernels;
   ThreadPool* pool;

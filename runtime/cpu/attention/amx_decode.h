@@ -373,7 +373,7 @@ class TiledDecode {
   Head* pending_ = nullptr;    // the head whose outputs still wait
 };
 
-// True for tasks that tiles do faster than vectors. Vectors take as long for one query as tiles for two. Eight queries of 128
+// True for tasks that tiles do faster than vectors. Vectors take as long for two queries as tiles for one. Eight queries of 128
 // dimensions are more than a first-level cache holds beside a tile.
 inline bool decodes_by_tiles(const DecodeTask& t) {
   return t.kv.type == KvType::q8_0 && t.n_queries > 2 && !t.exported.weights && (t.kv.head_dim == 64 || (t.kv.head_dim == 128 && t.n_queries <= 4));
