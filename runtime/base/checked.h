@@ -1,5 +1,5 @@
-// Arithmetic on sizes that come from files and callers. Every operation returns false if it overflows. Use: `uint64_t n; if
-// (!checked_mul(a, b, &n)) return error(...)`.
+// Arithmetic on sizes that come from files and callers. Every operation returns false if it overflows.
+// Use: `uint64_t n; if (!checked_mul(a, b, &n)) return error(...)`.
 #pragma once
 
 #include <cstdint>

@@ -222,7 +222,7 @@ struct V {
   static constexpr bool kAttendsInIntegers = true;
   static constexpr int kLaneQueries = 4;  // maximum number of queries side by side: one in each 128 bits
   // Vector `i` of 2 P / kLaneQueries for a block's 32 codes, with P queries side by side: each half of the codes, P times. Bytes
-  // carry an offset of 128. Nibbles are not shifted down to signed values and carry an offset of 8.
+  // carry an offset of 128. Nibbles keep their values 0 to 15, which is an offset of 8.
   template <int P>
   static I key_bytes(const uint8_t* codes, int i) {
     if (P == 4) return _mm512_xor_si512(in_all_lanes(codes + 16 * i), _mm512_set1_epi8(-128));
