@@ -1,15 +1,14 @@
-// What a backend must do. Everything above is written once; runtime/cpu and cuda implement it.
+// The interface of a backend. The code above it is written once; runtime/cpu and cuda implement it.
 //
-// Device (backend/device.h) is what any thread may call at any time. Backend is the rest: it owns an arena of device memory and executes
-// operations on buffers in it, in the order of the calls, asynchronously if it likes. Results are on the host after download() or
-// synchronize(). One thread at a time uses a Backend: in a runtime that is the thread that holds the Turn (backend/turn.h), and a Turn is
-// the only way to it.
+// A Device (backend/device.h) has the operations that any thread may call at any time. A Backend owns an arena of device memory and
+// executes operations on buffers in it, in the order of the calls, perhaps asynchronously. Results are on the host after download()
+// or synchronize(). One thread at a time uses a Backend: the thread that holds the Turn (backend/turn.h).
 //
-// Operations return no errors. The first failure is latched, and synchronize() reports it: a lost device, never a caller's mistake, because
-// shapes are validated when the model is loaded. Operations allocate nothing.
+// Operations return no errors and allocate nothing. The first failure is latched, and synchronize() reports it. A failure means a
+// lost device, never a caller's mistake, because shapes are validated when the model is loaded.
 //
-// Every backend has the operations of a step (backend/step.h). The other interfaces serve KV policies and samplers. A backend may lack any
-// of them: then its accessor gives null, and a session that needs it is refused when it is opened.
+// Every backend has the operations of a step (backend/step.h). It may lack the other interfaces, which serve KV policies and
+// samplers. The accessor then returns null, and a session that needs the interface is refused when it is opened.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +35,7 @@ class Backend : public Device, public StepOperations {
 
   // Memory. The arena is reserved once, before anybody else knows the backend.
   virtual Status reserve_arena(uint64_t bytes) = 0;
-  virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;     // `from` is the caller's again on return
+  virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;     // the caller may change `from` after the call
   virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when the bytes have arrived
   // Many uploads or downloads, in order, with fewer waits: small ones share transfers of a few megabytes.
   virtual void upload_all(Span<const Upload> uploads) {
@@ -46,13 +45,13 @@ class Backend : public Device, public StepOperations {
     for (const Download& d : downloads) download(d.to, d.from, d.bytes);
   }
   virtual void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) = 0;
-  // Says that [at, at + bytes) will be written and that its content is not needed. Where device memory is the system's, the backend takes
-  // it now, and not in the middle of a step.
+  // Announces that [at, at + bytes) will be written and that its content is not needed. Where device memory is the system's, the
+  // backend takes the memory now, not in the middle of a step.
   virtual void commit(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
-  // Returns when everything is done, with the first failure.
+  // Returns when all operations are done, with the first failure.
   virtual Status synchronize() = 0;
-  // Between operations, host work: call(context, i) for each i in [0, n), in any order, on the backend's own threads, if it has any. The
-  // calls do not use the backend.
+  // Host work between operations: call(context, i) for each i in [0, n), in any order, on the backend's own threads if it has any.
+  // The calls do not use the backend.
   virtual void for_each(int64_t n, void (*call)(const void* context, int64_t i), const void* context) {
     for (int64_t i = 0; i < n; ++i) call(context, i);
   }
@@ -69,7 +68,7 @@ class Backend : public Device, public StepOperations {
   // Scratch memory of the steps that follow, scratch_bytes() long.
   virtual void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) = 0;
 
-  // Interfaces that a backend may lack. They are used as the backend is: within the same turn.
+  // Interfaces that a backend may lack. Calls need the same turn as calls to the backend.
   virtual KvMoves* kv_moves() { return nullptr; }
   virtual KeyOperations* keys() { return nullptr; }
   virtual KvSummaries* summaries() { return nullptr; }

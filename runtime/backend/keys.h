@@ -1,5 +1,5 @@
-// Key scoring: which keys some queries attend to most, or how much to each. Policies that choose by attention ask this between steps.
-// The work is as if each job stood alone.
+// Key scoring: which keys some queries attend to most, or how much attention each key gets. Policies that choose by attention use
+// it between steps. Each job gives the result that it would give alone.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct KeysJob {
   uint64_t offset = 0;
   int32_t n_keys = 0;
   int32_t first_position = 0, n_positions = 0;   // in the ring
-  // Exported attention weights of a single position, over these keys and perhaps more behind them. Where given, its query is not read.
+  // The exported attention weights of a single position, over these keys and perhaps further keys after them. If given, the
+  // position's query is not read.
   ExportedWeights exported = {};
 };
 struct KeysShape {
@@ -38,13 +39,13 @@ struct KeysShape {
   bool products = false;             // key_weights() gives scale * q k of every key, not weights, and no means; -infinity for a NaN
 };
 
-// Asks for the k best of the keys, by each of the queries.
+// Asks for the k best keys of each position's queries.
 struct TopKeysJob : KeysJob {
   int32_t k = 0;                     // at most n_keys
   bool by_score = false;             // in the order of scores (ties: lower key first), else ascending keys
   uint32_t* out = nullptr;           // (n_positions, k) keys, host memory
-  // Where n_common is given, of a single position: *n_common = how many of the keys in `among`, which ascend, are among the k best. `out` is
-  // not written then.
+  // Optional, for a single position: *n_common = how many keys of `among` are among the k best. `among` ascends. If given, `out` is
+  // not written.
   Span<const uint32_t> among = {};
   uint32_t* n_common = nullptr;
 };
@@ -52,16 +53,16 @@ struct TopKeysShape : KeysShape {
   KeyScoring scoring;
 };
 
-// Asks for attention itself: each query head's softmax over the keys that stand no later than its position (0 for the later ones).
+// Asks for the attention weights: each query head's softmax over the keys up to its own position. Later keys get 0.
 struct KeyWeightsJob : KeysJob {
   bool mean = false;                 // the mean of all rows, not the rows
-  bool add = false;                  // of a mean: each position's is added to `out`, in order, and no mean over positions is made
+  bool add = false;                  // with `mean`: adds each position's mean to `out`, in order, instead of taking a mean over positions
   float* out = nullptr;              // (n_positions, n_heads / n_kv_heads, n_keys), or (n_keys): host memory
 };
 
-// Asks for moments of the weights of key_weights(), over the job's positions and for the first n_measured keys: out = their mean plus gamma
-// times their unbiased variance (of a single position: 0), query head by query head. Entropy and variance are summed over query heads and
-// keys: -a log(a) of every weight, and the variances.
+// Asks for moments of the weights of key_weights(), over the job's positions and for the first n_measured keys. For each query
+// head: out = mean + gamma * unbiased variance (variance 0 for a single position). `entropy` is the sum of -a log(a) over all
+// weights a; `variance` is the sum of the variances. Both run over query heads and keys.
 struct KeyMomentsJob : KeysJob {
   int32_t n_measured = 0;            // at most n_keys
   double gamma = 0;
@@ -75,7 +76,8 @@ class KeyOperations {
   virtual void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) = 0;
   // The weights of each job's queries.
   virtual void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) = 0;
-  // Moments of the weights, which stay on the device. At most 64 positions. Only where BackendInfo::makes_moments says so.
+  // Moments of the weights. The weights themselves stay on the device. At most 64 positions. Available only if
+  // BackendInfo::makes_moments.
   virtual void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) { (void)jobs, (void)shape; }
 
  protected:

@@ -25,9 +25,9 @@ constexpr bool finer(KvType a, KvType b) { return a < b; }
 // (o, m, l) merge. Forks share whole pages, and copies move them.
 inline constexpr int32_t kPageTokens = 64;
 
-// Pages that lie side by side in memory, layer by layer: one layer's KV heads of all these pages are one stretch, which attention reads
-// in order. Memory gives longer stretches faster (Intel Xeon with AMX, 8 KV heads of 64 in F16, one core: 128 KB at 79% of the rate of
-// megabytes, 512 KB at 98%). Memory is reserved in this unit.
+// Pages that lie side by side in memory, layer by layer: one layer's KV heads of all these pages are contiguous, and attention
+// reads them in order. Longer contiguous reads are faster (Intel Xeon with AMX, 8 KV heads of 64 in F16, one core: 128 KB reads
+// reach 79% of the rate of megabyte reads, 512 KB reads 98%). Memory is reserved in units of this many pages.
 inline constexpr int32_t kPagesTogether = 4;
 
 // How one model's KV lies in pages: [layer][page, of kPagesTogether][kv head][token][K (head_dim), V (head_dim)]. One layer of a page,
@@ -72,7 +72,7 @@ struct KvMove {
   uint32_t n_tokens = 1;
 };
 
-// What a compressed session moves its resident KV with.
+// The operation by which a compressed session moves its resident KV.
 class KvMoves {
  public:
   // Moves tokens of token_values values each (K and V), and converts them from one type to the other: values are read as floats, and

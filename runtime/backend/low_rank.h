@@ -1,5 +1,6 @@
-// Low-rank keys: keys as products of a row for each token and a basis that the tokens share. The key of position p is row p times the
-// basis. Either all of a layer's KV heads side by side, before RoPE (ShadowKV); or one head (Loki), behind RoPE, which then turns nothing.
+// Low-rank keys: the key of position p is row p, (rank), times a basis (rank, width) that the tokens share. A basis covers either
+// all KV heads of a layer side by side, before RoPE (ShadowKV), or one head after RoPE (Loki). In the second case `rope` rotates
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +15,14 @@ namespace orrery {
 
 struct LowRankKeys {
   KvFormat kv;                       // of the pages
-  RopeSpec rope;                     // keys in the pages are turned by this, low-rank keys are not
+  RopeSpec rope;                     // rotates the keys in the pages; low-rank keys are not rotated
   int32_t layer = 0, rank = 0;       // rank <= width(): no more orthonormal rows exist
   int32_t kv_head = -1;              // this one alone; -1: all of the layer
-  Ptr<std::byte> rows, basis;        // (positions, rank), (rank, width()) in F16
+  Ptr<std::byte> rows, basis;        // (positions, rank) and (rank, width()), in F16
   Ptr<std::byte> work;               // work_bytes(), 64-byte aligned; nothing in it survives a call
-  const uint64_t* pages = nullptr;   // as a KvView's
-  // Or null. Cosines (n_rot / 2) and sines of the first position of each page, times rope.magnitude, and of each position of the first
-  // page: rope.n_rot floats each. The turn of a position is then made of the two.
+  const uint64_t* pages = nullptr;   // as in KvView
+  // Optional. Cosines (n_rot / 2), then sines, times rope.magnitude: of the first position of each page, and of each position of
+  // the first page. rope.n_rot floats for each position. The rotation of a position is composed of the two.
   Ptr<const float> page_rotations, rotations;
 
   int32_t n_heads() const { return kv_head < 0 ? kv.n_kv_heads : 1; }
@@ -29,8 +30,8 @@ struct LowRankKeys {
   // Tokens whose keys are computed at once, as floats in rows of whole vectors.
   static constexpr int32_t kBatch = 256;
   int64_t padded_width() const { return (width() + 15) / 16 * 16; }
-  // Keys of a batch; their products with each other's dimensions, or with the basis; sums of the dimensions; an inverse frequency for
-  // each pair.
+  // Room for a batch of keys; for their products with each other's dimensions, or with the basis; for the sums of the dimensions;
+  // and for an inverse frequency for each pair.
   uint64_t work_bytes() const {
     const int64_t w = padded_width();
     return static_cast<uint64_t>(kBatch * w + (w > kBatch ? w : kBatch) * w + w + (kv.head_dim + 15) / 16 * 16) * sizeof(float);
@@ -40,7 +41,7 @@ struct LowRankKeys {
 // Neighbouring tokens of one of the layer's heads, whose keys are rebuilt.
 struct RebuiltRun {
   int32_t position = 0, count = 0;
-  Ptr<std::byte> to;                 // the first token's slot; the others lie behind it
+  Ptr<std::byte> to;                 // the first token's slot; the other slots follow it
   Ptr<const std::byte> values;       // (count) V in the pages' type; null: V in the slots stays as it is
   int32_t kv_head = 0;
   int32_t values_gap = 0;            // bytes between one V and the next
@@ -57,8 +58,9 @@ class LowRankOperations {
   // `keys` is the first KV head's; each next head's basis lies next_basis bytes further. Between steps, and within a decode step before it
   // attends.
   virtual void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) = 0;
-  // Rebuilds K of these tokens from rows and basis, turns it by RoPE, and writes K and V to their slots. Between steps, and within a decode
-  // step before it attends to these tokens. Runs do not overlap; runs of one head are fastest side by side.
+  // Rebuilds K of these tokens from rows and basis, rotates it by RoPE, and writes K and V to their slots. Between steps, and
+  // within a decode step before it attends to these tokens. Runs do not overlap. Runs of one head are fastest when they are
+  // neighbours in the list.
   virtual void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) = 0;
 
  protected:

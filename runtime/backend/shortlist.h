@@ -1,4 +1,4 @@
-// Sampling candidates: what a sampler needs of a row of logits, so that the row itself can stay on the device.
+// Sampling candidates: the numbers that a sampler needs from a row of logits. The row itself can stay on the device.
 #pragma once
 
 #include <cstddef>
@@ -9,23 +9,23 @@
 
 namespace orrery {
 
-// Asks for a row's shortlist. NaN counts as -infinity, and +infinity as the largest float; but entries and tokens get their logits as
-// they are.
+// Asks for a row's shortlist. A NaN counts as -infinity, and +infinity as the largest float. Entries and tokens still get their
+// original logits.
 struct ShortlistRequest {
   static constexpr int32_t kMostBest = 1024, kMostTokens = 2048;
-  static constexpr int32_t kSumLogits = 256, kMostSums = 2048;   // of a block; blocks
+  static constexpr int32_t kSumLogits = 256, kMostSums = 2048;   // logits in a block; maximum number of blocks
   int32_t n_best = 0;                // number of largest logits; at most kMostBest
   Span<const int32_t> tokens = {};   // further tokens whose logits are wanted; at most kMostTokens
   double inverse_temperature = 0.0;  // of tempered_sum; 0: tempered_sum is not wanted
-  int32_t n_sums = 0;                // tempered sums of blocks of kSumLogits: as many as the row has, or 0
+  int32_t n_sums = 0;                // number of tempered sums of blocks of kSumLogits: all blocks of the row, or 0
 };
 // A shortlist: this head; then n_sums doubles, first block first; room for n_best entries, largest logit first (equals: lower token
 // first); a float for each of `tokens`.
 struct ShortlistHead {
   double sum = 0;                    // SumExp::sum() of the row
-  double tempered_sum = 0;           // of exp((x - most) / temperature), to 1e-12 of it, as are the blocks'; any order
-  float most = 0;                    // the largest logit; -infinity: none is a number, and the sums mean nothing
-  int32_t n_best = 0;                // entries: as many as were asked for, or as the row has logits
+  double tempered_sum = 0;           // sum of exp((x - most) / temperature), to 1e-12 relative, as are the blocks' sums; in any order
+  float most = 0;                    // the largest logit; -infinity: no logit is a number, and the sums are undefined
+  int32_t n_best = 0;                // number of entries: as requested, or all logits of the row if it has fewer
 };
 struct ShortlistEntry {
   float logit = 0;
@@ -36,14 +36,14 @@ inline uint64_t shortlist_result_bytes(const ShortlistRequest& request) {
          static_cast<uint64_t>(request.n_best) * sizeof(ShortlistEntry) + request.tokens.size() * sizeof(float);
 }
 
-// The logits that rank behind one of the shortlist's entries, sorted into bands by their distance below it.
+// The logits that rank below one of the shortlist's entries, sorted into bands by their distance below it.
 struct ShortlistTail {
   static constexpr int32_t kBands = 2048, kMostEntries = 4096;
   static constexpr double kUnit = 0x1.0p43;   // sums are whole, so that their order does not matter
-  ShortlistEntry last;               // a number
+  ShortlistEntry last;               // the entry before the tail; its logit is a number
   float bands_per_logit = 0.0f;
   double inverse_temperature = 0.0;
-  // In single roundings.
+  // The band of a logit x. Computed in single roundings, so that every device gives the same band.
   int32_t band_of(float x) const {
     const float at = (last.logit - x) * bands_per_logit;
     return at < static_cast<float>(kBands - 1) ? static_cast<int32_t>(at) : kBands - 1;

@@ -17,26 +17,26 @@ namespace orrery {
 
 enum class Phase : uint8_t { prefill, decode };
 
-// Attention weights that a step exports for one KV head: the parts of each query head's softmax. With y = log2(e) * scale * q k a key's
-// weight is 2^(y - unit). Each tile of kPageTokens keys has a unit, a whole number. The weight of a NaN is 0.
+// Attention weights that a step exports for one KV head, as parts of each query head's softmax. With y = log2(e) * scale * q k, the
+// weight of a key is 2^(y - unit). Each tile of kPageTokens keys has its own unit, a whole number. A NaN gives the weight 0.
 struct ExportedWeights {
-  // A row of weights for each query head of the group, in the order of slots, (group, stride); then the tiles' units and the sums of the
-  // tiles' weights, (group, n_tiles()) each. 64-byte aligned.
+  // First the weights: (group, stride), one row for each query head of the group, in the order of slots. Then the tiles' units,
+  // (group, n_tiles()). Then the sums of the tiles' weights, (group, n_tiles()). 64-byte aligned.
   Ptr<float> data;
-  int64_t stride = 0;                // whole tiles; weights behind the head's last slot are 0 up to the end of its tile
+  int64_t stride = 0;                // whole tiles; after the head's last slot, weights are 0 up to the end of its tile
   int64_t n_tiles() const { return stride / kPageTokens; }
   static uint64_t bytes(int32_t group, int64_t stride) {
     return static_cast<uint64_t>(group) * static_cast<uint64_t>(stride + 2 * (stride / kPageTokens)) * sizeof(float);
   }
 };
 
-// The resident KV of one KV head under a KV policy. Slots are in any order, because keys are cached behind RoPE. Slot s lies in
-// tiles[s / kPageTokens]; a tile holds kPageTokens tokens.
+// The resident KV of one KV head under a KV policy. Slot s lies in tiles[s / kPageTokens]; a tile holds kPageTokens tokens. Slots
+// are in any order, because cached keys are already rotated by RoPE.
 struct HeadView {
   const uint64_t* tiles = nullptr;   // device addresses, host memory; valid during the step
   int32_t n_keys = 0;                // slots that queries attend to, the step's own token included
   uint64_t append_at = 0;            // device address of the slot for the step's token
-  ExportedWeights exported = {};             // where given: attend() exports the weights (BackendInfo::exports_weights)
+  ExportedWeights exported = {};             // if given, attend() exports the weights (BackendInfo::exports_weights)
   // The compensation token: K and V (2, head_dim), and the number of tokens that it stands for (not always whole). 0: none.
   Ptr<const float> mean = {};
   float compensation_weight = 0.0f;
@@ -49,7 +49,8 @@ struct Row {
   int32_t sequence = 0;              // index into Step::sequences
 };
 
-// A ring of queries on the device, behind RoPE: layer l's query of position p lies at data + (l * n_rows + (p - first) % n_rows) * stride.
+// A ring of queries on the device, after RoPE: layer l's query of position p lies at data + (l * n_rows + (p - first) % n_rows) *
+// stride.
 struct QueryRing {
   Ptr<float> data;
   int32_t n_rows = 0;
@@ -65,11 +66,11 @@ struct Step {
   // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these slots, not to the sequence's pages. It writes its token
   // to the page, and to the slot in the slot's type, as KvMoves::move_kv() converts it.
   Span<const HeadView> heads = {};
-  KvFormat heads_kv = {};            // of the slots: as kv, but for the type
-  QueryRing queries = {};            // where given (steps of one sequence): attend() keeps its queries there
+  KvFormat heads_kv = {};            // format of the slots: as kv, except for the type
+  QueryRing queries = {};            // if given, attend() keeps its queries there; only for steps of one sequence
 };
 
-// A matrix (n_rows outputs, n_cols inputs), or a vector (n_rows = 1), where the backend wants it.
+// A matrix (n_rows outputs, n_cols inputs) or a vector (n_rows = 1), placed where the backend wants it.
 struct Weight {
   TensorType type = TensorType::f32;
   int64_t n_rows = 0, n_cols = 0;
@@ -77,8 +78,8 @@ struct Weight {
   explicit operator bool() const { return static_cast<bool>(data); }
 };
 
-// Rotary position embedding. Pair i of a head turns by position * inverse_frequency[i]; cos and sin are then multiplied by `magnitude`
-// (the attention factor of yarn and longrope).
+// Rotary position embedding. Pair i of a head is rotated by position * inverse_frequency[i]. cos and sin are multiplied by
+// `magnitude` (the attention factor of yarn and longrope).
 struct RopeSpec {
   bool interleaved = false;               // pairs (2i, 2i+1) [NORM], else (i, i + n_rot/2) [NEOX]
   int32_t n_rot = 0;                      // rotated dimensions of each head, from its start; even
@@ -117,11 +118,11 @@ class StepOperations {
   virtual void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
                         int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) = 0;
 
-  // All products of the same input x (n_rows, n_in), which is quantized once. n_rows may be less than the step's rows (logits of the
-  // last rows). A row's result does not depend on the other rows, but for last bits where cuBLAS multiplies.
+  // All products of the same input x (n_rows, n_in), which is quantized once. n_rows may be smaller than the step's number of rows
+  // (logits of the last rows). A row's result does not depend on the other rows, except for the last bits where cuBLAS multiplies.
   virtual void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) = 0;
 
-  // Prepares cos and sin of the step's positions. rope() turns n_heads vectors of head_dim at x + row * stride.
+  // Prepares cos and sin of the step's positions. rope() rotates n_heads vectors of head_dim at x + row * stride.
   virtual void prepare_rope(const RopeSpec& spec) = 0;
   virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
 

@@ -1,5 +1,5 @@
-// Summaries of KV on the device: digests of pages, by which pages are found, and compensation tokens, which stand for evicted tokens.
-// Policies that keep either ask for this between steps.
+// Summaries of KV on the device. Digests summarize pages, so that pages can be found. Compensation tokens stand for evicted tokens.
+// Policies that keep digests or compensation tokens use this between steps.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace orrery {
 
-// What a digest holds of the keys of one page of one KV head.
+// The content of a digest, which summarizes the keys of one page of one KV head.
 enum class DigestKind : uint8_t {
   range,      // a token in F16: K is the largest value of each dimension, V the smallest, rounded outwards, so that no key's product with
               // a query exceeds the bound of KeysShape
@@ -18,11 +18,12 @@ enum class DigestKind : uint8_t {
   mean,       // a key in F16, without V
 };
 struct DigestJob {
-  const uint64_t* tiles = nullptr;   // of the keys, as a KeysJob's
+  const uint64_t* tiles = nullptr;   // tiles of the keys, as in KeysJob
   uint64_t offset = 0;
   int32_t first_page = 0, n_pages = 0;   // page i: tokens i * page_tokens ..; its digest is written to slot i
-  const uint64_t* digests = nullptr; // of the digests, as a HeadView's tiles
-  // Of means, or null: (n_pages), host memory: the least cosine of one of the page's keys with their mean; 0 where one of the two is 0.
+  const uint64_t* digests = nullptr; // tiles of the digests, as in HeadView
+  // For DigestKind::mean, or null: (n_pages), host memory. The smallest cosine between one of the page's keys and their mean; 0
+  // where a vector is 0.
   float* cosines = nullptr;
 };
 struct DigestShape {
@@ -31,14 +32,14 @@ struct DigestShape {
   DigestKind kind = DigestKind::range;
 };
 
-// Tokens of a KV head that join a compensation token: as parts of the mean of all its tokens, or each by its share.
+// Tokens of a KV head that join a compensation token. Either all tokens weigh the same in the mean, or each has its own share.
 struct CompensationJob {
-  const uint64_t* tiles = nullptr;   // as a KeysJob's
+  const uint64_t* tiles = nullptr;   // as in KeysJob
   uint64_t offset = 0;
-  int32_t first = 0, end = 0;        // tokens of these tiles
-  int32_t n_before = 0;              // tokens that the mean has already; 0: it begins with these
+  int32_t first = 0, end = 0;        // tokens [first, end) of these tiles
+  int32_t n_before = 0;              // number of tokens already in the mean; 0: this job starts the mean
   Ptr<float> mean;                   // (2, head_dim) K and V
-  const float* shares = nullptr;     // (end - first) host memory, where n_before is 0; tokens with share 0 are not read. Null: all alike
+  const float* shares = nullptr;     // (end - first), host memory; requires n_before = 0; tokens with share 0 are not read. Null: equal shares
 };
 
 class KvSummaries {

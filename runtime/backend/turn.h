@@ -26,16 +26,16 @@ class Turns {
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
 
-  // What needs no turn.
+  // The operations that need no turn.
   Device& device() const { return *backend_; }
   // Waits for the turn. A thread holds one turn at a time.
   Turn take();
-  // Waits for it until somebody cancels: Code::cancelled.
+  // Waits for the turn until somebody cancels; then returns Code::cancelled.
   Result<Turn> take(const Cancel& cancel);
 
  private:
   friend class Turn;
-  // A thread that has asked: a link of a list from first_ to last_.
+  // A thread that waits for a turn: a link of the list from first_ to last_.
   struct Waiting {
     Waiting *before = nullptr, *next = nullptr;
     bool called = false;
@@ -45,7 +45,7 @@ class Turns {
   void end();
 
   std::unique_ptr<Backend> backend_;
-  std::mutex mutex_;                       // over what follows, and the threads that wait
+  std::mutex mutex_;                       // protects the members below and the list of waiting threads
   bool taken_ = false;
   Waiting *first_ = nullptr, *last_ = nullptr;
 };
@@ -62,7 +62,7 @@ class Turn {
  private:
   friend class Turns;
   explicit Turn(Turns* turns) : turns_(turns) {}
-  Turns* turns_;   // null where the turn was moved from
+  Turns* turns_;   // null after a move
 };
 
 inline Turn Turns::take() {
@@ -75,7 +75,7 @@ inline Result<Turn> Turns::take(const Cancel& cancel) {
   return Turn(this);
 }
 
-// Whether the turn is this thread's when it returns.
+// True: this thread has the turn. False: somebody cancelled.
 inline bool Turns::wait(const Cancel& cancel) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!taken_) return taken_ = true;
@@ -89,10 +89,10 @@ inline bool Turns::wait(const Cancel& cancel) {
     return true;
   }
   while (!self.turn_has_come.wait_for(lock, kAskEvery, called)) {
-    lock.unlock();   // the one who is asked may take long to answer
+    lock.unlock();   // the answer may take long
     const bool gives_up = cancel.asked();
     lock.lock();
-    if (self.called) break;   // the turn came meanwhile; its holder looks for a cancellation by itself
+    if (self.called) break;   // the turn came meanwhile; its holder checks for a cancellation itself
     if (!gives_up) continue;
     (self.before ? self.before->next : first_) = self.next;
     (self.next ? self.next->before : last_) = self.before;
@@ -102,7 +102,7 @@ inline bool Turns::wait(const Cancel& cancel) {
 }
 
 inline void Turns::end() {
-  (void)backend_->synchronize();   // a failure stays latched: the next one who asks is told
+  (void)backend_->synchronize();   // a failure stays latched: the next caller of synchronize() gets it
   const std::lock_guard<std::mutex> lock(mutex_);
   Waiting* next = first_;
   taken_ = next != nullptr;

@@ -1,8 +1,9 @@
-// Between which numbers the last of the k best scores is: what who selects them needs to look at closely.
+// Finds two numbers that enclose the k-th best of many scores, so that a selection looks closely at few scores only.
 //
-// A sample's k-th best, give or take four times what chance makes of it, are two numbers between which the scores' is nearly always; how many
-// reach them says whether it is. So few scores are left to be told apart digit by digit, and only one pass is over all of them, which
-// compares and waits for nothing.
+// The k-th best of a sample estimates the k-th best of all scores. The two numbers are the estimate minus and plus four standard
+// deviations, and nearly always enclose the true value. A count of the scores that reach each number says whether they do. Only the
+// few scores between them are then compared digit by digit. One pass alone goes over all scores; it only compares, without a branch
+// or a chain of waits.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 
 namespace orrery {
 
-// The n_wanted-th largest of n numbers, 1 <= n_wanted <= n, and how many are larger. Digit by digit, the first ones first; they come
-// to be in another order.
+// `value`: the n_wanted-th largest of n numbers, 1 <= n_wanted <= n. `n_larger`: the count of larger numbers. Goes digit by digit,
+// the highest digit first. Reorders `numbers`.
 struct Ranked {
   uint32_t value;
   int64_t n_larger;
@@ -33,7 +34,7 @@ inline Ranked ranked(uint32_t* numbers, int64_t n, int64_t n_wanted) {
     for (; counts[value] < n_wanted - found.n_larger; --value) found.n_larger += counts[value];
     found.value |= value << digit.shift;
     int64_t kept = 0;
-    for (int64_t i = 0; i < n; ++i) {   // without branches: they would be guesses
+    for (int64_t i = 0; i < n; ++i) {   // without branches, because a processor could only guess them
       const uint32_t x = numbers[i];
       numbers[kept] = x;
       kept += (x >> digit.shift & mask) == value;
@@ -43,7 +44,7 @@ inline Ranked ranked(uint32_t* numbers, int64_t n, int64_t n_wanted) {
   return found;
 }
 
-// Which of eight marks, bits of a byte, are set: their numbers, ascending, and how many.
+// Table: for each byte of eight marks, the indices of the set bits (ascending) and their count.
 struct MarkedOfEight {
   std::array<std::array<uint32_t, 8>, 256> numbers{};
   std::array<uint8_t, 256> count{};
@@ -57,14 +58,14 @@ constexpr MarkedOfEight marked_of_eight() {
 }
 inline constexpr MarkedOfEight kMarkedOfEight = marked_of_eight();
 
-// Where marks (n), 0 or 1, are 1: first + these numbers go to out, which has room for n. Returns how many there are. Eight at a time, and
-// neither branches nor one that waits for the one before.
+// Writes first + i to `out` for each i where marks[i] is 1. marks: (n), each 0 or 1. `out` has room for n numbers. Returns how many
+// it wrote. Handles eight marks at a time, without branches and without a chain of dependent steps.
 inline int64_t list_marked(const uint8_t* marks, int64_t n, uint32_t first, uint32_t* out) {
   int64_t n_out = 0, i = 0;
   for (; i + 8 <= n; i += 8) {
     uint64_t bytes;
     std::memcpy(&bytes, marks + i, sizeof bytes);
-    const uint64_t bits = bytes * 0x0102040810204080u >> 56;   // byte j comes to bit j: of a little-endian machine
+    const uint64_t bits = bytes * 0x0102040810204080u >> 56;   // byte j goes to bit j (little-endian machines)
     const uint32_t base = first + static_cast<uint32_t>(i);
     for (size_t j = 0; j < 8; ++j) out[n_out + static_cast<int64_t>(j)] = base + kMarkedOfEight.numbers[bits][j];
     n_out += kMarkedOfEight.count[bits];
@@ -76,14 +77,14 @@ inline int64_t list_marked(const uint8_t* marks, int64_t n, uint32_t first, uint
   return n_out;
 }
 
-// The last of the k best of scores (n): what is above it is among them, and of its equals the first n_equal.
+// The k-th best of scores (n). Every higher score is among the k best, and so are the first n_equal scores that equal it.
 struct LeastScore {
-  uint32_t order;      // of the last one
+  uint32_t order;      // order() of the k-th best
   int64_t n_equal;
-  int64_t n_left;      // in `left`: ascending, all that have its order, or a higher one, and few others; 0: not found, look at all of them
+  int64_t n_left;      // entries of `left`: ascending, every index whose order is at least `order`, and few others; 0: not found, examine all scores
 };
 constexpr int64_t kSampled = 1024, kMostBetween = 8192;
-// order(score): a number that orders as scores do. left: room for n.
+// order(score): a number that orders as scores do. left: room for n indices.
 template <class Order>
 LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t* left, const Order& order) {
   constexpr LeastScore kNone{0, 0, 0};
@@ -96,7 +97,7 @@ LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t*
   const auto low_rank = static_cast<int64_t>(rank + margin) + 1, high_rank = static_cast<int64_t>(rank - margin);
   const uint32_t low = low_rank <= kSampled ? ranked(numbers, kSampled, low_rank).value : 0;
   const uint32_t high = high_rank >= 1 ? ranked(again, kSampled, high_rank).value : UINT32_MAX;
-  int64_t n_left = 0, n_high = 0;   // those above `high`
+  int64_t n_left = 0, n_high = 0;   // n_high: scores above `high`
   constexpr int64_t kAtOnce = 512;
   uint8_t marks[kAtOnce];
   for (int64_t first = 0; first < n; first += kAtOnce) {

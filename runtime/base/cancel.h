@@ -1,4 +1,4 @@
-// Whether somebody wants a wait to end. Waits that may last ask it again and again, a few times in kCancelWithin.
+// Answers whether somebody wants a wait to end. A wait that may last asks a few times within each kCancelWithin.
 #pragma once
 
 #include <atomic>
@@ -6,17 +6,17 @@
 
 namespace orrery {
 
-// A cancellation is noticed within this time, however long a wait would last.
+// A wait notices a cancellation within this time, however long it would last.
 inline constexpr std::chrono::milliseconds kCancelWithin(100);
 inline constexpr std::chrono::milliseconds kAskEvery = kCancelWithin / 5;
 
 class Cancel {
  public:
-  Cancel() = default;   // nobody ever does
-  // Where the flag is set. Null: nobody ever does.
-  Cancel(const std::atomic<bool>* flag)   // NOLINT: a flag is one
+  Cancel() = default;   // nobody ever cancels
+  // The flag says so when it is set. Null: nobody ever cancels.
+  Cancel(const std::atomic<bool>* flag)   // NOLINT: a flag converts to a Cancel
       : asked_(flag ? [](const void* f) { return static_cast<const std::atomic<bool>*>(f)->load(std::memory_order_relaxed); } : Ask{}), context_(flag) {}
-  // Where f() says so. It is called on the waiting thread, and outlives this.
+  // f() says so. The waiting thread calls it. f outlives the Cancel.
   template <class F>
   static Cancel when(const F* f) {
     Cancel cancel;

@@ -1,4 +1,4 @@
-// Arithmetic on sizes that come from files and callers: every operation says whether it wrapped.
+// Arithmetic on sizes that come from files and callers. Every operation returns false if it overflows.
 // Use: `uint64_t n; if (!checked_mul(a, b, &n)) return error(...)`.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace orrery {
   *out = sum & ~(alignment - 1);
   return true;
 }
-// For sizes that are known to be sane (already validated, or our own).
+// For sizes that are known to be small enough: validated before, or the library's own.
 constexpr uint64_t align_up(uint64_t n, uint64_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
 template <class T>
 constexpr T div_up(T a, T b) { return (a + b - 1) / b; }

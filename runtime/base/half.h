@@ -1,6 +1,6 @@
-// The two 16-bit float formats that weights and KV come in, to and from float: plain integer arithmetic, so
-// that every machine gives the same bits.  To float is exact; from float rounds to nearest, ties to even;
-// NaNs stay NaNs and come out quiet, as hardware conversions give them.
+// Conversions between float and the two 16-bit float formats of weights and KV. Plain integer arithmetic, so that every machine
+// gives the same bits. To float is exact. From float rounds to nearest, ties to even. A NaN stays a NaN and becomes quiet, as in
+// hardware conversions.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline float half_to_float(uint16_t h) {
     return float_from_bits(sign | 0x7F800000u | quiet | (magnitude & 0x3FF) << 13);
   }
   if (magnitude >= 0x0400) return float_from_bits(sign | ((magnitude << 13) + ((127 - 15) << 23)));
-  // Denormal (or zero): an integer count of 2^-24, which a float holds exactly.
+  // Subnormal or zero: an integer count of 2^-24, exact in a float.
   return float_from_bits(sign | float_bits(static_cast<float>(magnitude) * 0x1p-24f));
 }
 
@@ -46,10 +46,10 @@ inline uint16_t float_to_half(float f) {
     const uint32_t rebased = magnitude - ((127 - 15) << 23);
     h = (rebased + 0xFFF + (rebased >> 13 & 1)) >>
         13;                             // a carry out of the fraction raises the exponent, as it should
-  } else if (magnitude > 0x33000000) {  // above 2^-25, half of the smallest denormal
+  } else if (magnitude > 0x33000000) {  // above 2^-25, half of the smallest subnormal
     const uint32_t exponent = magnitude >> 23;
     const uint32_t fraction = (magnitude & 0x7FFFFF) | 0x800000;
-    const uint32_t shift = 126 - exponent;  // 14 to 24: what is left counts 2^-24
+    const uint32_t shift = 126 - exponent;  // 14 to 24; the shifted fraction counts 2^-24
     const uint32_t kept = fraction >> shift;
     const uint32_t rest = fraction & ((1u << shift) - 1), tie = 1u << (shift - 1);
     h = kept + (rest > tie || (rest == tie && (kept & 1)) ? 1 : 0);
@@ -59,7 +59,7 @@ inline uint16_t float_to_half(float f) {
   return static_cast<uint16_t>(sign | h);
 }
 
-// The nearest half that is no smaller, and the one that is no larger.
+// The nearest half that is not smaller than f, and the nearest half that is not larger.
 inline uint16_t float_to_half_up(float f) {
   const uint16_t h = float_to_half(f);
   if (!(half_to_float(h) < f)) return h;

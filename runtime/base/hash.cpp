@@ -1,6 +1,6 @@
 #include "runtime/base/hash.h"
 
-#define XXH_INLINE_ALL  // nothing of xxHash is exported, and nothing linked
+#define XXH_INLINE_ALL  // xxHash exports nothing and links nothing
 #include <xxhash.h>
 
 #include <cstring>

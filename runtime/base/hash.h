@@ -1,5 +1,5 @@
-// XXH3-128 of a stream of bytes: fingerprints and checksums.  In canonical (big-endian) byte order, so that a file
-// written on one machine is checked on any other.
+// XXH3-128 of a stream of bytes, for fingerprints and checksums. The digest is in canonical (big-endian) byte order, so that a file
+// written on one machine can be checked on any other.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class Hash128 {
   void digest(uint8_t out[16]) const;
 
  private:
-  alignas(64) std::byte state_[576];   // an XXH3_state_t, which its header keeps to itself
+  alignas(64) std::byte state_[576];   // room for an XXH3_state_t, whose definition stays in hash.cpp
 };
 
 }  // namespace orrery

@@ -1,5 +1,5 @@
-// A vector whose copies have room for as much as it has itself: what was reserved once is there in a copy, too, which allocates
-// nothing on its way where the first one did not.
+// A vector whose copies reserve the same capacity. Code that never allocates on a vector with reserved capacity does not allocate
+// on its copies either.
 #pragma once
 
 #include <vector>

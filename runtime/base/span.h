@@ -1,4 +1,4 @@
-// A view of contiguous values that somebody else owns: std::span for C++17, with the few members we use.
+// A view of contiguous values that somebody else owns: C++20's std::span, with the few members that the library uses.
 #pragma once
 
 #include <cstddef>

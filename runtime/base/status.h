@@ -1,8 +1,8 @@
-// Errors as values.  A Status is one pointer: null when all is well, so that returning it is free on the
-// good path; an error owns its detail (message, where in the file, bytes asked and available).  Result<T> is a
-// T or a Status.  The numbers of Code are those of the public ABI (include/orrery.h); capi/ checks that.
+// Errors as values. A Status is one pointer, null for success, so that returning success is nearly free. An error owns its detail:
+// the message, the place in the file, the bytes requested and available. A Result<T> is a T or a Status. The numbers of Code are
+// the numbers of the public ABI (include/orrery.h); capi/ checks that they agree.
 //
-// Inside the library exceptions come only from the standard library (bad_alloc) and are caught in capi/.
+// Inside the library, only the standard library throws exceptions (bad_alloc), and capi/ catches them.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ enum class Code : int32_t {
   device_lost = 13,
   io = 14,                       // the operating system refused a read, a write or a mapping
   bad_session = 15,              // a session file is damaged or belongs to another model
-  internal = 16,                 // our bug
+  internal = 16,                 // a defect of the library
 };
 
-// What an error knows besides its code.  Fields that do not apply stay zero.
+// The details of an error. Fields that do not apply stay zero.
 struct ErrorDetail {
   Code code = Code::internal;
-  std::string message;           // names file, offset, key or tensor: what was found, what was expected
+  std::string message;           // names the file, offset, key or tensor, the value found and the value expected
   int64_t native_code = 0;       // errno, CUDA error
   uint64_t bytes_requested = 0;
   uint64_t bytes_available = 0;

@@ -9,12 +9,12 @@ namespace orrery {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr int64_t kSpare = 16;    // directions beside those that are asked for: the last of these converge by them
-constexpr int kSweeps = 16;       // of Jacobi rotations, at most
-constexpr int64_t kRows = 4;      // that one reading of the matrix serves
+constexpr int64_t kSpare = 16;    // extra directions, which make the last requested directions converge
+constexpr int kSweeps = 16;       // upper bound on Jacobi sweeps
+constexpr int64_t kRows = 4;      // rows that one reading of the matrix serves
 
 double dot(const double* a, const double* b, int64_t n) {
-  double sums[8] = {};   // lanes of their own, for the compiler's vectors
+  double sums[8] = {};   // separate lanes, which the compiler can vectorise
   int64_t i = 0;
   for (; i + 8 <= n; i += 8)
     for (int j = 0; j < 8; ++j) sums[j] += a[i + j] * b[i + j];
@@ -25,12 +25,12 @@ void add_times(double factor, const double* x, double* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
-// Rows (n_rows, n) become orthonormal; those with nothing of their own become 0.
+// Makes the rows (n_rows, n) orthonormal. A row that depends on the rows before it becomes 0.
 void orthonormalize(double* rows, int64_t n_rows, int64_t n) {
   for (int64_t r = 0; r < n_rows; ++r) {
     double* row = rows + r * n;
     const double before = std::sqrt(dot(row, row, n));
-    for (int pass = 0; pass < 2; ++pass)   // the second takes away what the first one's rounding left
+    for (int pass = 0; pass < 2; ++pass)   // the second pass removes what the rounding of the first pass left
       for (int64_t other = 0; other < r; ++other) add_times(-dot(rows + other * n, row, n), rows + other * n, row, n);
     const double length = std::sqrt(dot(row, row, n));
     const double inverse = length > 1e-10 * before && std::isfinite(length) ? 1 / length : 0;
@@ -54,7 +54,8 @@ void multiply(const double* rows, int64_t n_rows, const float* matrix, int64_t n
   }
 }
 
-// Turns the symmetric matrix a (n, n) into its eigenvalues, on the diagonal, and `vectors` (n, n) into as many rows.
+// Diagonalises the symmetric matrix a (n, n): its diagonal becomes the eigenvalues, and the rows of `vectors` (n, n) the
+// eigenvectors.
 void jacobi(double* a, double* vectors, int64_t n) {
   std::fill(vectors, vectors + n * n, 0.0);
   for (int64_t i = 0; i < n; ++i) vectors[i * n + i] = 1;
@@ -92,7 +93,7 @@ void Subspace::find(const float* matrix, float* basis) noexcept {
   const int64_t n = n_;
   std::fill(basis, basis + rank_ * n, 0.0f);
   if (!std::all_of(matrix, matrix + n * n, [](float x) { return std::isfinite(x); })) return;
-  uint64_t state = 1;   // any start will do that has something of every direction
+  uint64_t state = 1;   // any start works that has a component in every direction
   for (double& x : rows_) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     x = static_cast<double>(state >> 33) / 2147483648.0 - .5;
@@ -103,7 +104,7 @@ void Subspace::find(const float* matrix, float* basis) noexcept {
     rows_.swap(products_);
     orthonormalize(rows_.data(), width_, n);
   }
-  // Within the subspace, its own eigenvectors.
+  // Rayleigh-Ritz: the eigenvectors of the matrix restricted to the subspace.
   multiply(rows_.data(), width_, matrix, n, products_.data());
   double* inner = inner_.data();
   for (int64_t i = 0; i < width_; ++i)

@@ -6,16 +6,17 @@
 
 namespace orrery {
 
-// Of symmetric matrices (n, n) with no negative eigenvalue, the subspace of the `rank` largest ones.
+// Finds the subspace of the `rank` largest eigenvalues of symmetric matrices (n, n) without negative eigenvalues.
 //
-// By subspace iteration in double, from a start that is always the same: eigenvalues that are nearly equal may mix, and the last ones
-// have not converged wholly, which costs what of the matrix lies in the subspace next to nothing. About 8 n^2 (rank + 16)
-// multiplications: .9 s for n = 1024 and rank 160 on one core of an AMD EPYC.
+// Method: subspace iteration in double, always from the same start. Eigenvectors of nearly equal eigenvalues may mix, and the last
+// ones have not fully converged. The subspace still holds almost as much of the matrix. Cost: about 8 n^2 (rank + 16)
+// multiplications; .9 s for n = 1024 and rank 160 on one core of an AMD EPYC.
 class Subspace {
  public:
   Subspace(int64_t n, int64_t rank);
-  // basis (rank, n): orthonormal rows, the largest first, whose largest component is positive (the first of equal ones). They are 0 where the matrix has fewer directions, and all where it is not
-  // finite. Allocates nothing; one call at a time.
+  // basis (rank, n): orthonormal rows, largest eigenvalue first. Each row's component of largest magnitude is positive (the first
+  // one, if several are equal). If the matrix has fewer directions, the remaining rows are 0. If the matrix is not finite, all rows
+  // are 0. Allocates nothing. One call at a time.
   void find(const float* matrix, float* basis) noexcept;
 
  private:

@@ -1,5 +1,5 @@
-// The number formats that weights come in, by the numbers that GGUF gives them, and the size of their blocks.
-// What a block's bits mean is defined once, in dequantize.h.
+// The number formats of weights, with the numbers that GGUF gives them, and the sizes of their blocks. The meaning of a block's
+// bits is defined once, in runtime/gguf/dequantize.h.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ inline constexpr TypeTraits kTypeTraits[] = {
     {TensorType::iq4_xs, "IQ4_XS", 256, 136},
 };
 
-// Null for a type that we do not read.
+// Null for a type that the library does not read.
 constexpr const TypeTraits* type_traits(TensorType type) {
   for (const TypeTraits& t : kTypeTraits)
     if (t.type == type) return &t;

@@ -1,10 +1,10 @@
-// The CPU backend: device memory is host memory, weights are used where the file is mapped or lie in bands in the
-// arena, operations run at once.
+// The CPU backend. Device memory is host memory. Weights are used where the file is mapped, or lie in bands in the arena.
+// Operations run at once.
 //
-// Every operation is cut into items at places that do not depend on the number of threads, or where a cut
-// cannot change a sum, and the pool deals them out; kernels.h computes one item.  Nothing here allocates:
-// quantized activations, rope tables, attention's partial results and each thread's tiles lie in the scratch
-// memory, whose layout ScratchPlan alone knows.
+// Every operation is cut into items, either at places that do not depend on the number of threads, or where a cut changes no sum.
+// The pool gives the items to threads, and a kernel (kernels/kernels.h) computes one item. Nothing here allocates: quantized
+// activations, RoPE tables, partial results of attention and each thread's tiles lie in the scratch memory. ScratchPlan is the one
+// description of its layout.
 #include "runtime/cpu/cpu_backend.h"
 
 #include <algorithm>
@@ -29,14 +29,14 @@ namespace orrery::cpu {
 
 namespace {
 
-// A decode step's attention is cut at multiples of this many positions: enough items for the threads at long
-// contexts, few enough partial results.
+// A decode step's attention is cut at multiples of this many positions. That gives enough items for the threads at long contexts,
+// and few enough partial results.
 constexpr int64_t kSplitTokens = 8 * kPageTokens;
-// Decode steps of many rows attend in waves, so that their partial results stay small.
+// Bytes for partial results. Decode steps of many rows attend in waves, so that their partial results fit.
 constexpr uint64_t kPartialBytes = uint64_t{8} << 20;
-// Less work than this (in floats touched) is done by the calling thread: handing it out would take longer.
+// Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
 constexpr int64_t kSmallWork = 16384;
-// Lists of tokens of so many bytes are not in a second-level cache any more when they are read.
+// Lists of tokens of at least this many bytes have left the second-level cache before they are read.
 constexpr uint64_t kPastCaches = 1 << 20;
 
 // Rows of one sequence at consecutive positions.
@@ -44,7 +44,7 @@ struct RowRun {
   int32_t first_row = 0, n_rows = 0;
 };
 
-// Where things lie in the scratch memory, in bytes from its start.
+// The layout of the scratch memory, in bytes from its start.
 struct ScratchPlan {
   uint64_t quantized = 0;  // (max_rows) quantized rows
   uint64_t rope = 0;       // (max_rows, 2, head_dim / 2) cosines, sines
@@ -55,7 +55,7 @@ struct ScratchPlan {
   uint64_t thread_bytes = 0;
   uint64_t total = 0;
   int64_t wave_rows = 1, max_splits = 1;
-  int32_t rope_floats = 0;  // of one row
+  int32_t rope_floats = 0;  // floats of one row
   TopKeysScratch top_keys_scratch;
 
   ScratchPlan() = default;
@@ -72,7 +72,7 @@ struct ScratchPlan {
     rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(limits.head_dim), 2));
     rope = take(rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
     runs = take(rows * sizeof(RowRun));
-    max_splits = div_up<int64_t>(std::max(limits.max_context, 1), kSplitTokens) + 1;   // and a mean
+    max_splits = div_up<int64_t>(std::max(limits.max_context, 1), kSplitTokens) + 1;   // and a compensation token
     const uint64_t row_partials = static_cast<uint64_t>(limits.n_heads) * static_cast<uint64_t>(max_splits) *
                                   static_cast<uint64_t>(partial_floats(limits.head_dim)) * sizeof(float);
     const uint64_t fitting = row_partials ? kPartialBytes / row_partials : rows;
@@ -197,18 +197,18 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   }
   KvHead kv_head(int32_t sequence, int32_t layer, int32_t head) const;
   void convert_values(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) const;
-  // The resident part of a head, in a decode step that has such; else null.
+  // The resident part of a head in a decode step that has one; else null.
   const HeadView* head_view(int32_t layer, int32_t head) const {
     return step_.heads.empty() ? nullptr : &step_.heads[static_cast<size_t>(layer * step_.kv.n_kv_heads + head)];
   }
 
-  // place_weight() makes bands of what it places in the arena.
+  // True for weights in the arena: place_weight() stores weights there only in bands.
   bool in_bands(const Weight& w) const {
     const uint64_t at = w.data.address - arena().address;
     return at < arena_.size();
   }
 
-  // fn(first, last) over [0, n) in ranges, by all threads if n * work_per_unit is worth it.
+  // Calls fn(first, last) for ranges that cover [0, n): on all threads if n * work_per_unit is large enough.
   template <class F>
   void for_ranges(int64_t n, int64_t work_per_unit, const F& fn);
 
@@ -226,8 +226,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
   Step step_;
-  Span<RowRun> runs_;  // of step_, in the scratch
-  int32_t n_rot_ = 0;  // what prepare_rope() was told
+  Span<RowRun> runs_;  // of step_, in the scratch memory
+  int32_t n_rot_ = 0;  // from prepare_rope()
   bool interleaved_ = false;
 };
 
@@ -265,9 +265,9 @@ Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols,
   return ok_status();
 }
 
-// A byte of every page is written, by all threads: the system takes its time over fresh pages.
+// Writes a byte of every page, on all threads, because the system takes its time over fresh pages.
 void CpuBackend::commit(Ptr<std::byte> at, uint64_t bytes) {
-  constexpr int64_t kPage = 4096, kUnit = int64_t{2} << 20;   // 4096: the smallest page of any system
+  constexpr int64_t kPage = 4096, kUnit = int64_t{2} << 20;   // kPage: the smallest page of any system
   const int64_t n = static_cast<int64_t>(bytes);
   for_ranges(div_up(n, kUnit), kUnit, [&](int64_t first, int64_t last) {
     for (int64_t i = first * kUnit; i < std::min(n, last * kUnit); i += kPage) host(at)[i] = std::byte{0};
@@ -325,7 +325,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   const bool decode = step_.phase == Phase::decode;
   const auto packed = [&](const Product& p) { return !decode && kernels_.packs && kernels_.packs(p.weight->type); };
   const bool packs = packed(products[0]);
-  // Activations are there in one form at a time: products that take the other come after.
+  // Activations exist in one form at a time. Products that take the other form run afterwards.
   for (size_t i = 1; i < products.size(); ++i)
     if (packed(products[i]) != packs) {
       matmul(products.first(i), x, x_stride, rows);
@@ -347,9 +347,9 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
     });
   }
 
-  // Decode: a few contiguous stretches of weight rows for each thread, so that one that is held up can be
-  // helped. Prefill: the kernel's tiles, those of the same weights one after another; parts of them where
-  // there are too few for the threads, or the last one would be waited for.
+  // Decode: a few contiguous stretches of weight rows for each thread, so that other threads can help a slow one. Prefill: the
+  // kernel's tiles, with tiles of the same weights one after another. Tiles are halved where there are too few for the threads, or
+  // where all would wait for the last one.
   int64_t tile_out = kernels_.tile_out, tile_rows = kernels_.tile_rows;
   const auto n_tiles = [&] {
     return std::accumulate(products.begin(), products.end(), int64_t{0},
@@ -406,8 +406,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   });
 }
 
-// Angles in double: position * frequency reaches 1e5 radians, where a float's last bit is a hundredth of a
-// turn.
+// Angles in double: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
 void CpuBackend::prepare_rope(const RopeSpec& spec) {
   n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
   interleaved_ = spec.interleaved;
@@ -460,7 +459,7 @@ void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v
   });
 }
 
-// By way of the stack; whole blocks of every type.
+// Converts through the stack, in whole blocks of every type.
 void CpuBackend::convert_values(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) const {
   const auto bytes = [](KvType type, uint64_t n_values) { return row_bytes(kv_tensor_type(type), n_values); };
   if (to_type == from_type) {
@@ -479,10 +478,10 @@ void CpuBackend::convert_values(std::byte* to, KvType to_type, const std::byte* 
 void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
   if (moves.empty()) return;
   const uint64_t to_bytes = row_bytes(kv_tensor_type(to_type), token_values), from_bytes = row_bytes(kv_tensor_type(from_type), token_values);
-  uint64_t n_tokens = 0;   // as far as it matters
+  uint64_t n_tokens = 0;   // counted only up to the limit
   for (size_t i = 0; i < moves.size() && n_tokens * to_bytes < kPastCaches; ++i) n_tokens += moves[i].n_tokens;
   const bool past = n_tokens * to_bytes >= kPastCaches, small = static_cast<int64_t>(n_tokens * token_values) < kSmallWork;
-  // In few ranges, for what each begins with has not been asked for.
+  // Few ranges, because the first tokens of each range are not prefetched.
   const int64_t n = static_cast<int64_t>(moves.size()), n_ranges = small ? 1 : std::min<int64_t>(n, 4 * pool_->n_threads());
   pool_->run(n_ranges, [&](int64_t range, int32_t) {
     const int64_t first = n * range / n_ranges, last = n * (range + 1) / n_ranges;
@@ -565,21 +564,22 @@ void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const
   }
 }
 
-// How many KV heads an item has: as many as leave four items to each thread.
+// Number of KV heads in an item: as many as still leave four items for each thread.
 int32_t CpuBackend::heads_together(int32_t n_kv, int64_t n_splits) const {
   int32_t n = std::min(n_kv, kDecodeHeads);
   while (n > 1 && n_splits * div_up(n_kv, n) < 4 * pool_->n_threads()) n /= 2;
   return n;
 }
 
-// Items: row x KV head x split; then the splits of each query head are merged, in order. A head's mean is its last split, a token alone:
-// its sums times as many as it stands for are what so many alike would have come to.
+// Items: row x KV head x split. Then the splits of each query head are merged, in order. A compensation token is the last split of
+// its head, one token alone. Its sums are multiplied by the number of tokens that it stands for, which gives the sums of that many
+// equal tokens.
 void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape) {
   const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
   const int64_t floats = partial_floats(dim);
   float* partials = reinterpret_cast<float*>(scratch_ + plan_.partials);
   struct Splits {
-    int64_t first_key, last_key, first, count;   // count: with the mean's
+    int64_t first_key, last_key, first, count;   // count includes the compensation token's split
     bool has_mean;
   };
   const auto splits_of = [&](int64_t row, int32_t head) {
@@ -595,9 +595,9 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   };
   for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
     const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
-    // KV heads of a task: side by side in pages they are read in one stretch, where enough tasks are left.
+    // KV heads of a task. Heads that lie side by side in pages are read in one stretch, if enough tasks remain.
     const int32_t together = step_.heads.empty() ? heads_together(n_kv, rows * splits_of(wave, 0).count) : 1;
-    // Of a row, at most: heads of one row may have very different numbers of splits.
+    // Upper bounds for a row: heads of one row may have very different numbers of splits.
     int64_t row_items = 0, most = 0;
     for (int64_t r = 0; r < rows; ++r) {
       int64_t n = 0;
@@ -609,9 +609,9 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     }
     struct Item {
       KvHead kv;
-      int64_t row, head, split, first_key, last_key;  // none: first_key == last_key
+      int64_t row, head, split, first_key, last_key;  // no work: first_key == last_key
       ExportedWeights exported;
-      float n_alike;    // tokens that a mean weighs as much as; 0: these are tokens themselves
+      float n_alike;    // tokens that a compensation token stands for; 0: these keys are tokens themselves
     };
     const auto item_of = [&](int64_t item) {
       Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}, 0.0f};
@@ -640,7 +640,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     pool_->run(n_items, [&](int64_t item, int32_t thread) {
       const Item i = item_of(item);
       if (i.first_key == i.last_key) return;
-      const Item then = item + 1 < n_items ? item_of(item + 1) : Item{};   // most likely the thread's next
+      const Item then = item + 1 < n_items ? item_of(item + 1) : Item{};   // most likely this thread's next item
       const DecodeTask task{i.kv,
                             std::min(together, n_kv - static_cast<int32_t>(i.head)),
                             q + (wave + i.row) * shape.q_stride + i.head * group * dim,
@@ -671,8 +671,8 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   }
 }
 
-// Items: KV head x block of rows (x part of a very large group), the longest first. Blocks are the kernel's, or parts of them
-// where there would be too few for the threads.
+// Items: KV head x block of rows (x part of a very large group), longest first. Blocks have the kernel's size, or a fraction of it
+// if there would be too few for the threads.
 void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape) {
   const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
   int32_t part_heads = 0, parts = 0, block_rows = 0;
@@ -713,7 +713,7 @@ void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const
 
 void CpuBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out,
                         int64_t out_stride, int64_t n) {
-  // A unit is a stretch of one row; 16 columns are a whole vector on every path, so cuts change nothing.
+  // A unit is a stretch of one row. 16 columns are whole vectors for every instruction set, so cuts change nothing.
   constexpr int64_t kStretch = 2048;
   const int64_t stretches = div_up(n, kStretch);
   for_ranges(n_rows() * stretches, 4 * std::min(n, kStretch), [&](int64_t first, int64_t last) {

@@ -1,4 +1,4 @@
-// The CPU backend: backend.h's operations on host memory, by a thread pool, with kernels chosen at run time.
+// The CPU backend: the operations of runtime/backend on host memory, on a thread pool, with kernels chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,11 @@ constexpr int32_t default_threads(int32_t n_processors) { return n_processors >=
 struct Options {
   int32_t n_threads = 0;        // 0: default_threads()
   Priority priority = Priority::normal;
-  std::string path = "auto";    // instruction path by name (see available_paths), or "auto": the best this machine has
+  std::string path = "auto";    // an instruction set by name (available_paths()), or "auto": the best one that this machine has
 };
 
-// Unknown path -> invalid_argument that lists the known ones; one this machine lacks -> unsupported.
+// An unknown name gives invalid_argument, with a list of the known ones. An instruction set that this machine lacks gives
+// unsupported.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
 
 }  // namespace orrery::cpu

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPagesPerItem = 32;
 
-// One page's mean; returns the least cosine of a key with it.
+// Writes the mean of one page. Returns the smallest cosine of a key with it.
 float mean_of_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats, std::byte* out) {
   const int32_t dim = shape.kv.head_dim;
   float *key = floats, *mean = floats + dim;
@@ -38,7 +38,7 @@ float mean_of_page(const std::byte* keys, uint64_t stride, const DigestShape& sh
   return static_cast<float>(least);
 }
 
-// One page, whose keys lie `stride` bytes apart from `keys` on. floats: room for 3 keys.
+// The digest of one page, whose keys lie `stride` bytes apart from `keys` on. floats: room for 3 keys.
 void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats, std::byte* out) {
   const int32_t dim = shape.kv.head_dim;
   float *key = floats, *low = floats + dim, *high = low + dim;
@@ -61,7 +61,7 @@ void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shap
   }
   auto* halves = reinterpret_cast<uint16_t*>(out);
   for (int32_t i = 0; i < dim; ++i) {
-    halves[i] = float_to_half_up(high[i] + 0.0f);   // one kind of zero
+    halves[i] = float_to_half_up(high[i] + 0.0f);   // + 0.0f: -0 becomes +0
     halves[dim + i] = float_to_half_down(low[i] + 0.0f);
   }
 }
@@ -95,7 +95,7 @@ void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels&
   });
 }
 
-// A thread's scratch, room for a tile of keys and values, holds a token's floats and its sums.
+// A thread's scratch memory has room for a tile of keys and values. It holds a token's floats and the sums.
 void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
                   uint64_t thread_bytes) {
   const auto n = static_cast<int32_t>(kv.token_values());

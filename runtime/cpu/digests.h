@@ -1,5 +1,5 @@
-// What stands for several tokens: digests of pages (KvSummaries::digest), every page one thread's; and means of what heads have let go
-// (KvSummaries::add_to_compensation_tokens), every head's one thread's.
+// Summaries of tokens. Digests of pages (KvSummaries::digest): one thread computes each page. Compensation tokens
+// (KvSummaries::add_to_compensation_tokens): one thread computes each token.
 #pragma once
 
 #include <cstddef>

@@ -10,11 +10,12 @@ namespace orrery::cpu {
 namespace {
 
 constexpr int32_t kTokensPerItem = 8;
-// Of the basis' rows keys are rebuilt by so many at once: as floats the usual ones stay in the second-level cache.
+// Rows of the basis that one product uses. At the usual ranks that is the whole basis, which stays in the second-level cache as floats.
 constexpr int32_t kRankAtOnce = 160;
-constexpr int64_t kRunsPerItem = 1024;   // at most: the basis becomes floats for each item
+constexpr int64_t kRunsPerItem = 1024;   // upper bound; each item converts the basis to floats
 
-// How RoPE turns position p, or turns it back: cosines and sines, (n_rot / 2) each, at `table`. Angles in double, as prepare_rope()'s.
+// The rotation of position p by RoPE, or its inverse (`back`): cosines and sines, (n_rot / 2) each, at `table`. Angles are in
+// double, as in prepare_rope().
 void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
   const int32_t half = spec.n_rot / 2;
   for (int32_t i = 0; i < half; ++i) {
@@ -41,7 +42,7 @@ void deal_tokens(int32_t n, const LowRankWork& work, const F& fn) {
   });
 }
 
-// The batch becomes the keys of positions first .. first + n - 1 before RoPE, zeros behind each.
+// Fills the batch with the keys of positions first .. first + n - 1 before RoPE, with zeros after each key.
 void load_batch(const LowRankKeys& keys, int32_t first, int32_t n, const LowRankWork& work) {
   const KvFormat& kv = keys.kv;
   const uint64_t offset = kv.head_offset(keys.layer, std::max(keys.kv_head, 0));
@@ -82,7 +83,7 @@ void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* 
       work.kernels.add_gram({batch_of(keys), width, width, n_keys, begin, std::min(width, begin + kGramRows), products});
     });
     if (!sums) continue;
-    float* of_batch = sums_of(keys);   // as exact as a batch's few terms are
+    float* of_batch = sums_of(keys);   // summed for each batch first, because sums of few terms are more exact
     std::fill(of_batch, of_batch + n, 0.0f);
     for (int32_t t = 0; t < n_keys; ++t)
       for (int64_t i = 0; i < n; ++i) of_batch[i] += batch_of(keys)[t * width + i];
@@ -117,8 +118,8 @@ void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_he
 
 namespace {
 
-// Rebuilds keys on one thread. What a token is made of, and where it goes, lies anywhere in memory: tokens go through in small groups, and
-// while one is multiplied what a later one needs is on its way.
+// Rebuilds keys on one thread. The inputs and the target of a token lie anywhere in memory. So tokens are processed in small
+// groups, and while one group is multiplied, the data of later ones are prefetched.
 class Rebuilder {
  public:
   Rebuilder(const LowRankKeys& keys, KvType slot_type, const LowRankWork& work, int32_t thread)
@@ -145,7 +146,8 @@ class Rebuilder {
 
  private:
   static constexpr int32_t kAhead = kRebuilt, kListed = 480;   // tokens
-  // The first n that are listed, and their last group's others. What is left has been asked for already: only a head's first wait.
+  // Rebuilds the first n listed tokens, and the rest of their last group. The tokens that remain are already prefetched, so only a
+  // head's first tokens wait for memory.
   void rebuild(int32_t n) {
     int32_t first = 0;
     for (; first < n; first += of_group_) {
@@ -169,7 +171,7 @@ class Rebuilder {
     lines(to_[t], static_cast<int64_t>(values_[t] ? slots_.token_bytes() : slots_.vector_bytes()));
     if (values_[t]) lines(values_[t], static_cast<int64_t>(keys_.kv.vector_bytes()));
   }
-  // n tokens from first_token on, by n_rows of the basis' rows from first_row on.
+  // Multiplies n tokens from first_token on with n_rows rows of the basis from first_row on.
   void multiply(int32_t first_token, int32_t n, int32_t first_row, int32_t n_rows) {
     const int32_t dim = keys_.kv.head_dim;
     if (in_part_ != first_row)
@@ -179,7 +181,7 @@ class Rebuilder {
     for (int32_t t = 0; t < n; ++t) rows[t] = row_of(keys_, positions_[first_token + t]) + 2 * first_row;
     work_.kernels.rebuild_keys({rows, n, n_rows, slots_.type, rows_, part_, padded_, rebuilt_, first_row > 0});
   }
-  // What has been rebuilt, turned, and V beside it.
+  // Rotates the rebuilt keys and stores them, with V beside them.
   void store(int32_t first, int32_t n) {
     const RopeSpec& rope = keys_.rope;
     const int32_t dim = keys_.kv.head_dim;
@@ -214,12 +216,12 @@ class Rebuilder {
   const LowRankWork& work_;
   const KvFormat slots_;
   const int64_t padded_;
-  const int32_t n_parts_, of_part_, of_group_;   // of the basis; of tokens: many, where a part of the basis has to make room for the next
+  const int32_t n_parts_, of_part_, of_group_;   // parts of the basis; rows of a part; tokens of a group (more with several parts)
   int32_t kv_head_ = -1;
-  const std::byte* basis_ = nullptr;             // the head's
+  const std::byte* basis_ = nullptr;             // the head's basis
   float *table_, *part_, *rows_, *rebuilt_;      // (padded), (kRankAtOnce, padded), (kRebuilt, kRankAtOnce), (kRebuilt, padded)
-  int32_t in_part_ = -1;                         // the first of the basis' rows that lie in part_
-  int32_t n_ = 0, n_asked_ = 0;                  // tokens, and of how many memory has been asked for what they take
+  int32_t in_part_ = -1;                         // the first row of the basis that part_ holds
+  int32_t n_ = 0, n_asked_ = 0;                  // listed tokens; how many of them are prefetched
   int32_t positions_[kListed];
   std::byte* to_[kListed];
   const std::byte* values_[kListed];

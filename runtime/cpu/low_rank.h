@@ -1,6 +1,6 @@
-// Low-rank keys (LowRankOperations::key_products, low_rank_rows, low_rank_queries, rebuild_keys). Keys are read and turned back a batch of tokens at a time;
-// outputs are dealt to the threads, and each is summed over the tokens, or the dimensions, in one fixed order. What is rebuilt goes
-// through in batches of tokens of any runs.
+// Low-rank keys (LowRankOperations). Keys are read, and their RoPE undone, a batch of tokens at a time. Outputs are divided among
+// the threads. Each output is summed over the tokens, or the dimensions, in one fixed order. Rebuilding takes tokens of any runs,
+// in batches.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace orrery::cpu {
 
-// What the work is done with; each thread's scratch holds at least low_rank_thread_bytes.
+// The kernels, threads and scratch memory of the work. Each thread's scratch memory holds at least low_rank_thread_bytes().
 struct LowRankWork {
   const Kernels& kernels;
   ThreadPool* pool;

@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kKeysPerItem = 16 * kPageTokens;
 
-// Floats that are not negative order like their bits.
+// Floats that are not negative have the same order as their bits.
 uint32_t bits_of(float score) {
   uint32_t bits;
   std::memcpy(&bits, &score, sizeof bits);
   return score > 0 ? bits : 0;
 }
 
-// The digit, from the top, where counts together reach *n; what is left of *n is to be found among its own.
+// Finds the digit, from the highest down, at which the counts reach *n together. *n becomes the rank within that digit.
 template <class Count>
 uint32_t find_digit(uint32_t n_digits, int64_t* n, const Count& count) {
   for (uint32_t digit = n_digits - 1;; --digit) {
@@ -32,15 +32,15 @@ uint32_t find_digit(uint32_t n_digits, int64_t* n, const Count& count) {
   }
 }
 
-// Queries of one job within a batch.
+// A job's queries within a batch.
 template <class Job>
 struct Part {
   const Job* job;
-  int32_t first, count;  // of the job's positions
-  int32_t entry;         // its first in the batch
+  int32_t first, count;  // among the job's positions
+  int32_t entry;         // index of its first query in the batch
 };
 
-// The job's `i`-th position's: (group, head_dim).
+// The queries of the job's `i`-th position: (group, head_dim).
 const float* query_of(const KeysJob& job, const KeysShape& shape, int32_t i) {
   const uint64_t group = static_cast<uint64_t>(shape.n_heads / shape.kv.n_kv_heads), dim = static_cast<uint64_t>(shape.kv.head_dim);
   const uint64_t width = shape.queries.stride > 0 ? static_cast<uint64_t>(shape.queries.stride) : static_cast<uint64_t>(shape.n_heads) * dim;
@@ -62,8 +62,8 @@ KeyWeightsTask task_of(const KeysJob& job, const KeysShape& shape, const KeysWor
   return task;
 }
 
-// Batch by batch: its queries' weights are computed, and use(parts, n_entries) goes on with them. A causal query sees no key
-// behind its own position.
+// For each batch: computes the weights of its queries, then calls use(parts, n_entries). A causal query sees no key after its own
+// position.
 template <class Job, class Use>
 void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, const KeysWork& work, const Use& use) {
   const TopKeysScratch& scratch = work.scratch;
@@ -77,7 +77,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
     int64_t most_keys = 0;
     while (next_job < jobs.size() && n_entries < TopKeysScratch::kBatch) {
       const Job& job = jobs[next_job];
-      // Whole, if it can be: its keys are read once for all of its queries.
+      // A job stays whole if it fits, so that its keys are read once for all of its queries.
       if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysScratch::kBatch - n_entries) break;
       const int32_t count = std::min(job.n_positions - next_position, TopKeysScratch::kBatch - n_entries);
       if (count > 0) {
@@ -88,7 +88,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       }
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
-    const int64_t stretches = div_up(most_keys, kKeysPerItem);   // 0: no weights are missing
+    const int64_t stretches = div_up(most_keys, kKeysPerItem);   // 0: all weights are exported
     work.pool->run(n_parts * stretches, [&](int64_t item, int32_t thread) {
       const Part<Job>& part = parts[item / stretches];
       const int64_t first = item % stretches * kKeysPerItem;
@@ -103,7 +103,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
           task.out[task.n_queries] = rows.weights + g * rows.stride + first;
           task.units[task.n_queries] = rows.units + tile;
           task.sums[task.n_queries] = rows.sums + tile;
-          if constexpr (std::is_same_v<Job, KeyWeightsJob>)   // products need nothing behind them
+          if constexpr (std::is_same_v<Job, KeyWeightsJob>)   // products need no zeros at the end of a tile
             if (shape.products) task.out[task.n_queries] = part.job->out + (int64_t{part.first + i} * group + g) * part.job->n_keys + first;
           task.ends[task.n_queries] = causal ? int64_t{part.job->first_position} + part.first + i + 1 : last;
           if (++task.n_queries == kQueryTile) work.kernels.key_weights(task), task.n_queries = 0;
@@ -134,17 +134,18 @@ TopKeysScratch::TopKeysScratch(int32_t max_keys, int32_t group) : group_(group) 
 
 namespace {
 
-// The least of the k best.
+// The k-th best score.
 struct Least {
   uint32_t bits;
-  int64_t n_equal;   // so many that are equal to it are among them, lower ones first
-  int64_t n_left;    // keys that have its first digits, or larger ones
+  int64_t n_equal;   // number of its equals among the k best, lower keys first
+  int64_t n_left;    // keys with the same first digits, or larger ones
 };
 
 constexpr int kTurns = 4;
 
-// The first eleven digits of the n_wanted-th largest, and which it is among those that have them. Counted in turns, so that equal
-// neighbours do not wait for each other; the counts leave most of the first-level cache to the scores, where they are narrow.
+// The first eleven bits of the n_wanted-th largest score; *n_wanted becomes its rank among scores with the same bits. kTurns
+// counters take turns, so that equal neighbours do not wait for each other. With a narrow Count, the counters leave most of the
+// first-level cache to the scores.
 template <class Count>
 uint32_t find_first(const float* scores, int64_t n, int64_t* n_wanted) {
   Count counts[kTurns][2048] = {};
@@ -155,15 +156,16 @@ uint32_t find_first(const float* scores, int64_t n, int64_t* n_wanted) {
   return find_digit(2048, n_wanted, [&](uint32_t d) { return int64_t{counts[0][d]} + counts[1][d] + counts[2][d] + counts[3][d]; });
 }
 
-// k >= 1. left: room for n; the keys that are left, ascending.
+// k >= 1. left: room for n; it receives the keys that remain candidates, ascending.
 Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
-  // The k-th largest's first digits; then those that have them, or larger ones, are looked at alone: few more than k.
+  // First by sampling, which may fail (find_least_score()). Then by the first digits of the k-th largest; only scores with these or
+  // larger digits, few more than k, are examined further.
   const LeastScore last_score = find_least_score(scores, n, k, left, bits_of);
   if (last_score.n_left > 0) return {last_score.order, last_score.n_equal, last_score.n_left};
-  constexpr uint32_t kDigits = 1024;   // the sign is 0: 11 bits, then twice 10
+  constexpr uint32_t kDigits = 1024;   // the sign is 0, which leaves 11 bits, then twice 10
   Least least{0, k, 0};
   uint32_t last = n <= kTurns * int64_t{UINT16_MAX} ? find_first<uint16_t>(scores, n, &least.n_equal) : find_first<uint32_t>(scores, n, &least.n_equal);
-  for (int64_t i = 0; i < n; ++i) {    // without branches: they would be guesses
+  for (int64_t i = 0; i < n; ++i) {    // without branches, because a processor could only guess them
     left[least.n_left] = static_cast<uint32_t>(i);
     least.n_left += bits_of(scores[i]) >> 20 >= last;
   }
@@ -179,7 +181,7 @@ Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
   return least;
 }
 
-// Ascending keys (k), largest scores first; equal ones stay as they are. Three digits, the last first; temporary (k).
+// Sorts ascending keys (k) by score, largest first, equal ones in their order. Three digits, lowest first. temporary: (k).
 void sort_by_score(const float* scores, int64_t k, uint32_t* keys, uint32_t* temporary) {
   constexpr struct {
     int shift, width;
@@ -187,7 +189,7 @@ void sort_by_score(const float* scores, int64_t k, uint32_t* keys, uint32_t* tem
   uint32_t *from = keys, *to = temporary;
   for (const auto digit : kDigits) {
     const uint32_t last = (1u << digit.width) - 1;
-    uint32_t ends[2048] = {};   // of each value, the largest first: where the next one goes
+    uint32_t ends[2048] = {};   // for each value, largest first: the place of the next key
     const auto place = [&](uint32_t key) -> uint32_t& { return ends[last - (bits_of(scores[key]) >> digit.shift & last)]; };
     for (int64_t i = 0; i < k; ++i) ++place(from[i]);
     uint32_t at = 0;
@@ -230,7 +232,7 @@ uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_
     n_equal += bits(key) == least.bits;
   }
   if (n_equal == 0) return n_larger;
-  // Those that stand no higher than the last equal one that is among the best.
+  // Counts the equals up to the last equal key that is among the best.
   int64_t i = 0;
   for (int64_t found = 0; found < least.n_equal; ++i) found += bits(left[i]) == least.bits;
   const uint32_t end = left[i - 1];
@@ -262,18 +264,19 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
 
 namespace {
 
-// Weights of some rows of a job's, position by position and head by head, in stretches of keys (TopKeysScratch::stretch), with what their
-// tiles come to; at most kQueryTile rows.
+// Weights of some rows of a job, by position and by head, in stretches of keys (TopKeysScratch::stretch), with the numbers of their
+// tiles. At most kQueryTile rows.
 class WindowOfRows {
  public:
   WindowOfRows(const KeysJob& job, const KeysShape& shape, const KeysWork& work) : job_(job), shape_(shape), work_(work) {}
   int64_t n_tiles() const { return div_up<int64_t>(job_.n_keys, kPageTokens); }
   float* tiles(TopKeysScratch::Tiles what, int64_t row) const { return work_.scratch.tiles(work_.base, what, row); }
-  // Rows lie so many floats apart in the stretch of keys that begins with `first`.
+  // Floats between rows, in the stretch of keys that begins with `first`.
   int64_t width(int64_t first) const { return std::min<int64_t>(kKeysPerItem, n_tiles() * kPageTokens - first); }
   float* row(int64_t row, int64_t first) const { return work_.scratch.stretch(work_.base, first) + row * width(first); }
 
-  // Row i becomes the weights of place(i): a position of the job's, counted from its first, and a query head of the group.
+  // Computes the weights of n_rows rows. Row i belongs to place(i): a position of the job, counted from its first, and a query head
+  // of the group.
   struct Place {
     int32_t position, head;
   };
@@ -297,7 +300,7 @@ class WindowOfRows {
       work_.kernels.key_weights(task);
     });
   }
-  // Of a row that has been weighed.
+  // Computes the tile shares of a row that has its weights.
   void find_shares(int64_t row) const {
     using Tiles = TopKeysScratch::Tiles;
     work_.kernels.tile_shares(tiles(Tiles::units, row), tiles(Tiles::sums, row), n_tiles(), tiles(Tiles::shares, row));
@@ -309,8 +312,8 @@ class WindowOfRows {
   const KeysWork& work_;
 };
 
-// A job's mean, as many positions at once as there is room for rows: keys are converted so much less often, and no position's own mean is
-// written down.
+// A job's mean. It takes as many positions at once as there is room for rows, so keys are converted fewer times, and no mean of a
+// single position is stored.
 void mean_weights(const KeyWeightsJob& job, const KeysShape& shape, const KeysWork& work) {
   using Tiles = TopKeysScratch::Tiles;
   const WindowOfRows rows(job, shape, work);
@@ -335,7 +338,7 @@ void mean_weights(const KeyWeightsJob& job, const KeysShape& shape, const KeysWo
 void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const KeysWork& work) {
   const TopKeysScratch& s = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
-  // Means of a few rows that are there already, or of more query heads than a task takes, come as rows do.
+  // Means go by mean_weights(). Means of exported weights, or of more query heads than a task takes, are computed as rows, like products.
   const auto by_window = [&](const KeyWeightsJob& job) { return job.mean && !job.exported.data && !shape.products && group <= kQueryTile; };
   size_t n_by_window = 0;
   for (const KeyWeightsJob& job : jobs) n_by_window += by_window(job);
@@ -350,13 +353,13 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
   }
   for_each_batch(jobs, shape, true, work, [&](Span<const Part<KeyWeightsJob>> parts, int32_t n_entries) {
     if (shape.products) return;
-    int64_t most_keys = 0;   // of means
+    int64_t most_keys = 0;   // of jobs that want a mean
     for (const Part<KeyWeightsJob>& part : parts)
       if (part.job->mean) most_keys = std::max<int64_t>(most_keys, part.job->n_keys);
     work.pool->run(n_entries, [&](int64_t entry, int32_t) {
       const Part<KeyWeightsJob>& part = part_of(parts, entry);
       const KeyWeightsJob& job = *part.job;
-      const int32_t n_rows = job.mean ? group : 1;   // that become one
+      const int32_t n_rows = job.mean ? group : 1;   // rows that become one
       for (int32_t g = 0; g < group; g += n_rows) {
         const int64_t row = (part.first + (entry - part.entry)) * group + g;
         const WeightRows rows = job.exported.data ? weight_rows(job.exported, group) : s.rows(work.base, entry);
@@ -375,7 +378,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       float* out = job.out;
       if (part.first == 0 && !job.add) std::fill(out + first, out + last, 0.0f);
       for (int32_t i = 0; i < part.count; ++i) {
-        const float* row = s.scores(work.base, part.entry + i);   // a group's mean
+        const float* row = s.scores(work.base, part.entry + i);   // mean over the group
         for (int64_t j = first; j < last; ++j) out[j] += row[j];
       }
       if (job.add || part.first + part.count < job.n_positions) return;
@@ -386,14 +389,14 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
 
 namespace {
 
-// The sum over a row's first n keys of -a log(a), a the weights times their tiles' shares: log2(a) is that of the weight, its tile's unit
-// and what is the same for all of the row. `key`: where a weight stands.
+// The sum of -a log(a) over a row's first n keys. a is a weight times its tile's share, so log2(a) = log2(weight) + the tile's unit
+// + a number that is the same for the whole row. key(i): address of weight i.
 template <class Key>
 double entropy_of_row(const float* units, const float* sums, const float* logs, const float* shares, int64_t n_tiles, int64_t n, const Key& key) {
-  float unit = 0, share = 0;   // of the tile that is worth most
+  float unit = 0, share = 0;   // of the tile with the largest share
   for (int64_t tile = 0; tile < n_tiles; ++tile)
     if (sums[tile] > 0 && (share == 0 || units[tile] > unit)) unit = units[tile], share = shares[tile];
-  if (share == 0) return 0;    // nothing weighs anything
+  if (share == 0) return 0;    // all weights are 0
   const double log_share = std::log2(static_cast<double>(share));
   double sum = 0;
   for (int64_t tile = 0; tile * kPageTokens < n; ++tile) {
@@ -411,11 +414,12 @@ double entropy_of_row(const float* units, const float* sums, const float* logs, 
   return -std::log(2.0) * sum;
 }
 
-// Of the query heads [first_head, first_head + n_heads) of the job's group: weights, what their tiles are worth, moments.
+// Adds the moments of the query heads [first_head, first_head + n_heads) of the job's group: weights, shares of their tiles,
+// moments.
 void add_moments(const KeyMomentsJob& job, const KeysShape& shape, const KeysWork& work, int32_t first_head, int32_t n_heads) {
   using Tiles = TopKeysScratch::Tiles;
   const WindowOfRows rows(job, shape, work);
-  const int32_t n_rows = job.n_positions, n_queries = n_heads * n_rows;   // a head's rows side by side
+  const int32_t n_rows = job.n_positions, n_queries = n_heads * n_rows;   // the rows of a head are neighbours
   rows.weigh(n_queries, true, [&](int32_t i) { return WindowOfRows::Place{i % n_rows, first_head + i / n_rows}; });
   double entropies[kQueryTile];
   work.pool->run(n_queries, [&](int64_t i, int32_t) {

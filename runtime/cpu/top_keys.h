@@ -1,13 +1,12 @@
-// Attention between steps: the best keys of KV heads by some queries (KeyOperations::top_keys: softmax weights, scores, and a
-// selection by the bits of the scores), and the weights themselves, or the products that they are of (KeyOperations::key_weights), or what
-// they come to over a window of queries (KeyOperations::key_moments).
+// Attention between steps (KeyOperations). top_keys: the best keys of KV heads for some queries, by softmax weights, scores, and a
+// selection by the bits of the scores. key_weights: the weights themselves, or the products before the softmax. key_moments: mean,
+// variance and entropy over a window of queries.
 //
-// Queries go through in batches, those of a job together if they fit.  Within a batch, tiles of keys are dealt to the
-// threads and serve all queries of their head, so that K is read and converted once; a tile's weights are of its own
-// unit (KeyWeightsTask); where attention has left them there is nothing to do.  Then the queries are dealt, each to one thread,
-// which makes scores of its weights and selects, or counts, or writes them down. A mean over queries is summed key by key,
-// queries in order, as many positions at once as a task has room for. Moments take as many of a job's query heads at once as their window leaves
-// room for.
+// Queries go in batches; those of a job stay together if they fit. Within a batch, tiles of keys are divided among the threads. A
+// tile serves all queries of its head, so K is read and converted once, and has its own unit (KeyWeightsTask). Exported weights
+// skip this part. Then each query goes to one thread, which computes scores from the weights and selects, counts or writes. A mean
+// over queries is summed for each key in the order of the queries. It takes as many positions at once, and moments as many query
+// heads, as one task has room for.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +20,16 @@
 
 namespace orrery::cpu {
 
-// Scratch for jobs of at most max_keys keys: a batch's weights with what goes with each tile, scores and candidates.
+// Scratch memory for jobs of at most max_keys keys: a batch's weights with each tile's numbers, scores, and candidates.
 class TopKeysScratch {
  public:
-  static constexpr int32_t kBatch = 10;  // queries: two jobs of five, which is what HeteroCache asks with
+  static constexpr int32_t kBatch = 10;  // queries: two jobs of five queries each, as HeteroCache asks
   TopKeysScratch() = default;
   TopKeysScratch(int32_t max_keys, int32_t group);
   uint64_t bytes() const { return std::max(kBatch * entry_bytes_, moments_bytes_); }
 
-  // Of the batch's query `i`: (group) rows of weights, stride() apart; one of scores; candidates; (group) rows of units,
-  // of sums and of shares, tile_stride() apart.
+  // For query `i` of the batch: (group) rows of weights, stride() apart; a row of scores; candidates; (group) rows each of units,
+  // sums and shares, tile_stride() apart.
   WeightRows rows(std::byte* base, int64_t i) const {
     float* units = entry(base, i) + (group_ + 2) * stride_;
     return {entry(base, i), units, units + group_ * tile_stride_, stride_, tile_stride_};
@@ -39,8 +38,9 @@ class TopKeysScratch {
   float* scores(std::byte* base, int64_t i) const { return entry(base, i) + group_ * stride_; }
   uint32_t* candidates(std::byte* base, int64_t i) const { return reinterpret_cast<uint32_t*>(scores(base, i) + stride_); }
 
-  // Of moments, in place of all that: weights of kQueryTile queries, a stretch of keys of all of them after the other, so that it is
-  // one piece of memory for who makes it and who reads it; of each query its tiles' units, sums, logs, shares and variances.
+  // The layout for moments uses the same memory. Weights of kQueryTile queries are stored in stretches of keys, all queries of a
+  // stretch together, so that writer and reader use one piece of memory. For each query: its tiles' units, sums, logs, shares and
+  // variances.
   enum class Tiles : int64_t { units, sums, logs, shares, variances };
   float* stretch(std::byte* base, int64_t first_key) const { return entry(base, 0) + kQueryTile * first_key; }
   int64_t tile_stride() const { return tile_stride_; }
@@ -56,13 +56,13 @@ class TopKeysScratch {
   uint64_t entry_bytes_ = 0, moments_bytes_ = 0;
 };
 
-// The k best of scores (n), k <= n, scores not negative (NaN and less count as 0): by score descending, ties by
-// index; written in that order, or in ascending order of index. candidates: room for n.
+// The k best of scores (n), k <= n. NaN and negative scores count as 0. Order: higher score first, ties by lower index. `out` is in
+// that order (by_score), or in ascending order of index. candidates: room for n.
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out);
-// How many of some keys, which ascend, select_top would find. candidates: room for n.
+// How many of the keys in `among`, which ascend, select_top() would select. candidates: room for n.
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates);
 
-// What the work is done with.
+// The kernels, threads and scratch memory of the work.
 struct KeysWork {
   const Kernels& kernels;
   ThreadPool* pool;

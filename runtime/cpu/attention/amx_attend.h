@@ -1,10 +1,10 @@
-// Attention of prompts on AMX's tiles (attention/bf16_attend.h); include after simd_avx512.h.
+// Prefill attention on AMX's tiles (attention/bf16_attend.h). Include after vectors/avx512.h.
 //
-// A product of tiles takes 16 cycles (20 with numbers that are not zeros), in which port 5 does no arithmetic of floats, and an
-// exponential of floats would take five such instructions: hence the softmax of integers. Sums of scores begin with the number that makes
-// them fixed point, and the weights' sum is a tile of one row.
+// A product of tiles takes 16 cycles (20 with numbers that are not zeros). Port 5 does no float arithmetic meanwhile, and a float
+// exponential would take five such instructions. So the softmax is computed in integers. Sums of scores begin with the number that
+// makes them fixed point. The sum of the weights is a tile of one row.
 //
-// Measured on an Intel Xeon with AMX, 2 cores: tests/bench/results.
+// Measured on an Intel Xeon with AMX, 2 cores: tests/bench/results/cpu-amx.md.
 #pragma once
 
 #include "runtime/cpu/products/amx.h"
@@ -13,8 +13,8 @@
 namespace orrery::cpu {
 namespace {
 
-// Tiles 0 to 3 are scores, or two of outputs (0, 1) and the weights' (2, 3); 4 and 5 what they are products of; 6 the weights'
-// sums, 7 ones.
+// Tiles 0 to 3: scores; or two tiles of outputs (0, 1) and two of values (2, 3). Tiles 4 and 5: keys and queries, or weights. Tile
+// 6: the sums of the weights. Tile 7: ones.
 constexpr TileConfig attend_config() {
   TileConfig config;
   config.rows[6] = config.rows[7] = 1;
@@ -22,7 +22,7 @@ constexpr TileConfig attend_config() {
 }
 constexpr TileConfig kAttendConfig = attend_config();
 
-// Instructions for tiles name their registers, so that each stands here for every one that it meets.
+// Tile instructions name their registers, so these functions list every register that they may meet.
 
 template <int i>
 void load_tile(const void* from, int64_t stride) {
@@ -41,7 +41,8 @@ void store_tile(void* to) {
   if constexpr (i == 3) _tile_stored(3, to, 64);
 }
 
-// Sums i of a block's scores, of 16 keys, behind kStepDims more dimensions; the query's part is loaded for sums 0 and 1, and for 2 and 3.
+// Adds kStepDims dimensions to sums i of a block's scores (16 keys). Sums 0 and 2 load the query's part, which sums 1 and 3 use
+// again.
 template <int i>
 void add_scores(const std::byte* q, const std::byte* keys, const float* start, bool first) {
   if constexpr (i % 2 == 0) _tile_loadd(5, q, 64);
@@ -53,7 +54,7 @@ void add_scores(const std::byte* q, const std::byte* keys, const float* start, b
   if constexpr (i == 3) _tile_dpbf16ps(3, 4, 5);
 }
 
-// Before a block's values: its weights, and their sum.
+// Before a block's values: loads its weights and adds their sum.
 inline void begin_values(const std::byte* weights, float* sum) {
   _tile_loadd(4, weights, 64);
   _tile_loadd(5, weights + kTileBytes, 64);
@@ -61,7 +62,7 @@ inline void begin_values(const std::byte* weights, float* sum) {
   _tile_dpbf16ps(6, 7, 4);
   _tile_dpbf16ps(6, 7, 5);
 }
-// The i-th of four parts of o += V * weights for kStepDims dimensions: both halves of them behind 32 keys, then behind the others.
+// Part i of four of o += V * weights, for kStepDims dimensions: both halves of the dimensions over 32 keys, then over the other 32.
 template <int i>
 void add_value_tiles(const std::byte* values, const float* o) {
   if constexpr (i < 2) load_tile<i>(o + i * kQueries * kQueries, 64);
@@ -97,7 +98,7 @@ class TiledAttention : public BlockAttention<kSteps, TiledAttention<kSteps>> {
   using Base::values;
   using Base::weights;
 
-  // A few instructions for tiles, and some for vectors, in turns. What is stored was multiplied a while before.
+  // Alternates a few tile instructions with some vector instructions. Tiles are stored a while after their products were issued.
   template <bool kSoften, bool kNext, bool kLast>
   __m512i work(int64_t b) {
     constexpr int kSlots = 4 * kSteps * (kNext && kLast ? 2 : 1);

@@ -1,17 +1,12 @@
-// Decode attention over Q8_0 on AMX's tiles of bytes: words as in attention/attend_blocks.h, and products of them without a loss. Include after
-// simd_avx512.h.
+// Decode attention over Q8_0 on AMX's tiles of bytes. Queries and weights are 16-bit words, as in attention/attend_blocks.h, and
+// products are exact. Include after vectors/avx512.h.
 //
-// Vectors meet every code once for each query and byte of a word; a tile takes them all at once:
+// A tile multiplies every code with all queries and both bytes of their words at once:
 //   scores (16 keys, high and low bytes of four queries)   = K (keys, 64 bytes)           * Q (64 bytes, high and low)
 //   o (high and low bytes of the weights, 16 dimensions)   = weights (high and low, keys) * V (keys, dimensions)
-// Keys lie as a tile wants them: 64 bytes of each are 30 codes of a block, the next one's scale, which meets zeros, and all of its codes; the first
-// block's first two come with its scale. V's codes of four tokens are put in turns first. What is left beside the products are scales,
-// which belong to a key and 32 of its codes, and a softmax, in which each query has vectors of its own.
+// Keys are read in place. V's codes are first interleaved, four tokens at a time. README.md says how keys and words are ordered.
 //
-// Keys stand in scores as they come out of transposing sixteen of them, four by four (key_at), and in the weights' bytes as
-// packing leaves them (first_of_four): V is put in turns in that order, and nothing is put back.
-//
-// Measured, and what takes the time: tests/bench/results.
+// Measurements: tests/bench/results/cpu-amx.md.
 #pragma once
 
 #include "runtime/cpu/products/amx.h"
@@ -21,13 +16,13 @@
 namespace orrery::cpu {
 namespace {
 
-// Where a key of a tile stands in scores: at place 16 g + 4 j + i, key 16 g + 4 i + j. In the weights' bytes 4 (4 j + g) .. + 3 stand the
-// places 16 g + 4 j .. + 3, whose keys are first_of_four(4 j + g) and each fourth behind it.
+// The order of keys within a tile. Place 16 g + 4 j + i of the scores holds key 16 g + 4 i + j. Bytes 4 (4 j + g) .. + 3 of the
+// weights hold the places 16 g + 4 j .. + 3: key first_of_four(4 j + g) and the keys 4, 8 and 12 after it.
 constexpr int key_at(int place) { return place / 16 * 16 + place % 4 * 4 + place % 16 / 4; }
 constexpr int first_of_four(int bytes) { return bytes % 4 * 16 + bytes / 4; }
 
-// What comes next, asked for a little further each time, behind what vectors are made by (attention/attend.h). Without branches: lines are asked for
-// more than once, or as many behind the end. Into the first-level cache, where that holds both tiles.
+// Prefetches the next tile, a little with each call, ordered after the instruction that made x (attention/attend.h). It has no
+// branches, so some lines are prefetched twice, or past the end. Lines go to the first-level cache if it holds both tiles.
 template <int kBytes, int kTimes>
 class TileAhead {
  public:
@@ -43,7 +38,7 @@ class TileAhead {
   const std::byte* at_;
 };
 
-// Tile 0 is keys, 1 and 2 are queries, 3 and 4 scores, 5 weights, 6 values, 7 outputs.
+// Tile 0: keys. 1 and 2: queries. 3 and 4: scores. 5: weights. 6: values. 7: outputs.
 template <int G>
 constexpr TileConfig decode_config() {
   TileConfig config;
@@ -53,7 +48,7 @@ constexpr TileConfig decode_config() {
 template <int G>
 inline constexpr TileConfig kDecodeConfig = decode_config<G>();
 
-// The largest, by max(), of each of four vectors: in every lane i, of vector i % 4.
+// The maximum, by max(), of each of four vectors. Lane i of the result belongs to vector i % 4.
 template <class Max>
 V::I largest_of_four(const V::I* x, const Max& max) {
   const V::I low = max(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
@@ -63,12 +58,12 @@ V::I largest_of_four(const V::I* x, const Max& max) {
   return max(all, _mm512_shuffle_i32x4(all, all, 0xB1));
 }
 inline V::F lane_of(V::F x, int i) { return _mm512_permutexvar_ps(V::set_i(i), x); }
-// 32 bytes, and as many others.
+// 32 bytes at a, then 32 bytes at b.
 inline V::I two_halves(const void* a, const void* b) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(a))), _mm256_loadu_si256(static_cast<const __m256i*>(b)), 1);
 }
 
-// G queries, four side by side in vectors: a set. Dimensions by pairs of blocks.
+// G queries. A set is four queries side by side in vectors. Dimensions are processed as pairs of blocks.
 template <int G, int kDim>
 class TiledDecode {
   static_assert((G == 4 || G == 8) && kDim % 64 == 0);
@@ -76,27 +71,27 @@ class TiledDecode {
   static constexpr int64_t kBlockBytes = 34, kVectorBytes = kBlocksOfHead * kBlockBytes, kTokenBytes = 2 * kVectorBytes;
   using Ahead = TileAhead<kTile * kTokenBytes, 32 * kBlocksOfHead * (kSets + 1) + 4 * G>;
 
-  // 16 rows as a tile holds them.
+  // 16 rows, in the layout of a tile.
   template <class T>
   struct alignas(64) Rows {
     T at[16][64 / sizeof(T)];
   };
   struct Head {
-    Rows<int8_t> q[kPairs][kSets];             // (64 bytes of a key / 4; queries' high bytes of both blocks, low ones; 4)
-    int32_t first_codes[kPairs][G];            // two words, that the first two codes of a pair of blocks meet
-    float units[kBlocksOfHead][G];             // of the words
-    alignas(64) float m[kSets][V::kLanes];     // the softmax's unit: lane i of query i % 4
-    alignas(64) float l[G][V::kLanes];         // the weights' sums, in parts
-    alignas(64) float o[G][kDim];              // as the products leave dimensions (dim_at)
+    Rows<int8_t> q[kPairs][kSets];             // (64 bytes of a key / 4; the queries' high bytes for both blocks, then low bytes; 4)
+    int32_t first_codes[kPairs][G];            // two words, for the first two codes of a pair of blocks
+    float units[kBlocksOfHead][G];             // units of the words
+    alignas(64) float m[kSets][V::kLanes];     // the softmax's unit: lane i belongs to query i % 4
+    alignas(64) float l[G][V::kLanes];         // the sums of the weights, in parts
+    alignas(64) float o[G][kDim];              // in the order of dimensions that the products give (dim_at)
   };
-  struct Work {                                // of one tile
+  struct Work {                                // for one tile
     alignas(64) uint16_t key_scales[kBlocksOfHead][kTile];
-    alignas(64) uint16_t first_codes[kPairs][kTile];       // two of each key
+    alignas(64) uint16_t first_codes[kPairs][kTile];       // two for each key
     alignas(64) uint16_t value_scales[kBlocksOfHead][kTile];
     Rows<int32_t> products[kPairs][kSets][4];              // of 16 keys
     alignas(64) float scores[G][kTile];
     alignas(64) int8_t words[kBlocksOfHead][2 * G][kTile];
-    Rows<uint8_t> values[kBlocksOfHead][2];                // dwords: a dimension of four tokens; of 16 dimensions
+    Rows<uint8_t> values[kBlocksOfHead][2];                // dwords: one dimension of four tokens; 16 dimensions in a row
     alignas(64) int32_t outputs[kBlocksOfHead][2][2 * G][16];
     float factors[kBlocksOfHead][G];
     alignas(64) float decays[kSets][V::kLanes];
@@ -107,7 +102,7 @@ class TiledDecode {
   static constexpr int64_t kScratchBytes = kDecodeHeads * sizeof(Head) + sizeof(Work);
   explicit TiledDecode(std::byte* scratch) : heads_(reinterpret_cast<Head*>(scratch)), work_(*reinterpret_cast<Work*>(heads_ + kDecodeHeads)) {}
 
-  // n <= G queries of each head, from first_query on.
+  // Attends with n <= G queries of each head, from first_query on.
   void run(const DecodeTask& t, int first_query, int n) {
     for (int32_t h = 0; h < t.n_heads; ++h) {
       __builtin_memset(heads_[h].q, 0, sizeof heads_[h].q);
@@ -135,13 +130,13 @@ class TiledDecode {
  private:
   static const std::byte* block(const std::byte* vector, int b) { return vector + b * kBlockBytes; }
 
-  // Query g, as words; its sums are zeros.
+  // Loads query g as words and zeroes its sums.
   static void begin(Head& head, int g, const float* q, float scale) {
     const int set = g / 4, column = 4 * (g % 4);
     for (int b = 0; b < kBlocksOfHead; ++b) {
       const QueryWords x = query_words<V>(q ? q + 32 * b : nullptr, scale);
       head.units[b][g] = x.unit;
-      // Columns: high bytes of both blocks, low ones of both.
+      // Columns: high bytes of both blocks, then low bytes of both blocks.
       int8_t* out = head.q[b / 2][set].at[b % 2 * 8] + b % 2 * 16 + column;
       const auto put = [&](int code, size_t n) {
         __builtin_memcpy(out, x.high + code, n);
@@ -153,7 +148,7 @@ class TiledDecode {
         continue;
       }
       for (int code = 2; code < 30; code += 4) put(code, 4);
-      put(30, 2);   // scales, behind them, meet zeros
+      put(30, 2);   // the next block's scale, after these two, meets zeros
       head.first_codes[b / 2][g] = static_cast<int32_t>((static_cast<uint32_t>(x.words[0]) & 0xFFFF) | static_cast<uint32_t>(x.words[1]) << 16);
     }
     for (int i = 0; i < V::kLanes; ++i) head.m[set][i] = -kInfinity, head.l[g][i] = 0;
@@ -165,7 +160,7 @@ class TiledDecode {
     Ahead ahead(next);
     if (part) tile = made_whole(tile, first, last);
     multiply_keys(head, tile, ahead);
-    add_outputs();   // of the tile before: its products took their time
+    add_outputs();   // of the tile before, whose products had time to finish
     make_scores(head, ahead);
     if (part)
       for (int place = 0; place < kTile; ++place)
@@ -178,14 +173,14 @@ class TiledDecode {
     pending_ = &head;
   }
 
-  // A tile of which there need be no more than [first, last): the others are zeros.
+  // A copy of a tile that may hold only slots [first, last); the other slots are zeros.
   const std::byte* made_whole(const std::byte* tile, int first, int last) {
     __builtin_memset(work_.whole, 0, sizeof work_.whole);
     __builtin_memcpy(work_.whole + first * kTokenBytes, tile + first * kTokenBytes, static_cast<size_t>((last - first) * kTokenBytes));
     return work_.whole;
   }
 
-  // Products of K, and in the meantime what else a tile is read for: V put in turns, and scales.
+  // The products of K. In parallel it interleaves V and copies scales.
   void multiply_keys(const Head& head, const std::byte* tile, Ahead& ahead) {
     for (int pair = 0; pair < kPairs; ++pair) {
       const std::byte* keys = block(tile, 2 * pair);
@@ -209,7 +204,8 @@ class TiledDecode {
       written();
     }
   }
-  // What stands before blocks, of every fourth key, to four places from `place` on: written at once, for stores are what this waits for.
+  // Copies the bytes in front of blocks, of every fourth key, to four places from `place` on. One store for all four, because
+  // stores limit this loop.
   void copy_scales(const std::byte* key, int pair, int place) {
     uint64_t keys[2] = {}, codes = 0, values[2] = {};
     ORRERY_UNROLL for (int i = 0; i < 4; ++i, key += 4 * kTokenBytes) {
@@ -221,7 +217,8 @@ class TiledDecode {
     for (int b = 0; b < 2; ++b) __builtin_memcpy(work_.key_scales[2 * pair + b] + place, &keys[b], 8);
     for (int b = 0; b < 2; ++b) __builtin_memcpy(work_.value_scales[2 * pair + b] + place, &values[b], 8);
   }
-  // Two rows of V's codes: in column 8 h + 4 l + i of a block's first half dimension 16 l + 4 h + i, of the second 8 more.
+  // Interleaves two rows of V's codes. Column 8 h + 4 l + i of a block's first half holds dimension 16 l + 4 h + i; the second half
+  // holds the dimension 8 higher.
   void put_in_turns(const std::byte* tile, int b, int row, Ahead& ahead) {
     const std::byte* codes = block(tile + kVectorBytes, b) + 2;
     auto& values = work_.values[b];
@@ -249,7 +246,7 @@ class TiledDecode {
         V::F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
         ORRERY_UNROLL for (int pair = 0; pair < kPairs; ++pair) {
           const auto& rows = work_.products[pair][set][i].at;
-          V::I x[2][4];   // of each block: four keys' sums
+          V::I x[2][4];   // for each block: the sums of four keys
           ORRERY_UNROLL for (int k = 0; k < 4; ++k) {
             const auto two_keys = [&](int key) {
               return V::widened(V::times_256(two_halves(rows[key], rows[key + 1])), two_halves(rows[key] + 8, rows[key + 1] + 8));
@@ -277,18 +274,18 @@ class TiledDecode {
       }
   }
 
-  // Scores become weights, in units of 2^m; m is rounded.
+  // Turns scores into weights in units of 2^m. m is a whole number.
   void soften(Head& head, int set, Ahead& ahead) {
     V::I most[4];
     ORRERY_UNROLL for (int i = 0; i < 4; ++i) {
       V::F x = V::set(-kInfinity);
-      ORRERY_UNROLL for (int j = 0; j < 4; ++j) x = V::max(V::load(work_.scores[4 * set + i] + 16 * j), x);   // in this order NaN never wins
+      ORRERY_UNROLL for (int j = 0; j < 4; ++j) x = V::max(V::load(work_.scores[4 * set + i] + 16 * j), x);   // this order ignores NaN
       most[i] = _mm512_castps_si512(x);
     }
     const V::F seen = _mm512_castsi512_ps(largest_of_four(
         most, [](V::I a, V::I b) { return _mm512_castps_si512(V::max(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b))); }));
     const V::F before = V::load(head.m[set]), m = V::nearest(V::max(seen, before));
-    // Scores of -infinity weigh nothing, also where there is nothing else.
+    // Scores of -infinity get the weight 0, also when all scores are -infinity.
     const V::F base = V::equal_select(m, -kInfinity, V::zero(), m), decay = power_of_two(V::sub(before, base));
     V::store(head.m[set], m);
     V::store(work_.decays[set], decay);
@@ -305,7 +302,8 @@ class TiledDecode {
     }
   }
 
-  // A set's weights times V's scales, as words, in units of each query's largest: bytes of high ones, a row for each query, then of low ones.
+  // A set's weights times V's scales, as words in units of each query's largest. First a row of high bytes for each query, then the
+  // rows of low bytes.
   void make_words(int set) {
     const V::I mask = V::set_i(0x7FFFFFFF), half = _mm512_set1_epi16(128);
     for (int b = 0; b < kBlocksOfHead; ++b) {
@@ -315,7 +313,7 @@ class TiledDecode {
         const V::F scales = V::load_half(work_.value_scales[b] + 16 * j);
         ORRERY_UNROLL for (int i = 0; i < 4; ++i) {
           x[i][j] = V::mul(V::load(work_.scores[4 * set + i] + 16 * j), scales);
-          const V::I size = _mm512_and_si512(_mm512_castps_si512(x[i][j]), mask);   // NaN is the largest
+          const V::I size = _mm512_and_si512(_mm512_castps_si512(x[i][j]), mask);   // a NaN is the largest
           most[i] = j == 0 ? size : _mm512_max_epi32(most[i], size);
         }
       }
@@ -334,7 +332,7 @@ class TiledDecode {
     }
   }
 
-  static constexpr int dim_at(int i) { return i / 32 * 32 + i % 8 / 4 * 16 + i % 32 / 16 * 8 + i % 16 / 8 * 4; }   // of four places in a row
+  static constexpr int dim_at(int i) { return i / 32 * 32 + i % 8 / 4 * 16 + i % 32 / 16 * 8 + i % 16 / 8 * 4; }
 
   void multiply_values() {
     written();
@@ -349,7 +347,7 @@ class TiledDecode {
     }
     written();
   }
-  // To the sums of the head that multiply_values() was for.
+  // Adds the outputs of the last multiply_values() to its head's sums.
   void add_outputs() {
     if (!pending_) return;
     for (int g = 0; g < G; ++g) {
@@ -372,11 +370,11 @@ class TiledDecode {
 
   Head* const heads_;          // (kDecodeHeads)
   Work& work_;
-  Head* pending_ = nullptr;    // whose outputs wait to be added
+  Head* pending_ = nullptr;    // the head whose outputs still wait
 };
 
-// What vectors take longer for: two queries cost them as much as one does here; eight of 128 dimensions are more than a first-level cache
-// holds beside a tile.
+// True for tasks that tiles do faster than vectors. Vectors take as long for two queries as tiles for one. Eight queries of 128
+// dimensions are more than a first-level cache holds beside a tile.
 inline bool decodes_by_tiles(const DecodeTask& t) {
   return t.kv.type == KvType::q8_0 && t.n_queries > 2 && !t.exported.weights && (t.kv.head_dim == 64 || (t.kv.head_dim == 128 && t.n_queries <= 4));
 }

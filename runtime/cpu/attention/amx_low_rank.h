@@ -1,8 +1,8 @@
-// Low-rank keys rebuilt on AMX's tiles (attention/bf16_low_rank.h); include after simd_avx512.h.
+// Rebuilds low-rank keys on AMX's tiles (attention/bf16_low_rank.h). Include after vectors/avx512.h.
 //
-// Sixteen tokens by kBlock of the rank meet as much of the basis by sixteen dimensions: behind 64 dimensions and a rank of 160 twenty products,
-// 320 cycles, where floats take 640 multiply-adds for each token. What is left is to bring the rows, round them, and turn what comes out.
-// Tiles are configured for all of a task.
+// One product multiplies sixteen tokens by kBlock of the rank with kBlock rows of the basis by sixteen dimensions. 64 dimensions
+// and a rank of 160 take twenty products, 320 cycles; floats take 640 multiply-adds for each token. The rest of the time reads the
+// rows, rounds them and rotates the keys. Tiles are configured once for a task.
 #pragma once
 
 #include "runtime/cpu/products/amx.h"
@@ -11,7 +11,8 @@
 namespace orrery::cpu {
 namespace {
 
-// Tiles 0 to 3 are keys, 4 and 5 rows, 6 and 7 the basis. Tokens behind the last are whatever the scratch holds: nobody reads what they come to.
+// Tiles 0 to 3: keys. 4 and 5: rows. 6 and 7: the basis. After the last token, rows hold whatever the scratch holds, and nobody
+// reads the resulting keys.
 template <int N>
 void rebuild_tile(const RebuildTask& t, int64_t token, int64_t vector) {
   const int64_t stride = 2 * whole_rank(t.rank), width_bytes = t.width * static_cast<int64_t>(sizeof(float));

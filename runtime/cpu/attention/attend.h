@@ -1,24 +1,12 @@
-// Attention, written once over V; include after a path's vector and simd_rows.h.  Online softmax
-// over tiles of one page of keys, in ascending order, always from the page's first slot, so that where a
-// chunk or a split begins changes no bit.  A key that a query may not see is left out of every sum, whatever
-// its bytes.
+// Attention, written once over V. Include after a file of vectors/.
 //
-// Decode is bound by reading K and V once.  Both are converted in registers as they lie: eight dot products
-// at a time (8 keys x 1 query ... 1 key x 8 queries) are summed across lanes together; a group of up to 8
-// query heads shares each load.  Scores lie [key][query], so one vector holds whole periods of queries and
-// the softmax needs no transposition.  The next tile is asked for all the while, into the second-level cache,
-// one half with the scores and one with the values: memory must never wait for the arithmetic, which takes
-// as long (AMD EPYC with AVX2, two threads, F16, groups of 4 heads of 64: 34 GB/s where the keys lie in the caches, 34 merely
-// read from memory, 28.5 here, 16 without asking; two tiles ahead, or whole tiles at once, is worse, as if
-// what is asked for while too many lines are on their way were dropped).  Lines are asked for one by one, between products: an Intel
-// Xeon with AMX gives a core 20 GB/s so, and 13 where two are asked for in a row.  KV heads that lie side by side in pages are read
-// in one stretch, tile by tile (there, stretches of 16 KB come at two thirds of the rate of megabytes, whatever is asked for ahead).
-// Block formats go by integers where bytes can be multiplied (attention/attend_blocks.h); as floats they are bound by arithmetic: four products for
-// every value.  A tile's weights, where they are left to others, are a
-// sixteenth of its bytes, go past the caches, and take a tenth of its time.
+// Online softmax over tiles of one page of keys, in ascending order, always from the page's first slot. So the start of a chunk or
+// of a split changes no bit. A key that a query may not see is left out of every sum, whatever its bytes are.
 //
-// Prefill has many queries per tile: the tile is converted once, K transposed, and scores and outputs are
-// products of small float matrices (products/gemm.h).
+// Decode reads K and V once and converts them in registers; memory is the limit. Eight dot products at a time (8 keys x 1 query ...
+// 1 key x 8 queries) are summed across lanes together, and up to 8 query heads share each load. Scores lie [key][query], so the
+// softmax needs no transposition. Prefill converts a tile once, transposes K, and computes scores and outputs as small float matrix
+// products (products/gemm.h). README.md says how decode prefetches, with measurements.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -30,7 +18,7 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kQueryLanes = 8;  // queries of one pass over the keys
+constexpr int kQueryLanes = 8;  // queries in one pass over the keys
 
 inline int32_t padded_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
@@ -41,7 +29,7 @@ void load_kv_chunks(const std::byte* x, int32_t n, float* out) {
   if (left) V::store_part(out + whole * V::kLanes, load_last<kType>(x, whole, left), left);
 }
 
-// With the same bits as the portable reading: a half is exact, a block's value one product.
+// The same bits as the portable reading: a half is exact in a float, and a block's value is one product.
 void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
   switch (type) {
     case KvType::f32:
@@ -57,8 +45,8 @@ void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
 
 // ---- Decode ----
 
-// Block formats keep 32 values and their scale together.  Decode takes the integers as they come most cheaply,
-// Q4_0's in an order and in units of V's own; q and o lie in that order.
+// Block formats keep 32 values and their scale together. Decode takes the integers in the cheapest order and units, which for Q4_0
+// are V's own (q4_dim, q4_unit). q and o use the same order.
 constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
 constexpr bool by_integers(KvType type) { return V::kAttendsInIntegers && in_blocks(type); }   // attention/attend_blocks.h
 constexpr int kBlockChunks = 32 / V::kLanes;
@@ -73,7 +61,7 @@ template <KvType kType>
 V::F block_chunk(const uint8_t* block, int i) {
   return kType == KvType::q8_0 ? V::integers_q8(block, i) : V::integers_q4(block, i);
 }
-// Which dimension lies at `i` of q and o, and in what units its integers come.
+// dim_at(): the dimension at place `i` of q and o. unit_at(): the unit of its integers.
 template <KvType kType>
 int32_t dim_at(int32_t i) {
   return kType == KvType::q4_0 ? i / 32 * 32 + V::q4_dim(i % 32) : i;
@@ -83,8 +71,8 @@ float unit_at(int32_t i) {
   return kType == KvType::q4_0 ? V::q4_unit(i % 32 / V::kLanes) : 1.0f;
 }
 
-// A head's shape: kDim where kernels are made for it alone, whose loops are then unrolled whole (a sixth faster with F16 behind 64
-// dimensions, from memory, on an AMD EPYC with AVX2), or 0: as the head says.
+// A head's shape. kDim: kernels for this head_dim alone, with fully unrolled loops (with F16 and 64 dimensions, a sixth faster from
+// memory, on an AMD EPYC with AVX2). 0: any head_dim.
 template <KvType kType, int kDim>
 struct DecodeHead {
   static constexpr uint64_t kVectorBytes = kType == KvType::f32   ? 4 * kDim
@@ -100,9 +88,9 @@ struct DecodeScratch {
   float* q;        // (padded_dim / kLanes, queries, kLanes), scaled
   float* o;        // (8, padded_dim)
   float* scores;   // (kTile, queries)
-  float* weights;  // (blocks, kTile, queries): of block formats, the softmax's times the scales of V
+  float* weights;  // (blocks, kTile, queries): for block formats, the softmax's weights times the scales of V
 
-  // Each head has q and o of its own.
+  // Each head has its own q and o.
   DecodeScratch(std::byte* scratch, int32_t dim, int32_t head) {
     float* at = reinterpret_cast<float*>(scratch);
     q = at + head * 2 * kQueryLanes * dim;
@@ -112,15 +100,14 @@ struct DecodeScratch {
   }
 };
 
-// Asks for the part's share of the kLines lines at `soon`, behind what x was made by.
+// Prefetches part `part` of n_parts of the kLines lines at `soon`, ordered after the instruction that made x.
 template <int kLines>
 [[gnu::always_inline]] inline void ask_part(V::F& x, const std::byte* soon, int part, int n_parts) {
   if constexpr (kLines > 0)
     ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
 }
 
-// scores[t][query] for G queries and the keys [first, last) of a tile.  kPart: the last dimensions are no whole
-// vector.
+// scores[t][query] for G queries and the keys [first, last) of a tile. kPart: the last dimensions are less than a vector.
 template <KvType kType, int kDim, int G, bool kPart>
 void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                    const DecodeScratch& s) {
@@ -130,10 +117,10 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
   for (int t = first; t < last; t += kKeys) {
     const std::byte* keys[kKeys];
     for (int k = 0; k < kKeys; ++k) {
-      const int at = t + k < last ? t + k : last - 1;  // beyond the end: computed again, not stored
+      const int at = t + k < last ? t + k : last - 1;  // beyond the end: recomputed, and not stored
       keys[k] = tile + static_cast<uint64_t>(at) * head.token_bytes();
     }
-    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();  // of its first half
+    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();  // the first half of the next tile
     if (kDim == 0)
       for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) V::ask(soon + b);
     V::F sums[8];
@@ -141,7 +128,7 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
     const auto add = [&](const V::F* x, int i) {
       ORRERY_UNROLL for (int g = 0; g < G; ++g) {
         V::F q = V::load(s.q + (i * G + g) * V::kLanes);
-        // Once for all keys: compilers would rather load it again with every product, and loads are the limit.
+        // Loaded once for all keys. Compilers would load it again for every product, and loads are the limit.
         if (kKeys > 1) V::hold(q);
         ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64)>(q, soon, i * G + g, kDim / V::kLanes * G);
         ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
@@ -166,13 +153,13 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
       ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) x[k] = load_last<kType>(keys[k], whole, left);
       add(x, whole);
     }
-    // Beyond the last key this writes up to 7 more scores, which the caller overwrites or leaves unread.
+    // Beyond the last key this writes up to 7 more scores. The caller overwrites them or does not read them.
     V::store_eight(s.scores + t * G, V::sum_eight(sums));
   }
 }
 
-// weights[block][t][query] = scores[t][query] * the scale of V[t]'s block, so that the sums take V's integers. Scales are written
-// out for each query first, whole vectors at a time; what is beyond a token's queries, the next ones overwrite.
+// weights[block][t][query] = scores[t][query] * the scale of V[t]'s block, so that the sums take V's integers. First the scale is
+// written out for each query, a whole vector at a time. Values past a token's queries are overwritten by the next token.
 template <KvType kType, int kDim, int G>
 void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, int first, int last, const DecodeScratch& s) {
   for (int b = 0; b < head.dim() / 32; ++b) {
@@ -183,11 +170,11 @@ void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, i
   }
 }
 
-// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t]: C chunks of G queries at a time.
+// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t], for C chunks and G queries at a time.
 template <KvType kType, int kDim, int G, int C>
 void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                          const float* decay, int chunk, int part, const DecodeScratch& s) {
-  constexpr int kShared = in_blocks(kType) && C > kBlockChunks ? kBlockChunks : C;  // chunks of the same weights
+  constexpr int kShared = in_blocks(kType) && C > kBlockChunks ? kBlockChunks : C;  // chunks that share the same weights
   const int32_t dim = padded_dim(head.dim());
   float* out = s.o + chunk * V::kLanes;
   V::F o[G * C];
@@ -195,7 +182,7 @@ void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* t
     o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
   const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.vector_bytes();
   const float* weights = (in_blocks(kType) ? s.weights + chunk / kBlockChunks * kTile * G : s.scores) + first * G;
-  // This pass's share of the next tile's second half; some lines are asked for twice.
+  // This pass prefetches its share of the next tile's second half. Some lines are prefetched twice.
   constexpr int kLines = (C * V::kLanes * (kType == KvType::f32 ? 4 : kType == KvType::f16 ? 2 : 1) + 63) / 64;
   const uint64_t chunks = static_cast<uint64_t>(head.dim() / V::kLanes + (part != 0));
   const uint64_t step = head.vector_bytes() * C / chunks;
@@ -235,8 +222,8 @@ void decode_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
   if (left) decode_values_block<kType, kDim, G, 1>(head, tile, next, first, last, decay, whole, left, s);
 }
 
-// scores[t][query] become weights, in units of 2^m; m is rounded.  Lane i of m, l and decay belongs to query i % G: m is the same in
-// all of a query's lanes, l has its parts.
+// Turns scores[t][query] into weights in units of 2^m. m is rounded to a whole number. Lane i of m, l and decay belongs to query i
+// % G. All lanes of a query have the same m; l is a sum in parts.
 template <int G>
 void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float* decays) {
   constexpr int kVectors = kTile * G / V::kLanes;
@@ -245,7 +232,7 @@ void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float*
   V::F largest = *m;
   for (int i = 0; i < kVectors; ++i) largest = V::max(V::load(scores + i * V::kLanes), largest);
   largest = V::nearest(V::fold_max(largest, G));
-  // Scores of -infinity weigh nothing, also where there is nothing else.
+  // Scores of -infinity get the weight 0, also when all scores are -infinity.
   const V::F base = V::equal_select(largest, -kInfinity, V::zero(), largest);
   const V::F decay = power_of_two(V::sub(*m, base));
   V::F sum = V::mul(*l, decay);
@@ -259,17 +246,17 @@ void decode_softmax(float* scores, int first, int last, V::F* m, V::F* l, float*
   V::store(decays, decay);
 }
 
-// A tile's weights[t][query] to rows of their own, those of queries from first_query on, n <= G.
+// Copies a tile's weights[t][query] to a row for each query: n <= G queries from first_query on.
 template <int G>
-void export_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& left) {
-  constexpr int kQueries = 4, kParts = V::kLanes / kQueries;  // a transposition's, and keys of each in vectors
+void export_weights(const float* weights, V::F m, int first_query, int n, int64_t tile, const WeightRows& rows) {
+  constexpr int kQueries = 4, kParts = V::kLanes / kQueries;  // queries of one transposition; vectors of keys that it gives each of them
   alignas(64) float units[V::kLanes];
   V::store(units, V::equal_select(m, -kInfinity, V::zero(), m));
-  const auto row = [&](int g) { return left.weights + (first_query + g) * left.stride + tile * kTile; };
+  const auto row = [&](int g) { return rows.weights + (first_query + g) * rows.stride + tile * kTile; };
   V::F sums[G];
   for (int g = 0; g < G; ++g) sums[g] = V::zero();
   const auto put = [&](int g, int t, V::F x) {
-    x = V::max(x, V::zero());  // NaN weighs nothing
+    x = V::max(x, V::zero());  // a NaN gets the weight 0
     V::store_past(row(g) + t, x);
     sums[g] = V::add(sums[g], x);
   };
@@ -291,12 +278,12 @@ void export_weights(const float* weights, V::F m, int first_query, int n, int64_
       }
   }
   for (int g = 0; g < n; ++g) {
-    left.units[(first_query + g) * left.tile_stride + tile] = units[g];
-    left.sums[(first_query + g) * left.tile_stride + tile] = V::sum(sums[g]);
+    rows.units[(first_query + g) * rows.tile_stride + tile] = units[g];
+    rows.sums[(first_query + g) * rows.tile_stride + tile] = V::sum(sums[g]);
   }
 }
 
-// Query g as decode_scores() wants it, scaled, and its sums: zeros. null: zeros too.
+// Loads query g, scaled, in the layout of decode_scores(), and zeroes its sums. q null: all zeros.
 template <KvType kType, int kDim, int G>
 void load_query(const float* q, int32_t head_dim, float scale, int g, const DecodeScratch& s) {
   const int32_t dim = padded_dim(head_dim);
@@ -318,8 +305,8 @@ void load_query(const float* q, int32_t head_dim, float scale, int g, const Deco
 namespace orrery::cpu {
 namespace {
 
-// `n` <= G queries of each head, from its first_query on.  Heads that lie side by side take turns, tile by tile: memory is read in longer
-// stretches.
+// Attends with `n` <= G queries of each head, from first_query on. Heads that lie side by side alternate, tile by tile, so that
+// memory is read in longer stretches.
 template <KvType kType, int kDim, int G>
 void decode_queries(const DecodeTask& t, int first_query, int n) {
   constexpr bool kIntegers = by_integers(kType);
@@ -483,15 +470,15 @@ PrefillScratch prefill_scratch(std::byte* scratch, int32_t dim) {
   return s;
 }
 
-// Decode's arrays (two of (8, dim) for each head, 8 scores per key with room for what decode_scores writes beyond them, and weights of
-// block formats) fit into prefill's.
+// Decode's arrays fit into prefill's: q and o (8, dim) for each head, 8 scores for each key plus the ones that decode_scores()
+// writes past the end, and the weights of block formats.
 int64_t attend_scratch_bytes(int32_t head_dim) {
   const int64_t dim = padded_dim(head_dim);
   const int64_t prefill = dim * (2 * kTile + 2 * kQueryTile) + int64_t{kTile} * kQueryTile + 3 * kQueryTile;
   return prefill * static_cast<int64_t>(sizeof(float));
 }
 
-// Slots [first, last) of a tile as floats; other slots and the padding become zeros.
+// Converts slots [first, last) of a tile to floats. Other slots and the padding become zeros.
 template <KvType kType>
 void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, const PrefillScratch& s) {
   const int32_t dim = padded_dim(kv.head_dim);
@@ -517,7 +504,7 @@ void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, 
     }
 }
 
-// One query's scores become weights; keys [from, to) of the tile are visible, from < to.
+// Turns one query's scores into weights. Keys [from, to) of the tile are visible, from < to.
 void soften(float* scores, int from, int to, float* m, float* l, float* decay) {
   constexpr int kVectors = kTile / V::kLanes;
   V::F x[kVectors], largest = V::set(*m);
@@ -560,7 +547,7 @@ void prefill_group(const PrefillTask& t) {
   };
   const int64_t end = t.first_position + t.n_rows;
   for (int64_t start = first_visible(t.first_position) / kTile * kTile; start < end; start += kTile) {
-    // What row r may see of this tile.
+    // The keys of this tile that row r sees: [from(r), to(r)).
     const auto from = [&](int r) {
       const int64_t v = first_visible(t.first_position + r) - start;
       return static_cast<int>(v < 0 ? 0 : v);

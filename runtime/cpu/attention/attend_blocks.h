@@ -1,16 +1,12 @@
-// Decode attention over Q8_0 and Q4_0, by integers. Written over V, where it multiplies bytes and words (V::kAttendsInIntegers); included by
-// attention/attend.h, whose softmax stands between scores and values.
+// Decode attention over Q8_0 and Q4_0, in integers. Written over V; needs V::kAttendsInIntegers. attention/attend.h includes this
+// file, and its softmax runs between scores and values.
 //
-// As floats each code takes a conversion, and a product for each query: twice the arithmetic that memory leaves time for. Here a block's 32
-// codes meet as many bytes of a query in one or two products. Queries are words of 16 bits for each 32 dimensions, as two bytes: sums of the high ones are
-// shifted, and those of the low ones added, so that a score is off by no more than the words' rounding, half of 1 / 32512 of the block's largest
-// |q| for each code. 128 bits of a vector belong to a query; four keys are summed across them together. Values: the softmax's weights times V's
-// scales are words too, in units of the tile's largest one / 32512, and V's codes of two tokens, half a tile apart, become words in turns:
-// a product takes 16 dimensions of both. No sum can overflow: 64 * 32512 * 128 of a tile's values, 32 * 255 * 32512 of a block's scores.
-// What a word leaves out, half of 1 / 32512 of a tile's largest weight at most, is less than what rounding V to bytes left out. Measured, and what
-// takes the time: tests/bench/results.
+// As floats, each code takes a conversion and a product for each query: twice the arithmetic for which memory leaves time. Here a
+// block's 32 codes are multiplied with 32 bytes of a query in one or two products. Queries, and weights times V's scales, are
+// 16-bit words in units of 1 / 32512 of a block's (a tile's) largest. README.md bounds the error and the sums.
 //
-// Scales lie between codes, 34 or 18 bytes apart: V's are copied out while scores are made, and become floats whole vectors at a time.
+// Scales lie between codes, 34 or 18 bytes apart. V's scales are copied while scores are computed, and are converted to floats
+// whole vectors at a time. Measurements: tests/bench/results.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -26,8 +22,8 @@ template <class V, KvType kType, int G>
 struct BlockShape {
   static constexpr int kSide = G < V::kLaneQueries ? G : V::kLaneQueries;   // queries side by side
   static constexpr int kSets = G / kSide;
-  static constexpr int kVectors = 2 * kSide / V::kLaneQueries;              // of a block's codes
-  static constexpr int kOffset = kType == KvType::q8_0 ? 128 : 8;           // of codes, where they meet queries
+  static constexpr int kVectors = 2 * kSide / V::kLaneQueries;              // vectors for a block's codes
+  static constexpr int kOffset = kType == KvType::q8_0 ? 128 : 8;           // offset of codes in products with queries
   static constexpr int kUnitDims = 2 * V::kLanes;                           // dimensions of V at once
   static typename V::I key(const uint8_t* codes, int i) {
     return kType == KvType::q8_0 ? V::template key_bytes<kSide>(codes, i) : V::template key_nibbles<kSide>(codes, i);
@@ -37,18 +33,18 @@ struct BlockShape {
   }
 };
 
-// Where such a task's things lie: a head's own, then a tile's.
+// The arrays of a task: first those of each head, then those of a tile.
 template <class V>
 struct BlockScratch {
-  int8_t* q;         // (sets, blocks, 2: high and low bytes, 32, side): halves of a block, of all queries side by side
-  float* q_scales;   // (sets, blocks, kLanes): lane by query
-  int32_t* offsets;  // likewise: what the codes' offset adds to a block's sums
-  float* o;          // (queries, dim): as V's words lie
+  int8_t* q;         // (sets, blocks, 2: high and low bytes, 32, side): half a block, for all queries side by side
+  float* q_scales;   // (sets, blocks, kLanes): each lane belongs to a query
+  int32_t* offsets;  // (sets, blocks, kLanes): what the codes' offset adds to a block's sums
+  float* o;          // (queries, dim): in the order of V's words
   float* scores;     // (kTile, queries)
   float* weights;    // (kTile, queries)
-  int32_t* words;    // (blocks, kHalfTile, queries): of tokens half a tile apart
-  float* factors;    // (blocks, kLanes): lane by query
-  uint16_t* scales;  // (blocks, kTile): V's, as they are kept
+  int32_t* words;    // (blocks, kHalfTile, queries): two tokens, half a tile apart
+  float* factors;    // (blocks, kLanes): each lane belongs to a query
+  uint16_t* scales;  // (blocks, kTile): V's scales, as stored
 
   BlockScratch(const DecodeScratch& s, int32_t dim, int n_queries)
       : q(reinterpret_cast<int8_t*>(s.q)), q_scales(s.q + n_queries * dim / 2), offsets(reinterpret_cast<int32_t*>(q_scales + dim)), o(s.o),
@@ -56,21 +52,22 @@ struct BlockScratch {
         factors(reinterpret_cast<float*>(words + dim / 32 * kHalfTile * kQueryLanes)), scales(reinterpret_cast<uint16_t*>(factors + dim / 32 * V::kLanes)) {}
 };
 
-// Dimension of o's place i; of four places in a row.
+// The dimension at place i of o. Valid for four places in a row.
 template <class V>
 int32_t block_dim_at(int32_t i) {
   const int32_t lane = i % V::kLanes;
   return i / (2 * V::kLanes) * 2 * V::kLanes + lane / 4 * 8 + i / V::kLanes % 2 * 4 + lane % 4;
 }
 
-// Query g, times `scale`, as words; its sums are zeros. null: zeros too. What is no number makes a block's unit none, and so all scores.
+// Loads query g, times `scale`, as words, and zeroes its sums. q null: zeros. A value that is not finite makes its block's unit not
+// finite, and so every score.
 template <class V, KvType kType, int G>
 void load_block_query(const float* q, int32_t dim, float scale, int g, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   const int32_t n_blocks = dim / 32, set = g / Shape::kSide, side = g % Shape::kSide;
   for (int32_t b = 0; b < n_blocks; ++b) {
     const QueryWords x = query_words<V>(q ? q + 32 * b : nullptr, scale);
-    int32_t offsets[2];   // of the codes, by halves
+    int32_t offsets[2];   // corrections of the codes' offset, for each half
     for (int half = 0; half < 2; ++half) {
       uint32_t sum = 0;
       for (int i = 0; i < 16; ++i) sum += static_cast<uint32_t>(x.words[16 * half + i]);
@@ -91,14 +88,15 @@ void load_block_query(const float* q, int32_t dim, float scale, int g, const Blo
   for (int32_t i = 0; i < dim; i += V::kLanes) V::store(s.o + g * dim + i, V::zero());
 }
 
-// Asks for the part's share of the kLines lines at `soon`, behind what x was made by.
+// Prefetches part `part` of n_parts of the kLines lines at `soon`, ordered after the instruction that made x.
 template <class V, int kLines>
 [[gnu::always_inline]] inline void ask_part(typename V::I& x, const std::byte* soon, int part, int n_parts) {
   if constexpr (kLines > 0)
     ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
 }
 
-// scores[t][query] of the keys [first, last) of a tile, and whatever of others in the same fours; V's scales are copied out on the way.
+// scores[t][query] of the keys [first, last) of a tile. Other keys in the same groups of four get arbitrary scores. Also copies V's
+// scales.
 template <class V, KvType kType, int kDim, int G>
 void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
@@ -106,7 +104,7 @@ void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, co
   constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((4 * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64);
   const int32_t n_blocks = head.dim() / 32;
   for (int t = first / 4 * 4; t < last; t += 4) {
-    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();   // of its first half
+    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();   // the first half of the next tile
     if (kDim == 0)
       for (uint64_t b = 0; b < 4 * head.vector_bytes(); b += 64) V::ask(soon + b);
     typename V::F sums[Shape::kSets];
@@ -124,7 +122,7 @@ void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, co
           ORRERY_UNROLL for (int v = 0; v < Shape::kVectors; ++v) sum = V::dot_bytes(sum, k[v], V::load_i(q + 4 * V::kLanes * v));
           sum = V::times_256(sum);
           ORRERY_UNROLL for (int v = 0; v < Shape::kVectors; ++v) sum = V::dot_bytes(sum, k[v], V::load_i(q + kQBytes / 2 + 4 * V::kLanes * v));
-          if (set == 0) ask_part<V, kLines>(sum, soon, 4 * b + j, kDim / 8);   // and compilers let go of k
+          if (set == 0) ask_part<V, kLines>(sum, soon, 4 * b + j, kDim / 8);   // also makes compilers release k
           dots[j] = sum;
         }
         const typename V::I whole = V::widened(V::sum_fours(dots[0], dots[1], dots[2], dots[3]), V::load_i(s.offsets + (set * n_blocks + b) * V::kLanes));
@@ -142,23 +140,23 @@ void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, co
     const std::byte* keys = tile + static_cast<uint64_t>(t) * head.token_bytes();
     if (t + 4 <= last)
       add_all([&](int j) { return keys + static_cast<uint64_t>(j) * head.token_bytes(); });
-    else   // there need be nothing behind the last
+    else   // memory may end at the last key
       add_all([&](int j) { return keys + static_cast<uint64_t>(t + j < last ? j : last - 1 - t) * head.token_bytes(); });
     V::template store_keys<G>(s.scores + t * G, sums);
   }
   if (last - first < kTile)
-    for (int b = 0; b < n_blocks; ++b) {   // what is no token's weighs nothing
+    for (int b = 0; b < n_blocks; ++b) {   // slots without a token get the weight 0
       __builtin_memset(s.scales + b * kTile, 0, sizeof(uint16_t) * static_cast<size_t>(first));
       __builtin_memset(s.scales + b * kTile + last, 0, sizeof(uint16_t) * static_cast<size_t>(kTile - last));
     }
 }
 
-// The softmax's weights times V's scales, as words, and what a block's unit is.
+// The softmax's weights times V's scales, as words, and each block's unit.
 template <class V, int G>
 void block_weights(int32_t n_blocks, const BlockScratch<V>& s) {
   constexpr int kVectors = kTile * G / V::kLanes;
   for (int b = 0; b < n_blocks; ++b) {
-    float scales[kTile + 8] = {};   // whole vectors are read
+    float scales[kTile + 8] = {};   // + 8: whole vectors are read
     for (int t = 0; t < kTile; t += V::kLanes) V::store(scales + t, V::load_half(s.scales + b * kTile + t));
     typename V::F largest = V::zero();
     for (int i = 0; i < kVectors; ++i) {
@@ -177,21 +175,21 @@ void block_weights(int32_t n_blocks, const BlockScratch<V>& s) {
   }
 }
 
-// o[query] = o[query] * decay[query] + sum over tokens of weight * V: C units of Q queries of G, from `unit` and `query` on; tokens
-// [from, to) of both half tiles, of which the other ends at `last`.
+// o[query] = o[query] * decay[query] + sum over tokens of weight * V, for C units and Q of G queries, from `unit` and `query` on.
+// Reads tokens [from, to) of both half tiles. The second half ends at `last`.
 template <class V, KvType kType, int kDim, int G, int Q, int C>
 void block_values_part(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* soon, uint64_t step, int from, int to, int last,
                        const float* decay, int unit, int query, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kPerBlock = 32 / Shape::kUnitDims;
-  constexpr int kLines = static_cast<int>((C * 2 * block_bytes(kType) * Q / G / kPerBlock + 63) / 64);   // of a token in each half tile
+  constexpr int kLines = static_cast<int>((C * 2 * block_bytes(kType) * Q / G / kPerBlock + 63) / 64);   // of one token pair
   typename V::I sums[2 * Q * C];
   ORRERY_UNROLL for (int i = 0; i < 2 * Q * C; ++i) sums[i] = V::zero_i();
   const std::byte* value = tile + static_cast<uint64_t>(from) * head.token_bytes() + head.vector_bytes();
   const int32_t* words = s.words + unit / kPerBlock * kHalfTile * G + from * G + query;
   soon += static_cast<uint64_t>(from) * step;
   for (int t = from; t < to; ++t, value += head.token_bytes(), words += G, soon += step) {
-    const std::byte* other = value + (t + kHalfTile < last ? kHalfTile * head.token_bytes() : 0);   // what weighs nothing need not be there
+    const std::byte* other = value + (t + kHalfTile < last ? kHalfTile * head.token_bytes() : 0);   // weight 0: may not exist
     ORRERY_UNROLL for (int c = 0; c < C; ++c) {
       const int block = (unit + c) / kPerBlock, part = (unit + c) % kPerBlock;
       const typename V::I a = Shape::value(block_of<kType>(value, block) + 2, part), b = Shape::value(block_of<kType>(other, block) + 2, part);
@@ -227,7 +225,7 @@ void block_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, co
   const int to = last <= kHalfTile ? last : first >= kHalfTile ? last - kHalfTile : kHalfTile;
   constexpr int kQueries = V::kAccumulators / 2 < G ? V::kAccumulators / 2 : G, kUnits = V::kAccumulators / 2 / kQueries;
   const int n_units = head.dim() / Shape::kUnitDims, n_passes = n_units * (G / kQueries);
-  // Each pass asks for its share of the next tile's second half.
+  // Each pass prefetches its share of the next tile's second half.
   const uint64_t step = 2 * head.vector_bytes() / static_cast<uint64_t>(n_passes);
   const std::byte* soon = next + kTile * head.vector_bytes();
   for (int g = 0; g < G; g += kQueries) {

@@ -1,28 +1,14 @@
-// Attention of prompts by products of bf16: what AMX's tiles (attention/amx_attend.h) and vectors (attention/bf16_vectors.h) have in common. Include
-// after simd_avx512.h.
+// Prefill attention by products of bf16: the part that AMX's tiles (attention/amx_attend.h) and vectors (attention/bf16_vectors.h)
+// share. Include after vectors/avx512.h.
 //
-// Q, K, V and the softmax's weights are bf16, their products' sums floats. Queries stand sixteen to a block, a lane each, from the
-// scores to the output, so that nothing is summed or transposed across lanes between the two products:
+// Q, K, V and the softmax's weights are bf16; sums of products are floats. A block is sixteen queries, a lane each, from the scores
+// to the output. So nothing is summed or transposed across lanes between the two products:
 //   scores (64 keys, 16 queries)   = K (keys, dims)   * Q (pairs of dims, 16 queries)
 //   o (dims, 16 queries)          += V (dims, keys)   * weights (pairs of keys, 16 queries)
-// K lies as it is kept; V is transposed, once for all queries of a task: 0.5 us for a page of 64 keys of 64 dimensions, as
-// long as tiles need for some four blocks of queries.
+// The softmax works on integers. README.md explains it, and the use of the caches.
 //
-// The softmax is one of integers, thirty-two 16-bit lanes at a time, four instructions for sixteen scores, none of which the ports take
-// that multiply: scores are fixed point, since their sums have a large number in them; what is shifted then is a power of two but for its
-// mantissa, to which a table adds what lacks. There is no pass for the maximum, and none for the sum:
-// - The large number is less a unit, which is whole, and stays the same until a score is 64 above it. Then, and with
-//   a query's first keys, the page's scores are looked at again, in the lanes that want it, and the unit rises.
-// - The weights' sum is a product with ones: that of the rounded weights, as it should be.
-// While a block's weights are made the next one's scores are on their way, and the one before meets V.
-//
-// A page of K and V as bf16 stays in the first-level cache, the blocks' queries and outputs pass by from the second: 10 KB for a
-// block and page behind 64 dimensions. Behind more, two such matrices and what passes by are more than that cache: first
-// all blocks meet K, then all meet V, and the weights wait between.
-//
-// Every query is its own chain of sums in ascending pages, from the first that it may see, so that neither chunks nor whoever
-// shares a block or a task change a bit. Keys that a query may not see weigh an exact zero; values that are no number, which a
-// zero does not silence, are cleared for each row of the block apart. Subnormal operands count as zero.
+// Every query is its own chain of sums in ascending pages, from the first page that it sees. So chunks, and the other queries of a
+// block or task, change no bit. Keys that a query may not see get an exact weight of 0. Subnormal operands count as zero.
 #pragma once
 
 #include "runtime/cpu/products/bf16.h"
@@ -31,24 +17,24 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kQueries = kPackedRows;   // of a block
-constexpr int kStepDims = kBlock;   // of one product of keys and queries
-constexpr int kMostSteps = 8;   // of a head: 256 dimensions
+constexpr int kQueries = kPackedRows;   // queries of a block
+constexpr int kStepDims = kBlock;   // dimensions of one product of keys and queries
+constexpr int kMostSteps = 8;   // steps of a head: 256 dimensions
 constexpr int64_t kTileBytes = 1024;
 constexpr int kKeys = kPageTokens, kPairs = kKeys / 2;
 static_assert(kKeys == 4 * kQueries, "four times sixteen scores of a query");
 
-// A block's lanes, as tiles and vectors read them.
+// A block's numbers for each lane, in the layout that tiles and vectors read.
 struct alignas(64) BlockLanes {
-  float start[kQueries];    // kStart - unit: a score is kept as what is above its unit, which is whole
-  float sum[kQueries];      // of the weights; 0: there were none yet
+  float start[kQueries];    // kStart - unit; a score is stored relative to its unit, a whole number
+  float sum[kQueries];      // sum of the weights; 0: no weights yet
   int32_t row[kQueries];
 };
 
 struct BlockScratch {
   std::byte* keys;        // (dim / 32, 4, 16 keys, 32 dims) bf16
   std::byte* values;      // (dim / 16, 2, 16 dims, 32 keys)
-  std::byte* cleared;     // the same
+  std::byte* cleared;     // (dim / 16, 2, 16 dims, 32 keys), without the values that a row may not see
   float* scores[2];       // (kKeys, kQueries)
   std::byte* weights;     // (2, or blocks, kPairs, kQueries, 2) bf16
   BlockLanes* lanes;      // (blocks)
@@ -56,11 +42,11 @@ struct BlockScratch {
   float* o;               // (blocks, dim, kQueries)
 };
 
-// Whether keys, values and what else a block of queries takes are more than a first-level cache.
+// True if keys, values and the rest of a block's data exceed a first-level cache.
 constexpr bool in_two_passes(int64_t dim) { return dim > 64; }
 constexpr int64_t whole_dim(int64_t head_dim) { return (head_dim + kStepDims - 1) / kStepDims * kStepDims; }
 
-// Where they lie, for `n_blocks` blocks, if there is memory; and their bytes.
+// Lays out the arrays for `n_blocks` blocks in `scratch`, unless it is null. Returns their bytes.
 inline int64_t block_scratch(std::byte* scratch, int64_t dim, int64_t n_blocks, BlockScratch* s) {
   int64_t total = 0;
   const auto take = [&](int64_t bytes) {
@@ -79,16 +65,16 @@ inline int64_t block_scratch(std::byte* scratch, int64_t dim, int64_t n_blocks, 
   return total;
 }
 
-// ---- As they are multiplied ----
+// ---- Conversion to bf16 ----
 
-// Chunk i of 16 dimensions, zeros beyond the last one.
+// Chunk i, 16 dimensions; zeros beyond the last dimension.
 template <KvType kType>
 V::F chunk_of(const std::byte* vector, int i, int32_t head_dim) {
   const int32_t left = head_dim - i * V::kLanes;
   return left >= V::kLanes ? load_chunk<kType>(vector, i) : left > 0 ? load_last<kType>(vector, i, left) : V::zero();
 }
 
-// Slots [first, last) of a page; others become zeros. Says whether all values are finite.
+// Converts slots [first, last) of a page; other slots become zeros. Returns whether all values are finite.
 template <KvType kType>
 bool convert_page_of(const KvHead& kv, const std::byte* page, int first, int last, const BlockScratch& s) {
   alignas(64) static constexpr int16_t kInterleaved[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
@@ -100,7 +86,7 @@ bool convert_page_of(const KvHead& kv, const std::byte* page, int first, int las
   for (int t = 0; t < kKeys; ++t)
     for (int step = 0; step < dim / kStepDims; ++step)
       V::store_i(s.keys + (step * kKeys + t) * 64, rounded(chunk(t, 2 * step, 0), chunk(t, 2 * step + 1, 0)));
-  V::F odd = V::zero();  // 0 * x is no number where x is none, or infinite
+  V::F odd = V::zero();  // 0 * x is NaN where x is NaN or infinite
   for (int i = 0; i < dim / kQueries; ++i)
     for (int half = 0; half < 2; ++half) {
       V::F rows[kQueries];
@@ -127,7 +113,7 @@ inline bool convert_page(const KvHead& kv, const std::byte* page, int first, int
   }
 }
 
-// Queries [first, first + n) of a task, n <= kQueries, scaled; zeros up to a block.
+// Packs queries [first, first + n) of a task, n <= kQueries, scaled; zeros up to a whole block.
 inline void pack_queries(const PrefillTask& t, int64_t first, int n, std::byte* tiles) {
   const V::F scale = V::set(t.scale * 1.44269504088896f);
   for (int step = 0; step * kStepDims < t.kv.head_dim; ++step) {
@@ -149,14 +135,15 @@ inline void pack_queries(const PrefillTask& t, int64_t first, int n, std::byte* 
 
 // ---- The softmax ----
 //
-// Scores have kStart - unit added to them, so that with x = score - unit a float's last 16 bits are x in steps of 2^-10 wherever
-// 0 <= x < 64; below and above the rest of its bits are less or more. Shifted they would be a bf16 already, 2^(x - 127), but for a
-// mantissa of 1 + f where 2^f should be, f the fraction of x. What is too much of it is taken from a table of 64: to 2^-8.7 of the
-// weight at most. With it goes half of a last place, so that to cut is to round. Below x = 1 weights are subnormal: zero.
+// kStart - unit is added to every score. With x = score - unit and 0 <= x < 64, the last 16 bits of the float are then x in steps
+// of 2^-10. Outside this range the float's other bits are smaller or larger. Shifted by 3, the bits are the bf16 2^(x - 127), but
+// with a mantissa of 1 + f instead of 2^f, f the fraction of x. A table of 64 entries has the excess, and the result is exact to
+// 2^-8.7 of the weight. The table also subtracts half of a last place, so that truncation rounds. Below x = 1 weights are
+// subnormal: zero.
 constexpr float kWholeStart = 12288;
-constexpr float kStart = kWholeStart + 4.0f / 1024;  // half of a bf16's last place, before it is cut
+constexpr float kStart = kWholeStart + 4.0f / 1024;  // plus half of a bf16's last place, for the truncation
 constexpr uint32_t kStartBits = 0x46400000;
-constexpr float kLargest = 58;  // what a new unit leaves of the largest score
+constexpr float kLargest = 58;  // the largest score after a new unit is chosen
 
 struct Corrections {
   uint8_t at[64] = {};
@@ -168,8 +155,8 @@ struct Corrections {
 };
 alignas(64) constexpr Corrections kCorrections;
 
-// Pairs [first, last) of keys: scores become weights, less `units` where these are raised. Returns `seen` and all of the scores'
-// bits.
+// Turns the scores of key pairs [first, last) into weights. kRaised: subtracts `units` first. Returns `seen` combined (or) with the
+// bits of all these scores.
 template <bool kRaised>
 inline __m512i soften_pairs(const float* scores, int first, int last, V::F units, std::byte* weights, __m512i seen) {
   alignas(64) static constexpr int8_t kLower[64] = {0, 0, 0,  1,  0,  0,  4, 5, 0, 0, 8, 9, 0,  0,  12, 13, 0, 0, 0, 1, 0, 0,
@@ -191,10 +178,10 @@ inline __m512i soften_pairs(const float* scores, int first, int last, V::F units
   return seen;
 }
 
-// Lanes of which a score is above the others' room, negative (below it by thousands, or hidden), or no number.
+// The lanes that have a score above the range, or a negative one (thousands below it, or hidden), or a NaN.
 inline __mmask16 out_of_range(__m512i seen) { return _mm512_test_epi32_mask(seen, V::set_i(static_cast<int32_t>(~(kStartBits | 0xFFFF)))); }
 
-// Scores of keys that a lane's query does not see become -infinity: it sees keys [position - window + 1, position].
+// Sets scores to -infinity for keys that a lane's query does not see. It sees keys [position - window + 1, position].
 inline void hide(const PrefillTask& t, const BlockLanes& lanes, int64_t start, float* scores) {
   const __m512i position = _mm512_add_epi32(V::load_i(lanes.row), V::set_i(static_cast<int32_t>(t.first_position - start)));
   const __m512i before = t.window > 0 ? _mm512_sub_epi32(position, V::set_i(t.window)) : V::set_i(-1);
@@ -205,7 +192,7 @@ inline void hide(const PrefillTask& t, const BlockLanes& lanes, int64_t start, f
   }
 }
 
-// Lanes in `marked` get a unit that is good for this page's scores, and everything that is in the old one changes to it.
+// Gives the lanes in `marked` a unit that fits this page's scores, and rescales what is in the old unit.
 inline void raise_units(const float* scores, __mmask16 marked, int64_t dim, BlockLanes* lanes, float* o, std::byte* weights) {
   const V::F none = V::set(-__builtin_inff());
   V::F largest = none;
@@ -223,7 +210,7 @@ inline void raise_units(const float* scores, __mmask16 marked, int64_t dim, Bloc
   units = _mm512_mask_blend_ps(changed, V::zero(), units);
   V::store(lanes->start, V::sub(V::load(lanes->start), units));
   const V::F decay = _mm512_mask_blend_ps(fresh, V::scale_by_power(V::set(1.0f), V::sub(V::zero(), units)), V::set(1.0f));
-  // A score that is no number, or infinite, leaves nothing that is one.
+  // A score that is NaN or infinite makes the result NaN.
   V::store(lanes->sum, _mm512_mask_blend_ps(odd, V::mul(sum, decay), V::set(__builtin_nanf(""))));
   if (_mm512_cmp_ps_mask(decay, V::set(1.0f), _CMP_NEQ_UQ) != 0)
     for (int64_t i = 0; i < dim; ++i) V::store(o + i * kQueries, V::mul(V::load(o + i * kQueries), decay));
@@ -232,11 +219,11 @@ inline void raise_units(const float* scores, __mmask16 marked, int64_t dim, Bloc
 
 // ---- A task ----
 
-// Of kSteps * kStepDims dimensions. Path derives from it, and multiplies:
-//   work<kSoften, kNext, kLast>(b)   block b's scores become weights, the next one's are computed, the last one's weights meet the values, and
-//                                    are summed; returns all bits of b's scores
-//   add_weights(b)                   the block's sums += its weights
-//   add_values(b, step, values, out) out (kStepDims, kQueries) = the block's outputs of these dimensions + its weights times `values`
+// Attention over kSteps * kStepDims dimensions. Path derives from it and does the products:
+//  work<kSoften, kNext, kLast>(b)   kSoften: turns block b's scores into weights and returns the bits of all of them. kNext: computes
+//                                   block b + 1's scores. kLast: multiplies block b - 1's weights with the values and sums the weights.
+//  add_weights(b)                   adds block b's weights to its sums
+//  add_values(b, step, values, out) out (kStepDims, kQueries) = the block's outputs of these dimensions + its weights times `values`
 template <int kSteps, class Path>
 class BlockAttention {
  public:
@@ -286,7 +273,7 @@ class BlockAttention {
     __builtin_memset(o(b), 0, kDim * kQueries * sizeof(float));
   }
 
-  // The page's keys from `start` on, for all blocks that see some.
+  // Adds the page that begins at key `start`, for all blocks that see some of its keys.
   void add_page(int64_t start, int64_t end) {
     const auto within = [&](int64_t key) { return static_cast<int>(key < start ? 0 : key > start + kKeys ? kKeys : key - start); };
     const std::byte* page = kv_tile(t_.kv, start / kKeys);
@@ -295,7 +282,7 @@ class BlockAttention {
     const int64_t first_row = start > t_.first_position ? start - t_.first_position : 0;
     const int64_t first = first_row * t_.n_heads / kQueries;
     int64_t last = n_blocks_;
-    if (t_.window > 0) {  // rows from here on see only later keys
+    if (t_.window > 0) {  // rows from here on see later keys only
       const int64_t row = start + kKeys - 1 + t_.window - t_.first_position;
       if (row < t_.n_rows) last = (row * t_.n_heads + kQueries - 1) / kQueries;
     }
@@ -325,11 +312,11 @@ class BlockAttention {
   bool sees_part(int64_t b) const {
     return start_ + kKeys - 1 > t_.first_position + first_row(b) || start_ < first_seen(last_row(b));
   }
-  // Whether a weight of zero could meet a value that it does not silence.
+  // True if a weight of 0 could multiply a value that is not finite, and so not cancel it.
   bool cleared(int64_t b) const { return !finite_ && sees_part(b); }
 
-  // The weights of a block meet the values once for each row, of whose lanes the sums are kept: those that it does not see are
-  // cleared.
+  // Multiplies a block's weights with the values once for each row, and keeps the sums of that row's lanes. Values that the row
+  // does not see are cleared first.
   void values_by_rows(int64_t b) {
     path().add_weights(b);
     for (int64_t row = first_row(b); row <= last_row(b); ++row) {
@@ -375,14 +362,15 @@ class BlockAttention {
   bool finite_ = true;
 };
 
-// Kernels::attend_prefill by Attention<kSteps>.
+// Kernels::attend_prefill, by Attention<kSteps>.
 template <template <int> class Attention, int kSteps = kMostSteps>
 void attend_blocks(const PrefillTask& t) {
   if ((t.kv.head_dim + kStepDims - 1) / kStepDims == kSteps) return Attention<kSteps>(t).run();
   if constexpr (kSteps > 1) attend_blocks<Attention, kSteps - 1>(t);
 }
 
-// Of a task: so many that queries and outputs come to kValues of each, in scratch of so many bytes.
+// block_queries(): the queries of a task, at most `most`, and so few that queries and outputs have at most `values` numbers each.
+// block_scratch_bytes(): the scratch memory for n_queries queries.
 constexpr int32_t block_queries(int32_t head_dim, int64_t most, int64_t values) {
   const int64_t fitting = values / whole_dim(head_dim);
   return static_cast<int32_t>(fitting < most ? fitting : most);

@@ -1,12 +1,12 @@
-// Low-rank keys rebuilt by products of bf16: what vectors and AMX's tiles (attention/amx_low_rank.h) have in common, and the vectors' own; include
-// after simd_avx512.h.
+// Rebuilds low-rank keys by products of bf16: the part that vectors and AMX's tiles (attention/amx_low_rank.h) share, and the
+// vectors' own part. Include after vectors/avx512.h.
 //
-// Rows and basis are halves; rounded to bf16 each is off by 2^-9 of itself at most. Rows lie as they are, whole steps of kBlock of the rank,
-// zeros behind the last; the basis as pairs of its rows, side by side for each dimension, which is what tiles take for their second factor,
-// and vectors with a pair of a token's row in all lanes. So a task reads half the bytes that floats take, and multiplies twice as many, or
-// on tiles sixteen times, in an instruction.
+// Rows and basis are halves. Rounded to bf16, each is off by at most 2^-9 of itself. Rows are padded with zeros to whole steps of
+// kBlock of the rank. The basis is stored as pairs of its rows, side by side for each dimension: tiles take it as second factor,
+// and vectors multiply it with a pair of a token's row repeated in all lanes. A task reads half the bytes that floats take. An
+// instruction multiplies twice as many numbers, on tiles sixteen times as many.
 //
-// Every output is its own chain of sums in ascending pairs: which tokens stand beside it changes nothing.
+// Every output is its own chain of sums in ascending pairs, so its bits do not depend on the tokens beside it.
 #pragma once
 
 #include "runtime/cpu/products/bf16_products.h"
@@ -16,7 +16,7 @@ namespace {
 
 inline int64_t whole_rank(int64_t rank) { return (rank + kBlock - 1) / kBlock * kBlock; }
 
-// Sixteen halves of which `left` are left; zeros after them.
+// Sixteen halves, of which `left` are in the row; zeros after them.
 inline V::F halves_left(const std::byte* at, int64_t left) {
   return left >= V::kLanes ? V::load_half(at) : left <= 0 ? V::zero() : V::load_half_part(at, static_cast<int>(left));
 }
@@ -35,7 +35,7 @@ inline void pack_pairs(const BasisTask& t) {
     }
 }
 
-// A task's rows to its scratch, (n_keys, whole_rank) bf16.
+// Rounds a task's rows to its scratch: (n_keys, whole_rank) bf16.
 inline void round_rows(const RebuildTask& t) {
   std::byte* out = reinterpret_cast<std::byte*>(t.scratch);
   for (int32_t k = 0; k < t.n_keys; ++k)
@@ -45,7 +45,7 @@ inline void round_rows(const RebuildTask& t) {
     }
 }
 
-// R tokens' N vectors, out of registers.
+// N vectors of R tokens, with the sums in registers.
 template <int R, int N>
 void rebuild_block(const RebuildTask& t, int64_t token, int64_t vector) {
   const int64_t stride = 2 * whole_rank(t.rank);

@@ -1,10 +1,10 @@
-// Attention of prompts on vectors of bf16 pairs (attention/bf16_attend.h); include after simd_avx512.h.
+// Prefill attention on vectors of bf16 pairs (attention/bf16_attend.h). Include after vectors/avx512.h.
 //
-// Sixteen sums of a block, a register each: of as many keys, or of as many dimensions of the output. A pair of dimensions of a key, or of
-// keys of a dimension, is repeated in all lanes from where it lies, and meets a pair of sixteen queries. While the ports that multiply
-// are held by one such group, the softmax of the block before goes through the others.
+// A block's sixteen sums take a register each: for sixteen keys, or for sixteen dimensions of the output. A pair of a key's
+// dimensions, or of a dimension's keys, is repeated in all lanes and multiplied with a pair for each of sixteen queries. While
+// these products hold the multiplying ports, the softmax of the block before uses the other ports.
 //
-// Measured on an AMD EPYC with AVX-512: tests/bench/results.
+// Measured on an AMD EPYC with AVX-512: tests/bench/results/cpu-avx512.md.
 #pragma once
 
 #include "runtime/cpu/attention/bf16_attend.h"
@@ -30,7 +30,7 @@ class VectorAttention : public BlockAttention<kSteps, VectorAttention<kSteps>> {
   using Base::values;
   using Base::weights;
 
-  // sums[i] += rows i, 64 bytes of pairs each, times as many vectors of pairs.
+  // sums[i] += row i (64 bytes of pairs) times sixteen vectors of pairs.
   static void add_products(const std::byte* rows, const std::byte* pairs, V::F (&sums)[kQueries]) {
     for (int pair = 0; pair < kQueries; ++pair) {
       const V::I x = V::load_i(pairs + pair * 64);
@@ -38,7 +38,8 @@ class VectorAttention : public BlockAttention<kSteps, VectorAttention<kSteps>> {
       for (int i = 0; i < kQueries; ++i) sums[i] = add_pairs(sums[i], x, repeated_pair(rows + i * 64 + pair * 4));
     }
   }
-  // Of the i-th sixteen keys. What makes them fixed point comes last: before, each sum would be rounded to its places.
+  // Scores of the i-th sixteen keys. The number that makes them fixed point is added last. If it came first, each sum would be
+  // rounded to its places.
   void multiply_keys(int64_t b, int i) {
     V::F sums[kQueries];
 #pragma GCC unroll 16
@@ -49,7 +50,7 @@ class VectorAttention : public BlockAttention<kSteps, VectorAttention<kSteps>> {
 #pragma GCC unroll 16
     for (int j = 0; j < kQueries; ++j) V::store(scores(b) + (i * kQueries + j) * kQueries, V::add(sums[j], start));
   }
-  // Of half a step's dimensions.
+  // Outputs of half a step's dimensions.
   void multiply_values(int64_t b, const std::byte* rows, const float* from, float* out) {
     V::F sums[kQueries];
 #pragma GCC unroll 16

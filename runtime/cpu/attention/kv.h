@@ -1,5 +1,4 @@
-// K and V as they are kept, read as floats a vector at a time: what every reader of them shares. Written over V; include after
-// a path's vector.
+// Reads K and V of any KV type as floats, a vector at a time. Written over V; include after a file of vectors/.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -20,7 +19,7 @@ V::F load_chunk(const std::byte* vector, int i) {
       return V::load_q4(reinterpret_cast<const uint8_t*>(vector), i);
   }
 }
-// The last dimensions where they are no whole vector; block formats have none such.
+// The last dimensions, if they are less than a vector. Block formats have whole vectors only.
 template <KvType kType>
 V::F load_last(const std::byte* vector, int i, int n) {
   if (kType == KvType::f32) return V::load_part(reinterpret_cast<const float*>(vector) + i * V::kLanes, n);

@@ -1,5 +1,6 @@
-// Low-rank keys (LowRankKeys): products of keys' dimensions with each other, of keys with the basis, and keys from it. Each output
-// is one chain of sums in a fixed order, whatever stands beside it. Written over V, after simd_gemm.h.
+// Low-rank keys (LowRankKeys): products of the keys' dimensions with each other, of keys with the basis, and keys rebuilt from the
+// basis. Each output is one chain of sums in a fixed order, so its bits do not depend on the outputs beside it. Written over V;
+// include after a file of vectors/.
 #pragma once
 
 #include "runtime/cpu/products/gemm.h"
@@ -8,7 +9,7 @@
 namespace orrery::cpu {
 namespace {
 
-// A strip of the products' rows is the keys' own columns, transposed on the stack.
+// Rows of the products are the keys' own columns, transposed to a strip on the stack.
 void add_gram(const GramTask& t) {
   alignas(64) float strip[kGramRows * LowRankKeys::kBatch];
   const int64_t n_rows = t.last - t.first, first = t.first / 16 * 16;
@@ -19,7 +20,7 @@ void add_gram(const GramTask& t) {
   product.run(n_rows, static_cast<int>((t.width - first) / V::kLanes));
 }
 
-// R keys with N rows of the basis: lanes of their own, then the lanes' sum.
+// R keys times N rows of the basis: a sum in each lane, then the sum of the lanes.
 template <int R, int N>
 void project_block(const ProjectTask& t, int64_t key, int64_t row) {
   const float* keys = t.keys + key * t.stride;
@@ -35,7 +36,7 @@ void project_block(const ProjectTask& t, int64_t key, int64_t row) {
       b[n] = i + V::kLanes <= t.width ? V::load_half(at) : V::load_half_part(at, left);
     }
     for (int r = 0; r < R; ++r) {
-      const V::F x = V::load(keys + r * t.stride + i);   // zeros behind the last
+      const V::F x = V::load(keys + r * t.stride + i);   // zeros behind the last dimension
       for (int n = 0; n < N; ++n) sums[r][n] = V::fma(x, b[n], sums[r][n]);
     }
   }
@@ -79,30 +80,30 @@ void rebuild_keys(const RebuildTask& t) {
     run(Gemm<Start::zero>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
 }
 
-// How RoPE turns a position is made of how it turns its page's first one and the place in the page: each value is rounded once more, in
-// its last place. A vector of pairs, from the i-th on.
-struct Turn {
+// The rotation of a position is composed of the rotation of its page's first position and the rotation by the place in the page.
+// This rounds each value once more, in its last place. Holds one vector of pairs, from the i-th on.
+struct Rotation {
   V::F cosines, sines;
-  Turn(const float* page, const float* turn, int32_t half, int32_t i) {
-    const V::F pc = V::load(page + i), ps = V::load(page + half + i), tc = V::load(turn + i), ts = V::load(turn + half + i);
+  Rotation(const float* page, const float* rotation, int32_t half, int32_t i) {
+    const V::F pc = V::load(page + i), ps = V::load(page + half + i), tc = V::load(rotation + i), ts = V::load(rotation + half + i);
     cosines = V::sub(V::mul(pc, tc), V::mul(ps, ts));
     sines = V::add(V::mul(ps, tc), V::mul(pc, ts));
   }
 };
 
-// Whole vectors of halves are turned on their way from the products to their slots.
-void rotate_keys(const TurnTask& t) {
+// Whole vectors of halves are rotated on their way from the products to their slots.
+void rotate_keys(const RotateTask& t) {
   const int32_t half = t.n_rot / 2;
   const bool whole = half % V::kLanes == 0;
   const bool at_once = whole && t.type == KvType::f16 && t.head_dim % V::kLanes == 0;
   for (int32_t k = 0; k < t.n_keys; ++k) {
     const float* page = t.page_rotations + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
-    const float* turn = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    const float* rotation = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
     float* key = t.keys + k * t.width;
     if (at_once) {
       std::byte* to = t.to[k];
       for (int32_t i = 0; i < half; i += V::kLanes) {
-        const Turn by(page, turn, half, i);
+        const Rotation by(page, rotation, half, i);
         const int32_t first = t.interleaved ? 2 * i : i, second = t.interleaved ? 2 * i + V::kLanes : half + i;
         V::F a = V::load(key + first), b = V::load(key + second);
         if (t.interleaved) V::apart(a, b);
@@ -112,7 +113,7 @@ void rotate_keys(const TurnTask& t) {
         V::store_half(to + 2 * second, y);
       }
       for (int32_t i = t.n_rot; i < t.head_dim; i += V::kLanes) V::store_half(to + 2 * i, V::load(key + i));
-      if (t.values && t.values[k]) {   // halves of twice as many lanes are one vector of floats
+      if (t.values && t.values[k]) {   // a vector of floats copies twice as many halves
         const auto* from = reinterpret_cast<const float*>(t.values[k]);
         auto* behind = reinterpret_cast<float*>(to + 2 * t.head_dim);
         int32_t i = 0;
@@ -122,12 +123,12 @@ void rotate_keys(const TurnTask& t) {
       continue;
     }
     for (int32_t i = 0; i < (whole ? half : 0); i += V::kLanes) {
-      const Turn by(page, turn, half, i);
+      const Rotation by(page, rotation, half, i);
       V::store(t.table + i, by.cosines), V::store(t.table + half + i, by.sines);
     }
     for (int32_t i = whole ? half : 0; i < half; ++i) {
-      t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
-      t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];
+      t.table[i] = page[i] * rotation[i] - page[half + i] * rotation[half + i];
+      t.table[half + i] = page[half + i] * rotation[i] + page[i] * rotation[half + i];
     }
     rope(key, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
     store_kv_vector(t.type, key, t.head_dim, t.to[k]);

@@ -1,7 +1,9 @@
-// Softmax weights of queries over keys, and what a group's weights come to for each key; written over V, after
-// simd_attend.h.  A tile of keys is converted and transposed once for all queries of a task, as prefill's attention
-// does it, and its scores become weights before they leave the cache; rows are then read once more. Attention leaves such
-// weights as well: of a query that has attended only this second reading is left to do.
+// Key scoring: softmax weights of queries over keys, and one score per key from the weights of a group. Written over V; include
+// after a file of vectors/.
+//
+// A tile of keys is converted and transposed once for all queries of a task, as in prefill attention. Its scores become weights
+// before they leave the cache. A second pass reads the rows once. Attention exports weights in the same form, and for an exported
+// query only the second pass remains.
 #pragma once
 
 #include "runtime/cpu/attention/attend.h"
@@ -9,7 +11,7 @@
 namespace orrery::cpu {
 namespace {
 
-// Lines of `n` keys, asked for one by one, evenly over `n_times` calls of ask(): see simd_attend.h.
+// Prefetches the lines of `n` keys one by one, evenly over `n_times` calls of ask() (attention/README.md says why).
 class KeysAhead {
  public:
   KeysAhead(const std::byte* keys, uint64_t stride, uint64_t vector_bytes, int n, int n_times)
@@ -30,8 +32,8 @@ class KeysAhead {
   uint64_t line_ = 0;
 };
 
-// (head_dim, kTile): the tile's keys, transposed; slots from `n` on become zeros. Those of the `next` tile, if there is one,
-// are asked for meanwhile: they come while this one is multiplied, where reading them at once would wait for memory (half of the time).
+// keys (head_dim, kTile): the tile's keys, transposed; slots from `n` on are zeros. Prefetches the `next` tile, if any, while this
+// one is multiplied. Otherwise half of the time would be waiting for memory.
 template <KvType kType>
 void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next, int n, float* keys) {
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
@@ -56,8 +58,8 @@ void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next
   }
 }
 
-// A tile's scores y of one query, `n` of them of keys that it sees (none if less than 0), become weights (KeyWeightsTask). kLogs: log2 of a
-// weight is what it was made of, y - unit.
+// Turns a tile's scores y of one query into weights (KeyWeightsTask). The query sees the first `n` keys, or none if n < 0. kLogs:
+// also sums weight * log2(weight), with log2(weight) = y - unit.
 template <bool kLogs>
 void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum, float* log) {
   constexpr int kVectors = kTile / V::kLanes;
@@ -66,15 +68,15 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum,
     const int left = n - i * V::kLanes;
     y[i] = V::load(scores + i * V::kLanes);
     if (left < V::kLanes) y[i] = V::keep(y[i], 0, left < 0 ? 0 : left);
-    largest = V::max(y[i], largest);  // in this order NaN never wins
+    largest = V::max(y[i], largest);  // this order ignores NaN
   }
   const float most = V::largest(largest);
   const V::F base = V::nearest(V::set(most == -kInfinity ? 0.0f : most));
   for (int i = 0; i < kVectors; ++i) {
-    const V::F x = V::max(weight_of(y[i], base), V::zero());  // NaN weighs nothing
+    const V::F x = V::max(weight_of(y[i], base), V::zero());  // a NaN gets the weight 0
     V::store(out + i * V::kLanes, x);
     total = V::add(total, x);
-    if (kLogs) logs = V::fma(x, V::max(V::sub(y[i], base), V::set(-126.0f)), logs);   // of what weighs nothing 0, NaN too
+    if (kLogs) logs = V::fma(x, V::max(V::sub(y[i], base), V::set(-126.0f)), logs);   // 0 for a weight of 0, also for a NaN
   }
   if (kLogs) *log = V::sum(logs);
   alignas(64) float lanes[V::kLanes];
@@ -83,10 +85,10 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum,
   *sum = V::sum(total);
 }
 
-// A tile's products of one query with `n` keys.
+// Writes the products of one query with `n` keys of a tile.
 void write_products(const float* products, int n, float* out) {
   for (int i = 0; i < n; i += V::kLanes) {
-    const V::F x = V::max(V::load(products + i), V::set(-kInfinity));   // in this order NaN never wins
+    const V::F x = V::max(V::load(products + i), V::set(-kInfinity));   // this order ignores NaN
     if (n - i < V::kLanes)
       V::store_part(out + i, x, n - i);
     else
@@ -99,14 +101,14 @@ void weights_of(const KeyWeightsTask& t) {
   const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
   const PrefillScratch s = prefill_scratch(t.scratch, dim);
   const float scale = t.products ? t.scale : t.scale * kLog2E;
-  // Of bounds, what is positive of a query meets K (in s.q), what is negative V (in s.o).
+  // For bounds, the positive parts of a query (in s.q) are multiplied with K, and the negative parts (in s.o) with V.
   for (int i = 0; i < t.n_queries; ++i)
     for (int32_t j = 0; j < dim; ++j) {
       const float x = j < head_dim ? t.q[i][j] * scale : 0.0f;
       s.q[static_cast<int64_t>(i) * dim + j] = t.bounds && x < 0 ? 0.0f : x;
       if (t.bounds) s.o[static_cast<int64_t>(i) * dim + j] = x < 0 ? x : 0.0f;
     }
-  // Rows in parts of nearly one size: few rows at a time do not fill the multipliers.
+  // Splits the rows into parts of nearly equal size, because few rows at a time do not fill the multipliers.
   const int n_parts = (t.n_queries + 5) / 6;
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
     const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
@@ -163,25 +165,25 @@ void key_weights(const KeyWeightsTask& t) {
   }
 }
 
-// What each tile's weights are worth in the softmax of a row's first n keys, times `factor`.
+// The share of each tile's weights in the softmax of a row's first n keys, times `factor`.
 void find_shares(const float* row, const float* units, const float* sums, int64_t n, float factor, float* shares) {
   const int64_t n_tiles = (n + kTile - 1) / kTile, whole = n_tiles / V::kLanes * V::kLanes;
   const int left = static_cast<int>(n_tiles - whole);
-  // Where n ends within a tile its sum is of other keys as well.
+  // If n ends within a tile, the tile's stored sum includes other keys.
   __builtin_memcpy(shares, sums, static_cast<size_t>(n_tiles) * sizeof(float));
   if (n % kTile != 0) {
     shares[n_tiles - 1] = 0;
     for (int64_t i = (n_tiles - 1) * kTile; i < n; ++i) shares[n_tiles - 1] += row[i];
   }
   const auto sum = [&](int64_t i) { return i < whole ? V::load(shares + i) : V::load_part(shares + i, left); };
-  // Tiles without weight have no unit. Lanes that there are not are such.
+  // Tiles without weight, and lanes past the end, have the unit -infinity.
   const auto unit = [&](int64_t i) {
     return V::equal_select(sum(i), 0.0f, V::set(-kInfinity), i < whole ? V::load(units + i) : V::load_part(units + i, left));
   };
   V::F most = V::set(-kInfinity), total = V::zero();
   for (int64_t i = 0; i < n_tiles; i += V::kLanes) most = V::max(unit(i), most);
   const float base = V::largest(most);
-  if (base == -kInfinity) return;   // all are 0
+  if (base == -kInfinity) return;   // all shares are 0
   for (int64_t i = 0; i < n_tiles; i += V::kLanes) {
     const V::F share = power_of_two(V::sub(unit(i), V::set(base)));
     total = V::fma(sum(i), share, total);
@@ -198,7 +200,7 @@ void tile_shares(const float* units, const float* sums, int64_t n_tiles, float* 
   find_shares(nullptr, units, sums, n_tiles * kTile, 1.0f, shares);
 }
 
-// A tile's sums stay in registers while the rows go by, each read once.
+// A tile's sums stay in registers while each row is read once.
 void add_means(const MeansTask& t) {
   constexpr int kVectors = kTile / V::kLanes;
   const float part = 1.0f / static_cast<float>(t.n_heads);
@@ -230,7 +232,7 @@ void add_means(const MeansTask& t) {
   }
 }
 
-// A tile at a time: its weights, times their shares, stay in the first-level cache until they have met their means.
+// One tile at a time: its weights, times their shares, stay in the first-level cache until the means are subtracted.
 void key_moments(const MomentsTask& t) {
   constexpr int kVectors = kTile / V::kLanes;
   alignas(64) float room[kQueryTile * kTile];
@@ -263,7 +265,7 @@ void key_moments(const MomentsTask& t) {
       if (left < V::kLanes) {
         V::store_part(t.out + at, x, static_cast<int>(left));
         V::store(room, variance[i]);
-        variance[i] = V::load_part(room, static_cast<int>(left));   // of keys that are measured alone
+        variance[i] = V::load_part(room, static_cast<int>(left));   // only the measured keys
       } else {
         V::store(t.out + at, x);
       }
@@ -273,10 +275,10 @@ void key_moments(const MomentsTask& t) {
   }
 }
 
-// How a row's scores meet those that are there.
+// How a row's scores combine with the scores in `out`.
 enum class Meet { first, sum, max };
 
-// out[i] meets what in[i - half .. i + half] pool to, i < n; `in` may be read half a vector's width beyond its ends.
+// Pools in[i - half .. i + half] and combines the result with out[i], for i < n. Reads `in` up to half a width beyond its ends.
 template <Meet kMeet>
 void pool_row(const float* in, float* out, int n, const KeyScoring& scoring) {
   const bool max = scoring.pooling == KeyScoring::Pooling::max;
@@ -299,7 +301,7 @@ void pool_row(const float* in, float* out, int n, const KeyScoring& scoring) {
   }
 }
 
-// out (of keys [first, last), whole vectors) becomes the sum or the maximum of n_rows rows from `row` on, each tile times its share.
+// out (keys [first, last), whole vectors) = the sum or the maximum of n_rows rows from `row` on, each tile times its share.
 template <bool kMax>
 void reduce_rows(const ScoresTask& t, int32_t row, int32_t n_rows, int64_t first, int64_t last, float* out) {
   const float *rows = t.rows + row * t.stride, *shares = t.shares + row * t.tile_stride;
@@ -316,14 +318,14 @@ void reduce_rows(const ScoresTask& t, int32_t row, int32_t n_rows, int64_t first
   }
 }
 
-// A stretch of keys at a time, and what pooling sees beside it: neither leaves the first-level cache.
+// One stretch of keys at a time, with the neighbours that pooling reads. Both stay in the first-level cache.
 void key_scores(const ScoresTask& t) {
   using Pooling = KeyScoring::Pooling;
   constexpr int kStretch = 16 * kTile;
   alignas(64) float room[kTile + kStretch + kTile];
   float* scores = room + kTile;
   const bool max_of_group = t.scoring.max_of_group, pools = t.scoring.pooling != Pooling::none;
-  // Mean and average commute, and so do the two maxima: one row is pooled instead of all.
+  // The mean over heads and the average over keys commute, and so do the two maxima. Then one row is pooled instead of all.
   const bool together = !pools || max_of_group == (t.scoring.pooling == Pooling::max);
   const int64_t end = (t.n + kTile - 1) / kTile * kTile;
   for (int32_t r = 0; r < t.n_rows; ++r)
@@ -331,7 +333,7 @@ void key_scores(const ScoresTask& t) {
                 max_of_group ? 1.0f : 1.0f / static_cast<float>(t.n_rows), t.shares + r * t.tile_stride);
   for (int64_t first = 0; first < t.n; first += kStretch) {
     const int n = static_cast<int>(t.n - first < kStretch ? t.n - first : kStretch);
-    // What lies beyond the ends is 0, since no weight is less.
+    // Beyond the ends, scores are 0, the smallest possible weight.
     const int64_t from = !pools || first == 0 ? first : first - kTile;
     const int64_t to = end < first + kStretch + kTile ? end : first + kStretch + (pools ? kTile : 0);
     for (int i = -kTile; i < from - first; ++i) scores[i] = 0;

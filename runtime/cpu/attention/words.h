@@ -1,4 +1,5 @@
-// What decode attention over blocks (attention/attend_blocks.h, attention/amx_decode.h) multiplies codes by: words of 16 bits, as two signed bytes.
+// 16-bit words, as two signed bytes: the form of queries in decode attention over blocks (attention/attend_blocks.h,
+// attention/amx_decode.h).
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -8,14 +9,14 @@ namespace {
 
 constexpr float kWordUnits = 32512;   // the largest word, 127 * 256: the high byte fits
 
-// 32 numbers in units of their largest / kWordUnits: words, and 256 high + low.
+// 32 numbers in units of their largest / kWordUnits: words, and the bytes with word = 256 high + low.
 struct QueryWords {
   alignas(64) int32_t words[32];
   int8_t high[32], low[32];
   float unit;
 };
 
-// A block of a query, times `scale`. null: zeros. What is no number makes the unit none.
+// A block of a query, times `scale`. q null: zeros. If a value is not finite, `unit` is NaN or infinite.
 template <class V>
 QueryWords query_words(const float* q, float scale) {
   QueryWords w;
@@ -34,7 +35,7 @@ QueryWords query_words(const float* q, float scale) {
   for (int i = 0; i < 32; ++i) {
     const auto word = static_cast<uint32_t>(w.words[i]);
     w.low[i] = static_cast<int8_t>(word);
-    w.high[i] = static_cast<int8_t>((word + 128) >> 8);   // what is left without `low`, which is signed
+    w.high[i] = static_cast<int8_t>((word + 128) >> 8);   // the rest after `low`, which is signed
   }
   return w;
 }

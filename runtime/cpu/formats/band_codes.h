@@ -1,5 +1,5 @@
-// Bands' codes and scales (bands.h), taken out for decode and for prefill's panels, whose lanes are rows as well: 256 bits, eight rows,
-// whatever the path's vector.
+// Unpacks codes and scales of bands (formats/bands.h) for decode and for the panels of prefill. Both have weight rows in lanes, as
+// bands do. A unit is 256 bits (eight rows), whatever the width of the instruction set's vector.
 #pragma once
 
 #include <immintrin.h>
@@ -10,8 +10,8 @@
 namespace orrery::cpu {
 namespace {
 
-// unpack(w, n_columns, codes, scales): up to 256 columns of a band. codes(quad, bytes): four columns of each row, as the format has
-// them; scales(group, scale, minimum): a float for each row.
+// unpack(w, n_columns, codes, scales) unpacks up to 256 columns of a band. It calls codes(quad, bytes) with four columns of each
+// row, in the format's own code values, and scales(group, scale, minimum) with one float for each row.
 template <class Format>
 struct BandCodes {
   static constexpr bool kHas = false;
@@ -20,7 +20,7 @@ struct BandCodes {
 template <>
 struct BandCodes<Q4_0> {
   static constexpr bool kHas = true;
-  static constexpr int kBytes = kBandRows * 18;  // of 32 columns: scales, four vectors of codes
+  static constexpr int kBytes = kBandRows * 18;  // 32 columns: scales, then four vectors of codes
 
   template <class Codes, class Scales>
   static void unpack(const uint8_t* w, int n_columns, const Codes& codes, const Scales& scales) {
@@ -38,9 +38,10 @@ struct BandCodes<Q4_0> {
 template <>
 struct BandCodes<Q4K> {
   static constexpr bool kHas = true;
-  static constexpr int kBytes = kBandRows * 144;  // of 256 columns: d and dmin, three vectors of scales, 32 of codes
+  static constexpr int kBytes = kBandRows * 144;  // 256 columns: d and dmin, three vectors of scales, 32 vectors of codes
 
-  // Of 256 columns: byte g % 4 of lane r of scales[g / 4] is the scale of group g of row r.
+  // The header of 256 columns. Byte g % 4 of lane r of scales[g / 4] is the scale of group g of row r; `minima` has the same
+  // layout.
   struct Header {
     __m256 d, dmin;
     __m256i scales[2], minima[2];
@@ -50,7 +51,7 @@ struct BandCodes<Q4K> {
       const __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, _mm256_srli_epi32(both, 16)), 0xD8);
       d = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
       dmin = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
-      // As scales_k4() in formats/blocks_x86.h, of eight rows at once.
+      // As scales_k4() in formats/blocks_x86.h, for eight rows at once.
       const __m256i a = bytes32(w + 32), b = bytes32(w + 64), c = bytes32(w + 96);
       const __m256i six = _mm256_set1_epi32(0x3F3F3F3F), upper = _mm256_set1_epi32(0x30303030);
       scales[0] = _mm256_and_si256(a, six);
@@ -58,7 +59,7 @@ struct BandCodes<Q4K> {
       scales[1] = _mm256_or_si256(low_nibbles(c), _mm256_and_si256(_mm256_srli_epi32(a, 2), upper));
       minima[1] = _mm256_or_si256(high_nibbles(c), _mm256_and_si256(_mm256_srli_epi32(b, 2), upper));
     }
-    // Group g's, as a word twice in each lane, or as a lane's one number.
+    // Group g's numbers: twice in each lane, as two 16-bit words; or as one float in each lane.
     static __m256i twice(const __m256i* bytes, int g) {
       const __m256i at = _mm256_set1_epi32(static_cast<int32_t>(0x80008000u) | (g % 4) << 16 | g % 4);
       return _mm256_shuffle_epi8(bytes[g / 4], _mm256_or_si256(at, lane_starts()));
@@ -66,7 +67,7 @@ struct BandCodes<Q4K> {
     static __m256 floats(const __m256i* bytes, int g) {
       return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(bytes[g / 4], 8 * (g % 4)), _mm256_set1_epi32(0xFF)));
     }
-    static __m256i lane_starts() {  // of the words in each half, for both bytes that are taken
+    static __m256i lane_starts() {  // where the words of each 128-bit half begin, for both copies of the byte
       return _mm256_setr_epi32(0, 0x00040004, 0x00080008, 0x000C000C, 0, 0x00040004, 0x00080008, 0x000C000C);
     }
   };

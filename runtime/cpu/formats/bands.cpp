@@ -1,4 +1,4 @@
-// Into bands, and out of them.  Words are copied one by one: 12 GB/s, which is more than a file is read at.
+// Conversion to and from bands. Words are copied one by one, at 12 GB/s, which is faster than a file is read.
 #include "runtime/cpu/formats/bands.h"
 
 #include <cstring>

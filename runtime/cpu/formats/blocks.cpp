@@ -1,8 +1,8 @@
-// One function per quantized format, from its block's bytes to integers, scales and minima.
+// One function for each quantized format. It turns the bytes of a block into integers, scales and minima.
 //
-// Formats of 32: a half d, sometimes a half m, then 16 bytes whose low nibbles are weights 0-15 and whose
-// high nibbles are weights 16-31 (Q8_0: 32 signed bytes).  Formats of 256 (K): groups of 16 or 32 with small
-// integer scales, which d and dmin scale in turn.
+// Formats of 32 weights: a half d, sometimes a half m, then 16 bytes whose low nibbles are weights 0-15 and whose high nibbles are
+// weights 16-31 (Q8_0: 32 signed bytes). Formats of 256 weights (K): groups of 16 or 32 with small integer scales, which are
+// multiplied by d and dmin.
 #include "runtime/cpu/formats/blocks.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ int8_t int8(int v) { return static_cast<int8_t>(v); }
 
 constexpr int8_t kCodebook[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-// Nibble i of 32, as formats of 32 weights lay them.
+// Nibble i of 32, in the order of the formats of 32 weights.
 int nibble(const uint8_t* q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
 
 void unpack_q8_0(const uint8_t* b, UnpackedBlock* out) {
@@ -61,7 +61,7 @@ void unpack_iq4_nl(const uint8_t* b, UnpackedBlock* out) {
   for (int i = 0; i < 32; ++i) out->q[i] = kCodebook[nibble(b + 2, i)];
 }
 
-// scales and minima nibbles[16], 2-bit q[64], d, dmin.  Each 32 bytes of q hold four runs of 32 weights.
+// Layout: scales and minima nibbles[16], 2-bit q[64], d, dmin. Each 32 bytes of q hold four runs of 32 weights.
 void unpack_q2_k(const uint8_t* b, UnpackedBlock* out) {
   const float d = half_at(b + 80), dmin = half_at(b + 82);
   for (int g = 0; g < 16; ++g) {
@@ -72,7 +72,7 @@ void unpack_q2_k(const uint8_t* b, UnpackedBlock* out) {
   for (int i = 0; i < 256; ++i) out->q[i] = int8(q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3);
 }
 
-// high bits[32] (set: not minus 4), 2-bit q[64], 6-bit scales[12], d.
+// Layout: high bits[32] (a clear bit means minus 4), 2-bit q[64], 6-bit scales[12], d.
 void unpack_q3_k(const uint8_t* b, UnpackedBlock* out) {
   const uint8_t *high = b, *q = b + 32, *s = b + 96;
   const float d = half_at(b + 108);
@@ -97,13 +97,13 @@ void unpack_scales_k4(const uint8_t* s, float d, float dmin, UnpackedBlock* out)
   }
 }
 
-// d, dmin, scales[12], nibbles[128]: each 32 bytes hold 64 weights.
+// Layout: d, dmin, scales[12], nibbles[128]; each 32 bytes of nibbles hold 64 weights.
 void unpack_q4_k(const uint8_t* b, UnpackedBlock* out) {
   unpack_scales_k4(b + 4, half_at(b), half_at(b + 2), out);
   for (int i = 0; i < 256; ++i) out->q[i] = int8(b[16 + i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15);
 }
 
-// d, dmin, scales[12], fifth bits[32], nibbles[128].
+// Layout: d, dmin, scales[12], fifth bits[32], nibbles[128].
 void unpack_q5_k(const uint8_t* b, UnpackedBlock* out) {
   unpack_scales_k4(b + 4, half_at(b), half_at(b + 2), out);
   const uint8_t *high = b + 16, *q = b + 48;
@@ -112,8 +112,7 @@ void unpack_q5_k(const uint8_t* b, UnpackedBlock* out) {
         int8((q[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15) | (high[i % 32] >> (i / 32) & 1) << 4);
 }
 
-// nibbles[128], upper 2 bits[64], int8 scales[16], d.  Each 128 weights: 64 bytes of nibbles, 32 of upper
-// bits.
+// Layout: nibbles[128], upper 2 bits[64], int8 scales[16], d. Each 128 weights have 64 bytes of nibbles and 32 of upper bits.
 void unpack_q6_k(const uint8_t* b, UnpackedBlock* out) {
   const float d = half_at(b + 208);
   for (int g = 0; g < 16; ++g) out->scale[g] = d * static_cast<float>(static_cast<int8_t>(b[192 + g]));
@@ -125,7 +124,7 @@ void unpack_q6_k(const uint8_t* b, UnpackedBlock* out) {
   }
 }
 
-// d, upper scale bits (u16), lower scale nibbles[4], codes[128].
+// Layout: d, upper scale bits (u16), lower scale nibbles[4], codes[128].
 void unpack_iq4_xs(const uint8_t* b, UnpackedBlock* out) {
   const float d = half_at(b);
   const int high = b[2] | b[3] << 8;
@@ -165,9 +164,9 @@ void store_q8_0(const float* values, uint8_t* b) {
     b[2 + i] = static_cast<uint8_t>(int8(static_cast<int>(std::round(x[i] * inverse))));
 }
 
-// d = (the value of largest magnitude) / -8, q = x / d + 8.5 cut to an integer, at most 15.
+// d = (the value of largest magnitude) / -8, q = x / d + 8.5 truncated to an integer, at most 15.
 void store_q4_0(const float* values, uint8_t* b) {
-  float x[32], largest = -1, extreme = 0;   // of zeros, too, the first one's sign counts
+  float x[32], largest = -1, extreme = 0;   // -1: in a block of zeros, the first zero's sign counts, too
   for (int i = 0; i < 32; ++i) {
     x[i] = finite_or_zero(values[i]);
     if (std::fabs(x[i]) > largest) {

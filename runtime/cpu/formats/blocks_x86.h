@@ -1,10 +1,9 @@
-// The quantized formats in registers: 256 weights as bytes in column order, their scales and minima as
-// floats, and where groups are of 16, as the small integers that they are made of, too.
+// The quantized formats in AVX2 registers. `Unpacked` holds 256 weights: codes as bytes in column order, scales and minima as
+// floats, and for groups of 16 also the small integers that scales and minima are made of.
 //
-// Each format says how its codes relate to weights: weight = scale * (code - kOffset) - min, codes unsigned
-// below 64, or signed where kSigned.  Formats with blocks of 32 are read eight blocks at a time.  AVX2 and
-// F16C; shared by the AVX2 and AVX-512 paths (128 to 256 bits are the natural width of these layouts).  Loads
-// never leave the blocks.
+// weight = scale * (code - kOffset) - min. Codes are unsigned and below 64, or signed (kSigned). Eight blocks of a 32-weight format
+// are read at a time. The AVX2 and the AVX-512 kernels share this file, because 128 to 256 bits are the natural width of these
+// layouts. It needs AVX2 and F16C. Loads never leave the blocks.
 #pragma once
 
 #include <immintrin.h>
@@ -17,9 +16,9 @@ namespace {
 
 struct Unpacked {
   __m256i q[8];     // 32 codes each
-  __m256 scale[2];  // per group of 32: 8 in [0]; of 16: 16
+  __m256 scale[2];  // one for each group: 8 groups of 32 in [0], or 16 groups of 16
   __m256 min[2];
-  // Groups of 16: scale = d * scale8, min = dmin * min8; signed bytes.
+  // For groups of 16: scale = d * scale8, min = dmin * min8, with signed bytes scale8 and min8.
   __m128i scale8, min8;
   float d, dmin;
 };
@@ -49,8 +48,8 @@ inline double sum256(__m256d x) {
   return _mm_cvtsd_f64(_mm_add_sd(a, _mm_unpackhi_pd(a, a)));
 }
 
-// The halves at the start of eight blocks (of at least 16 bytes): whole loads interleaved, since inserting
-// each would take two operations.
+// The halves at the start of eight blocks of at least 16 bytes. Whole loads are interleaved, because inserting each half takes two
+// operations.
 inline __m256 eight_halves(const uint8_t* p, int stride) {
   const auto two = [&](int i) { return _mm_unpacklo_epi16(bytes16(p + i * stride), bytes16(p + (i + 1) * stride)); };
   const auto four = [&](int i) { return _mm_unpacklo_epi32(two(i), two(i + 2)); };
@@ -83,7 +82,7 @@ inline __m256i bit(__m256i x) {
   constexpr int kLeft = kTo > kBit ? kTo - kBit : 0, kRight = kBit > kTo ? kBit - kTo : 0;
   return _mm256_and_si256(_mm256_srli_epi16(_mm256_slli_epi16(x, kLeft), kRight), _mm256_set1_epi8(1 << kTo));
 }
-// 16 where bit i of the word is set, for byte i.
+// For each bit of a 32-bit word: byte i is 16 where bit i is set.
 inline __m256i fifth_bits(const uint8_t* p) {
   const __m256i bytes =
       _mm256_shuffle_epi8(_mm256_set1_epi32(word<int32_t>(p)),
@@ -99,7 +98,7 @@ inline __m256i codebook(__m256i nibbles) {
 }
 inline __m256 negated(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
 
-// kBytes: of 256 weights.  kBlock: weights in a block of the format.
+// kBytes: bytes of 256 weights. kBlock: weights in a block of the format.
 template <int kBytesValue, int kBlockValue, int kGroupValue, int kOffsetValue, bool kSignedValue,
           bool kHasMinValue>
 struct FormatTraits {
@@ -187,7 +186,7 @@ struct Q3K : FormatTraits<110, 256, 16, 4, false, false> {
     u.q[5] = with(_mm256_and_si256(_mm256_srli_epi16(top, 2), three), bit<5, 2>(high));
     u.q[6] = with(_mm256_and_si256(_mm256_srli_epi16(top, 4), three), bit<6, 2>(high));
     u.q[7] = with(_mm256_and_si256(_mm256_srli_epi16(top, 6), three), bit<7, 2>(high));
-    // 6-bit scales: nibbles in 8 bytes, the upper two bits of four in each of 4 bytes.
+    // 6-bit scales: lower nibbles in 8 bytes, then 4 bytes with the upper two bits of four scales each.
     const __m128i nibbles = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 96));
     const __m128i lower = _mm_and_si128(_mm_unpacklo_epi64(nibbles, _mm_srli_epi16(nibbles, 4)), _mm_set1_epi8(15));
     const __m128i two = _mm_srlv_epi32(_mm_set1_epi32(word<int32_t>(p + 104)), _mm_setr_epi32(0, 2, 4, 6));
@@ -198,7 +197,7 @@ struct Q3K : FormatTraits<110, 256, 16, 4, false, false> {
   }
 };
 
-// The twelve bytes of eight 6-bit scales and minima of Q4_K and Q5_K.
+// The twelve bytes that hold eight 6-bit scales and minima of Q4_K and Q5_K.
 inline void scales_k4(const uint8_t* p, Unpacked& u) {
   const uint32_t a = word<uint32_t>(p + 4), b = word<uint32_t>(p + 8), c = word<uint32_t>(p + 12);
   const uint64_t scale_high = (c & 0x0F0F0F0F) | (a >> 2 & 0x30303030);
@@ -259,7 +258,7 @@ struct Q6K : FormatTraits<210, 256, 16, 32, false, false> {
 struct Iq4Xs : FormatTraits<136, 256, 32, 0, true, false> {
   static void unpack(const uint8_t* p, Unpacked& u) {
     for (int i = 0; i < 8; ++i) u.q[i] = codebook(nibbles32(p + 8 + 16 * i));
-    // Scale g: nibble g of a word, upper two bits at 2 g of a half word.
+    // Scale g: its low nibble is nibble g of a 32-bit word, its upper two bits are at bit 2 g of a 16-bit word.
     const __m256i g = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(word<int32_t>(p + 4)), _mm256_slli_epi32(g, 2));
     const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(word<uint16_t>(p + 2)), _mm256_slli_epi32(g, 1));

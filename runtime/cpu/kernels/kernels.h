@@ -1,14 +1,10 @@
-// The seam between the CPU backend and its instruction paths: one table of functions per path, on plain
-// pointers.
+// The seam between the CPU backend and its instruction sets: one table of functions (Kernels) for each set, on plain pointers. The
+// backend cuts an operation into items and gives them to threads. A kernel computes one item and knows nothing of threads.
 //
-// The backend cuts an operation into items and gives them to threads; a kernel computes one item and knows
-// nothing of threads.  "plain" is portable C++ and the oracle of the others; every path computes the same
-// integers and differs from it only in the order of float sums.  A new path is a new table: files compiled
-// with its flags, one line in paths.cpp.
-//
-// Files of a path are compiled for instructions that the machine may lack, so they must not emit functions
-// that the linker could share with other files: they include this header and intrinsics, and keep everything
-// else in unnamed namespaces.  What this header defines is therefore `static`.
+// "plain" is portable C++, and the reference for the others: every instruction set computes the same integers, and differs from
+// "plain" only in the rounding of floats. Files of an instruction set are compiled for instructions that the machine may lack. So
+// they must not emit functions that the linker could share with other files: they include this header and intrinsics, and keep
+// everything else in unnamed namespaces. This header's functions are `static` for the same reason.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +14,11 @@
 
 namespace orrery::cpu {
 
-// A row of activations, quantized for products with quantized weights.  Per 32 values a float scale d =
-// max|x| / 127 and int8 values q = x / d rounded to nearest, so that |x - d q| <= d / 2: an output differs
-// from the product with the float row by at most sum over blocks of (max|x| / 254) * sum|w|.  Sums of 16 q's
-// serve the formats with minima and offsets.  Rows are padded with zeros to a multiple of 256.
-//   int8 q[n_padded], float d[n_padded / 32], int16 sums[n_padded / 16]
+// A row of activations, quantized for products with quantized weights. Each 32 values have a float scale d = max|x| / 127 and int8
+// values q = x / d rounded to nearest, so that |x - d q| <= d / 2. An output differs from the product with the float row by at most
+// the sum over blocks of (max|x| / 254) * sum|w|. Sums of 16 q's serve the formats with minima and offsets. Rows are padded with
+// zeros to a multiple of 256. Layout:
+//  int8 q[n_padded], float d[n_padded / 32], int16 sums[n_padded / 16]
 constexpr float kSmallestBlockMax =
     1e-35f;  // blocks of smaller values count as zero: 127 / max would overflow
 static inline int64_t padded_columns(int64_t n) { return (n + 255) / 256 * 256; }
@@ -41,169 +37,168 @@ static inline QuantizedRow quantized_row(const std::byte* row, int64_t n) {
           reinterpret_cast<const int16_t*>(row + p + p / 32 * 4)};
 }
 
-// Activations rounded to bf16, as products of bf16 want them (Kernels::pack_rows): strips of 16 rows, of which each 32 columns are 16
-// pairs of columns of 16 rows; zeros beyond the last row and column.
+// Activations rounded to bf16, for products of bf16 (Kernels::pack_rows). Rows are in strips of 16. In a strip, each 32 columns are
+// 16 pairs of columns, a pair for each of the 16 rows side by side; zeros beyond the last row and column.
 constexpr int64_t kPackedRows = 16, kPackedColumns = 32, kPackedTileBytes = 1024;
 static inline int64_t packed_strip_bytes(int64_t n) { return (n + kPackedColumns - 1) / kPackedColumns * kPackedTileBytes; }
 
-// out[r][o] (+)= sum over c of x[r][c] * weight[o][c] (+ bias[o]), for o in [first_out, last_out), r in
-// [first_row, last_row).
+// out[r][o] (+)= sum over c of x[r][c] * weight[o][c] (+ bias[o]), for o in [first_out, last_out) and r in [first_row, last_row).
 struct MatmulTask {
   TensorType type;
   const std::byte* weight;  // (n_out, n_columns) in `type`, rows row_bytes apart
-  bool in_bands;            // of which each kBandRows are a band (bands.h): outputs are then cut between bands
+  bool in_bands;            // rows are in bands of kBandRows (formats/bands.h); then outputs are cut between bands
   int64_t row_bytes, n_columns;
   int64_t first_out, last_out;
-  const float* x;  // (n_rows, n_columns): for float weights
+  const float* x;  // (n_rows, n_columns), for float weights
   int64_t x_stride;
-  const std::byte* quantized;  // (n_rows) quantized rows: for quantized weights
+  const std::byte* quantized;  // (n_rows) quantized rows, for quantized weights
   int64_t quantized_stride;    // bytes
-  const std::byte* packed;     // or packed rows, from row 0 on: for weights of Kernels::packs' types, else null
+  const std::byte* packed;     // packed rows, from row 0 on, for weights of Kernels::packs' types; else null
   int64_t first_row, last_row;
   const float* bias;  // (n_out) or null
   float* out;         // (n_rows, n_out)
   int64_t out_stride;
   bool accumulate;
-  std::byte* scratch;  // Kernels::matmul_scratch_bytes, 64-byte aligned, the thread's own
+  std::byte* scratch;  // Kernels::matmul_scratch_bytes, 64-byte aligned, for this thread alone
 };
 
-// One KV head of one layer: where its tokens lie.
+// The place of one layer's tokens of one KV head.
 struct KvHead {
   KvType type;
   int32_t head_dim;
   const uint64_t* pages;  // page addresses of the sequence
-  uint64_t offset;        // of this layer and head in a page
+  uint64_t offset;        // of this layer and head within a page
   uint64_t vector_bytes;  // of one K or V; a token is K then V
-  bool keys_alone = false;   // it is K (KeyWeightsTask alone)
+  bool keys_alone = false;   // tokens are K without V (only for KeyWeightsTask)
 };
 static inline uint64_t token_bytes(const KvHead& kv) { return kv.keys_alone ? kv.vector_bytes : 2 * kv.vector_bytes; }
 static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // tile = page: kPageTokens tokens
   return reinterpret_cast<const std::byte*>(kv.pages[tile] + kv.offset);
 }
 
-// Partial attention results of one query over some keys: o = sum of exp(s - m) v, l = sum of exp(s - m), or so with 2^.
-// As floats: m, l, 14 unused, o[head_dim], padded to whole 64 bytes.
+// The partial result of attention of one query over some keys: m, l = sum of exp(s - m), o = sum of exp(s - m) v; some kernels use
+// 2^(s - m). Layout in floats: m, l, 14 unused, o[head_dim], padded to whole 64 bytes.
 static inline int64_t partial_floats(int64_t head_dim) { return 16 + (head_dim + 15) / 16 * 16; }
 
-// The parts of some queries' softmax, tile by tile (ExportedWeights, KeyWeightsTask), as attention leaves them.
+// The attention weights of some queries that a decode step exports, tile by tile (ExportedWeights, KeyWeightsTask).
 struct WeightRows {
-  float* weights;         // (queries, stride), aligned for whole vectors; null: not wanted
+  float* weights;         // (queries, stride), aligned for whole vectors; null: no export
   float *units, *sums;    // (queries, tile_stride)
   int64_t stride, tile_stride;
 };
-static inline WeightRows weight_rows(const ExportedWeights& left, int32_t n_queries) {
-  if (!left.data) return {};
-  float* weights = reinterpret_cast<float*>(left.data.address);
-  float* units = weights + n_queries * left.stride;
-  return {weights, units, units + n_queries * left.n_tiles(), left.stride, left.n_tiles()};
+static inline WeightRows weight_rows(const ExportedWeights& exported, int32_t n_queries) {
+  if (!exported.data) return {};
+  float* weights = reinterpret_cast<float*>(exported.data.address);
+  float* units = weights + n_queries * exported.stride;
+  return {weights, units, units + n_queries * exported.n_tiles(), exported.stride, exported.n_tiles()};
 }
 
-// Tokens of token_bytes each are copied; none overlaps another.
+// Copies tokens of token_bytes each. No token overlaps another.
 struct MoveTask {
   const KvMove* moves;   // (n)
   int64_t n;
   uint64_t token_bytes;
-  bool past;             // they are more than caches hold until somebody reads them
+  bool past;             // the tokens exceed the caches, so stores go past them
 };
 
-// A generated token's queries against the keys at positions [first_key, last_key), all visible to it.
+// A generated token's queries over the keys at positions [first_key, last_key), all visible.
 constexpr int32_t kDecodeHeads = 8;
 struct DecodeTask {
-  KvHead kv;          // the first one of
-  int32_t n_heads;    // KV heads that lie side by side in pages, at most kDecodeHeads
+  KvHead kv;          // the first of the KV heads
+  int32_t n_heads;    // KV heads, side by side in pages; at most kDecodeHeads
   const float* q;     // (n_heads, n_queries, head_dim)
-  int32_t n_queries;  // of a KV head's group
+  int32_t n_queries;  // queries for each KV head
   int64_t first_key, last_key;
-  const std::byte* next;  // the tile that this thread probably needs after these, or null: a hint to the caches
+  const std::byte* next;  // hint for prefetching: the tile that this thread probably reads next; or null
   float scale;
   float* partials;  // (n_heads, n_queries) partials, partial_stride floats apart
   int64_t partial_stride;
-  WeightRows exported;  // where wanted, of a single head; first_key is at the start of a tile: keys' weights at [key], tiles' things at [tile]
+  WeightRows exported;  // optional, for a single head; first_key is at a tile's start; rows are indexed by key and by tile
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
-// Queries of consecutive positions against all keys that each may see.
-constexpr int32_t kQueryTile = 64;  // queries of one task, rows * heads, that every path takes
+// Queries of consecutive positions over all keys that each may see.
+constexpr int32_t kQueryTile = 64;  // queries (rows * heads) of a task that every instruction set takes
 struct PrefillTask {
   KvHead kv;
-  const float* q;  // (n_rows, n_heads of the group, head_dim): rows q_stride floats apart
+  const float* q;  // (n_rows, n_heads of the group, head_dim), rows q_stride floats apart
   int64_t q_stride;
-  float* out;  // the same, out_stride floats apart
+  float* out;  // (n_rows, n_heads, head_dim), rows out_stride floats apart
   int64_t out_stride;
   int32_t n_rows, n_heads;  // n_rows * n_heads <= Kernels::prefill_queries
-  int64_t first_position;   // of the first row; it sees keys [max(0, position - window + 1), position]
+  int64_t first_position;   // position of the first row; a row sees keys [max(0, position - window + 1), position]
   int32_t window;           // 0: all
   float scale;
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
-// Softmax weights of some queries over the keys [first_key, last_key), each tile's in units of its own power of two: with
-// y = scale * log2(e) * q k, out = 2^(y - unit), unit = the largest y of the tile's, rounded (0 if all are -infinity).
-// So K is read once, no pass over the logits follows, and equal logits come to equal bits in the end, wherever they lie:
-// what one tile's unit takes away its share gives back exactly. A NaN weighs nothing.
+// Softmax weights of some queries over the keys [first_key, last_key), in each tile's own unit, a power of two. With y = scale *
+// log2(e) * q k: out = 2^(y - unit), unit = the tile's largest y, rounded (0 if all are -infinity). So K is read once, and no pass
+// over the logits follows. Equal logits give equal bits at the end, in every tile: the tile's share restores exactly what its unit
+// removed. A NaN gets the weight 0.
 struct KeyWeightsTask {
   KvHead kv;
   const float* q[kQueryTile];   // (head_dim) each
-  float* out[kQueryTile];       // (last_key - first_key) each, and up to a tile's end more, which become 0; products: no more
+  float* out[kQueryTile];       // (last_key - first_key) each, then zeros to the end of the last tile (none with `products`)
   float* units[kQueryTile];     // (tiles) each
-  float* sums[kQueryTile];      // (tiles) each: of out
-  float* logs[kQueryTile];      // (tiles) each: of out log2(out)
-  int64_t ends[kQueryTile];     // keys from here on weigh nothing for the query
+  float* sums[kQueryTile];      // (tiles) each: sums of out
+  float* logs[kQueryTile];      // (tiles) each: sums of out log2(out)
+  int64_t ends[kQueryTile];     // keys from here on get the weight 0
   int32_t n_queries;            // at most kQueryTile
   int64_t first_key, last_key;  // first_key at the start of a tile
   float scale;
   bool bounds;                  // q k is the sum of max(q K, q V) over the dimensions (KeysShape)
-  bool with_logs = false;       // logs are wanted
-  bool products;                // out = scale * q k, -infinity for a NaN; units, sums and ends are not looked at
+  bool with_logs = false;       // compute logs
+  bool products;                // out = scale * q k, -infinity for a NaN; units, sums and ends are unused
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
-// Such weights of the query heads of one group become one score per key (KeyScoring).
+// Combines the weights of a group's query heads (KeyWeightsTask) to one score per key (KeyScoring).
 constexpr int kMostPooled = 127;
 struct ScoresTask {
-  const float* rows;  // (n_rows, n) `stride` apart, whole tiles: of other keys from n on
+  const float* rows;  // (n_rows, n), rows `stride` apart, whole tiles; from n on they belong to other keys
   int64_t stride;
-  const float *units, *sums;  // (n_rows, tiles) `tile_stride` apart
+  const float *units, *sums;  // (n_rows, tiles), rows `tile_stride` apart
   int64_t tile_stride;
   int32_t n_rows;
   int64_t n;
   KeyScoring scoring;  // pool_width at most kMostPooled
-  float* shares;       // (n_rows, tiles) `tile_stride` apart: scratch
+  float* shares;       // (n_rows, tiles), rows `tile_stride` apart: scratch
   float* out;          // (n)
 };
 
-// Such weights of a group's query heads at some positions: to each key's sum comes each position's mean over the heads, in order.
+// Adds to each key's sum the mean over a group's query heads, for each position in order.
 struct MeansTask {
-  const float* rows;   // (n_positions, n_heads, n) `stride` apart, whole tiles; from the first key on, which is at the start of a tile
+  const float* rows;   // (n_positions, n_heads, n), rows `stride` apart, whole tiles; the first key is at the start of a tile
   int64_t stride;
-  const float* shares; // (n_positions, n_heads, tiles) `tile_stride` apart: what each tile's weights are worth
+  const float* shares; // (n_positions, n_heads, tiles), rows `tile_stride` apart: the share of each tile's weights in the softmax
   int64_t tile_stride;
   int32_t n_positions, n_heads;
   int64_t n;
   float* out;          // (n)
 };
 
-// Such weights of one query head at some positions: each key's mean over them, plus gamma times its unbiased variance (of one position: 0).
+// For one query head over some positions: out = each key's mean weight plus gamma times its unbiased variance (0 for one position).
 struct MomentsTask {
-  const float* rows;   // (n_rows, n) `stride` apart, whole tiles; from the first key on, which is at the start of a tile
+  const float* rows;   // (n_rows, n), rows `stride` apart, whole tiles; the first key is at the start of a tile
   int64_t stride;
-  const float* shares; // (n_rows, tiles) `tile_stride` apart: what each tile's weights are worth
+  const float* shares; // (n_rows, tiles), rows `tile_stride` apart: the share of each tile's weights in the softmax
   int64_t tile_stride;
   int32_t n_rows;      // at most kQueryTile
   int64_t n;
   float gamma;
   float* out;          // (n)
-  float* variances;    // (tiles): the sums of the variances
+  float* variances;    // (tiles): sums of the variances
 };
 
-// Low-rank keys (LowRankKeys), on rows of floats that are zeros from `width` to whole vectors.
+// Low-rank keys (LowRankKeys). Rows of floats are zeros from `width` up to whole vectors.
 constexpr int kGramRows = 24;
-struct GramTask {       // out[i][j] += sum over t of keys[t][i] keys[t][j], i in [first, last), j from first, or before, to width
+struct GramTask {       // out[i][j] += sum over t of keys[t][i] keys[t][j], for i in [first, last) and j from at most `first` to width
   const float* keys;    // (n_keys, width)
   int64_t stride, width;   // a multiple of 16
   int32_t n_keys;       // at most LowRankKeys::kBatch
   int64_t first, last;  // at most kGramRows
-  float* out;           // (width, width), `stride` apart too
+  float* out;           // (width, width), rows `stride` apart
 };
 struct ProjectTask {    // out[t][j] = keys[t] * basis[j]
   const float* keys;    // (n_keys, width)
@@ -212,37 +207,37 @@ struct ProjectTask {    // out[t][j] = keys[t] * basis[j]
   const std::byte* basis;  // (rank, width) halves
   float* out;           // (n_keys, rank)
 };
-struct BasisTask {      // a part of a basis as RebuildTask takes it
+struct BasisTask {      // converts a part of a basis for RebuildTask
   const std::byte* rows;   // (rank, dim) halves, row_bytes apart
   int64_t row_bytes;
   int32_t rank, dim;
-  KvType type;          // RebuildTask's
-  int64_t width;        // dim in whole vectors of 16
-  float* out;           // room for (rank, width), and for 32 rows at least; zeros behind dim
+  KvType type;          // type of the RebuildTask
+  int64_t width;        // dim rounded up to whole vectors of 16
+  float* out;           // room for (rank, width), and for 32 rows at least; zeros from dim on
 };
-constexpr int kRebuilt = 48;   // keys of one task
+constexpr int kRebuilt = 48;   // most keys of one task
 struct RebuildTask {    // out[t] (+)= sum over j of rows[t][j] basis[j]
   const std::byte* const* rows;   // (n_keys) of (rank) halves
   int32_t n_keys, rank; // at most kRebuilt keys
-  KvType type;          // in which they are kept then; for all but F32 factors may be rounded to bf16
-  float* scratch;       // (kRebuilt, rank in whole vectors of 16)
-  const float* basis;   // (rank, width), as pack_basis has left it
+  KvType type;          // type in which the keys are stored afterwards; unless it is F32, factors may be rounded to bf16
+  float* scratch;       // (kRebuilt, rank rounded up to whole vectors of 16)
+  const float* basis;   // (rank, width), from pack_basis
   int64_t width;        // a multiple of 16
-  float* out;           // (kRebuilt, width): what is left behind n_keys is anything
+  float* out;           // (kRebuilt, width); rows from n_keys on are undefined
   bool add;
 };
-struct TurnTask {       // to[t] = keys[t] behind RoPE, as tokens keep K, and values[t] behind it
-  float* keys;          // (n_keys, width); what is left in them is anything
+struct RotateTask {       // to[t] = keys[t] rotated by RoPE and stored as K, then values[t] as V
+  float* keys;          // (n_keys, width); undefined afterwards
   int64_t width;        // a multiple of 16
   int32_t n_keys, head_dim;
   const int32_t* positions;            // (n_keys)
-  const float *page_rotations, *rotations;     // LowRankKeys'
+  const float *page_rotations, *rotations;     // as in LowRankKeys
   int32_t n_rot;
   bool interleaved;
   float* table;         // (n_rot) scratch
   KvType type;
   std::byte* const* to; // (n_keys)
-  const std::byte* const* values;      // (n_keys) V as it is kept; null, or a null: it stays as it is
+  const std::byte* const* values;      // (n_keys) V as stored; a null pointer, or a null entry: V in the slot stays
 };
 
 struct Kernels {
@@ -251,42 +246,42 @@ struct Kernels {
   // x (n) -> one quantized row.
   void (*quantize_row)(const float* x, int64_t n, std::byte* out);
 
-  // Decode reads weights as they lie, once for a few rows; prefill unpacks tiles of tile_out weight rows and
-  // runs up to tile_rows rows over each.  Any ranges may be asked for; tasks of these shapes are the
-  // quickest.
+  // Decode reads weights once for a few rows. Prefill unpacks tiles of tile_out weight rows and multiplies up to tile_rows rows
+  // with each. Any ranges are valid; tasks of these shapes are the fastest.
   void (*matmul_decode)(const MatmulTask& task);
   void (*matmul_prefill)(const MatmulTask& task);
-  // Or null: prefill of weights of these types takes packed rows. n_rows rows of x (n), kPackedRows at most, as one strip.
+  // May be null. packs(): whether matmul_prefill takes packed rows for weights of this type. pack_rows(): n_rows rows of x (n), at
+  // most kPackedRows, as one strip.
   bool (*packs)(TensorType type);
   void (*pack_rows)(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out);
   int32_t tile_out, tile_rows;
   int64_t matmul_scratch_bytes;
-  // Whether both want weights of this type in bands. They take them either way.
+  // Whether both products want weights of this type in bands. They also take weights without bands.
   bool (*in_bands)(TensorType type);
 
   void (*rms_norm)(const float* x, const float* weight, float* out, int64_t dim, float eps);
-  // Turns n_heads vectors; cosines and sines (n_rot / 2).
+  // Rotates n_heads vectors; cosines and sines (n_rot / 2).
   void (*rope)(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
                int32_t n_heads, int32_t head_dim);
   void (*swiglu)(const float* gate, const float* up, float* out, int64_t n);
   void (*add)(float* x, const float* y, int64_t n);
 
-  // K or V in its KV type as floats, and back. n is a multiple of 32 for the quantized types.
+  // K or V to floats, and floats to K or V. n is a multiple of 32 for the quantized types.
   void (*load_kv)(KvType type, const std::byte* x, int32_t n, float* out);
   void (*store_kv)(KvType type, const float* x, int32_t n, std::byte* out);
   void (*move_tokens)(const MoveTask& task);
   void (*attend_decode)(const DecodeTask& task);
-  // out (head_dim) = the softmax-weighted mean of n partials, merged in order.
+  // out (head_dim) = the softmax-weighted mean of n partial results, merged in order.
   void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,
                          float* out);
   void (*attend_prefill)(const PrefillTask& task);
-  int32_t (*prefill_queries)(KvType type, int32_t head_dim);  // of its quickest tasks; at least kQueryTile
+  int32_t (*prefill_queries)(KvType type, int32_t head_dim);  // queries of the fastest tasks; at least kQueryTile
   int64_t (*attend_scratch_bytes)(int32_t head_dim);  // a multiple of 64
   // Widens [low, high] (n each) to hold x.
   void (*widen)(const float* x, float* low, float* high, int32_t n);
   void (*key_weights)(const KeyWeightsTask& task);
   void (*key_scores)(const ScoresTask& task);
-  // What each tile's weights are worth in the softmax of a row, by its n_tiles units and sums.
+  // The share of each tile's weights in the softmax of a row, from the row's n_tiles units and sums.
   void (*tile_shares)(const float* units, const float* sums, int64_t n_tiles, float* shares);
   void (*add_means)(const MeansTask& task);
   void (*key_moments)(const MomentsTask& task);
@@ -294,16 +289,16 @@ struct Kernels {
   void (*project_keys)(const ProjectTask& task);
   void (*pack_basis)(const BasisTask& task);
   void (*rebuild_keys)(const RebuildTask& task);
-  int32_t rebuild_tokens;   // keys of its quickest tasks
-  void (*rotate_keys)(const TurnTask& task);
+  int32_t rebuild_tokens;   // keys of the fastest tasks
+  void (*rotate_keys)(const RotateTask& task);
 };
 
 extern const Kernels kPlainKernels;
 extern const Kernels kAvx2Kernels;      // AVX2, FMA, F16C
 extern const Kernels kAvx2VnniKernels;  // and AVX-VNNI
 extern const Kernels kAvx512Kernels;    // AVX-512 F, BW, VL, DQ, VNNI
-extern const Kernels kAvx512Bf16Kernels;   // and BF16, VBMI
-extern const Kernels kAmxKernels;       // and AMX: tiles of int8 and bf16
+extern const Kernels kAvx512Bf16Kernels;   // AVX-512 as above, with BF16 and VBMI
+extern const Kernels kAmxKernels;       // AVX-512 with BF16 as above, with AMX: tiles of int8 and bf16
 extern const Kernels kNeonKernels;      // 64-bit ARM's vectors and dot products
 
 }  // namespace orrery::cpu

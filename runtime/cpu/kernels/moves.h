@@ -1,4 +1,4 @@
-// Lists of tokens that lie anywhere, and go anywhere: memory is asked ahead for what comes.
+// Prefetching for lists of tokens whose sources and targets lie anywhere in memory.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -11,7 +11,7 @@ constexpr uint64_t kLineBytes = 64;
 
 inline std::byte* at_address(uint64_t address) { return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address)); }
 
-// n bytes, from the second cache on; of longer stretches the processor foresees the rest.
+// Prefetches n bytes into the second-level cache, at most 512. For longer stretches the processor's own prefetcher does the rest.
 template <int kWrite>
 void ask_for_bytes(const std::byte* at, uint64_t n) {
   constexpr uint64_t kMost = 8 * kLineBytes;

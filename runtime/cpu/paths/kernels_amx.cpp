@@ -1,9 +1,9 @@
-// Prefill's products, its attention, that of decode over Q8_0, and low-rank keys on AMX's tiles.  Compiled for instructions that the machine may lack, so everything but
-// the functions of kernels_avx512.h has internal linkage.
+// AMX: prefill products, prefill attention, decode attention over Q8_0, and low-rank keys, on tiles. Compiled for instructions that
+// the machine may lack, so only the functions of kernels_avx512.h have external linkage.
 #include "runtime/cpu/paths/kernels_avx512.h"
 
 #include "runtime/cpu/vectors/avx512.h"
-// After the vector that they are written over.
+// These headers use V.
 #include "runtime/cpu/products/amx.h"
 #include "runtime/cpu/attention/amx_attend.h"
 #include "runtime/cpu/attention/amx_decode.h"
@@ -24,8 +24,8 @@ void matmul_prefill_amx(const MatmulTask& t) {
 
 void attend_prefill_amx(const PrefillTask& t) { attend_blocks<TiledAttention>(t); }
 
-// What takes a page's conversion to few parts of a hundred, and a task's queries and outputs to less than half of a second-level cache
-// of 2 MB.
+// A page's conversion then takes a few percent of the time. A task's queries and outputs fill less than half of a second-level
+// cache of 2 MB.
 int32_t prefill_queries_amx(int32_t head_dim) { return block_queries(head_dim, 2048, int64_t{1} << 17); }
 int64_t attend_scratch_bytes_amx(int32_t head_dim) {
   const int64_t prefill = block_scratch_bytes(head_dim, prefill_queries_amx(head_dim));

@@ -1,13 +1,13 @@
-// The AVX2 path: the shared kernels over vectors/avx2.h's vector.  Compiled for instructions that the machine
-// may lack, so everything but the table has internal linkage.
+// AVX2: the shared kernels over the vector of vectors/avx2.h. Compiled for instructions that the machine may lack, so only the
+// table has external linkage.
 #include "runtime/cpu/vectors/bytes_avx2.h"
-// After what multiplies its bytes.
+// V inherits from ByteProducts, so its header comes first.
 #include "runtime/cpu/vectors/avx2.h"
-// After the vector that they are written over.
+// These headers use V.
 #include "runtime/cpu/attention/attend.h"
 #include "runtime/cpu/products/bands_avx2.h"
 #include "runtime/cpu/products/dot_avx2.h"
-// After dot_row().
+// decode.h uses dot_row().
 #include "runtime/cpu/products/decode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"

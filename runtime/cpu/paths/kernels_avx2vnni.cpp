@@ -1,13 +1,12 @@
-// The AVX2 path of processors with AVX-VNNI: as kernels_avx2.cpp, but bytes are multiplied and summed by one
-// instruction.  Everything but the table has internal linkage.
+// AVX2 with AVX-VNNI: as kernels_avx2.cpp, but one instruction multiplies and sums bytes. Only the table has external linkage.
 #include "runtime/cpu/vectors/bytes_avx2vnni.h"
-// After what multiplies its bytes.
+// V inherits from ByteProducts, so its header comes first.
 #include "runtime/cpu/vectors/avx2.h"
-// After the vector that they are written over.
+// These headers use V.
 #include "runtime/cpu/attention/attend.h"
 #include "runtime/cpu/products/bands_avx2.h"
 #include "runtime/cpu/products/dot_avx2.h"
-// After dot_row().
+// decode.h uses dot_row().
 #include "runtime/cpu/products/decode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"

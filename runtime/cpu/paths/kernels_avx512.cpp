@@ -1,8 +1,8 @@
-// The AVX-512 path, and what those with bf16 and with AMX do as it does: the shared kernels over vectors/avx512.h's vector.  Compiled for instructions that the
-// machine may lack, so everything but the table has internal linkage.
+// AVX-512: the shared kernels over the vector of vectors/avx512.h, and the tables of AVX-512, AVX-512 with bf16, and AMX. Compiled
+// for instructions that the machine may lack, so only the tables have external linkage.
 #include "runtime/cpu/paths/kernels_avx512.h"
 #include "runtime/cpu/vectors/avx512.h"
-// After the vector that they are written over.
+// These headers use V.
 #include "runtime/cpu/attention/attend.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"
@@ -15,7 +15,7 @@ namespace orrery::cpu {
 
 namespace {
 
-// Who keeps K and V as they are wants them multiplied so.
+// KV types that are rounded themselves may be multiplied in bf16.
 bool rounds(KvType type) { return type != KvType::f32; }
 template <void (*kRounded)(const PrefillTask&)>
 void attend_prefill_or(const PrefillTask& t) { rounds(t.kv.type) ? kRounded(t) : attend_prefill(t); }
@@ -38,7 +38,7 @@ bool packs_all(TensorType type) { return type != TensorType::f32; }
 void matmul_prefill_or_bf16(const MatmulTask& t) { t.packed ? matmul_prefill_bf16(t) : matmul_prefill(t); }
 
 constexpr Kernels avx512(const char* name) { return table(name, matmul_decode_avx512, in_bands_avx512); }
-// Products of bytes are twice as fast again: quantized weights keep them.
+// Products of bytes are twice as fast as products of bf16, so quantized weights keep them.
 constexpr Kernels avx512bf16() {
   Kernels kernels = avx512("avx512bf16");
   kernels.pack_rows = pack_rows_bf16;

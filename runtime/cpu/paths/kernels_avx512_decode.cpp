@@ -1,14 +1,15 @@
-// Decode where there is AVX-512: 256 bits wide, as on AVX2, with its own VNNI.  Memory is what holds it up; vectors of twice the width
-// compute no faster from the caches (Q4_K: 34 GB/s on two threads, 42 so), for they would gather scales across twice the lanes, and
-// eight rows of a band (products/bands_avx2.h) are eight lanes.  Everything but the two functions has internal linkage.
+// Decode products on machines with AVX-512: 256 bits wide, as on AVX2, with AVX-512's VNNI. Memory is the limit. Vectors of 512
+// bits compute no faster from the caches (Q4_K: 34 GB/s on two threads, against 42 with 256 bits): they would gather scales across
+// twice as many lanes, and the eight rows of a band (products/bands_avx2.h) are eight lanes. Only the two functions have external
+// linkage.
 #include "runtime/cpu/paths/kernels_avx512.h"
 #include "runtime/cpu/vectors/bytes_avx2vnni.h"
-// After what multiplies its bytes.
+// V inherits from ByteProducts, so its header comes first.
 #include "runtime/cpu/vectors/avx2.h"
-// After the vector that they are written over.
+// These headers use V.
 #include "runtime/cpu/products/bands_avx2.h"
 #include "runtime/cpu/products/dot_avx2.h"
-// After dot_row().
+// decode.h uses dot_row().
 #include "runtime/cpu/products/decode.h"
 
 namespace orrery::cpu {

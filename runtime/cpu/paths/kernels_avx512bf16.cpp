@@ -1,9 +1,9 @@
-// Products of bf16 on vectors: prefill's of weights of F16 and BF16, its attention, and low-rank keys.  Compiled for instructions that the machine may
-// lack, so everything but the functions of kernels_avx512.h has internal linkage.
+// AVX-512 with bf16: prefill products with weights of F16 and BF16, prefill attention, and low-rank keys, on vectors of bf16.
+// Compiled for instructions that the machine may lack, so only the functions of kernels_avx512.h have external linkage.
 #include "runtime/cpu/paths/kernels_avx512.h"
 
 #include "runtime/cpu/vectors/avx512.h"
-// After the vector that they are written over.
+// These headers use V.
 #include "runtime/cpu/attention/bf16_low_rank.h"
 #include "runtime/cpu/products/bf16_products.h"
 #include "runtime/cpu/attention/bf16_vectors.h"
@@ -18,7 +18,7 @@ void matmul_prefill_bf16(const MatmulTask& t) {
 
 void attend_prefill_bf16(const PrefillTask& t) { attend_blocks<VectorAttention>(t); }
 
-// A page's conversion is no more than a block of queries takes. A task's queries and outputs are to lie in a quarter of a second-level
+// A page's conversion then takes no longer than one block of queries. A task's queries and outputs fill a quarter of a second-level
 // cache of 1 MB.
 int32_t prefill_queries_bf16(int32_t head_dim) { return block_queries(head_dim, 512, int64_t{1} << 15); }
 int64_t attend_scratch_bytes_bf16(int32_t head_dim) { return block_scratch_bytes(head_dim, prefill_queries_bf16(head_dim)); }

@@ -1,10 +1,10 @@
-// The NEON path: the shared kernels over vectors/neon.h's vector.  Compiled for instructions that the machine
-// may lack, so everything but the table has internal linkage.
+// 64-bit ARM: the shared kernels over the vector of vectors/neon.h. Compiled for instructions that the machine may lack, so only
+// the table has external linkage.
 #include "runtime/cpu/vectors/neon.h"
-// After the vector that they are written over.
+// These headers use V.
 #include "runtime/cpu/attention/attend.h"
 #include "runtime/cpu/products/dot_neon.h"
-// After dot_row().
+// decode.h uses dot_row().
 #include "runtime/cpu/products/decode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"

@@ -1,5 +1,5 @@
-// The plain path: every kernel in portable C++, short enough to be checked by reading.  It is what the others
-// are tested against, and what runs where none of them can.
+// The plain kernels: portable C++, short enough to be checked by reading. The other kernels are tested against them, and they run
+// on machines that support no other instruction set.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kRows = 16;  // rows that share one unpacking of a weight block
 
-// A block of 32: the largest magnitude decides the scale.  A value that is not finite makes the scale NaN,
-// and with it every output that depends on the block; a block too small to have a scale counts as zero.
+// A block of 32. The largest magnitude gives the scale. A value that is not finite makes the scale NaN, and so every output that
+// depends on the block. A block too small to have a scale counts as zero.
 void quantize_block(const float* x, int64_t n, int8_t* q, float* d, int16_t* sums) {
-  uint32_t largest = 0;  // as bits: order of magnitude, infinity and NaN above all
+  uint32_t largest = 0;  // as bits, which order like magnitudes; infinity and NaN are above all numbers
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t magnitude = float_bits(x[i]) & 0x7FFFFFFFu;
     if (magnitude > largest) largest = magnitude;
@@ -157,14 +157,14 @@ void plain_move_tokens(const MoveTask& t) {
     std::memcpy(at_address(t.moves[i].to), at_address(t.moves[i].from), t.moves[i].n_tokens * t.token_bytes);
 }
 
-void plain_turn_keys(const TurnTask& t) {
+void plain_rotate_keys(const RotateTask& t) {
   const int32_t half = t.n_rot / 2;
   for (int32_t k = 0; k < t.n_keys; ++k) {
     const float* page = t.page_rotations + int64_t{t.positions[k] / kPageTokens} * t.n_rot;
-    const float* turn = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
+    const float* rotation = t.rotations + int64_t{t.positions[k] % kPageTokens} * t.n_rot;
     for (int32_t i = 0; i < half; ++i) {
-      t.table[i] = page[i] * turn[i] - page[half + i] * turn[half + i];
-      t.table[half + i] = page[half + i] * turn[i] + page[i] * turn[half + i];
+      t.table[i] = page[i] * rotation[i] - page[half + i] * rotation[half + i];
+      t.table[half + i] = page[half + i] * rotation[i] + page[i] * rotation[half + i];
     }
     rope(t.keys + k * t.width, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
     store_kv_vector(t.type, t.keys + k * t.width, t.head_dim, t.to[k]);
@@ -209,7 +209,7 @@ const Kernels kPlainKernels = {
     plain_pack_basis,
     plain_rebuild_keys,
     kRebuilt,
-    plain_turn_keys,
+    plain_rotate_keys,
 };
 
 }  // namespace orrery::cpu

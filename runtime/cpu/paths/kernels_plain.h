@@ -1,5 +1,5 @@
-// The plain path's parts for the table in kernels_plain.cpp: attention (kernels_plain_attend.cpp), key scores
-// and low-rank keys (kernels_plain_scores.cpp).
+// Functions for the table in kernels_plain.cpp: attention (kernels_plain_attend.cpp), key scores and low-rank keys
+// (kernels_plain_scores.cpp).
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -21,7 +21,7 @@ void plain_add_gram(const GramTask& task);
 void plain_project_keys(const ProjectTask& task);
 void plain_pack_basis(const BasisTask& task);
 void plain_rebuild_keys(const RebuildTask& task);
-// A tile's y (n), of which the first `seen` count, become weights (kPageTokens), which is what KeyWeightsTask says of them.
+// Turns a tile's y (n), of which the first `seen` are visible, into weights (kPageTokens), as KeyWeightsTask defines them.
 void plain_weigh_tile(const float* y, int64_t seen, float* weights, float* unit, float* sum);
 
 }  // namespace orrery::cpu

@@ -1,7 +1,7 @@
-// Attention of the plain path: online softmax over tiles of one page of keys, in ascending order.
+// Attention of the plain kernels: online softmax over tiles of one page of keys, in ascending order.
 //
-// Decode and prefill are the same function of one query and a range of keys; decode leaves the partial (o, m,
-// l), prefill divides.  A tile's K and V are converted to float once for all queries of a task.
+// Decode and prefill share one function of a query and a range of keys. Decode stores the partial result (o, m, l); prefill divides
+// by l. A tile's K and V are converted to floats once for all queries of a task.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,7 @@ float dot(const float* q, const float* key, int32_t dim) {
   return sum;
 }
 
-// Keys and values of the positions [first, last) of one tile: (kPageTokens, head_dim) each.
+// Loads keys and values of the positions [first, last) of one tile: (kPageTokens, head_dim) each.
 void load_tile(const KvHead& kv, int64_t first, int64_t last, float* keys, float* values) {
   const int64_t tile = first / kPageTokens, start = tile * kPageTokens;
   const TensorType type = kv_tensor_type(kv.type);
@@ -33,7 +33,7 @@ void load_tile(const KvHead& kv, int64_t first, int64_t last, float* keys, float
   }
 }
 
-// Adds the keys [first, last) of a tile, none masked, to a query's partial result.  `first` < `last`.
+// Adds the keys [first, last) of a tile, all visible, to a query's partial result. first < last.
 void add_keys(const float* q, float scale, const float* keys, const float* values, int64_t first,
               int64_t last, int32_t dim, float* m, float* l, float* o) {
   float scores[kPageTokens];
@@ -42,7 +42,7 @@ void add_keys(const float* q, float scale, const float* keys, const float* value
     scores[t] = dot(q, keys + t * dim, dim) * scale;
     largest = std::fmax(largest, scores[t]);
   }
-  // Scores of -infinity weigh nothing, also where there is nothing else; a NaN stays visible.
+  // Scores of -infinity get the weight 0, also when all scores are -infinity. A NaN stays visible.
   const float new_m = std::fmax(*m, largest);
   const float base = new_m == -INFINITY ? 0.0f : new_m;
   const float decay = *m == -INFINITY ? 0.0f : std::exp(*m - base);
@@ -88,8 +88,8 @@ void decode_head(const DecodeTask& t) {
 
 }  // namespace
 
-// keys, values (kPageTokens, head_dim); prefill's running m and l (kQueryTile each) and o (kQueryTile,
-// head_dim); or, of weights and digests, three keys.
+// keys, values (kPageTokens, head_dim); prefill's running m and l (kQueryTile) each, and o (kQueryTile, head_dim). Weights and
+// digests need only three keys.
 int64_t plain_attend_scratch_bytes(int32_t head_dim) {
   return static_cast<int64_t>(sizeof(float)) * (2 * kPageTokens * head_dim + kQueryTile * (2 + head_dim));
 }

@@ -1,4 +1,4 @@
-// Weights and scores of keys, and their low-rank form, on the plain path, as their definitions read.
+// Weights and scores of keys, and low-rank keys, for the plain kernels: written as they are defined.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -13,19 +13,19 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896f;
 
-// 2^(y - unit), the rounded part of y apart, so that a unit only changes the exponent; 0 for NaN.
+// 2^(y - unit). The whole part of y is combined with the unit, so that a unit changes only the exponent. 0 for NaN.
 float weight(float y, float unit) {
   const float whole = std::nearbyint(y), exponent = std::fmax(whole - unit, -1000.0f);
   const float w = std::ldexp(std::exp2(y - whole), static_cast<int>(exponent));
   return w > 0 ? w : 0.0f;
 }
 
-// What each tile's weights are worth in the softmax of a row's first n keys.
+// The share of each tile's weights in the softmax of a row's first n keys.
 void find_shares(const float* row, const float* units, const float* sums, int64_t n, float* shares) {
   const int64_t n_tiles = (n + kPageTokens - 1) / kPageTokens;
   const auto sum_of = [&](int64_t i) {
     if (n >= (i + 1) * kPageTokens) return sums[i];
-    return std::accumulate(row + i * kPageTokens, row + n, 0.0f);   // of the others in the tile nothing
+    return std::accumulate(row + i * kPageTokens, row + n, 0.0f);   // without the tile's other keys
   };
   float most = -INFINITY, total = 0;
   for (int64_t i = 0; i < n_tiles; ++i)
@@ -87,7 +87,7 @@ void plain_key_scores(const ScoresTask& t) {
     float* shares = t.shares + r * t.tile_stride;
     find_shares(row, t.units + r * t.tile_stride, t.sums + r * t.tile_stride, t.n, shares);
     for (int64_t i = 0; i < t.n; ++i) {
-      float x = 0;   // no weight is less
+      float x = 0;   // the smallest possible weight
       for (int64_t j = std::max<int64_t>(0, i - half); j <= std::min(t.n - 1, i + half); ++j) {
         const float w = row[j] * shares[j / kPageTokens];
         x = max_pooled ? std::fmax(x, w) : x + w;

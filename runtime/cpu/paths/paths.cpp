@@ -1,4 +1,4 @@
-// Choosing an instruction path.  A new one is one line in kPaths: its table and what the machine must have.
+// Chooses an instruction set. kPaths has a line for each: its table, and the test whether the machine has the instructions.
 #include "runtime/cpu/paths/paths.h"
 
 #include <string>
@@ -17,7 +17,7 @@ struct Path {
   bool (*worthwhile)() = always;
 };
 
-// "auto" takes the first that is available and worth while.
+// "auto" takes the first one that is available and worthwhile.
 constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_X86
     {&kAmxKernels, has_amx},
@@ -44,7 +44,7 @@ Span<const char* const> available_paths() {
         if (p.available()) names[count++] = p.kernels->name;
     }
   };
-  static const Names available;  // a fact about the machine
+  static const Names available;  // a fact about the machine, so it may be static
   return {available.names, available.count};
 }
 

@@ -1,4 +1,4 @@
-// The instruction paths of this binary, and which of them this machine can run.
+// The instruction sets of this binary, and the ones that this machine can run.
 #pragma once
 
 #include <string_view>
@@ -12,8 +12,8 @@ namespace orrery::cpu {
 // Names of the instruction sets in this binary that this machine can run, best first; the last is "plain".
 Span<const char* const> available_paths();
 
-// The table of a path by name, or of the best one for "auto".  The machine's own word (CPUID, and that the
-// system saves the registers) decides; nothing is remembered.
+// The table of an instruction set by name; "auto": the best one. Asks the processor (CPUID) and whether the system saves the
+// registers, each time.
 Result<const Kernels*> find_kernels(std::string_view path);
 
 }  // namespace orrery::cpu

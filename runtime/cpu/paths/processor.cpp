@@ -1,5 +1,5 @@
-// See processor.h. __builtin_cpu_supports asks CPUID, and XGETBV whether the system saves the wide registers;
-// but not every compiler's knows all that is asked here.
+// See processor.h. __builtin_cpu_supports asks CPUID, and XGETBV whether the system saves the wide registers. Not every compiler's
+// version knows all features that are needed here, so some are read directly.
 #include "runtime/cpu/paths/processor.h"
 
 #include "runtime/os/os.h"
@@ -20,19 +20,19 @@ namespace {
 struct Registers {
   unsigned a = 0, b = 0, c = 0, d = 0;
 };
-// Zeros where there is no such leaf.
+// Zeros if the leaf does not exist.
 Registers cpuid(unsigned leaf, unsigned subleaf) {
   Registers r;
   __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
   return r;
 }
-// Leaf 7 has as many more as it says itself.
+// Subleaves of leaf 7. Its own subleaf 0 says how many exist.
 Registers features(unsigned subleaf) {
   return subleaf <= cpuid(7, 0).a ? cpuid(7, subleaf) : Registers();
 }
 bool bit(unsigned word, int i) { return (word >> i & 1) != 0; }
 
-// XCR0: the parts of a thread's state that the system saves. Only where it says that it does so at all (OSXSAVE).
+// XCR0: the parts of a thread's state that the system saves. 0 unless the system announces that it saves any (OSXSAVE).
 uint64_t saved_state() {
   if (!bit(cpuid(1, 0).c, 27)) return 0;
   uint32_t low, high;
@@ -53,18 +53,18 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 
-// Permutations of bytes (VBMI) among it, which the first processors with bf16 lacked.
+// Includes permutations of bytes (VBMI), which the first processors with bf16 lacked.
 bool has_avx512bf16() { return has_avx512() && bit(features(1).a, 5) && bit(features(0).c, 1); }
 
 bool has_quick_bf16() {
-  const Registers vendor = cpuid(0, 0);   // its name, in b, d and c
+  const Registers vendor = cpuid(0, 0);   // the vendor's name, in b, d and c
   return vendor.b == signature_AMD_ebx && vendor.d == signature_AMD_edx && vendor.c == signature_AMD_ecx;
 }
 
 bool has_amx() {
   const unsigned d = features(0).d;
   const bool bf16 = bit(d, 22), tile = bit(d, 24), int8 = bit(d, 25);
-  constexpr uint64_t kTileState = uint64_t{3} << 17;  // their shapes, their data
+  constexpr uint64_t kTileState = uint64_t{3} << 17;  // the tiles' shapes and data
   return has_avx512bf16() && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState &&
          os::request_tile_registers();
 }

@@ -1,4 +1,5 @@
-// A path's table: the kernels that stand before this header, in the order of Kernels. Include last.
+// table(): the Kernels of an instruction set, made of the functions that the headers before this one define, in the order of
+// Kernels. Include last.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"

@@ -1,23 +1,11 @@
-// Products of many rows of activations with weights of all types but F32, on AMX's tiles of bf16; include after
-// simd_avx512.h.
+// Prefill's products on AMX's tiles of bf16, for weights of all types but F32. Include after vectors/avx512.h.
 //
-// A tile holds 16 rows of 64 bytes.  One instruction adds to 16 x 16 sums the products of 16 rows of 32 columns with 32
-// columns of 16 more: 16 cycles, 512 products per cycle.  Weights are the first factor, as their rows lie; activations the
-// second, which wants pairs of columns side by side: they are packed so once for all products of them (pack_rows()).
+// A weight strip is unpacked to bf16 once for up to kTileRows rows of activations. Weights are the first factor, as their rows lie.
+// Activations are the second factor, packed once for all products (pack_rows()). README.md has the cost of each part, and why bytes
+// are not multiplied here.
 //
-// Products of bytes spend more on their sums' conversion and scales, for each group of 32 columns, than on themselves, and three parts
-// of a float of 8 bits each, as good as floats, take five products for F16: 13% and 4% of the tiles' rate.
-//
-// 32 weight rows by 32 of activations: four tiles of sums, and a tile is loaded for each product.  32 weight rows of kPanel columns,
-// unpacked, stay in the first cache; the activations of kWide columns pass by them out of the second one, hidden behind the products.
-// Sums are what is not: they come and go for every panel, 237 cycles for each 512 of multiplying.  Unpacking costs as much as half a
-// product where 256 rows share it.
-//
-// Measured on a core of an Intel Xeon with AMX (bench_cpu amx 1 prefill, 256 rows): 32% of the tiles' peak; the products alone reach 68%
-// of it with zeros, and 55 to 57% with random numbers, under which the clock falls (tests/bench/results).
-//
-// Subnormal numbers count as zero.  Every output is its own chain of sums in ascending columns: which rows stand beside it
-// changes nothing.  Tiles are configured when a task begins and released when it ends: the threads carry none of it around.
+// Subnormal numbers count as zero. Every output is its own chain of sums in ascending columns, so its bits do not depend on the
+// rows beside it. Tiles are configured when a task begins and released when it ends, so that threads keep no tile state.
 #pragma once
 
 #include "runtime/cpu/products/bf16.h"
@@ -25,14 +13,14 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kTileHeight = kPackedRows;     // rows, of weights and of activations, of a tile
-constexpr int kBlocks = kPanel / kBlock;     // of a panel
+constexpr int kTileHeight = kPackedRows;     // rows of a tile, for weights and for activations
+constexpr int kBlocks = kPanel / kBlock;     // blocks in a panel
 constexpr int kPairRows = 2 * kTileHeight;
-constexpr int64_t kWide = 8 * kPanel;        // columns whose activations, of kTileRows rows, fill half the second cache
-using SumTiles = float[2][kTileHeight][kTileHeight];                // [half][weight row][row]: of kPairRows weight rows
-using WeightTiles = std::byte[kBlocks][2][kTileHeight][2 * kBlock];  // likewise, in bf16
+constexpr int64_t kWide = 8 * kPanel;        // columns at once: their activations, for kTileRows rows, fill half the second-level cache
+using SumTiles = float[2][kTileHeight][kTileHeight];                // [half][weight row][row], for kPairRows weight rows
+using WeightTiles = std::byte[kBlocks][2][kTileHeight][2 * kBlock];  // [block][half][weight row], in bf16
 
-// What ldtilecfg reads: tiles of 16 rows of 64 bytes.
+// The operand of ldtilecfg: tiles of 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -49,7 +37,7 @@ class ConfiguredTiles {
   ~ConfiguredTiles() { _tile_release(); }
 };
 
-// Between writing memory and loading tiles from it: GCC's intrinsics do not say that they read it.
+// Stands between writes to memory and tile loads from it, because GCC's intrinsics do not say that they read memory.
 inline void written() { asm("" ::: "memory"); }
 
 struct TileScratch {
@@ -60,8 +48,8 @@ static_assert(sizeof(TileScratch) <= sizeof(MatmulScratch), "it takes the place 
 
 // ---- Columns [c, c + n), n <= kPanel, of the weight rows [o, o + n_out) as tiles; zeros up to a whole block ----
 
-// weight = scale * (code - kOffset) - min, as dequantize() rounds it: the products are exact in a float.  Codes and scales are
-// spread by loads: of the two ports that compute, only one shuffles.
+// weight = scale * (code - kOffset) - min, rounded as dequantize() rounds it: the products are exact in a float. Loads spread codes
+// and scales over the lanes, because only one of the two ports that compute can shuffle.
 template <class Format>
 void unpack_row(const uint8_t* w, int64_t left, int64_t n, int i, WeightTiles& tiles) {
   static_assert(kPanel == 256);
@@ -74,7 +62,7 @@ void unpack_row(const uint8_t* w, int64_t left, int64_t n, int i, WeightTiles& t
       const __m256 min = Format::kHasMin ? u.min[k] : _mm256_setzero_ps();
       u.min[k] = _mm256_fnmsub_ps(u.scale[k], _mm256_set1_ps(Format::kOffset), min);
     }
-  asm("" : "+m"(u));  // in memory, and read from there
+  asm("" : "+m"(u));  // forces u to memory, so that loads read it
   const __m128i* codes = reinterpret_cast<const __m128i*>(u.q);
   const float *scales = reinterpret_cast<const float*>(u.scale), *less = reinterpret_cast<const float*>(u.min);
   const auto block = [&](int j) {
@@ -107,7 +95,7 @@ void unpack_floats(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t
 
 // ---- Products ----
 
-// sums (2, if kTwo) of two strips of packed rows, strip_bytes apart, += a panel's products; from zero where it begins.
+// sums (2, if kTwo) += the products of a panel with two strips of packed rows, strip_bytes apart. `begins`: the sums start at zero.
 template <bool kTwo>
 void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* packed, int64_t strip_bytes, bool begins,
                     SumTiles* sums, Ahead& ahead) {
@@ -143,7 +131,7 @@ void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* p
   written();
 }
 
-// unpack(t, o, n_out, c, n, tiles): unpack_blocks() or unpack_floats() of the weights' type.
+// unpack(t, o, n_out, c, n, tiles) is unpack_blocks() or unpack_floats() for the weights' type.
 template <class Unpack>
 void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
   TileScratch* scratch = reinterpret_cast<TileScratch*>(t.scratch);
@@ -154,7 +142,7 @@ void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
     const int64_t last = up_to(first, kTileRows, t.last_row), n_pairs = (last - first + kPairRows - 1) / kPairRows;
     for (int64_t begin = t.first_out; begin < t.last_out; begin += kTaskOut) {
       const int64_t end = up_to(begin, kTaskOut, t.last_out);
-      // Products of the columns whose activations are in the second cache, then of the next ones.
+      // First the columns whose activations are in the second-level cache, then the next columns.
       for (int64_t wide = 0; wide < t.n_columns; wide += kWide)
         for (int64_t o = begin; o < end; o += kPairRows) {
           const int n_out = static_cast<int>(up_to(o, kPairRows, end) - o);
@@ -164,7 +152,7 @@ void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
             unpack(t, o, n_out, c, n, scratch->weights);
             const int n_blocks = static_cast<int>((n + kBlock - 1) / kBlock);
             const bool ends = c + n == t.n_columns;
-            const bool turns = c + n == wide_end;  // to the next rows
+            const bool turns = c + n == wide_end;  // then come the next weight rows
             Ahead ahead(t, turns ? o + kPairRows : o, n_out, turns ? wide : c + n, n, n_pairs * n_blocks);
             for (int64_t r = first; r < last; r += kPairRows) {
               const std::byte* packed = t.packed + r / kTileHeight * strip_bytes + c / kBlock * kPackedTileBytes;

@@ -1,13 +1,9 @@
-// Bands (bands.h) of the formats that the 256-bit paths want in them: Q4_0 and Q4_K.
+// Decode over bands (formats/bands.h), for the formats that the 256-bit kernels want in bands: Q4_0 and Q4_K.
 //
-// Memory gives a core some 18 bytes of weights in four cycles.  As they lie 256 weights of Q4_0 (144 bytes) take 72
-// vector instructions, most of which sum across lanes and gather scales; in a band 35, and Q4_K 37: 12 for the
-// nibbles, 8 products that meet four activations in all lanes, 7 sums in 16 bits (15 * 127 * 2 * 8 = 30480 fits).
-// What codes are offset by, and minima, are products with the sums of activations.
-//
-// Measured on an AMD EPYC with AVX2: a core computes 31 GB/s of either from its caches, where the file's layout gives 16.
-// Steps of the 1.1B model in turns with that layout, one thread: 1.39 times as fast (Q4_0) and 1.16 (Q4_K); two threads,
-// which memory holds up: 1.2 and 1.0, or where both threads had to share a core 1.3 and 1.0.
+// Memory gives a core about 18 bytes of weights in four cycles. In the file's layout, 256 weights of Q4_0 (144 bytes) take 72
+// vector instructions, most of which sum across lanes and gather scales. In a band they take 35, and Q4_K takes 37: 12 for the
+// nibbles, 8 products with four activations repeated in all lanes, 7 sums in 16 bits (15 * 127 * 2 * 8 = 30480 fits). Offsets of
+// codes and minima become products with the sums of activations. README.md has measurements.
 #pragma once
 
 #include "runtime/cpu/vectors/avx2.h"
@@ -17,7 +13,7 @@
 namespace orrery::cpu {
 namespace {
 
-// Two 16-bit numbers in every lane.
+// Two 16-bit numbers, repeated in every lane.
 inline V::I two_words(const int16_t* p) { return V::repeated(reinterpret_cast<const int8_t*>(p)); }
 
 template <>

@@ -1,9 +1,9 @@
-// Numbers rounded to bf16, for the instructions that multiply such: AMX's tiles (products/amx.h) and vectors (products/bf16_products.h).
-// Include after simd_avx512.h.
+// Numbers rounded to bf16, for the instructions that multiply bf16: AMX's tiles (products/amx.h) and vectors
+// (products/bf16_products.h). Include after vectors/avx512.h.
 //
-// Rounded so, 8 bits are left, as bf16 models are computed everywhere: weights are off by 2^-9 of themselves at most, and so are
-// activations: those that decode quantizes are off by 2^-8 of the largest of 32. Sums are floats. Activations come packed (kernels.h):
-// strips of 16 rows, a lane each, of pairs of columns.
+// bf16 keeps 8 bits, as wherever bf16 models are computed. The relative error of weights and of activations is at most 2^-9. (The
+// quantized activations of decode have errors up to 2^-8 of the largest of 32.) Sums are floats. Activations are packed
+// (kernels/kernels.h): strips of 16 rows, a lane for each row, with pairs of columns.
 #pragma once
 
 #include "runtime/cpu/products/prefill.h"
@@ -16,7 +16,7 @@ constexpr int kBlock = kPackedColumns;  // columns of a packed tile
 // 32 floats as bf16, to nearest.
 inline V::I rounded(V::F a, V::F b) { return __builtin_bit_cast(V::I, _mm512_cvtne2ps_pbh(b, a)); }
 
-// Sixteen floats of a row of which `left` are left; zeros after them.
+// Sixteen floats of a row that has `left` more; zeros after them.
 template <TensorType kType>
 V::F load_left(const std::byte* row, int64_t at, int64_t left) {
   return left >= 16  ? load_weights<kType>(row, at)
@@ -39,7 +39,8 @@ inline void pack_strip(const float* x, int64_t x_stride, int64_t n_rows, int64_t
   }
 }
 
-// Columns [c, c + n) of the float weight rows [o, o + n_out), zeros up to a whole block: those of row o + i from c + at on go to place(i, at).
+// Rounds columns [c, c + n) of the float weight rows [o, o + n_out) and writes zeros up to a whole block. place(i, at) is the
+// target of row o + i's columns from c + at on.
 template <TensorType kType, class Place>
 void round_weights(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t n, const Place& place) {
   for (int i = 0; i < n_out; ++i) {
@@ -56,8 +57,9 @@ void round_weights(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t
   }
 }
 
-// Outputs [o, o + n), n <= kStoredOut, of the rows [first, first + n_rows) of a strip, whose sums are (kStoredOut, kPackedRows). Past the
-// caches where all of a line is new: reading first what is written over, of rows that are pages apart, takes a fifth of all time.
+// Stores outputs [o, o + n), n <= kStoredOut, of the rows [first, first + n_rows) of a strip. sums: (kStoredOut, kPackedRows).
+// Whole cache lines go past the caches: reading lines before overwriting them, for rows that are pages apart, takes a fifth of all
+// time.
 constexpr int kStoredOut = 32;
 inline void store_strip(const MatmulTask& t, int64_t o, int64_t n, int64_t first, int64_t n_rows, const float* sums) {
   V::F turned[2][kPackedRows];

@@ -1,16 +1,10 @@
-// Products of many rows of activations with weights of F16 and BF16, on vectors of bf16 pairs; include after simd_avx512.h.
+// Prefill's products on vectors of bf16 pairs, for weights of F16 and BF16. Include after vectors/avx512.h.
 //
-// One instruction adds to 16 sums the products of two columns each, twice what a multiply-add of floats does in the same time. Lanes are
-// rows of activations, packed so once for all products of them (pack_strip()); of weights a pair of columns is repeated in all lanes,
-// from where it lies in its row: nothing but F16's rounding stands between the file and the product. Twelve weight rows by two strips of
-// rows keep 24 sums in registers, for which a pair of columns takes 14 loads.
+// One instruction adds the products of two columns to each of 16 sums, twice the work of a float multiply-add in the same time.
+// Lanes are rows of activations, packed once for all products (pack_strip()). A pair of weight columns is repeated in all lanes,
+// straight from its row; only F16 is rounded first. README.md has the blocking.
 //
-// Twelve rows of kRoundedColumns stay in the first cache while all strips pass by out of the second one; sums of kRoundedOut outputs come and go
-// for every such panel, 48 loads and stores for 6,144 products, and lie in the second cache with the activations.
-//
-// Measured: tests/bench/results.
-//
-// Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
+// Every output is its own chain of sums in ascending columns, so its bits do not depend on the rows beside it.
 #pragma once
 
 #include "runtime/cpu/products/bf16.h"
@@ -18,24 +12,25 @@
 namespace orrery::cpu {
 namespace {
 
-// c + a b, sums of pairs of each lane.
+// c + a b, where each lane sums the products of its pair.
 inline V::F add_pairs(V::F c, V::I a, V::I b) {
   return _mm512_dpbf16_ps(c, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
 }
-// A pair in all lanes.
+// A pair of bf16, repeated in all lanes.
 inline V::I repeated_pair(const std::byte* at) { return V::repeated(reinterpret_cast<const int8_t*>(at)); }
 
 constexpr int kRoundedRows = 12;                  // weight rows that are multiplied at once
-constexpr int64_t kRoundedColumns = 512, kRoundedOut = 192, kRoundedTile = 256;   // of a panel; outputs and rows of a tile
+constexpr int64_t kRoundedColumns = 512, kRoundedOut = 192, kRoundedTile = 256;   // columns of a panel; outputs and rows of a tile
 static_assert(kRoundedOut % kRoundedRows == 0 && kRoundedOut % kStoredOut == 0);
 
 struct RoundedScratch {
-  alignas(64) std::byte weights[kRoundedRows][2 * kRoundedColumns + 64];   // a line more keeps them out of each other's places in the cache
+  alignas(64) std::byte weights[kRoundedRows][2 * kRoundedColumns + 64];   // one more line keeps rows apart in the cache
   alignas(64) float sums[kRoundedTile / kPackedRows][kRoundedOut][kPackedRows];
 };
 static_assert(sizeof(RoundedScratch) <= sizeof(MatmulScratch), "it takes the place of one");
 
-// sums (kRoundedRows, kPackedRows) of kStrips strips, each strip_bytes of packed rows and kRoundedOut outputs apart, += a panel's products.
+// sums (kRoundedRows, kPackedRows) of kStrips strips += the products of a panel. Strips are strip_bytes of packed rows, and
+// kRoundedOut outputs, apart.
 template <int kStrips>
 void multiply_rounded(const RoundedScratch& s, int64_t n_pairs, const std::byte* packed, int64_t strip_bytes, bool begins, float* sums) {
   constexpr int64_t kNext = kRoundedOut * kPackedRows;
@@ -70,7 +65,7 @@ void multiply_floats(const MatmulTask& t) {
         for (int64_t o = 0; o < n_out; o += kRoundedRows) {
           const int n_here = static_cast<int>(up_to(n_out - o, kRoundedRows));
           round_weights<kType>(t, begin + o, n_here, c, n, [&](int i, int64_t at) { return s.weights[i] + 2 * at; });
-          // What is rounded next: the next rows, the first ones' next columns, or other outputs'.
+          // Rounded next: the next weight rows, or the first rows' next columns, or the first rows of the next outputs.
           const bool goes_on = o + kRoundedRows < n_out, turns = !goes_on && c + n == t.n_columns;
           Ahead ahead(t, goes_on ? begin + o + kRoundedRows : turns ? begin + n_out : begin, n_here, goes_on ? c : turns ? 0 : c + n, n,
                       (n_strips + 1) / 2);

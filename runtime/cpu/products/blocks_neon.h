@@ -1,6 +1,6 @@
-// The quantized formats in registers of 64-bit ARM: 256 weights as signed bytes in column order, offsets taken off, and
-// their scales and minima as floats: weight = scale * code - min. Formats with blocks of 32 are read eight blocks at a
-// time. Loads never leave the blocks.
+// The quantized formats in registers of 64-bit ARM. `Unpacked` holds 256 weights: signed bytes in column order, with their offset
+// already subtracted, and scales and minima as floats: weight = scale * code - min. Eight blocks of a 32-weight format are read at
+// a time. Loads never leave the blocks.
 #pragma once
 
 #include "runtime/cpu/vectors/neon.h"
@@ -10,7 +10,7 @@ namespace {
 
 struct Unpacked {
   int8x16_t q[16];
-  float scale[16], min[16];  // per group
+  float scale[16], min[16];  // one for each group
 };
 
 template <class T>
@@ -31,7 +31,7 @@ uint8x16_t bit(uint8x16_t x) {
   const uint8x16_t only = vandq_u8(x, vdupq_n_u8(1 << kBit));
   return vshlq_u8(only, vdupq_n_s8(kTo - kBit));
 }
-// 16 where bit i of the half word is set, for byte i.
+// For each bit of a 16-bit word: byte i is 16 where bit i is set.
 inline uint8x16_t fifth_bits(const uint8_t* p) {
   const uint8_t each[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
   const uint8x16_t bytes = vcombine_u8(vdup_n_u8(p[0]), vdup_n_u8(p[1]));
@@ -42,7 +42,7 @@ inline int8x16_t codebook(uint8x16_t nibbles) {
   return vqtbl1q_s8(vld1q_s8(values), nibbles);
 }
 
-// kBytes: of 256 weights. kBlock: weights in a block of the format. kGroup: weights that share a scale.
+// kBytes: bytes of 256 weights. kBlock: weights in a block of the format. kGroup: weights that share a scale.
 template <int kBytesValue, int kBlockValue, int kGroupValue, bool kHasMinValue>
 struct FormatTraits {
   static constexpr int kBytes = kBytesValue, kBlock = kBlockValue, kGroup = kGroupValue;
@@ -115,7 +115,7 @@ struct Iq4Nl : FormatTraits<8 * 18, 32, 32, false> {
   }
 };
 
-// Two bits of every byte of 32, for four groups of 32 columns: `take(i, j, two)` is given group i, half j.
+// Splits 32 bytes into their 2-bit fields, for four groups of 32 columns. Calls take(i, j, two) for half j of group i.
 template <class Take>
 void quarters(const uint8_t* p, const Take& take) {
   const uint8x16_t three = vdupq_n_u8(3);
@@ -147,12 +147,12 @@ struct Q3K : FormatTraits<110, 256, 16, false> {
     const uint8x16_t high[2] = {vld1q_u8(p), vld1q_u8(p + 16)};
     for (int half = 0; half < 2; ++half)
       quarters(p + 32 + 32 * half, [&](int i, int j, uint8x16_t two) {
-        // Third bits: bit 4 * half + i of every byte.
+        // The third bit is bit 4 * half + i of every byte.
         const uint8x16_t third = vandq_u8(vtstq_u8(high[j], vdupq_n_u8(static_cast<uint8_t>(1 << (4 * half + i)))),
                                           vdupq_n_u8(4));
         u.q[8 * half + 2 * i + j] = less(vorrq_u8(two, third), 4);
       });
-    // 6-bit scales: nibbles in 8 bytes, the upper two bits of four in each of 4 bytes.
+    // 6-bit scales: lower nibbles in 8 bytes, then 4 bytes with the upper two bits of four scales each.
     const float d = half_value(p + 108);
     for (int g = 0; g < 16; ++g) {
       const int nibble = g < 8 ? p[96 + g] & 15 : p[88 + g] >> 4;
@@ -162,7 +162,7 @@ struct Q3K : FormatTraits<110, 256, 16, false> {
   }
 };
 
-// The twelve bytes of eight 6-bit scales and minima of Q4_K and Q5_K.
+// The twelve bytes that hold eight 6-bit scales and minima of Q4_K and Q5_K.
 inline void scales_k4(const uint8_t* p, Unpacked& u) {
   const float d = half_value(p), dmin = half_value(p + 2);
   const uint8_t* s = p + 4;
@@ -230,7 +230,7 @@ struct Iq4Xs : FormatTraits<136, 256, 32, false> {
       u.q[2 * i] = codebook(low_nibbles(x));
       u.q[2 * i + 1] = codebook(high_nibbles(x));
     }
-    // Scale g: nibble g of a word, upper two bits at 2 g of a half word.
+    // Scale g: its low nibble is nibble g of a 32-bit word, its upper two bits are at bit 2 g of a 16-bit word.
     const float d = half_value(p);
     const uint32_t low = word<uint32_t>(p + 4), high = word<uint16_t>(p + 2);
     for (int g = 0; g < 8; ++g)

@@ -1,11 +1,11 @@
-// Products of a few rows of activations with weights in any format, written once over V; include after
-// products/dot_avx2.h or simd_dot_avx512.h.
+// Decode's products: a few rows of activations times weights of any format, written once over V. Include after products/dot_avx2.h
+// or products/dot_neon.h.
 //
-// Decode reads the weights as they lie: 256 of a row are unpacked in registers (formats/blocks_x86.h) and multiplied
-// with the quantized activations of a few rows (dot_row(), in a file per width).  One pass over the weights,
-// nothing else moves: bound by memory.  Formats that take longer than memory are placed in bands (simd_bands_*.h).
+// Decode reads weights in the file's layout. It unpacks 256 weights of a row in registers and multiplies them with the quantized
+// activations of a few rows (dot_row(), in a file for each instruction set). One pass over the weights and no other traffic: memory
+// is the limit. Formats whose arithmetic takes longer than memory are placed in bands (products/bands_avx2.h).
 //
-// Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
+// Every output is its own chain of sums in ascending columns, so its bits do not depend on the rows beside it.
 #pragma once
 
 #include "runtime/cpu/products/weights.h"
@@ -40,7 +40,7 @@ void dot_float_row(const std::byte* w, const float* const* x, int64_t n_columns,
     out[r] = V::sum(V::add(V::add(sums[r][0], sums[r][1]), V::add(sums[r][2], sums[r][3])));
 }
 
-// One weight row against all rows, a few at a time; the weight row stays in the cache.
+// Multiplies one weight row with all rows of activations, a few at a time. The weight row stays in the cache.
 template <class F1, class FR>
 void decode_rows(const MatmulTask& t, const F1& one, const FR& several) {
   float sums[V::kDecodeRows];

@@ -1,11 +1,10 @@
-// A row of quantized weights against rows of activations, 256 bits wide: dot_row() of simd_decode.h.
+// dot_row() of products/decode.h, 256 bits wide: a row of quantized weights times rows of activations.
 //
-// Memory gives a core some 18 bytes of weights (32 of Q4_0) in four cycles, so what counts is the number of
-// instructions for 32 weights.  vpmaddubsw adds two products of unsigned and signed bytes in 16 bits.  Where
-// codes are unsigned, sums stay in 16 bits as long as they fit, until sixteen products of each of eight groups of 16
-// stand in the eight lanes of one vector: one conversion and one multiplication by scales for 128 weights.  What
-// codes are offset by is taken off as minima are, with the sums of the activations.  Signed bytes become 32-bit sums
-// at once, and floats for every 32.
+// Memory gives a core about 18 bytes of weights (32 weights of Q4_0) in four cycles, so the number of instructions for 32 weights
+// is the limit. vpmaddubsw adds two products of unsigned and signed bytes in 16 bits. Unsigned codes: sums stay in 16 bits as long
+// as they fit, until a vector's eight lanes hold the sixteen products of each of eight groups of 16. Then one conversion and one
+// multiplication by scales serve 128 weights. Offsets of codes are subtracted as minima are, by the sums of activations. Signed
+// codes: 32-bit sums at once, and floats for every 32 weights.
 #pragma once
 
 #include "runtime/cpu/vectors/avx2.h"
@@ -16,8 +15,7 @@ namespace {
 
 template <class Format>
 constexpr bool kUnsigned = !Format::kSigned;
-// Of products with codes below 64, the sums of four fit into 16 bits (63 * 127 * 4 = 32004); with codes below 32 those
-// of eight.
+// True for codes below 64: sums of four products fit in 16 bits (63 * 127 * 4 = 32004). For codes below 32, sums of eight fit.
 template <class Format>
 constexpr bool kWide = Format::kOffset == 32;
 
@@ -28,7 +26,7 @@ __m256i fours(__m256i codes, const int8_t* x) {
 }
 inline __m256i sum_pairs(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
 
-// Sums of neighbouring dwords of a, and of b, in each half; by way of 16 bits where they fit, which is an instruction less.
+// Sums of neighbouring dwords of a and of b, in each 128-bit half. kFit: through 16 bits, which saves an instruction.
 template <bool kFit>
 __m256i sum_neighbours(__m256i a, __m256i b) {
   if (kFit) return sum_pairs(_mm256_packs_epi32(a, b));
@@ -37,7 +35,7 @@ __m256i sum_neighbours(__m256i a, __m256i b) {
                           _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xDD)));
 }
 
-// Sums over groups of 16 of four chunks' products: lane c that of chunk c's first half, 4 + c its second.
+// Sums of four chunks' products over groups of 16. Lane c has the first half of chunk c, lane 4 + c its second half.
 template <class Format>
 [[gnu::always_inline]] inline __m256i sixteens(const __m256i* codes, const int8_t* x) {
   const auto eights = [&](int i) {
@@ -46,26 +44,26 @@ template <class Format>
   return sum_neighbours<!kWide<Format>>(eights(0), eights(2));
 }
 
-// For the lanes of sixteens() of the chunks 4 half .. 4 half + 3: a value per chunk,
+// per_chunk(): a value for each chunk, in the lanes of sixteens() for chunks 4 half .. 4 half + 3.
 template <int kHalf>
 __m256 per_chunk(__m256 eight) {
   return _mm256_permute2f128_ps(eight, eight, kHalf ? 0x11 : 0);
 }
-// and one per group of 16.
+// per_sixteen(): a value for each group of 16, in the same lanes.
 template <int kHalf>
 __m256 per_sixteen(__m128i bytes) {
   const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
   const __m128i ordered = _mm_shuffle_epi8(bytes, order);
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(kHalf ? _mm_srli_si128(ordered, 8) : ordered));
 }
-// For each 32: the sum of activations,
+// For each 32 columns: the sum of activations.
 inline __m256 sums32(const int16_t* sums) { return V::to_float(sum_pairs(V::load_i(sums))); }
-// or of groups of 16 times small integers.
+// For each 32 columns: sums of groups of 16, times small integers.
 inline __m256 sums32(const int16_t* sums, __m128i factors) {
   return V::to_float(_mm256_madd_epi16(_mm256_cvtepi8_epi16(factors), V::load_i(sums)));
 }
 
-// sum[0] + sum[1] grows by 256 products. Inlined by force, or the codes would go through memory.
+// sum[0] + sum[1] grows by 256 products. Inlining is forced; otherwise the codes go through memory.
 template <class Format>
 [[gnu::always_inline]] inline void dot_unsigned(const Unpacked& u, const int8_t* q, __m256 d, const int16_t* sums,
                                               V::F* sum) {
@@ -88,7 +86,7 @@ template <class Format>
 
 template <class Format>
 [[gnu::always_inline]] inline void dot_bytes(const Unpacked& u, const int8_t* q, __m256 d, V::F* sum) {
-  alignas(32) float scale[8];  // through memory: a broadcast from there costs no more than a load
+  alignas(32) float scale[8];  // through memory: a broadcast from memory costs no more than a load
   _mm256_store_ps(scale, V::mul(u.scale[0], d));
   for (int i = 0; i < 8; ++i)
     sum[i % 2] = V::fma(V::to_float(fours<true>(u.q[i], q + 32 * i)), _mm256_broadcast_ss(scale + i), sum[i % 2]);

@@ -1,6 +1,6 @@
-// A weight row times some rows of activations, on 64-bit ARM with the dot product instructions: four signed bytes times
-// four, added to each of four int32, so codes and activations meet without detours. 256 weights are unpacked in registers
-// at a time.
+// dot_row() of products/decode.h on 64-bit ARM: a row of quantized weights times rows of activations. The dot product instructions
+// multiply four signed bytes with four others and add them to each of four int32, so codes and activations need no conversion. 256
+// weights are unpacked in registers at a time.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -10,7 +10,7 @@
 namespace orrery::cpu {
 namespace {
 
-// The sum of a group's quantized activations.
+// The sum of the quantized activations of a group.
 template <int kGroup>
 float activation_sum(const QuantizedRow& x, int64_t column) {
   const int16_t* s = x.sums + column / 16;

@@ -1,7 +1,8 @@
-// The float tile product that attention and float weights share: c (rows, width) from a (rows, k) and b (k,
-// width), a few rows by a few vectors in registers.  Each element is one chain of fused multiply-adds in
-// ascending k, so its bits depend neither on the rows beside it nor on where k is cut.  Written over V;
-// include after a path's vector.
+// The float tile product that attention and float weights share: c (rows, width) from a (rows, k) and b (k, width), a few rows by a
+// few vectors in registers. Written over V; include after a file of vectors/.
+//
+// Each element is one chain of fused multiply-adds in ascending k. So its bits do not depend on the rows beside it, or on where k
+// is cut.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -9,9 +10,9 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kGemmRows = 6;   // at once
+constexpr int kGemmRows = 6;   // rows in registers
 
-enum class Start { zero, keep, scale };  // c starts as 0, as itself, as itself times a factor per row
+enum class Start { zero, keep, scale };  // initial c: 0, itself, or itself times a factor for each row
 
 template <Start kStart>
 struct Gemm {
@@ -22,7 +23,7 @@ struct Gemm {
   float* c;
   int64_t c_stride;
   int k_begin, k_end;
-  const float* factors;  // per row, for Start::scale
+  const float* factors;  // one for each row, for Start::scale
 
   // Rows [r, r + R), vectors [v, v + N).
   template <int R, int N>

@@ -1,27 +1,13 @@
-// Products of many rows of activations with weights in any format, written once over V; include after
-// vectors/avx2.h or simd_avx512.h.
+// Prefill's products: many rows of activations times weights of any format, written once over V. Include after vectors/avx2.h or
+// vectors/avx512.h.
 //
-// Prefill turns a strip of weight rows, 256 columns at a time, into a panel whose lanes are weight rows:
+// Prefill converts a strip of weight rows, 256 columns at a time, to a panel whose lanes are weight rows:
 //     codes [column / 4][row][4], scales [group][row]
-// Then four activations broadcast to all lanes meet four columns of every row in one instruction, and scales
-// are applied once per group of a whole strip.  The unpacking is paid once for up to kTileRows rows of
-// activations, and what these rows bring along is prepared once for all strips of a tile.  Products of small
-// codes are added in 16 bits first, as many as fit (V::run): the multiplier's ports are what is scarce.
+// One instruction multiplies four activations, repeated in all lanes, with four columns of every row. Scales are applied once for
+// each group of a whole strip. A panel serves up to kIntegerRows rows of activations. Products of small codes are first summed in
+// 16 bits, as many as fit (V::run). README.md has the blocking and measurements.
 //
-// Tile after tile of weights meets the same columns of activations, so that these are read, and what they bring along is made, once for
-// kIntegerOut outputs; and weights are unpacked once for kIntegerRows rows. Outputs go past the caches.
-//
-// Measured on a core of an AMD EPYC with AVX2 (bench_cpu avx2 1 prefill, 512 rows): F16 at 86% of the peak of floats
-// (84% where activations are copied for 256 outputs at once instead of 512, 69% for 64);
-// Q8_0 at 66%, Q4_0 at 104% and Q4_K at 95% of the peak of bytes summed in 32 bits, these two at 67% and 61% of what sums
-// in 16 bits would allow.  On one of an Intel Xeon with AVX-512 (bench_cpu avx512 1 prefill; best of three): Q8_0 at 50%, Q4_0 at 53% and
-// Q4_K at 50% of the peak of bytes, on avx2vnni at 60%, 64% and 58%; on one of an AMD EPYC with AVX-512 as wide as its registers at 66, 66
-// and 62%, 63, 64 and 61% when each tile had 256 rows and met all columns by itself. Scales are the limit there: for a group of 32 columns
-// eight products, and a conversion and two multiplications by floats (with minima three) of the same ports: 73% (67%) of the peak if
-// nothing else were done, 80% (73%) where conversions have ports of their own. 8 or 10 rows at once are slower than 6, sums of two groups in
-// registers spill.
-//
-// Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
+// Every output is its own chain of sums in ascending columns, so its bits do not depend on the rows beside it.
 #pragma once
 
 #include "runtime/cpu/formats/band_codes.h"
@@ -32,37 +18,37 @@ namespace orrery::cpu {
 namespace {
 
 constexpr int kStrip = 2 * V::kLanes;  // weight rows of a panel
-constexpr int kTileOut = 64;  // of an integer tile
+constexpr int kTileOut = 64;  // outputs of an integer tile
 constexpr int kStrips = kTileOut / kStrip;
-constexpr int kPanel = 256;                    // columns of an integer tile's panel,
-constexpr int kFloatPanel = 2048 / V::kLanes;  // and of a float one: 16 KB, half the first cache
-// Outputs and rows that are best asked for at once: sums of so many lie in the second cache, of integers while tile after tile of weights
-// meets the same columns of activations.
-constexpr int kTaskOut = 512, kTileRows = 256;        // of floats
-constexpr int kIntegerOut = 256, kIntegerRows = 512;
+constexpr int kPanel = 256;                    // columns of an integer tile's panel
+constexpr int kFloatPanel = 2048 / V::kLanes;  // columns of a float tile's panel: 16 KB, half the first-level cache
+// Best numbers of outputs and rows for one task. The sums of such a task lie in the second-level cache. For integers they stay
+// there while tile after tile of weights meets the same columns of activations.
+constexpr int kTaskOut = 512, kTileRows = 256;        // floats
+constexpr int kIntegerOut = 256, kIntegerRows = 512;   // integers
 
 struct Panel {
   alignas(64) uint8_t codes[kPanel / 4][kStrip][4];
   alignas(64) float scale[16][kStrip];
   union {  // signed codes have no minima
     alignas(64) float min[16][kStrip];
-    alignas(64) int32_t lacking[16][kStrip];  // by products of signed codes, where V::kComplements
+    alignas(64) int32_t lacking[16][kStrip];  // where V::kComplements: the part that sums of signed codes' products lack
   };
-  // There `codes` are magnitudes of signed ones, and these all ones where the code is negative.
+  // Where V::kComplements, signed codes are stored as magnitudes in `codes`, and `negative` is all ones for a negative code.
   alignas(64) uint8_t negative[V::kComplements ? kPanel / 4 : 1][kStrip][4];
 };
-// What groups of a row of activations take off: from dots, for the codes' offset, or from sums, for minima.
-// No format has both.
+// Corrections for the groups of an activation row. offset: where the dots start, which corrects the codes' offset. min: the factor of
+// the minima, whose products are subtracted from the sums. No format needs both.
 union RowParts {
   int32_t offset[16];
   float min[16];
 };
 struct IntegerTile {
-  Panel panels[kStrips];  // all in the first cache, where a few rows of activations meet them all
+  Panel panels[kStrips];  // all in the first-level cache, where a few rows of activations meet all of them
   alignas(64) RowParts parts[kIntegerRows];
 };
-// Rows lie side by side here: in the activations themselves they are often a power of two apart, and would
-// take each other's places in the caches.  So do rows of whole panels: a line more keeps them apart.
+// Copies of rows, side by side. In the caller's memory, activation rows are often a power of two apart and would evict each other
+// from the caches. Rows of whole panels would do the same, so one more line keeps them apart.
 struct FloatTile {
   alignas(64) float values[kFloatPanel][kStrip];
   alignas(64) float x[kTileRows][kFloatPanel + 16];
@@ -78,8 +64,7 @@ struct MatmulScratch {
   };
 };
 
-// Transposes kLanes rows of `n` dwords, rows `stride` bytes apart, to `out`: dword c of every row at out + c
-// * kStrip.
+// Transposes kLanes rows of `n` dwords, `stride` bytes apart: dword c of every row goes to out + c * kStrip.
 inline void transpose_rows(const void* rows, int64_t stride, int n, float* out) {
   for (int c = 0; c < n; c += V::kLanes) {
     V::F r[V::kLanes];
@@ -90,7 +75,8 @@ inline void transpose_rows(const void* rows, int64_t stride, int n, float* out) 
   }
 }
 
-// Signed codes become magnitudes and signs; and what sums of their products lack.  W is V, which need not have split().
+// Splits signed codes into magnitudes and signs, and computes the part that sums of their products lack. W is V. (A template,
+// because V may not have split().)
 template <class Format, class W = V>
 void take_signs(Panel* panel) {
   for (int g = 0; g < 256 / Format::kGroup; ++g)
@@ -105,12 +91,12 @@ void take_signs(Panel* panel) {
     }
 }
 
-// Asks for the weights that are unpacked next, columns [c, c + n) of the rows [o, o + n_out), some of them at each step of the products
-// before: rows are pages apart, where processors do not look ahead, and asked for at once they wait for each other.
+// Prefetches the weights that are unpacked next: columns [c, c + n) of the rows [o, o + n_out), some at each step of the current
+// products. Rows are pages apart, so processors do not prefetch them, and prefetches issued all at once wait for each other.
 class Ahead {
  public:
   Ahead(const MatmulTask& t, int64_t o, int64_t n_out, int64_t c, int64_t n, int64_t steps) {
-    const int64_t together = t.in_bands ? kBandRows : 1;  // rows whose columns lie side by side
+    const int64_t together = t.in_bands ? kBandRows : 1;  // rows whose columns are interleaved
     stride_ = together * t.row_bytes;
     weights_ = t.weight + o * t.row_bytes + stride_ * c / t.n_columns;
     bytes_ = stride_ * n / t.n_columns;
@@ -129,7 +115,7 @@ class Ahead {
   int64_t stride_, bytes_, n_rows_, per_step_, row_ = 0, at_ = 0;
 };
 
-// Of weight rows, asked for in order, the bytes of columns [c, c + 256): where they lie, or where bands are taken apart to.
+// The bytes of columns [c, c + 256) of weight rows, requested in order: in the file's layout, or unpacked from bands.
 template <class Format>
 class RowColumns {
  public:
@@ -143,7 +129,7 @@ class RowColumns {
   }
 
  private:
-  // Layouts of bands.h: what leaves no whole words, then four words of each row at a time, turned.
+  // Inverse of make_band() (formats/bands.h): first each block's head bytes, then four words of each row at a time, transposed.
   void take_apart(const uint8_t* band) {
     constexpr int kBlockBytes = Format::kBytes * Format::kBlock / 256, kHead = kBlockBytes % 4, kWords = kBlockBytes / 4;
     const int64_t left = t_.n_columns - c_;
@@ -174,7 +160,7 @@ class RowColumns {
   uint8_t rows_[kBandRows][Format::kBytes];
 };
 
-// The codes of weight rows [at, at + kLanes) and four columns, as products take them.
+// The codes of weight rows [at, at + kLanes) and four columns, in the form that products() takes.
 template <class Format, class W = V>
 typename W::Codes panel_codes(const Panel& panel, int quad, int at) {
   if constexpr (Format::kSigned && W::kComplements)
@@ -183,8 +169,7 @@ typename W::Codes panel_codes(const Panel& panel, int quad, int at) {
     return W::prepared(W::load_i(panel.codes[quad][at]));
 }
 
-// Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; rows beyond are zeros.  kOffset: with which the
-// codes shall lie there.
+// Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; further rows are zeros. kOffset: the codes' offset in the panel.
 template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
   struct Row {
@@ -221,7 +206,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
   if constexpr (Format::kSigned && V::kComplements) take_signs<Format>(panel);
 }
 
-// The same from bands: their lanes are rows already.
+// The same from bands, whose lanes are rows already.
 template <class Format>
 void fill_panel_from_bands(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
   static_assert(V::kPanelOffset<Format> == Format::kOffset && Format::kGroup == 32 && V::kLanes % kBandRows == 0);
@@ -239,7 +224,7 @@ void fill_panel_from_bands(const MatmulTask& t, int64_t o, int64_t n, int64_t c,
 }
 
 template <class Format>
-constexpr int kCodeBits = Format::kSigned ? 8 : 4;  // or less
+constexpr int kCodeBits = Format::kSigned ? 8 : 4;  // at most 4 for unsigned codes
 template <>
 constexpr int kCodeBits<Q5_0> = 5;
 template <>
@@ -249,7 +234,7 @@ constexpr int kCodeBits<Q5K> = 5;
 template <>
 constexpr int kCodeBits<Q6K> = 6;
 
-// The products of group g of a panel with that of R rows, summed in integers.
+// Dots of group g of a panel with R rows of activations, summed in integers.
 template <class Format, int R>
 void group_dots(const Panel& panel, const int8_t* const* q, const RowParts* parts, int g, V::I (&dots)[R][2]) {
   constexpr int kQuads = Format::kGroup / 4;
@@ -298,7 +283,7 @@ void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* p
         V::store(sum, s);
       }
     }
-    // Sums stay in memory from group to group: kept in registers they would drive the dots out.
+    // Sums stay in memory from group to group. In registers they would displace the dots.
     asm("" ::: "memory");
   }
 }
@@ -312,7 +297,8 @@ void multiply_rows(int n, const Panel& panel, const QuantizedRow* x, const RowPa
   multiply_panel<Format, kMost>(panel, x, parts, c, sums);
 }
 
-// sums (n_panels, kIntegerRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last).
+// sums (n_panels, kIntegerRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last). The last three
+// arguments name the weights that come next (Ahead).
 template <class Format>
 void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t, int64_t first, int64_t last,
                      int64_t c, float (*sums)[kIntegerRows][kStrip], int64_t next_out, int64_t n_next, int64_t next_c) {
@@ -322,7 +308,7 @@ void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t,
     const int n = static_cast<int>(last - r < kRows ? last - r : kRows);
     QuantizedRow x[kRows];
     for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
-    // The next rows, whose columns lie too far apart for the processor to foresee them.
+    // Prefetches the next rows: their columns are too far apart for the processor's own prefetcher.
     for (int64_t i = r + kRows; i < r + 2 * kRows && i < last; ++i)
       for (int line = 0; line < kPanel; line += 64)
         _mm_prefetch(t.quantized + i * t.quantized_stride + c + line, _MM_HINT_T0);
@@ -333,17 +319,17 @@ void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t,
   }
 }
 
-// Columns [c, c + 256) of the rows [first, last): what they take off.
+// The corrections of rows [first, last) for columns [c, c + 256).
 template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, RowParts* parts) {
   if (!kOffset && !Format::kHasMin) return;
   const __m256i ones = _mm256_set1_epi16(1), taken = _mm256_set1_epi16(-kOffset);
   for (int64_t r = first; r < last; ++r, ++parts) {
     const QuantizedRow x = quantized_row(t.quantized + r * t.quantized_stride, t.n_columns);
-    const __m256i sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sums + c / 16));  // of each 16
+    const __m256i sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sums + c / 16));  // of each 16 columns
     const __m256 d = _mm256_loadu_ps(x.d + c / 32);
     for (int half = 0; half < (Format::kGroup == 16 ? 2 : 1); ++half) {
-      __m256i groups;  // eight of them, times -kOffset
+      __m256i groups;  // eight sums, times -kOffset
       __m256 scales = d;
       if (Format::kGroup == 32) {
         groups = _mm256_madd_epi16(sums, kOffset ? taken : ones);
@@ -361,7 +347,8 @@ void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, Row
   }
 }
 
-// For every tile: panels(first_out, n_out <= kOut, first_row, last_row) adds to its sums, which are then stored.
+// Cuts the task into tiles. For each one, panels(first_out, n_out <= kOut, first_row, last_row) adds to the tile's sums, which are
+// then stored.
 template <int kOut, int kRows, class F>
 void for_tiles(const MatmulTask& t, float (*sums)[kRows][kStrip], const F& panels) {
   for (int64_t o = t.first_out; o < t.last_out; o += kOut) {
@@ -405,7 +392,7 @@ void prefill_blocks(const MatmulTask& t) {
             }
           fill_panel<Format>(t, o + at, rows, c, &tile.panels[n_panels]);
         }
-        // What is unpacked next: the next tile's columns, the first one's next ones, or other rows of weights.
+        // Unpacked next: the next tile's columns, or the first tile's next columns, or other weight rows.
         const bool goes_on = o + n < end, turns = !goes_on && c + kPanel >= t.n_columns;
         const int64_t next_out = goes_on ? o + n : turns ? end : begin, next_end = turns ? t.last_out : end;
         multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->integer_sums + (o - begin) / kStrip, next_out,
@@ -415,9 +402,8 @@ void prefill_blocks(const MatmulTask& t) {
   });
 }
 
-// Columns [c, c + width) of the weight rows [o, o + n), n <= kStrip, as floats; rows beyond are zeros.  Rows are pages
-// apart, where processors do not look ahead: the same columns `ahead` bytes on, the next that will be asked for, are
-// fetched meanwhile.
+// Columns [c, c + width) of the weight rows [o, o + n), n <= kStrip, as floats; further rows are zeros. Rows are pages apart, so
+// processors do not prefetch them: the loop prefetches the same columns `ahead` bytes on, where the next call reads.
 template <TensorType kType>
 void fill_values(const MatmulTask& t, int64_t o, int64_t n, int64_t c, int width, int64_t ahead, float (*values)[kStrip]) {
   constexpr int kLine = 64 / kFloatBytes<kType>;
@@ -444,7 +430,7 @@ void fill_values(const MatmulTask& t, int64_t o, int64_t n, int64_t c, int width
   }
 }
 
-// Columns [c, c + width) of the rows [first, last), side by side; those of the row after next are fetched meanwhile.
+// Copies columns [c, c + width) of the rows [first, last), side by side, and prefetches the row after next.
 inline void copy_activations(const MatmulTask& t, int64_t first, int64_t last, int64_t c, int width, FloatTile* tile) {
   for (int64_t r = first; r < last; ++r) {
     const float* from = t.x + r * t.x_stride + c;
@@ -458,8 +444,8 @@ inline void copy_activations(const MatmulTask& t, int64_t first, int64_t last, i
   }
 }
 
-// Per panel: the activations' columns are copied into the second cache once for kTaskOut outputs, and a strip's values,
-// in the first one, meet all rows, six by two vectors at a time.
+// For each panel: the activations' columns are copied to the second-level cache once for kTaskOut outputs. A strip's values, in the
+// first-level cache, meet all rows, six rows by two vectors at a time.
 template <TensorType kType>
 void prefill_floats(const MatmulTask& t) {
   MatmulScratch* scratch = reinterpret_cast<MatmulScratch*>(t.scratch);

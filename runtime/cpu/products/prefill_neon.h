@@ -1,10 +1,10 @@
-// Products of many rows of activations with weights in any format, on 64-bit ARM.
+// Prefill's products on 64-bit ARM: many rows of activations times weights of any format.
 //
-// Eight weight rows are turned, 256 columns at a time, so that lanes are weight rows; four columns of an activation row are
-// then one lane of a register, and an instruction multiplies them with four columns of four weight rows. Scales are applied
-// once per group of columns.
+// Eight weight rows are transposed, 256 columns at a time, so that lanes are weight rows. Four columns of an activation row are one
+// lane of a register, and an instruction multiplies them with four columns of four weight rows. Scales are applied once for each
+// group of columns.
 //
-// Every output is its own chain of sums in ascending columns: which rows stand beside it changes nothing.
+// Every output is its own chain of sums in ascending columns, so its bits do not depend on the rows beside it.
 #pragma once
 
 #include "runtime/cpu/products/dot_neon.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr int kTileOut = V::kLanes;
 constexpr int kTaskOut = kTileOut;
 constexpr int kTileRows = 256, kIntegerRows = kTileRows;
-constexpr int kPanel = 256;  // columns of a tile's panel
+constexpr int kPanel = 256;  // columns of a panel
 constexpr int kRows = 4;     // activation rows in registers
 
 struct Panel {
@@ -32,7 +32,7 @@ struct MatmulScratch {
   alignas(64) float sums[kTileRows][kTileOut];
 };
 
-// Columns [c, c + 256) of the weight rows [o, o + n), n <= kTileOut; rows beyond are zeros.
+// Columns [c, c + 256) of the weight rows [o, o + n), n <= kTileOut; further rows are zeros.
 template <class Format>
 void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
   uint8_t buffer[kMostBytes];

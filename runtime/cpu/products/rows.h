@@ -1,5 +1,5 @@
-// The operations on rows of activations: quantize, norm, rope, swiglu, add.  Written over V; include after
-// vectors/avx2.h or simd_avx512.h.
+// The operations on rows of activations: quantize, norm, rope, swiglu, add; and KV vectors to their types. Written over V; include
+// after a file of vectors/.
 #pragma once
 
 #include <cmath>
@@ -10,11 +10,10 @@
 namespace orrery::cpu {
 namespace {
 
-// e^x to about one unit in the last place (silu, three with its division, is tested); 0 below -104, infinity
-// above 89, NaN for NaN.  x = n ln 2 + r with ln 2 in two parts, so that r keeps its last bit, then a
-// polynomial for e^r on |r| <= ln 2 / 2.
+// e^x to about one unit in the last place (tests hold silu, with its division, to three). 0 below -104, infinity above 89, NaN for
+// NaN. x = n ln 2 + r, with ln 2 in two parts so that r keeps its last bit. Then a polynomial for e^r on |r| <= ln 2 / 2.
 inline V::F exponential(V::F x) {
-  x = V::min(V::set(89.0f), V::max(V::set(-104.0f), x));  // in this order NaN stays
+  x = V::min(V::set(89.0f), V::max(V::set(-104.0f), x));  // this order keeps NaN
   const V::F n = V::nearest(V::mul(x, V::set(1.44269504088896f)));
   V::F r = V::fnma(n, V::set(0.693359375f), x);
   r = V::fnma(n, V::set(-2.12194440054690583e-4f), r);
@@ -75,7 +74,7 @@ void rms_norm(const float* x, const float* weight, float* out, int64_t dim, floa
   }
 }
 
-// The compiler's own vectors do here.
+// Plain loops: the compiler vectorises them well.
 void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
           int32_t n_heads, int32_t head_dim) {
   const int32_t half = n_rot / 2;
@@ -115,12 +114,11 @@ void add(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
-// Halves in vectors, with the same bits as the portable conversion; the block formats by the portable code.
-// As store_kv() has it, to the bit: ties go away from zero, where vectors round them to even numbers.
+// A block of Q8_0, with the same bits as store_kv(): ties round away from zero, where the vector conversion rounds them to even.
 inline void store_q8_0_block(const float* x, std::byte* out) {
   const V::Block32 block = V::load32(x);
   const uint32_t bits = V::largest_bits(block);
-  if (bits >= 0x7F800000) return store_kv(TensorType::q8_0, x, 32, out);   // with what is not finite
+  if (bits >= 0x7F800000) return store_kv(TensorType::q8_0, x, 32, out);   // a value is not finite
   float largest;
   __builtin_memcpy(&largest, &bits, sizeof largest);
   const float d = largest / 127.0f, reciprocal = 1.0f / d, inverse = reciprocal <= 3.4028234e38f ? reciprocal : 0.0f;
@@ -141,6 +139,7 @@ inline void store_q8_0_block(const float* x, std::byte* out) {
   __builtin_memcpy(out + 2, codes, sizeof codes);
 }
 
+// F16 goes through vectors, with the same bits as the portable conversion. Q8_0 is above; the portable code stores the other types.
 void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
   if (type == KvType::f16 && n % V::kLanes == 0) {
     for (int32_t i = 0; i < n; i += V::kLanes) V::store_half(out + 2 * i, V::load(x + i));

@@ -1,5 +1,5 @@
-// What products of both kinds know of weights: their formats, blocks that end within 256 columns, floats of three
-// types, and where sums go. Written over V; include after a path's vector and its blocks.
+// Weights, as products for decode and prefill read them: their formats, blocks that end within 256 columns, float types, and the
+// stores of sums. Written over V; include after a file of vectors/ and the formats in registers.
 #pragma once
 
 #include <type_traits>
@@ -10,7 +10,7 @@
 namespace orrery::cpu {
 namespace {
 
-// Calls `blocks` with a quantized format's traits, `floats` with a float type's tag.
+// Calls `blocks` with the traits of a quantized format, or `floats` with the tag of a float type.
 template <class Blocks, class Floats>
 void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
   switch (type) {
@@ -47,7 +47,7 @@ void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
   }
 }
 
-// What a path does with bands (bands.h) of a format, if anything: specialized in simd_bands_*.h.
+// Products over bands (formats/bands.h) of a format. products/bands_avx2.h specializes it for the formats that have them.
 template <class Format>
 struct Bands {
   static constexpr bool kHas = false;
@@ -59,7 +59,7 @@ inline bool in_bands(TensorType type) {
   return has;
 }
 
-// What of a row's 256 columns is left, followed by zero blocks: for formats of 32 whose rows end within 256.
+// The next 256 columns of a row. If fewer are left in a format of 32: a copy in `buffer`, with zero blocks after them.
 constexpr int kMostBytes = 8 * 34;
 template <class Format>
 const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buffer) {
@@ -70,9 +70,10 @@ const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buff
   return buffer;
 }
 
-// Asks for weights that are read once, as fast as memory gives them: left to themselves processors stop fetching ahead at every page's
-// end.  Rows follow each other, and beyond the last one a prefetch does nothing.  kNear: as far ahead as what is asked for stays in the first cache.
-// In two stages where V says so: Intel's processors have few places for lines that come to the first cache, more for the second.
+// Prefetches weights that are read once. Without this, processors stop their own prefetching at the end of every page. Rows follow
+// each other, and a prefetch beyond the last row does nothing. kNear: the distance in bytes at which lines still stay in the
+// first-level cache. With V::kTwoStages, lines first go to the second-level cache: Intel's processors can have few misses under way
+// to the first level, and more to the second.
 template <int kNear, class W = V>
 void prefetch_stream(const void* p, int bytes) {
   constexpr int kFar = 4096;

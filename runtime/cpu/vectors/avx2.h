@@ -1,5 +1,5 @@
-// The vector that the shared simd_*.h files are written over, 256 bits wide.  AVX2, FMA and F16C; only for
-// files compiled for them.  Include after vectors/bytes_avx2.h or vectors/bytes_avx2vnni.h, which multiply bytes.
+// The vector V of the shared kernels, 256 bits wide: AVX2, FMA and F16C. Only files that are compiled for these instructions
+// include it. Include it after vectors/bytes_avx2.h or vectors/bytes_avx2vnni.h, which define how V multiplies bytes.
 #pragma once
 
 #include <immintrin.h>
@@ -16,20 +16,21 @@ struct V : ByteProducts {
   using F = __m256;
   using I = __m256i;
   static constexpr int kLanes = 8;
-  static constexpr int kDecodeRows = 2;   // activation rows in registers: over weights as they lie,
-  static constexpr int kGemmVectors = 2;  // vectors of a float tile's width
+  static constexpr int kDecodeRows = 2;   // activation rows in registers, when decode reads weights in the file's layout
+  static constexpr int kGemmVectors = 2;  // width of a float tile, in vectors
   static constexpr int kAccumulators = 8;
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float x) { return _mm256_set1_ps(x); }
   static F load(const float* p) { return _mm256_loadu_ps(p); }
-  static void hold(F& x) { asm("" : "+x"(x)); }  // in a register: not loaded again where it is used
-  // Asks for a line that comes to the second cache; behind what x was made by, so that compilers leave it where it stands.
+  static void hold(F& x) { asm("" : "+x"(x)); }  // keeps x in a register, so that the compiler does not load it again
+  // ask(): prefetches a cache line into the second-level cache. ask_behind(): the same, ordered after the instruction that made x,
+  // so that compilers do not move it.
   static void ask(const void* p) { __builtin_prefetch(p, 0, 2); }
   static void ask_behind(F& x, const void* p) { asm volatile("prefetcht1 %1" : "+x"(x) : "m"(*static_cast<const char*>(p))); }
   static void ask_behind(I& x, const void* p) { asm volatile("prefetcht1 %1" : "+x"(x) : "m"(*static_cast<const char*>(p))); }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
-  // Past the caches, to an aligned place that nobody reads before finish_stores().
+  // Non-temporal store, past the caches, to an aligned address. Nobody reads it before finish_stores().
   static void store_past(float* p, F x) { _mm256_stream_ps(p, x); }
   static void finish_stores() { _mm_sfence(); }
   static F load_fours(const float* p, int step) {  // lanes 4 i + j: p[step * i + j]
@@ -54,15 +55,15 @@ struct V : ByteProducts {
     const I whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     return mul(mul(x, power(half)), power(_mm256_sub_epi32(whole, half)));
   }
-  // The last bits of x become an exponent: 2^(bits - 127).
+  // The last bits of x as an exponent: 2^(bits - 127).
   static F exponent(F x) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
   }
-  // x, but 0 where `at` is below `least`.
+  // x; 0 where `at` is below `least`.
   static F zero_below(F x, F at, float least) {
     return _mm256_and_ps(x, _mm256_cmp_ps(at, set(least), _CMP_NLT_UQ));
   }
-  // Lanes [from, to) of x, -infinity elsewhere.
+  // Lanes [from, to) of x; -infinity in the other lanes.
   static F keep(F x, int from, int to) {
     const I in = _mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane_numbers()),
                                   _mm256_cmpgt_epi32(lane_numbers(), _mm256_set1_epi32(from - 1)));
@@ -70,8 +71,7 @@ struct V : ByteProducts {
   }
   static float sum(F x) { return sum256(x); }
   static float largest(F x) { return max256(x); }
-  // Every lane becomes the largest (the sum) of those whose numbers differ from its own by multiples of
-  // `period`.
+  // Every lane becomes the maximum (the sum) of the lanes whose numbers differ from its own by multiples of `period`.
   static F fold_max(F x, int period) {
     for (int step = period; step < 8; step *= 2) x = max(x, across(x, step));
     return x;
@@ -80,7 +80,7 @@ struct V : ByteProducts {
     for (int step = period; step < 8; step *= 2) x = add(x, across(x, step));
     return x;
   }
-  // Vectors of pairs side by side: their first numbers, and their second ones; and back.
+  // apart(): two vectors of pairs become a vector of first numbers and a vector of second numbers. beside() is the inverse.
   static void apart(F& a, F& b) {
     const F first = _mm256_shuffle_ps(a, b, 0x88), second = _mm256_shuffle_ps(a, b, 0xDD);
     a = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(first), 0xD8));
@@ -91,7 +91,7 @@ struct V : ByteProducts {
     a = _mm256_permute2f128_ps(low, high, 0x20);
     b = _mm256_permute2f128_ps(low, high, 0x31);
   }
-  // p[0 .. period) over and over; period divides 8.
+  // Repeats p[0 .. period); period divides 8.
   static F repeat(const float* p, int period) {
     const I index = _mm256_and_si256(lane_numbers(), _mm256_set1_epi32(period - 1));
     return _mm256_permutevar8x32_ps(period < 8 ? load_part(p, period) : load(p), index);
@@ -100,7 +100,7 @@ struct V : ByteProducts {
     return _mm256_blendv_ps(otherwise, if_equal, _mm256_cmp_ps(a, set(b), _CMP_EQ_OQ));
   }
   static void store_eight(float* p, __m256 x) { _mm256_storeu_ps(p, x); }
-  // The sums of eight vectors: at each level two become one, by a blend and a single shuffle, since shuffles have few ports.
+  // The sums of eight vectors. At each level two vectors become one, by a blend and a single shuffle, because few ports shuffle.
   static __m256 sum_eight(const F* a) {
     F b[4], c[2];
     for (int i = 0; i < 4; ++i)
@@ -120,7 +120,7 @@ struct V : ByteProducts {
   static F bfloat(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
   static F load_bfloat(const void* p) { return bfloat(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
   static F load_bfloat_part(const void* p, int n) { return bfloat(load_words(p, n)); }
-  // Chunk `i` of 8 of a Q8_0 vector, and of a Q4_0 one.
+  // Chunk `i` (8 values) of a Q8_0 vector, and of a Q4_0 vector.
   static F load_q8(const uint8_t* vector, int i) {
     const uint8_t* block = vector + i / 4 * 34;
     const __m128i q = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block + 2 + i % 4 * 8));
@@ -133,8 +133,8 @@ struct V : ByteProducts {
     q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(8));
     return mul(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), set(half_value(block)));
   }
-  // Of a block's 32 values, chunk `i`, without the scale.  Q4_0: dword j holds the nibbles of dimensions 2 j,
-  // 2 j + 16, 2 j + 1 and 2 j + 17, and a chunk is one of these where it lies, in units of q4_unit(i).
+  // Chunk `i` of a block's 32 values, without the scale. Q4_0: dword j holds the nibbles of dimensions 2 j, 2 j + 16, 2 j + 1 and 2
+  // j + 17. A chunk takes one of the four nibbles without shifting it, so its values are in units of q4_unit(i).
   static F integers_q8(const uint8_t* block, int i) {
     const __m128i q = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block + 2 + i * 8));
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
@@ -144,7 +144,7 @@ struct V : ByteProducts {
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(nibbles, set_i(15 << 4 * i)), set_i(8 << 4 * i)));
   }
   static constexpr float q4_unit(int i) { return 1.0f / static_cast<float>(1 << 4 * i); }
-  static constexpr int q4_dim(int i) { return i % 8 * 2 + i / 8 % 2 * 16 + i / 16; }  // at place i of the block
+  static constexpr int q4_dim(int i) { return i % 8 * 2 + i / 8 % 2 * 16 + i / 16; }  // the dimension at place i of the block
   static F set_half(const uint8_t* p) { return _mm256_cvtph_ps(_mm_set1_epi16(word<int16_t>(p))); }
 
   static double sum_squares(const float* x, int64_t n) {
@@ -159,19 +159,18 @@ struct V : ByteProducts {
     return sum256(_mm256_add_pd(a, b));
   }
 
-  // Integers.
+  // Integers. ByteProducts has the products of bytes for decode and prefill.
   static I zero_i() { return _mm256_setzero_si256(); }
   static I set_i(int32_t x) { return _mm256_set1_epi32(x); }
   static I load_i(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static void store_i(void* p, I x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
   static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 
-  // Prefill's products of bytes, and decode's: ByteProducts.
-  static I repeated(const int8_t* four) {  // as a float: such a load needs none of the arithmetic ports
+  static I repeated(const int8_t* four) {  // loads as a float: a float broadcast needs no arithmetic port
     return _mm256_castps_si256(set(word<float>(reinterpret_cast<const uint8_t*>(four))));
   }
 
-  // Eight vectors of eight dwords, transposed.
+  // Transposes eight vectors of eight dwords.
   static void transpose(F* r) {
     F a[8], b[8];
     for (int i = 0; i < 8; i += 2) {
@@ -190,7 +189,7 @@ struct V : ByteProducts {
     }
   }
 
-  // 32 floats -> int8, the largest magnitude's bits, and the sums of each 16.
+  // 32 floats: the bits of the largest magnitude; conversion to int8, with the sums of each 16.
   struct Block32 {
     F v[4];
   };
@@ -208,7 +207,7 @@ struct V : ByteProducts {
     I n[4];
     for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(mul(x.v[i], set(inverse)));
     const I words01 = _mm256_packs_epi32(n[0], n[1]), words23 = _mm256_packs_epi32(n[2], n[3]);
-    // Packing works within 128-bit lanes: dwords come out as 0 2 4 6 1 3 5 7.
+    // Packing works within 128-bit lanes, so dwords arrive in the order 0 2 4 6 1 3 5 7.
     const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words01, words23),
                                                 _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     store_i(q, bytes);
@@ -228,8 +227,8 @@ struct V : ByteProducts {
     n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0xB1));
     return _mm_cvtsi128_si32(n);
   }
-  static __m128i load_words(const void* p, int n) {  // n < 8 16-bit values, zeros after
-    if (n == 4) return _mm_loadl_epi64(static_cast<const __m128i*>(p));   // as low-rank keys have: a copy would wait for its stores
+  static __m128i load_words(const void* p, int n) {  // n < 8 16-bit values, then zeros
+    if (n == 4) return _mm_loadl_epi64(static_cast<const __m128i*>(p));   // low-rank keys have 4; a copy would wait for its own stores
     uint16_t words[8] = {};
     __builtin_memcpy(words, p, static_cast<size_t>(n) * 2);
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));

@@ -1,5 +1,5 @@
-// The vector that the shared simd_*.h files are written over, 512 bits wide.  AVX-512 F, BW, VL, DQ and VNNI;
-// only for files compiled for them.
+// The vector V of the shared kernels, 512 bits wide: AVX-512 F, BW, VL, DQ and VNNI. Only files that are compiled for these
+// instructions include it.
 #pragma once
 
 #include <immintrin.h>
@@ -16,20 +16,21 @@ struct V {
   using F = __m512;
   using I = __m512i;
   static constexpr int kLanes = 16;
-  static constexpr int kGemmVectors = 4;  // vectors of a float tile's width
+  static constexpr int kGemmVectors = 4;  // width of a float tile, in vectors
   static constexpr int kAccumulators = 16;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float x) { return _mm512_set1_ps(x); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
-  static void hold(F& x) {  // in a register: not loaded again where it is used
-#ifdef __AVX512F__          // not where it is emulated
+  static void hold(F& x) {  // keeps x in a register, so that the compiler does not load it again
+#ifdef __AVX512F__          // not in emulation
     asm("" : "+v"(x));
 #else
     (void)x;
 #endif
   }
-  // Asks for a line that comes to the second cache; behind what x was made by, so that compilers leave it where it stands.
+  // ask(): prefetches a cache line into the second-level cache. ask_behind(): the same, ordered after the instruction that made x,
+  // so that compilers do not move it.
   static void ask(const void* p) { __builtin_prefetch(p, 0, 2); }
   template <class X>
   static void ask_behind(X& x, const void* p) {
@@ -39,7 +40,7 @@ struct V {
     (void)x, ask(p);
 #endif
   }
-  // Likewise, to the first cache.
+  // As ask_behind(), into the first-level cache.
   template <class X>
   static void ask_near_behind(X& x, const void* p) {
 #ifdef __AVX512F__
@@ -49,7 +50,7 @@ struct V {
 #endif
   }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-  // Past the caches, to an aligned place that nobody reads before finish_stores().
+  // Non-temporal store, past the caches, to an aligned address. Nobody reads it before finish_stores().
   static void store_past(float* p, F x) {
     _mm256_stream_ps(p, _mm512_castps512_ps256(x));
     _mm256_stream_ps(p + 8, _mm512_extractf32x8_ps(x, 1));
@@ -73,16 +74,16 @@ struct V {
   static F max(F a, F b) { return _mm512_max_ps(a, b); }              // b where either is NaN
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F nearest(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  static F scale_by_power(F x, F n) { return _mm512_scalef_ps(x, n); }  // x * 2^n, n integral
-  // The last bits of x become an exponent: 2^(bits - 127).
+  static F scale_by_power(F x, F n) { return _mm512_scalef_ps(x, n); }  // x * 2^n, n whole
+  // The last bits of x as an exponent: 2^(bits - 127).
   static F exponent(F x) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
   }
-  // x, but 0 where `at` is below `least`.
+  // x; 0 where `at` is below `least`.
   static F zero_below(F x, F at, float least) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, set(least), _CMP_NLT_UQ), x);
   }
-  // Lanes [from, to) of x, -infinity elsewhere.
+  // Lanes [from, to) of x; -infinity in the other lanes.
   static F keep(F x, int from, int to) {
     const uint32_t low = (1u << to) - 1, under = (1u << from) - 1;
     return _mm512_mask_blend_ps(static_cast<__mmask16>(low & ~under), set(-__builtin_inff()), x);
@@ -94,8 +95,7 @@ struct V {
   static float largest(F x) {
     return max256(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
   }
-  // Every lane becomes the largest (the sum) of those whose numbers differ from its own by multiples of
-  // `period`.
+  // Every lane becomes the maximum (the sum) of the lanes whose numbers differ from its own by multiples of `period`.
   static F fold_max(F x, int period) {
     for (int step = period; step < 16; step *= 2) x = max(x, across(x, step));
     return x;
@@ -104,7 +104,7 @@ struct V {
     for (int step = period; step < 16; step *= 2) x = add(x, across(x, step));
     return x;
   }
-  // Vectors of pairs side by side: their first numbers, and their second ones; and back.
+  // apart(): two vectors of pairs become a vector of first numbers and a vector of second numbers. beside() is the inverse.
   static void apart(F& a, F& b) {
     const I firsts = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const F first = _mm512_permutex2var_ps(a, firsts, b);
@@ -117,7 +117,7 @@ struct V {
     b = _mm512_permutex2var_ps(a, _mm512_add_epi32(firsts, set_i(8)), b);
     a = first;
   }
-  // p[0 .. period) over and over; period divides 8.
+  // Repeats p[0 .. period); period divides 8.
   static F repeat(const float* p, int period) {
     return _mm512_permutexvar_ps(_mm512_and_si512(lane_numbers(), _mm512_set1_epi32(period - 1)),
                                  load_part(p, period));
@@ -135,7 +135,7 @@ struct V {
     for (int i = 0; i < 2; ++i)
       c[i] = add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
                  _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xDD));
-    // 128-bit lane i: four parts of a[i] in c[0], of a[i + 4] in c[1].
+    // 128-bit lane i of c[0] holds four partial sums of a[i], of c[1] four partial sums of a[i + 4].
     const F d = add(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
     const F e = add(d, _mm512_permute_ps(d, 0x4E));
     const I order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -154,7 +154,7 @@ struct V {
   static F bfloat(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
   static F load_bfloat(const void* p) { return bfloat(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
   static F load_bfloat_part(const void* p, int n) { return bfloat(_mm256_maskz_loadu_epi16(first(n), p)); }
-  // Chunk `i` of 16 of a Q8_0 vector, and of a Q4_0 one.
+  // Chunk `i` (16 values) of a Q8_0 vector, and of a Q4_0 vector.
   static F load_q8(const uint8_t* vector, int i) {
     const uint8_t* block = vector + i / 2 * 34;
     const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2 + i % 2 * 16));
@@ -167,7 +167,7 @@ struct V {
     q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(8));
     return mul(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), set(half_value(block)));
   }
-  // Of a block's 32 values, chunk `i`, without the scale; of Q4_0 in units of q4_unit(i).
+  // Chunk `i` of a block's 32 values, without the scale. Q4_0 values are in units of q4_unit(i).
   static F integers_q8(const uint8_t* block, int i) {
     const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2 + i * 16));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
@@ -177,7 +177,7 @@ struct V {
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(nibbles, set_i(15 << 4 * i)), set_i(8 << 4 * i)));
   }
   static constexpr float q4_unit(int i) { return 1.0f / static_cast<float>(1 << 4 * i); }
-  static constexpr int q4_dim(int i) { return i; }  // at place i of the block
+  static constexpr int q4_dim(int i) { return i; }  // the dimension at place i of the block
   static F set_half(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_set1_epi16(word<int16_t>(p))); }
 
   static double sum_squares(const float* x, int64_t n) {
@@ -201,8 +201,8 @@ struct V {
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
   static I nearest_i(F x) { return _mm512_cvtps_epi32(x); }
 
-  // Prefill's products: VNNI multiplies unsigned by signed bytes, so all codes lie with an offset that the sums of activations take
-  // back; sums have 32 bits from the start.
+  // Products of bytes for prefill. VNNI multiplies unsigned by signed bytes, so all codes carry an offset. Sums of activations
+  // correct it. Sums have 32 bits from the start.
   template <class Format>
   static constexpr int kPanelOffset = Format::kSigned ? 128 : Format::kOffset;
   static constexpr int run(int) { return 8; }
@@ -218,11 +218,11 @@ struct V {
   static I widened(I dots, I sums) { return _mm512_add_epi32(dots, sums); }
   static I repeated(const int8_t* four) { return set_i(word<int32_t>(reinterpret_cast<const uint8_t*>(four))); }
 
-  // Decode attention over blocks (attention/attend_blocks.h).
+  // Decode attention over quantized blocks (attention/attend_blocks.h).
   static constexpr bool kAttendsInIntegers = true;
-  static constexpr int kLaneQueries = 4;  // queries side by side at most: one in each 128 bits
-  // A block's 32 codes, vector `i` of 2 P / kLaneQueries, for P queries side by side: their halves, P times each. With an offset of 128;
-  // or nibbles as they lie, with one of 8.
+  static constexpr int kLaneQueries = 4;  // maximum number of queries side by side: one in each 128 bits
+  // Vector `i` of 2 P / kLaneQueries for a block's 32 codes, with P queries side by side: each half of the codes, P times. Bytes
+  // carry an offset of 128. Nibbles keep their values 0 to 15, which is an offset of 8.
   template <int P>
   static I key_bytes(const uint8_t* codes, int i) {
     if (P == 4) return _mm512_xor_si512(in_all_lanes(codes + 16 * i), _mm512_set1_epi8(-128));
@@ -239,7 +239,7 @@ struct V {
   static I dot_bytes(I sums, I codes, I signed_bytes) { return _mm512_dpbusd_epi32(sums, codes, signed_bytes); }
   static I dot_words(I sums, I a, I b) { return _mm512_dpwssd_epi32(sums, a, b); }
   static I times_256(I x) { return _mm512_slli_epi32(x, 8); }
-  // In each 128 bits: the sums of a's, b's, c's and d's.
+  // Each 128 bits of the result: the sums of a's, of b's, of c's and of d's four lanes there.
   static I sum_fours(I a, I b, I c, I d) {
     const I ab = widened(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
     const I cd = widened(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
@@ -250,7 +250,8 @@ struct V {
     const __m128i ab = _mm_unpacklo_epi16(load_four(a), load_four(b)), cd = _mm_unpacklo_epi16(load_four(c), load_four(d));
     return _mm512_broadcast_f32x4(_mm_cvtph_ps(_mm_unpacklo_epi32(ab, cd)));
   }
-  // out[k][q], of G queries: four keys' sums, of P queries side by side in each vector, where these hold each 32 codes once, or halves.
+  // out[k][q]: the sums of four keys for G queries. Each vector of `sums` has P queries side by side, and holds all 32 codes of a
+  // key once, or in two halves.
   template <int G>
   static void store_keys(float* out, const F* sums) {
     const I rows = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -262,13 +263,13 @@ struct V {
       store(out, _mm512_permutexvar_ps(rows, sums[0]));
     } else {
       const F a = _mm512_permutexvar_ps(rows, sums[0]), b = _mm512_permutexvar_ps(rows, sums[1]);
-      const F low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xEE);  // keys 0, 1 of a and of b; 2, 3
+      const F low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xEE);  // keys 0 and 1 of a and b; keys 2 and 3
       store(out, _mm512_shuffle_f32x4(low, low, 0xD8));
       store(out + 16, _mm512_shuffle_f32x4(high, high, 0xD8));
     }
   }
-  // 2 kLanes codes from `part` of a block as words, and those of two tokens in turns: lane i has dimension 8 (i / 4) + i % 4 of
-  // both, or the one 4 after it.
+  // words_of_*(): 2 kLanes codes of part `part` of a block, as 16-bit words. low_in_turns() and high_in_turns() interleave the
+  // words of two tokens: lane i holds dimension 8 (i / 4) + i % 4 of both tokens, or the dimension 4 higher.
   static I words_of_bytes(const uint8_t* codes, int) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
   }
@@ -281,12 +282,12 @@ struct V {
   static I high_in_turns(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
   template <int G>
   static F each(const float* p) {  // lane i: p[i / G]
-    const F x = _mm512_castps256_ps512(_mm256_loadu_ps(p));   // beyond what is asked for, but within its row
+    const F x = _mm512_castps256_ps512(_mm256_loadu_ps(p));   // may read past the wanted values, but within their row
     if (G == 2) return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x);
     if (G == 4) return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), x);
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), x);
   }
-  // The larger magnitude; NaN is the largest.
+  // The larger magnitude; a NaN counts as the largest.
   static F larger(F a, F b) {
     const I mask = set_i(0x7FFFFFFF);
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), mask), _mm512_and_si512(_mm512_castps_si512(b), mask)));
@@ -295,13 +296,14 @@ struct V {
     for (int step = period; step < 16; step *= 2) x = larger(x, across(x, step));
     return x;
   }
-  // Rounded, as the low and the high word of each dword; what is NaN, or far too large, is 0.
+  // Rounds to whole numbers: `low` to the low word and `high` to the high word of each dword. A NaN, or a number far out of range,
+  // gives 0.
   static I word_pairs(F low, F high) {
     const I mask = set_i(0xFFFF);
     return _mm512_ternarylogic_epi32(_mm512_cvtps_epi32(low), mask, _mm512_slli_epi32(_mm512_cvtps_epi32(high), 16), 0xEA);
   }
 
-  // Sixteen vectors of sixteen dwords, transposed.
+  // Transposes sixteen vectors of sixteen dwords.
   static void transpose(F* r) {
     F a[16], b[16];
     for (int i = 0; i < 16; i += 2) {
@@ -314,7 +316,7 @@ struct V {
       b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
       b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
     }
-    // b[4 g + c]: in 128-bit lane k, column 4 k + c of rows 4 g .. 4 g + 3.
+    // b[4 g + c]: its 128-bit lane k holds column 4 k + c of rows 4 g .. 4 g + 3.
     for (int c = 0; c < 4; ++c) {
       const F low01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x44),
               high01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xEE);
@@ -327,7 +329,7 @@ struct V {
     }
   }
 
-  // 32 floats -> int8, the largest magnitude's bits, and the sums of each 16.
+  // 32 floats: the bits of the largest magnitude; conversion to int8, with the sums of each 16.
   struct Block32 {
     F a, b;
   };

@@ -1,13 +1,9 @@
-// Products of bytes with AVX-VNNI, or with AVX-512's VNNI where that is compiled for: what vectors/avx2.h's V takes from here.
+// Products of bytes with AVX-VNNI, or with AVX-512's VNNI in files that are compiled for it. The V of vectors/avx2.h inherits them.
 //
-// vpdpbusd multiplies 32 unsigned by 32 signed bytes and adds each four products to 32 bits, where AVX2 takes
-// three instructions.  Decode's codes that are signed give their signs to the activations, as on AVX2.  In
-// prefill, where each panel is multiplied with up to 256 rows, they lie with an offset of 128, which sums of
-// activations take back: one instruction for 32 products, twelve chains of sums for six rows by two vectors,
-// and eight loads for them; nothing is added up in 16 bits.
-//
-// Measured on an Intel Xeon with both (bench_cpu avx2vnni 2 decode, Q8_0, Q4_0, Q4_K, Q6_K): 96 to 107% of what the same threads read
-// from memory, 42 to 67 GB/s from the caches.
+// vpdpbusd multiplies 32 unsigned by 32 signed bytes and adds each four products to a 32-bit sum. AVX2 takes three instructions for
+// this. Decode gives the signs of signed codes to the activations, as on AVX2. Prefill multiplies a panel with up to 256 rows and
+// stores codes with an offset of 128, which sums of activations correct: one instruction for 32 products, twelve chains of sums for
+// six rows by two vectors, and eight loads for them. Nothing is summed in 16 bits.
 #pragma once
 
 #include <immintrin.h>
@@ -21,8 +17,8 @@ namespace {
 
 struct ByteProducts {
   using I = __m256i;
-  // How weights are asked for (prefetch_stream()): steps of the 1.1B model in Q8_0 read 26 GB/s so, where a single stage 768 to 4096 bytes
-  // ahead gave 20 to 24, and the same threads merely read 31.
+  // How weights are prefetched (prefetch_stream()). Steps of the 1.1B model in Q8_0 read 26 GB/s with two stages. With a single
+  // stage 768 to 4096 bytes ahead they read 20 to 24 GB/s. The same threads read 31 GB/s when they do nothing else.
   static constexpr bool kTwoStages = true;
 
   static I add_dots(I sums, I codes, I activations) {
@@ -33,14 +29,14 @@ struct ByteProducts {
 #endif
   }
 
-  // acc + sums of four products.
+  // acc + sums of four products each.
   template <bool kSigned>
   static I dot(I acc, I codes, I activations) {
     return kSigned ? add_dots(acc, _mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes))
                    : add_dots(acc, codes, activations);
   }
 
-  // The offset with which codes lie in prefill's panels.
+  // The offset of codes in the panels of prefill.
   template <class Format>
   static constexpr int kPanelOffset = Format::kSigned ? 128 : Format::kOffset;
   // Sums have 32 bits from the start.
@@ -56,7 +52,8 @@ struct ByteProducts {
   }
   static I widened(I dots, I sums) { return _mm256_add_epi32(dots, sums); }
 
-  // Decode attention over blocks (attention/attend_blocks.h; the same of 512 bits, and what each is, in vectors/avx512.h).
+  // Decode attention over quantized blocks (attention/attend_blocks.h). vectors/avx512.h has the same functions, 512 bits wide, and
+  // says what each one does.
   using F = __m256;
   static constexpr bool kAttendsInIntegers = true;
   static constexpr int kLaneQueries = 2;
@@ -91,16 +88,16 @@ struct ByteProducts {
   }
   template <int G>
   static void store_keys(float* out, const F* sums) {
-    const I pairs = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);   // of two queries, by keys
+    const I pairs = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);   // order of lanes: two queries of each key
     F x[G / 2];
     for (int i = 0; i < G / 2; ++i) x[i] = _mm256_permutevar8x32_ps(sums[i], pairs);
     if (G == 2) {
       _mm256_storeu_ps(out, x[0]);
       return;
     }
-    F fours[G / 2];   // of four queries: of keys 0 and 1, and of keys 2 and 3
+    F fours[G / 2];   // four queries: of keys 0 and 1, and of keys 2 and 3
     for (int i = 0; i < G / 4; ++i) {
-      const F even = unpacked(x[2 * i], x[2 * i + 1], 0), odd = unpacked(x[2 * i], x[2 * i + 1], 1);   // keys 0 and 2, 1 and 3
+      const F even = unpacked(x[2 * i], x[2 * i + 1], 0), odd = unpacked(x[2 * i], x[2 * i + 1], 1);   // even: keys 0 and 2; odd: keys 1 and 3
       fours[2 * i] = _mm256_permute2f128_ps(even, odd, 0x20);
       fours[2 * i + 1] = _mm256_permute2f128_ps(even, odd, 0x31);
     }
@@ -142,12 +139,12 @@ struct ByteProducts {
   static I word_pairs(F low, F high) {
     return _mm256_blend_epi16(nearest_i(low), _mm256_slli_epi32(nearest_i(high), 16), 0xAA);
   }
-  // Sums times a small number that each lane holds twice, in both of its words.
+  // Sums times a small number that both words of a lane hold.
   static I scaled(I sums, I twice) { return _mm256_mullo_epi32(sums, _mm256_srli_epi32(twice, 16)); }
 
  private:
   static I in_both_lanes(const uint8_t* p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-  static F unpacked(F a, F b, int high) {   // pairs of lanes in turns
+  static F unpacked(F a, F b, int high) {   // interleaves pairs of lanes
     const __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
     return _mm256_castpd_ps(high ? _mm256_unpackhi_pd(x, y) : _mm256_unpacklo_pd(x, y));
   }

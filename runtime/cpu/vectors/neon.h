@@ -1,5 +1,5 @@
-// The vector that the shared simd_*.h files are written over, for 64-bit ARM: two registers of 128 bits side by side, so
-// that it has the eight lanes that those files are cut for. Only for files compiled for these instructions.
+// The vector V of the shared kernels, for 64-bit ARM: two registers of 128 bits side by side, because the shared kernels expect
+// eight lanes. Only files that are compiled for these instructions include it.
 #pragma once
 
 #include <arm_neon.h>
@@ -24,17 +24,18 @@ struct V {
     int32x4_t a, b;
   };
   static constexpr int kLanes = 8;
-  static constexpr int kDecodeRows = 4;   // activation rows in registers, over weights as they lie
-  static constexpr int kGemmVectors = 2;  // vectors of a float tile's width
-  static constexpr bool kTwoStages = false;  // how weights are asked for (prefetch_stream())
+  static constexpr int kDecodeRows = 4;   // activation rows in registers, when decode reads weights in the file's layout
+  static constexpr int kGemmVectors = 2;  // width of a float tile, in vectors
+  static constexpr bool kTwoStages = false;  // how weights are prefetched (prefetch_stream())
   static constexpr bool kAttendsInIntegers = false;  // decode attention over blocks
   static constexpr int kAccumulators = 8;
 
   static F zero() { return set(0.0f); }
   static F set(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
   static F load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
-  static void hold(F& x) { asm("" : "+w"(x.a), "+w"(x.b)); }  // in a register: not loaded again where it is used
-  // Asks for a line that comes to the second cache; behind what x was made by, so that compilers leave it where it stands.
+  static void hold(F& x) { asm("" : "+w"(x.a), "+w"(x.b)); }  // keeps x in a register, so that the compiler does not load it again
+  // ask(): prefetches a cache line into the second-level cache. ask_behind(): the same, ordered after the instruction that made x,
+  // so that compilers do not move it.
   static void ask(const void* p) { __builtin_prefetch(p, 0, 2); }
   static void ask_behind(F& x, const void* p) {
     asm volatile("prfm pldl2keep, %2" : "+w"(x.a), "+w"(x.b) : "Q"(*static_cast<const char*>(p)));
@@ -46,7 +47,7 @@ struct V {
   static void store_past(float* p, F x) { store(p, x); }
   static void finish_stores() {}
   static F load_fours(const float* p, int step) { return {vld1q_f32(p), vld1q_f32(p + step)}; }  // lanes 4 i + j: p[step * i + j]
-  static F load_part(const float* p, int n) {  // n < 8, zeros after
+  static F load_part(const float* p, int n) {  // n < 8, then zeros
     float lanes[8] = {};
     __builtin_memcpy(lanes, p, static_cast<size_t>(n) * 4);
     return load(lanes);
@@ -67,17 +68,17 @@ struct V {
   static F nearest(F x) { return {vrndnq_f32(x.a), vrndnq_f32(x.b)}; }
   // x * 2^n for integral n in [-150, 128], in two steps so that neither factor leaves the normal range.
   static F scale_by_power(F x, F n) { return {scale4(x.a, n.a), scale4(x.b, n.b)}; }
-  // The last bits of x become an exponent: 2^(bits - 127).
+  // The last bits of x as an exponent: 2^(bits - 127).
   static F exponent(F x) { return {exponent4(x.a), exponent4(x.b)}; }
-  // x, but 0 where `at` is below `least`.
+  // x; 0 where `at` is below `least`.
   static F zero_below(F x, F at, float least) {
     return {zero_below4(x.a, at.a, least), zero_below4(x.b, at.b, least)};
   }
-  // Lanes [from, to) of x, -infinity elsewhere.
+  // Lanes [from, to) of x; -infinity in the other lanes.
   static F keep(F x, int from, int to) { return {keep4(x.a, from, to), keep4(x.b, from - 4, to - 4)}; }
   static float sum(F x) { return vaddvq_f32(vaddq_f32(x.a, x.b)); }
   static float largest(F x) { return vmaxvq_f32(vmaxq_f32(x.a, x.b)); }
-  // Every lane becomes the largest (the sum) of those whose numbers differ from its own by multiples of `period`.
+  // Every lane becomes the maximum (the sum) of the lanes whose numbers differ from its own by multiples of `period`.
   static F fold_max(F x, int period) {
     for (int step = period; step < 8; step *= 2) x = max(x, across(x, step));
     return x;
@@ -86,7 +87,7 @@ struct V {
     for (int step = period; step < 8; step *= 2) x = add(x, across(x, step));
     return x;
   }
-  // Vectors of pairs side by side: their first numbers, and their second ones; and back.
+  // apart(): two vectors of pairs become a vector of first numbers and a vector of second numbers. beside() is the inverse.
   static void apart(F& x, F& y) {
     const F first = {vuzp1q_f32(x.a, x.b), vuzp1q_f32(y.a, y.b)};
     y = {vuzp2q_f32(x.a, x.b), vuzp2q_f32(y.a, y.b)};
@@ -97,7 +98,7 @@ struct V {
     y = {vzip1q_f32(x.b, y.b), vzip2q_f32(x.b, y.b)};
     x = first;
   }
-  // p[0 .. period) over and over; period divides 8.
+  // Repeats p[0 .. period); period divides 8.
   static F repeat(const float* p, int period) {
     float lanes[8];
     for (int i = 0; i < 8; ++i) lanes[i] = p[i % period];
@@ -125,7 +126,7 @@ struct V {
   }
   static F load_bfloat(const void* p) { return bfloats(vld1q_u16(static_cast<const uint16_t*>(p))); }
   static F load_bfloat_part(const void* p, int n) { return bfloats(load_words(p, n)); }
-  // Chunk `i` of 8 of a Q8_0 vector, and of a Q4_0 one.
+  // Chunk `i` (8 values) of a Q8_0 vector, and of a Q4_0 vector.
   static F load_q8(const uint8_t* vector, int i) {
     const uint8_t* block = vector + i / 4 * 34;
     return scaled_bytes(vreinterpret_s8_u8(vld1_u8(block + 2 + i % 4 * 8)), half_value(block));
@@ -135,8 +136,8 @@ struct V {
     return scaled_bytes(nibbles_q4(block, i % 4), half_value(block));
   }
 
-  // Eight values of a block of 32 as integers: those at places 8 i and on. Q4_0's are in units of q4_unit(i), and the one
-  // at place j belongs to dimension q4_dim(j).
+  // Chunk `i` of a block's 32 values as integers: the values at places 8 i .. 8 i + 7. Q4_0's values are in units of q4_unit(i),
+  // and the value at place j belongs to dimension q4_dim(j).
   static F integers_q8(const uint8_t* block, int i) {
     return scaled_bytes(vreinterpret_s8_u8(vld1_u8(block + 2 + i * 8)), 1.0f);
   }
@@ -156,7 +157,7 @@ struct V {
     return vaddvq_f64(vaddq_f64(vaddq_f64(s[0], s[1]), vaddq_f64(s[2], s[3])));
   }
 
-  // Eight vectors of eight lanes, transposed.
+  // Transposes eight vectors of eight lanes.
   static void transpose(F* r) {
     float32x4_t left[8], right[8];
     for (int i = 0; i < 8; ++i) {
@@ -173,7 +174,7 @@ struct V {
     }
   }
 
-  // 32 floats -> int8, the largest magnitude's bits, and the sums of each 16.
+  // 32 floats: the bits of the largest magnitude; conversion to int8, with the sums of each 16.
   struct Block32 {
     float32x4_t v[8];
   };
@@ -221,7 +222,7 @@ struct V {
     const uint32x4_t in = vandq_u32(vcltq_s32(lane, vdupq_n_s32(to)), vcgeq_s32(lane, vdupq_n_s32(from)));
     return vbslq_f32(in, x, vdupq_n_f32(-__builtin_inff()));
   }
-  static F across(F x, int step) {  // 1, 2 or 4
+  static F across(F x, int step) {  // step is 1, 2 or 4
     if (step == 4) return {x.b, x.a};
     if (step == 2) return {vextq_f32(x.a, x.a, 2), vextq_f32(x.b, x.b, 2)};
     return {vrev64q_f32(x.a), vrev64q_f32(x.b)};
@@ -231,7 +232,7 @@ struct V {
     q = i >= 2 ? vshr_n_u8(q, 4) : vand_u8(q, vdup_n_u8(15));
     return vsub_s8(vreinterpret_s8_u8(q), vdup_n_s8(8));
   }
-  static uint16x8_t load_words(const void* p, int n) {  // n < 8 16-bit values, zeros after
+  static uint16x8_t load_words(const void* p, int n) {  // n < 8 16-bit values, then zeros
     uint16_t words[8] = {};
     __builtin_memcpy(words, p, static_cast<size_t>(n) * 2);
     return vld1q_u16(words);
