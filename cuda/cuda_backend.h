@@ -1,4 +1,4 @@
-// The CUDA backend: backend.h's operations on one NVIDIA GPU.
+// The CUDA backend: the operations of runtime/backend/backend.h on one NVIDIA GPU. Other rooms include this header alone.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace orrery::cuda {
 
 struct Options {
-  int32_t device = 0;   // by the driver's numbering
-  // Whose products prompts are computed with: what tuning.h says, our own kernels alone, or cuBLAS wherever it has one.
+  int32_t device = 0;   // in the driver's numbering
+  // The kernels that compute a prompt's products: as device/tuning.h chooses, our own alone, or cuBLAS for every weight type but F32.
   enum class Products : uint8_t { tuned, own, cublas };
   Products products = Products::tuned;
 };
@@ -24,14 +24,14 @@ struct DeviceDescription {
   uint64_t memory_bytes = 0;
 };
 
-// The GPUs of this machine that the kernels run on; none where there is no driver, or where this build has no CUDA.
+// The GPUs of this machine that the kernels run on. Empty if the machine has no driver or this build has no CUDA.
 std::vector<DeviceDescription> devices();
 
-// A device that is not there -> unsupported, with the reason.
+// Without such a device: unsupported, with the reason.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
 
-// For measurements, of what make_backend() gave: kernels of the last decode step's graph, and whether prompts' products may go through
-// cuBLAS.
+// For measurements. `backend` is a result of make_backend(). The number of kernels in the last decode step's graph, and whether cuBLAS may
+// compute a prompt's products.
 size_t graph_nodes(const Backend& backend);
 bool has_cublas(const Backend& backend);
 

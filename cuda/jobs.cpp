@@ -1,4 +1,4 @@
-// Between steps: jobs over keys and their digests, as many at once as the scratch memory has room for (TopKeysPlan).
+// Jobs between steps, over keys and their digests. The scratch memory limits the size of a batch (TopKeysPlan).
 #include <algorithm>
 #include <numeric>
 
@@ -7,9 +7,10 @@
 
 namespace orrery::cuda {
 
-// In batches of queries, those of a job together if they fit: its keys are read once for all of them. Parts and tiles of a batch
-// are on the device when use(parts, jobs, n_parts, n_entries, most_keys) is called. `fill` writes what else a part has, and both may add to
-// what goes up before and down behind.
+// Runs jobs in batches of queries. A job's queries share a batch if they fit, so that its keys are read once for all of them.
+//
+// fill(job, the first query's index in the job, part) sets the part's other members; it may add to uploads_. Then parts and tiles go to the
+// device, and use(parts, jobs, n_parts, n_entries, most_keys) launches the kernels; it may add to downloads_, which are fetched next.
 template <class Job, class Fill, class Use>
 void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
@@ -56,7 +57,8 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
   }
 }
 
-// In batches: addresses of keys where top_keys has them, of digests among its results.
+// In batches, in the memory of top_keys: the keys' addresses among its tiles, the digests' addresses among its results, cosines among its
+// entries.
 void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   static_assert(sizeof(DigestPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
   const TopKeysPlan& plan = plan_.top_keys_plan;
@@ -94,8 +96,9 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   }
 }
 
-// Parts lie where entries of top_keys do, as many as there are, so that a step's are one launch: tokens of one tile, as steps let them go,
-// need no table. Of those that do, or have shares, which lie where results do, there are as many at once as there is room for.
+// Parts lie in the memory of top_keys' entries, up to most_means() in a launch, so that a step's jobs are one launch. A job whose tokens
+// lie in one tile, as a step's evicted tokens do, needs no table of tiles. A launch has at most kBatch jobs with a table, or with shares
+// (these lie in the memory of top_keys' results).
 void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte *scratch = scratch_ + plan_.top_keys, *parts = scratch + plan.entries;
@@ -163,7 +166,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
-  int32_t slot = 0;   // of the last part: a job that goes on in the next batch keeps it, the others take those behind it
+  int32_t slot = 0;   // of the last part; a job keeps its slot from batch to batch, and the next job takes the next slot
   const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
     if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
     part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
@@ -186,7 +189,7 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
   });
 }
 
-// A job at a time: its window takes several batches, between which sums stay in the scratch memory.
+// One job at a time. Its window takes several batches; the sums stay in the scratch memory between them.
 void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;

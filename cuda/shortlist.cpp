@@ -1,4 +1,4 @@
-// What a sampler asks of a step's row of logits, with the step and behind it.
+// Sampling candidates: a row's shortlist, at the end of its step, and the bands and entries of its tail, between steps.
 #include <algorithm>
 #include <cstring>
 
@@ -6,7 +6,7 @@
 
 namespace orrery::cuda {
 
-// What is asked goes with the step's rows, unless these have gone.
+// The request travels with the step's upload. If the step has been sent, the request is a copy of its own.
 void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
   DeviceShortlist asked = {};
   asked.n_best = request.n_best;
