@@ -1,5 +1,5 @@
 // See formats.h. read_block() takes a block of a file apart, format by format: codes, scales and minima. The put_ functions write these to
-// the planes of a row. runtime/gguf/dequantize.cpp defines the file's formats.
+// the planes of a row. runtime/cpu/formats/blocks.cpp explains the formats of the file.
 #include "cuda/device/formats.h"
 
 #include <cstring>

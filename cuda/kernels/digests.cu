@@ -1,18 +1,18 @@
-// What stands for several tokens: digests of pages (Backend::digest), what a page's keys lie between, dimension by dimension, or their
-// mean; and means of what heads have let go (Backend::add_to_compensation_tokens).
+// Summaries of several tokens (KvSummaries): digests of pages, and compensation tokens. A page's digest is the bounds of its keys,
+// dimension by dimension, or their mean. A compensation token is the mean, or the weighted sum, of tokens that a head has evicted.
 //
-// A block has a page, a thread a dimension: a warp reads 32 neighbouring values of a token at once, and every key is read once (twice
-// for the mean deviation, the second time from a cache). 32K tokens of 8 heads of 128 in F16 are 64 MiB of K a layer: 75 us of a 4090's
-// bandwidth, once a prompt; a page that has just been completed, 8 KiB a head, costs its launch.
-// Of a mean a block has a head, a thread two of its values or fewer, and adds token by token, in double, eight on their way at a time:
-// all that 32K tokens of 256 heads let go, 4 GiB of host memory, is bound by the link; a token of each, in one launch for all of them, by that.
+// Digests: a thread block has a page, and a thread a dimension. A warp reads 32 neighbouring values of a token at once. Every key is read
+// once (DigestKind::deviation: twice, the second time from a cache).
+//
+// Compensation tokens: a thread block has a head, and a thread at most two of its values. A thread adds token by token, in double, with
+// eight loads under way. Cost of both: README.md.
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
 
 namespace {
 
-constexpr int kMostDims = 8;   // times 32
+constexpr int kMostDims = 8;   // of a lane: head_dim / 32
 
 struct DigestWork {
   const DigestPart* parts;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(256) digest_kernel(DigestWork w) {
   out[w.head_dim + at] = __half_as_ushort(__float2half_rd(__fadd_rn(low, 0.0f)));
 }
 
-// The least cosine of a page's keys with their mean: a warp a page, in double, since what is compared differs little.
+// The least cosine between a page's keys and their mean. A warp has a page. Sums are doubles, because the compared cosines differ little.
 __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
   const DigestPart part = w.parts[blockIdx.y];
   const int index = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,16 +1,13 @@
-// Keys as products of a row and a basis (LowRankKeys): turned back and multiplied when a session settles, rebuilt when they are
-// fetched.
+// Keys as products of a row of coefficients and a basis (LowRankKeys). Settling: load_keys() reads each key once, over the link, 256 tokens
+// at a time, as floats before RoPE; add_products() sums the products of dimensions; project_keys() makes the coefficients. Fetching:
+// rebuild_keys() makes keys again, for all heads of a layer in one launch.
 //
-// - Settling reads each key once over the link, a batch of 256 tokens at a time, as floats before RoPE; the products of the dimensions
-//   add up in device memory. A block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory; those below the
-//   diagonal are left out. 32K tokens of 8 heads of 128 are 17 GFMA a layer: 1 ms of a 4090's, where the link takes 3 ms. Each sum is a
-//   chain over the tokens, wherever batches end.
-// - The dimensions' own sums are a thread's each, beside that: 256 values of the cache a batch.
-// - Rows are a warp's each, and of queries likewise: 21 MFMA a batch of 128 for a rank of 160, behind the link as well.
-// - A rebuilt token is a block's, a dimension a thread's: rows and basis are read from the second-level cache, 40 KiB for a head of 128
-//   with a rank of 160, which every token of the layer's head has in common. 256 chunks of 8 tokens, 40% of them misses, are 17 MFMA and
-//   the reading of 33 MiB from that cache a head: about 10 us; their V, 210 KiB, takes as long over the link. What a layer's heads want
-//   goes in one launch.
+// - Products: a thread block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory. Blocks below the diagonal are
+//   left out. Each sum is one chain over the tokens, wherever a batch ends. A thread has the sum of one dimension.
+// - Coefficients, of keys and of queries: a warp has one product with a row of the basis.
+// - Rebuilt keys: a thread block has a token, and a thread a dimension. Coefficients and basis come from the second-level cache.
+//
+// Cost: README.md.
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
@@ -20,7 +17,8 @@ namespace {
 constexpr int kThreads = 256, kTile = 64, kStrip = 16;
 constexpr int kBatchPages = LowRankKeys::kBatch / kPageTokens + 1;
 
-// Angles in double, as prepare_rope's. (n_rot / 2) cosines, then as many sines; of the turn back where `back`.
+// Writes (n_rot / 2) cosines, then (n_rot / 2) sines, of the position's rotation, or if `back` of its inverse. Angles are doubles, as in
+// prepare_rope().
 __device__ __forceinline__ void fill_table(const LowRankWork& w, int position, bool back, float* table) {
   const int half = w.n_rot / 2;
   for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
@@ -97,13 +95,13 @@ __global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n
   w.sums[i] = anew ? sum : w.sums[i] + sum;
 }
 
-// A vector's product with a row of a basis, by a warp.
+// A warp computes a vector's product with one row of a basis.
 __device__ __forceinline__ float product_with(const float* x, const std::byte* row, int width) {
   float sum = 0.0f;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < width; i += 32) sum = fmaf(x[i], half_at(row + 2 * i), sum);
   return warp_sum(sum);
 }
-// Of which a block has so many.
+// The row of the basis that this warp has: a thread block has kThreads / 32 rows.
 __device__ __forceinline__ int basis_row() { return static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32); }
 
 __global__ void __launch_bounds__(kThreads) project_keys_kernel(LowRankWork w, int first) {
@@ -141,13 +139,13 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, K
   const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
   std::byte* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<int64_t>(t) * 2 * slot_bytes;
   const std::byte* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * (value_bytes + run.values_gap);
-  for (int i = thread; i < dim; i += kThreads) {   // whole warps, but for the float types' last one
+  for (int i = thread; i < dim; i += kThreads) {   // only with F32 and F16 may the last warp be partly idle
     store_value(slot_type, key[i], slot, i / 32, i % 32);
     if (!run.values.address) continue;
     if (slot_type == w.kv.type && in_blocks(slot_type)) continue;
     store_value(slot_type, load_value(w.kv.type, value, i / 32, i % 32), slot + slot_bytes, i / 32, i % 32);
   }
-  if (run.values.address && slot_type == w.kv.type && in_blocks(slot_type))   // the very bytes
+  if (run.values.address && slot_type == w.kv.type && in_blocks(slot_type))   // equal types are copied byte by byte
     for (int i = thread; i < slot_bytes; i += kThreads) slot[slot_bytes + i] = value[i];
 }
 
