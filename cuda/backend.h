@@ -26,7 +26,7 @@ namespace orrery::cuda {
 
 inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of one half of the pinned memory
 inline constexpr size_t kMostOperations = 8192;
-inline constexpr size_t kMostMeans = 4096;
+inline constexpr size_t kMostCompensationParts = 4096;
 
 template <class T>
 T* device(Ptr<T> p) {
@@ -114,7 +114,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   Operation& note(Operation::Kind kind, int32_t rows);
   void send();   // sends the recorded operations to the device
   // Parts of one launch of add_to_compensation_tokens(): as many as fit in the memory of top_keys' entries.
-  size_t most_means() const { return std::min(kMostMeans, static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(MeanPart))); }
+  size_t most_compensation_parts() const {
+    const uint64_t entries_bytes = TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes;
+    return std::min(kMostCompensationParts, static_cast<size_t>(entries_bytes / sizeof(CompensationPart)));
+  }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
   LowRankWork low_rank_work(const LowRankKeys& keys);
@@ -152,7 +155,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   std::vector<Upload> uploads_;
   std::vector<Download> downloads_;
   std::vector<double> totals_;         // key_moments()' entropies and variances, (2, group)
-  std::vector<MeanPart> mean_parts_;   // room for most_means()
+  std::vector<CompensationPart> compensation_parts_;   // room for most_compensation_parts()
 };
 
 }  // namespace orrery::cuda

@@ -44,7 +44,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
     return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(e));
   std::unique_ptr<CudaBackend> made(new CudaBackend);
   DeviceShape& shape = made->shape_;
-  shape.n_processors = properties.multiProcessorCount;
+  shape.n_sms = properties.multiProcessorCount;
   shape.architecture = 10 * properties.major + properties.minor;
   shape.shared_bytes = properties.sharedMemPerBlockOptin;
   shape.cache_bytes = static_cast<uint64_t>(properties.l2CacheSize);
@@ -172,7 +172,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   uploads_.reserve(2 * TopKeysPlan::kBatch + 1);
   downloads_.reserve(static_cast<size_t>(TopKeysPlan::kBatch * std::max(keys.group, 1) + 1));
   totals_.resize(static_cast<size_t>(2 * keys.group));
-  mean_parts_.reserve(most_means());
+  compensation_parts_.reserve(most_compensation_parts());
   if (plan_.upload_bytes > step_bounce_bytes_) {   // larger than any plan before: once for each model
     send();
     if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");

@@ -96,44 +96,45 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   }
 }
 
-// Parts lie in the memory of top_keys' entries, up to most_means() in a launch, so that a step's jobs are one launch. A job whose tokens
-// lie in one tile, as a step's evicted tokens do, needs no table of tiles. A launch has at most kBatch jobs with a table, or with shares
-// (these lie in the memory of top_keys' results).
+// Parts lie in the memory of top_keys' entries, up to most_compensation_parts() in a launch, so that a step's jobs are one launch. A job
+// whose tokens lie in one tile, as a step's evicted tokens do, needs no table of tiles. A launch has at most kBatch jobs with a table, or
+// with shares. Shares lie in the memory of top_keys' results.
 void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte *scratch = scratch_ + plan_.top_keys, *parts = scratch + plan.entries;
   for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
-    mean_parts_.clear(), uploads_.clear();
-    int32_t n_roomy = 0;
-    for (; next < jobs.size() && mean_parts_.size() < most_means(); ++next) {
+    compensation_parts_.clear(), uploads_.clear();
+    int32_t n_places = 0;
+    for (; next < jobs.size() && compensation_parts_.size() < most_compensation_parts(); ++next) {
       const CompensationJob& job = jobs[next];
       if (job.end <= job.first) continue;
       const int32_t first_tile = job.first / kPageTokens, n_tiles = (job.end - 1) / kPageTokens - first_tile + 1;
-      const bool roomy = n_tiles > 1 || job.shares;
-      if (roomy && n_roomy == TopKeysPlan::kBatch) break;
-      MeanPart part = {};
+      const bool takes_place = n_tiles > 1 || job.shares;
+      if (takes_place && n_places == TopKeysPlan::kBatch) break;
+      CompensationPart part = {};
       part.offset = job.offset;
       part.first = job.first % kPageTokens, part.n = job.end - job.first;
       part.n_before = job.n_before, part.mean = device(job.mean);
       if (job.shares) {
-        std::byte* shares = scratch + plan.out + static_cast<uint64_t>(n_roomy * plan.stride) * sizeof(float);
+        std::byte* shares = scratch + plan.out + static_cast<uint64_t>(n_places * plan.stride) * sizeof(float);
         part.shares = reinterpret_cast<const float*>(shares);
         uploads_.push_back({{address(shares)}, job.shares, static_cast<uint64_t>(part.n) * sizeof(float)});
       }
       if (n_tiles == 1) {
         part.offset += job.tiles[first_tile];
       } else {
-        std::byte* tiles = scratch + plan.tiles + static_cast<uint64_t>(n_roomy * plan.tile_stride) * sizeof(uint64_t);
+        std::byte* tiles = scratch + plan.tiles + static_cast<uint64_t>(n_places * plan.tile_stride) * sizeof(uint64_t);
         part.tiles = reinterpret_cast<const uint64_t*>(tiles);
         uploads_.push_back({{address(tiles)}, job.tiles + first_tile, static_cast<uint64_t>(n_tiles) * sizeof(uint64_t)});
       }
-      n_roomy += roomy;
-      mean_parts_.push_back(part);
+      n_places += takes_place;
+      compensation_parts_.push_back(part);
     }
-    if (mean_parts_.empty()) return;
-    uploads_.push_back({{address(parts)}, mean_parts_.data(), mean_parts_.size() * sizeof(MeanPart)});
+    if (compensation_parts_.empty()) return;
+    uploads_.push_back({{address(parts)}, compensation_parts_.data(), compensation_parts_.size() * sizeof(CompensationPart)});
     upload_all(uploads_);
-    cuda::add_to_compensation_tokens(queue_, reinterpret_cast<const MeanPart*>(parts), kv, static_cast<int32_t>(mean_parts_.size()));
+    cuda::add_to_compensation_tokens(queue_, reinterpret_cast<const CompensationPart*>(parts), kv,
+                                     static_cast<int32_t>(compensation_parts_.size()));
   }
 }
 

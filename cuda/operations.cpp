@@ -22,13 +22,13 @@ StepContext::StepContext() { std::memset(static_cast<void*>(this), 0, sizeof *th
 namespace {
 
 // Whether cuBLAS computes the product.
-bool goes_elsewhere(const StepContext& c, const Operation& op, const DeviceProduct& p) {
+bool uses_cublas(const StepContext& c, const Operation& op, const DeviceProduct& p) {
   const int32_t least = least_cublas_rows(c.tuning, p.weight.type);
   return c.cublas && c.phase == Phase::prefill && least > 0 && op.n_rows >= least;
 }
 bool takes_quantized(const StepContext& c, const Operation& op) {
   const DeviceProduct* list = op.products.list;
-  return std::any_of(list, list + op.products.n, [&](const DeviceProduct& p) { return !is_float(p.weight.type) && !goes_elsewhere(c, op, p); });
+  return std::any_of(list, list + op.products.n, [&](const DeviceProduct& p) { return !is_float(p.weight.type) && !uses_cublas(c, op, p); });
 }
 int64_t n_in(const Operation& op) { return op.products.list[0].weight.n_cols; }
 
@@ -50,7 +50,7 @@ bool norms_heads(const Operation& norm, const Operation& rope) {
 size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Operation** append) {
   *rows = {};
   size_t i = 0;
-  const Operation* turned[2] = {};
+  const Operation* rotated[2] = {};
   for (int part = 0; part < 2; ++part) {
     if (i + 1 < operations.size() && norms_heads(operations[i], operations[i + 1])) {
       if (rows->q_norm && rows->eps != operations[i].eps) return 0;
@@ -58,10 +58,10 @@ size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Op
       rows->eps = operations[i++].eps;
     }
     if (i >= operations.size() || operations[i].kind != Operation::Kind::rope) return 0;
-    turned[part] = &operations[i++];
+    rotated[part] = &operations[i++];
   }
   if (i >= operations.size() || operations[i].kind != Operation::Kind::append_kv) return 0;
-  const Operation &q = *turned[0], &k = *turned[1], &last = operations[i++];
+  const Operation &q = *rotated[0], &k = *rotated[1], &last = operations[i++];
   const KvFormat& kv = last.attention.kv;
   if (last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim || q.dim != k.dim ||
       q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
@@ -101,7 +101,7 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
     Products ours = {}, others = {};
     for (int32_t i = 0; i < op.products.n; ++i) {
       const DeviceProduct& p = op.products.list[i];
-      Products& to = goes_elsewhere(c, op, p) ? others : ours;
+      Products& to = uses_cublas(c, op, p) ? others : ours;
       to.list[to.n++] = p;
     }
     if (ours.n > 0) matmul_prefill(queue, c.device, ours, op.in, rows, op.n_rows);
@@ -152,7 +152,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     HeadRows heads;
     const Operation* append = nullptr;
     if (const size_t n = heads_to_cache(operations.last(operations.size() - i), &heads, &append)) {
-      turn_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer, append->n_rows);
+      rotate_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer, append->n_rows);
       n_done = n;
       continue;
     }

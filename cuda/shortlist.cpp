@@ -8,17 +8,17 @@ namespace orrery::cuda {
 
 // The request travels with the step's upload. If the step has been sent, the request is a copy of its own.
 void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
-  DeviceShortlist asked = {};
-  asked.n_best = request.n_best;
-  asked.n_tokens = static_cast<int32_t>(request.tokens.size());
-  asked.n_sums = request.n_sums;
-  asked.inverse_temperature = request.inverse_temperature;
-  std::copy(request.tokens.begin(), request.tokens.end(), asked.tokens);
+  DeviceShortlist on_device = {};
+  on_device.n_best = request.n_best;
+  on_device.n_tokens = static_cast<int32_t>(request.tokens.size());
+  on_device.n_sums = request.n_sums;
+  on_device.inverse_temperature = request.inverse_temperature;
+  std::copy(request.tokens.begin(), request.tokens.end(), on_device.tokens);
   if (queue_.failed()) return;
   if (step_waits_)
-    std::memcpy(step_bounce_.now().data() + plan_.shortlist, &asked, sizeof asked);
+    std::memcpy(step_bounce_.now().data() + plan_.shortlist, &on_device, sizeof on_device);
   else
-    upload({address(scratch_ + plan_.shortlist)}, &asked, sizeof asked);
+    upload({address(scratch_ + plan_.shortlist)}, &on_device, sizeof on_device);
   Operation& op = note(Operation::Kind::shortlist, 1);
   op.in = {device(logits), n};
   op.out = {reinterpret_cast<float*>(device(out)), n};

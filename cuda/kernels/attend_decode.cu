@@ -18,7 +18,7 @@ struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kStrip = kPageTokens / kWarps;   // a warp's tokens in each page
   static constexpr int kQueries = 8;                    // query heads of an item
-  static constexpr int kBlocksPerProcessor = 4;
+  static constexpr int kBlocksPerSm = 4;
 };
 using G = DecodeGeometry;
 static_assert(G::kStrip == 16, "one step of the products with V");
@@ -283,8 +283,8 @@ __device__ __forceinline__ void load_queries(const float* q, int n_queries, floa
 
 // Attends to a head's compensation token. A warp has one query.
 template <int kDim>
-__device__ __forceinline__ void attend_mean(const KeySpan& span, const float* q, int n_queries, float scale, float* partial_o, float2* partial_ml,
-                                            int64_t stride) {
+__device__ __forceinline__ void attend_compensation_token(const KeySpan& span, const float* q, int n_queries, float scale,
+                                                          float* partial_o, float2* partial_ml, int64_t stride) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float alike = span.compensation_weight;
   for (int g = warp; g < n_queries; g += G::kWarps) {
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
     const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // the first query's
     if (span.compensation_weight > 0.0f && item.split + 1 == splits.count) {
-      attend_mean<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
+      attend_compensation_token<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
       continue;
     }
     load_queries<kType, kDim>(q, n_queries, w.scale, queries);
@@ -441,7 +441,7 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   for (; w.first_row < n_rows; w.first_row += wave) {
     w.n_rows = std::min(wave, n_rows - w.first_row);
     const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;
-    const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_processors} * G::kBlocksPerProcessor));
+    const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_sms} * G::kBlocksPerSm));
     with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {
       constexpr KvType kType = decltype(type)::value;
       constexpr int kDim = decltype(head_dim)::value;

@@ -85,25 +85,26 @@ __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
   if (lane == 0) part.cosines[index] = static_cast<float>(least);
 }
 
-constexpr int kMeanThreads = 256, kMeanBatch = 8;
-__global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPart* parts, KvType type, int token_values) {
-  const MeanPart part = parts[blockIdx.x];
+constexpr int kCompensationThreads = 256, kCompensationBatch = 8;
+__global__ void __launch_bounds__(kCompensationThreads)
+    add_to_compensation_tokens_kernel(const CompensationPart* parts, KvType type, int token_values) {
+  const CompensationPart part = parts[blockIdx.x];
   const int token_bytes = kv_bytes(type, token_values);
   const auto token = [&](int i) {
     const int at = part.first + i;
     const uint64_t tile = part.tiles ? part.tiles[at / kPageTokens] + part.offset : part.offset;
     return reinterpret_cast<const std::byte*>(tile) + at % kPageTokens * token_bytes;
   };
-  for (int value = static_cast<int>(threadIdx.x); value < token_values; value += kMeanThreads) {
+  for (int value = static_cast<int>(threadIdx.x); value < token_values; value += kCompensationThreads) {
     double sum = part.n_before > 0 ? part.n_before * static_cast<double>(part.mean[value]) : 0.0;
-    for (int first = 0; first < part.n; first += kMeanBatch) {
-      float x[kMeanBatch];
-      double share[kMeanBatch];
-      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+    for (int first = 0; first < part.n; first += kCompensationBatch) {
+      float x[kCompensationBatch];
+      double share[kCompensationBatch];
+      ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i)
         share[i] = first + i >= part.n ? 0.0 : part.shares ? static_cast<double>(part.shares[first + i]) : 1.0;
-      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+      ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i)
         x[i] = share[i] != 0.0 ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
-      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
+      ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
     }
     part.mean[value] = static_cast<float>(part.shares ? sum : sum / (part.n_before + part.n));
   }
@@ -111,8 +112,9 @@ __global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPa
 
 }  // namespace
 
-void add_to_compensation_tokens(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts) {
-  launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kMeanThreads)}, add_to_means_kernel, parts, kv.type, 2 * kv.head_dim);
+void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, const KvFormat& kv, int32_t n_parts) {
+  launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kCompensationThreads)}, add_to_compensation_tokens_kernel, parts, kv.type,
+         2 * kv.head_dim);
 }
 
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {

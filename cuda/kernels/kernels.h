@@ -14,7 +14,7 @@ namespace orrery::cuda {
 
 // The properties of the GPU that decide the size of grids and tiles.
 struct DeviceShape {
-  int32_t n_processors = 1;       // SMs
+  int32_t n_sms = 1;              // streaming multiprocessors
   int32_t architecture = 80;      // 86: compute capability 8.6
   uint64_t shared_bytes = 48 << 10;   // shared memory that a thread block may have
   uint64_t cache_bytes = 0;       // second-level cache
@@ -109,7 +109,7 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
 // ---- kv.cu: appends rows to pages and slots, and moves KV between places and types.
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
                ConstRows v, int32_t n_rows);
-// A step's heads. turn_and_append_kv() norms queries and keys if it has weights for the norm, rotates them in place, and appends keys and
+// A step's heads. rotate_and_append_kv() norms queries and keys if it has weights for the norm, rotates them in place, and appends keys and
 // values. The results have the bits of rms_norm(), rope() and append_kv().
 struct HeadRows {
   Rows q, k;
@@ -119,7 +119,7 @@ struct HeadRows {
   int32_t n_heads, n_rot;
   bool interleaved;
 };
-void turn_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
+void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
                         int32_t layer, int32_t n_rows);
 void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values);
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
@@ -198,7 +198,7 @@ struct DigestPart {
 };
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages);
 // Tokens that join one compensation token (runtime/backend/summaries.h: CompensationJob).
-struct MeanPart {
+struct CompensationPart {
   const uint64_t* tiles;   // from the first token's tile on; null: all tokens lie in one tile, whose address is `offset`
   uint64_t offset;
   int32_t first, n;        // index of the first token in the first tile; number of tokens
@@ -207,7 +207,7 @@ struct MeanPart {
   const float* shares;     // (n), or null: each token counts as one
 };
 // `parts` lie in device memory.
-void add_to_compensation_tokens(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts);
+void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, const KvFormat& kv, int32_t n_parts);
 // The caller has uploaded the batch's parts and tiles; so it has for the next two functions.
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys);
@@ -243,8 +243,8 @@ struct LowRankWork {
 };
 // Fills the batch with the keys of positions [first, first + n), rotated back to position 0. pages: addresses, in host memory.
 void load_keys(Queue& queue, const LowRankWork& work, const uint64_t* pages, int32_t first, int32_t n);
-// The upper half of products += batch^T batch; sums += the batch's sums. anew: = instead of +=.
-void add_products(Queue& queue, const LowRankWork& work, int32_t n, bool anew);
+// The upper half of products += batch^T batch; sums += the batch's sums. first_batch: = instead of +=.
+void add_products(Queue& queue, const LowRankWork& work, int32_t n, bool first_batch);
 // The coefficients of positions [first, first + n) = batch basis^T.
 void project_keys(Queue& queue, const LowRankWork& work, int32_t first, int32_t n);
 void rebuild_keys(Queue& queue, const LowRankWork& work, KvType slot_type, int32_t n_runs, int32_t longest);

@@ -3,7 +3,7 @@
 // A warp has 32 values, a lane one of them. So a warp has one block of Q8_0 or Q4_0, and the block's scale is a maximum across lanes. Every
 // load and store of a warp is one contiguous stretch: 128 bytes of floats, 64 of halves, 32 or 16 of codes.
 //
-// turn_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of each
+// rotate_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of each
 // block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
 //
 // Stored bits are those of runtime/cpu/formats/blocks.h: the same divisions and roundings, no product fused into a sum. Cost: README.md.
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
 constexpr int kMostDim = 256;   // of a head: attends()
 
 // A warp has one vector of a row: a query, a key or a value.
-__global__ void __launch_bounds__(kThreads) turn_and_append_kernel(AppendWork w, HeadRows h) {
+__global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork w, HeadRows h) {
   constexpr int kMostBlocks = kMostDim / 32;
   __shared__ float vectors[kWarps][kMostDim];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) turn_and_append_kernel(AppendWork w,
         const int pair = h.interleaved ? i / 2 : i % half;
         const bool second = h.interleaved ? i % 2 != 0 : i >= half;
         const int first_at = h.interleaved ? 2 * pair : pair, second_at = h.interleaved ? first_at + 1 : pair + half;
-        const float2 both = turned(shared[first_at], shared[second_at], table[pair], table[half + pair]);
+        const float2 both = rotated(shared[first_at], shared[second_at], table[pair], table[half + pair]);
         x[b] = second ? both.y : both.x;
       }
       to[i] = x[b];
@@ -156,11 +156,11 @@ AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_ty
 
 }  // namespace
 
-void turn_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
+void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
                         int32_t layer, int32_t n_rows) {
   const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v);
   const int32_t n_vectors = rows.n_heads + 2 * kv.n_kv_heads;
-  launch(queue, {dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), dim3(kThreads)}, turn_and_append_kernel, w, rows);
+  launch(queue, {dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), dim3(kThreads)}, rotate_and_append_kernel, w, rows);
 }
 
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,

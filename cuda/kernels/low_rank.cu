@@ -29,7 +29,7 @@ __device__ __forceinline__ void fill_table(const LowRankWork& w, int position, b
     table[half + i] = back ? -s / w.magnitude : s * w.magnitude;
   }
 }
-__device__ __forceinline__ void turn_pair(const LowRankWork& w, const float* table, int pair, float* vector) {
+__device__ __forceinline__ void rotate_pair(const LowRankWork& w, const float* table, int pair, float* vector) {
   const int half = w.n_rot / 2;
   float* a = vector + (w.interleaved ? 2 * pair : pair);
   float* b = w.interleaved ? a + 1 : a + half;
@@ -55,10 +55,10 @@ __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, Batc
   }
   fill_table(w, position, true, table);
   __syncthreads();
-  for (int i = thread; i < w.n_heads * half; i += kThreads) turn_pair(w, table, i % half, row + i / half * dim);
+  for (int i = thread; i < w.n_heads * half; i += kThreads) rotate_pair(w, table, i % half, row + i / half * dim);
 }
 
-__global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, int n, bool anew) {
+__global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, int n, bool first_batch) {
   if (blockIdx.x < blockIdx.y) return;
   __shared__ float left[kStrip][kTile], right[kStrip][kTile];
   const int width = w.n_heads * w.kv.head_dim, thread = static_cast<int>(threadIdx.x);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, i
   float sums[4][4];
   ORRERY_UNROLL for (int i = 0; i < 4; ++i)
     ORRERY_UNROLL for (int j = 0; j < 4; ++j)
-      sums[i][j] = anew || row + i >= width || column + j >= width ? 0.0f : w.products[static_cast<int64_t>(row + i) * width + column + j];
+      sums[i][j] = first_batch || row + i >= width || column + j >= width ? 0.0f : w.products[static_cast<int64_t>(row + i) * width + column + j];
   for (int first = 0; first < n; first += kStrip) {
     __syncthreads();
     for (int i = thread; i < kStrip * kTile; i += kThreads) {
@@ -87,12 +87,12 @@ __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, i
       if (row + i < width && column + j < width) w.products[static_cast<int64_t>(row + i) * width + column + j] = sums[i][j];
 }
 
-__global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n, bool anew) {
+__global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n, bool first_batch) {
   const int width = w.n_heads * w.kv.head_dim, i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= width) return;
   float sum = 0.0f;
   for (int t = 0; t < n; ++t) sum += w.batch[static_cast<int64_t>(t) * width + i];
-  w.sums[i] = anew ? sum : w.sums[i] + sum;
+  w.sums[i] = first_batch ? sum : w.sums[i] + sum;
 }
 
 // A warp computes a vector's product with one row of a basis.
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, K
   }
   fill_table(w, run.position + t, false, table);
   __syncthreads();
-  for (int i = thread; i < half; i += kThreads) turn_pair(w, table, i, key);
+  for (int i = thread; i < half; i += kThreads) rotate_pair(w, table, i, key);
   __syncthreads();
   const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
   std::byte* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<int64_t>(t) * 2 * slot_bytes;
@@ -160,10 +160,10 @@ void load_keys(Queue& queue, const LowRankWork& w, const uint64_t* pages, int32_
   launch(queue, {dim3(static_cast<unsigned>(n)), dim3(kThreads), static_cast<size_t>(w.n_rot) * sizeof(float)}, load_keys_kernel, w, some);
 }
 
-void add_products(Queue& queue, const LowRankWork& w, int32_t n, bool anew) {
+void add_products(Queue& queue, const LowRankWork& w, int32_t n, bool first_batch) {
   const int64_t width = int64_t{w.n_heads} * w.kv.head_dim;
-  launch(queue, {dim3(tiles(width, kTile), tiles(width, kTile)), dim3(kThreads)}, add_products_kernel, w, n, anew);
-  if (w.sums) launch(queue, {dim3(tiles(width, kThreads)), dim3(kThreads)}, add_sums_kernel, w, n, anew);
+  launch(queue, {dim3(tiles(width, kTile), tiles(width, kTile)), dim3(kThreads)}, add_products_kernel, w, n, first_batch);
+  if (w.sums) launch(queue, {dim3(tiles(width, kThreads)), dim3(kThreads)}, add_sums_kernel, w, n, first_batch);
 }
 
 void project_keys(Queue& queue, const LowRankWork& w, int32_t first, int32_t n) {

@@ -475,7 +475,7 @@ void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& pro
       with_block_type(weight.type, [&](auto type) {
         using Large = LargeTile<type()>;
         const Geometry large = tiles(&args, Large::kRows, Large::kOuts, Large::kThreads);
-        const bool fills = n_rows > SmallTile::kRows && large.grid.x * large.grid.y >= static_cast<unsigned>(device.n_processors);
+        const bool fills = n_rows > SmallTile::kRows && large.grid.x * large.grid.y >= static_cast<unsigned>(device.n_sms);
         if (fills) launch_blocks<Large, type()>(queue, args);
         else launch_blocks<SmallTile, type()>(queue, args);
       });

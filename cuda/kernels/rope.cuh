@@ -7,7 +7,7 @@
 namespace orrery::cuda {
 
 // Rotates a pair by an angle.
-__device__ __forceinline__ float2 turned(float first, float second, float cosine, float sine) {
+__device__ __forceinline__ float2 rotated(float first, float second, float cosine, float sine) {
   return make_float2(fmaf(first, cosine, -__fmul_rn(second, sine)), fmaf(first, sine, __fmul_rn(second, cosine)));
 }
 

@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, i
   float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * head_dim;
   float* a = vector + (interleaved ? 2 * pair : pair);
   float* b = interleaved ? a + 1 : a + half;
-  const float2 pair_turned = turned(*a, *b, cosine, sine);
-  *a = pair_turned.x;
-  *b = pair_turned.y;
+  const float2 rotated_pair = rotated(*a, *b, cosine, sine);
+  *a = rotated_pair.x;
+  *b = rotated_pair.y;
 }
 
 // A warp has 32 columns: one group of the quantized row, if kQuantize.

@@ -36,7 +36,7 @@ static_assert(sizeof(ShortlistHead) % 8 == 0 && sizeof(ShortlistEntry) == 8, "en
 
 struct ShortlistWork {
   const float* logits;
-  const DeviceShortlist* asked;
+  const DeviceShortlist* request;
   std::byte* out;
   uint32_t* groups;    // (n_groups) order_of() each group's largest logit
   double* sums;        // (2, n_blocks): plain, then tempered
@@ -44,7 +44,7 @@ struct ShortlistWork {
 };
 __device__ __forceinline__ double* sums_of(const ShortlistWork& w) { return reinterpret_cast<double*>(w.out + sizeof(ShortlistHead)); }
 __device__ __forceinline__ ShortlistEntry* entries_of(const ShortlistWork& w) {
-  return reinterpret_cast<ShortlistEntry*>(sums_of(w) + w.asked->n_sums);
+  return reinterpret_cast<ShortlistEntry*>(sums_of(w) + w.request->n_sums);
 }
 
 __device__ __forceinline__ float as_number(float x) { return x == x ? fminf(x, FLT_MAX) : -INFINITY; }
@@ -91,7 +91,7 @@ __device__ __forceinline__ float exp_negative(float x) {
 __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(ShortlistWork w) {
   constexpr int kLanes = SumExp::kLanes, kBlocks = G::kSumThreads / kLanes;
   const float most = number_of(largest_of<G::kSumThreads>(w));
-  const double inverse = w.asked->inverse_temperature;
+  const double inverse = w.request->inverse_temperature;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int block = static_cast<int>(blockIdx.x) * kBlocks + static_cast<int>(threadIdx.x) / kLanes;
   double sum = 0.0, tempered = 0.0;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void sort_pairs(unsigned long long* pairs, int n) {
 __device__ __forceinline__ void select_best(const ShortlistWork& w) {
   __shared__ unsigned long long pairs[ShortlistRequest::kMostBest];
   __shared__ int chosen[ShortlistRequest::kMostBest];
-  const int thread = static_cast<int>(threadIdx.x), k = min(w.asked->n_best, w.n), n_chosen = min(k, w.n_groups);
+  const int thread = static_cast<int>(threadIdx.x), k = min(w.request->n_best, w.n), n_chosen = min(k, w.n_groups);
   if (k <= 0) return;
   const int warp = thread / 32, lane = thread % 32;
   {
@@ -209,9 +209,9 @@ __device__ __forceinline__ void select_best(const ShortlistWork& w) {
 
 __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  float* of_tokens = reinterpret_cast<float*>(entries_of(w) + w.asked->n_best);
-  for (int i = thread; i < min(w.asked->n_sums, w.n_blocks); i += G::kSelectThreads) sums_of(w)[i] = w.sums[w.n_blocks + i];
-  for (int i = thread; i < w.asked->n_tokens; i += G::kSelectThreads) of_tokens[i] = w.logits[w.asked->tokens[i]];
+  float* of_tokens = reinterpret_cast<float*>(entries_of(w) + w.request->n_best);
+  for (int i = thread; i < min(w.request->n_sums, w.n_blocks); i += G::kSelectThreads) sums_of(w)[i] = w.sums[w.n_blocks + i];
+  for (int i = thread; i < w.request->n_tokens; i += G::kSelectThreads) of_tokens[i] = w.logits[w.request->tokens[i]];
   const float most = number_of(largest_of<G::kSelectThreads>(w));
   if (warp >= 2) return;
   static_assert(SumExp::kShares == 32, "a lane each");
@@ -219,7 +219,7 @@ __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
   for (int i = lane; i < w.n_blocks; i += 32) sum += w.sums[warp * w.n_blocks + i];
   for (int half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(kAllLanes, sum, half);
   ShortlistHead* head = reinterpret_cast<ShortlistHead*>(w.out);
-  if (thread == 0) head->sum = sum, head->most = most, head->n_best = max(min(w.asked->n_best, w.n), 0);
+  if (thread == 0) head->sum = sum, head->most = most, head->n_best = max(min(w.request->n_best, w.n), 0);
   if (thread == 32) head->tempered_sum = sum;
 }
 
@@ -268,7 +268,7 @@ uint64_t shortlist_bytes(int64_t n) {
 
 void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out) {
   ShortlistWork w = {};
-  w.logits = logits, w.asked = step.shortlist, w.out = out;
+  w.logits = logits, w.request = step.shortlist, w.out = out;
   w.n = static_cast<int>(n);
   w.n_groups = static_cast<int>(parts(n, G::kGroup)), w.n_blocks = static_cast<int>(parts(n, SumExp::kBlock));
   w.sums = reinterpret_cast<double*>(out + G::kResultBytes);
