@@ -115,8 +115,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   void send();   // sends the recorded operations to the device
   // Parts of one launch of add_to_compensation_tokens(): as many as fit in the memory of top_keys' entries.
   size_t most_compensation_parts() const {
-    const uint64_t entries_bytes = TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes;
-    return std::min(kMostCompensationParts, static_cast<size_t>(entries_bytes / sizeof(CompensationPart)));
+    return std::min(kMostCompensationParts,
+                    static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(CompensationPart)));
   }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);

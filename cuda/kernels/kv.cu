@@ -3,8 +3,8 @@
 // A warp has 32 values, a lane one of them. So a warp has one block of Q8_0 or Q4_0, and the block's scale is a maximum across lanes. Every
 // load and store of a warp is one contiguous stretch: 128 bytes of floats, 64 of halves, 32 or 16 of codes.
 //
-// rotate_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of each
-// block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
+// rotate_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of
+// each block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
 //
 // Stored bits are those of runtime/cpu/formats/blocks.h: the same divisions and roundings, no product fused into a sum. Cost: README.md.
 #include "cuda/kernels/kv.cuh"
