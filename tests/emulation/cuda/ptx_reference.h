@@ -1,5 +1,5 @@
-// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual: each lane shows the others its registers and
-// computes its own part of the result. Included by ptx.h in the emulated build alone.
+// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual. Each lane shows its registers to the other lanes, and
+// computes its own part of the result. Only the emulated build includes this header, in ptx.h.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 
 namespace orrery::emulated {
 
-// What a device would refuse to load.
+// Ends the program if the address is not 16-byte aligned, because a device would refuse the load.
 inline const void* aligned_16(const void* p) {
   if (reinterpret_cast<uintptr_t>(p) % 16 == 0) return p;
   std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: 16 bytes that are not aligned\n", blockIdx.x, blockIdx.y, blockIdx.z,
@@ -23,7 +23,7 @@ struct Registers {
   uint32_t r[N];
 };
 
-// What all lanes hold in N registers.
+// The contents of N registers of all lanes.
 template <size_t N>
 struct WarpRegisters {
   uint32_t r[kWarp][N];
