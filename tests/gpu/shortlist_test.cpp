@@ -1,4 +1,4 @@
-// Shortlists on the device beside their definition: cuda/shortlist.cu.
+// Tests sampling candidates on the device (cuda/kernels/shortlist.cu) against their definition.
 #include "tests/gpu/device_fixture.h"
 #include "tests/support/shortlist_reference.h"
 
@@ -95,7 +95,7 @@ TEST(GpuShortlist, OddRows) {
     }
 }
 
-// Bands of what ranks behind an entry, and what is in two of them.
+// Bands of the logits that rank behind an entry, and the entries of two bands.
 TEST(GpuShortlist, Tails) {
   Machine m(true, product_limits(1, 64));
   int turn = 0;
@@ -135,7 +135,7 @@ TEST(GpuShortlist, Tails) {
   }
 }
 
-// The largest vocabulary that there is a shortlist of; of one more token there is none.
+// The largest vocabulary with a shortlist. With one more token there is no shortlist.
 TEST(GpuShortlist, TheLargestVocabulary) {
   Machine m(true, product_limits(1, 64));
   constexpr size_t kMost = 524288;
