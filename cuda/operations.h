@@ -32,7 +32,7 @@ struct Operation {
   int32_t n_rot;
   float eps;              // prepare_rope: the magnitude
   uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads
-  KvType heads_type;      // append_kv: of these slots
+  KvType heads_type;      // append_kv: the type of these slots
 
   Operation() = default;
   explicit Operation(Kind k, int32_t rows);   // all other bytes are zero, padding too: lists are compared as bytes

@@ -154,7 +154,7 @@ TEST(GpuCublasProducts, EachGoesItsOwnWay) {
   const std::vector<float> got = run(&m), expected = run(&own);
   for (size_t i = 0; i < got.size(); ++i) {
     const size_t at = i % 100;
-    if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // F32, and what lies between
+    if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // F32, and the gaps
     else EXPECT_NEAR(got[i], expected[i], 0.5f) << at;
   }
 }

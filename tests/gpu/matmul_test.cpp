@@ -133,7 +133,7 @@ TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
   for (size_t i = 0; i < n_in; ++i) values[i] = 2.0f, values[n_in + i] = -2.0f, values[2 * n_in + i] = i % 2 ? 2.0f : -2.0f;
   const Buffer<float> x(&m, values);
   const std::vector<std::byte> before = random_blocks(type.type, static_cast<uint64_t>(n_out * n_in), 3, 1.0f);
-  // Where the halves are, which stay: up to two.
+  // The places of halves in a block, which stay as they are: up to two.
   const auto halves = [&]() -> std::vector<size_t> {
     switch (type.type) {
       case TensorType::q2_k: return {80, 82};
@@ -161,7 +161,7 @@ TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
             expected += term;
             magnitude += std::fabs(term);
           }
-          // Minima are as large as the scaled codes: room for both.
+          // Minima are as large as the scaled codes, so the bound allows for both.
           ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-6 * magnitude + 4e-4) << name(phase) << " " << fill;
         }
     }

@@ -14,7 +14,7 @@ ShortlistResult shortlist_of(Machine* m, Phase phase, const std::vector<float>& 
   const int64_t n = static_cast<int64_t>(logits.size());
   const uint64_t bytes = (*m)->shortlist_bytes(n);
   if (bytes == 0) throw std::runtime_error("no shortlist of so many logits");
-  // Aligned to 16 bytes, as the interface asks: what lies behind the row's last float is not the row's.
+  // 16-byte aligned, as the interface demands. The floats behind the row's end do not belong to the row.
   Buffer<float> row(m, (logits.size() + 3) / 4 * 4);
   std::vector<float> padded(logits);
   padded.resize((logits.size() + 3) / 4 * 4, kInfinity);

@@ -38,7 +38,7 @@ TEST(GpuTransfer, ManyStretches) {
     }
     m->upload_all(uploads);
     m->download_all(downloads);
-    std::vector<std::byte> expected(std::max<size_t>(end, 1), std::byte{0xFF});   // what lies between stays as it was
+    std::vector<std::byte> expected(std::max<size_t>(end, 1), std::byte{0xFF});   // the gaps stay unchanged
     for (size_t i = 0; i < sizes.size(); ++i) {
       EXPECT_EQ(std::memcmp(back.data() + at[i], bytes.data() + at[i], sizes[i]), 0) << i << " of " << sizes.size();
       std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at[i]), sizes[i], expected.begin() + static_cast<ptrdiff_t>(at[i]));

@@ -58,7 +58,7 @@ void mma_16816(float* c, const uint32_t* a, const uint32_t* b, At at) {
 inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, half_at); }
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, bfloat_at); }
 
-// m16n8k32 of int8, and m16n8k16, which is its first half: as above, four bytes where there are two halves.
+// m16n8k32 of int8, and m16n8k16, which is its first half. The layout is as above, with four bytes in place of two halves.
 template <size_t K>
 void mma_bytes(int32_t* c, const uint32_t* a, const uint32_t* b) {
   const WarpRegisters<K / 8> A(a);
