@@ -1,4 +1,4 @@
-// In place of all the rest, in a build without the CUDA toolkit.
+// Replaces this folder's other sources in a build without the CUDA toolkit: no devices, and make_backend() gives an error.
 #include "cuda/cuda_backend.h"
 
 namespace orrery::cuda {

@@ -1,5 +1,7 @@
-// The backend as its own files see it; each defines the members that stand under its name. What they share is the queue, in whose order
-// everything happens but copy_in(), and the scratch memory, of which each has its part (scratch.h).
+// The backend's class. Each file of this folder defines the members that stand under its name below.
+//
+// All members share the queue and the scratch memory. Everything but copy_in() happens in the queue's order. Each file has its own part
+// of the scratch memory (scratch.h).
 #pragma once
 
 #include <algorithm>
@@ -22,9 +24,9 @@
 
 namespace orrery::cuda {
 
-inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of pinned memory, a half
+inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of one half of the pinned memory
 inline constexpr size_t kMostOperations = 8192;
-inline constexpr size_t kMostMeans = 4096;
+inline constexpr size_t kMostCompensationParts = 4096;
 
 template <class T>
 T* device(Ptr<T> p) {
@@ -110,9 +112,12 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   int32_t n_rows() const { return static_cast<int32_t>(step_.rows.size()); }
   bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
-  void send();   // what has been noted
-  // What a launch takes of them: as many as lie where entries of top_keys do.
-  size_t most_means() const { return std::min(kMostMeans, static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(MeanPart))); }
+  void send();   // sends the recorded operations to the device
+  // Parts of one launch of add_to_compensation_tokens(): as many as fit in the memory of top_keys' entries.
+  size_t most_compensation_parts() const {
+    return std::min(kMostCompensationParts,
+                    static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(CompensationPart)));
+  }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
   LowRankWork low_rank_work(const LowRankKeys& keys);
@@ -126,9 +131,9 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
 
-  // The way to it; io_: of copy_in(), beside everything else.
-  StreamOwner main_stream_, io_stream_;   // outlive what is sent there
-  std::unique_ptr<Cublas> cublas_;   // null: none of tuning_'s rows may go there, or it is not there
+  // Streams, queues and pinned memory. io_: of copy_in(), in parallel with everything else.
+  StreamOwner main_stream_, io_stream_;   // destroyed after their users
+  std::unique_ptr<Cublas> cublas_;   // null: the options allow our own kernels alone, or the machine has no cuBLAS
   Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
   PinnedHalves bounce_, io_bounce_;
   std::mutex io_mutex_;
@@ -137,9 +142,9 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   // A step.
   Step step_;
   PinnedHalves step_bounce_;
-  uint64_t step_bounce_bytes_ = 0;   // of a half
-  uint64_t step_bytes_ = 0;          // of the step, in the half that is in turn
-  bool step_waits_ = false;          // it has not been sent yet
+  uint64_t step_bounce_bytes_ = 0;   // of one half
+  uint64_t step_bytes_ = 0;          // of the step's upload, in the current half
+  bool step_waits_ = false;          // the step's upload has not been sent yet
   StepContext context_;
   int32_t n_rot_ = 0;
   bool interleaved_ = false;
@@ -149,8 +154,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   // A batch of jobs.
   std::vector<Upload> uploads_;
   std::vector<Download> downloads_;
-  std::vector<double> totals_;         // of moments, (2, group)
-  std::vector<MeanPart> mean_parts_;   // room for most_means()
+  std::vector<double> totals_;         // key_moments()' entropies and variances, (2, group)
+  std::vector<CompensationPart> compensation_parts_;   // room for most_compensation_parts()
 };
 
 }  // namespace orrery::cuda

@@ -1,4 +1,4 @@
-// What is there before the first step: the device and its arena, weights, and the scratch memory laid out.
+// What a backend has before its first step: the device, its arena, the weights, and the layout of the scratch memory.
 #include "cuda/cuda_backend.h"
 
 #include <cuda_runtime.h>
@@ -16,7 +16,8 @@ namespace {
 
 constexpr int32_t kLeastArchitecture = 80;
 
-// Why no device can be used, by name: the runtime calls it an insufficient driver too where there is none at all.
+// The reason why no device can be used. A machine without a driver gets a message of its own, because the CUDA runtime reports an
+// insufficient driver there, too.
 Status no_device(cudaError_t e) {
   int driver = 0, runtime = 0;
   const bool known = cudaDriverGetVersion(&driver) == cudaSuccess && cudaRuntimeGetVersion(&runtime) == cudaSuccess;
@@ -50,7 +51,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
     return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(e));
   std::unique_ptr<CudaBackend> made(new CudaBackend);
   DeviceShape& shape = made->shape_;
-  shape.n_processors = properties.multiProcessorCount;
+  shape.n_sms = properties.multiProcessorCount;
   shape.architecture = 10 * properties.major + properties.minor;
   shape.shared_bytes = properties.sharedMemPerBlockOptin;
   shape.cache_bytes = static_cast<uint64_t>(properties.l2CacheSize);
@@ -78,7 +79,7 @@ CudaBackend::~CudaBackend() {
   if (arena_) cudaFree(arena_);
 }
 
-// What the device has free before the arena is taken.
+// The figure is the device memory that is free now: ask before the arena is reserved.
 BackendInfo CudaBackend::info() const {
   const auto path = [](int32_t architecture) {
     switch (architecture) {
@@ -129,7 +130,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
   if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
     return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
                  static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
-  // With the first matrix that may go there, while a model is loaded: nothing is taken of the device once a session is open.
+  // cuBLAS starts with the first matrix that it may multiply, while a model is loaded: an open session takes no more device memory.
   if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_.stream()))
     context_.cublas = cublas_.get();
   *weight = {type, n_rows, n_cols, {at.address}};
@@ -177,8 +178,8 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   uploads_.reserve(2 * TopKeysPlan::kBatch + 1);
   downloads_.reserve(static_cast<size_t>(TopKeysPlan::kBatch * std::max(keys.group, 1) + 1));
   totals_.resize(static_cast<size_t>(2 * keys.group));
-  mean_parts_.reserve(most_means());
-  if (plan_.upload_bytes > step_bounce_bytes_) {   // the largest so far: once a model
+  compensation_parts_.reserve(most_compensation_parts());
+  if (plan_.upload_bytes > step_bounce_bytes_) {   // larger than any plan before: once for each model
     send();
     if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
     if (!step_bounce_.allocate(plan_.upload_bytes).ok()) latch_.set(cudaErrorMemoryAllocation, "taking pinned memory for a step");

@@ -1,4 +1,4 @@
-// The CUDA backend: backend.h's operations on one NVIDIA GPU.
+// The CUDA backend: the operations of runtime/backend/backend.h on one NVIDIA GPU. Other rooms include this header alone.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace orrery::cuda {
 
 struct Options {
   int32_t device = 0;   // an index of devices()
-  // Whose products prompts are computed with: what tuning.h says, our own kernels alone, or cuBLAS wherever it has one.
+  // The kernels that compute a prompt's products: as device/tuning.h chooses, our own alone, or cuBLAS for every weight type but F32.
   enum class Products : uint8_t { tuned, own, cublas };
   Products products = Products::tuned;
 };
@@ -25,14 +25,14 @@ struct DeviceDescription {
   std::string refused;        // why make_backend() refuses it; empty: it does not
 };
 
-// The GPUs of this machine, in the driver's order; none where there is no driver, or where this build has no CUDA.
+// The GPUs of this machine, in the driver's order. Empty if the machine has no driver or this build has no CUDA.
 std::vector<DeviceDescription> devices();
 
-// A device that is not there -> unsupported, with the reason.
+// Without such a device: unsupported, with the reason.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
 
-// For measurements, of what make_backend() gave: kernels of the last decode step's graph, and whether prompts' products may go through
-// cuBLAS.
+// For measurements. `backend` is a result of make_backend(). The number of kernels in the last decode step's graph, and whether cuBLAS may
+// compute a prompt's products.
 size_t graph_nodes(const Backend& backend);
 bool has_cublas(const Backend& backend);
 

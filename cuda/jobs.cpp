@@ -1,4 +1,4 @@
-// Between steps: jobs over keys and their digests, as many at once as the scratch memory has room for (TopKeysPlan).
+// Jobs between steps, over keys and their digests. The scratch memory limits the size of a batch (TopKeysPlan).
 #include <algorithm>
 #include <numeric>
 
@@ -7,9 +7,10 @@
 
 namespace orrery::cuda {
 
-// In batches of queries, those of a job together if they fit: its keys are read once for all of them. Parts and tiles of a batch
-// are on the device when use(parts, jobs, n_parts, n_entries, most_keys) is called. `fill` writes what else a part has, and both may add to
-// what goes up before and down behind.
+// Runs jobs in batches of queries. A job's queries share a batch if they fit, so that its keys are read once for all of them.
+//
+// fill(job, the first query's index in the job, part) sets the part's other members; it may add to uploads_. Then parts and tiles go to the
+// device, and use(parts, jobs, n_parts, n_entries, most_keys) launches the kernels; it may add to downloads_, which are fetched next.
 template <class Job, class Fill, class Use>
 void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
@@ -56,7 +57,8 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
   }
 }
 
-// In batches: addresses of keys where top_keys has them, of digests among its results.
+// In batches, in the memory of top_keys: the keys' addresses among its tiles, the digests' addresses among its results, cosines among its
+// entries.
 void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   static_assert(sizeof(DigestPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
   const TopKeysPlan& plan = plan_.top_keys_plan;
@@ -94,43 +96,45 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
   }
 }
 
-// Parts lie where entries of top_keys do, as many as there are, so that a step's are one launch: tokens of one tile, as steps let them go,
-// need no table. Of those that do, or have shares, which lie where results do, there are as many at once as there is room for.
+// Parts lie in the memory of top_keys' entries, up to most_compensation_parts() in a launch, so that a step's jobs are one launch. A job
+// whose tokens lie in one tile, as a step's evicted tokens do, needs no table of tiles. A launch has at most kBatch jobs with a table, or
+// with shares. Shares lie in the memory of top_keys' results.
 void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte *scratch = scratch_ + plan_.top_keys, *parts = scratch + plan.entries;
   for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
-    mean_parts_.clear(), uploads_.clear();
-    int32_t n_roomy = 0;
-    for (; next < jobs.size() && mean_parts_.size() < most_means(); ++next) {
+    compensation_parts_.clear(), uploads_.clear();
+    int32_t n_places = 0;
+    for (; next < jobs.size() && compensation_parts_.size() < most_compensation_parts(); ++next) {
       const CompensationJob& job = jobs[next];
       if (job.end <= job.first) continue;
       const int32_t first_tile = job.first / kPageTokens, n_tiles = (job.end - 1) / kPageTokens - first_tile + 1;
-      const bool roomy = n_tiles > 1 || job.shares;
-      if (roomy && n_roomy == TopKeysPlan::kBatch) break;
-      MeanPart part = {};
+      const bool takes_place = n_tiles > 1 || job.shares;
+      if (takes_place && n_places == TopKeysPlan::kBatch) break;
+      CompensationPart part = {};
       part.offset = job.offset;
       part.first = job.first % kPageTokens, part.n = job.end - job.first;
       part.n_before = job.n_before, part.mean = device(job.mean);
       if (job.shares) {
-        std::byte* shares = scratch + plan.out + static_cast<uint64_t>(n_roomy * plan.stride) * sizeof(float);
+        std::byte* shares = scratch + plan.out + static_cast<uint64_t>(n_places * plan.stride) * sizeof(float);
         part.shares = reinterpret_cast<const float*>(shares);
         uploads_.push_back({{address(shares)}, job.shares, static_cast<uint64_t>(part.n) * sizeof(float)});
       }
       if (n_tiles == 1) {
         part.offset += job.tiles[first_tile];
       } else {
-        std::byte* tiles = scratch + plan.tiles + static_cast<uint64_t>(n_roomy * plan.tile_stride) * sizeof(uint64_t);
+        std::byte* tiles = scratch + plan.tiles + static_cast<uint64_t>(n_places * plan.tile_stride) * sizeof(uint64_t);
         part.tiles = reinterpret_cast<const uint64_t*>(tiles);
         uploads_.push_back({{address(tiles)}, job.tiles + first_tile, static_cast<uint64_t>(n_tiles) * sizeof(uint64_t)});
       }
-      n_roomy += roomy;
-      mean_parts_.push_back(part);
+      n_places += takes_place;
+      compensation_parts_.push_back(part);
     }
-    if (mean_parts_.empty()) return;
-    uploads_.push_back({{address(parts)}, mean_parts_.data(), mean_parts_.size() * sizeof(MeanPart)});
+    if (compensation_parts_.empty()) return;
+    uploads_.push_back({{address(parts)}, compensation_parts_.data(), compensation_parts_.size() * sizeof(CompensationPart)});
     upload_all(uploads_);
-    cuda::add_to_compensation_tokens(queue_, reinterpret_cast<const MeanPart*>(parts), kv, static_cast<int32_t>(mean_parts_.size()));
+    cuda::add_to_compensation_tokens(queue_, reinterpret_cast<const CompensationPart*>(parts), kv,
+                                     static_cast<int32_t>(compensation_parts_.size()));
   }
 }
 
@@ -163,7 +167,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
-  int32_t slot = 0;   // of the last part: a job that goes on in the next batch keeps it, the others take those behind it
+  int32_t slot = 0;   // of the last part; a job keeps its slot from batch to batch, and the next job takes the next slot
   const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
     if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
     part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
@@ -186,7 +190,7 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
   });
 }
 
-// A job at a time: its window takes several batches, between which sums stay in the scratch memory.
+// One job at a time. Its window takes several batches; the sums stay in the scratch memory between them.
 void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;

@@ -1,4 +1,4 @@
-// Between steps: keys as products of rows and a basis (LowRankKeys), in batches.
+// Low-rank keys, between steps: keys as products of coefficients and a basis (LowRankKeys), in batches of tokens.
 #include <algorithm>
 
 #include "cuda/backend.h"
@@ -6,7 +6,7 @@
 
 namespace orrery::cuda {
 
-// Keys of a batch lie at the start of `work`, products behind them, sums and frequencies at its end.
+// The layout of `keys.work`: the batch's keys, then the products; at its end the sums and the frequencies.
 LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
   LowRankWork w;
   const auto width = static_cast<uint64_t>(keys.padded_width());
@@ -27,7 +27,7 @@ LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
 void CudaBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) {
   LowRankWork w = low_rank_work(keys);
   if (!sums) w.sums = nullptr;
-  const int64_t n = keys.width();   // whole vectors: heads that there is attention for are multiples of 16
+  const int64_t n = keys.width();   // a multiple of 16, because every head_dim that the kernels support is one
   for (int32_t first = 0; first < n_tokens || first == 0; first += LowRankKeys::kBatch) {
     const int32_t count = std::min(LowRankKeys::kBatch, n_tokens - first);
     load_keys(queue_, w, keys.pages, first, count);

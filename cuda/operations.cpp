@@ -1,3 +1,4 @@
+// See operations.h. The functions before run() find operations that one kernel computes together.
 #include "cuda/operations.h"
 
 #include <algorithm>
@@ -20,36 +21,36 @@ StepContext::StepContext() { std::memset(static_cast<void*>(this), 0, sizeof *th
 
 namespace {
 
-// Whether the product is cuBLAS' to compute.
-bool goes_elsewhere(const StepContext& c, const Operation& op, const DeviceProduct& p) {
+// Whether cuBLAS computes the product.
+bool uses_cublas(const StepContext& c, const Operation& op, const DeviceProduct& p) {
   const int32_t least = least_cublas_rows(c.tuning, p.weight.type);
   return c.cublas && c.phase == Phase::prefill && least > 0 && op.n_rows >= least;
 }
 bool takes_quantized(const StepContext& c, const Operation& op) {
   const DeviceProduct* list = op.products.list;
-  return std::any_of(list, list + op.products.n, [&](const DeviceProduct& p) { return !is_float(p.weight.type) && !goes_elsewhere(c, op, p); });
+  return std::any_of(list, list + op.products.n, [&](const DeviceProduct& p) { return !is_float(p.weight.type) && !uses_cublas(c, op, p); });
 }
 int64_t n_in(const Operation& op) { return op.products.list[0].weight.n_cols; }
 
-// Whether what was written for the step's rows, `dim` values each, is what the product takes, quantized: one kernel does both. The floats
-// are written too.
+// Whether `out`, `dim` values in each of the step's rows, is the input that the next product takes quantized. If so, the kernel that writes
+// `out` also quantizes it. The floats are written, too.
 bool rows_feed(const StepContext& c, Rows out, int64_t dim, int32_t n_rows, const Operation* next) {
   return next && next->kind == Operation::Kind::matmul && takes_quantized(c, *next) && dim == n_in(*next) && n_rows == next->n_rows &&
          out.data == next->in.data && out.stride == next->in.stride;
 }
 
-// Whether a norm is of the heads' vectors that are turned next, in place.
+// Whether the norm is of the same head vectors that RoPE rotates next, in place.
 bool norms_heads(const Operation& norm, const Operation& rope) {
   return norm.kind == Operation::Kind::rms_norm && rope.kind == Operation::Kind::rope && norm.in.data == rope.out.data && norm.out.data == rope.out.data &&
          norm.in.stride == rope.out.stride && norm.out.stride == rope.out.stride && norm.n_vectors == rope.n_vectors && norm.dim == rope.dim &&
          norm.n_rows == rope.n_rows;
 }
-// How many operations from the first on are queries and keys, normed or not, turned, and appended with the values: one kernel does
-// all of them. 0: they are not. `rows`, `append`: what it takes.
+// Counts the operations, from the first on, that one kernel computes: queries and keys get their norms, if any, and RoPE; then keys and
+// values are appended. Returns 0 if the list begins with anything else. `rows` and `append` receive the kernel's arguments.
 size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Operation** append) {
   *rows = {};
   size_t i = 0;
-  const Operation* turned[2] = {};
+  const Operation* rotated[2] = {};
   for (int part = 0; part < 2; ++part) {
     if (i + 1 < operations.size() && norms_heads(operations[i], operations[i + 1])) {
       if (rows->q_norm && rows->eps != operations[i].eps) return 0;
@@ -57,10 +58,10 @@ size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Op
       rows->eps = operations[i++].eps;
     }
     if (i >= operations.size() || operations[i].kind != Operation::Kind::rope) return 0;
-    turned[part] = &operations[i++];
+    rotated[part] = &operations[i++];
   }
   if (i >= operations.size() || operations[i].kind != Operation::Kind::append_kv) return 0;
-  const Operation &q = *turned[0], &k = *turned[1], &last = operations[i++];
+  const Operation &q = *rotated[0], &k = *rotated[1], &last = operations[i++];
   const KvFormat& kv = last.attention.kv;
   if (last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim || q.dim != k.dim ||
       q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
@@ -71,8 +72,8 @@ size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Op
   return i;
 }
 
-// Whether the products, of two matrices or of one that holds both, are swiglu's gate and up: then one kernel writes what
-// swiglu would, and gate and up are written nowhere; who calls swiglu() has no other use for its inputs.
+// Whether the products are swiglu's gate and up: two matrices, or one matrix that holds both. If so, one kernel writes swiglu's output, and
+// gate and up are written nowhere. Callers of swiglu() have no other use for its inputs.
 bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, DeviceProduct* up) {
   if (!next || next->kind != Operation::Kind::swiglu || next->n_rows != op.n_rows) return false;
   *gate = op.products.list[0];
@@ -92,7 +93,7 @@ bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, Devi
          gate->out_stride == next->in.stride && up->out_stride == next->in2.stride;
 }
 
-// Returns how many operations it did: two, where the next one is a gate. `quantized`: the input lies there already.
+// Returns the number of operations that it ran: two where it ran the next one's swiglu. `quantized`: the input is quantized already.
 size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const Operation* next, bool quantized) {
   const QuantizedRows rows = quantized_rows(c.quantized_at, op.n_rows, n_in(op));
   if (!quantized && takes_quantized(c, op)) quantize_rows(queue, op.in, n_in(op), op.n_rows, rows);
@@ -100,7 +101,7 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
     Products ours = {}, others = {};
     for (int32_t i = 0; i < op.products.n; ++i) {
       const DeviceProduct& p = op.products.list[i];
-      Products& to = goes_elsewhere(c, op, p) ? others : ours;
+      Products& to = uses_cublas(c, op, p) ? others : ours;
       to.list[to.n++] = p;
     }
     if (ours.n > 0) matmul_prefill(queue, c.device, ours, op.in, rows, op.n_rows);
@@ -116,7 +117,7 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
   return 1;
 }
 
-// Returns whether the next operation's input is quantized by now.
+// Returns whether it has quantized the next operation's input.
 bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const Operation* next) {
   const Attention& a = op.attention;
   if (c.n_ring > 0) {
@@ -141,7 +142,7 @@ bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const O
 
 void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
   size_t n_done = 1;
-  bool quantized = false;   // the input of the operation at hand, by the one before
+  bool quantized = false;   // the previous operation has quantized this one's input
   for (size_t i = 0; i < operations.size(); i += n_done) {
     const Operation& op = operations[i];
     const Operation* next = i + 1 < operations.size() ? &operations[i + 1] : nullptr;
@@ -151,7 +152,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     HeadRows heads;
     const Operation* append = nullptr;
     if (const size_t n = heads_to_cache(operations.last(operations.size() - i), &heads, &append)) {
-      turn_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer, append->n_rows);
+      rotate_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer, append->n_rows);
       n_done = n;
       continue;
     }

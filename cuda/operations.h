@@ -1,6 +1,8 @@
-// A step as a list: the operations of backend.h, recorded as they are called and sent to the device together. A list that
-// was sent before is a graph by now and is launched as one: what changes between two steps lies in device memory (step.h).
-// Where one operation's output is only the next one's input, the two are one kernel (run()).
+// A step as a list: the operations of runtime/backend/step.h, recorded as they are called and sent to the device together.
+//
+// A decode step's list becomes a CUDA graph when it is seen first. The same list launches that graph later, unpatched: everything that
+// changes between two steps lies in device memory (device/step.h). run() fuses operations: two become one kernel where one's output is
+// only the next one's input.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,46 +22,46 @@ struct Operation {
   enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist };
   Kind kind;
   int32_t n_rows;
-  ConstRows in, in2;      // of append_kv: keys, values; of swiglu: gate, up
+  ConstRows in, in2;      // append_kv: keys, values; swiglu: gate, up
   Rows out;
-  const float* weight;    // of rms_norm
-  Products products;      // of embed: the table alone
+  const float* weight;    // rms_norm
+  Products products;      // embed: the table alone
   Attention attention;
-  int64_t dim;            // width of a vector, or what swiglu, add and shortlist go over
-  int32_t n_vectors;      // of rms_norm and rope: vectors in a row
+  int64_t dim;            // width of a vector; swiglu, add, shortlist: values in a row
+  int32_t n_vectors;      // rms_norm, rope: vectors in a row
   int32_t n_rot;
-  float eps;              // or rope's magnitude
-  uint32_t flag;          // rope: pairs are interleaved; append_kv: to StepView::heads too
-  KvType heads_type;      // of append_kv, there
+  float eps;              // prepare_rope: the magnitude
+  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads
+  KvType heads_type;      // append_kv: the type of these slots
 
   Operation() = default;
-  explicit Operation(Kind k, int32_t rows);   // all else zero, padding too: lists are compared as bytes
+  explicit Operation(Kind k, int32_t rows);   // all other bytes are zero, padding too: lists are compared as bytes
 };
 
-// What the operations of a step share.
+// What all operations of a step share.
 struct StepContext {
   DeviceShape device;
   StepView step;
   Phase phase;
   int32_t max_context;
-  float* query_ring;   // null: not kept
+  float* query_ring;   // null: the step's queries are not kept
   int32_t n_ring;
-  std::byte* quantized_at;   // room for quantized rows, of each product's width
+  std::byte* quantized_at;   // the quantized input of a product: room for the widest
   std::byte* attend_scratch;
-  Cublas* cublas;            // null: not here
+  Cublas* cublas;            // null: our own kernels compute all products
   Tuning tuning;
   CublasPlan cublas_plan;
   std::byte* cublas_scratch;
-  Staging* staging;          // of a prompt whose keys come that way; else null
-  const Step* of;            // likewise: the step
+  Staging* staging;          // of a prompt whose keys are staged; else null
+  const Step* of;            // the step of such a prompt; else null
 
-  StepContext();   // zero, padding too: it is compared as bytes
+  StepContext();   // all bytes are zero, padding too: contexts are compared as bytes
 };
 
-// Sends operations to the queue, fused where they can be.
+// Sends operations to the queue, fused where possible.
 void run(Queue& queue, const StepContext& context, Span<const Operation> operations);
 
-// Lists that became graphs: the latest few.
+// The graphs of the kMost lists that ran last.
 class Graphs {
  public:
   Graphs() = default;
@@ -67,10 +69,10 @@ class Graphs {
   Graphs& operator=(const Graphs&) = delete;
   ~Graphs();
 
-  // run(), as a graph: of an earlier call with the same list and context, or a new one.
+  // As run(), by a graph: the graph of an earlier call with the same list and context, or a new one.
   void run(Queue& queue, const StepContext& context, Span<const Operation> operations);
   void clear();
-  // Kernels of the graph that ran last.
+  // The number of kernels in the graph that ran last.
   size_t n_nodes() const { return n_nodes_; }
 
  private:
@@ -82,7 +84,7 @@ class Graphs {
   };
   static constexpr size_t kMost = 4;
   std::vector<Entry> entries_;
-  std::vector<std::byte> key_;   // of the list at hand
+  std::vector<std::byte> key_;   // of the list that runs now
   uint64_t clock_ = 0;
   size_t n_nodes_ = 0;
 };

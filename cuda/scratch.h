@@ -1,4 +1,4 @@
-// The backend's scratch memory: what a step uploads, what its kernels leave each other, and what is asked between steps.
+// The layout of the backend's scratch memory: the step's upload, the data that its kernels pass on, and the jobs between steps.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@ namespace orrery::cuda {
 inline constexpr int32_t kMostSequences = 8;   // of one step
 inline constexpr size_t kMostMoves = 2048;     // of one list
 
-// Where things lie in the scratch memory, in bytes from its start; what a step uploads is one stretch.
+// Offsets in the scratch memory, in bytes. A step's upload comes first and is one stretch, so that one copy carries it.
 struct ScratchPlan {
   uint64_t rows = 0, pages = 0, frequencies = 0, shortlist = 0, heads = 0;   // uploaded
-  uint64_t tiles = 0;                                         // of the heads, as many as a step has
+  uint64_t tiles = 0;                                         // uploaded: the heads' tiles, as many as a step has
   uint64_t upload_bytes = 0;
   uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, cublas = 0, total = 0;
-  uint64_t staging = 0, staging_half_bytes = 0, left = 0;     // of prompts' keys (staging.h): two halves, and what rows leave between segments
+  uint64_t staging = 0, staging_half_bytes = 0, left = 0;     // of prompts' keys (staging.h): two halves; KeySegment::left
   TopKeysPlan top_keys_plan;
   CublasPlan cublas_plan;
   int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
 
   ScratchPlan() = default;
-  // tuning: null where there is no cuBLAS.
+  // tuning: null without cuBLAS.
   ScratchPlan(const StepLimits& l, const DeviceShape& shape, const Tuning* tuning) {
     const uint64_t n_rows = static_cast<uint64_t>(std::max(l.max_rows, 1));
     const auto take = [this](uint64_t bytes) {

@@ -1,4 +1,4 @@
-// What a sampler asks of a step's row of logits, with the step and behind it.
+// Sampling candidates: a row's shortlist, at the end of its step, and the bands and entries of its tail, between steps.
 #include <algorithm>
 #include <cstring>
 
@@ -6,19 +6,19 @@
 
 namespace orrery::cuda {
 
-// What is asked goes with the step's rows, unless these have gone.
+// The request travels with the step's upload. If the step has been sent, the request is a copy of its own.
 void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
-  DeviceShortlist asked = {};
-  asked.n_best = request.n_best;
-  asked.n_tokens = static_cast<int32_t>(request.tokens.size());
-  asked.n_sums = request.n_sums;
-  asked.inverse_temperature = request.inverse_temperature;
-  std::copy(request.tokens.begin(), request.tokens.end(), asked.tokens);
+  DeviceShortlist on_device = {};
+  on_device.n_best = request.n_best;
+  on_device.n_tokens = static_cast<int32_t>(request.tokens.size());
+  on_device.n_sums = request.n_sums;
+  on_device.inverse_temperature = request.inverse_temperature;
+  std::copy(request.tokens.begin(), request.tokens.end(), on_device.tokens);
   if (queue_.failed()) return;
   if (step_waits_)
-    std::memcpy(step_bounce_.now().data() + plan_.shortlist, &asked, sizeof asked);
+    std::memcpy(step_bounce_.now().data() + plan_.shortlist, &on_device, sizeof on_device);
   else
-    upload({address(scratch_ + plan_.shortlist)}, &asked, sizeof asked);
+    upload({address(scratch_ + plan_.shortlist)}, &on_device, sizeof on_device);
   Operation& op = note(Operation::Kind::shortlist, 1);
   op.in = {device(logits), n};
   op.out = {reinterpret_cast<float*>(device(out)), n};

@@ -1,3 +1,4 @@
+// See staging.h.
 #include "cuda/staging.h"
 
 #include <cuda_runtime.h>
@@ -31,7 +32,8 @@ void Staging::begin(Queue& queue) {
   begun_.order(copies_);
 }
 
-// Pages that lie side by side go together: those of a unit of kPagesTogether, and so of one share_host(). Of a single layer all might.
+// One copy takes the pages that lie side by side: pages of one unit of kPagesTogether, which lie in the memory of one share_host(). With a
+// single layer pages of several units may lie side by side, so each page is a copy of its own.
 void Staging::copy(const KvView& pages, const KvFormat& kv, int32_t layer, int32_t first, int32_t end, std::byte* to) {
   const uint64_t bytes = kv.layer_bytes();
   for (int32_t page = first; page < end && !copies_.failed();) {

@@ -1,10 +1,10 @@
-// Prompts' keys that lie in host memory, as those under a policy do: a layer's pages come through two halves of device memory, some into
-// the one while rows attend to those in the other. Read in place they would cross the link once for every block of queries that sees them,
-// eight times and more; so they do once a layer and step.
+// Prompts of sessions under a policy attend to pages in host memory. A layer's pages come through two halves of device memory: rows attend
+// to one half's keys while the other half is filled. Each byte crosses the link once for each layer and step. Read in place, it would cross
+// once for each block of queries that sees it: eight times and more.
 //
-// Copies have a stream of their own, so that those of a layer begin while the products before its attention run. They keep to the steps'
-// order by events: a half is written when nobody reads it any more, and read when it is there; the pages that the step's own rows are
-// written to come when these are.
+// Copies have a stream of their own, so that a layer's copies begin while the products before its attention run. Events order them: a half
+// is written when its readers are done, and read when its copies have arrived. Pages with the step's own rows are copied when append_kv()
+// has written these rows.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ class Staging {
  public:
   explicit Staging(ErrorLatch* latch) : copies_(nullptr, latch) {}
   Status create();
-  // Its part of the scratch memory; where the plan has none, everything is read in place.
+  // Takes the plan's part of the scratch memory. A plan without such a part has all keys read in place.
   void use(std::byte* scratch, const ScratchPlan& plan);
-  // Whether a step's keys come this way: those of one sequence's prompt that are not all in [arena, arena + arena_bytes).
+  // Whether the step's keys are staged: a prompt of one sequence, with pages outside of [arena, arena + arena_bytes).
   bool takes(const Step& step, uint64_t arena, uint64_t arena_bytes) const;
-  // Everything that the queue has is in front of what is copied for the step.
+  // The step's copies wait for everything that the queue has now.
   void begin(Queue& queue);
-  // attend_prefill() of the step's rows, by segments; to the bit what it gives at once.
+  // attend_prefill() of the step's rows, segment by segment, with the bits of one attend_prefill() over all keys.
   void attend(Queue& queue, const DeviceShape& device, const StepView& view, const Step& step, const Attention& shape, ConstRows q, Rows out);
 
  private:
@@ -37,12 +37,12 @@ class Staging {
 
   StreamOwner stream_;
   Queue copies_;
-  EventOwner begun_, appended_;      // on the steps' queue: what was there before the step; the rows' own keys
-  EventOwner copied_[2], read_[2];   // of each half
+  EventOwner begun_, appended_;      // on the steps' queue: the step begins; its rows' keys are appended
+  EventOwner copied_[2], read_[2];   // of each half: its copies have arrived; its readers are done
   std::byte* halves_ = nullptr;
-  uint64_t half_bytes_ = 0;          // 0: there is no room
-  float* left_ = nullptr;
-  int turn_ = 0;
+  uint64_t half_bytes_ = 0;          // 0: no keys are staged
+  float* left_ = nullptr;            // KeySegment::left
+  int turn_ = 0;                     // the half that is filled next
 };
 
 }  // namespace orrery::cuda

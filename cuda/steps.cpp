@@ -1,5 +1,5 @@
-// A step. An operation is noted down (operations.h); the list is sent when its result is asked for or the step ends: as a graph when
-// it decodes, in stretches when it prefills.
+// A step. Each operation is recorded in a list (operations.h). The list is sent when a result is downloaded or the step ends: as one CUDA
+// graph at decode, in stretches of up to kPrefillStretch operations at prefill.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kPrefillStretch = 64;                 // operations that are sent together
 
-// Field by field: lists of operations are compared as bytes, and padding must stay zero.
+// These copy field by field: lists of operations are compared as bytes, so padding must stay zero.
 void set_weight(Weight* to, const Weight& from) {
   to->type = from.type;
   to->n_rows = from.n_rows;
@@ -30,7 +30,7 @@ void set_format(KvFormat* to, const KvFormat& from) {
 
 }  // namespace
 
-// Whether the scratch has room for what the step uploads: its StepLimits were true.
+// Whether the scratch memory has room for the step's upload. It has, unless the step exceeds its StepLimits.
 bool CudaBackend::within(const Step& step) const {
   uint64_t tiles = 0;
   for (const HeadView& head : step.heads) tiles += static_cast<uint64_t>(div_up(head.n_keys, kPageTokens));
@@ -55,7 +55,7 @@ void CudaBackend::begin_step(const Step& step) {
     std::memcpy(bounce.data() + plan_.pages + i * static_cast<size_t>(plan_.max_pages) * sizeof(uint64_t), step.sequences[i].pages,
                 static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
   step_bytes_ = plan_.tiles;
-  for (size_t i = 0; i < step.heads.size(); ++i) {   // tiles of all heads, one behind the other
+  for (size_t i = 0; i < step.heads.size(); ++i) {   // the heads' tiles lie one after another
     const HeadView& head = step.heads[i];
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
     const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.mean), head.n_keys, head.compensation_weight};
@@ -124,7 +124,7 @@ void CudaBackend::matmul(Span<const Product> products, Ptr<const float> x, int64
 void CudaBackend::prepare_rope(const RopeSpec& spec) {
   n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
   interleaved_ = spec.interleaved;
-  if (!queue_.failed())   // goes with the step's rows: behind begin_step() nothing has been sent yet
+  if (!queue_.failed())   // the frequencies travel with the step's upload, which has not been sent yet
     std::memcpy(step_bounce_.now().data() + plan_.frequencies, spec.inverse_frequency,
                 static_cast<size_t>(n_rot_ / 2) * sizeof(float));
   Operation& op = note(Operation::Kind::prepare_rope, n_rows());

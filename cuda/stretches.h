@@ -1,4 +1,4 @@
-// A list of copies (Upload, Download) cut into what fits a buffer that all of them go through, one buffer at a time.
+// Cuts a list of copies (Upload, Download) into stretches. All copies pass through one buffer, and a stretch is what fits the buffer.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 namespace orrery::cuda {
 
 struct Cursor {
-  size_t i = 0;      // of the list
-  uint64_t at = 0;   // bytes of that copy
+  size_t i = 0;      // index of a copy in the list
+  uint64_t at = 0;   // bytes of that copy that are done
 };
 
-// What comes next of the list, `room` bytes of it at most: each(copy, its byte, that of the buffer, how many).
+// Goes on with the list from the cursor, by at most `room` bytes. Calls each(copy, offset in the copy, offset in the buffer, bytes).
 template <class Copy, class F>
 void for_each_stretch(Span<const Copy> list, uint64_t room, Cursor* cursor, const F& each) {
   uint64_t used = 0;

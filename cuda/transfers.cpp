@@ -1,5 +1,5 @@
-// The way of bytes: through pinned memory in stretches of a bounce buffer, in order with the steps or beside them (copy_in); on the
-// device; and host memory that the device reaches by itself.
+// Copies. Between host and device, bytes pass through pinned memory, in stretches of a bounce buffer's half: in the steps' order, or in
+// parallel with the steps (copy_in). Also copies on the device, and host memory that the device reaches by itself.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) 
   download_all({&one, 1});
 }
 
-// One half of the pinned memory is emptied while the other one's copies are under way.
+// The host empties one half of the pinned memory while the device copies to the other half.
 void CudaBackend::download_all(Span<const Download> downloads) {
   send();
   Cursor sent, fetched;
@@ -50,7 +50,7 @@ void CudaBackend::download_all(Span<const Download> downloads) {
       for_each_stretch(downloads, kBounceBytes, &fetched, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
         std::byte* target = static_cast<std::byte*>(d.to) + at;
         if (queue_.failed())
-          std::memset(target, 0, n);   // of a lost device nothing is read that nobody wrote
+          std::memset(target, 0, n);   // a lost device gives zeros, not memory that nobody wrote
         else
           std::memcpy(target, under_way->data() + in_bounce, n);
       });
@@ -80,7 +80,7 @@ Status CudaBackend::synchronize() {
   return latch_.status();
 }
 
-// The caller's thread gathers into one half of the pinned memory while the other half's copy is under way.
+// The caller's thread gathers pieces in one half of the pinned memory while the device copies the other half.
 Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
   const std::lock_guard<std::mutex> lock(io_mutex_);
   const Pinned* half = &io_bounce_.next(io_queue_);
@@ -105,7 +105,7 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
   return latch_.status();
 }
 
-// With unified addressing, which every 64-bit system has, the device reaches registered memory by the host's addresses.
+// Every 64-bit system has unified addressing: the device reaches registered memory by the host's addresses.
 Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
   const cudaError_t e = cudaHostRegister(at, bytes, cudaHostRegisterDefault);
   if (e == cudaSuccess) return ok_status();
@@ -116,7 +116,7 @@ Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
   return s;
 }
 
-// Without waiting for the device: nothing that it does needs the memory any more, and another thread may be capturing the stream.
+// Does not wait for the device: its work no longer needs the memory, and another thread may be capturing the stream.
 void CudaBackend::unshare_host(std::byte* at) {
   if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
 }

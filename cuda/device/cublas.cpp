@@ -1,3 +1,4 @@
+// See cublas.h.
 #include "cuda/device/cublas.h"
 
 #include <dlfcn.h>
@@ -8,7 +9,7 @@ namespace orrery::cuda {
 
 namespace {
 
-// As cublas_api.h and library_types.h of both versions have them.
+// The values of cublas_api.h and library_types.h, the same in CUDA 12 and 13.
 enum { kNotTransposed = 0, kTransposed = 1, kFloat = 0, kHalf = 2, kBfloat = 14, kComputeFloat = 68, kDefaultAlgorithm = -1, kNoMemory = 3 };
 
 bool check(Queue& queue, int status, const char* what) {
@@ -17,7 +18,7 @@ bool check(Queue& queue, int status, const char* what) {
 
 }  // namespace
 
-// Not unloaded again: another runtime may have it too, and loading it takes longer than anything else here.
+// The library is never unloaded: another runtime may use it, too, and loading it takes longer than anything else here.
 std::unique_ptr<Cublas> Cublas::open() {
   for (const char* name : {"libcublas.so.13", "libcublas.so.12"}) {
     void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -55,7 +56,7 @@ void Cublas::set_workspace(Queue& queue, std::byte* at, uint64_t bytes) {
   if (check(queue, call_.set_workspace(handle_, at, bytes), "giving cuBLAS its workspace")) workspace_ = at;
 }
 
-// Matrices are columns to cuBLAS: out^T (n_out, n_rows) = w x^T, where w's rows are columns to be transposed.
+// cuBLAS stores matrices column by column, so it computes out^T (n_out, n_rows) = w x^T. A row of w is a column there: w is transposed.
 void Cublas::multiply(Queue& queue, const HalfProduct& p) {
   if (queue.failed()) return;
   const float one = 1.0f, kept = p.accumulate ? 1.0f : 0.0f;

@@ -1,7 +1,8 @@
-// cuBLAS, where the machine has it: opened when a GPU's prompts want it, never linked. Without it every product has a kernel of ours.
+// cuBLAS for a prompt's products. It is opened at run time if the machine has it, and never linked. Without cuBLAS our own kernels compute
+// every product.
 //
-// Its sums are in an order of its own, which the number of rows may change; the same product again has the same bits (one stream, one
-// workspace). What it takes of the device beside that workspace, its code and a little for the handle, is taken when it starts.
+// The order of cuBLAS' sums is its own, and may change with the number of rows. The same product gives the same bits each time (one stream,
+// one workspace). cuBLAS takes its workspace from the caller. Device memory for its code and its handle is taken when it starts.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace orrery::cuda {
 
-// out (n_rows, n_out) = x (n_rows, n_in) w^T, w (n_out, n_in): of F16 both or of BF16 both, out and the sums of floats. Strides: values
-// from row to row.
+// out (n_rows, n_out) = x (n_rows, n_in) w^T, with w (n_out, n_in). x and w are both F16 or both BF16; sums and `out` are floats. Strides
+// count values from row to row.
 struct HalfProduct {
   TensorType type;
   const std::byte *x, *w;
@@ -25,22 +26,22 @@ struct HalfProduct {
 
 class Cublas {
  public:
-  // NVIDIA's advice for this architecture.
+  // The workspace that NVIDIA advises for this architecture.
   static constexpr uint64_t workspace_bytes(int32_t architecture) {
     return architecture >= 120 ? uint64_t{12} << 20 : architecture >= 90 ? uint64_t{32} << 20 : uint64_t{4} << 20;
   }
 
-  // Null where there is no libcublas of CUDA 13 or 12.
+  // Null without a libcublas of CUDA 13 or 12.
   static std::unique_ptr<Cublas> open();
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
   ~Cublas();
 
-  // Makes the handle, for work in this stream; false where that fails, and then always.
+  // Makes the handle, for work in this stream. A call that fails gives false, and so does each later call.
   bool start(cudaStream_t stream);
-  // Where its kernels keep what is between them: workspace_bytes(), 256-byte aligned.
+  // Gives cuBLAS its workspace: workspace_bytes() of device memory, 256-byte aligned.
   void set_workspace(Queue& queue, std::byte* at, uint64_t bytes);
-  // Once started.
+  // Call start() first.
   void multiply(Queue& queue, const HalfProduct& product);
 
  private:

@@ -1,5 +1,5 @@
-// One function per block format, from its bytes to codes, scales and minima; then one that deals them out to the planes. The
-// formats themselves are explained in runtime/cpu/blocks.cpp.
+// See formats.h. read_block() takes a block of a file apart, format by format: codes, scales and minima. The put_ functions write these to
+// the planes of a row. runtime/cpu/formats/blocks.cpp explains the formats of the file.
 #include "cuda/device/formats.h"
 
 #include <cstring>
@@ -10,10 +10,10 @@ namespace {
 
 using Type = TensorType;
 
-// One block of a file, its numbers apart. Codes are not negative: what the format subtracts is subtracted by the kernels.
+// One block of a file, with each number in a byte of its own. Codes are not negative: kernels subtract the format's offset.
 struct Block {
   uint8_t code[256];
-  uint8_t group[8][4];     // bytes of the plane `groups`
+  uint8_t group[8][4];     // the bytes of plane `groups`
   uint8_t shared[4];       // d and dmin
   uint8_t six[8][2];       // pairs of 6-bit numbers
 };
@@ -28,7 +28,7 @@ void read_nibbles_32(const uint8_t* p, uint8_t* code) {
 void read_nibbles_256(const uint8_t* p, uint8_t* code) {
   for (int i = 0; i < 256; ++i) code[i] = byte(p[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15u);
 }
-// Each 32 bytes hold 128.
+// Each 32 bytes hold 128 codes.
 void read_pairs_256(const uint8_t* p, uint8_t* code) {
   for (int i = 0; i < 256; ++i) code[i] = byte(p[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3u);
 }
@@ -113,12 +113,12 @@ void read_block(Type type, const uint8_t* p, Block* b) {
   }
 }
 
-// Words, least byte first, whatever the host's order.
+// The least byte goes first, in any byte order of the host.
 void put_word(uint8_t* p, uint32_t word) {
   for (int i = 0; i < 4; ++i) p[i] = byte(word >> 8 * i & 0xFFu);
 }
 
-// The bits [from, from + 2) of columns 4j .. 4j+3 at bit 2 (j%4) of word j/4's bytes.
+// Writes the bits [from, from + 2) of columns 4j .. 4j+3 to the four bytes of word j/4, from bit 2 (j%4) on.
 void put_pairs(const uint8_t* code, int from, uint8_t* p) {
   std::memset(p, 0, 8);
   for (int i = 0; i < 32; ++i) p[i / 16 * 4 + i % 4] |= byte((code[i] >> from & 3u) << 2 * (i / 4 % 4));
@@ -146,7 +146,7 @@ void put_high(Type type, const uint8_t* code, uint8_t* p) {
   if (n == 8) put_pairs(code, 4, p);
   if (n == 4) {
     uint32_t word = 0;
-    const int at = plane_bytes(type).codes == 8 ? 2 : 4;   // above two bits or four
+    const int at = plane_bytes(type).codes == 8 ? 2 : 4;   // this bit follows codes of two or four bits
     for (int i = 0; i < 32; ++i) word |= (code[i] >> at & 1u) << (i % 4 * 8 + i / 4);
     put_word(p, word);
   }

@@ -1,17 +1,8 @@
-// How a matrix lies on the device: row by row, and within a row in planes, each 16-byte aligned, so that neighbouring lanes
-// load neighbouring 16 (8, 4, 2) bytes whatever the block of the file's format. repack_row() makes a row of it on the host, at
-// upload; blocks.cuh reads it. Nothing is rounded, and next to nothing added: bytes of a block are dealt out anew.
+// The layout of weights on the device: row by row, and each row of block formats in up to four planes (README.md: "A row in planes").
+// Neighbouring lanes load neighbouring 16 (8, 4, 2) bytes from a 16-byte aligned plane, for any block of the file's format.
 //
-// A group is 32 columns, a block 8 groups. The planes of a row of G groups, one behind the other:
-//   codes   per group 16 bytes (8 of the two-bit types): word j's low nibbles are columns 4j .. 4j+3, its high ones 16 + those.
-//           Two bits: word j/4 holds word j's pairs at bit 2 (j%4). Q8_0: columns 0 .. 15. IQ4: the nibbles of word j are
-//           columns 4j .. 4j+3, then 16 + those, as a byte permutation wants its selectors.
-//   high    the bits above: a word whose bits j, 8 + j, 16 + j, 24 + j belong to columns 4j .. 4j+3, or two words of pairs as
-//           above. Q8_0: columns 16 .. 31.
-//   groups  what a group has for itself: halves d (and m), or bytes: scales, of Q2_K scale | min << 4.
-//   blocks  what eight groups share: halves d and dmin; Q3_K, Q4_K, Q5_K: 16 bytes, d and dmin and eight pairs of 6-bit
-//           numbers (scale, min; Q3_K: two scales): low nibbles in a byte each, then upper bits in a nibble each.
-// Floats lie as in the file, zeros behind them.
+// repack_row() makes a row on the host, at upload. kernels/blocks.cuh reads it. The values stay the same, and a row grows by padding alone:
+// repack_row() only moves the bits of a block to other places.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +13,8 @@
 namespace orrery::cuda {
 
 struct PlaneBytes {
-  int32_t codes, high, group;   // of a group
-  int32_t block;                // of eight
+  int32_t codes, high, group;   // of a group of 32 columns
+  int32_t block;                // of a block of eight groups
 };
 constexpr PlaneBytes plane_bytes(TensorType type) {
   switch (type) {
@@ -47,7 +38,7 @@ constexpr PlaneBytes plane_bytes(TensorType type) {
 }
 constexpr bool is_float(TensorType type) { return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16; }
 
-// Where the planes of a row begin, in bytes from its start (that of codes: 0), and where the next row does.
+// The offsets of a row's planes, in bytes from the row's start (plane `codes`: 0), and the bytes from row to row.
 struct RowPlanes {
   int32_t high = 0, group = 0, block = 0;
   int32_t reserved = 0;
@@ -58,7 +49,7 @@ RowPlanes row_planes(TensorType type, int64_t n_cols);
 bool supported(TensorType type);
 // Bytes of a row of n_cols values on the device: a multiple of 16.
 uint64_t device_row_bytes(TensorType type, int64_t n_cols);
-// One row: as the file has it -> as the device has it.
+// Converts one row from the file's layout to the device's, device_row_bytes() long.
 void repack_row(TensorType type, int64_t n_cols, const std::byte* from, std::byte* to);
 
 }  // namespace orrery::cuda

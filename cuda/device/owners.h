@@ -1,4 +1,4 @@
-// What the backend takes of the CUDA runtime, given back when its owner goes: events, pinned memory, streams.
+// Owners of resources of the CUDA runtime: events, pinned memory, streams. Each releases its resource when it is destroyed.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace orrery::cuda {
 
-// A point in a queue, the last one that was marked.
+// A point in a queue: the last one that mark() has set.
 class EventOwner {
  public:
   Status create() {
@@ -27,7 +27,7 @@ class EventOwner {
   void mark(Queue& queue) const {
     if (!queue.failed()) queue.check(cudaEventRecord(event_, queue.stream()), "marking a point in a queue");
   }
-  // The host waits for it; another queue does, with what comes next there.
+  // wait(): the host waits for the point. order(): later work of another queue waits for it.
   void wait(Queue& queue) const { queue.check(cudaEventSynchronize(event_), "waiting for a copy"); }
   void order(Queue& later) const {
     if (!later.failed()) later.check(cudaStreamWaitEvent(later.stream(), event_, 0), "ordering two queues");
@@ -42,7 +42,7 @@ class EventOwner {
   cudaEvent_t event_ = nullptr;
 };
 
-// Host memory that the device copies from and to by itself, and when it is free again.
+// Pinned host memory, which the device copies from and to by itself, and the point in a queue from which on it is free again.
 class Pinned {
  public:
   Status allocate(uint64_t bytes) {
@@ -61,7 +61,7 @@ class Pinned {
   Pinned& operator=(const Pinned&) = delete;
   ~Pinned() { release(); }
   std::byte* data() const { return data_; }
-  // What was copied from it is there.
+  // mark() when the copies have been sent. wait() returns when they are done.
   void wait(Queue& queue) const { used_.wait(queue); }
   void mark(Queue& queue) const { used_.mark(queue); }
 
@@ -75,14 +75,14 @@ class Pinned {
   EventOwner used_;
 };
 
-// Two halves of it that take turns: one is filled or emptied while the other one's copies are under way.
+// Two halves of pinned memory that take turns: the host fills or empties one half while the device copies the other.
 class PinnedHalves {
  public:
-  Status allocate(uint64_t bytes) {   // each
+  Status allocate(uint64_t bytes) {   // of each half
     ORRERY_TRY(halves_[0].allocate(bytes));
     return halves_[1].allocate(bytes);
   }
-  // The half that is in turn, and the other one, which then is, when what was copied from it is there.
+  // now(): the current half. next(): makes the other half the current one, and waits until its copies are done.
   const Pinned& now() const { return halves_[turn_]; }
   const Pinned& next(Queue& queue) {
     turn_ ^= 1;

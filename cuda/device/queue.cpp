@@ -1,3 +1,4 @@
+// See queue.h.
 #include "cuda/device/queue.h"
 
 namespace orrery::cuda {

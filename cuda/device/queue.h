@@ -1,5 +1,5 @@
-// Where work for the device goes: a stream, and the first error that happened in it. Launches and copies return nothing; who
-// waits for the device asks what went wrong. Behind a failure nothing more is sent.
+// A queue of work for the device: a stream, and the first error that happened in it. Launches and copies return no errors. A caller who
+// waits for the device asks for the error. After a failure nothing more is sent.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,10 +12,11 @@
 
 namespace orrery::cuda {
 
-// The first error of a device, from whichever thread and stream.
+// The first error of a device, from any thread and any stream.
 class ErrorLatch {
  public:
-  // What failed keeps its CUDA error as native_code. All errors but a refused allocation end the device.
+  // `what` says what failed, and must outlive the latch. status() has the CUDA error as native_code. A refused allocation is
+  // OUT_OF_DEVICE_MEMORY; every other error means that the device is lost.
   void set(cudaError_t error, const char* what);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status status() const;
@@ -35,7 +36,7 @@ class Queue {
   Queue on(cudaStream_t stream) const { return Queue(stream, latch_); }
   cudaStream_t stream() const { return stream_; }
   bool failed() const { return latch_->failed(); }
-  // Notes a failure; true where there was none.
+  // Latches a failure. Returns whether the call succeeded.
   bool check(cudaError_t error, const char* what) {
     if (error != cudaSuccess) latch_->set(error, what);
     return error == cudaSuccess;
@@ -52,7 +53,7 @@ struct Geometry {
   size_t shared_bytes = 0;   // dynamic
 };
 
-// Only in .cu files. A kernel that takes more than 48 KiB of dynamic shared memory has to be told so.
+// Call this in .cu files only. CUDA demands an attribute of kernels with more than 48 KiB of dynamic shared memory; launch() sets it.
 template <class... P, class... A>
 void launch(Queue& queue, const Geometry& geometry, void (*kernel)(P...), A&&... args) {
   if (queue.failed() || geometry.grid.x == 0 || geometry.grid.y == 0 || geometry.grid.z == 0) return;

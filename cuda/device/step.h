@@ -1,5 +1,5 @@
-// What changes from step to step, on the device: kernels read it, and what they are launched with stays the same, so that a
-// step is a graph that is captured once and patched never.
+// The step's state in device memory: everything that changes from step to step. Kernels read this state, and their launch arguments stay
+// the same. So a step is a CUDA graph that is captured once and never patched.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,27 @@
 
 namespace orrery::cuda {
 
-// The resident keys of one KV head (runtime/backend/backend.h: HeadView).
+// The resident KV of one KV head (runtime/backend/step.h: HeadView).
 struct DeviceHead {
   const uint64_t* tiles;    // (n_keys / kPageTokens, rounded up) device addresses
   uint64_t append_at;       // device address
-  const float* mean;        // (2, head_dim) where compensation_weight > 0
+  const float* mean;        // the compensation token, (2, head_dim), if compensation_weight > 0
   int32_t n_keys;
   float compensation_weight;
 };
 
-// What is asked of a step's logits (runtime/backend/backend.h: ShortlistRequest).
+// The request for sampling candidates (runtime/backend/shortlist.h: ShortlistRequest).
 struct DeviceShortlist {
   double inverse_temperature;
   int32_t n_best, n_tokens, n_sums;
   int32_t tokens[ShortlistRequest::kMostTokens];
 };
 
-// Where all of it lies: the same addresses in every step of a session. By value to kernels.
+// The addresses of the state, the same in every step of a session. Kernels take them by value.
 struct StepView {
   const Row* rows;                  // (n_rows)
   const uint64_t* pages;            // (n_sequences, max_pages) device addresses
-  const DeviceHead* heads;          // (n_layers, n_kv_heads), where the step has such
+  const DeviceHead* heads;          // (n_layers, n_kv_heads), if the step has resident heads
   const float* inverse_frequency;   // (n_rot / 2)
   const DeviceShortlist* shortlist;
   float* rope;                      // (n_rows, 2, rope_floats / 2): cosines, then sines

@@ -1,4 +1,5 @@
-// What is chosen by the GPU's architecture: the one table. Nothing here changes what is computed, but for the order of cuBLAS' sums.
+// The one table of choices that depend on the GPU's architecture. A choice changes results only as far as cuBLAS rounds activations and
+// orders sums differently from our kernels (kernels/matmul_cublas.cu).
 #pragma once
 
 #include <cstdint>
@@ -7,12 +8,12 @@
 
 namespace orrery::cuda {
 
-// Prompts' products of so many rows and more go through cuBLAS, where the machine has it; 0: none do. Of fewer rows reading weights is the
-// limit, and rows of 64 our own kernels keep up with anyway.
+// The least number of rows from which on cuBLAS computes a prompt's products, if the machine has it; 0: our own kernels compute all. With
+// fewer rows, reading the weights is the limit, and our own kernels keep up with cuBLAS.
 struct Tuning {
-  int32_t architecture;   // this one and newer ones, up to the next row
-  int32_t f16, bf16;      // of these weights: our kernels take two products where cuBLAS takes one (matmul_prefill.cu)
-  int32_t blocks;         // of quantized weights, made halves before: where tensor cores outrun mma.sync
+  int32_t architecture;   // this architecture and newer ones, up to the table's next row
+  int32_t f16, bf16;      // of F16 and BF16 weights: our kernels compute two products where cuBLAS computes one (matmul_prefill.cu)
+  int32_t blocks;         // of quantized weights, converted to halves first: pays where mma.sync does not reach the tensor cores' rate
 };
 inline constexpr Tuning kTuning[] = {
     {80, 64, 64, 0},

@@ -1,24 +1,10 @@
-// Attention of generated tokens: each reads every key and value that it sees once, and that is all it costs.
+// Attention of generated tokens. A row reads each key and value that it sees once, and this is nearly all its cost (README.md).
 //
-// An item is one row, one KV head, up to 8 of its query heads, and a split of its keys: some pages from a fixed position on.
-// Blocks of 4 warps walk the items, which they find from the rows' positions or the heads' lengths, so that one graph serves
-// every step. Warp w takes tokens 16 w .. 16 w + 15 of every page: it copies the strip as it lies, K and V, past the
-// registers (cp.async, 16 bytes a lane) and computes on it with m16n8k16. Warps share nothing but the queries and wait for
-// nobody; at an item's end their (o, m, l) merge in order, and a second kernel merges the splits in order. A head's mean, a token alone,
-// is an item of its own: its (o, l) times the tokens that it stands for.
-//
-// The 16 rows of a matrix product are 8 queries twice: rows 0-7 are the queries rounded to halves, rows 8-15 what rounding
-// took, 22 bits together; so are the softmax weights. Both rows of a query lie in the same lane, whose sum is the product with
-// nearly the float. K and V enter as they are stored: halves; codes as halves, which is exact, with a block's scale
-// multiplied into the scores (K) and into the weights (V); F32 as two halves (22 bits; magnitudes up to 65504).
-//
-// Bytes: those of K and V, plus the queries, plus (head_dim + 2) * 4 per query head and split, written and read in the
-// second-level cache: 1.6% of K and V at 256 tokens, F16, and a group of 4. A strip of heads of 128 is 32 products of matrices (256
-// cycles of a processor of sm_86 or sm_89) and about 260 instructions a warp for F16, 650 for Q8_0 and Q4_0 (the PTX of the loop, without
-// copies). At 28 processors of 1.8 GHz (a 3060) that would take in 1.6 TB/s of F16, 850 GB/s of Q8_0, 450 of Q4_0, and 360 GB/s arrive; a
-// 4090 has five times as many and more, and 1 TB/s. So only Q4_0 on a 3060 comes near the products' rate.
-// Occupancy: F16 of 128: 38 KiB of shared memory and 128 registers, so 2 blocks of a processor of sm_86 with 64 KiB under way; 5 KiB would
-// hide the latency at a 4090's rate, 8 KiB at a 3060's. Expected: 90% of read bandwidth from 8K tokens on, on both; 75% of Q4_0 on a 3060.
+// An item is one row, one KV head, up to 8 of its query heads, and one split of its keys: pages from a fixed position on. Thread blocks of
+// 4 warps find their items from the rows' positions or the heads' lengths, so one graph serves every step. Warp w takes tokens 16 w ..
+// 16 w + 15 of every page. It copies K and V of this strip to shared memory as they are stored, and multiplies with m16n8k16. Warps share
+// only the queries. At an item's end the warps' (o, m, l) merge in order; a second kernel merges the splits in order. A compensation token
+// is an item of its own: its (o, l) is multiplied by the number of tokens that it stands for. Precision of the products: README.md.
 #include <algorithm>
 
 #include "cuda/kernels/kv.cuh"
@@ -30,16 +16,16 @@ namespace {
 
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kStrip = kPageTokens / kWarps;   // tokens of a warp in each page
-  static constexpr int kQueries = 8;                    // of an item
-  static constexpr int kBlocksPerProcessor = 4;
+  static constexpr int kStrip = kPageTokens / kWarps;   // a warp's tokens in each page
+  static constexpr int kQueries = 8;                    // query heads of an item
+  static constexpr int kBlocksPerSm = 4;
 };
 using G = DecodeGeometry;
 static_assert(G::kStrip == 16, "one step of the products with V");
 
-constexpr uint64_t kPartialBytes = uint64_t{8} << 20;   // rows go in waves whose partial results fit
+constexpr uint64_t kPartialBytes = uint64_t{8} << 20;   // rows run in waves whose partial results fit this
 
-// Tokens of a split: of what a row sees alone, so that neither its neighbours nor the device change how it is summed.
+// Tokens of a split. They depend only on the number of keys that a row sees, so that other rows and the device do not change its sums.
 constexpr __host__ __device__ int split_tokens(int n_keys) {
   return n_keys <= 2048 ? 64 : n_keys <= 8192 ? 128 : n_keys <= 32768 ? 256 : 512;
 }
@@ -47,7 +33,7 @@ int most_splits(int max_context) {
   int most = 0;
   for (const int n : {2048, 8192, 32768, max_context}) {
     const int keys = std::min(n, max_context);
-    most = std::max(most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // a window may begin within one; or a mean
+    most = std::max(most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // + 1: a window begins within a split; or a compensation token
   }
   return most;
 }
@@ -66,11 +52,11 @@ struct DecodeWork {
   float* partial_o;      // (n_rows, n_heads, max_splits, head_dim)
   float2* partial_ml;    // (n_rows, n_heads, max_splits)
   int32_t first_row, n_rows, n_kv_heads, group, max_splits;
-  float scale;           // to powers of two
+  float scale;           // times log2(e): weights are powers of two
 };
 
 struct Splits {
-  int tokens, first, count;   // `first` counts from position 0; `count` with a mean's, the last
+  int tokens, first, count;   // `first` counts from position 0; `count` includes the compensation token's split, which is the last
 };
 __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
   const int tokens = split_tokens(span.last - span.first), first = span.first / tokens;
@@ -78,9 +64,9 @@ __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
   return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_compensation_tokens};
 }
 
-// Which item a block is at. All warps search, and find the same.
+// Finds a thread block's item. All warps search, and find the same one.
 struct Item {
-  int row, kv_head, first_query, split;   // the row of the wave; the first query head of the group's
+  int row, kv_head, first_query, split;   // row: within the wave; first_query: query head within the group
 };
 __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
   const int lane = static_cast<int>(threadIdx.x) % 32, n_pairs = w.n_rows * w.n_kv_heads;
@@ -106,19 +92,19 @@ __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
   return false;
 }
 
-// A strip in shared memory, and its fragments. Which of a head's dimensions is which row or column of a product is free, as
-// long as both sides agree: in all types but F16 lanes take values that lie side by side.
+// A strip in shared memory, and the fragments of its keys and values. A head's dimensions may come in any order, as long as both factors of
+// a product agree on it. In all types but F16, a lane takes values that lie side by side.
 template <KvType kType, int kDim>
 struct Strip : KvLayout<kType, kDim> {
   using L = KvLayout<kType, kDim>;
   static constexpr bool kBlocks = in_blocks(kType);
   static constexpr int kSteps = kDim / 16;
-  static constexpr int kParts = kType == KvType::f32 ? 2 : 1;   // halves that make a value
-  static constexpr int kPitch = L::kTokenBytes + (kBlocks ? 0 : 16);   // rows 16 bytes off: no two of eight in the same banks
+  static constexpr int kParts = kType == KvType::f32 ? 2 : 1;   // halves that represent a value
+  static constexpr int kPitch = L::kTokenBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
   static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
 
-  // Tokens [first, last) of the strip at `from`; zeros for the others, whose V is multiplied by 0. Returns where the strip begins:
-  // a resident head's slots of block types lie anywhere, and the 16 bytes around their ends come with them.
+  // Copies tokens [first, last) of the strip at `from`, and zeros for the other tokens, because their V is multiplied by 0. Returns the
+  // strip's start in shared memory. Slots of quantized types lie at any address: whole 16-byte pieces around their ends are copied.
   static __device__ __forceinline__ const std::byte* copy(std::byte* to, const std::byte* from, int first, int last, int lane) {
     if constexpr (kBlocks) {
       const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
@@ -135,11 +121,11 @@ struct Strip : KvLayout<kType, kDim> {
     }
   }
 
-  // The dimension of the first of a lane's two pairs in step `k` of the products with K; the second pair's lies kPairStep on.
+  // In step `k` of the products with K a lane has two pairs of dimensions: the first at query_dim(), the second kPairStep further.
   static constexpr int kPairStep = kType == KvType::f16 ? 8 : 2;
   static __device__ __forceinline__ int query_dim(int k, int t) { return 16 * k + (kType == KvType::f16 ? 2 : 4) * t; }
 
-  // b[2 n] and the next: 16 dimensions of keys 8 n .. 8 n + 7.
+  // b[2 n] and b[2 n + 1]: 16 dimensions of keys 8 n .. 8 n + 7.
   static __device__ __forceinline__ void keys(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
     const int t = lane % 4;
     if constexpr (kType == KvType::f16) {
@@ -164,7 +150,7 @@ struct Strip : KvLayout<kType, kDim> {
     }
   }
 
-  // b[2 n] and the next: 8 dimensions of all 16 keys. value_dim() says which dimension column c of n is.
+  // b[2 n] and b[2 n + 1]: 8 dimensions of all 16 keys. Column c of these is dimension value_dim(k, n, c).
   static __device__ __forceinline__ int value_dim(int k, int n, int c) { return 16 * k + (kType == KvType::f16 ? 8 * n + c : 2 * c + n); }
   static __device__ __forceinline__ void values(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
     const int t = lane % 4, c = lane / 4;
@@ -172,7 +158,7 @@ struct Strip : KvLayout<kType, kDim> {
       load_matrices_4_transposed(b, strip + (lane % 16) * kPitch + L::kVectorBytes + (2 * k + lane / 16) * 16);
     } else {
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
-        const std::byte* value = strip + (8 * half + 2 * t) * kPitch + L::kVectorBytes;   // and the next key's
+        const std::byte* value = strip + (8 * half + 2 * t) * kPitch + L::kVectorBytes;   // the next key's V lies kPitch further
         if constexpr (kType == KvType::f32) {
           const float2 x = *reinterpret_cast<const float2*>(value + (16 * k + 2 * c) * 4);
           const float2 y = *reinterpret_cast<const float2*>(value + kPitch + (16 * k + 2 * c) * 4);
@@ -194,25 +180,25 @@ struct Strip : KvLayout<kType, kDim> {
     return half_at(strip + key * kPitch + is_value * L::kVectorBytes + block * L::kBlockBytes);
   }
 
-  // One block's queries as fragments, (kSteps, 32 lanes).
+  // A thread block's queries as fragments, (kSteps, 32 lanes).
   static constexpr int kQueryBytes = kSteps * 32 * 16;
   static constexpr int kMergeBytes = G::kWarps * G::kQueries * kDim * 4;
   static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
 };
 
-// A lane's share of a warp's results: query lane / 4, of the dimensions columns 2 (lane % 4) and the next.
+// A lane's share of a warp's results: query lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1 of each 8 dimensions.
 template <int kDim>
 struct Partial {
-  float o[kDim / 8][4];   // [2 step + n]; 0 and 1: by the weights' upper halves, 2 and 3: by their lower ones
-  float m, l;             // l: of the lane's keys alone
+  float o[kDim / 8][4];   // [2 step + n]; elements 0 and 1: by the upper halves of the weights; 2 and 3: by the lower halves
+  float m, l;             // l: the sum over this lane's keys alone
 };
-constexpr float kWeightScale = 16.0f;   // of V's scales, which are small, within halves
+constexpr float kWeightScale = 16.0f;   // keeps weights times V's small scales within the range of halves
 
 template <KvType kType, int kDim>
 __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<kDim>* to) {
   using S = Strip<kType, kDim>;
   const int t = lane % 4;
-  float s[2][2] = {};   // [n][e]: key 8 n + 2 t + e
+  float s[2][2] = {};   // scores; [n][e]: key 8 n + 2 t + e
   float c[2][4] = {};
   ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
     const uint4 query = queries[k * 32 + lane];
@@ -225,7 +211,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
     }
     if (S::kBlocks && k % 2 == 0) continue;
     if (!S::kBlocks && k + 1 < S::kSteps) continue;
-    ORRERY_UNROLL for (int i = 0; i < 4; ++i) {   // a block of 32 dimensions is complete, or all are
+    ORRERY_UNROLL for (int i = 0; i < 4; ++i) {   // a block of 32 dimensions is complete; in F32 and F16 all dimensions are
       const int n = i / 2, e = i % 2;
       const float dot = c[n][e] + c[n][e + 2];
       s[n][e] = S::kBlocks ? fmaf(dot, S::scale(strip, 8 * n + 2 * t + e, 0, k / 2), s[n][e]) : dot;
@@ -244,8 +230,8 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
   largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
   const float m = fmaxf(to->m, largest);
-  const float base = m == -INFINITY ? 0.0f : m;   // scores of -infinity weigh nothing, also where there is nothing else
-  if (__any_sync(kAllLanes, m != to->m)) {        // where it is the same the factor is 1
+  const float base = m == -INFINITY ? 0.0f : m;   // keys with a score of -infinity have weight 0, even if all keys have that score
+  if (__any_sync(kAllLanes, m != to->m)) {        // otherwise the factor is 1
     const float decay = exp2_approx(to->m - base);
     ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
       ORRERY_UNROLL for (int j = 0; j < 4; ++j) to->o[i][j] *= decay;
@@ -279,7 +265,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
   }
 }
 
-// An item's queries as fragments: rows 0-7 of the products their halves, 8-15 what is left.
+// Writes an item's queries as fragments: rows 0-7 are the queries as halves, rows 8-15 the rounding errors as halves.
 template <KvType kType, int kDim>
 __device__ __forceinline__ void load_queries(const float* q, int n_queries, float scale, uint4* queries) {
   using S = Strip<kType, kDim>;
@@ -295,23 +281,23 @@ __device__ __forceinline__ void load_queries(const float* q, int n_queries, floa
   }
 }
 
-// A head's mean: a query is a warp's.
+// Attends to a head's compensation token. A warp has one query.
 template <int kDim>
-__device__ __forceinline__ void attend_mean(const KeySpan& span, const float* q, int n_queries, float scale, float* partial_o, float2* partial_ml,
-                                            int64_t stride) {
+__device__ __forceinline__ void attend_compensation_token(const KeySpan& span, const float* q, int n_queries, float scale,
+                                                          float* partial_o, float2* partial_ml, int64_t stride) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float alike = span.compensation_weight;
   for (int g = warp; g < n_queries; g += G::kWarps) {
     float dot = 0.0f;
     for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.mean[i], dot);
     dot = warp_sum(dot) * scale;
-    const bool seen = dot != -INFINITY;   // it weighs nothing else, also where there is nothing else
+    const bool seen = dot != -INFINITY;   // a score of -infinity means weight 0, even if no other key exists
     for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.mean[kDim + i] : 0.0f;
     if (lane == 0) partial_ml[g * stride] = make_float2(dot, seen ? alike : 0.0f);
   }
 }
 
-// Left to itself (0) the compiler for sm_120 spills in this one instance.
+// The least number of thread blocks on an SM, for the compiler; 0: its own choice, which for this one instance spills on sm_120.
 template <KvType kType, int kDim>
 [[maybe_unused]] inline constexpr int kLeastBlocks = kType == KvType::f32 && kDim == 32 ? 4 : 0;
 
@@ -332,9 +318,9 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     const int first = max(span.first, split_first), last = min(span.last, split_first + splits.tokens);
     const int head = item.kv_head * w.group + item.first_query, n_queries = min(w.group - item.first_query, G::kQueries);
     const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
-    const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // of the first query
+    const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // the first query's
     if (span.compensation_weight > 0.0f && item.split + 1 == splits.count) {
-      attend_mean<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
+      attend_compensation_token<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
       continue;
     }
     load_queries<kType, kDim>(q, n_queries, w.scale, queries);
@@ -359,7 +345,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     part.l += __shfl_xor_sync(kAllLanes, part.l, 1);
     part.l += __shfl_xor_sync(kAllLanes, part.l, 2);
 
-    // The warps' results, in order.
+    // Merges the warps' results, in order.
     __syncthreads();
     float* all = reinterpret_cast<float*>(strips);   // (kWarps, kQueries, kDim)
     const int query = lane / 4, t = lane % 4;
@@ -385,12 +371,12 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       const int64_t at = to + int64_t{g} * w.max_splits;
       *reinterpret_cast<float4*>(w.partial_o + at * kDim + dim) = o;
       if (dim == 0) w.partial_ml[at] = make_float2(m, l);
-    }   // the next item's queries lie elsewhere, and its strips come behind a barrier
+    }   // no barrier here: the next item's queries lie elsewhere, and its strips are copied behind a barrier
   }
 }
 
-// The splits of a row's query head: warp w adds w, w + 8, ..., then the warps' sums are added in order. A warp writes 32 dimensions: a
-// group of the quantized row, if there is to be one.
+// Merges the splits of a row's query head. Warp w adds splits w, w + 8, ...; then the warps' sums are added in order. A warp writes 32
+// dimensions: one group of the quantized row, if kQuantize.
 constexpr int kMergeWarps = 8;
 template <bool kQuantize>
 __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int head_dim, QuantizedRows quantized) {
@@ -455,7 +441,7 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   for (; w.first_row < n_rows; w.first_row += wave) {
     w.n_rows = std::min(wave, n_rows - w.first_row);
     const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;
-    const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_processors} * G::kBlocksPerProcessor));
+    const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_sms} * G::kBlocksPerSm));
     with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {
       constexpr KvType kType = decltype(type)::value;
       constexpr int kDim = decltype(head_dim)::value;

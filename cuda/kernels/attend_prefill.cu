@@ -1,24 +1,11 @@
-// Attention of prompt tokens: products on the tensor cores, with softmax between them, over tiles of keys that are never written.
+// Attention of prompt tokens: tensor cores multiply, with a running softmax between the two products. Scores are never written to memory.
 //
-// A block has one KV head and up to 128 (64 for heads of 256) queries: consecutive rows times the group's query heads, 16 to
-// a warp, whose products (m16n8k16, float sums) they fill. It walks the keys that its rows see in steps of 64 at fixed
-// absolute positions (32 for heads of 256). F16 comes into shared memory as it is, the next step while this one is computed (cp.async); of
-// the other types the next step's bytes come meanwhile, and are unpacked to halves when it begins. A row takes part in its own steps
-// in ascending order; what it may not see has weight 0, so neither the rows beside it nor the chunk change its bits. (A V of
-// another row that is not finite would: 0 times it is NaN. K and V of halves are finite, or their own row's output is not.)
-// Rows of several sequences in one block are gone through sequence by sequence. The longest rows' blocks begin first. Keys that come
-// by segments (staging.h) take a launch each: what a row has made of those before is kept as floats, to the bit.
-//
-// Error: queries (times scale), weights, and K and V of F32, Q8_0 and Q4_0 are rounded to halves, 2^-12 of each; magnitudes
-// up to 65504. Sums are floats. Of outputs, in the tests: 5e-4 of the largest for
-// F16, 1.1e-3 for the others, held to 2e-3; scores there spread by 2.
-//
-// Work of a step of 64 keys, 128 queries of 128: 2.1 M products at 256 a cycle of a processor (sm_86 and sm_89, float sums), 8 thousand
-// cycles; meanwhile 32 KiB come from the second-level cache (4 bytes a cycle), and each warp reads the step once from shared memory, 256
-// KiB at 128 bytes a cycle: 2 thousand cycles. Softmax: about 300 instructions a warp and step, 32 of them powers, of which a scheduler has
-// two warps: one computes while the other one multiplies. One block of 8 warps on a processor: registers (o 64, queries 32, scores 32; 213 in all)
-// and, for F16, 68 KiB of shared memory. Expected: 60% of the tensor cores' rate, on a 4090 as on a 3060; with blocks of 64 queries or fewer
-// rows than fill the processors, less.
+// A thread block has one KV head and up to 128 queries (64 for heads of 256): consecutive rows times the group's query heads, 16 for each
+// warp. It walks the keys that its rows see in steps of 64 keys (fewer for heads of 256) at fixed absolute positions. While a step is
+// computed, cp.async fetches the next one. F16 is used as it is stored; other types are unpacked to halves when their step begins. A row
+// takes its steps in ascending order, and keys that it may not see have weight 0. So a row's bits depend neither on other rows nor on the
+// chunk (README.md names one exception). Rows of several sequences are computed sequence by sequence. Blocks with the longest rows begin
+// first. Segments of keys (KeySegment) take a launch each; a row's state between launches is kept to the bit. Error and cost: README.md.
 #include <algorithm>
 
 #include "cuda/kernels/kv.cuh"
@@ -32,11 +19,11 @@ struct Prefill : KvLayout<kType, kDim> {
   using L = KvLayout<kType, kDim>;
   static constexpr int kWarps = kDim > 128 ? 4 : 8, kThreads = 32 * kWarps, kQueries = 16 * kWarps;
   static constexpr int kKeys = kDim <= 128 ? kPageTokens : kType == KvType::f32 ? 16 : 32;   // of a step
-  static constexpr bool kRaw = kType != KvType::f16;          // unpacked in shared memory
+  static constexpr bool kRaw = kType != KvType::f16;          // a step is copied raw, then unpacked in shared memory
   static constexpr bool kQueriesInRegisters = kDim <= 128;
-  static constexpr int kBlocks = kDim <= 32 ? 2 : 1;          // of a processor at least, as registers go
+  static constexpr int kBlocks = kDim <= 32 ? 2 : 1;          // thread blocks that an SM has registers for, at least
   static constexpr int kSteps = kDim / 16;
-  static constexpr int kPitch = 2 * kDim + 16;                // of a K or V: no two of eight rows in the same banks
+  static constexpr int kPitch = 2 * kDim + 16;                // of a K or V; + 16 bytes: eight rows meet different banks
   static constexpr int kStageBytes = 2 * kKeys * kPitch;      // K, then V
   static constexpr int kRawBytes = kRaw ? kKeys * L::kTokenBytes : 0;
   static constexpr int kQueryBytes = kQueriesInRegisters ? 0 : kSteps * kThreads * 16;
@@ -50,18 +37,18 @@ struct PrefillWork {
   ConstRows q;
   Rows out;
   int32_t n_rows, group, part_heads, n_parts, tile_rows;
-  float scale;   // to powers of two
+  float scale;   // times log2(e): weights are powers of two
   KeySegment keys;
-  uint64_t page_bytes;   // of a layer
+  uint64_t page_bytes;   // of one layer of a page
   int32_t n_kv_heads;
 };
-// Where a KV head's keys of a tile lie.
+// The address of a KV head's keys in a tile.
 __device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const KeySpan& span, int kv_head, int tile) {
   if (!w.keys.staged) return reinterpret_cast<const std::byte*>(span.tiles[tile] + span.offset);
   return w.keys.staged + static_cast<uint64_t>(tile - w.keys.first / kPageTokens) * w.page_bytes + static_cast<uint64_t>(kv_head) * w.place.head_bytes;
 }
 
-// A step's keys and values on their way to shared memory; of halves, zeros for those outside of the span.
+// Begins to copy a step's keys and values to shared memory. F16: tokens outside of the span become zeros.
 template <KvType kType, int kDim>
 __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile, const KeySpan& span, int first) {
   using P = Prefill<kType, kDim>;
@@ -79,7 +66,7 @@ __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile,
   copy_async_commit();
 }
 
-// Eight values as halves.
+// Eight values, from index `at` on, as halves.
 template <KvType kType>
 __device__ __forceinline__ uint4 unpack_eight(const std::byte* vector, int at) {
   if constexpr (kType == KvType::f32) {
@@ -116,10 +103,11 @@ struct Tile {
   uint4 queries[P::kQueriesInRegisters ? P::kSteps : 1];
   float o[kDim / 8][4];
   float m[2], l[2];
-  int position[2];   // -1: sees nothing, for it is none, or not of the sequence at hand
+  int position[2];   // -1: the query sees nothing, because no such row exists, or because its row belongs to another sequence
 };
 
-// Between what a lane holds and where the next segment's launch finds it: the outputs, and of each query four lanes' m and l.
+// Moves a lane's state to memory at a segment's end, or back at the next one's start: o to `out`, and m and l of the query's four lanes to
+// KeySegment::left.
 template <KvType kType, int kDim, class Move>
 __device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, const Move& move, Tile<kType, kDim>* tile) {
   const int t = static_cast<int>(threadIdx.x) % 4, n_heads = w.group * w.n_kv_heads;
@@ -224,14 +212,14 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     }
     const uint4 query = make_uint4(a[0], a[1], a[2], a[3]);
     if constexpr (P::kQueriesInRegisters) tile.queries[k] = query;
-    else shared_queries[k * P::kThreads + thread] = query;   // read by this lane alone
+    else shared_queries[k * P::kThreads + thread] = query;   // only this lane reads it
   }
   ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
     ORRERY_UNROLL for (int j = 0; j < 4; ++j) tile.o[i][j] = 0.0f;
   }
   if (w.keys.goes_on) carry<kType, kDim>(w, row, head, [](float* there, float* here) { *here = *there; }, &tile);
 
-  for (int run = first_row; run < end_row;) {   // rows of one sequence: as far as positions keep step with rows
+  for (int run = first_row; run < end_row;) {   // a run: rows of one sequence with consecutive positions
     const Row start = w.step.rows[run];
     int run_end = end_row;
     while (w.step.rows[run_end - 1].sequence != start.sequence || w.step.rows[run_end - 1].position - start.position != run_end - 1 - run) --run_end;
@@ -253,18 +241,18 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
       const int next = first + P::kKeys;
       std::byte* stage = stages + (P::kRaw ? 0 : turn * P::kStageBytes);
       copy_async_wait<0>();
-      __syncthreads();   // the step is here, and nobody reads the one before
+      __syncthreads();   // the step has arrived, and no warp reads the step before any more
       if constexpr (P::kRaw) {
         unpack_step<kType, kDim>(stage, raw, span.first - first, span.last - first);
         __syncthreads();
       }
       if (next < end)
         fetch_step<kType, kDim>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span, next);
-      if (first > most || (least >= 0 && next <= first_visible(least, w.place.window))) continue;   // weight 0 for all of the warp
+      if (first > most || (least >= 0 && next <= first_visible(least, w.place.window))) continue;   // the warp's queries see none of the keys
       const bool all_seen = next - 1 <= least && first >= first_visible(most, w.place.window);
       attend_step<kType, kDim>(stage, shared_queries, first, w.place.window, all_seen, &tile);
     }
-    __syncthreads();   // before the next run's keys come
+    __syncthreads();   // before the next run's keys are copied
     run = run_end;
   }
 

@@ -1,8 +1,8 @@
-// How kernels read a row of weights (formats.h): a group of 32 columns in two steps, so that many loads can be under way
-// before the first is used. load_group() only loads; unpack_group() makes eight words of four codes, scales and minima:
+// Reads a row of weights (device/formats.h) group by group; a group is 32 columns. Reading has two steps, so that many loads are under way
+// before the first one is used: load_group() loads, unpack_group() makes eight words of four codes, scales and minima:
 //   weight = scale * (code - offset) - min
-// with codes as bytes for dp4a and mma. The offset is left to the sums of activations, or taken off the bytes (signed_codes).
-// The same code for all twelve formats: what one does not have, its instance does not contain.
+// Codes are bytes, for dp4a and mma. A caller subtracts the offset by the sums of the activations, or from the bytes (signed_codes).
+// One template serves all twelve formats: an instance contains only the parts that its format has.
 #pragma once
 
 #include <type_traits>
@@ -15,10 +15,10 @@ namespace orrery::cuda {
 template <TensorType kType>
 struct Format {
   static constexpr PlaneBytes kPlanes = plane_bytes(kType);
-  // Codes are indices of 16 values.
+  // Codes are indices into a table of 16 values.
   static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
   static constexpr bool kSixBits = kPlanes.block == 16;
-  // 16 columns have a scale of their own, or all 32 one.
+  // true: each 16 columns have a scale. false: all 32 columns share one.
   static constexpr bool kHalves = kType == TensorType::q2_k || kType == TensorType::q3_k || kType == TensorType::q6_k;
   static constexpr bool kMin = kType == TensorType::q4_1 || kType == TensorType::q5_1 || kType == TensorType::q2_k ||
                                kType == TensorType::q4_k || kType == TensorType::q5_k;
@@ -34,7 +34,7 @@ struct LoadedGroup {
   uint32_t group;
 };
 
-// code: bytes, signed where kTable or Q8_0. The second scale and min only where kHalves.
+// code: bytes, signed if kTable or Q8_0. The second scale and the second min are set only if kHalves.
 struct UnpackedGroup {
   uint32_t code[8];
   float scale[2], min[2];
@@ -48,7 +48,7 @@ template <class T>
 __device__ __forceinline__ T load_at(const std::byte* p) {
   return __ldg(reinterpret_cast<const T*>(p));
 }
-// n of 0, 1, 2, 4 bytes that stay in the first-level cache: neighbours read them too.
+// Loads n = 0, 1, 2 or 4 bytes. They stay in the first-level cache, because neighbouring lanes read them, too.
 template <int n>
 __device__ __forceinline__ uint32_t load_bytes(const std::byte* p) {
   if constexpr (n == 1) return load_at<uint8_t>(p);
@@ -80,8 +80,8 @@ __device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const Ro
   return out;
 }
 
-// Four codes of 4 bits, in the low half of the word, to values: the lower and the upper eight each by a permutation, and a third
-// that chooses between the two.
+// Four codes of 4 bits, in the low half of the word, become four values. One byte permutation looks up the table's lower eight values, one
+// the upper eight, and a third one chooses between the two results.
 __device__ __forceinline__ uint32_t table_values(uint32_t codes) {
   constexpr uint32_t k0 = 0xBFAD9881u, k4 = 0xF6EADDCFu, k8 = 0x26190D01u, k12 = 0x71594535u;   // -127 -104 -83 -65, ...
   const uint32_t lower = codes & 0x77777777u;
@@ -111,14 +111,14 @@ __device__ __forceinline__ void unpack_codes(const LoadedGroup& in, uint32_t* co
   }
 }
 
-// Byte by byte code - offset; bytes below 128, offsets too, so no borrow passes from one to the next.
+// code - offset in each byte. Codes and offsets are below 128, so no borrow passes from byte to byte.
 template <TensorType kType>
 __device__ __forceinline__ uint32_t signed_codes(uint32_t code) {
   constexpr uint32_t kOffsets = Format<kType>::kOffset * 0x01010101u;
   return Format<kType>::kOffset == 0 ? code : ((code | 0x80808080u) - kOffsets) ^ 0x80808080u;
 }
 
-// Products rounded by themselves: dequantize.h defines the order, and the compiler may not fuse them.
+// Each product is rounded by itself: runtime/gguf/dequantize.h defines the order, so the compiler may not fuse operations.
 template <TensorType kType>
 __device__ __forceinline__ void unpack_scales(const LoadedGroup& in, int g, float* scale, float* min) {
   using F = Format<kType>;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void unpack_scales(const LoadedGroup& in, int g, floa
       scale[h] = __fmul_rn(d, static_cast<float>(in.group >> (8 * h) & 15));
       min[h] = __fmul_rn(dmin, static_cast<float>(in.group >> (8 * h + 4) & 15));
     }
-  } else if constexpr (F::kPlanes.block == 2) {   // Q6_K: two signed bytes, IQ4_XS: one
+  } else if constexpr (F::kPlanes.block == 2) {   // Q6_K: two signed bytes; IQ4_XS: one
     const float d = half_from_bits(in.block.x);
     scale[0] = __fmul_rn(d, static_cast<float>(static_cast<int8_t>(in.group & 0xFF)));
     if constexpr (F::kHalves) scale[1] = __fmul_rn(d, static_cast<float>(static_cast<int8_t>(in.group >> 8 & 0xFF)));
@@ -159,7 +159,7 @@ __device__ __forceinline__ UnpackedGroup unpack_group(const LoadedGroup& in, int
   return out;
 }
 
-// Calls f(std::integral_constant<TensorType, type>) for a quantized type, on the host.
+// On the host: calls f(std::integral_constant<TensorType, type>) if the type is quantized.
 template <class F>
 void with_block_type(TensorType type, const F& f) {
   switch (type) {
@@ -180,7 +180,7 @@ void with_float_type(TensorType type, const F& f) {
   if (type == TensorType::bf16) f(std::integral_constant<TensorType, TensorType::bf16>());
 }
 
-// Floats of 16 bytes of a float row.
+// A row of F32, F16 or BF16 is read in chunks of 16 bytes.
 template <TensorType kType>
 struct FloatFormat {
   static constexpr int kBytes = kType == TensorType::f32 ? 4 : 2;

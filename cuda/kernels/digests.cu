@@ -1,18 +1,18 @@
-// What stands for several tokens: digests of pages (Backend::digest), what a page's keys lie between, dimension by dimension, or their
-// mean; and means of what heads have let go (Backend::add_to_compensation_tokens).
+// Summaries of several tokens (KvSummaries): digests of pages, and compensation tokens. A page's digest is the bounds of its keys,
+// dimension by dimension, or their mean. A compensation token is the mean, or the weighted sum, of tokens that a head has evicted.
 //
-// A block has a page, a thread a dimension: a warp reads 32 neighbouring values of a token at once, and every key is read once (twice
-// for the mean deviation, the second time from a cache). 32K tokens of 8 heads of 128 in F16 are 64 MiB of K a layer: 75 us of a 4090's
-// bandwidth, once a prompt; a page that has just been completed, 8 KiB a head, costs its launch.
-// Of a mean a block has a head, a thread two of its values or fewer, and adds token by token, in double, eight on their way at a time:
-// all that 32K tokens of 256 heads let go, 4 GiB of host memory, is bound by the link; a token of each, in one launch for all of them, by that.
+// Digests: a thread block has a page, and a thread a dimension. A warp reads 32 neighbouring values of a token at once. Every key is read
+// once (DigestKind::deviation: twice, the second time from a cache).
+//
+// Compensation tokens: a thread block has a head, and a thread at most two of its values. A thread adds token by token, in double, with
+// eight loads under way. Cost of both: README.md.
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
 
 namespace {
 
-constexpr int kMostDims = 8;   // times 32
+constexpr int kMostDims = 8;   // of a lane: head_dim / 32
 
 struct DigestWork {
   const DigestPart* parts;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(256) digest_kernel(DigestWork w) {
   out[w.head_dim + at] = __half_as_ushort(__float2half_rd(__fadd_rn(low, 0.0f)));
 }
 
-// The least cosine of a page's keys with their mean: a warp a page, in double, since what is compared differs little.
+// The least cosine between a page's keys and their mean. A warp has a page. Sums are doubles, because the compared cosines differ little.
 __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
   const DigestPart part = w.parts[blockIdx.y];
   const int index = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), lane = static_cast<int>(threadIdx.x) % 32;
@@ -85,25 +85,26 @@ __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
   if (lane == 0) part.cosines[index] = static_cast<float>(least);
 }
 
-constexpr int kMeanThreads = 256, kMeanBatch = 8;
-__global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPart* parts, KvType type, int token_values) {
-  const MeanPart part = parts[blockIdx.x];
+constexpr int kCompensationThreads = 256, kCompensationBatch = 8;
+__global__ void __launch_bounds__(kCompensationThreads)
+    add_to_compensation_tokens_kernel(const CompensationPart* parts, KvType type, int token_values) {
+  const CompensationPart part = parts[blockIdx.x];
   const int token_bytes = kv_bytes(type, token_values);
   const auto token = [&](int i) {
     const int at = part.first + i;
     const uint64_t tile = part.tiles ? part.tiles[at / kPageTokens] + part.offset : part.offset;
     return reinterpret_cast<const std::byte*>(tile) + at % kPageTokens * token_bytes;
   };
-  for (int value = static_cast<int>(threadIdx.x); value < token_values; value += kMeanThreads) {
+  for (int value = static_cast<int>(threadIdx.x); value < token_values; value += kCompensationThreads) {
     double sum = part.n_before > 0 ? part.n_before * static_cast<double>(part.mean[value]) : 0.0;
-    for (int first = 0; first < part.n; first += kMeanBatch) {
-      float x[kMeanBatch];
-      double share[kMeanBatch];
-      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+    for (int first = 0; first < part.n; first += kCompensationBatch) {
+      float x[kCompensationBatch];
+      double share[kCompensationBatch];
+      ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i)
         share[i] = first + i >= part.n ? 0.0 : part.shares ? static_cast<double>(part.shares[first + i]) : 1.0;
-      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i)
+      ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i)
         x[i] = share[i] != 0.0 ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
-      ORRERY_UNROLL for (int i = 0; i < kMeanBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
+      ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
     }
     part.mean[value] = static_cast<float>(part.shares ? sum : sum / (part.n_before + part.n));
   }
@@ -111,8 +112,9 @@ __global__ void __launch_bounds__(kMeanThreads) add_to_means_kernel(const MeanPa
 
 }  // namespace
 
-void add_to_compensation_tokens(Queue& queue, const MeanPart* parts, const KvFormat& kv, int32_t n_parts) {
-  launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kMeanThreads)}, add_to_means_kernel, parts, kv.type, 2 * kv.head_dim);
+void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, const KvFormat& kv, int32_t n_parts) {
+  launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kCompensationThreads)}, add_to_compensation_tokens_kernel, parts, kv.type,
+         2 * kv.head_dim);
 }
 
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {

@@ -1,8 +1,8 @@
-// Rows of the embedding, whatever their type: exactly the values of runtime/gguf/dequantize.h.
+// Rows of the embedding, of any weight type, with exactly the values of runtime/gguf/dequantize.h.
 //
-// A warp a group of 32 columns, a lane a column: every lane unpacks the group, from the same addresses, and keeps its own
-// code; stores are 128 bytes together. 31 of 32 unpackings are for nothing, and cheaper than dealing the codes out. At decode a
-// few kilobytes; in a prefill of 2048 rows of 4096 columns 34 MB are written, and some 60 instructions a warp hide behind them.
+// A warp has a group of 32 columns, and a lane one column. Every lane unpacks the whole group, from the same addresses, and keeps its own
+// code. 31 of 32 unpackings are for nothing, but cheaper than an exchange of codes between lanes. A warp stores 128 bytes together. Cost:
+// README.md.
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/kernels/kernels.h"
 

@@ -1,14 +1,12 @@
-// Rows to pages and slots, and between KV types.
+// Appends rows of keys and values to pages and slots, and moves KV between places and types.
 //
-// One warp 32 values: a lane holds one of them, a block of Q8_0 or Q4_0 is a warp's, and its scale a maximum across lanes.
-// Every load and store of a warp is one contiguous stretch (128 bytes of floats, 64 of halves, 32 or 16 of codes). Each value
-// is read and written once: a token of 8 KV heads of 128 is 8 KiB in and 4 KiB out per layer, so a decode step pays for
-// the launch, and a prompt's chunk of 2048 tokens moves 24 MiB at what memory gives: 25 us of a 4090, 70 us of a 3060.
+// A warp has 32 values, a lane one of them. So a warp has one block of Q8_0 or Q4_0, and the block's scale is a maximum across lanes. Every
+// load and store of a warp is one contiguous stretch: 128 bytes of floats, 64 of halves, 32 or 16 of codes.
 //
-// A step's heads may be normed and turned on the way (turn_and_append_kv): a warp has a vector, in blocks of 32 values, a lane a value of
-// each, and the partner of a pair comes through shared memory. What it saves are launches, up to four a layer, and passes over q and k.
+// rotate_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of
+// each block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
 //
-// Values are those of runtime/cpu/formats/blocks.h to the bit: the same divisions and roundings, and no product fused into a sum.
+// Stored bits are those of runtime/cpu/formats/blocks.h: the same divisions and roundings, no product fused into a sum. Cost: README.md.
 #include "cuda/kernels/kv.cuh"
 #include "cuda/kernels/rope.cuh"
 
@@ -22,20 +20,20 @@ struct AppendWork {
   StepView step;
   ConstRows k, v;
   uint64_t layer_offset;
-  int32_t layer, n_kv_heads, head_dim, n_blocks;   // of 32 values, the last one perhaps half full
+  int32_t layer, n_kv_heads, head_dim, n_blocks;   // blocks of 32 values; the last one may be half full
   int64_t n_warps;
   KvType type, heads_type;
   bool to_heads;
 };
 
-// A lane's value of a block of a K or V, to its page and maybe its slot. Of float types lanes may be missing.
+// Stores a lane's value of a block of K or V in its page, and in its slot if w.to_heads. With F32 and F16 some lanes may be absent.
 __device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int head, int is_value, int block, int lane, float x) {
   const Row r = w.step.rows[row];
   const uint64_t vector_bytes = static_cast<uint64_t>(kv_bytes(w.type, w.head_dim));
   std::byte* page = reinterpret_cast<std::byte*>(w.step.pages[static_cast<int64_t>(r.sequence) * w.step.max_pages + r.position / kPageTokens]);
   const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
   const float stored = store_value(w.type, x, page + w.layer_offset + (2 * token + static_cast<uint64_t>(is_value)) * vector_bytes, block, lane);
-  if (!w.to_heads) return;   // else the slot gets what was stored: a copy, or that in the coarser type
+  if (!w.to_heads) return;   // the slot gets the stored value: a copy, or a conversion to the slot's type
   std::byte* slot = reinterpret_cast<std::byte*>(w.step.heads[w.layer * w.n_kv_heads + head].append_at);
   store_value(w.heads_type, w.heads_type == w.type ? x : stored, slot + is_value * kv_bytes(w.heads_type, w.head_dim), block, lane);
 }
@@ -49,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
   const int is_value = static_cast<int>(i % 2);
   i /= 2;
   const int head = static_cast<int>(i % w.n_kv_heads), row = static_cast<int>(i / w.n_kv_heads);
-  if (block * 32 + lane >= w.head_dim) return;   // of float types alone: no other lane waits
+  if (block * 32 + lane >= w.head_dim) return;   // happens with F32 and F16 only, where no other lane waits
   const ConstRows from = is_value ? w.v : w.k;
   const float x = from.data[row * from.stride + static_cast<int64_t>(head) * w.head_dim + block * 32 + lane];
   store_in_cache(w, row, head, is_value, block, lane, x);
@@ -57,8 +55,8 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
 
 constexpr int kMostDim = 256;   // of a head: attends()
 
-// Vectors of a row: queries, keys, values.
-__global__ void __launch_bounds__(kThreads) turn_and_append_kernel(AppendWork w, HeadRows h) {
+// A warp has one vector of a row: a query, a key or a value.
+__global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork w, HeadRows h) {
   constexpr int kMostBlocks = kMostDim / 32;
   __shared__ float vectors[kWarps][kMostDim];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -73,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) turn_and_append_kernel(AppendWork w,
 #pragma unroll
   for (int b = 0; b < kMostBlocks; ++b) x[b] = 32 * b + lane < w.head_dim ? from[32 * b + lane] : 0.0f;
   if (!is_value) {
-    if (const float* norm = is_query ? h.q_norm : h.k_norm) {   // sums as rms_norm()'s: 32 values, then these sums
+    if (const float* norm = is_query ? h.q_norm : h.k_norm) {   // sums in rms_norm()'s order: 32 values, then these sums
       float sum = 0.0f;
 #pragma unroll
       for (int b = 0; b < kMostBlocks; ++b) sum += warp_sum(fmaf(x[b], x[b], 0.0f));
@@ -97,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) turn_and_append_kernel(AppendWork w,
         const int pair = h.interleaved ? i / 2 : i % half;
         const bool second = h.interleaved ? i % 2 != 0 : i >= half;
         const int first_at = h.interleaved ? 2 * pair : pair, second_at = h.interleaved ? first_at + 1 : pair + half;
-        const float2 both = turned(shared[first_at], shared[second_at], table[pair], table[half + pair]);
+        const float2 both = rotated(shared[first_at], shared[second_at], table[pair], table[half + pair]);
         x[b] = second ? both.y : both.x;
       }
       to[i] = x[b];
@@ -116,7 +114,7 @@ struct MoveWork {
   int32_t token_values;
 };
 
-// Single tokens, or runs of up to a page, in device memory or in the host's: a warp has a move.
+// A warp has one move: a token, or a run of up to a page, in device memory or in shared host memory.
 __global__ void __launch_bounds__(kThreads) move_kv_kernel(MoveWork w) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
@@ -125,14 +123,14 @@ __global__ void __launch_bounds__(kThreads) move_kv_kernel(MoveWork w) {
   const std::byte* from = reinterpret_cast<const std::byte*>(move.from);
   std::byte* to = reinterpret_cast<std::byte*>(move.to);
   const int n_values = static_cast<int>(move.n_tokens) * w.token_values;
-  if (w.to_type == w.from_type) {   // a token of any type is whole words
+  if (w.to_type == w.from_type) {   // a token is whole 4-byte words in every type
     const int n_words = kv_bytes(w.to_type, n_values) / 4;
     for (int word = lane; word < n_words; word += 32)
       reinterpret_cast<uint32_t*>(to)[word] = reinterpret_cast<const uint32_t*>(from)[word];
     return;
   }
-#pragma unroll 1   // four at once spill on sm_120
-  for (int block = 0; block * 32 + lane < n_values; ++block)   // part of a block of float types alone
+#pragma unroll 1   // four blocks at once spill on sm_120
+  for (int block = 0; block * 32 + lane < n_values; ++block)   // only F32 and F16 end within a block
     store_value(w.to_type, load_value(w.from_type, from, block, lane), to, block, lane);
 }
 
@@ -158,11 +156,11 @@ AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_ty
 
 }  // namespace
 
-void turn_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
+void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
                         int32_t layer, int32_t n_rows) {
   const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v);
   const int32_t n_vectors = rows.n_heads + 2 * kv.n_kv_heads;
-  launch(queue, {dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), dim3(kThreads)}, turn_and_append_kernel, w, rows);
+  launch(queue, {dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), dim3(kThreads)}, rotate_and_append_kernel, w, rows);
 }
 
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,

@@ -1,5 +1,6 @@
-// Keys and values on the device: their layout by type as constants, halves and pairs of halves, and the one table of head sizes
-// that attention is compiled for. A strip of a tile, and a tile, are whole stretches of 16 bytes whatever the type.
+// Keys and values on the device: constants of their layout by type, loads and stores of single values, arithmetic on halves, and the one
+// table of head sizes that attention is compiled for. The size of a tile, and of a warp's strip of it, is a multiple of 16 bytes in every
+// type.
 #pragma once
 
 #include <type_traits>
@@ -13,7 +14,7 @@ inline constexpr char kNoSuchHead[] = "attending with heads of a size that no ke
 
 constexpr __host__ __device__ bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
 
-// Of one K or V of `n` values.
+// The bytes of a K or a V of `n` values.
 constexpr __host__ __device__ int kv_bytes(KvType type, int n) {
   return type == KvType::f32 ? 4 * n : type == KvType::f16 ? 2 * n : type == KvType::q8_0 ? n / 32 * 34 : n / 32 * 18;
 }
@@ -22,7 +23,7 @@ template <KvType kType, int kDim>
 struct KvLayout {
   static constexpr int kVectorBytes = kv_bytes(kType, kDim);
   static constexpr int kTokenBytes = 2 * kVectorBytes;               // K, then V
-  static constexpr int kHeadBytes = kPageTokens * kTokenBytes;       // a tile
+  static constexpr int kHeadBytes = kPageTokens * kTokenBytes;       // of a tile
   static constexpr int kBlockBytes = kv_bytes(kType, 32);            // of 32 values
 };
 
@@ -35,7 +36,7 @@ using DimIs = std::integral_constant<int, kDim>;
 template <KvType kType, class F>
 void with_head_dim(int head_dim, const F& body) {
   switch (head_dim) {
-    case 16:   // of the tests' models
+    case 16:   // the tests' models have such heads
       if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<16>{});
       return;
     case 32: return body(KvTypeIs<kType>{}, DimIs<32>{});
@@ -46,7 +47,7 @@ void with_head_dim(int head_dim, const F& body) {
     case 96: return body(KvTypeIs<kType>{}, DimIs<96>{});
     case 128: return body(KvTypeIs<kType>{}, DimIs<128>{});
     case 256: return body(KvTypeIs<kType>{}, DimIs<256>{});
-    default: return;   // attends() says no
+    default: return;   // attends() is false
   }
 }
 template <class F>
@@ -59,7 +60,7 @@ void with_kv_type(KvType type, int head_dim, const F& body) {
   }
 }
 
-// Before loops: unrolled whole, or twice alone, where more would spill.
+// Pragmas before loops: unroll whole, or twice where more would spill registers.
 #ifdef __CUDACC__
 #define ORRERY_UNROLL _Pragma("unroll")
 #define ORRERY_UNROLL_TWICE _Pragma("unroll 2")
@@ -70,14 +71,14 @@ void with_kv_type(KvType type, int head_dim, const F& body) {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
-// Unsigned words from memory that is aligned to 2 bytes alone.
+// Load words from memory that is aligned to 2 bytes only.
 __device__ __forceinline__ uint32_t load_16(const std::byte* p) { return *reinterpret_cast<const uint16_t*>(p); }
 __device__ __forceinline__ uint32_t load_2x16(const std::byte* p) { return load_16(p) | load_16(p + 2) << 16; }
 __device__ __forceinline__ float half_at(const std::byte* p) {
   return __half2float(__ushort_as_half(*reinterpret_cast<const unsigned short*>(p)));
 }
 
-// The lane's value of the 32 that begin at `block` times 32.
+// Each lane loads one of the 32 values from index 32 * block on.
 __device__ __forceinline__ float load_value(KvType type, const std::byte* values, int64_t block, int lane) {
   switch (type) {
     case KvType::f32: return reinterpret_cast<const float*>(values)[block * 32 + lane];
@@ -103,7 +104,8 @@ __device__ __forceinline__ float finite_or_zero(float x) { return fabsf(x) < INF
 
 __device__ __forceinline__ void store_half(std::byte* to, uint32_t bits) { *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(bits); }
 
-// Stores the lanes' values; returns the lane's as it will be read. In the quantized types all lanes have one.
+// Each lane stores one of the 32 values from index 32 * block on, and returns the value that load_value() will read. In quantized types all
+// lanes of the warp take part.
 __device__ __forceinline__ float store_value(KvType type, float value, std::byte* values, int64_t block, int lane) {
   switch (type) {
     case KvType::f32:
@@ -123,7 +125,7 @@ __device__ __forceinline__ float store_value(KvType type, float value, std::byte
       b[2 + lane] = static_cast<std::byte>(q & 255);
       return __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(scale))), static_cast<float>(static_cast<int8_t>(q)));
     }
-    default: {   // d = (the first value of largest magnitude) / -8, q = x / d + 8.5 cut to an integer, at most 15
+    default: {   // d = (the first value of largest magnitude) / -8, q = x / d + 8.5 truncated to an integer, at most 15
       std::byte* b = values + block * 18;
       const float x = finite_or_zero(value), largest = warp_max(fabsf(x));
       const int first = __ffs(static_cast<int>(__ballot_sync(kAllLanes, fabsf(x) == largest))) - 1;
@@ -137,7 +139,7 @@ __device__ __forceinline__ float store_value(KvType type, float value, std::byte
     }
   }
 }
-// a and b as halves, and what they lose as halves: together 22 bits of each.
+// Rounds a and b to halves, and rounds the two errors to halves, too. Both halves together keep 22 bits of each value.
 __device__ __forceinline__ void split_halves(float a, float b, uint32_t* high, uint32_t* low) {
   const __half2 pair = __floats2half2_rn(a, b);
   *high = __half_as_ushort(pair.x) | static_cast<uint32_t>(__half_as_ushort(pair.y)) << 16;
@@ -153,8 +155,8 @@ __device__ __forceinline__ uint32_t bits_of(__half2 pair) {
   return __half_as_ushort(pair.x) | static_cast<uint32_t>(__half_as_ushort(pair.y)) << 16;
 }
 
-// The codes of Q8_0 and Q4_0 as bytes that exceed them by kCodeOffset, and two such bytes as halves. A byte below 0x64
-// is the half 1024 + byte, so that one subtraction gives the code, exactly.
+// Converts two codes of Q8_0 or Q4_0 to halves. `bytes` has each code plus kCodeOffset. A half with the upper byte 0x64 and the lower byte
+// b is 1024 + b, so one subtraction gives the code exactly.
 template <KvType kType>
 inline constexpr uint32_t kCodeOffset = kType == KvType::q8_0 ? 128 : 8;
 template <KvType kType>
@@ -163,15 +165,16 @@ __device__ __forceinline__ uint32_t codes_to_halves(uint32_t bytes, uint32_t sel
   return bits_of(__hsub2(half2_of(__byte_perm(bytes, 0x64646464u, selector)), half2_of(kHalf | kHalf << 16)));
 }
 
-// Where a row's keys lie, and which it sees.
+// The keys that a row sees, of one KV head.
 struct KeySpan {
   const uint64_t* tiles;
-  uint64_t offset;          // of this layer and head in a tile
-  int first, last;          // keys
-  const float* mean;        // of a resident head, beside its keys
+  uint64_t offset;          // of the layer and the head in a tile
+  int first, last;          // the row sees keys [first, last)
+  const float* mean;        // a resident head's compensation token, beside its keys
   float compensation_weight;
 };
-struct KvPlace {            // of one layer, for kernels
+// Where one layer's keys lie: kernels make a row's KeySpan of it.
+struct KvPlace {
   uint64_t layer_offset, head_bytes;
   int32_t first_head;       // layer * n_kv_heads
   int32_t window;

@@ -1,16 +1,13 @@
-// Keys as products of a row and a basis (LowRankKeys): turned back and multiplied when a session settles, rebuilt when they are
-// fetched.
+// Keys as products of a row of coefficients and a basis (LowRankKeys). Settling: load_keys() reads each key once, over the link, 256 tokens
+// at a time, as floats before RoPE; add_products() sums the products of dimensions; project_keys() makes the coefficients. Fetching:
+// rebuild_keys() makes keys again, for all heads of a layer in one launch.
 //
-// - Settling reads each key once over the link, a batch of 256 tokens at a time, as floats before RoPE; the products of the dimensions
-//   add up in device memory. A block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory; those below the
-//   diagonal are left out. 32K tokens of 8 heads of 128 are 17 GFMA a layer: 1 ms of a 4090's, where the link takes 3 ms. Each sum is a
-//   chain over the tokens, wherever batches end.
-// - The dimensions' own sums are a thread's each, beside that: 256 values of the cache a batch.
-// - Rows are a warp's each, and of queries likewise: 21 MFMA a batch of 128 for a rank of 160, behind the link as well.
-// - A rebuilt token is a block's, a dimension a thread's: rows and basis are read from the second-level cache, 40 KiB for a head of 128
-//   with a rank of 160, which every token of the layer's head has in common. 256 chunks of 8 tokens, 40% of them misses, are 17 MFMA and
-//   the reading of 33 MiB from that cache a head: about 10 us; their V, 210 KiB, takes as long over the link. What a layer's heads want
-//   goes in one launch.
+// - Products: a thread block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory. Blocks below the diagonal are
+//   left out. Each sum is one chain over the tokens, wherever a batch ends. A thread has the sum of one dimension.
+// - Coefficients, of keys and of queries: a warp has one product with a row of the basis.
+// - Rebuilt keys: a thread block has a token, and a thread a dimension. Coefficients and basis come from the second-level cache.
+//
+// Cost: README.md.
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
@@ -20,7 +17,8 @@ namespace {
 constexpr int kThreads = 256, kTile = 64, kStrip = 16;
 constexpr int kBatchPages = LowRankKeys::kBatch / kPageTokens + 1;
 
-// Angles in double, as prepare_rope's. (n_rot / 2) cosines, then as many sines; of the turn back where `back`.
+// Writes (n_rot / 2) cosines, then (n_rot / 2) sines, of the position's rotation, or if `back` of its inverse. Angles are doubles, as in
+// prepare_rope().
 __device__ __forceinline__ void fill_table(const LowRankWork& w, int position, bool back, float* table) {
   const int half = w.n_rot / 2;
   for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
@@ -31,7 +29,7 @@ __device__ __forceinline__ void fill_table(const LowRankWork& w, int position, b
     table[half + i] = back ? -s / w.magnitude : s * w.magnitude;
   }
 }
-__device__ __forceinline__ void turn_pair(const LowRankWork& w, const float* table, int pair, float* vector) {
+__device__ __forceinline__ void rotate_pair(const LowRankWork& w, const float* table, int pair, float* vector) {
   const int half = w.n_rot / 2;
   float* a = vector + (w.interleaved ? 2 * pair : pair);
   float* b = w.interleaved ? a + 1 : a + half;
@@ -57,10 +55,10 @@ __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, Batc
   }
   fill_table(w, position, true, table);
   __syncthreads();
-  for (int i = thread; i < w.n_heads * half; i += kThreads) turn_pair(w, table, i % half, row + i / half * dim);
+  for (int i = thread; i < w.n_heads * half; i += kThreads) rotate_pair(w, table, i % half, row + i / half * dim);
 }
 
-__global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, int n, bool anew) {
+__global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, int n, bool first_batch) {
   if (blockIdx.x < blockIdx.y) return;
   __shared__ float left[kStrip][kTile], right[kStrip][kTile];
   const int width = w.n_heads * w.kv.head_dim, thread = static_cast<int>(threadIdx.x);
@@ -69,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, i
   float sums[4][4];
   ORRERY_UNROLL for (int i = 0; i < 4; ++i)
     ORRERY_UNROLL for (int j = 0; j < 4; ++j)
-      sums[i][j] = anew || row + i >= width || column + j >= width ? 0.0f : w.products[static_cast<int64_t>(row + i) * width + column + j];
+      sums[i][j] = first_batch || row + i >= width || column + j >= width ? 0.0f : w.products[static_cast<int64_t>(row + i) * width + column + j];
   for (int first = 0; first < n; first += kStrip) {
     __syncthreads();
     for (int i = thread; i < kStrip * kTile; i += kThreads) {
@@ -89,21 +87,21 @@ __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, i
       if (row + i < width && column + j < width) w.products[static_cast<int64_t>(row + i) * width + column + j] = sums[i][j];
 }
 
-__global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n, bool anew) {
+__global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n, bool first_batch) {
   const int width = w.n_heads * w.kv.head_dim, i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= width) return;
   float sum = 0.0f;
   for (int t = 0; t < n; ++t) sum += w.batch[static_cast<int64_t>(t) * width + i];
-  w.sums[i] = anew ? sum : w.sums[i] + sum;
+  w.sums[i] = first_batch ? sum : w.sums[i] + sum;
 }
 
-// A vector's product with a row of a basis, by a warp.
+// A warp computes a vector's product with one row of a basis.
 __device__ __forceinline__ float product_with(const float* x, const std::byte* row, int width) {
   float sum = 0.0f;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < width; i += 32) sum = fmaf(x[i], half_at(row + 2 * i), sum);
   return warp_sum(sum);
 }
-// Of which a block has so many.
+// The row of the basis that this warp has: a thread block has kThreads / 32 rows.
 __device__ __forceinline__ int basis_row() { return static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32); }
 
 __global__ void __launch_bounds__(kThreads) project_keys_kernel(LowRankWork w, int first) {
@@ -136,18 +134,18 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, K
   }
   fill_table(w, run.position + t, false, table);
   __syncthreads();
-  for (int i = thread; i < half; i += kThreads) turn_pair(w, table, i, key);
+  for (int i = thread; i < half; i += kThreads) rotate_pair(w, table, i, key);
   __syncthreads();
   const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
   std::byte* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<int64_t>(t) * 2 * slot_bytes;
   const std::byte* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * (value_bytes + run.values_gap);
-  for (int i = thread; i < dim; i += kThreads) {   // whole warps, but for the float types' last one
+  for (int i = thread; i < dim; i += kThreads) {   // only with F32 and F16 may the last warp be partly idle
     store_value(slot_type, key[i], slot, i / 32, i % 32);
     if (!run.values.address) continue;
     if (slot_type == w.kv.type && in_blocks(slot_type)) continue;
     store_value(slot_type, load_value(w.kv.type, value, i / 32, i % 32), slot + slot_bytes, i / 32, i % 32);
   }
-  if (run.values.address && slot_type == w.kv.type && in_blocks(slot_type))   // the very bytes
+  if (run.values.address && slot_type == w.kv.type && in_blocks(slot_type))   // equal types are copied byte by byte
     for (int i = thread; i < slot_bytes; i += kThreads) slot[slot_bytes + i] = value[i];
 }
 
@@ -162,10 +160,10 @@ void load_keys(Queue& queue, const LowRankWork& w, const uint64_t* pages, int32_
   launch(queue, {dim3(static_cast<unsigned>(n)), dim3(kThreads), static_cast<size_t>(w.n_rot) * sizeof(float)}, load_keys_kernel, w, some);
 }
 
-void add_products(Queue& queue, const LowRankWork& w, int32_t n, bool anew) {
+void add_products(Queue& queue, const LowRankWork& w, int32_t n, bool first_batch) {
   const int64_t width = int64_t{w.n_heads} * w.kv.head_dim;
-  launch(queue, {dim3(tiles(width, kTile), tiles(width, kTile)), dim3(kThreads)}, add_products_kernel, w, n, anew);
-  if (w.sums) launch(queue, {dim3(tiles(width, kThreads)), dim3(kThreads)}, add_sums_kernel, w, n, anew);
+  launch(queue, {dim3(tiles(width, kTile), tiles(width, kTile)), dim3(kThreads)}, add_products_kernel, w, n, first_batch);
+  if (w.sums) launch(queue, {dim3(tiles(width, kThreads)), dim3(kThreads)}, add_sums_kernel, w, n, first_batch);
 }
 
 void project_keys(Queue& queue, const LowRankWork& w, int32_t first, int32_t n) {

@@ -1,14 +1,12 @@
-// Products of many rows through cuBLAS, and what it takes to get there and back: rows of activations to halves, blocks of weights to
-// halves, a stripe of outs at a time.
+// Products of many rows through cuBLAS. Activations become halves first; quantized weights become halves, a stripe of outputs at a time.
 //
-// Activations are rounded once: to F16, 2^-12 of each value where our own kernel keeps 2^-22, or to BF16 beside BF16 weights. Rows that
-// F16 does not hold well, whose largest value is not in [2^-8, 2^15), are scaled by a power of two. Then what a row's sums begin with
-// is scaled too, and the sums are scaled back: two launches that find nothing to do otherwise, a block a row, some 3 us each.
+// Activations are rounded once: to F16, an error of 2^-12 of each value (our own kernel keeps 2^-22), or to BF16 beside BF16 weights. A row
+// whose largest value is not in [2^-8, 2^15) is scaled by a power of two, because F16 holds it badly. Then the start of the row's sums is
+// scaled, too, and the sums are scaled back, in a launch each. These two launches find nothing to do for other rows.
 //
-// Blocks: four lanes a group of 32 columns; each unpacks the group, which comes from the same addresses, and writes its own eight
-// columns, so that a warp's stores are 512 bytes together. Three of four unpackings are for nothing: 90 instructions for 256 values, on
-// a GPU of 132 processors 3 ms for 8 thousand million, less than what writing them takes. A stripe stays in the second-level cache of
-// the large GPUs that the tuning table sends here. Expected: of 2048 rows 80% of cuBLAS alone.
+// Quantized weights: four lanes have a group of 32 columns. Each lane unpacks the whole group, from the same addresses, and writes eight
+// columns, so that a warp stores 512 bytes together. A stripe fits the second-level cache of the GPUs that device/tuning.h sends here.
+// Cost: README.md.
 #include <algorithm>
 
 #include "cuda/kernels/blocks.cuh"
@@ -25,12 +23,13 @@ constexpr uint64_t kStripeBytes = uint64_t{32} << 20;
 
 struct HalvesArgs {
   ConstRows x;
-  int n_cols, stride;   // values of a row of halves
+  int n_cols, stride;   // stride: values from row to row of `out`
   uint16_t* out;
-  float* scales;        // of F16
+  float* scales;        // written if the type is F16
 };
 
-// 1 where F16 holds a row of this largest value well; else what takes it to [2^14, 2^15), within [2^-113, 2^60].
+// The scale of a row with this largest value (its bits): 1 if F16 holds the row well; else the power of two, within [2^-113, 2^60], that
+// brings the value to [2^14, 2^15).
 __device__ __forceinline__ float row_scale(uint32_t largest) {
   const uint32_t exponent = largest >> 23;
   if (largest == 0 || exponent == 255 || (exponent >= 119 && exponent < 142)) return 1.0f;
@@ -43,7 +42,7 @@ __device__ __forceinline__ uint32_t bfloat_bits(float x) {
   return (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
 }
 
-// A block a row.
+// A thread block has a row.
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads) halves_kernel(HalvesArgs a) {
   const int64_t row = blockIdx.x;
@@ -70,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) halves_kernel(HalvesArgs a) {
 }
 
 struct BlocksArgs {
-  const std::byte* weights;   // of the stripe's first out
+  const std::byte* weights;   // the row of the stripe's first output
   RowPlanes planes;
   uint16_t* out;              // (n_outs, n_cols)
   int n_cols;
@@ -104,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) blocks_to_halves_kernel(BlocksArgs a
   *reinterpret_cast<uint4*>(a.out + row * a.n_cols + 32 * g + 8 * part) = uint4{halves[0], halves[1], halves[2], halves[3]};
 }
 
-// What a row's sums are added to: bias, or what is there, or both, times the row's scale. A block a row.
+// Writes the start of a row's sums: the bias, the present output, or both, times the row's scale. A thread block has a row.
 __global__ void __launch_bounds__(kThreads) begin_sums_kernel(DeviceProduct p, const float* scales) {
   const int64_t row = blockIdx.x;
   const float scale = scales ? scales[row] : 1.0f;
@@ -116,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) begin_sums_kernel(DeviceProduct p, c
     out[i] = value * scale;
   }
 }
-// Back from the row's scale.
+// Divides a row's sums by the row's scale.
 __global__ void __launch_bounds__(kThreads) end_sums_kernel(DeviceProduct p, const float* scales) {
   const int64_t row = blockIdx.x;
   const float scale = scales[row];
@@ -128,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) end_sums_kernel(DeviceProduct p, con
 int64_t halves_stride(int64_t n_cols) { return (n_cols + 7) / 8 * 8; }
 Geometry a_block_a_row(int32_t n_rows) { return {dim3(static_cast<unsigned>(n_rows)), dim3(kThreads)}; }
 
-// The product's weights as halves from out `first` on, of up to `n` outs.
+// Converts the weights of outputs [first, first + n) to halves.
 void to_halves(Queue& queue, const Weight& w, int64_t first, int64_t n, std::byte* out) {
   BlocksArgs args = {};
   args.planes = row_planes(w.type, w.n_cols);
@@ -161,7 +160,7 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
   float* scales = reinterpret_cast<float*>(scratch + plan.scales);
   cublas.set_workspace(queue, scratch + plan.workspace, plan.workspace_bytes);
   for (const TensorType type : {TensorType::f16, TensorType::bf16}) {
-    bool there = false;   // the input, in this type
+    bool there = false;   // the input has been converted to this type
     for (int i = 0; i < products.n; ++i) {
       const DeviceProduct& p = products.list[i];
       const Weight& w = p.weight;
@@ -181,7 +180,7 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
         product.n_out = static_cast<int32_t>(w.n_rows);
         cublas.multiply(queue, product);
       } else {
-        const int64_t fitting = std::min<int64_t>(static_cast<int64_t>(plan.stripe_bytes / 2) / w.n_cols, 65535);   // of a grid's rows
+        const int64_t fitting = std::min<int64_t>(static_cast<int64_t>(plan.stripe_bytes / 2) / w.n_cols, 65535);   // 65535: a grid's limit
         product.w = scratch + plan.stripe;
         for (int64_t first = 0; first < w.n_rows; first += fitting) {
           const int64_t n = std::min(fitting, w.n_rows - first);

@@ -1,18 +1,12 @@
-// Products of one to eight rows of activations: each weight is read once, so what counts is that the memory never waits.
+// Products of one to eight rows of activations. Each weight is read once, so reading weights is the limit (README.md).
 //
-// Work: a warp a row of weights (two, where there are several rows of activations or a gate: they share the activations'
-// loads), lane l the row's groups of 32 columns l, l + 32, ...; of a row of fewer groups than 32, as many lanes as it has,
-// rounded up to a power of two, and the warp has several rows. A lane's load of codes is 16 bytes, a warp's 512 consecutive
-// ones; four (two of two rows) groups are loaded before the first is used. Four warps a block, blocks in the order of rows.
-// Bytes: those of the weights, within 2% of the file's; activations come from the caches (5 KB a row of 4096 columns).
-// In flight: 24 warps x 4 x 32 x 18 bytes = 55 KB a processor, and its share of the memory needs latency x bandwidth =
-// 700 ns x 1008 GB/s / 128 = 5.5 KB on a 4090, 600 ns x 360 GB/s / 28 = 8 KB on a 3060: occupancy is not the limit.
-// Instructions: some 45 for 576 bytes of Q4_K and one row; a 4090 has 740 issue slots in the time that its memory takes for
-// them, a 3060 310. Expected: 90% of read bandwidth and more for long matrices on both, less where a matrix is not
-// several rows for every warp (1024 x 4096: a quarter of a 4090's warps). Eight rows: about 160 instructions and 150 cycles of the
-// first-level cache halved by two outs: still below the memory's time on both.
-// Sums: a lane's groups in order, then lanes by halves: fixed by the number of columns alone. All float operations are
-// spelled out, so that no instance fuses what another does not: a row's bits are the same beside any others.
+// A warp has one row of weights; or two rows, which share the loads of activations, if there are more than two rows of activations, or a
+// gate. Lane l takes groups l, l + 32, ... of 32 columns. A row of fewer than 32 groups takes as many lanes, rounded up to a power of two,
+// and the warp has several rows. A warp loads 512 consecutive bytes of codes at once, 16 a lane. Four groups (two if a warp has two rows)
+// are loaded before the first is used.
+//
+// A lane sums its groups in order, then lanes are added by halves: the order depends only on the number of columns. Float operations are
+// written one by one, so that every instance rounds alike: a row's bits do not depend on other rows.
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
@@ -24,21 +18,21 @@ namespace {
 
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kMostRows = 8;   // of activations, in one pass over the weights
-  // Blocks of a processor: 80 registers a thread for one row, 128, 168, 255 for more.
+  static constexpr int kMostRows = 8;   // rows of activations in one pass over the weights
+  // Thread blocks of an SM. A thread has 80 registers for one row, and 128, 168 or 255 for more rows.
   static constexpr int blocks(int n_rows) { return n_rows == 1 ? 6 : n_rows == 2 ? 4 : n_rows <= 4 ? 3 : 2; }
 };
 
 struct DecodeArgs {
-  Batch products;                      // where gated: gate and up, and out is the first one's
-  int32_t lanes_log2;                  // lanes that share a row of weights
-  int32_t n_units;                     // of a row: groups, or runs of 16 bytes of floats
+  Batch products;                      // if gated: gate and up; the result goes to the gate's `out`
+  int32_t lanes_log2;                  // log2 of the lanes that share a row of weights
+  int32_t n_units;                     // units of a row: groups, or 16 bytes of floats
   int32_t n_cols;
   RowPlanes planes;
   QuantizedRows quantized;
   ConstRows x;
   int32_t n_rows;
-  bool aligned;                        // rows of x, to 16 bytes
+  bool aligned;                        // rows of x are 16-byte aligned
 };
 
 // A unit of a row of quantized weights: 32 columns.
@@ -87,7 +81,7 @@ struct BlockUnit {
   }
 };
 
-// A unit of a row of floats: 16 bytes, 4 or 8 columns. Behind the last column weights are zeros, and nothing is read of x.
+// A unit of a row of F32, F16 or BF16: 16 bytes, 4 or 8 columns. Behind the last column weights are zeros, and x is not read.
 template <TensorType kType>
 struct FloatUnit {
   static constexpr int kColumns = FloatFormat<kType>::kChunk;
@@ -147,7 +141,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
   for (int first = lane; first < a.n_units; first += lanes * kUnroll) {
     typename Unit::Loaded loaded[kUnroll][kOuts];
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k)   // behind the last unit: the last one once more, unused
+    for (int k = 0; k < kUnroll; ++k)   // a load behind the last unit repeats the last unit, which is then not used
 #pragma unroll
       for (int o = 0; o < kOuts; ++o) loaded[k][o] = Unit::load(weights[o], a, min(first + k * lanes, a.n_units - 1));
 #pragma unroll
@@ -179,7 +173,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       if (first_out >= n_out) break;
       const DeviceProduct &gated = a.products.list[0], &other = a.products.list[1];
       const float gate = with_bias(gated, first_out, sums[0][r]), up = with_bias(other, first_out, sums[1][r]);
-      gated.out[r * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // as swiglu() has it
+      gated.out[r * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // with swiglu()'s roundings
     } else {
 #pragma unroll
       for (int o = 0; o < kOuts; ++o)
@@ -197,7 +191,7 @@ void launch_rows(Queue& queue, DecodeArgs* a) {
   launch(queue, {dim3(static_cast<unsigned>(blocks)), dim3(DecodeGeometry::kThreads)}, matmul_decode_kernel<Unit, kRows, kGated>, *a);
 }
 
-// Eight rows at a time.
+// Launches passes of up to eight rows each.
 template <class Unit, bool kGated>
 void launch_passes(Queue& queue, DecodeArgs a, int32_t n_rows) {
   constexpr int kMost = DecodeGeometry::kMostRows;
@@ -232,7 +226,7 @@ void launch_products(Queue& queue, DecodeArgs a, int32_t n_rows) {
   });
 }
 
-// A warp a group of 32 columns; a row of 4096 columns: 16 blocks.
+// A warp has a group of 32 columns. A row of 4096 columns takes 16 thread blocks.
 __global__ void __launch_bounds__(256) quantize_rows_kernel(ConstRows x, int n_columns, QuantizedRows out) {
   const int64_t row = blockIdx.y;
   const int column = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);

@@ -1,27 +1,12 @@
-// Products of many rows: tensor cores, straight from the weights as they lie.
+// Products of many rows, on tensor cores. Weights are read as they lie on the device. Error and cost: README.md.
 //
-// Quantized weights. A block has a tile of 64 rows x 128 outs and goes through the columns 64 at a time, two groups: each
-// thread unpacks one out's group from registers to signed bytes in shared memory, with scale and min beside it, while the
-// activations' bytes come by cp.async; both for the next 64 columns during the products of these. A warp has 32 rows x 32
-// outs: m16n8k32 per group (m16n8k16 twice where 16 columns have a scale of their own), whose integer becomes a float by
-// starting from the bits of 1.5 * 2^23 (one subtraction instead of a conversion), then scales outside:
-//   sum += x_d * (w_scale * dot) (- x_d * x_sum * w_min).
-// 4096 products are 4 cycles of a processor's tensor cores on sm_86 and sm_89, and 3 (with minima 4, with halves 5) of its float
-// units: both are near their limit at once, as are its issue slots. The same in F16 with float sums: 16 tensor cycles.
-// Bytes: a step takes 9 KB (Q4_K) from the second-level cache for 512 K products, 512 tensor cycles: 17 bytes a cycle at the
-// limit, where a 4090's cache gives a processor 16. Registers 128, shared memory 30 KB: two blocks, 16 warps. (Halves: tiles of
-// 64 x 64, 168 registers, 12 warps.)
-// Expected: 40% of the int8 limit, 660 TOP/s on a 4090 and 100 on a 3060, which is 1.6 times the limit of cuBLAS in F16.
-// Few rows, or too few tiles for all processors: tiles of 32 rows x 64 outs, where reading weights is the limit.
-// Shared memory: 64 bytes a row, in 16-byte pieces that are swapped by row, so that eight rows of ldmatrix meet all banks.
+// Quantized: a thread block has a tile of 64 rows x 128 outputs and takes 64 columns at a time, two groups. Each thread unpacks one
+// output's group to signed bytes in shared memory, with scale and min; cp.async copies the activations. Both prepare the next 64 columns
+// while these are multiplied, int8 by int8: sum += x_d * (w_scale * dot) (- x_d * x_sum * w_min). With few rows, or too few tiles for all
+// SMs, tiles are 32 rows x 64 outputs. F16, BF16: tiles of 64 x 64; a float activation becomes two halves, hi + lo, and so two products.
+// F32: tiles of 64 x 64 on float units, because TF32 keeps only 11 bits.
 //
-// F16 and BF16. 64 x 64 tiles, 32 columns at a time, m16n8k16 on the weights as they are. A row of activations is float:
-// it becomes two halves, hi + lo, and two products. F16: scaled by a power of two so that its largest value is in [2^14, 2^15),
-// which no value overflows; hi + lo keep 22 bits of each, or 2^-39 of the largest, whichever is coarser: what float sums lose.
-// BF16: 8 + 8 bits, 2^-16 of each value. Twice the products of activations rounded once (2^-12, 2^-9): half of cuBLAS in F16.
-// F32. Tiles of 64 x 64 of float units: TF32's 11 bits would be no F32. Such matrices are rare.
-//
-// Sums: columns in order, in steps that depend on nothing: a row's bits are the same beside any others and in either tile.
+// Columns are summed in order, in steps of fixed size: a row's bits depend neither on other rows nor on the tile.
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
@@ -31,7 +16,7 @@ namespace orrery::cuda {
 namespace {
 
 struct PrefillArgs {
-  Batch products;   // of one type
+  Batch products;
   RowPlanes planes;
   QuantizedRows quantized;
   ConstRows x;
@@ -39,12 +24,12 @@ struct PrefillArgs {
   int32_t n_rows, n_cols;
 };
 
-// Rows of 64 bytes in shared memory.
+// Shared memory holds rows of 64 bytes. Their 16-byte pieces are swapped by row, so that eight rows of ldmatrix meet all banks.
 constexpr int kRowBytes = 64, kPieces = kRowBytes / 16;
 __device__ __forceinline__ int piece_at(int row, int piece) { return row * kRowBytes + 16 * (piece ^ (row / 2 % kPieces)); }
 
-// Fragments of m16n8k32 of bytes, or m16n8k16 of halves: pieces `piece` and the next of rows `row` to row + 15, as A; as
-// B of two n8 tiles, b[0], b[1] and b[2], b[3].
+// Load fragments of m16n8k32 of bytes, or of m16n8k16 of halves, from two pieces (`piece` on) of 16 rows (`row` on). load_b: for two n8
+// tiles, b[0], b[1] and b[2], b[3].
 __device__ __forceinline__ void load_a(uint32_t* a, const std::byte* rows, int row, int piece) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   load_matrices_4(a, rows + piece_at(row + lane % 16, piece + lane / 16));
@@ -59,19 +44,19 @@ struct Tile {
   static constexpr int kRows = kRows_, kOuts = kOuts_;
   static constexpr int kWarpRows = 32, kWarpOuts = kWarpOuts_;
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kOuts / kWarpOuts);
-  static constexpr int kBlocks = kBlocks_;   // of a processor: what registers are dealt out for
+  static constexpr int kBlocks = kBlocks_;   // thread blocks of an SM, which share its registers
 };
 using SmallTile = Tile<32, 64, 16, 3>;
 using HalfTile = Tile<64, 64, 32, 3>;
-// Two scales for 32 columns take up to 168 registers, which 16 warps of a processor do not have, but 12.
+// Formats with two scales for 32 columns take up to 168 registers, so 12 warps fit an SM, not 16.
 template <TensorType kType>
 using LargeTile = std::conditional_t<Format<kType>::kHalves, Tile<64, 64, 32, 3>, Tile<64, 128, 32, 2>>;
 
-// Where a thread's sums lie: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, out 8 n + 2 (lane % 4) + j % 2 of the warp's part.
+// The place of a thread's sums: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, output 8 n + 2 (lane % 4) + j % 2 of the warp's part.
 template <class T>
 struct Place {
-  int first_row, first_out;   // of the block
-  int row, out;               // of the warp, in the block
+  int first_row, first_out;   // of the thread block
+  int row, out;               // of the warp, within the thread block
 
   __device__ __forceinline__ explicit Place(const Batch& products, int p) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -88,7 +73,7 @@ struct Place {
 #pragma unroll
     for (int m = 0; m < T::kWarpRows / 16; ++m)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {   // one address a row: 64 of them at once would be more registers than there are
+      for (int i = 0; i < 2; ++i) {   // one address at a time, because 64 addresses at once exceed the registers
         const int r = first_row + row + 16 * m + 8 * i + lane / 4;
         if (r >= a.n_rows) continue;
         float* to = product.out + r * product.out_stride + o;
@@ -117,12 +102,12 @@ struct BlockStage {
   alignas(16) std::byte w[T::kOuts * kRowBytes];
   float x_d[kStepGroups][T::kRows];
   float w_scale[kStepGroups][kHalves][T::kOuts];
-  // Of formats with minima only.
+  // The next two serve formats with minima only.
   float x_sum[kStepGroups][kMins][Format<kType>::kMin ? T::kRows : 1];   // d * sum
   float w_min[kStepGroups][kMins][Format<kType>::kMin ? T::kOuts : 1];
 };
 
-// What a thread brings from memory for a step: a group of an out, and the scale and sums of a row's group.
+// A thread's loads from memory for a step: one output's group, and the scale and the sums of one row's group.
 struct Fetched {
   LoadedGroup group;
   float d;
@@ -135,7 +120,7 @@ __device__ __forceinline__ void fetch(const PrefillArgs& a, const Place<T>& at, 
   const int thread = static_cast<int>(threadIdx.x), group = kStepGroups * step + thread % kStepGroups;
   const int i = thread / kStepGroups, o = at.first_out + i, r = at.first_row + i;
   if (o < p.weight.n_rows && group < a.n_cols / 32) out->group = load_group<kType>(weights_of(p) + o * a.planes.bytes, a.planes, group);
-  if (i < T::kRows && r < a.n_rows) {   // rows are padded beyond their last group
+  if (i < T::kRows && r < a.n_rows) {   // a group behind the row's end is padding
     out->d = __ldg(a.quantized.d + r * (a.quantized.n_padded / 32) + group);
     out->sums = __ldg(reinterpret_cast<const uint32_t*>(a.quantized.sums + r * (a.quantized.n_padded / 16) + 2 * group));
   }
@@ -184,7 +169,9 @@ __device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at,
   }
 }
 
-constexpr int32_t kMagic = 0x4B400000;   // 1.5 * 2^23: a unit is one in the last place, up to 2^22 either way
+// The bits of 1.5 * 2^23, where the last place of a float counts ones. An integer sum that starts here, and moves by at most 2^22, is the
+// float 1.5 * 2^23 + dot. So one subtraction replaces a conversion.
+constexpr int32_t kMagic = 0x4B400000;
 
 // sum += x_d * w_scale * dot - x_sum * w_min, of one group.
 template <class T, TensorType kType>
@@ -193,7 +180,7 @@ __device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, cons
   using F = Format<kType>;
   constexpr int kHalves = BlockStage<T, kType>::kHalves, kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  __syncwarp();   // at a matrix's end lanes may have parted
+  __syncwarp();   // lanes may have diverged at a matrix's end
   uint32_t x[kM][4];
   float d[kM][2], x_sum[kM][kHalves][2];
 #pragma unroll
@@ -259,7 +246,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(
   copy_async_wait<0>();
   __syncthreads();
   for (int step = 0; step < n_steps; ++step) {
-    BlockStage<T, kType>* next = &stages[(step + 1) % 2];   // all have left it behind: they met since
+    BlockStage<T, kType>* next = &stages[(step + 1) % 2];   // no warp reads it: all have passed the barrier since
     const bool more = step + 1 < n_steps;
     if (more) {
       fetch_rows(a, at, step + 1, next);
@@ -280,10 +267,10 @@ struct HalfStage {
   alignas(16) std::byte x[2][HalfTile::kRows * kRowBytes];   // hi, lo
   alignas(16) std::byte w[HalfTile::kOuts * kRowBytes];
 };
-constexpr int kHalfColumns = kRowBytes / 2;                                                   // of a step
-constexpr int kHalfPairs = HalfTile::kRows * kHalfColumns / 2 / HalfTile::kThreads;           // of columns, of a thread
+constexpr int kHalfColumns = kRowBytes / 2;                                                   // columns of a step
+constexpr int kHalfPairs = HalfTile::kRows * kHalfColumns / 2 / HalfTile::kThreads;           // pairs of columns for each thread
 
-// x as hi + lo.
+// Splits x into halves: x = hi + lo, nearly.
 template <TensorType kType>
 __device__ __forceinline__ void split(float x, uint32_t* hi, uint32_t* lo) {
   if constexpr (kType == TensorType::f16) {
@@ -293,7 +280,7 @@ __device__ __forceinline__ void split(float x, uint32_t* hi, uint32_t* lo) {
   } else {
     const uint32_t high = __float_as_uint(x) & 0xFFFF0000u, rest = __float_as_uint(x - __uint_as_float(high));
     *hi = high >> 16;
-    *lo = (rest + 0x7FFFu + (rest >> 16 & 1)) >> 16;   // to nearest; a NaN is one in hi
+    *lo = (rest + 0x7FFFu + (rest >> 16 & 1)) >> 16;   // rounds to nearest; hi keeps a NaN
   }
 }
 
@@ -387,8 +374,8 @@ __global__ void __launch_bounds__(HalfTile::kThreads, HalfTile::kBlocks) matmul_
   });
 }
 
-// scales[row] = the power of two that takes the largest |x| to [2^14, 2^15); of rows near zero, or not finite, one that
-// is a normal number and has a normal inverse.
+// scales[row] = the power of two that brings the row's largest |x| to [2^14, 2^15). Rows near zero, or with infinity or NaN, get a power of
+// two that is a normal number and has a normal inverse.
 __global__ void __launch_bounds__(256) row_scales_kernel(ConstRows x, int n_cols, float* scales) {
   const int64_t row = blockIdx.x;
   uint32_t largest = 0;
@@ -406,12 +393,12 @@ __global__ void __launch_bounds__(256) row_scales_kernel(ConstRows x, int n_cols
 // ---- F32
 
 struct FloatGeometry {
-  static constexpr int kTile = 64, kThreads = 256, kColumns = 16, kOf = 4;   // a thread: 4 x 4 products
+  static constexpr int kTile = 64, kThreads = 256, kColumns = 16, kOf = 4;   // a thread has kOf x kOf products
 };
 
 __global__ void __launch_bounds__(FloatGeometry::kThreads) matmul_floats_kernel(const __grid_constant__ PrefillArgs a) {
   using G = FloatGeometry;
-  // (columns, rows), four floats apart from the next column's so that stores meet different banks.
+  // (columns, rows), each column padded with four floats, so that stores meet different banks.
   __shared__ __align__(16) float x[G::kColumns][G::kTile + 4];
   __shared__ __align__(16) float w[G::kColumns][G::kTile + 4];
   const int p = a.products.product_of(static_cast<int>(blockIdx.y));
@@ -448,7 +435,7 @@ __global__ void __launch_bounds__(FloatGeometry::kThreads) matmul_floats_kernel(
         store(product, first_row + row + i, first_out + out + j, acc[i][j]);
 }
 
-// Tiles of rows go first: blocks that run together share the weights.
+// The grid's first index counts tiles of rows, so that thread blocks that run together share weights.
 Geometry tiles(PrefillArgs* a, int64_t rows, int64_t outs, int threads) {
   const int32_t n = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
   return {dim3(static_cast<unsigned>((a->n_rows + rows - 1) / rows), static_cast<unsigned>(n)), dim3(static_cast<unsigned>(threads))};
@@ -488,7 +475,7 @@ void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& pro
       with_block_type(weight.type, [&](auto type) {
         using Large = LargeTile<type()>;
         const Geometry large = tiles(&args, Large::kRows, Large::kOuts, Large::kThreads);
-        const bool fills = n_rows > SmallTile::kRows && large.grid.x * large.grid.y >= static_cast<unsigned>(device.n_processors);
+        const bool fills = n_rows > SmallTile::kRows && large.grid.x * large.grid.y >= static_cast<unsigned>(device.n_sms);
         if (fills) launch_blocks<Large, type()>(queue, args);
         else launch_blocks<SmallTile, type()>(queue, args);
       });

@@ -1,17 +1,17 @@
-// What decode's and prefill's products share: which of a list go to one launch, and where a sum goes.
+// Parts that matmul_decode.cu and matmul_prefill.cu share: which products of a list go to one launch, and how a sum is stored.
 #pragma once
 
 #include "cuda/kernels/kernels.h"
 
 namespace orrery::cuda {
 
-// Products of one type. Blocks are dealt to them in their order.
+// Products of one weight type. The grid's thread blocks serve the products in order.
 struct Batch {
   DeviceProduct list[kMostProducts];
   int32_t first_block[kMostProducts];
   int32_t n;
 
-  // Says how many blocks each has; returns how many there are.
+  // blocks_of(product) is the number of thread blocks that a product needs. Returns the sum.
   template <class F>
   int32_t deal(const F& blocks_of) {
     int32_t sum = 0;

@@ -1,5 +1,5 @@
-// The instructions that CUDA C++ has no function for, one function each. The emulated build computes them by their definition
-// (ptx_reference.h of tests/emulation/cuda).
+// PTX instructions for which CUDA C++ has no function: one function for each. The emulated build computes each instruction by its
+// definition (tests/emulation/cuda/ptx_reference.h).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -19,7 +19,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// c (16, 8) += a (16, 16) b (16, 8), float sums of half or bfloat16 products. Fragments as mma.sync lays them out.
+// c (16, 8) += a (16, 16) b (16, 8): a and b are halves or bfloat16, sums are floats. Fragments have the layout of mma.sync.
 __device__ __forceinline__ void mma_f16(float* c, const uint32_t* a, const uint32_t* b) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -36,13 +36,13 @@ __device__ __forceinline__ void mma_s8(int32_t* c, const uint32_t* a, const uint
                : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// c (16, 8) += a (16, 16) b (16, 8) of int8: a's and b's fragments are halves of those above.
+// c (16, 8) += a (16, 16) b (16, 8) of int8. The fragments of a and b are half as long as mma_s8's.
 __device__ __forceinline__ void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
                : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(b));
 }
-// Four (or two) matrices of 8 rows of 16 bytes from shared memory; lane 8 m + r names row r of matrix m.
+// Load four (or two) matrices of 8 rows of 16 bytes from shared memory. Lane 8 m + r passes the address of row r of matrix m.
 __device__ __forceinline__ void load_matrices_4(uint32_t* out, const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
@@ -58,8 +58,8 @@ __device__ __forceinline__ void load_matrices_2(uint32_t* out, const void* row) 
                : "=r"(out[0]), "=r"(out[1])
                : "r"(shared_address(row)));
 }
-// 16 bytes from global to shared memory, past the registers; zeros where not `valid`. Committed in groups, waited for by
-// how many may still be under way.
+// Copies 16 bytes from global to shared memory, past the registers; writes zeros if not `valid`. copy_async_commit() closes a group of
+// copies. copy_async_wait() returns when at most kUnderWay groups are still under way.
 __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
@@ -68,7 +68,7 @@ template <int kUnderWay>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kUnderWay) : "memory");
 }
-// Streamed once: past the first-level cache.
+// Load data that is read once: it is not kept in the first-level cache.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
@@ -137,7 +137,7 @@ T* dynamic_shared() {
 
 #endif
 
-// The lanes' sum and maximum, the same bits in each: pairs are added in a fixed order.
+// The sum and the maximum over the lanes of a warp. Every lane gets the same bits, because pairs are added in a fixed order.
 __device__ __forceinline__ float warp_sum(float x) {
   for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, i);
   return x;

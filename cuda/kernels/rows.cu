@@ -1,5 +1,5 @@
-// Row-wise operations: norms, rope, the gate. Each moves a row in and out once; at decode they are a few kilobytes, so what
-// they cost is their launch.
+// Operations on single rows: norms, RoPE, the gate, and sums. Each reads and writes a row once. At decode a row is a few kilobytes, so the
+// launch is all the cost.
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/ptx.h"
 #include "cuda/kernels/quantize.cuh"
@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block a vector. Sums of a fixed shape: thread t adds x[t], x[t + 256], ..., then lanes, then warps. A warp writes 32
-// columns at a time, a group of the quantized row, if there is to be one.
+// A thread block has one vector. Its sum has a fixed order: thread t adds x[t], x[t + 256], ..., then lanes are added, then warps. A warp
+// writes 32 columns at a time: one group of the quantized row, if kQuantize.
 template <bool kQuantize>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(ConstRows x, const float* weight, Rows out, QuantizedRows quantized, int n_vectors, int dim, float eps) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Angles in double: position * frequency reaches 1e5 radians, where a float's last bit is a hundredth of a turn.
+// Angles are doubles: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
 __global__ void prepare_rope_kernel(StepView step, int half, float magnitude) {
   const int row = static_cast<int>(blockIdx.x);
   float* cosines = step.rope + static_cast<int64_t>(row) * step.rope_floats;
@@ -60,12 +60,12 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, i
   float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * head_dim;
   float* a = vector + (interleaved ? 2 * pair : pair);
   float* b = interleaved ? a + 1 : a + half;
-  const float2 pair_turned = turned(*a, *b, cosine, sine);
-  *a = pair_turned.x;
-  *b = pair_turned.y;
+  const float2 rotated_pair = rotated(*a, *b, cosine, sine);
+  *a = rotated_pair.x;
+  *b = rotated_pair.y;
 }
 
-// A warp has 32 columns: a group of the quantized row, if there is to be one.
+// A warp has 32 columns: one group of the quantized row, if kQuantize.
 template <bool kQuantize>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
   const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

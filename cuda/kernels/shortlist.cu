@@ -1,25 +1,12 @@
-// What a sampler asks of a row of logits in place of the row (Backend::shortlist), at the end of a step: three kernels of its graph,
-// sized by the vocabulary alone; what is asked lies in the step's state.
+// Sampling candidates of a row of logits (ShortlistOperations). Three kernels at the end of a step's graph make the shortlist. Their grids
+// depend only on the vocabulary; the request lies in the step's state. Logits are compared as integers with the same order: NaN as
+// -infinity, +infinity as the largest float, -0 as 0.
+// 1. Groups: the largest of each 32 logits.
+// 2. Sums: of exp, with SumExp's bits (runtime/base/sum_exp.h), so that the host's sum has the same bits; and tempered sums, in double.
+// 3. Selection: the k best logits, sorted; the wanted tokens' logits; the folded sums.
 //
-// Logits are compared as integers that order like them: NaN as -infinity, +infinity as the largest float, -0 as 0.
-// 1. Groups of 32 logits, a warp each: their largest.
-// 2. Sums: eight threads a block of 256 logits, in the order and roundings of SumExp (runtime/base/sum_exp.h), so that the host's sum
-//    comes to the same bits; tempered ones, where they are asked for, in double: what they leave open of a draw is what rounding would.
-//    Each block of threads looks for the largest logit among the groups first.
-// 3. The best, by one block of 1024 threads: k logits lie in no more than the k groups whose largest come first, for each of those
-//    has one that beats whatever is in the others. So the k-th largest is found among the groups, 16 a thread, then among the logits of
-//    those k, 32 groups a warp; bit by bit, by counting what is no less, in registers. Of equals the lower ids come first:
-//    warps have them in order. What is found is sorted (bitonic). A second block gathers tokens and folds the sums.
-//
-// Where top-p reaches beyond the best, what is behind them is asked for by bands, one launch for their sums and one for what is in two of
-// them, a thread a logit: atomic sums of whole numbers, whose order does not matter. 2 us each, behind which a few copies of 16 and 32 KB
-// take the place of the row, and of sorting it.
-//
-// Bytes: the row twice and k groups of it, which the product before has left in the second-level cache: for 128,256 logits 1.0 MB, 1 us
-// of a 4090's cache. It is latencies that take time: the passes 2 to 3 us each, and 128,256 times exp in double, some 25 instructions of
-// which a 4090 does 0.6 T a second, 5 us more; the one block 2 x 32 counts of some 150 clocks, and
-// 55 exchanges to sort 1024: about 8 us of a 4090, 2 where one logit is asked for. The row's way to the host would be 513 KB, 20 us of
-// PCIe 4.0 x16, and the host's ways through it 0.1 to 2 ms.
+// Between steps, for top-p beyond the shortlist: one launch sums the tail's bands, another collects the entries of two bands; a thread has
+// a logit. Atomic sums are of whole numbers, whose order does not matter. README.md explains the selection and the cost.
 #include <algorithm>
 #include <cfloat>
 
@@ -31,9 +18,9 @@ namespace orrery::cuda {
 namespace {
 
 struct ShortlistGeometry {
-  static constexpr int kGroup = 32, kGroupThreads = 256;      // logits; 1.
-  static constexpr int kSumThreads = 128;                     // 2.
-  static constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32;   // 3.
+  static constexpr int kGroup = 32, kGroupThreads = 256;      // kernel 1; kGroup: logits
+  static constexpr int kSumThreads = 128;                     // kernel 2
+  static constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32;   // kernel 3
   static constexpr int kGroupsOfThread = 16;
   static constexpr int64_t kMostLogits = int64_t{kGroup} * kGroupsOfThread * kSelectThreads;   // 524,288
   static constexpr uint64_t kListBytes = sizeof(ShortlistHead) + ShortlistRequest::kMostSums * sizeof(double) +
@@ -49,22 +36,22 @@ static_assert(sizeof(ShortlistHead) % 8 == 0 && sizeof(ShortlistEntry) == 8, "en
 
 struct ShortlistWork {
   const float* logits;
-  const DeviceShortlist* asked;
+  const DeviceShortlist* request;
   std::byte* out;
-  uint32_t* groups;    // (n_groups) largest logits
-  double* sums;        // (2, n_blocks) as they are, and tempered
+  uint32_t* groups;    // (n_groups) order_of() each group's largest logit
+  double* sums;        // (2, n_blocks): plain, then tempered
   int n, n_groups, n_blocks;
 };
 __device__ __forceinline__ double* sums_of(const ShortlistWork& w) { return reinterpret_cast<double*>(w.out + sizeof(ShortlistHead)); }
 __device__ __forceinline__ ShortlistEntry* entries_of(const ShortlistWork& w) {
-  return reinterpret_cast<ShortlistEntry*>(sums_of(w) + w.asked->n_sums);
+  return reinterpret_cast<ShortlistEntry*>(sums_of(w) + w.request->n_sums);
 }
 
 __device__ __forceinline__ float as_number(float x) { return x == x ? fminf(x, FLT_MAX) : -INFINITY; }
 __device__ __forceinline__ uint32_t order_of(float x) {
   const float y = as_number(x);
   const uint32_t bits = y == 0 ? 0 : __float_as_uint(y);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;   // more than 0, which stands for no logit
+  return bits >> 31 ? ~bits : bits | 0x80000000u;   // more than 0; 0 stands for "no logit"
 }
 __device__ __forceinline__ float number_of(uint32_t order) { return __uint_as_float(order >> 31 ? order & 0x7FFFFFFFu : ~order); }
 
@@ -74,7 +61,7 @@ __global__ void __launch_bounds__(G::kGroupThreads) shortlist_groups_kernel(Shor
   if (threadIdx.x % 32 == 0 && i < w.n) w.groups[i / G::kGroup] = largest;
 }
 
-// Of all logits, in each thread of a block.
+// The largest logit of the row, for each thread of a thread block.
 template <int kThreads>
 __device__ __forceinline__ uint32_t largest_of(const ShortlistWork& w) {
   __shared__ uint32_t of_warp[kThreads / 32];
@@ -87,7 +74,7 @@ __device__ __forceinline__ uint32_t largest_of(const ShortlistWork& w) {
   return warp_largest(thread % 32 < kThreads / 32 ? of_warp[thread % 32] : 0);
 }
 
-// SumExp's exp, rounding for rounding.
+// exp(x) for x <= 0, with each rounding of SumExp's exp.
 __device__ __forceinline__ float exp_negative(float x) {
   x = fmaxf(x, SumExp::kLeast);
   const float n = static_cast<float>(static_cast<int>(__fadd_rn(__fmul_rn(x, SumExp::kLog2E), -0.5f)));
@@ -104,7 +91,7 @@ __device__ __forceinline__ float exp_negative(float x) {
 __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(ShortlistWork w) {
   constexpr int kLanes = SumExp::kLanes, kBlocks = G::kSumThreads / kLanes;
   const float most = number_of(largest_of<G::kSumThreads>(w));
-  const double inverse = w.asked->inverse_temperature;
+  const double inverse = w.request->inverse_temperature;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int block = static_cast<int>(blockIdx.x) * kBlocks + static_cast<int>(threadIdx.x) / kLanes;
   double sum = 0.0, tempered = 0.0;
@@ -124,10 +111,10 @@ __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(Shortlis
   if (lane == 0 && block < w.n_blocks) w.sums[block] = sum, w.sums[w.n_blocks + block] = tempered;
 }
 
-// The k-th largest of all threads' keys; k of them are more than 0.
+// The k-th largest of all threads' keys, found bit by bit: by counting the keys that are no less. At least k keys are more than 0.
 template <int kN>
 __device__ __forceinline__ uint32_t kth_largest(const uint32_t (&keys)[kN], unsigned k) {
-  __shared__ unsigned counts[2][G::kSelectWarps];   // they take turns: who is late has read the one before
+  __shared__ unsigned counts[2][G::kSelectWarps];   // used in turns, so that one barrier for each bit suffices
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t found = 0;
   if (k == 1) {
@@ -149,19 +136,19 @@ __device__ __forceinline__ uint32_t kth_largest(const uint32_t (&keys)[kN], unsi
   return found;
 }
 
-// Calls put(place, i) for the k largest keys, `least` the last of them: places in the order of warps, of i, and of lanes; of equals
-// the first ones.
+// Calls put(place, i) for the k largest keys; `least` is the k-th largest. Places follow the order of warps, then of i, then of lanes. Of
+// keys equal to `least`, the first ones are taken.
 template <int kN, class F>
 __device__ __forceinline__ void for_largest(const uint32_t (&keys)[kN], uint32_t least, unsigned k, const F& put) {
   __shared__ unsigned of_warp[G::kSelectWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  unsigned mine = 0;   // how many are larger, and, from bit 16 on, equal: at most 32,768 of all threads
+  unsigned mine = 0;   // the number of larger keys; from bit 16 on, the number of equal keys (at most 32,768 over all threads)
   ORRERY_UNROLL for (int i = 0; i < kN; ++i) mine += keys[i] > least ? 1u : keys[i] == least ? 1u << 16 : 0u;
   mine = warp_total(mine);
   if (lane == 0) of_warp[warp] = mine;
   __syncthreads();
   const unsigned before = warp_total(lane < warp ? of_warp[lane] : 0);
-  const unsigned n_equal = k - (warp_total(of_warp[lane]) & 0xFFFFu);   // that are among them
+  const unsigned n_equal = k - (warp_total(of_warp[lane]) & 0xFFFFu);   // equal keys that are among the k
   const unsigned lower_lanes = (1u << lane) - 1;
   unsigned n_above = before & 0xFFFFu, n_like = before >> 16;
   ORRERY_UNROLL for (int i = 0; i < kN; ++i) {
@@ -173,7 +160,7 @@ __device__ __forceinline__ void for_largest(const uint32_t (&keys)[kN], uint32_t
   }
 }
 
-// Ascending, of a power of two.
+// Sorts n pairs ascending; n is a power of two.
 __device__ __forceinline__ void sort_pairs(unsigned long long* pairs, int n) {
   const int i = static_cast<int>(threadIdx.x);
   for (int size = 2; size <= n; size *= 2)
@@ -190,7 +177,7 @@ __device__ __forceinline__ void sort_pairs(unsigned long long* pairs, int n) {
 __device__ __forceinline__ void select_best(const ShortlistWork& w) {
   __shared__ unsigned long long pairs[ShortlistRequest::kMostBest];
   __shared__ int chosen[ShortlistRequest::kMostBest];
-  const int thread = static_cast<int>(threadIdx.x), k = min(w.asked->n_best, w.n), n_chosen = min(k, w.n_groups);
+  const int thread = static_cast<int>(threadIdx.x), k = min(w.request->n_best, w.n), n_chosen = min(k, w.n_groups);
   if (k <= 0) return;
   const int warp = thread / 32, lane = thread % 32;
   {
@@ -202,7 +189,7 @@ __device__ __forceinline__ void select_best(const ShortlistWork& w) {
   }
   if (thread < ShortlistRequest::kMostBest) pairs[thread] = ~0ull;
   __syncthreads();
-  uint32_t keys[32];   // a lane's of each of the warp's groups
+  uint32_t keys[32];   // this lane's logit of each of the warp's groups
   const auto token_of = [&](int i) { return warp * 32 + i < n_chosen ? chosen[warp * 32 + i] * G::kGroup + lane : w.n; };
   ORRERY_UNROLL for (int i = 0; i < 32; ++i) keys[i] = token_of(i) < w.n ? order_of(w.logits[token_of(i)]) : 0;
   const uint32_t least = kth_largest(keys, static_cast<unsigned>(k));
@@ -222,9 +209,9 @@ __device__ __forceinline__ void select_best(const ShortlistWork& w) {
 
 __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  float* of_tokens = reinterpret_cast<float*>(entries_of(w) + w.asked->n_best);
-  for (int i = thread; i < min(w.asked->n_sums, w.n_blocks); i += G::kSelectThreads) sums_of(w)[i] = w.sums[w.n_blocks + i];
-  for (int i = thread; i < w.asked->n_tokens; i += G::kSelectThreads) of_tokens[i] = w.logits[w.asked->tokens[i]];
+  float* of_tokens = reinterpret_cast<float*>(entries_of(w) + w.request->n_best);
+  for (int i = thread; i < min(w.request->n_sums, w.n_blocks); i += G::kSelectThreads) sums_of(w)[i] = w.sums[w.n_blocks + i];
+  for (int i = thread; i < w.request->n_tokens; i += G::kSelectThreads) of_tokens[i] = w.logits[w.request->tokens[i]];
   const float most = number_of(largest_of<G::kSelectThreads>(w));
   if (warp >= 2) return;
   static_assert(SumExp::kShares == 32, "a lane each");
@@ -232,7 +219,7 @@ __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
   for (int i = lane; i < w.n_blocks; i += 32) sum += w.sums[warp * w.n_blocks + i];
   for (int half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(kAllLanes, sum, half);
   ShortlistHead* head = reinterpret_cast<ShortlistHead*>(w.out);
-  if (thread == 0) head->sum = sum, head->most = most, head->n_best = max(min(w.asked->n_best, w.n), 0);
+  if (thread == 0) head->sum = sum, head->most = most, head->n_best = max(min(w.request->n_best, w.n), 0);
   if (thread == 32) head->tempered_sum = sum;
 }
 
@@ -243,7 +230,7 @@ __global__ void __launch_bounds__(G::kSelectThreads) shortlist_select_kernel(Sho
     gather_and_fold(w);
 }
 
-// The logit's band; -1: it is none of the tail.
+// The logit's band; -1: the logit does not belong to the tail.
 __device__ __forceinline__ int band_of(const ShortlistTail& tail, const float* logits, int i, int n) {
   if (i >= n) return -1;
   const float x = as_number(logits[i]), last = tail.last.logit;
@@ -281,7 +268,7 @@ uint64_t shortlist_bytes(int64_t n) {
 
 void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out) {
   ShortlistWork w = {};
-  w.logits = logits, w.asked = step.shortlist, w.out = out;
+  w.logits = logits, w.request = step.shortlist, w.out = out;
   w.n = static_cast<int>(n);
   w.n_groups = static_cast<int>(parts(n, G::kGroup)), w.n_blocks = static_cast<int>(parts(n, SumExp::kBlock));
   w.sums = reinterpret_cast<double*>(out + G::kResultBytes);

@@ -1,23 +1,11 @@
-// The best keys of KV heads by some queries (Backend::top_keys), and the queries' weights themselves (Backend::key_weights), or what these
-// come to over a window (Backend::key_moments), between steps: a batch of up to ten queries at a time. For weights 3 and 4 give way to: a
-// thread takes one key and sums its weights, queries and heads in order, or writes them where they are; for moments, to: a thread takes one
-// key of a query head and adds its weights, off the window's first one, and their squares, within a batch as floats and from batch to batch
-// as doubles, so that a variance far below the weights keeps its digits. Products that are asked for in place of weights need 1 alone.
-//
-// 1. Weights. A block has a tile of keys, as floats in shared memory; each warp takes one query head of one query after another, two
-//    keys a lane. Weights are 2^(y - unit), y the scaled product and unit the tile's largest y rounded, so that K is read once, for
-//    all queries of its head, and equal products come to equal bits wherever they lie (runtime/cpu/kernels/kernels.h: KeyWeightsTask).
-// 2. Shares: what a tile's weights are worth in the whole softmax. A block has one query head.
-// 3. Scores: a thread pools one key's neighbours, head by head, and takes the mean or the maximum.
-// 4. Selection: one block of 1024 a query. The k-th score is found digit by digit (11, 10, 10 bits) by counting, and keys are
-//    written in ascending order, of equal scores the lower ones; by score they are sorted afterwards (bitonic). Where their number among
-//    others is asked for, each is looked for in the list of these.
-//
-// Bytes: K once, and per query and key about (2 group + 8) * 4 of scratch: for 5 queries, a group of 4 and 32K keys of 128 in F16, 8 MiB
-// of K and 10 MiB of scratch that the second-level cache mostly holds: 30 us of a 4090's bandwidth, 80 us of a 3060's. The products, 84
-// million a job, take 10 to 30 us. It runs once in many tokens, and the selection's one block takes longest: about 100 us. Moments of a
-// window of 32 are four batches, each of which reads and writes 28 bytes a key and query head besides, 3.5 MiB: about 150 us of a 4090's
-// in place of 16 MiB of rows over the link, 650 us.
+// Between steps, in batches of up to ten queries: the best keys of KV heads (KeyOperations::top_keys), the queries' weights (key_weights),
+// or the weights' moments over a window (key_moments). README.md: each kernel, and the cost.
+// 1. Weights of each tile, 2^(y - unit): y is the scaled product, unit the tile's largest y, rounded (runtime/cpu/kernels/kernels.h:
+//    KeyWeightsTask). So K is read once for all queries of its head, and equal products give equal bits in any tile.
+// 2. Shares: the factor that makes a tile's weights parts of the whole softmax.
+// 3. top_keys: a score for each key, pooled. key_weights: weights, their mean or sum, end here. key_moments: sums and squares end here.
+// 4. top_keys: selection, one thread block for each query.
+// key_weights() of products needs kernel 1 alone.
 #include <algorithm>
 
 #include "cuda/kernels/kv.cuh"
@@ -36,15 +24,15 @@ struct TopKeysWork {
   int32_t head_dim, n_parts, ring_rows, ring_first;
   int64_t ring_stride;   // floats from position to position
   float scale;
-  uint32_t causal;       // queries see no keys behind their position
-  uint32_t bounds, keys_alone, products;   // KeysShape
+  uint32_t causal;       // a query sees no keys behind its position
+  uint32_t bounds, keys_alone, products;   // as in KeysShape
   KeyScoring scoring;
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
 __device__ __forceinline__ float* entry_of(const TopKeysWork& w, int entry) {
   return reinterpret_cast<float*>(w.scratch + w.plan.entries + static_cast<uint64_t>(entry) * w.plan.entry_bytes);
 }
-// Of an entry: weights (group, stride), units and sums (group, tile_stride), scores as bits (stride), pairs to sort.
+// The parts of an entry: weights (group, stride), units and sums (group, tile_stride) each, the scores' bits (stride), pairs to sort.
 __device__ __forceinline__ float* units_of(const TopKeysWork& w, float* entry) { return entry + w.plan.group * w.plan.stride; }
 __device__ __forceinline__ float* sums_of(const TopKeysWork& w, float* entry) { return units_of(w, entry) + w.plan.group * w.plan.tile_stride; }
 __device__ __forceinline__ uint32_t* bits_of(const TopKeysWork& w, float* entry) {
@@ -59,14 +47,14 @@ __device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int 
   return *part;
 }
 
-// 2^(y - unit), the rounded part of y apart, so that a unit only changes the exponent; 0 for NaN.
+// 2^(y - unit), or 0 for NaN. y is split into a whole number and the rest, so that the unit changes the exponent only.
 __device__ __forceinline__ float weight_of(float y, float unit) {
   const float whole = rintf(y), exponent = fmaxf(whole - unit, -1000.0f);
   const float weight = ldexpf(exp2f(y - whole), static_cast<int>(fminf(exponent, 1000.0f)));
   return weight > 0 ? weight : 0.0f;
 }
 
-// A dimension of a query with both halves of a digest's.
+// The upper bound of a product in one dimension. `pair` holds a digest's two bounds, as halves.
 __device__ __forceinline__ float bound_of(float q, float pair) {
   const uint32_t bits = __float_as_uint(pair);
   return __fmul_rn(q, __half2float(__ushort_as_half(static_cast<unsigned short>(q < 0 ? bits >> 16 : bits & 0xFFFFu))));
@@ -77,10 +65,10 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   const int tile = static_cast<int>(blockIdx.x), n = min(part.n_keys - tile * kPageTokens, kPageTokens);
   if (n <= 0) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int pitch = w.head_dim + 4;   // rows 16 bytes off: no two of eight in the same banks
+  const int pitch = w.head_dim + 4;   // + 16 bytes: eight rows meet different banks
   float* keys = dynamic_shared<float>();
   const std::byte* from = reinterpret_cast<const std::byte*>(part.tiles[tile] + part.offset);
-  // A digest's two halves take the place of a float.
+  // A digest's two bounds are two halves in the place of one float.
   for (int key = warp; key < n; key += kWeightThreads / 32)
     for (int i = lane; i < w.head_dim; i += 32) {
       const std::byte* token = from + (w.keys_alone ? 1 : 2) * key * kv_bytes(w.type, w.head_dim);
@@ -109,7 +97,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
     if (w.products) {
       float* out = entry_of(w, part.first_entry + i / group) + g * w.plan.stride + tile * kPageTokens + lane;
       ORRERY_UNROLL for (int j = 0; j < 2; ++j)
-        if (lane + 32 * j < n) out[32 * j] = fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);   // NaN never wins
+        if (lane + 32 * j < n) out[32 * j] = fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);   // NaN becomes -infinity
       continue;
     }
     float largest = -INFINITY;
@@ -130,7 +118,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   }
 }
 
-// Of 256 threads, the same bits in each.
+// Reduces x over a thread block of 256 threads. Each thread gets the same bits.
 template <class F>
 __device__ __forceinline__ float over_block(float x, const F& both) {
   __shared__ float values[8];
@@ -181,7 +169,7 @@ __global__ void __launch_bounds__(kScoreThreads) key_scores_kernel(TopKeysWork w
     score = g == 0 ? x : w.scoring.max_of_group ? fmaxf(score, x) : score + x;
   }
   if (!w.scoring.max_of_group) score /= static_cast<float>(w.plan.group);
-  bits_of(w, entry)[i] = score > 0 ? __float_as_uint(score) : 0;   // floats that are not negative order like their bits
+  bits_of(w, entry)[i] = score > 0 ? __float_as_uint(score) : 0;   // floats >= 0 have the order of their bits
 }
 
 __global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWork w) {
@@ -204,10 +192,10 @@ __global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWor
   if (part.mean) *mean = last && !part.add ? sum / static_cast<float>(part.n_all) : sum;
 }
 
-// Moments of the scratch memory, a query head's keys.
+// The moments of a query head's keys, in the scratch memory.
 struct MomentsAt {
-  double *sums, *squares, *entropies;   // of weights less `first`, their squares, and -a log(a)
-  float* first;                         // the window's first weight; at last the score
+  double *sums, *squares, *entropies;   // sums of (a - first), of (a - first)^2 and of -a log(a), over the weights a
+  float* first;                         // the window's first weight; after the last batch the score
 };
 __device__ __forceinline__ MomentsAt moments_of(const TopKeysWork& w, int64_t at) {
   double* sums = reinterpret_cast<double*>(w.scratch + w.plan.moments);
@@ -243,7 +231,7 @@ __global__ void __launch_bounds__(kScoreThreads) add_moments_kernel(TopKeysWork 
   *m.first = static_cast<float>(static_cast<double>(first) + mean + static_cast<double>(gamma) * variance);
 }
 
-// Of a query head a block: entropies and variances, summed in a fixed order.
+// A thread block has a query head: sums its entropies and variances, in a fixed order.
 __global__ void __launch_bounds__(kScoreThreads) total_moments_kernel(TopKeysWork w, int n_measured) {
   __shared__ double of_warp[2][kScoreThreads / 32];
   const int thread = static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.x);
@@ -259,7 +247,7 @@ __global__ void __launch_bounds__(kScoreThreads) total_moments_kernel(TopKeysWor
   reinterpret_cast<double*>(w.scratch + w.plan.moments_totals)[thread * w.plan.group + g] = total;
 }
 
-// The k-th largest of bits (n), and how many of its equals are among the k.
+// The k-th largest of bits (n), and the number of elements among the k that equal it.
 struct Threshold {
   uint32_t bits;
   unsigned n_equal;
@@ -267,18 +255,18 @@ struct Threshold {
 __device__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
   __shared__ unsigned counts[2048], found[2];
   const int thread = static_cast<int>(threadIdx.x);
-  uint32_t above = 0;   // the digits so far
-  for (int shift = 20; shift >= 0; shift -= 10) {   // the sign is 0: 11 bits, then twice 10
+  uint32_t above = 0;   // the digits that are known
+  for (int shift = 20; shift >= 0; shift -= 10) {   // the sign bit is 0: digits of 11, 10 and 10 bits
     const uint32_t mask = shift == 20 ? 2047 : 1023;
     for (int i = thread; i < 2048; i += kSelectThreads) counts[i] = 0;
     __syncthreads();
     for (int i = thread; i < n; i += kSelectThreads)
       if (shift == 20 || bits[i] >> (shift + 10) == above) atomicAdd(&counts[bits[i] >> shift & mask], 1u);
     __syncthreads();
-    if (thread < 32) {   // each lane 64 digits
+    if (thread < 32) {   // each lane has 64 digits
       unsigned mine = 0;
       for (int i = 0; i < 64; ++i) mine += counts[thread * 64 + i];
-      unsigned higher = 0;   // of the lanes above
+      unsigned higher = 0;   // the count of the lanes with higher digits
       for (int from = 31; from > 0; --from) {
         const unsigned count = __shfl_sync(kAllLanes, mine, from);
         if (from > thread) higher += count;
@@ -297,7 +285,7 @@ __device__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
   return {above, k};
 }
 
-// Keys (k) to `out`, ascending; and with what they are sorted by to `pairs`, if given.
+// Writes the k keys to `out`, ascending. If `pairs` is given, writes each key there, too, behind the number that it is sorted by.
 __device__ void write_selected(const uint32_t* bits, int n, Threshold least, uint32_t* out, unsigned long long* pairs) {
   __shared__ unsigned equals[32], taken[32];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
@@ -325,14 +313,14 @@ __device__ void write_selected(const uint32_t* bits, int n, Threshold least, uin
   }
 }
 
-// How many of `found` (n) are in `among`, which ascends; for every thread.
+// Counts the elements of `found` (n) that are in `among`, which ascends. Each thread gets the count.
 __device__ unsigned count_common(const uint32_t* found, int n, const uint32_t* among, int n_among) {
   __shared__ unsigned n_common;
   if (threadIdx.x == 0) n_common = 0;
   __syncthreads();
   unsigned mine = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kSelectThreads) {
-    int first = 0, last = n_among;   // the first that is no less
+    int first = 0, last = n_among;   // searches the first element that is not less
     while (first < last) {
       const int middle = (first + last) / 2;
       if (among[middle] < found[i])
@@ -359,7 +347,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
   const Threshold least = find_threshold(bits, part.n_keys, static_cast<unsigned>(part.k));
   write_selected(bits, part.n_keys, least, out, pairs);
   if (part.among) {
-    __syncthreads();   // all of them are written
+    __syncthreads();   // all keys are written
     const unsigned n_common = count_common(out, part.k, part.among, part.n_among);
     if (thread == 0) *out = n_common;
   }
@@ -406,7 +394,7 @@ namespace {
 
 unsigned blocks(int32_t n_keys, int32_t per_block) { return static_cast<unsigned>((n_keys + per_block - 1) / per_block); }
 
-// 1 and 2.
+// Launches kernels 1 and 2.
 TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, bool causal, int32_t n_parts,
                   int32_t n_entries, int32_t most_keys) {
   TopKeysWork w = {};
@@ -444,7 +432,7 @@ void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, cons
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys) {
   const TopKeysWork w = begin(queue, plan, scratch, shape, true, n_parts, n_entries, most_keys);
-  if (shape.products) return;   // they stand there
+  if (shape.products) return;   // kernel 1 has written them
   launch(queue, {dim3(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_parts)), dim3(kScoreThreads)}, write_weights_kernel, w);
 }
 

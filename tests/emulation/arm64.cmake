@@ -1,5 +1,4 @@
-# Builds for 64-bit ARM on another machine, with Debian's cross compiler; tests run in user-mode emulation. `make
-# test-arm64` uses it.
+# The toolchain of `make test-arm64`: builds for 64-bit ARM with Debian's cross compiler, and runs tests in user-mode emulation.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -1,4 +1,4 @@
-// Stands in for runtime/cpu/paths/processor.cpp where paths are emulated: every one can be run.
+// Replaces runtime/cpu/paths/processor.cpp in programs that emulate instruction sets: every x86-64 instruction set can run.
 #include "runtime/cpu/paths/processor.h"
 
 namespace orrery::cpu {

@@ -1,5 +1,5 @@
-// AMX's tiles in software: a thread's eight registers, and the instructions that the kernels use, after Intel's
-// definitions.  What the processor would refuse (a tile that is not configured, shapes that do not fit) throws.
+// AMX's tiles in software: a thread's eight tile registers, and the instructions that the kernels use, by Intel's definitions. An
+// instruction that the processor would refuse (a tile that is not configured, shapes that do not fit) throws.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace emulated {
 
 struct Tile {
-  int rows = 0, row_bytes = 0;  // none: not configured
+  int rows = 0, row_bytes = 0;  // 0: not configured
   uint8_t bytes[16][64] = {};
 
   void clear() { std::memset(bytes, 0, sizeof bytes); }
@@ -32,7 +32,8 @@ inline void demand(bool holds, const char* what) {
 
 class Tiles {
  public:
-  // Palette 1: eight tiles.  Bytes 0 palette, 1 first row, 16 + 2 i bytes of a row of tile i, 48 + i its rows.
+  // Palette 1: eight tiles. The configuration's bytes: 0 the palette, 1 the first row, 16 + 2 i the bytes of a row of tile i, 48 + i its
+  // rows.
   void load_config(const void* config) {
     uint8_t c[64];
     std::memcpy(c, config, sizeof c);
@@ -54,7 +55,7 @@ class Tiles {
   bool configured() const { return configured_; }
 
   void zero(int i) { tile(i).clear(); }
-  // Rows `stride` bytes apart; what a tile does not have of 16 x 64 becomes zero.
+  // Loads rows `stride` bytes apart. The rest of the tile's 16 x 64 bytes becomes zero.
   void load(int i, const void* from, int64_t stride) {
     Tile& t = tile(i);
     t.clear();
@@ -79,8 +80,8 @@ class Tiles {
         }
     });
   }
-  // The same of two bf16 in each dword: even and odd ones add up apart, from zero, fused; then to c.  Subnormal
-  // numbers count as zero, before and after.
+  // As above, with two bf16 in each dword. Even and odd products are summed apart, from zero, with fused operations; then both sums are
+  // added to c. Subnormal numbers count as zero, before and after.
   void dot_halves(int to, int from_a, int from_b) {
     multiply(to, from_a, from_b, [](Tile& c, const Tile& a, const Tile& b, int m) {
       float sums[2][16] = {};

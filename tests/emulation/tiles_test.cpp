@@ -1,4 +1,4 @@
-// The tiles that AMX's kernels are tested on: against products of whole matrices, and by what the processor refuses.
+// Tests of tiles.h, which the tests of AMX's kernels rely on: against products of whole matrices, and with uses that the processor refuses.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Attention of generated tokens and of prompts: cuda/kernels/attend_decode.cu, cuda/kernels/attend_prefill.cu, against the plain CPU path
-// on the same bytes of K and V.
+// Tests attention of generated tokens and of prompts (cuda/kernels/attend_decode.cu, attend_prefill.cu) against the CPU backend's plain
+// kernels, on the same bytes of K and V.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/cuda_runtime.h"
@@ -11,15 +11,15 @@ namespace {
 
 using namespace testing;
 
-// Of the largest output. Decode: queries and weights have 22 bits, K and V are as stored, tensor cores cut their sums short.
-// Prefill: queries, weights and what F32, Q8_0 and Q4_0 hold are rounded to halves, 2^-12 of each.
+// Bounds, as shares of the largest output. Decode: queries and weights have 22 bits, K and V are exact, tensor cores truncate their sums.
+// Prefill: queries, weights, and K and V of F32, Q8_0 and Q4_0 are rounded to halves, 2^-12 of each value.
 constexpr double kDecodeError = 3e-5, kPrefillError = 2e-3;
 
 struct Case {
   KvType type;
   int32_t dim, n_kv_heads, group;
-  std::vector<int32_t> lengths;          // of the sequences, with the step's rows
-  std::vector<int32_t> rows;             // of each in the step, its last ones
+  std::vector<int32_t> lengths;          // of the sequences, the step's rows included
+  std::vector<int32_t> rows;             // the number of each sequence's last tokens that are rows of the step
   int32_t window = 0;
 };
 
@@ -33,7 +33,7 @@ StepLimits limits(const Case& c, int32_t max_context = 2048) {
   return l;
 }
 
-// Outputs with the stride's gaps, which stay NaN.
+// Outputs with the gaps between strided rows, which stay NaN.
 template <class Made = Pages>
 std::vector<float> attend(Machine* m, Phase phase, const Case& c) {
   const KvFormat kv = kv_format(c.type, 2, c.n_kv_heads, c.dim);
@@ -106,7 +106,7 @@ TEST(GpuAttendDecode, RowsOfSeveralSequences) {
   expect_as_plain(Phase::decode, {KvType::f16, 64, 2, 4, {70, 3, 129}, {3, 1, 2}});
 }
 
-// The same bits, whoever stands beside.
+// A row's bits do not depend on other rows.
 TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
   const Case all{KvType::f16, 64, 2, 4, {150}, {5}};
   Machine m(true, limits(all));
@@ -118,7 +118,7 @@ TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
 }
 
 #ifdef ORRERY_EMULATED
-// What a forgotten barrier would change.
+// The order of threads does not change results: no barrier is missing.
 TEST(GpuAttendDecode, ThreadsRunInAnyOrder) {
   for (const KvType type : kKvTypes) {
     const Case c{type, 64, 2, 9, {200, 90}, {1, 2}};
@@ -132,7 +132,7 @@ TEST(GpuAttendDecode, ThreadsRunInAnyOrder) {
 }
 #endif
 
-// Scores of -infinity weigh nothing; NaN stays to be seen.
+// A key with a score of -infinity has weight 0. A NaN remains visible in the output.
 TEST(GpuAttendDecode, WhatIsNotFinite) {
   const KvFormat kv = kv_format(KvType::f16, 1, 1, 32);
   const auto [expected, got] = on_both(limits({KvType::f16, 32, 1, 2, {}, {}}), [&](Machine* m) {
@@ -158,8 +158,8 @@ TEST(GpuAttendDecode, WhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(got[64])) << "the test asks nothing";
 }
 
-// Slots of any number, one head's behind the other's, in any type, with means and without; the graph is replayed with other lengths and
-// means.
+// Resident heads with any number of slots, one head after another, in any type, with and without compensation tokens. The graph runs again
+// with other lengths and other tokens.
 TEST(GpuAttendDecode, ResidentHeads) {
   constexpr int32_t kLayers = 2, kKvHeads = 3, kGroup = 2;
   struct Slots {
@@ -241,14 +241,14 @@ TEST(GpuAttendPrefill, RowsOfSeveralSequences) {
   for (const KvType type : {KvType::f16, KvType::q4_0}) expect_as_plain(Phase::prefill, {type, 32, 2, 2, {70, 3, 200}, {10, 3, 100}});
 }
 
-// The same bits, however the prompt is cut and whoever stands beside.
+// A row's bits depend neither on the chunks of the prompt nor on other rows.
 TEST(GpuAttendPrefill, ChunksChangeNothing) {
   for (const int32_t window : {0, 40}) {
     Case whole{KvType::f16, 64, 1, 4, {100}, {50}, window};
     Machine m(true, limits(whole));
     const std::vector<float> together = attend(&m, Phase::prefill, whole);
     Case part = whole;
-    for (const int32_t n : {1, 7, 33, 49}) {   // the same queries: the first of the step
+    for (const int32_t n : {1, 7, 33, 49}) {   // the step's first n queries
       part.lengths = {50 + n}, part.rows = {n};
       const std::vector<float> alone = attend(&m, Phase::prefill, part);
       EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0) << n;
@@ -256,7 +256,7 @@ TEST(GpuAttendPrefill, ChunksChangeNothing) {
   }
 }
 
-// Keys that lie in host memory come in segments, with the bits of those that are read in place; a few pages at a time, or all of them.
+// Keys in host memory come in segments of a few pages, or of all. Results have the bits of keys that are read in place.
 const Case kStaged[] = {{KvType::f16, 64, 2, 3, {700}, {90}},     {KvType::f16, 64, 2, 3, {640}, {64}, 150}, {KvType::f16, 32, 1, 2, {40}, {40}},
                         {KvType::q8_0, 32, 2, 17, {600}, {30}},   {KvType::q4_0, 64, 1, 4, {500}, {21}, 70}, {KvType::f32, 80, 2, 1, {330}, {10}},
                         {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
@@ -280,7 +280,7 @@ TEST(GpuAttendPrefill, KeysFromHostMemory) {
 }
 
 #ifdef ORRERY_EMULATED
-// Pages that get what they hold on the device's own queue, before the step.
+// Pages whose content is copied on the device's own queue, before the step.
 class CopiedPages {
  public:
   CopiedPages(Machine* m, const KvFormat& kv, int32_t n_tokens, uint64_t seed) : from_(m, kv, n_tokens, seed), to_(m, kv, n_tokens, seed + 100) {
@@ -296,7 +296,7 @@ class CopiedPages {
   HostPages from_, to_;
 };
 
-// A segment's copies wait for who reads their half, and its rows for the copies.
+// A segment's copies wait until the readers of its half are done, and its rows wait for the copies.
 TEST(GpuAttendPrefill, SegmentsKeepTheirOrder) {
   for (const Case& c : kStaged) {
     Machine m(true, staged_limits(c, 1));
@@ -310,7 +310,7 @@ TEST(GpuAttendPrefill, SegmentsKeepTheirOrder) {
   }
 }
 
-// However many blocks of queries see them.
+// Each byte is copied once, for any number of blocks of queries.
 TEST(GpuAttendPrefill, KeysCrossTheLinkOnce) {
   const Case c = {KvType::f16, 32, 2, 17, {600}, {200}};
   const auto crossed = [&](uint64_t bytes) {

@@ -1,8 +1,8 @@
-// Prompts' products through cuBLAS: cuda/kernels/matmul_cublas.cu, cuda/device/cublas.cpp, and which products go there. In emulation cuBLAS is a
-// definition (tests/emulation/cuda/cublas.cpp); on a GPU it is what the machine has, and where it has none these tests are skipped.
+// Tests a prompt's products through cuBLAS (cuda/kernels/matmul_cublas.cu, cuda/device/cublas.cpp), and the choice of these products. In
+// emulation, tests/emulation/cuda/cublas.cpp defines cuBLAS. On a GPU the tests use the machine's cuBLAS, and are skipped without one.
 //
-// The oracle is a product in double of the dequantized weights and the activations as they are. What may differ: activations, and
-// weights that were blocks, are rounded to halves, 2^-12 of each, or to BF16, 2^-9; and float sums.
+// The oracle is a product in double of dequantized weights and exact activations. Differences come from float sums, and from rounding:
+// activations and quantized weights become halves (2^-12 of each value) or BF16 (2^-9).
 #include <limits>
 
 #include "runtime/gguf/dequantize.h"
@@ -36,7 +36,7 @@ struct Matrix {
 
 double share(TensorType type) { return type == TensorType::bf16 ? 0x1p-9 : type == TensorType::f16 ? 0x1p-12 : 0x1p-11; }
 
-// One product of rows `stride` apart behind `before` (bias, and what is accumulated to); row r's bound is share() of its |w x|.
+// One product of rows `stride` apart; `before`: the bias and the present output. Row r's bound is share() of its |w x|.
 void expect_product(const Matrix& matrix, const std::vector<float>& x, int64_t stride, const std::vector<float>& before, double of_before,
                     const std::vector<float>& got, int32_t n_rows) {
   const int64_t n_in = matrix.weight.n_cols, n_out = matrix.weight.n_rows;
@@ -80,7 +80,7 @@ TEST_P(GpuCublas, MatchesTheDoubleProduct) {
   }
 }
 
-// Bias, accumulation, both; rows of ordinary size beside ones that F16 does not hold.
+// Bias, accumulation, both; rows of ordinary values beside rows that F16 cannot represent.
 TEST_P(GpuCublas, BiasAccumulationAndRowsThatHalvesDoNotHold) {
   const int64_t n_in = 256, n_out = 40;
   const int32_t n_rows = 4;
@@ -135,7 +135,7 @@ std::vector<TensorType> types() {
 }
 INSTANTIATE_TEST_SUITE_P(Types, GpuCublas, ::testing::ValuesIn(types()), [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
 
-// Of several products of one input each goes its own way; those that stay have the bits that they have alone.
+// Of several products of one input, some use cuBLAS. The others have the bits that they have without it.
 TEST(GpuCublasProducts, EachGoesItsOwnWay) {
   if (!available()) GTEST_SKIP() << "there is no cuBLAS here";
   const int64_t n_in = 256;
@@ -154,7 +154,7 @@ TEST(GpuCublasProducts, EachGoesItsOwnWay) {
   const std::vector<float> got = run(&m), expected = run(&own);
   for (size_t i = 0; i < got.size(); ++i) {
     const size_t at = i % 100;
-    if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // F32, and what lies between
+    if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // F32, and the gaps
     else EXPECT_NEAR(got[i], expected[i], 0.5f) << at;
   }
 }
@@ -173,7 +173,7 @@ class Cublas : public ::testing::Test {
     m.end();
     return out.get();
   }
-  // Products that cuBLAS computed meanwhile.
+  // The number of products that cuBLAS computes in the body.
   template <class F>
   static size_t counted(const F& f) {
     const size_t before = emulated::cublas_products();
@@ -199,7 +199,7 @@ TEST_F(Cublas, WithoutItAllIsComputedByOurOwnKernels) {
   EXPECT_EQ(product(Options::Products::tuned, TensorType::f16, Phase::prefill, 64), expected);
 }
 
-// A stripe is as many outs as fit; of the last one a single out is left.
+// A stripe takes as many outputs as fit. The last stripe here has a single output.
 TEST_F(Cublas, LongMatricesGoInStripes) {
   const int64_t n_in = 256, n_out = 2 * 65535 + 1;
   Machine m(true, product_limits(1, n_in), Options::Products::cublas);

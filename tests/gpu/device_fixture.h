@@ -1,7 +1,7 @@
-// What the tests of cuda/ share: a device, buffers on it, and the plain CPU backend beside it, which is the oracle.
+// Helpers for the tests of cuda/: a device, buffers on it, and the CPU backend's plain kernels, which are the oracle.
 //
-// The same tests run on a GPU and, compiled for the CPU, in emulation (ORRERY_EMULATED). There a buffer ends where an
-// inaccessible page begins; on a GPU it has margins that are looked at afterwards. Both are NaN until they are written.
+// The same tests run on a GPU and, compiled for the CPU, in emulation (ORRERY_EMULATED). In emulation an inaccessible page follows each
+// buffer. On a GPU a buffer has margins, which are checked afterwards. Buffers are NaN until they are written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@
 
 namespace orrery::testing {
 
-// One of the two backends, with scratch for `limits`, and memory for buffers.
+// One of the two backends, with scratch memory for `limits`, and memory for buffers.
 class Machine {
  public:
-  // Products are those of our own kernels unless a test asks for others.
+  // Our own kernels compute products, unless a test asks for cuBLAS.
   Machine(bool cuda, const StepLimits& limits, orrery::cuda::Options::Products products = orrery::cuda::Options::Products::own) : cuda_(cuda) {
     auto made = cuda ? orrery::cuda::make_backend({0, products}) : cpu::make_backend({2, "plain"});
     if (!made.ok()) throw std::runtime_error(made.status().message());
@@ -64,7 +64,7 @@ class Machine {
   uint64_t next_ = 0, end_ = 0;
 };
 
-// Of products alone, of `rows` rows at most.
+// Limits for tests of products alone, with at most `rows` rows.
 inline StepLimits product_limits(int32_t rows, int64_t max_in) {
   StepLimits limits;
   limits.max_rows = rows;
@@ -138,7 +138,7 @@ inline std::vector<float> normal_values(size_t n, uint64_t seed, float scale = 1
   return x;
 }
 
-// max |a - b| <= relative * max |b| + absolute; NaN never is.
+// Expects max |a - b| <= relative * max |b| + absolute. A NaN fails.
 inline void expect_near(const std::vector<float>& a, const std::vector<float>& b, double relative, double absolute = 0) {
   ASSERT_EQ(a.size(), b.size());
   double most = 0, largest = 0;
@@ -151,7 +151,7 @@ inline void expect_near(const std::vector<float>& a, const std::vector<float>& b
   EXPECT_LE(most, relative * largest + absolute) << "of at most " << largest;
 }
 
-// Runs `body` on the plain CPU backend and on the device; returns what each gave.
+// Runs `body` on the CPU backend's plain kernels and on the device. Returns both results.
 template <class F>
 auto on_both(const StepLimits& limits, const F& body) {
   Machine plain(false, limits), cuda(true, limits);

@@ -1,7 +1,8 @@
-// What a GPU, or its driver, refuses: every call in turn, once or from then on. In the emulated build alone, whose runtime can be told to.
+// Faults of a GPU or its driver: each call in turn fails, once or from then on. Only the emulated build has these tests, because its
+// runtime fails on demand.
 //
-// Nothing ends the process, hangs or leaks; an error is a status that says what happened, the handles can be freed, and the next runtime
-// is as good as new.
+// The process does not end, hang or leak. An error is a status that says what happened. All handles can be freed, and the next runtime
+// works.
 #ifdef ORRERY_EMULATED
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ class GpuFaults : public ::testing::Test {
     emulated::driver_version = 12040;
     emulated::has_cublas = true;
   }
-  // Calls that can fail are counted, and refused from the nth on, or the nth alone.
+  // Counts the calls that can fail. The nth call fails, alone or with all later calls.
   static void refuse(cudaError_t error, int64_t n, bool and_after) {
     calls() = 0;
     emulated::fault = [=] {
@@ -37,7 +38,7 @@ class GpuFaults : public ::testing::Test {
     return n;
   }
 
-  // From a runtime to tokens, a fork and a prompt more, and an answer, compressed or not; the first status that is not ok.
+  // Creates a runtime, decodes tokens, forks, reads another prompt and answers, compressed or not. Returns the first status that is not ok.
   static Status use(const std::string& path, const char* policy, std::vector<float>* logits) {
     ORRERY_ASSIGN(auto runtime, engine::Runtime::create(on_cuda()));
     ORRERY_ASSIGN(auto model, engine::LanguageModel::open(runtime, path, {}));
@@ -50,7 +51,7 @@ class GpuFaults : public ::testing::Test {
     for (int i = 0; i < 2; ++i) {
       session->push_generated(argmax(session->logits()));
       const Status s = session->decode();
-      if (!s.ok()) {   // it stays so, and the session can be asked what it likes
+      if (!s.ok()) {   // later calls fail too, and the session still accepts any call
         EXPECT_EQ(session->decode().code(), s.code());
         EXPECT_FALSE(session->fork().ok() && session->prefill(random_tokens(*model, 3, 2), nullptr, nullptr).ok());
         return session->decode();
@@ -61,7 +62,7 @@ class GpuFaults : public ::testing::Test {
     *logits = as_vector(fork->logits());
     return answer(session.get(), logits);
   }
-  // Tokens of which little is fetched, and then the last one's logits.
+  // Decodes tokens whose logits stay on the device, then fetches the last token's logits.
   static Status answer(Session* session, std::vector<float>* logits) {
     engine::GenerateOptions options;
     options.max_tokens = 2, options.ignore_end = true;
@@ -87,13 +88,13 @@ class GpuFaults : public ::testing::Test {
     for (const bool and_after : {true, false})
       for (const cudaError_t error : {cudaErrorIllegalAddress, cudaErrorMemoryAllocation})
         for (int64_t i = 0; i < n_tries; ++i) {
-          // Closely where things are made, further apart where steps repeat.
+          // Each call while objects are made; fewer calls in steps, which repeat.
           const int64_t at = i < n_tries / 2 ? i : n_tries / 2 + (i - n_tries / 2) * (n - n_tries / 2) / (n_tries - n_tries / 2);
           refuse(error, at, and_after);
           const Status s = use(path, policy, &logits);
           emulated::fault = nullptr;
           EXPECT_EQ(emulated::n_live(), before) << "call " << at << " of " << n;
-          if (s.ok()) {   // a call whose failure changes nothing, such as how much memory is free
+          if (s.ok()) {   // the failure of some calls changes nothing, for example of asking for the free memory
             EXPECT_FALSE(and_after) << "call " << at << " of " << n;
             continue;
           }
@@ -145,7 +146,7 @@ TEST_F(GpuFaults, WhatIsMissingIsNamed) {
   EXPECT_NE(said().find("no CUDA device can be used: an injected fault"), std::string::npos) << said();
 }
 
-// Two runtimes know nothing of each other: one's lost device is not the other's.
+// Two runtimes are independent: the lost device of one does not stop the other.
 TEST_F(GpuFaults, AnotherRuntimeGoesOn) {
   const auto one = open_spec("llama-plain", on_cuda()), other = open_spec("llama-plain", on_cuda());
   const auto a = open_session(one, 64, KvType::f16), b = open_session(other, 64, KvType::f16);

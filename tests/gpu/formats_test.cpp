@@ -1,4 +1,4 @@
-// Weights on the device: cuda/device/formats.h, cuda/kernels/blocks.cuh and cuda/kernels/embed.cu together give back exactly the file's values.
+// Tests weights on the device: cuda/device/formats.h, cuda/kernels/blocks.cuh and embed.cu together give exactly the file's values.
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"
 
@@ -36,7 +36,7 @@ TEST(GpuFormats, EmbeddingsAreTheFilesValues) {
     }
 }
 
-// Every bit of a block, alone: none is lost, none is two.
+// Blocks with one bit set, for every bit: each bit changes the values as it should.
 TEST(GpuFormats, EveryBitOfABlockCounts) {
   for (const TypeTraits& type : kTypeTraits) {
     if (type.block_elements == 1) continue;
@@ -57,7 +57,7 @@ TEST(GpuFormats, EveryBitOfABlockCounts) {
   }
 }
 
-// A matrix takes what it takes in the file, and at most 2% more.
+// On the device a matrix takes at most 2% more bytes than in the file.
 TEST(GpuFormats, TakesNoMoreThanTheFile) {
   StepLimits limits;
   limits.max_rows = 1, limits.max_context = 64, limits.n_heads = limits.n_kv_heads = 1, limits.head_dim = 32, limits.max_in = 32;

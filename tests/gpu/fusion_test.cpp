@@ -1,6 +1,6 @@
-// What operations.cpp does in one kernel has the bits of the operations one after another: download() between two operations sends what
-// there is, so nothing is fused across it. A decode step's graph says how many kernels there were.
-// (Norms, products and the gate: matmul_test.cpp.)
+// Tests fusion (cuda/operations.cpp): a fused kernel gives the bits of the separate operations. A download() between two operations sends
+// the list, so nothing is fused across it. A decode step's graph tells the number of kernels. (Norms, products and the gate:
+// matmul_test.cpp.)
 #include "tests/gpu/kv_pages.h"
 
 namespace orrery {
@@ -33,7 +33,7 @@ StepLimits limits(int32_t head_dim, int64_t max_in = 256) {
   return l;
 }
 
-// Queries, keys and values side by side, normed, turned, and appended to layer 1.
+// Queries, keys and values side by side: normed, rotated, and appended to layer 1.
 Cached to_cache(const Heads& c, bool fused) {
   Machine m(true, limits(c.dim));
   const bool resident = c.phase == Phase::decode;
@@ -62,10 +62,10 @@ Cached to_cache(const Heads& c, bool fused) {
     float one;
     if (!fused) m->download(&one, {x.address()}, sizeof one);
   };
-  m.begin(c.phase, n_rows, kPosition, step);   // over the end of a page
+  m.begin(c.phase, n_rows, kPosition, step);   // the rows cross the end of a page
   m->prepare_rope({c.interleaved, c.n_rot, frequencies.data(), 1.0f});
   float first;
-  m->download(&first, {x.address()}, sizeof first);   // what is counted begins here
+  m->download(&first, {x.address()}, sizeof first);   // the counted operations begin here
   if (c.q_norm) m->rms_norm(q, stride, q_norm.cptr(), q, stride, kHeads, c.dim, 1e-6f), between();
   m->rope(q, stride, kHeads, c.dim), between();
   if (c.k_norm) m->rms_norm(k, stride, k_norm.cptr(), k, stride, kKvHeads, c.dim, 1e-6f), between();
@@ -99,7 +99,7 @@ TEST(GpuFusions, HeadsOnTheirWayToTheCache) {
             }
 }
 
-// A list that looks alike and is not: keys that are not those appended, heads that turn otherwise.
+// Lists that must not be fused: the rotated keys are not the appended ones, or keys rotate differently from queries.
 TEST(GpuFusions, OtherRowsGoOneAfterAnother) {
   const int32_t dim = 64;
   for (const bool other_keys : {true, false}) {
@@ -133,9 +133,9 @@ TEST(GpuFusions, OtherRowsGoOneAfterAnother) {
   }
 }
 
-// Attention's result, and the gate's, as the next product's input.
+// The results of attention and of the gate are inputs of the next product.
 TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
-  for (const int32_t dim : {64, 80, 128})   // of 80: groups of 32 would reach over two heads
+  for (const int32_t dim : {64, 80, 128})   // 80: a group of 32 would cross two heads
     for (const TensorType type : {TensorType::q8_0, TensorType::f16})
       for (const Phase phase : {Phase::decode, Phase::prefill}) {
         std::vector<float> outs[2], floats[2];
@@ -175,7 +175,7 @@ TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
         SCOPED_TRACE(std::to_string(dim) + " " + type_traits(type)->name);
         EXPECT_TRUE(same_bits(outs[0].data(), outs[1].data(), outs[0].size()));
         EXPECT_TRUE(same_bits(floats[0].data(), floats[1].data(), floats[0].size()));
-        // Attention and its merge, the gate, two products; quantized apart where a head is not whole groups.
+        // Attention and its merge, the gate, two products; one kernel more for quantization if a head is not a multiple of 32.
         if (phase == Phase::decode) {
           EXPECT_EQ(nodes[1], type == TensorType::q8_0 && dim == 80 ? 6u : 5u);
         }

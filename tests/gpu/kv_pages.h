@@ -1,4 +1,4 @@
-// Sequences' keys and values in pages on a machine, made from a seed as floats and stored as the CPU backend stores them.
+// Pages with a sequence's keys and values, for tests: random floats from a seed, stored as the CPU backend stores them.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ inline KvFormat kv_format(KvType type, int32_t n_layers, int32_t n_kv_heads, int
   return kv;
 }
 
-// Writes a token of every layer and head to its page. K and V of all layers and heads: the same order as in a page.
+// Writes one token, of every layer and head, to its page. The token's K and V have the order of a page.
 inline void store_token(const KvFormat& kv, int32_t slot, Random* random, std::byte* page) {
   std::vector<float> x(static_cast<size_t>(kv.head_dim));
   for (uint32_t head = 0; head < static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads); ++head)
@@ -29,7 +29,7 @@ inline void store_token(const KvFormat& kv, int32_t slot, Random* random, std::b
     }
 }
 
-// One sequence of n tokens; slots behind them are NaN.
+// One sequence of n tokens. Unused slots of its pages are NaN.
 class Pages {
  public:
   Pages(Machine* machine, const KvFormat& kv, int32_t n_tokens, uint64_t seed) {
@@ -57,7 +57,7 @@ class Pages {
   std::vector<uint64_t> addresses_;
 };
 
-// One sequence of n tokens in host memory that the device reaches, its pages side by side as in the reservoir; slots behind them are NaN.
+// One sequence of n tokens in host memory that the device reaches. Pages lie side by side, as in the reservoir. Unused slots are NaN.
 class HostPages {
  public:
   HostPages(Machine* machine, const KvFormat& kv, int32_t n_tokens, uint64_t seed) : machine_(*machine) {

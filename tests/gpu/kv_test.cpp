@@ -1,4 +1,4 @@
-// Keys and values to pages and slots, and between types: cuda/kv.cu. All to the bit.
+// Tests the KV append to pages and slots, and moves of KV between types (cuda/kernels/kv.cu), and compensation tokens: all to the bit.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/cuda_runtime.h"
@@ -21,8 +21,8 @@ StepLimits limits(int32_t head_dim) {
   return l;
 }
 
-// Values as they are hard to store: zeros of both signs, ties, blocks of equals, tiny and huge ones, and, in types that
-// replace them, what is not finite.
+// Values that are hard to store: zeros of both signs, ties, blocks of equal values, tiny and huge values; and infinities and NaNs, for the
+// types that replace them.
 std::vector<float> awkward_values(size_t n, bool not_finite) {
   std::vector<float> x = normal_values(n, 7, 3.0f);
   for (size_t i = 0; i + 32 <= n; i += 32) {
@@ -55,7 +55,7 @@ TEST(GpuKv, AppendsAsTheCpuDoes) {
         Step step;
         step.kv = kv;
         step.sequences = {&view, 1};
-        m->begin(Phase::prefill, kRows, 62, step);   // over the end of a page
+        m->begin(Phase::prefill, kRows, 62, step);   // the rows cross the end of a page
         (*m)->append_kv(1, k.cptr(), v.cptr(), static_cast<int64_t>(stride));
         m->end();
         return pages.bytes();
@@ -116,7 +116,7 @@ TEST(GpuKv, ConvertsAsTheCpuDoes) {
     }
 }
 
-// More than one list of them: runs of 1 to 3 tokens, in another order than they lie in.
+// More moves than one list holds: runs of 1 to 3 tokens, in an order that differs from memory's.
 TEST(GpuKv, TokensGoWhereTheyBelong) {
   constexpr uint64_t kValues = 64, kRuns = 2500, kMost = 3;
   for (const KvType to : {KvType::f16, KvType::q8_0}) {
@@ -161,8 +161,8 @@ TEST(GpuKv, KeepsTheLastQueries) {
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
 }
 
-// Means take tokens in: many of several tiles, one alone behind others, some by shares. As the CPU backend sums them, to the bit: in
-// order, in double.
+// Tokens join compensation tokens: many tokens of several tiles, a single token after others, some by shares. Bits are the CPU backend's,
+// which sums in order, in double.
 TEST(GpuKv, MeansTakeTokensIn) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {32, 80, 128, 256}) {
@@ -177,7 +177,7 @@ TEST(GpuKv, MeansTakeTokensIn) {
         constexpr uint64_t kMeans = 12;   // more than a batch
         Buffer<float> means(m, normal_values(kMeans * mean_values, 3));
         std::vector<CompensationJob> jobs;
-        std::vector<std::vector<float>> shares;   // every fourth's
+        std::vector<std::vector<float>> shares;   // of every fourth job
         for (uint64_t i = 0; i < kMeans; ++i) {
           const auto first = static_cast<int32_t>(i * 13);
           const uint64_t offset = kv.head_offset(static_cast<int32_t>(i % kLayers), static_cast<int32_t>(i % kHeads));
@@ -196,8 +196,7 @@ TEST(GpuKv, MeansTakeTokensIn) {
 }
 
 #ifdef ORRERY_EMULATED
-// A token of every head, as a step lets them go: one launch. Those that need a table, or have shares, are as many at once as
-// there is room for.
+// One evicted token of every head, as in a step, is one launch. A launch has at most kBatch jobs with a table or with shares.
 TEST(GpuKv, MeansOfAllHeadsAreOneLaunch) {
   const KvFormat kv = kv_format(KvType::f16, kLayers, kHeads, 64);
   StepLimits l = limits(64);

@@ -1,4 +1,4 @@
-// Keys as products of rows and a basis: cuda/kernels/low_rank.cu, against the plain CPU path.
+// Tests low-rank keys (cuda/kernels/low_rank.cu) against the CPU backend's plain kernels.
 #include "tests/gpu/kv_pages.h"
 
 namespace orrery {
@@ -23,7 +23,7 @@ StepLimits limits(int32_t dim) {
 }
 
 struct Made {
-  std::vector<float> products, sums, rows, slots;   // slots: K and V of the tokens that were rebuilt
+  std::vector<float> products, sums, rows, slots;   // slots: K and V of the rebuilt tokens
 };
 
 std::vector<float> floats(KvType type, const std::vector<std::byte>& bytes, size_t n) {
@@ -53,7 +53,7 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   (*m)->low_rank()->low_rank_rows(keys, 259, kTokens);
   EXPECT_TRUE((*m)->synchronize().ok());
   made.rows = floats(KvType::f16, rows.get(), rank * kTokens);
-  // From rows that are the same for both: what they round differently does not matter here.
+  // Both backends start from the same coefficients, so that different roundings of these do not matter here.
   std::vector<std::byte> same(2 * rank * kTokens);
   const std::vector<float> row_values = normal_values(rank * kTokens, 7);
   cpu::store_kv(TensorType::f16, row_values.data(), static_cast<int32_t>(row_values.size()), same.data());
@@ -84,12 +84,12 @@ TEST(GpuLowRank, AsThePlainPath) {
         expect_near(got.products, expected.products, 1e-6);
         expect_near(got.sums, expected.sums, 1e-5);
         expect_near(got.rows, expected.rows, 1e-3);
-        // A step of the slots' type, where a rounding falls on the other side.
+        // The bound is one step of the slots' type: a value may round to the other side.
         expect_near(got.slots, expected.slots, slot_type == KvType::f32 ? 1e-6 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .14);
       }
 }
 
-// Of a single head, whose keys are taken as they are, with a basis of its own; and the queries of all heads by theirs.
+// Keys of a single head, not rotated back, with a basis of its own; and the queries of all heads, each by its KV head's basis.
 Made make_by_head(Machine* m, KvType type, int32_t dim, int32_t rank) {
   constexpr int32_t kGroup = 2, kHeads = kGroup * kKvHeads;
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);

@@ -1,7 +1,8 @@
-// Products with every weight type, in both phases: cuda/kernels/matmul_decode.cu, cuda/kernels/matmul_prefill.cu, and what quantizes their input.
+// Tests products with every weight type, in both phases (cuda/kernels/matmul_decode.cu, matmul_prefill.cu), and the quantization of their
+// input.
 //
-// As in tests/unit/cpu/matmul_test.cpp the oracle is a double-precision product of dequantized weights with activations
-// that the test quantizes itself: the integers must be exactly right, and only float rounding remains.
+// The oracle is a product in double of dequantized weights with activations that the test quantizes itself, as in
+// tests/unit/cpu/matmul_test.cpp. So integers must be exact, and only float rounding may differ.
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"
 #include "tests/support/quantized_activations.h"
@@ -33,10 +34,10 @@ struct Matrix {
   Weight weight;
 };
 
-// The share of |w x| by which a product with float weights may differ: prefill splits x in two halves of 11 (bfloat16: 8) bits.
+// The share of |w x| by which a product with float weights may differ. Prefill splits x into two halves of 11 bits each (BF16: 8 bits).
 double share(TensorType type, Phase phase) { return type == TensorType::bf16 && phase == Phase::prefill ? 0x1p-16 : 0x1p-21; }
 
-// out (n_rows, n_out) of one product; poison before.
+// out (n_rows, n_out) of one product. `out` is NaN before.
 std::vector<float> multiply(Machine* m, Phase phase, const Matrix& matrix, const Buffer<float>& x, int64_t x_stride, int32_t n_rows) {
   Buffer<float> out(m, static_cast<size_t>(n_rows * matrix.weight.n_rows));
   const Product product{&matrix.weight, {}, out.ptr(), matrix.weight.n_rows, false};
@@ -82,11 +83,11 @@ TEST_P(GpuMatmul, MatchesTheDoubleProduct) {
   Machine m(true, product_limits(150, 4096));
   for (const Shape s : {Shape{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {65, 256, 7}, {17, 1280, 33}, {7, 32, 1}, {31, 96, 2}, {40, 288, 9},
                         {2, 4096, 5}, {130, 512, 4}, {140, 256, 150}})
-    if (s.n_in % type_traits(GetParam())->block_elements == 0)   // rows side by side, or apart and not aligned
+    if (s.n_in % type_traits(GetParam())->block_elements == 0)   // rows side by side, or with gaps and unaligned
       expect_double_product(&m, GetParam(), s.n_out, s.n_in, s.n_rows, s.n_in + s.n_out % 2 * 3);
 }
 
-// Where weights are: row i of the input picks column 11 i. (formats_test.cpp looks at every position.)
+// Each weight is at its place: row i of the input picks column 11 i. (formats_test.cpp checks every position.)
 TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
   const int32_t n_in = 512, n_rows = 47;
   Machine m(true, product_limits(n_rows, n_in));
@@ -102,7 +103,7 @@ TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
   }
 }
 
-// A row's bits depend neither on the rows beside it nor on its place among them.
+// A row's bits depend neither on other rows nor on its index.
 TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
   const int64_t n_in = 512, n_out = 20;
   const int32_t n = 40;
@@ -122,7 +123,7 @@ TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
   }
 }
 
-// All codes and sub-scales at the ends of their range, and activations at theirs: no integer sum saturates or wraps.
+// Codes, sub-scales and activations at the ends of their ranges: no integer sum saturates or wraps.
 TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
   const TypeTraits& type = *type_traits(GetParam());
   if (float_type(type.type)) return;
@@ -132,7 +133,7 @@ TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
   for (size_t i = 0; i < n_in; ++i) values[i] = 2.0f, values[n_in + i] = -2.0f, values[2 * n_in + i] = i % 2 ? 2.0f : -2.0f;
   const Buffer<float> x(&m, values);
   const std::vector<std::byte> before = random_blocks(type.type, static_cast<uint64_t>(n_out * n_in), 3, 1.0f);
-  // Where the halves are, which stay: up to two.
+  // The places of halves in a block, which stay as they are: up to two.
   const auto halves = [&]() -> std::vector<size_t> {
     switch (type.type) {
       case TensorType::q2_k: return {80, 82};
@@ -160,14 +161,14 @@ TEST_P(GpuMatmul, ExtremeCodesDoNotOverflow) {
             expected += term;
             magnitude += std::fabs(term);
           }
-          // Minima are as large as the scaled codes: room for both.
+          // Minima are as large as the scaled codes, so the bound allows for both.
           ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-6 * magnitude + 4e-4) << name(phase) << " " << fill;
         }
     }
   }
 }
 
-// What cannot be quantized: zeros stay zeros, the smallest numbers vanish, infinities and NaNs come out as NaN.
+// Activations that cannot be quantized: zeros stay zeros, the smallest numbers become zero, infinities and NaNs give NaN.
 TEST_P(GpuMatmul, StrangeActivations) {
   const size_t n_in = 512, n_out = 9;
   Machine m(true, product_limits(5, n_in));
@@ -209,7 +210,7 @@ TEST(GpuMatmulFloats, AnyNumberOfColumns) {
     }
 }
 
-// Values that half precision cannot hold, beside ones that are as small as theirs.
+// Values beyond the range of half precision, beside values that are as small.
 TEST(GpuMatmulFloats, LargeAndSmallActivations) {
   const size_t n_in = 96;
   Machine m(true, product_limits(3, n_in));
@@ -233,8 +234,7 @@ TEST(GpuMatmulFloats, LargeAndSmallActivations) {
   }
 }
 
-// Several products of one input, of different types, with bias, with accumulation, into rows that lie apart; what lies
-// between stays.
+// Several products of one input: different types, bias, accumulation, output rows with gaps. The gaps stay unchanged.
 TEST(GpuMatmulProducts, BiasAccumulationAndOtherTypes) {
   const int64_t n_in = 512, stride = 100;
   const int32_t n_rows = 3;
@@ -271,8 +271,8 @@ TEST(GpuMatmulProducts, BiasAccumulationAndOtherTypes) {
   }
 }
 
-// What operations.cpp does in one kernel has the bits of the operations one after another. download() between two
-// operations sends what there is: nothing is fused across it.
+// A fused kernel gives the bits of the separate operations. A download() between two operations sends the list, so nothing is fused
+// across it.
 TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
   const int64_t n_in = 288, n_ff = 45;
   for (const TensorType type : {TensorType::q4_0, TensorType::q5_1, TensorType::q8_0, TensorType::f16})
@@ -314,7 +314,7 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
         }
 }
 
-// The same bits whatever order the threads of a block run in: no barrier is missing. (On a GPU compute-sanitizer looks.)
+// The order of a block's threads does not change bits: no barrier is missing. (On a GPU compute-sanitizer checks barriers.)
 #ifdef ORRERY_EMULATED
 TEST(GpuMatmulRaces, ThreadsMayRunInAnyOrder) {
   struct Shape {

@@ -1,8 +1,7 @@
-// Whole models on the CUDA backend, beside the CPU backend's plain path.
+// Tests whole models on the CUDA backend against the CPU backend's plain kernels.
 //
-// What the two compute differs by the order of float sums, and by activations that are rounded to int8 alike but from values
-// that differ in their last bits: hence the bounds. Where the first of two tokens is ahead by more than they allow, it must
-// be the same one.
+// The two backends sum floats in different orders. Both round activations to int8 in the same way, but from values that differ in their
+// last bits. The bounds allow for both. If the best token leads by more than the bound, both backends must choose it.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/on_cuda.h"
@@ -28,7 +27,7 @@ std::vector<int32_t> prompt_of(const engine::LanguageModel& model, size_t n, uin
   return tokens;
 }
 
-// Logits behind a prompt and after each of `forced`, or of the session's own greedy tokens.
+// Logits after a prompt, and after each token of `forced` or each greedy token of the session.
 std::vector<float> trace_of(Session* session, const std::vector<int32_t>& prompt, size_t n, std::vector<int32_t>* tokens) {
   unwrap(session->prefill(prompt, nullptr, nullptr));
   std::vector<float> trace = as_vector(session->logits());
@@ -66,7 +65,7 @@ TEST_P(GpuModel, GivesTheCpuBackendsLogits) {
   expect_alike(got, expected, static_cast<size_t>(reference->hyper().n_vocab), 4e-3);
 }
 
-// Those that both backends open: KV heads that differ between layers no backend has, heads of 40 not this one.
+// Models that both backends open. No backend has numbers of KV heads that differ between layers; the CUDA backend has no heads of 40.
 std::vector<std::string> specs() {
   std::vector<std::string> names = model_spec_names();
   names.erase(std::remove_if(names.begin(), names.end(), [](const std::string& n) { return n == "llama-layers-differ" || n == "llama-hd40"; }),
@@ -115,7 +114,7 @@ TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
     const auto cut = open_session(model, 160, KvType::f16, chunk);
     EXPECT_TRUE(same_bits(trace_of(cut.get(), prompt, 6, &tokens), expected)) << "chunks of " << chunk;
   }
-  const auto again = open_session(model, 160, KvType::f16);   // launches graphs that others made
+  const auto again = open_session(model, 160, KvType::f16);   // launches graphs that other sessions made
   EXPECT_TRUE(same_bits(trace_of(again.get(), prompt, 6, &tokens), expected));
 
   const auto fork = unwrap(whole->fork());
@@ -126,7 +125,7 @@ TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
 }
 
 #ifdef ORRERY_EMULATED
-// Every token after the first launches the graph that the first one made.
+// The first token makes a graph, and every later token launches it.
 TEST(GpuModel, TokensShareOneGraph) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto session = open_session(model, 160, KvType::f16);
@@ -135,12 +134,12 @@ TEST(GpuModel, TokensShareOneGraph) {
   greedy(session.get(), 1);
   const size_t first = emulated::graphs_made();
   EXPECT_GT(first, before);
-  greedy(session.get(), 12);   // across the end of a page
+  greedy(session.get(), 12);   // the tokens cross the end of a page
   EXPECT_EQ(emulated::graphs_made(), first);
 }
 #endif
 
-// Under a KV policy: heads on the device, all of the KV in host memory that the device reaches.
+// Under a KV policy: resident heads on the device, the full KV in host memory that the device reaches.
 TEST(GpuModel, PoliciesKeepTheirInvariants) {
   const auto model = open_spec("qwen3", on_cuda());
   const std::vector<int32_t> prompt = prompt_of(*model, 150, 4);
@@ -170,7 +169,7 @@ TEST(GpuModel, PoliciesKeepTheirInvariants) {
     greedy(two.get(), 12, &again);
     EXPECT_TRUE(same_bits(first, again)) << "chunks";
 
-    // The next prompt attends to everything, whatever is resident.
+    // The next prompt attends to all tokens, not only to resident ones.
     const std::vector<int32_t> next = prompt_of(*model, 20, 5);
     const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
     std::vector<float> a(next.size() * n_vocab), b(a.size());
@@ -188,7 +187,7 @@ constexpr size_t kForced = 16;   // a token takes seconds
 constexpr size_t kForced = 500;
 #endif
 
-// The trained model on the CPU backend's greedy tokens: the same one wherever that is ahead by more than the bound allows.
+// The trained model on the CPU backend's greedy tokens: the CUDA backend chooses the same token wherever it leads by more than the bound.
 TEST(GpuModel, TheDemoModelSaysTheSame) {
   const std::string path = std::string(ORRERY_SOURCE_DIR) + "/samples/models/demo-q8_0.gguf";
   const auto open = [&](engine::RuntimeOptions options) {
@@ -204,7 +203,7 @@ TEST(GpuModel, TheDemoModelSaysTheSame) {
 }
 
 #ifdef ORRERY_EMULATED
-// Where the table sends prompts through cuBLAS: F16 models on any GPU, quantized ones on sm_90 too.
+// Models whose prompts use cuBLAS by the tuning table: F16 models on any GPU, quantized models on sm_90.
 TEST(GpuModel, PromptsThroughCublasGiveTheCpuBackendsLogits) {
   struct Case {
     TensorType type;

@@ -1,4 +1,4 @@
-// Whole models on the CUDA backend: how the tests of tests/gpu open them.
+// Runtime options with which the tests of tests/gpu open whole models on the CUDA backend.
 #pragma once
 
 #include "tests/support/engine_fixture.h"

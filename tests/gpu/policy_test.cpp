@@ -1,6 +1,8 @@
-// Compressed sessions on the CUDA backend: resident heads, their refills and the best keys, beside the CPU backend's plain path
-// with the same tokens. Policies choose by scores, which differ in their last bits; chosen alike, logits are as near as a
-// whole cache's (model_test.cpp). Not with Q4_0: a value's last bit may move its code by an eighth, and then a choice.
+// Tests compressed sessions on the CUDA backend (resident heads, refills, best keys) against the CPU backend's plain kernels, with the same
+// tokens.
+//
+// Policies choose by scores, which differ in their last bits. With equal choices, logits are as near as with full KV (model_test.cpp).
+// Q4_0 is left out: a value's last bit may move its code by an eighth, and so change a choice.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/on_cuda.h"
@@ -22,7 +24,7 @@ struct Answer {
   std::vector<float> logits;
   uint64_t refilled = 0;
 };
-// Of the tokens given, or its own greedy ones.
+// Logits after each given token, or if none is given, after each greedy token, which `tokens` receives.
 Answer answer_of(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, std::vector<int32_t>* tokens) {
   const auto session = unwrap(Session::open(model, options));
   unwrap(session->prefill(random_tokens(*model, 72, 1), nullptr, nullptr));
@@ -45,7 +47,7 @@ const PolicyMode& mode_of(const std::string& name) {
   throw std::runtime_error(name);
 }
 
-using Case = std::pair<const char*, KvType>;   // a mode, the type of what is resident
+using Case = std::pair<const char*, KvType>;   // a mode, the type of resident KV
 class GpuPolicy : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
@@ -63,7 +65,7 @@ TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
   EXPECT_EQ(got.refilled > 0, std::string("synckv") == mode.policy || (mode.refills && mode.pages()) || mode.within_steps);   // the others' refills come later
 }
 
-// Slots in the order of positions, tiles at the same places: to the bit.
+// With slots in the order of positions, and tiles at the same places, results are equal to the bit.
 TEST_P(GpuPolicy, AWholeBudgetIsFullAttention) {
   const auto model = open_spec("qwen3", on_cuda());
   engine::SessionOptions full;
@@ -83,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));
 
 #ifdef ORRERY_EMULATED
-// Prompts, settling and steps, whatever streams do first where nobody waits: keys of a chunk's own rows among what is copied to the device.
+// Prompts, settling and steps, under schedules that run streams' work in any order that events allow. Copies to the device include the keys
+// of a chunk's own rows.
 TEST(GpuPolicySchedules, ChangeNothing) {
   for (const char* mode : {"streaming", "shadowkv"}) {
     std::vector<float> expected;
@@ -99,7 +102,7 @@ TEST(GpuPolicySchedules, ChangeNothing) {
   }
 }
 
-// Settling has its heads' keys rebuilt together, however many a layer has.
+// Settling rebuilds the keys of a layer's heads in one launch, for any number of heads.
 TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
   const auto model = open_spec("qwen3", on_cuda());
   const auto session = unwrap(Session::open(model, with_mode(mode_of("shadowkv"), 0.6, 128)));
@@ -118,7 +121,7 @@ TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
 }
 #endif
 
-// Every policy: chunks and forks do not show, and a prompt behind generated tokens attends to everything, whatever is resident.
+// Every policy: chunks and forks do not change results, and a prompt after generated tokens attends to all tokens, not only resident ones.
 class GpuPolicies : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {

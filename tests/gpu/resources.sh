@@ -1,7 +1,7 @@
 #!/bin/sh
-# resources.sh ARCHITECTURE...: compiles every kernel for these GPUs (86, 89, ...), warnings as errors, and prints what each
-# takes of a multiprocessor: registers, shared memory (static), bytes spilled. A kernel that spills fails.
-# resources.sh --log FILE: the same of what a build has said whose -Xptxas was -v.
+# resources.sh ARCHITECTURE...: compiles every kernel for these GPUs (86, 89, ...), with warnings as errors. It prints each kernel's
+# resources on an SM: registers, static shared memory, bytes spilled. A kernel that spills is a failure.
+# resources.sh --log FILE: reads the same figures from the log of a build with -Xptxas=-v.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 

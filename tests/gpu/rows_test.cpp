@@ -1,4 +1,4 @@
-// Norms, rope, the gate: cuda/rows.cu.
+// Tests norms, RoPE and the gate (cuda/kernels/rows.cu) against the CPU backend's plain kernels.
 #include "tests/gpu/device_fixture.h"
 
 namespace orrery {

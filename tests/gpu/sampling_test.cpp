@@ -1,5 +1,5 @@
-// Generation whose logits stay on the device: what is said is what all logits would say, little is fetched, and all of them are there
-// when somebody asks.
+// Tests generation whose logits stay on the device. Tokens are those that all logits would give, few bytes are fetched, and all logits are
+// available when a caller asks.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/on_cuda.h"
@@ -17,7 +17,7 @@ using engine::Session;
 
 struct Said {
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;   // of the token and of its alternatives, each step
+  std::vector<float> logprobs;   // of each step: the token's and its alternatives'
 };
 
 Said say(Session* session, const std::vector<int32_t>& prompt, const engine::GenerateOptions& options) {
@@ -42,7 +42,7 @@ engine::GenerateOptions options_of(uint32_t max_tokens, float temperature = 0, u
   return o;
 }
 
-// A hook sees all logits, so that they are fetched.
+// A hook that sees all logits, so that they are fetched.
 engine::GenerateOptions by_all_logits(engine::GenerateOptions o) {
   o.sampling.hook = [](void*, float*, size_t, const int32_t*, size_t) { return 0; };
   return o;
@@ -76,8 +76,7 @@ TEST(GpuSampling, SaysWhatAllLogitsSay) {
   }
 }
 
-// A draw among all tokens behind another session's steps: of a row that had to make room, or that went to its session before a block of it
-// was wanted.
+// A draw among all tokens, after another session's steps: the row has moved, or has gone to its session before a block of it was wanted.
 TEST(GpuSampling, TheRowGoesBeforeItsBlock) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);
@@ -94,7 +93,7 @@ TEST(GpuSampling, TheRowGoesBeforeItsBlock) {
       if (event.type == engine::EventType::token) tokens.push_back(event.token);
       if (event.type != engine::EventType::progress) continue;
       if (goes)
-        unwrap(other->prefill(prompt, nullptr, all.data()));   // whose rows of logits take all the room
+        unwrap(other->prefill(prompt, nullptr, all.data()));   // its rows of logits take all the room
       else
         say(other.get(), prompt, options_of(1));
     }
@@ -102,12 +101,12 @@ TEST(GpuSampling, TheRowGoesBeforeItsBlock) {
   }
 }
 
-// Whoever asks for logits gets those of the last token, whatever the device did meanwhile.
+// A caller gets the logits of the session's last token, whatever the device has done since.
 TEST(GpuSampling, LogitsAreThereForTheAsking) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);
   const std::vector<int32_t> prompt = random_tokens(*model, 40, 1);
-  // All of them, fetched step by step: behind the prompt, and behind seven tokens that were computed.
+  // The expected logits, fetched step by step: after the prompt, and after each of seven tokens.
   const auto eager = open_session(model, 96, KvType::f16);
   unwrap(eager->prefill(prompt, nullptr, nullptr));
   std::vector<std::vector<float>> logits = {as_vector(eager->logits())}, embeddings = {as_vector(eager->embedding())};
@@ -126,7 +125,7 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
   expect_at(one.get(), 0);
   say(one.get(), prompt, options_of(8));
   expect_at(one.get(), 7);
-  say(one.get(), prompt, options_of(8));   // the prompt is there: its last token alone is computed again
+  say(one.get(), prompt, options_of(8));   // the session has the prompt's KV: only its last token is computed again
   say(other.get(), prompt, options_of(6));
   expect_at(one.get(), 7);                 // other's steps have taken their place
   say(other.get(), prompt, options_of(6));
@@ -135,10 +134,10 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
   expect_at(other.get(), 5);
 
   say(one.get(), prompt, options_of(8));
-  const auto larger = open_session(model, 400, KvType::f16);   // whose workspace is another one
+  const auto larger = open_session(model, 400, KvType::f16);   // it has another workspace
   expect_at(one.get(), 7);
 
-  {   // a session that leaves them and goes
+  {   // a session that ends while its logits are on the device
     const auto gone = open_session(model, 96, KvType::f16);
     say(gone.get(), prompt, options_of(8));
   }
@@ -158,7 +157,7 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
 }
 
 #ifdef ORRERY_EMULATED
-// A token's step brings what its sampler asked for and no more; the graph stays what it is, whatever that is.
+// A token's step downloads only what its sampler asked for. Different requests use the same graph.
 TEST(GpuSampling, LittleIsFetched) {
   const auto model = open_spec("llama-plain", on_cuda());
   const uint64_t row = static_cast<uint64_t>(model->hyper().n_vocab + model->hyper().n_embd) * sizeof(float);
@@ -184,14 +183,14 @@ TEST(GpuSampling, LittleIsFetched) {
   o.sampling.repetition_penalty = 1.2f;
   say(session.get(), prompt, o);
   EXPECT_EQ(emulated::graphs_made(), graphs);
-  // A choice among all: sums of blocks, and the logits of one.
+  // A draw among all tokens: the sums of blocks, and the logits of one block.
   o = options_of(10, 0.8f);
   const uint64_t n_vocab = static_cast<uint64_t>(model->hyper().n_vocab);
   EXPECT_EQ(fetched(o), sizeof(ShortlistHead) + (n_vocab + 255) / 256 * sizeof(double) + std::min<uint64_t>(n_vocab, 256) * sizeof(float));
   EXPECT_EQ(emulated::graphs_made(), graphs);
 }
 
-// Sessions that take turns fetch what they would each for itself: no row goes to the host because another session's step comes.
+// Sessions that take turns fetch as many bytes as each would alone: another session's step sends no row to the host.
 TEST(GpuSampling, SessionsInTurnFetchNoMore) {
   const auto model = open_spec("llama-plain", on_cuda());
   const std::vector<engine::GenerateOptions> options = {options_of(5), options_of(5, 0.8f), options_of(5, 0.8f, 25)};
@@ -221,7 +220,7 @@ TEST(GpuSampling, SessionsInTurnFetchNoMore) {
   EXPECT_EQ(emulated::bytes_to_host() - start, 2 * alone);
 }
 
-// Of a larger vocabulary: blocks, and what top-p takes beyond the best.
+// A larger vocabulary: draws by blocks, and top-p beyond the shortlist.
 TEST(GpuSampling, MoreIsFetchedAsFarAsNeeded) {
   nlohmann::json spec = load_model_spec("llama-plain");
   constexpr uint64_t kVocabulary = 3000;

@@ -1,4 +1,4 @@
-// Shortlists on the device beside their definition: cuda/shortlist.cu.
+// Tests sampling candidates on the device (cuda/kernels/shortlist.cu) against their definition.
 #include "tests/gpu/device_fixture.h"
 #include "tests/support/shortlist_reference.h"
 
@@ -14,7 +14,7 @@ ShortlistResult shortlist_of(Machine* m, Phase phase, const std::vector<float>& 
   const int64_t n = static_cast<int64_t>(logits.size());
   const uint64_t bytes = (*m)->shortlist_bytes(n);
   if (bytes == 0) throw std::runtime_error("no shortlist of so many logits");
-  // Aligned to 16 bytes, as the interface asks: what lies behind the row's last float is not the row's.
+  // 16-byte aligned, as the interface demands. The floats behind the row's end do not belong to the row.
   Buffer<float> row(m, (logits.size() + 3) / 4 * 4);
   std::vector<float> padded(logits);
   padded.resize((logits.size() + 3) / 4 * 4, kInfinity);
@@ -95,7 +95,7 @@ TEST(GpuShortlist, OddRows) {
     }
 }
 
-// Bands of what ranks behind an entry, and what is in two of them.
+// Bands of the logits that rank behind an entry, and the entries of two bands.
 TEST(GpuShortlist, Tails) {
   Machine m(true, product_limits(1, 64));
   int turn = 0;
@@ -135,7 +135,7 @@ TEST(GpuShortlist, Tails) {
   }
 }
 
-// The largest vocabulary that there is a shortlist of; of one more token there is none.
+// The largest vocabulary with a shortlist. With one more token there is no shortlist.
 TEST(GpuShortlist, TheLargestVocabulary) {
   Machine m(true, product_limits(1, 64));
   constexpr size_t kMost = 524288;

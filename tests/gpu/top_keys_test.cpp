@@ -1,4 +1,5 @@
-// The best keys by the last queries, and their weights: cuda/kernels/top_keys.cu, against the plain CPU path.
+// Tests the best keys by the last queries, and their weights and moments (cuda/kernels/top_keys.cu), and digests, against the CPU backend's
+// plain kernels.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/threads.h"
@@ -31,7 +32,7 @@ void set_shape(const KvFormat& kv, const Buffer<float>& ring, KeysShape* shape) 
   shape->queries = {ring.ptr(), kRing};
 }
 
-// What each job found; where `among` is given, only how many of these keys it found.
+// The keys that each job found. With `among`: the number of found keys that are in it.
 std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring,
                                          bool equal_keys = false, const std::vector<std::vector<uint32_t>>* among = nullptr) {
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
@@ -100,12 +101,12 @@ TEST(GpuTopKeys, EveryScoring) {
     for (const Pooling pooling : {Pooling::avg, Pooling::max})
       for (const int32_t width : {1, 5, 63}) {
         SCOPED_TRACE(width);
-        // Pooled maxima are equal for neighbours: in ascending order alone do roundings not decide.
+        // Pooled maxima of neighbours are equal, so rounding would decide the order by score. Ascending order does not depend on rounding.
         expect_as_plain(KvType::f16, 32, {{0, 1, 250, 4, 2, 30, false}}, {max_of_group, pooling, width});
       }
 }
 
-// Of equal scores, wherever they lie, the lower keys.
+// Of keys with equal scores, the lower ones are chosen, in any tiles.
 TEST(GpuTopKeys, TiesGoToTheLowerKeys) {
   const std::vector<Job> jobs = {{0, 0, 1200, 2, 1, 30, true}, {0, 0, 1200, 2, 1, 30, false}};
   expect_as_plain(KvType::f16, 64, jobs, {}, true);
@@ -158,7 +159,7 @@ TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
         }
 }
 
-// How many of some keys are among the best, by themselves and beside other jobs; also where scores are equal.
+// The number of given keys among the best, for a job alone and beside other jobs; also with equal scores.
 TEST(GpuTopKeys, CountsWhatIsCommon) {
   for (const bool equal_keys : {false, true}) {
     const std::vector<Job> jobs = {{0, 0, 1200, 2, 1, 300, false}, {1, 1, 70, 3, 1, 70, false}, {0, 1, 64, 4, 1, 0, false}, {1, 0, 900, 5, 1, 1, false}};
@@ -182,7 +183,7 @@ TEST(GpuTopKeys, CountsWhatIsCommon) {
 constexpr Job kWeightsJobs[] = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false}, {1, 1, 64, 63, 1, 0, false}, {0, 0, 1, 0, 1, 0, false},
                                 {1, 1, 1200, 1188, 12, 0, false}, {0, 0, 70, 100, 12, 0, false}};
 
-// Of each job, rows, their mean, their sum with what is there, of rows that lie apart, or the products.
+// For each job: the rows of weights, their mean, their sum added to `out`, or the products; also with strided queries.
 enum class Of { rows, mean, sum, products };
 std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of of) {
   const bool mean = of == Of::mean || of == Of::sum;
@@ -221,7 +222,7 @@ TEST(GpuTopKeys, WeightsAndTheirMeans) {
         SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + (of == Of::rows ? ", rows" : of == Of::mean ? ", means" : ", sums"));
         const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return weights(m, type, dim, of); });
         for (size_t j = 0; j < expected.size(); ++j)
-          for (size_t i = 0; i < expected[j].size(); ++i)   // 0: behind the position, the same places
+          for (size_t i = 0; i < expected[j].size(); ++i)   // keys behind the position are 0 in both
             ASSERT_NEAR(got[j][i], expected[j][i], 1e-4 * static_cast<double>(expected[j][i])) << "job " << j << " at " << i;
       }
 }
@@ -236,7 +237,7 @@ TEST(GpuTopKeys, ProductsInPlaceOfWeights) {
 
 // ---- key_moments ----
 
-// A window of more than a batch, of a few, of one; within a tile and up to its end.
+// Windows of more than a batch, of a few positions, and of one; keys within a tile, and up to its end.
 constexpr Job kMomentsJobs[] = {{1, 1, 1200, 1188, 12, 1188, false}, {0, 1, 300, 292, 8, 292, false}, {1, 0, 65, 64, 1, 64, false},
                                 {0, 0, 3, 1, 2, 1, false}, {0, 0, 128, 116, 12, 128, false}, {1, 1, 257, 246, 11, 257, false}};
 

@@ -1,4 +1,4 @@
-// What moves between host memory and the device, many stretches at once: to the byte, and with few waits.
+// Tests copies between host memory and the device, many stretches at once: exact bytes, and few waits.
 #include "runtime/engine/session/session_file.h"
 #include "tests/gpu/device_fixture.h"
 #include "tests/gpu/on_cuda.h"
@@ -19,7 +19,7 @@ std::vector<std::byte> some_bytes(size_t n, uint64_t seed) {
   return bytes;
 }
 
-// Stretches of odd lengths, some empty, some longer than what they are copied through, in another order on the device.
+// Stretches of odd lengths, some empty, some longer than the pinned buffer, in another order on the device.
 TEST(GpuTransfer, ManyStretches) {
   Machine m(true, product_limits(1, 64));
   constexpr size_t kBounce = size_t{4} << 20;
@@ -38,7 +38,7 @@ TEST(GpuTransfer, ManyStretches) {
     }
     m->upload_all(uploads);
     m->download_all(downloads);
-    std::vector<std::byte> expected(std::max<size_t>(end, 1), std::byte{0xFF});   // what lies between stays as it was
+    std::vector<std::byte> expected(std::max<size_t>(end, 1), std::byte{0xFF});   // the gaps stay unchanged
     for (size_t i = 0; i < sizes.size(); ++i) {
       EXPECT_EQ(std::memcmp(back.data() + at[i], bytes.data() + at[i], sizes[i]), 0) << i << " of " << sizes.size();
       std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at[i]), sizes[i], expected.begin() + static_cast<ptrdiff_t>(at[i]));
@@ -48,7 +48,7 @@ TEST(GpuTransfer, ManyStretches) {
 }
 
 #ifdef ORRERY_EMULATED
-// A session's pages go to a file and come back with a wait for a few megabytes of them, whatever pages and layers they are.
+// A session's pages go to a file and come back with one wait for every few megabytes, for any number of pages and layers.
 TEST(GpuTransfer, PagesGoTogether) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto one = open_session(model, 640, KvType::f16), other = open_session(model, 640, KvType::f16);

@@ -1,4 +1,4 @@
-// Several threads on one runtime: what any of them may do at any time, and what waits for its turn.
+// Tests several threads on one runtime: calls that any thread may make at any time, and calls that wait for their turn.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -20,7 +20,7 @@ TEST(Turns, AnswersStayRightWhileModelsAreLoaded) { answer_beside_loading(on_cud
 TEST(Turns, AnswersStayRightWhileOtherSessionsBeginAndEnd) { answer_beside_sessions_that_end(on_cuda(256u << 20), {"streaming", "streaming", {}, false}, "qwen3"); }
 
 #if defined(ORRERY_EMULATED)
-// A session ends in the middle of another one's capture, which nobody else may wait for.
+// A session ends while another session captures a graph. No other thread may wait for the stream that captures.
 TEST(Turns, ASessionEndsWhileAStepIsCaptured) {
   const auto model = open_spec("qwen3", on_cuda());
   const engine::SessionOptions options = with_mode({"streaming", "streaming", {}, false}, 0.6, 128);

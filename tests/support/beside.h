@@ -1,5 +1,5 @@
-// What tests of turns share: a session answers the same prompt again and again while other threads do something with its runtime. Each
-// answer must have the bits of the one that was given when nothing else happened.
+// Helpers for tests of turns. A session answers the same prompt again and again while other threads use its runtime. Each answer must have
+// the bits of the answer that the session gave alone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@
 namespace orrery::testing {
 
 struct Beside {
-  int rounds = 0, wrong = 0, others = 0;   // answers; of them wrong or failed; times that the other threads did their part
+  int rounds = 0, wrong = 0, others = 0;   // answers; wrong or failed answers; parts of work that the other threads did
   std::string first_error;
 };
 
-// Rounds are bounded by number and by time; a few are always played, and none before each other thread has done its part once.
-// other(i): one part of thread i's work; it throws where something fails that must not.
+// Rounds are bounded by number and by time. A few rounds are always played, after each other thread has done its part once.
+// other(i): one part of thread i's work. It throws if something fails that must not fail.
 inline Beside answers_beside(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, size_t prompt_tokens,
                              int n_others, const std::function<void(int)>& other) {
   constexpr int kLeast = 10, kMost = 24;
@@ -77,7 +77,7 @@ inline void expect_all_right(const Beside& result) {
   EXPECT_GT(result.others, 0);
 }
 
-// The cases, on the runtime that `options` make.
+// The tests' cases, on a runtime with these options.
 inline void answer_beside_loading(const engine::RuntimeOptions& options, const char* spec) {
   const auto runtime = unwrap(engine::Runtime::create(options));
   const TempDir dir;
@@ -88,13 +88,13 @@ inline void answer_beside_loading(const engine::RuntimeOptions& options, const c
   expect_all_right(answers_beside(model, session, 20, 1, [&](int) { unwrap(engine::LanguageModel::open(runtime, path, {})); }));
 }
 
-// The others' sessions hold memory of the reservoir, which they share with the device and give back.
+// The other threads' sessions take memory of the reservoir, share it with the device, and give it back.
 inline void answer_beside_sessions_that_end(const engine::RuntimeOptions& options, const PolicyMode& mode, const char* spec) {
   const auto model = open_spec(spec, options);
   const std::vector<int32_t> prompt = random_tokens(*model, 12, 2);
   expect_all_right(answers_beside(model, with_mode(mode, 0.6), 24, 2, [&](int i) {
     const auto session = unwrap(engine::Session::open(model, with_mode(mode, 0.6, 128u << i)));
-    if (i == 0) return;   // opened and closed, no more
+    if (i == 0) return;   // thread 0 only opens and closes sessions
     unwrap(session->prefill(prompt, nullptr, nullptr));
     greedy(session.get(), 1);
   }));

@@ -1,4 +1,5 @@
-// What the CPU's paths round: to bf16 where they compute prompts, or rebuild keys, and how; to words where they attend to blocks.
+// Which values the CPU backend's instruction sets round, and how, so that tests know what error to allow: to bf16 in prompts and in rebuilt
+// keys, to 16-bit words in attention over quantized KV.
 #pragma once
 
 #include <algorithm>
@@ -12,24 +13,24 @@
 
 namespace orrery::testing {
 
-// Weights of this type, and the activations that they meet: on AMX's tiles all but F32, on vectors what would be floats otherwise.
+// Whether products round weights of this type, and their activations: amx all types but F32, avx512bf16 F16 and BF16.
 inline bool rounds_weights(const std::string& path, TensorType type) {
   return path == "amx" ? type != TensorType::f32 : path == "avx512bf16" && (type == TensorType::f16 || type == TensorType::bf16);
 }
-// Queries, keys, values and their weights.
+// Whether attention over KV of this type rounds queries, keys, values and softmax weights.
 inline bool rounds_attention(const std::string& path, KvType type) {
   return (path == "amx" || path == "avx512bf16") && type != KvType::f32;
 }
 
-// Rows and bases of low-rank keys that are kept as this type.
+// Whether rebuilt keys of this type come from rounded coefficients and bases.
 inline bool rounds_low_rank(const std::string& path, KvType type) { return rounds_attention(path, type); }
 
-// A generated token's queries, and their weights, over quantized KV: simd_attend_blocks.h.
+// Whether a generated token's attention over quantized KV rounds queries and softmax weights to 16-bit words.
 inline bool attends_in_words(const std::string& path, KvType type) {
   return (type == KvType::q8_0 || type == KvType::q4_0) && path != "plain" && path != "avx2" && path != "neon";
 }
 
-// How far q k moves at most, of n dimensions, where q is words in units of each block's largest / 32512; 0 where it is not.
+// The largest error of q k over n dimensions, if q is rounded to words in units of each block's largest / 32512; else 0.
 inline double word_error(const std::string& path, KvType type, const float* q, const float* k, size_t n) {
   if (!attends_in_words(path, type)) return 0;
   double error = 0;
@@ -42,7 +43,7 @@ inline double word_error(const std::string& path, KvType type, const float* q, c
   return error;
 }
 
-inline float to_bf16(float x) {   // to nearest, ties to even
+inline float to_bf16(float x) {   // rounds to nearest, ties to even
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   if ((bits & 0x7FFFFFFF) < 0x7F800000) bits += 0x7FFF + (bits >> 16 & 1);

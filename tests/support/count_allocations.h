@@ -1,5 +1,5 @@
-// Counts what a test program takes by operator new, on every thread: how often, and how many bytes are held. It replaces the program's
-// operators: include it in one file of a program only.
+// Counts a test program's allocations by operator new, on every thread: their number, and the bytes that are held. This header replaces the
+// program's operators, so include it in one file of a program only.
 #pragma once
 
 #include <malloc.h>
@@ -12,7 +12,7 @@
 
 namespace {
 std::atomic<int64_t> n_allocations{0};
-std::atomic<int64_t> n_bytes_held{0}, n_bytes_most{0};   // now, and at most since most_bytes_from_here()
+std::atomic<int64_t> n_bytes_held{0}, n_bytes_most{0};   // now; the maximum since most_bytes_from_here()
 
 inline void most_bytes_from_here() { n_bytes_most = n_bytes_held.load(); }
 
@@ -31,7 +31,7 @@ inline void give_back(void* p) {
 }
 }  // namespace
 
-// malloc underneath, so that sanitizers still see each block. Not inlined: GCC would see half of the pair, and warn.
+// The operators call malloc, so that sanitizers still see each block. They are not inlined: GCC would see half of the pair, and warn.
 __attribute__((noinline)) void* operator new(std::size_t n) {
   void* p = counted(std::malloc(n > 0 ? n : 1));
   if (!p) throw std::bad_alloc();

@@ -1,9 +1,7 @@
-// What tests of the engine share: a small model opened on a runtime of their own, and the steps that most of
-// them take.
+// Helpers for tests of the engine: a small model on a runtime of its own, and the steps that most tests take.
 //
-// Models come from the specs of tests/golden/models (model_spec.h), by way of a temporary file that is gone
-// again when the model is open.  What must not fail here throws std::runtime_error with the library's
-// message, which GoogleTest reports.
+// Models come from the specs of tests/golden/models (model_spec.h). The temporary file is removed as soon as the model is open. Calls that
+// must not fail throw std::runtime_error with the library's message, which GoogleTest reports.
 #pragma once
 
 #include <algorithm>
@@ -68,13 +66,13 @@ inline int32_t argmax(Span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// Feeds a token as if it had been generated.
+// Feeds a token as a generated one.
 inline void feed(engine::Session* session, int32_t token) {
   session->push_generated(token);
   unwrap(session->decode());
 }
 
-// Generates n tokens greedily; gives them and appends each step's logits to `trace`.
+// Generates n tokens greedily and returns them. Appends each step's logits to `trace`.
 inline std::vector<int32_t> greedy(engine::Session* session, size_t n, std::vector<float>* trace = nullptr) {
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < n; ++i) {
@@ -92,7 +90,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// A model's deviation from what it should give, gathered over rows of logits.
+// The largest deviation of a model's logits from the expected ones, over many rows.
 struct Deviation {
   double most = 0, most_expected = 0;  // |difference|, |expected|
   double squares = 0, expected_squares = 0;
@@ -100,7 +98,7 @@ struct Deviation {
   void add(const float* found, const float* expected, size_t n) {
     for (size_t i = 0; i < n; ++i) {
       const double e = expected[i], d = found[i] - e;
-      if (!(std::fabs(d) <= most)) most = std::fabs(d);  // a NaN stays
+      if (!(std::fabs(d) <= most)) most = std::fabs(d);  // a NaN is kept
       most_expected = std::max(most_expected, std::fabs(e));
       squares += d * d;
       expected_squares += e * e;

@@ -1,5 +1,4 @@
-// See gguf_builder.h.  The writer is kept apart from the loader on purpose: they share no layout code, so
-// that a mistake in one does not cancel out in the other.
+// See gguf_builder.h. The writer shares no layout code with the loader, so that a mistake in one does not hide a mistake in the other.
 #include "tests/support/gguf_builder.h"
 
 #include <algorithm>

@@ -1,8 +1,6 @@
-// Builds GGUF files in memory: tiny valid models, and hostile files one field away from valid ones.
-//
-// Data goes in through key(), array(), tensor() in file order; build() lays it out and gives the bytes.
-// Everything that a writer would compute can be overridden, since the tests of the loader are about writers
-// that lie.
+// Builds GGUF files in memory: tiny valid models, and hostile files that differ from a valid one in one field. Add data by key(), array()
+// and tensor(), in file order; build() lays it out and returns the bytes. A test can override every number that a writer computes, because
+// the loader must survive wrong ones.
 //
 //   GgufBuilder b;
 //   b.key("general.architecture", "llama").key("llama.block_count", uint32_t{2});
@@ -51,7 +49,7 @@ Bytes as_bytes(const std::vector<T>& values) {
   return std::move(w.raw(values.data(), values.size() * sizeof(T)).bytes);
 }
 
-// Where `text` first stands in a file; its size where it does not.
+// The first offset of `text` in a file, or the file's size if the file does not contain it.
 size_t find_bytes(const Bytes& file, std::string_view text);
 
 // Overwrites a scalar in a file.
@@ -112,19 +110,19 @@ class GgufBuilder {
   GgufBuilder& array(std::string_view name, const std::vector<double>& v) {
     return plain(name, gguf::ValueType::f64, v);
   }
-  // Any value at all: its type's number and its bytes as they stand in the file.
+  // A value of any type: the number of the type, and the value's bytes in the file.
   GgufBuilder& raw_key(std::string_view name, uint32_t type, const Bytes& value);
 
   // Sets general.alignment (as u32) and lays the data out by it.
   GgufBuilder& alignment(uint32_t a);
 
-  // `data` empty: as many zero bytes as the shape implies.  dims[0] is the contiguous one.
+  // Empty `data`: zero bytes, as the shape implies. dims[0] is the contiguous dimension.
   GgufBuilder& tensor(std::string_view name, TensorType type, std::vector<uint64_t> dims, Bytes data = {});
-  // A tensor whose table entry says whatever it likes; it adds no data. n_dims as given, `dims` as they are.
+  // Adds an entry to the tensor table, with any content and without data. n_dims and `dims` are written unchecked.
   GgufBuilder& raw_tensor(std::string_view name, uint32_t n_dims, const std::vector<uint64_t>& dims,
                           uint32_t type, uint64_t offset);
 
-  // What the header claims, instead of what is there.
+  // Counts for the header, in place of the true ones.
   GgufBuilder& claim_keys(uint64_t n) { return claimed_keys_ = n, *this; }
   GgufBuilder& claim_tensors(uint64_t n) { return claimed_tensors_ = n, *this; }
 

@@ -1,9 +1,8 @@
-// Reads the expected arrays that tests/golden/golden_file.py writes: "ORGOLD1\n", u64 header bytes, a JSON
-// header
+// Reads the expected arrays that tests/golden/golden_file.py writes: "ORGOLD1\n", a u64 with the header's bytes, a JSON header
 // {"arrays": {name: {"dtype", "shape", "offset"}}}, padding to 64, then raw little-endian float32.
 //
-// A golden that cannot be read is a broken checkout: everything here throws std::runtime_error naming file
-// and array, which GoogleTest reports as the test's failure.
+// A golden that cannot be read means a broken checkout: functions throw std::runtime_error that names file and array, and GoogleTest
+// reports it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The vocabularies of tests/golden/tokenizer as VocabData.
+// Reads the vocabularies of tests/golden/tokenizer as VocabData.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace orrery::testing {
 
 struct GoldenVocab {
   text::VocabData data;
-  std::deque<std::string> strings;  // what data's views look at
+  std::deque<std::string> strings;  // the views in `data` point here
 
   GoldenVocab() = default;
-  GoldenVocab(GoldenVocab&&) = default;  // a copy would look at the strings of the original
+  GoldenVocab(GoldenVocab&&) = default;  // no copies: a copy's views would point to the strings of the original
   GoldenVocab& operator=(GoldenVocab&&) = default;
 
   void add(std::string token, text::TokenType type) {
@@ -45,8 +45,7 @@ inline std::vector<std::string> byte_alphabet() {
   return out;
 }
 
-// The shared BPE vocabulary: 256 bytes, what merges make, tokens that no merge makes, and if `with_special`
-// the special tokens.
+// The shared BPE vocabulary: 256 bytes, the tokens that merges make, tokens that no merge makes, and if `with_special` the special tokens.
 inline GoldenVocab golden_bpe_vocab(std::string_view pre, bool with_special) {
   using text::TokenType;
   GoldenVocab v;
@@ -65,7 +64,7 @@ inline GoldenVocab golden_bpe_vocab(std::string_view pre, bool with_special) {
       std::string token = text;
       token.erase(token.find(' '), 1);
       const auto at = std::lower_bound(known.begin(), known.end(), token);
-      if (at != known.end() && *at == token) continue;  // two ways to one token
+      if (at != known.end() && *at == token) continue;  // two merges make the same token
       known.insert(at, token);
       v.add(std::move(token), TokenType::normal);
     } else if (kind == "token") {

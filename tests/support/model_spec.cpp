@@ -1,5 +1,5 @@
-// See model_spec.h.  The generator must match tests/golden/spec_weights.py bit for bit: 24 random bits a
-// weight, one float32 multiply, one float32 add (the build forbids contraction to FMA).
+// See model_spec.h. The generator must match tests/golden/spec_weights.py bit for bit: 24 random bits for each weight, one float32
+// multiplication, one float32 addition (the build forbids contraction to FMA).
 #include "tests/support/model_spec.h"
 
 #include <algorithm>

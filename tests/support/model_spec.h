@@ -1,9 +1,8 @@
-// Small random models without files: from a JSON spec (tests/golden/models/NAME.json) to the bytes of a GGUF
-// file, and to the runs that an engine must reproduce on it.
+// Small random models. A JSON spec (tests/golden/models/NAME.json) becomes the bytes of a GGUF file, and the runs that an engine must
+// reproduce.
 //
-// A weight is a pure function of (spec seed, tensor name, index), the same bits here and in tests/golden/
-// spec_weights.py, so the repository carries expected logits and no weights.  Broken specs throw
-// std::runtime_error.
+// A weight is a pure function of (spec seed, tensor name, index), with the same bits here and in tests/golden/spec_weights.py. So the
+// repository contains expected logits, but no weights. A broken spec throws std::runtime_error.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +24,7 @@ nlohmann::json load_model_spec(const std::string& name);
 // The values of one of the spec's "tensors".
 std::vector<float> spec_tensor_values(const nlohmann::json& spec, const nlohmann::json& tensor);
 
-// How matrices (two-dimensional *.weight tensors) are stored, and all else.
+// How matrices (two-dimensional *.weight tensors) are stored, and how all other tensors are.
 struct MatrixStorage {
   // Types that gguf::can_quantize() knows hold the spec's values, rounded; the others hold random valid
   // blocks of about the same deviation, so the spec's expected logits do not apply to them.
@@ -41,19 +40,18 @@ struct MatrixStorage {
 bool can_store(const nlohmann::json& spec, TensorType type);
 
 // The file's bytes, with a vocabulary of spec.vocab.size SentencePiece pieces (0 <unk>, 1 <s>, 2 </s>).
-// Throws where can_store() is false.
+// Throws if can_store() is false.
 std::vector<std::byte> build_model_gguf(const nlohmann::json& spec, const MatrixStorage& matrices = {});
 
-// What an engine must give: `prompt` at positions 0.., logits of the prompt's rows named by `positions`, then
-// greedy: answer[0] is the argmax of the last of them, step_logits row i the logits after answer[i] has been
-// fed.
+// A run that an engine must reproduce. Feed `prompt` at positions 0, 1, ...: prompt_logits are the logits at `positions`. Then decode
+// greedily: answer[0] is the argmax of the last prompt row, and row i of step_logits has the logits after answer[i] has been fed.
 struct ModelRun {
   std::string name;
   uint32_t n_ctx = 0;           // the context to configure: phi3's long factors depend on it
   std::vector<int32_t> prompt;  // (64)
   std::vector<uint32_t> positions;
   std::vector<int32_t> answer;  // (16)
-  float min_margin = 0;         // least top-1 minus top-2 logit where a token was chosen
+  float min_margin = 0;         // the least margin between the two largest logits, over all chosen tokens
   GoldenArray prompt_logits;    // (positions, vocabulary)
   GoldenArray step_logits;      // (16, vocabulary)
 };

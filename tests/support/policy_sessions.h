@@ -1,4 +1,4 @@
-// Compressed sessions for tests of the engine: every policy, in the ways that differ in what moves and when.
+// Compressed sessions for tests of the engine: every policy, in each configuration that moves other KV, or at other times.
 #pragma once
 
 #include <algorithm>
@@ -17,23 +17,24 @@ struct PolicyMode {
   const char* policy;
   policy::Options options;
   bool refills;
-  bool within_steps = false;   // some of what is fetched is for the step that asks
-  // Heads hold whole pages; some policies' come and go.
+  bool within_steps = false;   // some fetches serve the step that asks for them
+  // Whether heads hold whole pages. Some of these policies exchange pages.
   bool pages() const {
     for (const char* paged : {"freekv", "quest", "arkvale", "raas"})
       if (policy == std::string(paged)) return true;
     return chunks();
   }
-  bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen"); }   // single ones, which come and go
-  // All slots are taken when it settles, and stay what they are: the newest token takes another's.
+  // Whether heads exchange single tokens.
+  bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen"); }
+  // Whether all slots are taken from settling on, so that the newest token takes the slot of another.
   bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
   bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
-  bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }   // K of what is fetched
+  bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }   // whether K of fetched tokens is rebuilt
 };
 inline void PrintTo(const PolicyMode& mode, std::ostream* out) { *out << mode.name; }
 
-// HeteroCache's thresholds are such that models without redundant heads have satellites; tau_drift 1: every check that
-// finds any change refills.
+// With these thresholds of HeteroCache, models without redundant heads have satellites. tau_drift 1: every check that finds a change
+// refills.
 inline const std::vector<PolicyMode>& policy_modes() {
   static const std::vector<PolicyMode> modes = {
       {"streaming", "streaming", {}, false},
@@ -82,7 +83,7 @@ inline const std::vector<PolicyMode>& policy_modes() {
   };
   return modes;
 }
-// Of the table of policies, all but "full".
+// All policies of the table but "full".
 inline std::vector<const char*> compressing_policies() {
   std::vector<const char*> names;
   for (const policy::PolicyRow& row : policy::policy_rows())
@@ -101,7 +102,7 @@ inline std::vector<PolicyMode> refilling_modes(bool within_steps) {
     if (mode.within_steps == within_steps) modes.push_back(mode);
   return modes;
 }
-// Whose refills go by scores that attention leaves.
+// The policies whose refills go by exported attention weights.
 inline std::vector<PolicyMode> watching_modes() {
   std::vector<PolicyMode> modes;
   for (const PolicyMode& mode : refilling_modes())
@@ -109,7 +110,7 @@ inline std::vector<PolicyMode> watching_modes() {
   return modes;
 }
 
-// Shares are of bytes in the reservoir's type: the one that comes to a share of the tokens on the device.
+// A budget's share counts bytes in the reservoir's type. Gives the share that keeps this share of the tokens on the device.
 inline double share_of_tokens(double share, KvType kept, KvType device) {
   const auto bytes = [](KvType type) { return static_cast<double>(row_bytes(kv_tensor_type(type), 32)); };
   return share * bytes(device) / bytes(kept);
@@ -120,7 +121,7 @@ inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, ui
   engine::SessionOptions o;
   o.n_context = n_context;
   o.kv_type = kv;
-  o.device_kv_type = kv;   // whatever the policy has by itself
+  o.device_kv_type = kv;   // overrides the policy's own choice
   o.chunk_tokens = chunk;
   o.policy = mode.policy;
   o.policy_options = mode.options;
@@ -140,7 +141,7 @@ inline std::vector<int32_t> random_tokens(const engine::LanguageModel& model, si
   return tokens;
 }
 
-// The logits of n greedy tokens behind a prompt.
+// The logits of n greedy tokens after a prompt.
 inline std::vector<float> answer(engine::Session* session, const std::vector<int32_t>& prompt, size_t n) {
   std::vector<float> trace;
   unwrap(session->prefill(prompt, nullptr, nullptr));
@@ -148,7 +149,7 @@ inline std::vector<float> answer(engine::Session* session, const std::vector<int
   return trace;
 }
 
-// Tokens asked for that are not in their slots yet.
+// The number of fetched tokens that are not in their slots yet.
 inline uint64_t pending_tokens(const engine::Session& session) {
   return session.resident()->report().missed_tokens - session.resident()->refill_stats().tokens;
 }

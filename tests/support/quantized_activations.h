@@ -1,5 +1,5 @@
-// What products with quantized weights make of their activations, as a definition: per 32 values a scale, the largest
-// magnitude / 127, and integers rounded to nearest. The oracle of every backend's products.
+// The definition of quantized activations, which every backend's products with quantized weights use: for each 32 values a scale, which is
+// the largest magnitude / 127, and integers rounded to nearest. It is the oracle of the products' tests.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Random weights in any block format, for tests that need matrices and no model: valid blocks whose values
-// are spread around zero about as widely as asked.  The same seed gives the same bytes on every machine.
+// Random weights in any block format, for tests that need matrices but no model. Blocks are valid. Values spread around zero, about as
+// widely as the caller asks. The same seed gives the same bytes on every machine.
 #pragma once
 
 #include <cmath>
@@ -35,9 +35,8 @@ class Random {
   uint64_t state_;
 };
 
-// Fills row_bytes(type, n_elements) bytes: quants are random, scales such that the values have a mean near 0
-// and a standard deviation near `scale` (within about a fifth over a few thousand values). n_elements: whole
-// blocks.
+// Fills row_bytes(type, n_elements) bytes. Quants are random. Scales give the values a mean near 0 and a standard deviation near `scale`,
+// within about a fifth over a few thousand values. n_elements: whole blocks.
 inline void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_elements, uint64_t seed,
                                float scale) {
   Random random(seed * 0x2545F4914F6CDD1Du + static_cast<uint64_t>(type));
@@ -48,7 +47,7 @@ inline void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_eleme
       std::memcpy(dst + at, &h, sizeof h);
     };
     for (uint64_t b = 0; b < traits.block_bytes; ++b) dst[b] = static_cast<std::byte>(random.bits() >> 56);
-    // Blocks differ in scale, as those of real matrices do: by up to a third either way.
+    // Blocks differ in scale, as in real matrices: by up to a third more or less.
     const float s = scale * (0.67f + 0.66f * random.uniform());
     switch (type) {
       case TensorType::f32: {
@@ -64,7 +63,7 @@ inline void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_eleme
         std::memcpy(dst, &v, sizeof v);
         break;
       }
-      // Divided by the standard deviation of what the random quants (and sub-scales) come to at d = 1.
+      // Divided by the standard deviation that random quants (and sub-scales) have at d = 1.
       case TensorType::q8_0:
         put_half(0, s / 73.9f);
         break;
@@ -110,7 +109,7 @@ inline void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_eleme
   }
 }
 
-// The same as a vector.
+// fill_random_blocks() into a vector.
 inline std::vector<std::byte> random_blocks(TensorType type, uint64_t n_elements, uint64_t seed,
                                             float scale) {
   std::vector<std::byte> bytes(row_bytes(type, n_elements));

@@ -1,5 +1,5 @@
-// Random Unicode strings out of weighted pools of characters: the same, byte for byte, that
-// tests/golden/make_tokenizer_goldens.py draws (class Strings there), so that goldens need not store them.
+// Random Unicode strings from weighted pools of characters. They are byte for byte the strings that tests/golden/make_tokenizer_goldens.py
+// draws (class Strings there), so that goldens need not store them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What tests of policies read of a session, to do in double precision what the policy should have done: keys of the reservoir and of the
-// device, and the last queries.
+// Reads a session's keys, in the reservoir and on the device, and its last queries. From these a policy's test computes in double precision
+// what the policy should have done.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,7 @@ inline std::vector<float> device_key(const engine::Resident& resident, uint32_t 
   return key_at(resident.format(), resident.store().tiles(head)[slot / kPageTokens] + slot % kPageTokens * resident.format().token_bytes());
 }
 
-// Of a position that the ring holds, the queries of a KV head's group: (group, head_dim).
+// The queries of a KV head's group, (group, head_dim), at a position that the ring holds.
 inline const float* ring_queries(const engine::Resident& resident, const model::Hyperparameters& h, uint32_t head, uint32_t position) {
   const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads);
   const QueryRing ring = resident.queries();
@@ -36,7 +36,7 @@ inline const float* ring_queries(const engine::Resident& resident, const model::
          (row * kv_heads + head % kv_heads) * static_cast<uint64_t>(h.n_heads / h.n_kv_heads * h.head_dim);
 }
 
-// The least half that is no less, as digests hold bounds: over all dimensions it comes to a percent of a score.
+// The least half that is not less than x: digests round bounds in this way. Over all dimensions this changes a score by a percent.
 inline double half_above(double x) {
   const float value = static_cast<float>(x);
   uint16_t half;
@@ -49,7 +49,7 @@ inline double half_above(double x) {
   return nearest;
 }
 
-// What digests make of a head's pages first .. first + n - 1: (group, n), not scaled.
+// The scores that digests give to a head's pages first .. first + n - 1: (group, n), not scaled.
 inline std::vector<std::vector<double>> page_bounds(const engine::Resident& resident, const model::Hyperparameters& h, uint32_t head,
                                                     uint32_t position, uint32_t page, uint32_t first, uint32_t n, bool deviation) {
   const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
@@ -92,7 +92,7 @@ inline std::vector<double> mean_of_softmaxes(const std::vector<std::vector<doubl
   return scores;
 }
 
-// The whole pages that a head holds, each once and in one piece; empty where it is not so.
+// The pages that a head holds. Empty unless each page is whole, in one piece, and held once.
 inline std::set<uint32_t> whole_pages(Span<const uint32_t> held, uint32_t page) {
   std::set<uint32_t> pages;
   for (size_t i = 0; i + page <= held.size(); i += page) {

@@ -1,4 +1,4 @@
-// Where tests find what is not theirs: the source tree, and the optional third-party data beside it.
+// The paths of files that tests read: the source tree, and the optional third-party data beside it.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,8 +10,8 @@ namespace orrery::testing {
 
 inline std::string source_path(const std::string& relative) { return std::string(ORRERY_SOURCE_DIR) + "/" + relative; }
 
-// The folder of third-party vectors (ORRERY_SHARED, else ../shared beside the checkout), or "" where there is none:
-// such a test says GTEST_SKIP() << "no shared vectors".
+// The folder of third-party vectors (ORRERY_SHARED, or else ../shared beside the checkout), or "" without such a folder. Then a test that
+// needs the vectors calls GTEST_SKIP() << "no shared vectors".
 inline std::string shared_path(const std::string& relative) {
   const char* set = std::getenv("ORRERY_SHARED");
   const std::string root = set ? set : std::string(ORRERY_SOURCE_DIR) + "/../shared";

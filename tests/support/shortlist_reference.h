@@ -1,4 +1,4 @@
-// A shortlist by its definition (runtime/backend/backend.h): what a step leaves for a request, of a row of logits on the host.
+// A shortlist by its definition (runtime/backend/shortlist.h), computed from a row of logits on the host.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ inline ShortlistResult expected_shortlist(const std::vector<float>& logits, cons
   return out;
 }
 
-// The band of each token that ranks behind tail.last, -1 of the others.
+// The band of each token that ranks behind tail.last; -1 for other tokens.
 inline std::vector<int32_t> expected_bands(const std::vector<float>& logits, const ShortlistTail& tail) {
   std::vector<int32_t> bands(logits.size(), -1);
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -76,7 +76,7 @@ inline void expected_entries(const std::vector<float>& logits, const ShortlistTa
     }
 }
 
-// As bytes, where the step puts it.
+// The shortlist as bytes, in the layout of a step's result.
 inline void write_shortlist(const ShortlistResult& result, const ShortlistRequest& request, std::byte* to) {
   std::memcpy(to, &result.head, sizeof result.head);
   to += sizeof result.head;

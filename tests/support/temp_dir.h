@@ -1,4 +1,4 @@
-// A directory of a test's own, removed with what is in it.
+// A temporary directory for one test. It is removed with its files when the object is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class TempDir {
   }
 
   std::string file(const std::string& name) const { return path_ + "/" + name; }
-  // Writes a file and gives its path.
+  // Writes a file and returns its path.
   std::string write(const std::string& name, const std::vector<std::byte>& bytes) const {
     const std::string path = file(name);
     std::ofstream out(path, std::ios::binary);

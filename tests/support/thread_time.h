@@ -1,4 +1,4 @@
-// Processor time of the calling thread: for tests about how time grows, on machines that have other work too.
+// The processor time of the calling thread, for tests of how time grows. It does not count other work of the machine.
 #pragma once
 
 #include <time.h>

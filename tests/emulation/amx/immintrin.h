@@ -1,5 +1,5 @@
-// Stands before the compiler's own header where kernels_amx.cpp is compiled for machines without AMX: vectors as in
-// avx512bf16/immintrin.h, which stands behind it, and tiles in software.
+// Precedes the compiler's own header when kernels_amx.cpp is compiled for machines without AMX: tiles in software (tiles.h). Vectors come
+// from avx512bf16/immintrin.h, which this header includes.
 #pragma once
 
 #include_next <immintrin.h>
@@ -9,7 +9,7 @@
 namespace emulated {
 namespace {
 
-// Whoever uses tiles also gives them back: no task may find another's.
+// A task that configures tiles must also release them: no task may find the tiles of another.
 inline void configure(const void* config) {
   demand(!tiles().configured(), "the tiles were not released");
   tiles().load_config(config);

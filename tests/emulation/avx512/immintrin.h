@@ -1,5 +1,5 @@
-// Stands before the compiler's own header where kernels_avx512.cpp is compiled for machines without AVX-512: SIMDe computes
-// the 512-bit intrinsics with narrower ones, and what SIMDe lacks is computed lane by lane below.
+// Precedes the compiler's own header when kernels_avx512.cpp is compiled for machines without AVX-512. SIMDe computes the 512-bit
+// intrinsics with narrower ones. Intrinsics that SIMDe lacks are computed lane by lane below.
 #pragma once
 
 #include_next <immintrin.h>
@@ -32,7 +32,7 @@ struct Lanes {
   }
 };
 
-// Every lane converted to another type; `From` and `To` are Lanes of as many.
+// Converts every lane to another type. `From` and `To` are Lanes of the same number.
 template <class From, class To, class Vector>
 auto converted(Vector v) {
   const From from(v);
@@ -51,7 +51,7 @@ inline __m128i to_i8(__m512i v) { return converted<Words, Lanes<int8_t, __m128i>
 inline __m512 to_floats(__m512i v) { return converted<Words, Floats>(v); }
 inline __m512d to_doubles(__m256 v) { return converted<Lanes<float, __m256>, Lanes<double, __m512d>>(v); }
 
-// Both halves by the 256-bit instruction.
+// Computes both halves with the 256-bit instruction.
 template <class From, class To, class Vector, class F>
 auto by_halves(Vector v, const F& f) {
   const From from(v);
@@ -78,7 +78,7 @@ inline __m512 with_zeros(__m256 v) {
   return to.vector();
 }
 
-// Lanes that the mask leaves out are not touched in memory.
+// The memory of lanes outside of the mask is not touched.
 template <class T, class Vector>
 Vector load_masked(unsigned mask, const void* p) {
   Lanes<T, Vector> to;
@@ -123,7 +123,7 @@ inline int32_t largest(__m512i v) {
 }  // namespace
 }  // namespace emulated
 
-// Some of these are macros in the compiler's header where nothing is optimized.
+// Some of these are macros in the compiler's header in builds without optimization.
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtps_ph
 #undef _mm512_extractf32x8_ps

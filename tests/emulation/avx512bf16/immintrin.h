@@ -1,5 +1,5 @@
-// Stands before the compiler's own header where kernels_avx512bf16.cpp is compiled for machines without it: vectors as in
-// avx512/immintrin.h, which stands behind it, and what is bf16 of them.
+// Precedes the compiler's own header when kernels_avx512bf16.cpp is compiled for machines without AVX-512 BF16: the instructions of bf16.
+// Other vectors come from avx512/immintrin.h, which this header includes.
 #pragma once
 
 #include_next <immintrin.h>
@@ -7,7 +7,7 @@
 namespace emulated {
 namespace {
 
-// Sixteen floats of each as bf16, b's below a's: to nearest, ties to even; subnormal numbers count as zero.
+// Sixteen floats of a and sixteen of b as bf16, b's in the lower half: rounded to nearest, ties to even. Subnormal numbers count as zero.
 inline __m512i halves_of(__m512 a, __m512 b) {
   const Lanes<uint32_t, __m512> upper(a), lower(b);
   Lanes<uint16_t, __m512i> out;
@@ -19,7 +19,7 @@ inline __m512i halves_of(__m512 a, __m512 b) {
   return out.vector();
 }
 
-// c + a b: of each dword's two bf16 the upper ones' product first. Subnormal numbers count as zero, before and after.
+// c + a b, two bf16 in each dword; the product of the upper ones is added first. Subnormal numbers count as zero, before and after.
 inline __m512 dots_of(__m512 c, __m512i a, __m512i b) {
   const Lanes<uint32_t, __m512i> x(a), y(b);
   Lanes<float, __m512> out(c);

@@ -1,5 +1,5 @@
-// cuBLAS for the emulated build: what cuda/device/cublas.cpp looks for, by the library's documentation. Anything else that is asked of it
-// is refused, so that a call the library would refuse or misread fails here too.
+// cuBLAS for the emulated build: the functions that cuda/device/cublas.cpp looks for, by the library's documentation. Any other use is
+// refused, so that a call fails here if the library would refuse or misread it.
 #include <atomic>
 #include <cstring>
 
@@ -33,12 +33,12 @@ int destroy(Handle* handle) {
 }
 int set_stream(Handle* handle, Stream* stream) {
   handle->stream = stream;
-  handle->workspace = nullptr;   // as it says there: a stream takes the workspace away
+  handle->workspace = nullptr;   // as documented: setting a stream resets the workspace
   return kSuccess;
 }
 int set_workspace(Handle* handle, void* at, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(at) % 256 != 0 || bytes == 0) return kInvalid;
-  std::memset(at, 0xA5, bytes);   // it is the library's
+  std::memset(at, 0xA5, bytes);   // the library may write the workspace at any time
   handle->workspace = at;
   return kSuccess;
 }

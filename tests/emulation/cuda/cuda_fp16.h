@@ -1,4 +1,4 @@
-// Half-precision numbers as cuda/ uses them: storage and conversions. IEEE binary16, rounded to nearest even.
+// Half-precision numbers (IEEE binary16) for the emulated build: storage, and conversions that round to nearest even.
 #pragma once
 
 #include "cuda_runtime.h"

@@ -1,6 +1,7 @@
-// What cuda/ uses of the CUDA runtime, on the CPU: found in place of the toolkit's header of this name by the emulated build.
-// Memory is the host's, behind each allocation an inaccessible page, at first all ones (as floats: NaN). Streams run what
-// they are given at once; while one captures, it keeps launches and copies for the graph instead.
+// The part of the CUDA runtime that cuda/ uses, on the CPU. The emulated build finds this header before the toolkit's of the same name.
+//
+// Device memory is host memory. An inaccessible page follows each allocation. New memory is all ones (as floats: NaN). Streams run work at
+// once. A stream that captures keeps launches and copies for the graph.
 #pragma once
 
 #include <atomic>
@@ -168,27 +169,27 @@ namespace orrery::emulated {
 struct Graph;
 struct Stream;
 struct Event {
-  Stream* stream = nullptr;   // where it was recorded, behind so much of its work
+  Stream* stream = nullptr;   // the event was recorded here, after this much work of the stream
   uint64_t behind = 0;
 };
-// Launches in a stream: as a node of what it captures, or by the schedule.
+// Launches in a stream: as a node of the graph that the stream captures, or by the schedule.
 void enqueue(Stream* stream, std::function<void()> work);
-// For tests: 0: streams do what they are given at once. Else, by this seed, some sooner and some later, as far as events and whoever waits
-// for them allow: what a wait that is missing would change.
+// For tests. 0: streams run work at once. Else the seed of a schedule that runs some work sooner and some later, as events and waits allow.
+// A missing wait then changes results.
 void set_schedule(uint64_t seed);
-extern std::function<cudaError_t()> fault;   // for tests: asked before every call that can fail
-extern int driver_version;                   // likewise: 0 where there is none
-extern int architecture;                     // likewise: 86
-// Memory, host memory, streams, events and graphs that have not been given back, by the whole process.
+extern std::function<cudaError_t()> fault;   // for tests: called before every call that can fail, and gives its error
+extern int driver_version;                   // for tests; 0: the machine has no driver
+extern int architecture;                     // for tests; 86 unless a test changes it
+// The number of memory blocks, streams, events and graphs that the process has not released.
 size_t n_live();
-// Copied from what cudaMalloc gave to what cudaHostAlloc gave, and from any other memory to what cudaMalloc gave, so far, by the whole process.
-bool capturing();              // whether any stream is
+bool capturing();              // whether any stream captures
+// Bytes that the process has copied so far: from cudaMalloc's memory to cudaHostAlloc's; and from any other memory to cudaMalloc's.
 uint64_t bytes_to_host();
 uint64_t bytes_to_device();
-// Times that somebody has waited for a stream or an event, so far, by the whole process.
+// The number of waits for a stream or an event, so far, in the whole process.
 uint64_t n_waits();
-extern std::atomic<uint64_t> n_launches;   // likewise: kernels, by any thread
-// Of those whose arguments are F's, as void(int, float).
+extern std::atomic<uint64_t> n_launches;   // kernels that were launched so far, by any thread
+// The number of launches of kernels with the signature F, such as void(int, float).
 template <class F>
 std::atomic<uint64_t>& launches_of() {
   static std::atomic<uint64_t> n{0};

@@ -1,4 +1,4 @@
-// The one library that cuda/ opens, in the emulated build: found in place of the system's header of this name. It is a cuBLAS whose
+// dlopen() for the emulated build, which finds this header before the system's of the same name. The only library is a cuBLAS whose
 // products are computed by their definition.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace orrery::emulated {
 
-// For tests: whether there is such a library, and how many products it has computed.
+// For tests: whether the library exists, and the number of products that it has computed.
 extern bool has_cublas;
 size_t cublas_products();
 

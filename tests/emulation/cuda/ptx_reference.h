@@ -1,5 +1,5 @@
-// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual: each lane shows the others its registers and
-// computes its own part of the result. Included by ptx.h in the emulated build alone.
+// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual. Each lane shows its registers to the other lanes, and
+// computes its own part of the result. Only the emulated build includes this header, in ptx.h.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 
 namespace orrery::emulated {
 
-// What a device would refuse to load.
+// Ends the program if the address is not 16-byte aligned, because a device would refuse the load.
 inline const void* aligned_16(const void* p) {
   if (reinterpret_cast<uintptr_t>(p) % 16 == 0) return p;
   std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: 16 bytes that are not aligned\n", blockIdx.x, blockIdx.y, blockIdx.z,
@@ -23,7 +23,7 @@ struct Registers {
   uint32_t r[N];
 };
 
-// What all lanes hold in N registers.
+// The contents of N registers of all lanes.
 template <size_t N>
 struct WarpRegisters {
   uint32_t r[kWarp][N];
@@ -58,7 +58,7 @@ void mma_16816(float* c, const uint32_t* a, const uint32_t* b, At at) {
 inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, half_at); }
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, bfloat_at); }
 
-// m16n8k32 of int8, and m16n8k16, which is its first half: as above, four bytes where there are two halves.
+// m16n8k32 of int8, and m16n8k16, which is its first half. The layout is as above, with four bytes in place of two halves.
 template <size_t K>
 void mma_bytes(int32_t* c, const uint32_t* a, const uint32_t* b) {
   const WarpRegisters<K / 8> A(a);

@@ -1,4 +1,4 @@
-// The CUDA runtime's functions for the emulated build.
+// The functions of the CUDA runtime for the emulated build: memory with guard pages, streams, events, graphs, and faults on demand.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -24,15 +24,15 @@ struct Graph {
 };
 struct Stream {
   std::unique_ptr<Graph> capture;
-  std::atomic<bool> captures{false}, spoilt{false};   // the capture: by a thread that waited for the stream meanwhile
-  std::deque<std::function<void()>> work;   // not done yet, where there is a schedule
+  std::atomic<bool> captures{false}, spoilt{false};   // spoilt: a thread waited for the stream during the capture
+  std::deque<std::function<void()>> work;   // not done yet; empty without a schedule
   uint64_t n_done = 0;
   uint64_t n_given() const { return n_done + work.size(); }
 };
 
 namespace {
 
-std::recursive_mutex schedule_mutex;   // over what follows, and work that is done later
+std::recursive_mutex schedule_mutex;   // guards the variables below, and delayed work
 std::atomic<uint64_t> schedule{0};
 std::vector<Stream*> streams;
 
@@ -52,7 +52,7 @@ void do_everything() {
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   for (Stream* stream : streams) do_all(stream);
 }
-// Some of what streams have to do, as the schedule says.
+// Runs some of the streams' work, as the schedule says.
 void do_some() {
   const auto random = [] {
     schedule = schedule * 6364136223846793005u + 1442695040888963407u;
@@ -85,12 +85,12 @@ constexpr size_t kPage = 4096;
 std::atomic<size_t> n_graphs_made{0}, n_alive{0};
 std::atomic<uint64_t> n_bytes_to_host{0}, n_bytes_to_device{0}, n_waited{0};
 struct Allocation {
-  void* base;       // of its mapping
+  void* base;       // of the mapping
   size_t mapped;
   bool host;
 };
 std::mutex allocations_mutex;
-std::map<const void*, Allocation> allocations;   // by what was handed out
+std::map<const void*, Allocation> allocations;   // by the address that the caller got
 
 cudaError_t faulty() { return fault ? fault() : cudaSuccess; }
 
@@ -101,7 +101,7 @@ cudaError_t allocate(void** at, size_t bytes, bool host) {
   if (base == MAP_FAILED) return cudaErrorMemoryAllocation;
   char* end = static_cast<char*>(base) + padded;
   mprotect(end, kPage, PROT_NONE);
-  // Up to the inaccessible page, as far as 256-byte alignment allows; a large arena is not touched before its use.
+  // The block ends at the inaccessible page, as nearly as 256-byte alignment allows. A large arena is not touched before its use.
   if (bytes <= size_t{1} << 20) std::memset(base, 0xFF, padded);
   *at = end - (bytes + 255) / 256 * 256;
   const std::lock_guard<std::mutex> lock(allocations_mutex);
@@ -120,7 +120,7 @@ cudaError_t release(void* at) {
   return cudaSuccess;
 }
 
-// Whether it lies in an allocation of that kind.
+// Whether the address lies in an allocation of this kind.
 bool lies_in(const void* at, bool host) {
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   auto next = allocations.upper_bound(at);
@@ -208,7 +208,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  do_everything();   // others may wait for it
+  do_everything();   // other streams may wait for it
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   streams.erase(std::remove(streams.begin(), streams.end(), stream), streams.end());
   n_alive -= stream != nullptr;

@@ -1,3 +1,4 @@
+// See threads.h.
 #include "tests/emulation/cuda/threads.h"
 
 #include <setjmp.h>
@@ -22,7 +23,7 @@ constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr unsigned kMostThreads = 1024;
 thread_local bool reversed_order = false;
 
-// Where threads meet. Those that have ended count as arrived.
+// A barrier. Threads that have ended count as arrived.
 struct Barrier {
   unsigned arrived = 0, members = 0;
   uint64_t generation = 0;
@@ -47,13 +48,13 @@ struct Warp {
   alignas(64) std::byte values[2][kWarp][kMostExchanged];
 };
 
-// The coroutines of one thread of the processor; their stacks are made once.
+// The coroutines of one CPU thread. Their stacks are made once.
 class Scheduler {
  public:
   Scheduler() : coroutines_(kMostThreads), parities_(kMostThreads), warps_(kMostThreads / kWarp) {
     stacks_ = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks_ == MAP_FAILED) fail("no memory for the threads' stacks");
-    for (unsigned i = 0; i < kMostThreads; ++i)   // an overflowing stack ends here, not in its neighbour's
+    for (unsigned i = 0; i < kMostThreads; ++i)   // a guard page: a stack that overflows ends here, not in the next stack
       mprotect(static_cast<char*>(stacks_) + i * kStackBytes, 4096, PROT_NONE);
   }
   Scheduler(const Scheduler&) = delete;
@@ -73,7 +74,7 @@ class Scheduler {
  private:
   static void enter();
   void wait(Barrier* barrier);
-  // Goes on with a thread that can run. There is one, or nobody ever will.
+  // Goes on with a thread that can run. If no thread can run now, none ever will.
   [[noreturn]] void resume_another();
   void resume(unsigned thread);
 
@@ -116,7 +117,7 @@ void Scheduler::resume(unsigned thread) {
   c.waits_for = nullptr;
   if (c.started) _longjmp(c.at, 1);
   c.started = true;
-  // Only to get onto another stack: from then on jumps do it, which cost no system call.
+  // Used only to enter a new stack. Later switches are jumps, which cost no system call.
   ucontext_t context;
   getcontext(&context);
   context.uc_stack.ss_sp = static_cast<char*>(stacks_) + thread * kStackBytes;
@@ -178,7 +179,7 @@ void Scheduler::run_block(void (*body)(void*), void* context) {
 }  // namespace
 
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(void*), void* context) {
-  // What a block has not written it does not know: as floats, NaN.
+  // Shared memory that a block has not written is NaN, as floats.
   auto shared = std::make_unique<std::byte[]>(dynamic_shared_bytes + 128);
   const uintptr_t at = (reinterpret_cast<uintptr_t>(shared.get()) + 127) / 128 * 128;
   gridDim = grid;

@@ -1,11 +1,11 @@
 // A grid of CUDA threads on one thread of the processor, block by block.
 //
-// Each thread of a block is a coroutine with a stack of its own. It runs until it has to wait for others, at a barrier of
-// its warp or its block; then the next one runs. Nothing else switches, so a program whose barriers are right gives the same
-// results in whatever order the threads run, and one that forgot a barrier gives others: `reversed` lets the last thread
-// run first. What cannot happen on a device without being a mistake ends the program with a message that names the
-// kernel's block and thread: threads that wait for each other forever, a warp whose lanes are at different barriers, a block
-// that is no multiple of a warp.
+// Each thread of a block is a coroutine with a stack of its own. It runs until it waits at a barrier of its warp or its block; then the
+// next thread runs. So a kernel with correct barriers gives the same results in any order of threads, and a kernel with a missing barrier
+// does not: `reversed` runs the last thread first.
+//
+// A mistake of a kernel ends the program with a message that names block and thread: threads that wait for each other forever, a warp whose
+// lanes are at different barriers, a block that is no multiple of a warp.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct dim3 {
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-// What every thread of the running block sees.
+// The variables that every thread of the running block sees.
 extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace orrery::emulated {
@@ -29,16 +29,16 @@ std::byte* dynamic_shared();                // of the running block, 128-byte al
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(void*), void* context);
 
 void wait_for_block();                      // __syncthreads
-// Waits for the whole warp. `value` (up to kMostExchanged bytes) becomes visible to the other lanes: exchange() returns
-// where lane 0's lies, the others' behind it, stride kMostExchanged, until the warp's next call but one.
+// Waits for the whole warp. `value` (up to kMostExchanged bytes) becomes visible to the other lanes. exchange() returns the address of lane
+// 0's value; the other lanes' values follow, kMostExchanged bytes apart. They stay valid until the warp's next call but one.
 inline constexpr size_t kMostExchanged = 64;
 const std::byte* exchange(const void* value, size_t bytes);
 unsigned lane();
 
-// Graphs that have been made so far, by the whole process.
+// The number of graphs that have been made so far, in the whole process.
 size_t graphs_made();
 
-// In what order the threads of a block run.
+// The order in which the threads of a block run.
 void set_reversed(bool reversed);
 
 }  // namespace orrery::emulated
