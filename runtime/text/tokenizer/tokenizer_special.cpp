@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-// See tokenizer_special.h. std::string_view compares bytes as unsigned, which is the order used here.
+// std::string_view compares bytes as unsigned numbers; this file relies on that order.
 namespace orrery::text {
 
 void SpecialMatcher::reset(std::vector<Entry> entries) {
@@ -27,8 +27,7 @@ SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from) c
     const Entry* high = low + entries_.size();
     const Entry* longest = nullptr;
     for (size_t depth = 0; low != high && at + depth < text.size(); depth++) {
-      // All of [low, high) agree with the text up to depth; those that end here sort first, and there is one
-      // at most.
+      // All names in [low, high) match the text up to depth. A name that ends here sorts first, and at most one does.
       const auto byte = static_cast<uint8_t>(text[at + depth]);
       const auto byte_of = [depth](const Entry& e) {
         return depth < e.name.size() ? static_cast<int>(static_cast<uint8_t>(e.name[depth])) : -1;

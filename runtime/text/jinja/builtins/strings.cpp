@@ -1,4 +1,4 @@
-// See jinja_strings.h.  Searching works on bytes: in UTF-8 a match can only begin where a character begins.
+// See strings.h. Searches work on bytes, because in UTF-8 a match can only begin where a character begins.
 #include "runtime/text/jinja/builtins/strings.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ bool blank_at(std::string_view s, size_t i) {
   return unicode::is(unicode::decode(s, i), unicode::kSpace);
 }
 
-// Start of the character that ends at `end`.
+// The start of the character that ends at `end`.
 size_t previous(std::string_view s, size_t end) {
   size_t at = end - 1;
   while (at > 0 && end - at < 4 && (static_cast<unsigned char>(s[at]) & 0xC0) == 0x80) --at;
@@ -90,7 +90,7 @@ bool replace_text(Interp& in, const Value& value, std::string_view old, std::str
   TRY(in.step(s.size() / 16));
   std::string text;
   size_t from = 0;
-  if (old.empty()) {  // before every character and at the end
+  if (old.empty()) {  // insert before every character and at the end
     for (; left > 0; --left) {
       TRY(in.charge(with.size() + 4));
       text += with;
