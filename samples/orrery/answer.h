@@ -52,7 +52,8 @@ Generation begin_continuation(orrery_session* session, const std::vector<int32_t
 
 void add_message(orrery_session* session, const char* role, const std::string& content);
 
-// "4,021 prompt tokens (0 reused) at 2100/s, first token after 1.91 s, 12 tokens at 41.2/s"
+// "4,021 prompt tokens (0 reused) at 2100/s, first token after 1.91 s, 12 tokens at 41.2/s". A rate that was not measured is
+// left out: "31 prompt tokens (all reused), first token after 0.02 s, 1 token".
 std::string speed_line(const Answer& answer);
 
 }  // namespace orrery::tool

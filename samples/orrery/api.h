@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "terminal/failure.h"
+#include "terminal/output.h"
 #include "orrery.h"
 
 namespace orrery::tool {
@@ -30,9 +31,18 @@ using Generation = std::unique_ptr<orrery_generation, FreeHandle>;
 class ApiError : public Failure {
  public:
   explicit ApiError(const orrery_error& error)
-      : Failure(exit_code(error.status), error.message[0] ? error.message : orrery_status_name(error.status)),
-        status_(error.status) {}
+      : Failure(exit_code(error.status), text(error)), status_(error.status) {}
   orrery_status status() const { return status_; }
+
+  // The library's message. Its exact byte counts are hard to read, so a refused allocation adds them in GiB or MiB.
+  static std::string text(const orrery_error& error) {
+    std::string text = error.message[0] ? error.message : orrery_status_name(error.status);
+    const bool memory = error.status == ORRERY_OUT_OF_DEVICE_MEMORY || error.status == ORRERY_OUT_OF_PINNED_MEMORY ||
+                        error.status == ORRERY_OUT_OF_HOST_MEMORY;
+    if (memory && error.bytes_requested > 0)
+      text += " (" + human_bytes(error.bytes_requested) + " needed, " + human_bytes(error.bytes_available) + " available)";
+    return text;
+  }
 
   static ExitCode exit_code(orrery_status status) {
     switch (status) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes unicode/python_characters.inc: character classes and case mappings as Python's str methods see them.
+"""Writes unicode/python_characters.inc: character classes and case mappings of Python's str methods.
 
-Run with the Python whose Unicode version is wanted (3.11: Unicode 14); no packages needed.
+Run it with a Python of the wanted Unicode version (3.11: Unicode 14). It needs no packages.
 """
 import pathlib
 import sys

@@ -106,7 +106,7 @@ void Chat::set_system(const std::string& text) {
 size_t Chat::add_document(const std::string& path) {
   std::string text = read_text(path);
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (text.empty()) throw Failure(kExitFailure, "'" + path + "' is empty");
+  if (text.empty()) throw Failure(kExitFailure, path + ": the file is empty");
   documents_ += text + "\n\n";
   return tokenize(vocab_.get(), text, 0).size();
 }
@@ -188,7 +188,7 @@ int chat(const Args& args, Output& out) {
   for (const std::string& path : args.all("--file")) {
     const size_t n_tokens = conversation.add_document(path);
     if (interactive)
-      note("'" + path + "', " + grouped(n_tokens) + " tokens, comes before the first question");
+      note("'" + path + "', " + counted(n_tokens, "token") + ", comes before the first question");
   }
   if (interactive) {
     const orrery_model_info info = model_info(loaded.model.get());

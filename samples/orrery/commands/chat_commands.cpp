@@ -29,12 +29,15 @@ void stats(Request& request) {
   orrery_stats stats;
   orrery_stats_init(&stats);
   call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
-  say(format("context     %s of %s tokens, %zu messages", grouped(stats.n_tokens).c_str(),
-             grouped(stats.n_context).c_str(), request.chat.n_messages()));
-  say(format("prompts     %s tokens computed at %.0f/s, %s reused", grouped(stats.prompt_tokens).c_str(),
-             per_second(stats.prompt_tokens, stats.prefill_us), grouped(stats.reused_tokens).c_str()));
-  say(format("answers     %s tokens at %.1f/s", grouped(stats.generated_tokens).c_str(),
-             per_second(stats.generated_tokens, stats.decode_us)));
+  const auto rate = [](const char* pattern, double per_second) {   // nothing where nothing was measured
+    return per_second > 0 ? format(pattern, per_second) : std::string();
+  };
+  say("context     " + grouped(stats.n_tokens) + " of " + counted(stats.n_context, "token") + ", " +
+      counted(request.chat.n_messages(), "message"));
+  say("prompts     " + counted(stats.prompt_tokens, "token") + " computed" +
+      rate(" at %.0f/s", per_second(stats.prompt_tokens, stats.prefill_us)) + ", " + grouped(stats.reused_tokens) + " reused");
+  say("answers     " + counted(stats.generated_tokens, "token") +
+      rate(" at %.1f/s", per_second(stats.generated_tokens, stats.decode_us)));
   say(format("KV cache    %s in use of %s, %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
              human_bytes(stats.device_kv_bytes).c_str(), kv_type_name(stats.device_kv_type), human_bytes(stats.workspace_bytes).c_str()));
   const ResidentMemory memory = resident_memory();
@@ -61,8 +64,8 @@ void load_saved(Request& request) {
   call([&](orrery_error* error) {
     return orrery_session_load(request.chat.session(), request.argument.c_str(), error);
   });
-  say(format("loaded %zu messages, %s tokens", request.chat.n_messages(),
-             grouped(orrery_session_n_tokens(request.chat.session())).c_str()));
+  say("loaded " + counted(request.chat.n_messages(), "message") + ", " +
+      counted(orrery_session_n_tokens(request.chat.session()), "token"));
 }
 
 void reset(Request& request) {
@@ -72,8 +75,7 @@ void reset(Request& request) {
 
 void take_back(Request& request, size_t n_turns) {
   const size_t undone = request.chat.undo(n_turns);
-  say(undone == 0 ? "there is no question yet"
-                  : format("took back %zu %s", undone, undone == 1 ? "turn" : "turns"));
+  say(undone == 0 ? "there is no question yet" : "took back " + counted(undone, "turn"));
 }
 
 void undo(Request& request) { take_back(request, 1); }
@@ -102,7 +104,7 @@ void system_message(Request& request) {
 
 void document(Request& request) {
   const size_t n_tokens = request.chat.add_document(request.argument);
-  say("'" + request.argument + "', " + grouped(n_tokens) + " tokens, comes before the next question");
+  say("'" + request.argument + "', " + counted(n_tokens, "token") + ", comes before the next question");
 }
 
 void quit(Request& request) { request.leave = true; }

@@ -102,8 +102,8 @@ int print_policies(const Args& args, Output& out) {
   const std::string near = nearest(*name, names);
   std::string list;
   for (const std::string& n : names) list += (list.empty() ? "" : ", ") + n;
-  throw UsageError("--explain: there is no policy '" + *name + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?") +
-                   " These are: " + list);
+  throw UsageError("--explain: there is no policy '" + *name + "'" + (near.empty() ? "." : "; did you mean '" + near + "'?") +
+                   " The policies are: " + list);
 }
 
 }  // namespace

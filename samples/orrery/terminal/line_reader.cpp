@@ -84,7 +84,7 @@ LineReader::LineReader(bool interactive, const std::string& history_path, const 
   if (history_path_.empty()) return;
   make_folders(history_path_);
   if (access(history_path_.c_str(), F_OK) == 0 && read_history(history_path_.c_str()) != 0) {
-    note("cannot read the history in '" + history_path_ + "'; nothing is added to it");
+    note(history_path_ + ": cannot read the history; this session's lines are not added");
     history_path_.clear();
   }
 }
@@ -96,7 +96,7 @@ void LineReader::remember(const std::string& line) {
   add_history(line.c_str());
   if (history_path_.empty()) return;
   if (write_history(history_path_.c_str()) != 0) {
-    note("cannot write the history to '" + history_path_ + "': " + std::strerror(errno));
+    note(history_path_ + ": cannot write the history: " + std::strerror(errno));
     history_path_.clear();
   }
 }
@@ -119,13 +119,13 @@ LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
   if (n < 0) {
     if (interrupts_.pending()) return Got::interrupted;
     if (std::ferror(stdin))
-      throw Failure(kExitFailure, std::string("cannot read standard input: ") + std::strerror(errno));
+      throw Failure(kExitFailure, std::string("standard input: cannot read: ") + std::strerror(errno));
     return Got::end;
   }
   line->assign(buffer_, static_cast<size_t>(n));
   if (line->back() == '\n') line->pop_back();
   if (line->find('\0') != std::string::npos)
-    throw Failure(kExitFailure, "standard input is not text: a line holds a NUL byte");
+    throw Failure(kExitFailure, "standard input: is not text: a line holds a NUL byte");
   return Got::message;
 }
 

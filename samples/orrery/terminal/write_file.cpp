@@ -23,7 +23,7 @@ constexpr int kMostLinks = 40;
 constexpr int kMostTries = 1000;   // other runs that write the same file just now, one after another
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  throw Failure(kExitFailure, "cannot write '" + path + "': " + std::strerror(error));
+  throw Failure(kExitFailure, path + ": cannot write: " + std::strerror(error));
 }
 
 // Closed by whichever way a function is left.
