@@ -53,7 +53,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         answer.decode_us = event.decode_us;
         return answer;
       default:
-        break;  // kinds of a later version
+        break;  // event kinds of a later version
     }
   }
 }

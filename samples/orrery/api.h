@@ -1,6 +1,6 @@
-// The C ABI in C++ clothes: handles that free themselves, and calls that throw what the library says. Every
-// call goes through call(), which hands it a fresh orrery_error; strings and arrays whose size is asked for
-// first go through sized(). Nothing else of the library is hidden: the commands speak orrery.h.
+// The C ABI for C++ code: handles that free themselves, and calls that throw the library's error. Every call goes
+// through call(), which passes a fresh orrery_error. Strings and arrays whose size is queried first go through
+// sized(). Nothing else of the library is wrapped: the commands call orrery.h directly.
 #pragma once
 
 #include <cstddef>
@@ -81,7 +81,7 @@ void call(Function function) {
   throw ApiError(error);
 }
 
-// "Sizes out": asks for the size, then for the content. function(data, capacity, &n, error).
+// Queries the size, then the content: function(data, capacity, &n, error).
 template <typename Container, typename Function>
 Container sized(Function function) {
   size_t n = 0;
@@ -94,7 +94,7 @@ Container sized(Function function) {
   return content;
 }
 
-// A handle from a call that makes one: make<Session>([&](orrery_session** out, orrery_error* error) { ... }).
+// A handle from a call that creates one: make<Session>([&](orrery_session** out, orrery_error* error) { ... }).
 template <typename Handle, typename Function>
 Handle make(Function function) {
   typename Handle::pointer handle = nullptr;

@@ -1,5 +1,4 @@
-// The list of commands, and the pages that `orrery help` prints from it. Option help is wrapped to 96
-// columns.
+// The list of commands, and the pages of `orrery help`. Option help is wrapped to 96 columns.
 #include <string>
 #include <string_view>
 

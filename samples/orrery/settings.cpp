@@ -61,7 +61,7 @@ orrery_logit_bias parse_bias(const std::string& text) {
   return bias;
 }
 
-// --var NAME=VALUE: JSON where it is JSON (true, 3, "text", [..]), else the text itself.
+// --var NAME=VALUE: JSON if VALUE is JSON (true, 3, "text", [..]), otherwise the text itself.
 void add_variable(Json& variables, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == 0 || equals == std::string::npos) throw UsageError("--var: '" + text + "' is not NAME=VALUE");

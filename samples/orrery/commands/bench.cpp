@@ -1,7 +1,8 @@
-// orrery bench: how fast, measured, beside what the machine gives at best. Each row is a context length: prefill of that
-// many tokens, then decoding behind them; one short run that does not count, since it brings the weights in, then the
-// median of --repeat runs with the least and the most. Memory bandwidth bounds decoding and products bound prefill:
-// both limits (limits.h) are measured between the runs, with as many threads, and each speed is given as a share of its.
+// orrery bench: measured speed beside the machine's measured limits. Each row is a context length: prefill of that
+// many tokens, then decode after them. One short run first brings the weights into memory and does not count. Each
+// figure is the median of --repeat runs, with the minimum and maximum. Memory bandwidth bounds decode, and products
+// bound prefill. Both limits (limits.h) are measured between the runs with the same number of threads, and each speed
+// is shown as a share of its limit.
 #include <algorithm>
 
 #include "answer.h"
@@ -29,7 +30,7 @@ struct Spread {
 struct Measured {
   uint64_t prompt_tokens;
   Spread prefill, decode, first_token_ms;
-  uint64_t kv_bytes;  // that the last token read
+  uint64_t kv_bytes;  // read by the last token
 };
 
 // "512,4096"
@@ -45,7 +46,7 @@ std::vector<uint64_t> parse_lengths(const std::string& text) {
   return lengths;
 }
 
-// Ordinary tokens in an order that has no pattern and is the same every time.
+// Ordinary tokens without a pattern, in the same order on every run.
 std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
   const orrery_vocab_info info = vocab_info(vocab);
   std::vector<int32_t> ordinary;
@@ -62,16 +63,16 @@ std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
   return tokens;
 }
 
-// What a token costs, by the file's tensors.
+// The work per token, computed from the file's tensors.
 struct Work {
-  uint64_t weights_bytes = 0;                  // read by each token that is decoded
-  // Of products: of F32, of F16 and BF16, and of quantized weights.
+  uint64_t weights_bytes = 0;                  // read by each decoded token
+  // Operations of products with F32 weights, with F16 and BF16 weights, and with quantized weights.
   struct Ops {
     double floats = 0, halves = 0, quantized = 0;
   };
-  Ops ops, last_ops;  // for each token of a prompt; and more for its last
+  Ops ops, last_ops;  // per prompt token; additional for the prompt's last token
 
-  // The least time per token of a prompt of n; 0 where a peak is not known. Attention comes on top.
+  // The minimum time per token for a prompt of n tokens, without attention. 0 if a peak is unknown.
   double prefill_seconds(uint64_t n, const Limits& limits) const {
     const double count = static_cast<double>(n), floats = limits.float_ops_per_second(),
                  halves = limits.half_ops_per_second(), quantized = limits.quantized_ops_per_second();
@@ -81,8 +82,8 @@ struct Work {
   }
 };
 
-// Of an embedding that is not also the output matrix, a token reads one row: it does not count. Only the last token of
-// a prompt meets the output matrix.
+// A token reads one row of an embedding that is not also the output matrix, so such an embedding does not count. Only
+// a prompt's last token is multiplied by the output matrix.
 Work work_per_token(const std::string& path) {
   const Json description = parse_json(inspect(path), path);
   const Json& tensors = description.at("tensors");

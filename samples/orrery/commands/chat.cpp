@@ -1,5 +1,5 @@
-// orrery chat: see chat.h. On a terminal a failed turn is told and the conversation goes on; from a pipe it
-// ends the program, because the turns behind it would be about something that was never said.
+// orrery chat: see chat.h. On a terminal, the tool reports a failed turn and the conversation continues. From a pipe,
+// a failed turn ends the program, because the later turns may refer to it.
 #include "commands/chat.h"
 
 #include "command.h"
@@ -48,7 +48,7 @@ bool Chat::answer() {
   if (last_.finish_reason == ORRERY_FINISH_CONTEXT) {
     note("the context is full: the answer ends here (/undo, /reset, or --overflow drop-oldest)");
   }
-  // A question without any answer would stand before the next one, which many templates refuse.
+  // A question without an answer would precede the next question, which many templates refuse.
   if (last_.interrupted() && last_.text.empty()) undo(1);
   return !last_.interrupted();
 }
@@ -68,7 +68,7 @@ size_t Chat::undo(size_t n_turns) {
     if (question == n_messages()) break;
     const Json message = parse_json(message_json(session_.get(), question), "message");
     keep(question);
-    // A document goes with its question; it waits for the next one.
+    // A document belongs to its question. After the undo it waits for the next question.
     const std::string content = message.contains("content") && message["content"].is_string()
                                     ? message["content"].get<std::string>()
                                     : std::string();
@@ -125,7 +125,7 @@ namespace {
 int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool interactive) {
   bool warned = false;
   for (;;) {
-    if (interactive) interrupts.clear();  // a Ctrl-C that came when there was nothing left to stop
+    if (interactive) interrupts.clear();  // drops a Ctrl-C that came when nothing was running
     std::string message;
     bool typed = false;
     const LineReader::Got got = reader.read(&message, &typed);

@@ -1,4 +1,4 @@
-// The commands of a conversation. What they say goes to stderr, so that standard output holds answers only.
+// The slash commands of a conversation. They write to stderr, so standard output holds only answers.
 #include <string>
 
 #include "api.h"
@@ -29,7 +29,7 @@ void stats(Request& request) {
   orrery_stats stats;
   orrery_stats_init(&stats);
   call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
-  const auto rate = [](const char* pattern, double per_second) {   // nothing where nothing was measured
+  const auto rate = [](const char* pattern, double per_second) {   // "" if the rate was not measured
     return per_second > 0 ? format(pattern, per_second) : std::string();
   };
   say("context     " + grouped(stats.n_tokens) + " of " + counted(stats.n_context, "token") + ", " +
@@ -46,7 +46,7 @@ void stats(Request& request) {
   if (request.chat.last().finish_reason != 0) say("last turn   " + speed_line(request.chat.last()));
 }
 
-// The library saves to regular files; a device or a pipe gets the same bytes.
+// The library saves to regular files. The tool writes the same bytes to a device or a pipe.
 void save(Request& request) {
   if (is_stream(request.argument)) {
     write_file(request.argument, sized<std::string>([&](char* bytes, size_t capacity, size_t* n, orrery_error* error) {

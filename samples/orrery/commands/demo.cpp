@@ -1,6 +1,6 @@
-// orrery demo: the bundled model reads a document of several thousand tokens and answers questions about it;
-// the right answers stand beside. What it prints was measured in this run, and a wrong answer is exit code 1:
-// a demonstration that cannot fail shows nothing.
+// orrery demo: the bundled model reads a document of several thousand tokens and answers questions about it. The
+// output shows the right answers and figures measured in this run. A wrong answer gives exit code 1, because a
+// demonstration that cannot fail proves nothing.
 #include <unistd.h>
 
 #include "answer.h"
@@ -26,8 +26,8 @@ constexpr uint32_t kContext = 8192;
 
 bool readable(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
 
-// The bundled files lie beside an installed program, where it was installed to, or in the source tree it was
-// built from.
+// The bundled files are beside an installed program, in the folder of the installation, or in the source tree of the
+// build.
 std::string bundled(const char* file) {
   const std::string here = program_folder();
   std::string looked;

@@ -1,6 +1,6 @@
-// orrery eval: what a policy's answers are worth beside full attention's. Samples are generated or read, each is asked
-// of full attention first and then of every policy at every budget, and what is done is kept on disk, so that an
-// evaluation of hours can be interrupted.
+// orrery eval: compares the answers under KV policies with full attention's answers. Samples are generated or read.
+// Each sample runs under full attention first, then under every policy at every budget. Results are kept on disk, so
+// an evaluation of hours can be interrupted and continued.
 #include <algorithm>
 #include <optional>
 
@@ -48,7 +48,7 @@ EvalConfig parse_config(const std::string& policy, const std::string& budget) {
   return config;
 }
 
-// Full attention, and every other policy at every budget.
+// Full attention first, then every other policy at every budget.
 std::vector<EvalConfig> parse_configs(const Args& args) {
   std::vector<EvalConfig> configs = {parse_config("full", "")};
   std::vector<std::string> seen;
@@ -69,7 +69,7 @@ bool is_file(const std::string& task) {
          (task.size() > 6 && task.compare(task.size() - 6, 6, ".jsonl") == 0);
 }
 
-// Samples of one length lie together, shortest first.
+// Samples of equal length are adjacent, shortest first.
 std::vector<EvalSample> collect_samples(const Args& args, const orrery_vocab* vocab) {
   const TokenCount count = [vocab](const std::string& text) {
     size_t n = 0;
@@ -127,7 +127,7 @@ EvalMode parse_mode(const Args& args) {
   return mode;
 }
 
-// A name or a parameter that nobody knows would refuse every budget: better said once, at once.
+// An unknown policy or option would fail at every budget, so it is reported once, before the work.
 void check_policies(const std::string& path, const Args& args, const std::vector<EvalConfig>& configs) {
   const orrery_runtime_options runtime = runtime_options(args);
   const orrery_model_options model = model_options(args);
@@ -151,7 +151,7 @@ std::string hexadecimal(const uint8_t* bytes, size_t n) {
   return text;
 }
 
-// Everything but the sample, the policy and the budget that decides an answer.
+// All settings that decide an answer, except the sample, the policy and the budget.
 Json settings_json(const Args& args, const orrery_model_info& info, const TemplateSettings& chat,
                    const orrery_session_options& session, const EvalMode& mode) {
   const orrery_template_options given = chat.options();
@@ -163,7 +163,7 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
     if (const std::string* value = args.find(option)) rope[option] = *value;
   }
   Json link;
-  if (const std::string* value = args.find("--link")) link = *value;  // decides what is waited for
+  if (const std::string* value = args.find("--link")) link = *value;  // decides how long steps wait
   return {{"library", orrery_version()},
           {"model", {{"name", info.name},
                      {"architecture", info.architecture},
@@ -175,13 +175,14 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
           {"head_profile", session.head_profile ? Json(digest_of(session.head_profile)) : Json()},
           {"context", session.n_context},
           {"kv_type", kv_type_name(session.kv_type)},
-          {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // as policies have it
+          {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // the type under a
+                                                                                                                 // policy
           {"turns", mode.multi_turn ? "multi" : "single"},
           {"question", mode.aware ? "aware" : "agnostic"},
           {"max_tokens", mode.max_tokens}};
 }
 
-// Of the samples in [first, last), the context that holds the largest.
+// The context that the largest sample in [first, last) needs.
 uint32_t context_for(const EvalRunner& runner, const std::vector<EvalSample>& samples, size_t first, size_t last,
                      uint32_t wished) {
   uint64_t most = 0;
@@ -230,7 +231,7 @@ class Evaluation {
   }
 
  private:
-  // What was stored by somebody else is no record, and evaluated again.
+  // An entry that this tool did not write is no record; the sample is evaluated again.
   bool stored(const std::string& key, const EvalSample& sample, EvalRecord* record) {
     const Json* json = store_.find(key);
     if (!json) return false;
@@ -272,7 +273,7 @@ int eval(const Args& args, Output& out) {
   }
   check_policies(path, args, results.configs);
   const std::string* png_folder = args.find("--png");
-  if (png_folder) make_folder(*png_folder);  // before hours of work, not behind them
+  if (png_folder) make_folder(*png_folder);  // fails before hours of work, not after them
 
   const Interrupts interrupts;
   const Loaded loaded = load(path, args, interrupts);
@@ -282,7 +283,7 @@ int eval(const Args& args, Output& out) {
   for (const EvalSample& sample : results.samples) runner.check(sample);
 
   const std::string* json_path = args.find("--json");
-  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never stand inside the JSON
+  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never mix with the JSON
   const bool resumable = json_path && !is_stream(*json_path);
   const std::string partial = resumable ? *json_path + ".partial" : "";
   std::optional<EvalStore> store;
@@ -330,8 +331,8 @@ int eval(const Args& args, Output& out) {
   return kExitOk;
 }
 
-// The session's options that an evaluation leaves open: policy and budget are its own, and a conversation that
-// forgot its text would measure nothing.
+// The session options that an evaluation leaves open. The evaluation itself sets policy and budget. A conversation
+// that dropped its text would measure nothing.
 OptionGroup eval_session_group() {
   OptionGroup group{"Session", {}};
   for (const Option& option : session_group().options) {

@@ -1,6 +1,6 @@
-// orrery inspect: what a GGUF file says about itself, from its header alone. The library describes the file
-// as JSON; here it becomes a table. Whatever the file lacks is left out; strings of the file are shown, never
-// obeyed.
+// orrery inspect: a GGUF file's description of itself, from its header alone. The library describes the file as JSON;
+// this file prints it as a table. Missing entries are left out. Strings of the file are shown with control characters
+// replaced.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLongestValue = 100;  // characters of a metadata value in the table
 
-// What the file's metadata holds under a key; null where it holds nothing.
+// Looks up a metadata key; null if the key is absent.
 class Metadata {
  public:
   explicit Metadata(const Json& metadata) : metadata_(metadata) {}
@@ -31,7 +31,7 @@ class Metadata {
   const Json& metadata_;
 };
 
-// How many elements an array of the metadata has: {"type", "count", "first"}.
+// The number of elements of a metadata array: {"type", "count", "first"}.
 uint64_t array_length(const Json& value) { return value.is_object() ? value.at("count").get<uint64_t>() : 0; }
 
 std::string number_text(const Json& value) {
@@ -44,7 +44,7 @@ std::string number_text(const Json& value) {
   return value.is_null() ? "" : dump_json(value, -1);
 }
 
-// One line, cut where it gets long, without splitting a UTF-8 character.
+// One line; a long line is cut, but never inside a UTF-8 character.
 std::string short_text(const Json& value) {
   std::string text = value.is_string() ? value.get<std::string>() : dump_json(value, -1);
   for (char& c : text) {

@@ -1,4 +1,5 @@
-// orrery plan: will it fit? Every tier in exact bytes, from the model's header alone; nothing is loaded.
+// orrery plan: the memory of a model and a session, every tier in exact bytes, from the model's header alone. Loads
+// nothing.
 #include "api.h"
 #include "command.h"
 #include "json_file.h"

@@ -1,4 +1,4 @@
-// orrery policies: the table of KV policies, or one policy's page. All of it comes from the library.
+// orrery policies: the table of KV policies, or one policy's page. All text comes from the library.
 #include <algorithm>
 
 #include "api.h"
@@ -11,7 +11,7 @@ namespace {
 
 std::string text_of(const Json& row, const char* key) { return row.at(key).get<std::string>(); }
 
-// Words in lines of at most `width` columns.
+// Wraps words into lines of at most `width` columns.
 std::vector<std::string> wrapped(const std::string& text, size_t width) {
   std::vector<std::string> lines(1);
   for (size_t at = 0; at < text.size();) {
@@ -32,7 +32,7 @@ constexpr Column kColumns[] = {{"policy", "name", 14}, {"score", "score", 21}, {
                                {"keep", "keep", 20},   {"refresh", "refresh", 20}, {"device, beside the budget", "device", 20},
                                {"link", "link", 14}};
 
-// One row of the table, its cells as high as they need.
+// Prints one row of the table; a cell takes as many lines as it needs.
 void print_cells(const std::vector<std::string>& cells, Output& out) {
   std::vector<std::vector<std::string>> lines;
   size_t height = 0;

@@ -1,5 +1,5 @@
-// orrery profile: which heads of a model attend alike, and which keep attending to the same keys, found out on texts and
-// written as a head profile. Also reads profiles, and gates, that others have made.
+// orrery profile: measures on texts which heads of a model attend alike and which heads keep attending to the same
+// keys, and writes a head profile. Also reads profiles, and gates, from other sources.
 #include <algorithm>
 #include <array>
 
@@ -29,7 +29,7 @@ struct Counts {
   size_t all() const { return full() + anchor + satellite; }
 };
 
-// Without the layers of `skipped`, unless these are all.
+// Counts without the layers in `skipped`, unless they are all layers.
 Counts count(const Json& profile, const std::vector<size_t>& skipped) {
   Counts counts;
   const Json& layers = profile.at("layers");
@@ -124,7 +124,7 @@ int profile_model(const Args& args, Output& out) {
   if (args.words().size() < 2) throw UsageError("expected a model and at least one text");
   orrery_calibrate_options options = calibrate_options(args);
   const std::string* folder = args.find("--png");
-  if (folder) make_folder(*folder);   // before the work, not behind it
+  if (folder) make_folder(*folder);   // fails before the work, not after it
   std::vector<std::string> texts;
   for (size_t i = 1; i < args.words().size(); ++i) texts.push_back(read_file(args.words()[i]));
 
@@ -135,7 +135,7 @@ int profile_model(const Args& args, Output& out) {
   uint64_t context = args.integer("--context", 0, UINT32_MAX, 0);
   if (context == 0) context = info.trained_context;
   const uint64_t most = context - std::min<uint64_t>(options.n_steps, context);
-  // A rendered chat brings its own BOS.
+  // A rendered chat contains its own BOS.
   const uint32_t flags = args.has("--special")                   ? ORRERY_TOKENIZE_SPECIAL
                          : vocab_info(vocab.get()).add_bos != 0 ? ORRERY_TOKENIZE_BOS
                                                                  : 0u;
@@ -194,7 +194,7 @@ int profile_model(const Args& args, Output& out) {
   return kExitOk;
 }
 
-// A profile on standard output stands there alone.
+// A profile on standard output is the only output there.
 int profile(const Args& args, Output& out) {
   const std::string* path = args.find("--out");
   if (!path || !is_standard_output(*path)) return profile_model(args, out);

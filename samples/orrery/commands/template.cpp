@@ -1,4 +1,4 @@
-// orrery template: renders messages through a chat template and prints exactly what the model would read.
+// orrery template: renders messages through a chat template and prints the exact text that the model reads.
 #include "api.h"
 #include "command.h"
 #include "json_file.h"

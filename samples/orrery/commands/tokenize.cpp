@@ -1,5 +1,5 @@
-// orrery tokenize: text to token ids, on one line. The bytes are taken exactly as they are; works on any GGUF
-// file with a tokenizer, with or without tensors.
+// orrery tokenize: text to token ids, on one line. The text's bytes are used unchanged. Works on any GGUF file with a
+// tokenizer, with or without tensors.
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
@@ -7,7 +7,7 @@
 namespace orrery::tool {
 namespace {
 
-// The text a token stands for, as one visible word: printable ASCII stays, other bytes are \xNN.
+// A token's text as one visible word: printable ASCII unchanged, other bytes as \xNN.
 std::string visible(const std::string& bytes) {
   std::string out;
   for (const char c : bytes) {

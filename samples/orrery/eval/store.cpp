@@ -1,4 +1,4 @@
-// See eval_store.h.
+// See store.h.
 #include "eval/store.h"
 
 #include <fcntl.h>

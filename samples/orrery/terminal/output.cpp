@@ -16,7 +16,7 @@ namespace orrery::tool {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 16;
-constexpr uint64_t kLargestText = uint64_t{1} << 30;  // beyond it, an input is no prompt or document
+constexpr uint64_t kLargestText = uint64_t{1} << 30;  // a larger input is no prompt or document
 
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -49,7 +49,7 @@ void Output::text(std::string_view words) {
 
 void Output::flush() {
   std::string pending;
-  pending.swap(buffer_);  // what could not be written is not tried again
+  pending.swap(buffer_);  // bytes that could not be written are not tried again
   if (write_all(fd_, pending)) return;
   if (errno == EPIPE) throw ClosedPipe{};
   throw Failure(kExitFailure, std::string("cannot write to standard output: ") + std::strerror(errno));
@@ -105,14 +105,14 @@ std::string grouped(uint64_t number) {
 
 std::string read_file(const std::string& path) {
   const bool standard = path == "-";
-  const std::string name = standard ? "standard input" : path;   // "NAME: WHAT: WHY", as the library's errors
+  const std::string name = standard ? "standard input" : path;   // an error reads "NAME: WHAT: WHY", as the library's errors do
   const auto fail = [&](const char* verb) {
     return Failure(kExitFailure, name + ": cannot " + verb + ": " + std::strerror(errno));
   };
   int fd = kStdin;
   while (!standard && (fd = open(path.c_str(), O_RDONLY | O_CLOEXEC)) < 0) {
     if (errno != EINTR) throw fail("open");
-    if (interrupt_pending()) throw Interrupted();  // a pipe that nobody writes to
+    if (interrupt_pending()) throw Interrupted();  // a pipe without a writer
   }
   struct Closer {
     int fd;
