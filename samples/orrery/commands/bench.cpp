@@ -242,13 +242,10 @@ const Command& bench_command() {
       "bench",
       "MODEL.gguf [options]",
       "prefill and decode speed, measured",
-      "For each context length: reads that many tokens, then writes --gen-tokens behind them. GB/s is the "
-      "speed at\n"
-      "which weights and KV must have been read for the decode speed that was measured. The limits are measured "
-      "between\n"
-      "the runs with as many threads: reading a buffer as large as the weights, which takes that much memory "
-      "meanwhile\n"
-      "(4 GiB at most), and products in registers (for prefill; attention's are not counted).\n",
+      "For each context length: prefill of that many tokens, then decode of --gen-tokens after them. GB/s is the rate of\n"
+      "reading weights and KV that the measured decode speed implies. The machine's limits are measured between the runs,\n"
+      "with the same number of threads: reading a buffer of the weights' size (this needs that memory for a moment, 4 GiB\n"
+      "at most), and products in registers (the limit of prefill; products of attention are not counted).\n",
       {{"Options",
         {{"--prompt-tokens", "N[,N...]", "Context lengths to measure at (default 512)."},
          {"--gen-tokens", "N", "Tokens written at each, at least 2 (default 64)."},

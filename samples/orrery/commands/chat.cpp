@@ -133,7 +133,7 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
     if (got == LineReader::Got::interrupted) {
       if (!interactive || (warned && !typed)) return kExitInterrupted;
       warned = true;
-      aside("(Ctrl-C again or Ctrl-D leaves)\n");
+      aside("(Ctrl-C again or Ctrl-D ends the program)\n");
       continue;
     }
     warned = false;
@@ -188,12 +188,12 @@ int chat(const Args& args, Output& out) {
   for (const std::string& path : args.all("--file")) {
     const size_t n_tokens = conversation.add_document(path);
     if (interactive)
-      note("'" + path + "', " + counted(n_tokens, "token") + ", comes before the first question");
+      note(path + ": " + counted(n_tokens, "token") + " before the first question");
   }
   if (interactive) {
     const orrery_model_info info = model_info(loaded.model.get());
     aside(printable(
-        format("%s, context %s tokens. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.\n",
+        format("%s, context %s tokens. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends the program.\n",
                info.name[0] ? info.name : args.words()[0].c_str(), grouped(stats.n_context).c_str())));
   }
   LineReader reader(interactive, history, interrupts);
@@ -207,21 +207,18 @@ const Command& chat_command() {
       "chat",
       "MODEL.gguf [options]",
       "a conversation, on a terminal or from a pipe",
-      "On a terminal: line editing, history, and commands that begin with a slash (/help lists them; // "
-      "begins a\n"
-      "message with a slash). A line that ends in a backslash goes on in the next; \"\"\" opens a block of "
-      "lines and\n"
-      "closes it. Ctrl-C stops the answer and keeps the conversation; at the prompt, twice, it leaves, as "
-      "Ctrl-D does. A\n"
-      "second Ctrl-C while the first one still stops something ends the program at once.\n"
+      "On a terminal: line editing, history, and commands that begin with a slash (/help lists them). // begins a message\n"
+      "with a slash. A line that ends in a backslash continues on the next line. \"\"\" opens and closes a block of lines.\n"
+      "Ctrl-C stops the answer and keeps the conversation. At the prompt, Ctrl-C twice or Ctrl-D ends the program. A second\n"
+      "Ctrl-C while the first is still pending ends the program at once.\n"
       "\n"
-      "From a pipe: each line is a turn, there are no prompts, and standard output holds the answers only.\n",
+      "From a pipe: each line is a question, no prompts are printed, and standard output holds only the answers.\n",
       {{"Options",
         {{"--system", "TEXT", "The system message."},
-         {"--file", "FILE", "A document that is put before the first question; may be given several times.",
+         {"--file", "FILE", "A document before the first question; may be given several times.",
           true},
-         {"--history", "FILE", "Where typed lines are remembered (default ~/.local/state/orrery/history)."},
-         {"--no-history", nullptr, "Remember nothing."}}},
+         {"--history", "FILE", "The file for typed lines (default ~/.local/state/orrery/history)."},
+         {"--no-history", nullptr, "Keep no history."}}},
        sampling_group(),
        session_group(),
        template_group(),

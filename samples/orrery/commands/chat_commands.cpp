@@ -70,12 +70,12 @@ void load_saved(Request& request) {
 
 void reset(Request& request) {
   request.chat.reset();
-  say(request.chat.n_messages() > 0 ? "forgotten, but for the system message" : "forgotten");
+  say(request.chat.n_messages() > 0 ? "removed all messages except the system message" : "removed all messages");
 }
 
 void take_back(Request& request, size_t n_turns) {
   const size_t undone = request.chat.undo(n_turns);
-  say(undone == 0 ? "there is no question yet" : "took back " + counted(undone, "turn"));
+  say(undone == 0 ? "there is no question yet" : "removed " + counted(undone, "turn"));
 }
 
 void undo(Request& request) { take_back(request, 1); }
@@ -95,7 +95,7 @@ void system_message(Request& request) {
     say(text.empty() ? "no system message" : text);
   } else if (request.argument == "-") {
     request.chat.set_system("");
-    say("no system message any more");
+    say("the system message is removed");
   } else {
     request.chat.set_system(request.argument);
     say("the system message is set");
@@ -104,7 +104,7 @@ void system_message(Request& request) {
 
 void document(Request& request) {
   const size_t n_tokens = request.chat.add_document(request.argument);
-  say("'" + request.argument + "', " + counted(n_tokens, "token") + ", comes before the next question");
+  say(request.argument + ": " + counted(n_tokens, "token") + " before the next question");
 }
 
 void quit(Request& request) { request.leave = true; }
@@ -113,21 +113,21 @@ constexpr SlashCommand kCommands[] = {
     {"/help", "", "this list", help},
     {"/file", "FILE", "put a document before the next question", document},
     {"/system", "[TEXT]", "show or set the system message; - removes it", system_message},
-    {"/undo", "", "take back the last question and its answer", undo},
-    {"/rewind", "[N]", "take back the last N questions and answers", rewind_turns},
-    {"/retry", "", "answer the last question again, by another seed", retry},
-    {"/reset", "", "forget the conversation, but not the system message", reset},
+    {"/undo", "", "remove the last question and its answer", undo},
+    {"/rewind", "[N]", "remove the last N questions and answers", rewind_turns},
+    {"/retry", "", "answer the last question again with another seed", retry},
+    {"/reset", "", "remove all messages except the system message", reset},
     {"/save", "FILE", "save the conversation with its KV cache", save},
-    {"/load", "FILE", "go on with a saved conversation", load_saved},
+    {"/load", "FILE", "continue a saved conversation", load_saved},
     {"/stats", "", "tokens, speed and memory", stats},
-    {"/quit", "", "leave (Ctrl-D)", quit},
+    {"/quit", "", "end the program (Ctrl-D)", quit},
 };
 
 void help(Request&) {
   for (const SlashCommand& command : kCommands) {
     say(format("  %-18s %s", (std::string(command.name) + " " + command.argument).c_str(), command.help));
   }
-  say("  A line that ends in a backslash goes on in the next; \"\"\" opens and closes a block; // begins a "
+  say("  A line that ends in a backslash continues on the next line; \"\"\" opens and closes a block; // begins a "
       "message with /.");
 }
 
@@ -146,7 +146,7 @@ bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
     names.push_back(command.name);
     if (name != command.name) continue;
     const std::string_view wanted = command.argument;
-    if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes nothing after it");
+    if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes no argument");
     if (!wanted.empty() && wanted[0] != '[' && request.argument.empty())
       throw UsageError(name + " " + command.argument + " is missing");
     command.run(request);

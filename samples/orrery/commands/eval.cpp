@@ -292,7 +292,7 @@ int eval(const Args& args, Output& out) {
   } else {
     store.emplace();
   }
-  if (store->size() > 0) note(format("%zu results in '%s'", store->size(), partial.c_str()));
+  if (store->size() > 0) note(partial + ": " + counted(store->size(), "result") + " from an earlier run");
   const Json settings = settings_json(args, info, chat, session, mode);
   Evaluation evaluation(runner, *store, settings, results);
 
@@ -350,55 +350,61 @@ const Command& eval_command() {
   static const Command command = {
       "eval",
       "MODEL.gguf [options]",
-      "what KV policies keep of full attention's answers",
-      "Asks questions about long texts, of full attention first and then of every policy at every budget, all greedy.\n"
-      "score is the mean of the answers' scores; kept is the share of full attention's score that the policy has too,\n"
-      "answer by answer; KL is the divergence KL(full || policy) in nats and top-1 the share of equal likeliest\n"
-      "tokens, over full attention's own answers put through the policy's decoding token by token. tokens/s is\n"
-      "decoding; device KV what a session has; moved/token what came from host memory for a generated token.\n"
-      "Of policies that refresh: hits is the share of the tokens asked for that were on the device already, hidden the\n"
-      "share of the transfers' time that no step waited for, exposed what was waited for, for a generated token;\n"
-      "triggers those of HeteroCache, and heads that FreeKV and Quest correct, for 100 generated tokens.\n"
+      "KV policies compared with full attention, on generated tasks and on files",
+      "Asks questions about long texts: first under full attention, then under every policy at every budget, all greedy.\n"
+      "  score        mean of the answers' scores\n"
+      "  kept         share of full attention's score that the policy keeps, answer by answer\n"
+      "  KL, top-1    divergence KL(full || policy) in nats, and share of equal likeliest tokens, both over full attention's\n"
+      "               own answers, forced token by token through the policy's decode steps\n"
+      "  tokens/s     decode speed\n"
+      "  device KV    the KV of a session on the device\n"
+      "  moved/token  bytes from host memory per generated token\n"
+      "Policies that refresh add:\n"
+      "  hits         share of the needed tokens that were already on the device\n"
+      "  hidden       share of the transfer time that no step waited for\n"
+      "  exposed      waiting time per generated token\n"
+      "  triggers     HeteroCache's triggers, and heads that FreeKV and Quest correct, per 100 generated tokens\n"
       "\n"
       "Tasks (after RULER), generated in the language of the demo model, which is plain English:\n"
-      "  single       a number for a key, hidden among sentences that say nothing\n"
-      "  multi-key    the same among numbers for many other keys\n"
+      "  single       a number for a key, hidden among sentences without facts\n"
+      "  multi-key    the same, among numbers for many other keys\n"
       "  multi-value  two or three numbers for a key, all asked for\n"
       "  multi-query  two or three facts asked for at once\n"
-      "  variables    variables that get a value one from another\n"
-      "  facts        where somebody lives, what he keeps, is or owns, among many others\n"
+      "  variables    variables that take a value from one another\n"
+      "  facts        where a person lives, what the person keeps, is or owns, among many others\n"
       "  listing      every sentence about magic numbers, in order\n"
-      "Their answers are compared whole, without case and punctuation. Files of JSON lines may stand beside them:\n"
-      "RULER's (input, outputs; score: the share of the outputs that the answer contains), LongBench's (input,\n"
-      "context, answers, dataset; score: F1 of the words, for the nearest answer) and those of --write-samples.\n",
+      "Their answers are compared as a whole, ignoring case and punctuation. --tasks also takes files of JSON lines:\n"
+      "  RULER        (input, outputs); score: share of the outputs that the answer contains\n"
+      "  LongBench    (input, context, answers, dataset); score: F1 of the words, for the nearest answer\n"
+      "  our own      files of --write-samples\n",
       {{"Options",
         {{"--policies", "LIST",
-          "Policies, as in full,streaming:sinks=8,streaming: parameters follow a name, each behind a colon. Full "
+          "Policies, as in full,streaming:sinks=8,streaming. Options follow the name, each after a colon. Full "
           "attention is always evaluated (default full,streaming)."},
          {"--budgets", "LIST",
-          "KV cache on the device, shares or sizes, as in 80%,50%,64MiB; what a policy refuses becomes a line that "
-          "says so (default 50%)."},
+          "KV cache on the device, as shares or sizes: 80%,50%,64MiB. A budget that a policy refuses is reported in "
+          "its row (default 50%)."},
          {"--lengths", "LIST", "Tokens of the generated texts, at least 256 (default 1024)."},
          {"--tasks", "LIST", "Tasks, all, and files FILE.jsonl (default all)."},
-         {"--samples", "N", "Texts for each task and length (default 4); of a file, its first N (default all)."},
+         {"--samples", "N", "Texts per task and length (default 4). For a file: its first N (default all)."},
          {"--questions", "N", "Questions about each generated text, 1 to 16; listing has one (default 4)."},
          {"--turns", "HOW",
-          "multi: all questions about a text in one conversation, every answer stays in it; single: each question "
-          "alone behind the text, which is read once (default multi)."},
+          "multi: all questions about a text in one conversation that keeps every answer; single: each question "
+          "alone after the text, which is read once (default multi)."},
          {"--aware", nullptr,
-          "A question is part of the prompt: read exactly, and the policy settles behind it (the default)."},
+          "The question is part of the prompt: the policy settles after the question (the default)."},
          {"--agnostic", nullptr,
-          "The policy settles behind the text, before it knows the question; the question goes through decoding, "
-          "token by token, and the answer behind it."},
+          "The policy settles after the text, before it knows the question. The question is then decoded token by "
+          "token, and the answer follows."},
          {"--seed", "N", "The same seed gives the same texts everywhere (default 0)."},
          {"--max-tokens", "N", "The longest answer (default 128)."},
          {"--json", "FILE",
-          "Everything, with every answer, as JSON. FILE.partial holds what is done meanwhile: after an interruption "
-          "the same command goes on from there. - is standard output (the tables go to standard error); it, a device "
-          "or a pipe has no FILE.partial."},
+          "All results, with every answer, as JSON. FILE.partial holds finished results: after an interruption, the same "
+          "command continues there. - is standard output (the tables then go to standard error). Standard output, a "
+          "device or a pipe has no FILE.partial."},
          {"--png", "DIR",
           "Pictures: accuracy-LENGTH.png, score against budget; depth-NN-POLICY.png, scores by depth and length."},
-         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines, and evaluate nothing; - is standard output."}}},
+         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines without evaluating; - is standard output."}}},
        eval_session_group(),
        template_group(),
        runtime_group(),

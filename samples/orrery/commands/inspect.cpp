@@ -156,9 +156,10 @@ void print_tensors(const Json& file, Output& out) {
     std::string shape;
     for (const Json& dim : tensor.at("shape"))
       shape += (shape.empty() ? "" : " x ") + std::to_string(dim.get<uint64_t>());
-    out.text(format("  %-40s %-8s %-24s %16s\n", tensor.at("name").get<std::string>().c_str(),
+    out.text(format("  %-40s %-8s %-24s %16s  %10s\n", tensor.at("name").get<std::string>().c_str(),
                     tensor.at("type").get<std::string>().c_str(), shape.c_str(),
-                    grouped(tensor.at("bytes").get<uint64_t>()).c_str()));
+                    grouped(tensor.at("bytes").get<uint64_t>()).c_str(),
+                    human_bytes(tensor.at("bytes").get<uint64_t>()).c_str()));
   }
 }
 
@@ -182,14 +183,13 @@ const Command& inspect_command() {
   static const Command command = {
       "inspect",
       "MODEL.gguf [--metadata] [--tensors] [--json]",
-      "what a model file holds",
-      "Architecture, shape, context, tokenizer, chat templates and parameters by type, from the file's "
-      "header alone:\n"
-      "instant on any size. Of a split model, any part names the whole.\n",
+      "the contents of a model file",
+      "Architecture, shape, context, tokenizer, chat templates, and parameters by type, from the file's header alone. This\n"
+      "takes no noticeable time at any model size. For a split model, name any of its parts.\n",
       {{"Options",
-        {{"--metadata", nullptr, "Every key and its value, long ones cut."},
+        {{"--metadata", nullptr, "Every key with its value; long values are cut."},
          {"--tensors", nullptr, "Every tensor with its type, shape and bytes."},
-         {"--json", nullptr, "Everything, as JSON."}}}},
+         {"--json", nullptr, "The whole description, as JSON."}}}},
       "  orrery inspect model.gguf\n"
       "  orrery inspect model.gguf --json | jq '.metadata[\"general.architecture\"]'\n",
       1,

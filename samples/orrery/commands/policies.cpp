@@ -112,12 +112,12 @@ const Command& policies_command() {
   static const Command command = {
       "policies",
       "[--explain NAME] [--json]",
-      "the KV policies: what each keeps of the KV on the device, and what it costs",
-      "A policy scores tokens, allocates the budget over layers and heads, keeps the best, and refreshes them or not.\n"
-      "Below each row: the method, its paper, its options and their defaults.\n",
+      "the KV policies: which KV each keeps on the device, and its costs",
+      "A policy scores tokens, allocates the budget over layers and heads, selects the tokens that stay, and may refresh the\n"
+      "selection. Below each row: the method, its paper, its options and their defaults.\n",
       {{"Options",
-        {{"--explain", "NAME", "One policy's page: what it does, and where paper and code disagree what is done here."},
-         {"--json", nullptr, "Everything, as JSON."}}}},
+        {{"--explain", "NAME", "One policy's page: its method, and our choice where its paper and its code disagree."},
+         {"--json", nullptr, "The whole table, as JSON."}}}},
       "  orrery policies\n"
       "  orrery policies --explain adakv\n",
       0,

@@ -119,18 +119,16 @@ const Command& run_command() {
       "run",
       "MODEL.gguf [PROMPT | --prompt TEXT | --file FILE | -] [options]",
       "one prompt, one answer, for scripts",
-      "Prints the answer and nothing else on standard output. The prompt is one user message, rendered by "
-      "the model's\n"
-      "chat template; with --file and --prompt together, the file's text comes first and a blank line "
-      "between. With\n"
-      "--raw the prompt is tokenized as it is (after BOS, where the model expects it) and continued.\n",
+      "Prints only the answer on standard output. The prompt is one user message, rendered by the model's chat template.\n"
+      "With --file and --prompt together, the file's text comes first, then a blank line, then the prompt. With --raw, the\n"
+      "prompt is tokenized as it is (after BOS, if the model expects BOS) and continued.\n",
       {{"Options",
         {{"--prompt", "TEXT", "The prompt."},
          {"--file", "FILE",
           "A file that holds the prompt, or the text that comes before it; - is standard input."},
          {"--system", "TEXT", "A system message first."},
          {"--raw", nullptr, "Continue the prompt as text: no chat template."},
-         {"--special", nullptr, "With --raw: text that spells a control token is that token."},
+         {"--special", nullptr, "With --raw: the name of a control token in the text becomes that token."},
          {"--json", nullptr,
           "Text, tokens with log-probabilities, finish reason, counts and timings as JSON."},
          {"--logprobs", "N", "With --json: the N likeliest alternatives of each token, at most 20."},

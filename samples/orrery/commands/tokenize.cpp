@@ -70,17 +70,14 @@ const Command& tokenize_command() {
       "tokenize",
       "MODEL.gguf [TEXT | --file FILE | -] [options]",
       "the token ids of a text",
-      "Prints the ids on one line, separated by spaces. The text is TEXT, the bytes of FILE, or standard "
-      "input\n"
-      "where neither is given; nothing is added to it or stripped. No BOS token comes first, and words that "
-      "spell a\n"
-      "control token, such as <|im_end|>, are taken as text, unless asked otherwise. MODEL needs no "
-      "tensors.\n",
+      "Prints the ids on one line, separated by spaces. The text is TEXT, the bytes of FILE, or standard input if neither\n"
+      "is given. Its bytes are used unchanged. By default no BOS token comes first, and the name of a control token, such\n"
+      "as <|im_end|>, is ordinary text. MODEL needs no tensors.\n",
       {{"Options",
         {{"--file", "FILE", "Take the text from FILE; - is standard input."},
          {"--bos", nullptr, "Begin with the BOS token, if the vocabulary has one."},
-         {"--special", nullptr, "Text that spells a control token is that token."},
-         {"--pieces", nullptr, "One token a line, with the text it stands for."},
+         {"--special", nullptr, "The name of a control token in the text becomes that token."},
+         {"--pieces", nullptr, "One token per line, with its text."},
          {"--json", nullptr, "{\"tokens\": [...], \"n_tokens\": N}, and \"pieces\" with --pieces."}}}},
       "  orrery tokenize model.gguf 'Hello world'\n"
       "  orrery tokenize model.gguf --file report.txt | wc -w\n"

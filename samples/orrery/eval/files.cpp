@@ -19,7 +19,7 @@ class Line {
     if (!json_.is_object()) fail("it is not a JSON object");
   }
   [[noreturn]] void fail(const std::string& what) const {
-    throw Failure(kExitFailure, "'" + name_ + "': " + what);
+    throw Failure(kExitFailure, name_ + ": " + what);
   }
   const Json& json() const { return json_; }
 
@@ -153,7 +153,7 @@ std::vector<EvalSample> read_samples(const std::string& path, uint64_t most, con
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     samples.push_back(read_sample(Line(path, number, text), stem, number, count));
   }
-  if (samples.empty()) throw Failure(kExitFailure, "'" + path + "' holds no samples");
+  if (samples.empty()) throw Failure(kExitFailure, path + ": holds no samples");
   return samples;
 }
 
