@@ -163,7 +163,7 @@ int bench(const Args& args, Output& out) {
     out.text(format("%s: %s, %s parameters, %s\n", info.name[0] ? info.name : path.c_str(), info.architecture,
                     human_count(info.n_parameters).c_str(), info.quantization));
     out.write(format(
-        "%s (%s), %d threads, KV cache %s; %llu runs after a short one that does not count, median (least - most)\n",
+        "%s (%s), %d threads, KV cache %s; %llu runs after a short run that does not count, median (minimum - maximum)\n",
         runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
         static_cast<unsigned long long>(repeat)));
     out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(work.weights_bytes).c_str(),
@@ -204,7 +204,7 @@ int bench(const Args& args, Output& out) {
   const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
                half_peak = limits.half_ops_per_second(), quantized_peak = limits.quantized_ops_per_second();
   if (!args.has("--json")) {
-    out.write(format("\nMeasured between the runs, with as many threads: reading %.1f GB/s", read / 1e9));
+    out.write(format("\nMeasured between the runs, with the same number of threads: reading %.1f GB/s", read / 1e9));
     if (float_peak > 0)
       out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s of quantized weights", float_peak / 1e9,
                        half_peak / 1e9, quantized_peak / 1e9));

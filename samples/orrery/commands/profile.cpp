@@ -90,7 +90,7 @@ int import_profile(const Args& args, const char* option, const std::string& path
   });
   const Json profile = parse_json(text, path);
   const std::string model = profile.at("model");
-  out.text(file_name(path) + ": " + (model.empty() ? "of no model in particular" : "of the model " + model) + ", " +
+  out.text(file_name(path) + ": " + (model.empty() ? "of no particular model" : "of the model " + model) + ", " +
            std::to_string(profile.at("layers").size()) + " layers\n");
   print_counts(profile, {}, out);
   write_results(args, file_name(path), text, profile, nullptr, out);
@@ -176,7 +176,7 @@ int profile_model(const Args& args, Output& out) {
 
   const std::string name = info.name[0] ? info.name : file_name(args.words()[0]);
   out.text(format("%s: %s, %s parameters\n", name.c_str(), info.architecture, human_count(info.n_parameters).c_str()));
-  out.write(format("Texts       %zu with %s tokens, %u steps behind each; sets of %s keys\n", texts.size(),
+  out.write(format("Texts       %zu with %s tokens, %u steps after each; sets of %s keys\n", texts.size(),
                    grouped(tokens.size()).c_str(), options.n_steps, grouped(profile.at("top_k")).c_str()));
   const double drift = profile.at("tau_drift"), chance = steps.at("chance");
   out.write(format("Thresholds  tau_sim %g, tau_stable %g%s; tau_drift %g, where random sets overlap by %.2g\n",
@@ -185,8 +185,8 @@ int profile_model(const Args& args, Output& out) {
                    drift, chance));
   const auto windowed = steps.at("windowed_layers").get<std::vector<size_t>>();
   if (!windowed.empty())
-    out.write(format("Windows     %zu of %zu layers have a sliding window: they were scored without it, and policies pass "
-                     "over them\n", windowed.size(), profile.at("layers").size()));
+    out.write(format("Windows     %zu of %zu layers have a sliding window: they were scored without the window, and policies skip "
+                     "these layers\n", windowed.size(), profile.at("layers").size()));
   print_counts(profile, windowed, out);
   if (chance >= drift)
     note(format("random sets overlap by %.2g: a tau_drift of %g cannot tell them from the prompt's sets", chance, drift));
