@@ -1,33 +1,32 @@
-/* chat.c - a whole chat program on orrery.h: copy it and go on from here.
+/* chat.c - a whole chat program on orrery.h: copy it to start your own.
  *
  *     cc -std=c99 chat.c -lorrery -o chat && ./chat model.gguf
  *
- * Each line of standard input is a question; the answer is printed as it is made. Ctrl-C stops an answer and
- * keeps the conversation; at the prompt it leaves, as the end of the input does. Questions longer than the
- * buffer are refused.
+ * Each line of standard input is a question. The answer is printed as it is generated. Ctrl-C stops an answer
+ * and keeps the conversation. At the prompt, Ctrl-C or the end of the input ends the program. A question longer
+ * than the buffer is refused.
  */
 #include <orrery.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-/* A signal handler may do next to nothing, but it may call orrery_cancel(): that sets a flag, which everything
-   that orrery_next() does looks at. The next event is then DONE. */
+/* A signal handler may call very few functions. orrery_cancel() is one of them: it sets a flag, and orrery_next()
+   reads the flag while it works. The next event is then DONE. */
 static orrery_generation* volatile current = NULL;
 
 static void on_interrupt(int signal_number) {
-  signal(signal_number, SIG_DFL); /* a second Ctrl-C ends the program, whatever it does */
+  signal(signal_number, SIG_DFL); /* a second Ctrl-C ends the program */
   if (current) orrery_cancel(current);
 }
 
-/* Every call that fails fills in an orrery_error: its message says what was wrong, where, and what was
- * expected. */
+/* Every call that fails fills in an orrery_error. Its message names the fault, the place, and the expected value. */
 static int report(const char* doing, const orrery_error* error) {
   fprintf(stderr, "%s: %s (%s)\n", doing, error->message, orrery_status_name(error->status));
   return 1;
 }
 
-/* Pulls one answer to its end and prints it. 0: the conversation can go on. */
+/* Generates one answer and prints it. Returns 0 if the conversation can continue. */
 static int answer(orrery_session* session) {
   orrery_generation* generation = NULL;
   orrery_generate_options options;
@@ -45,7 +44,7 @@ static int answer(orrery_session* session) {
 
   orrery_event_init(&event, sizeof event);
   current = generation;
-  signal(SIGINT, on_interrupt); /* only while there is something to stop */
+  signal(SIGINT, on_interrupt); /* only while an answer can be stopped */
   for (;;) {
     status = orrery_next(generation, &event, &error);
     if (status != ORRERY_OK) break;
@@ -109,7 +108,7 @@ int main(int argc, char** argv) {
   orrery_error_init(&error, sizeof error);
   orrery_session_options_init(&options, sizeof options);
   options.overflow =
-      ORRERY_OVERFLOW_DROP_OLDEST; /* a long conversation forgets its beginning instead of stopping */
+      ORRERY_OVERFLOW_DROP_OLDEST; /* a long conversation drops its oldest turns instead of stopping */
   if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) {
     result = report("cannot start", &error);
   } else if (orrery_model_open(runtime, argv[1], NULL, &model, &error) != ORRERY_OK) {

@@ -1,8 +1,8 @@
-// One function per block format, each the format's definition read from top to bottom.
+// One function per block format: each function is the format's definition, read from top to bottom.
 //
-// All formats are "scale times small integer (minus or plus an offset)", the scale a half, in K formats times
-// a small integer of its sub-block.  The order of the float32 operations is part of the definition: kernels
-// are tested against these values and files must give the same numbers everywhere, so nothing here may be
+// A weight is a scale times a small integer, minus or plus an offset. The scale is a half; in K formats it is
+// multiplied by a small integer of the sub-block. The order of the float32 operations is part of the definition:
+// kernels are tested against these values, and a file must give the same numbers everywhere. Nothing here may be
 // rearranged or contracted.
 #include "runtime/gguf/dequantize.h"
 
@@ -17,15 +17,15 @@ namespace {
 
 constexpr int kSuper = 256;  // weights in a K or IQ4_XS block
 
-// The 16 values of IQ4_NL and IQ4_XS codes: denser near zero, where weights are.
+// The 16 values of IQ4_NL and IQ4_XS codes: denser near zero, where most weights are.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 float half_at(const uint8_t* p) { return half_to_float(static_cast<uint16_t>(p[0] | p[1] << 8)); }
 uint32_t u32_at(const uint8_t* p) { return load<uint32_t>(reinterpret_cast<const std::byte*>(p)); }
 float to_float(int q) { return static_cast<float>(q); }
 
-// Blocks of 32. The low nibbles of 16 bytes are weights 0..15, the high ones 16..31; Q5 adds a fifth bit from
-// a word.
+// Blocks of 32. The low nibbles of 16 bytes are weights 0..15, the high nibbles are weights 16..31. Q5 takes a fifth
+// bit from a word.
 
 void q8_0(const uint8_t* b, float* out) {  // half d, int8 q[32]
   const float d = half_at(b);
@@ -48,7 +48,7 @@ void q4_1(const uint8_t* b, float* out) {  // half d, half m, nibbles[16]
   }
 }
 
-// Weight i's five bits: nibbles at `q`, fifth bits in `high`.
+// The five bits of weight i: nibbles at `q`, fifth bits in `high`.
 int five_bits(const uint8_t* q, uint32_t high, int i) {
   const int low = i < 16 ? q[i] & 15 : q[i - 16] >> 4;
   return low | static_cast<int>(high >> i & 1) << 4;
@@ -74,8 +74,8 @@ void iq4_nl(const uint8_t* b, float* out) {  // half d, nibbles[16]: codes
   }
 }
 
-// Blocks of 256. Two-bit planes lie as 32 bytes holding four weights each, 32 apart; four-bit ones as 32
-// bytes holding two.
+// Blocks of 256. Two-bit planes are 32 bytes with four weights each, 32 apart. Four-bit planes are 32 bytes with two
+// weights each.
 
 void q2_k(const uint8_t* b, float* out) {  // scale and min nibbles[16], 2-bit q[64], half d, half dmin
   const uint8_t *scales = b, *q = b + 16;
@@ -100,12 +100,12 @@ void q3_k(const uint8_t* b, float* out) {  // third bits[32], 2-bit q[64], 6-bit
   }
   for (int i = 0; i < kSuper; ++i) {
     const int bits = q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-    const int above = high[i % 32] >> (i / 32) & 1;  // set: no offset
+    const int above = high[i % 32] >> (i / 32) & 1;  // bit set: no offset
     out[i] = dl[i / 16] * to_float(bits - (above ? 0 : 4));
   }
 }
 
-// The 6-bit scale and min of sub-block s (of eight) from the twelve bytes that Q4_K and Q5_K share.
+// The 6-bit scale and min of sub-block s (of eight). Q4_K and Q5_K share the layout of these twelve bytes.
 void scale_min(const uint8_t* p, int s, int* scale, int* min) {
   if (s < 4) {
     *scale = p[s] & 63;

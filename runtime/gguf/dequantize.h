@@ -1,4 +1,4 @@
-// Each block format's own definition of its values, in plain C++: exact, slow, the oracle of every kernel.
+// The definition of each block format's values in plain C++: exact, slow, the oracle of every kernel.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace orrery::gguf {
 
-// out[0..n) = the values of `n` weights at `src`; n is a multiple of the type's block_elements. Bit for bit what the
-// format defines (float32 arithmetic in the order of the reference implementation of the format).
+// Writes the values of the `n` weights at `src` to out[0..n). `n` is a multiple of the type's block_elements. The
+// values are exact bit for bit: float32 arithmetic in the order of the format's reference implementation.
 void dequantize_row(TensorType type, const std::byte* src, float* out, uint64_t n);
 
 }  // namespace orrery::gguf

@@ -1,7 +1,7 @@
-// Opening: one file or all parts of a split model, mapped or read, into one table of keys and tensors.
+// Opens one file, or all parts of a split model, by mapping or reading, into one table of keys and tensors.
 //
-// The headers of all parts come first, so that a bad file is refused before gigabytes have been read.  Then the data: a
-// mapping of each part, or the bytes of its tensors and no others, so that holes between them cost nothing.
+// All headers come first, so a bad file is refused before gigabytes are read. The data follows: either a mapping of
+// each part, or the bytes of the tensors alone, so holes between tensors cost no memory.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 using ull = unsigned long long;  // for printf
 
 constexpr uint64_t kReadChunk = uint64_t{4} << 20;   // between two calls of progress
-constexpr uint64_t kMostPadding = 4096;              // a region begins at a page: more would align nothing
+constexpr uint64_t kMostPadding = 4096;              // a region begins at a page boundary: more padding aligns nothing
 
 Status ask(const Progress& progress, uint64_t done, uint64_t total) {
   return !progress || progress(done, total) ? ok_status() : error(Code::cancelled, "reading the model was cancelled");
@@ -82,7 +82,7 @@ Result<Split> read_split(const Part& part) {
   ORRERY_TRY(read_split_key(part, "split.count", &has_count, &split.count));
   ORRERY_TRY(read_split_key(part, "split.no", &has_number, &split.number));
   ORRERY_TRY(read_split_key(part, "split.tensors.count", &split.has_n_tensors, &split.n_tensors));
-  if (split.count == 0) split.count = 1;  // some writers' way of saying "not split"
+  if (split.count == 0) split.count = 1;  // some writers mean "not split" by 0
   if (split.count > kMaxParts)
     return bad_file(part.name, part.header->offset_of_key("split.count"),
                     format("key 'split.count': found %llu, expected at most %llu",
@@ -102,7 +102,8 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// Metadata is read from the first part. What a later one says besides must be the same there, or nobody would read it.
+// Metadata is read from the first part. A later part may repeat keys, but only with the same values; different values
+// would never be read.
 Status check_later_keys(const Part& first, const Part& part) {
   for (uint64_t i = 0; i < part.header->n_keys(); ++i) {
     const std::string_view key = part.header->key(i);
@@ -117,8 +118,7 @@ Status check_later_keys(const Part& first, const Part& part) {
   return ok_status();
 }
 
-// Every part says which one it is, how many there are, and (the first at least) how many tensors there are in
-// all.
+// Every part states its number and the number of parts. At least the first part states the number of tensors in all.
 Status check_split(const std::vector<Part>& parts) {
   uint64_t n_tensors = 0;
   for (const Part& part : parts) n_tensors += part.header->tensors.size();
@@ -145,7 +145,7 @@ Status check_split(const std::vector<Part>& parts) {
 
 }  // namespace
 
-// Parts, already checked one by one, into one table.
+// Combines the parts, each already checked, into one table.
 Status File::Impl::assemble() {
   ORRERY_TRY(check_split(parts));
   alignment = parts[0].header->alignment;
@@ -182,10 +182,10 @@ Status File::Impl::assemble() {
   return ok_status();
 }
 
-// The tensors of all parts into memory of our own: in the order of their data, whose gaps are left out.
+// Reads the tensors of all parts into our own memory, in the order of their data, without the gaps between them.
 Status File::Impl::read_tensors(const os::MemoryLimits& memory, const Progress& progress) {
   const uint64_t padding = std::min(alignment, kMostPadding);
-  std::vector<uint64_t> bytes(parts.size(), 0);   // of each part
+  std::vector<uint64_t> bytes(parts.size(), 0);   // per part
   uint64_t all = 0;
   for (const Tensor& t : tensors) {
     bytes[t.part] += align_up(t.bytes, padding);
@@ -235,11 +235,11 @@ Result<File> File::open(const std::string& path, const OpenOptions& given_option
   auto impl = std::make_unique<Impl>();
   impl->path = path;
   OpenOptions options = given_options;
-  uint64_t most = 0;   // the headers of all parts come before the data of the first
+  uint64_t most = 0;   // the headers of all parts come before the data of the first part
   if (options.progress)
     options.progress = [&](uint64_t done, uint64_t total) { return given_options.progress(most = std::max(most, done), total); };
   os::MemoryLimits memory = memory_for(options);
-  const auto take = [&](const Part& part) {   // what its header may have cost
+  const auto take = [&](const Part& part) {   // subtracts the upper bound of the header's memory
     memory.available_bytes -= std::min(memory.available_bytes, HeaderBytes::kCost * part.header->header_bytes);
   };
   ORRERY_ASSIGN(Part given, open_part(path, options, memory, 0));

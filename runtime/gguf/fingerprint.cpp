@@ -1,9 +1,9 @@
-// A model's fingerprint: which weights a saved session or a head profile belongs to.
+// A model's fingerprint: it ties a saved session or a head profile to its weights.
 //
-// It hashes the header's raw bytes (metadata and tensor table, with every type, shape and offset) and samples
-// of every tensor: re-quantizing or fine-tuning changes every tensor nearly everywhere, so its first and last
-// 4 KiB tell models apart without reading gigabytes.  `full` is for those who must notice a single flipped
-// bit.
+// The fingerprint hashes the header's raw bytes (metadata and tensor table, with every type, shape and offset) and
+// samples of every tensor. Re-quantizing or fine-tuning changes every tensor nearly everywhere, so the first and last
+// 4 KiB of each tensor tell models apart without reading gigabytes. Callers that must notice a single flipped bit ask
+// for `full`.
 #include <algorithm>
 
 #include "runtime/base/hash.h"
@@ -24,7 +24,7 @@ Status File::Impl::hash(bool full, const Progress& progress, uint8_t out[16]) co
   uint64_t done = 0;
   bool cancelled = false;
   const auto bytes = [&](const std::byte* p, uint64_t n) {
-    number(n);  // so that no two different sequences of pieces give one stream
+    number(n);  // the length keeps two different sequences of pieces from giving one stream
     for (uint64_t at = 0; at < n && !cancelled; at += kPiece) {
       const uint64_t piece = std::min(kPiece, n - at);
       state.update(p + at, piece);

@@ -1,8 +1,8 @@
-// The copy of a file's header: read once, from the front, as far as the parser asks for it.
+// The copy of a file's header: read once, from the front, as far as the parser asks.
 //
-// The parser sees these bytes and no others, so that nothing it has checked can change behind it.  They move when they
-// grow: whoever keeps a place keeps its offset.  malloc() holds them, because realloc() moves large blocks without
-// copying them, and so that sanitizers see where they end.
+// The parser sees these bytes and no others, so checked bytes never change afterwards. The bytes move when they grow,
+// so the parser keeps offsets, not pointers. malloc() holds the bytes for two reasons: realloc() moves large blocks
+// without copying, and sanitizers see where the bytes end.
 #pragma once
 
 #include <algorithm>
@@ -17,24 +17,24 @@
 
 namespace orrery::gguf {
 
-// Ten times what the largest vocabularies need.  Everything that parsing allocates is within a small multiple
-// of the header's bytes, so this bounds it even where a sparse file promises terabytes. A Value's fields hold offsets
-// and counts up to it.
+// Ten times the largest vocabulary's header. All memory that parsing allocates is within a small multiple of the
+// header's bytes. The bound therefore holds even when a sparse file promises terabytes. The fields of a Value hold
+// offsets and counts up to this bound.
 inline constexpr uint64_t kMaxHeaderBytes = uint64_t{256} << 20;
 
-// A file as the parser is given it.
+// The file, as the parser sees it.
 struct Input {
   std::string name;                     // for messages
-  uint64_t file_bytes = 0;              // how long it is
+  uint64_t file_bytes = 0;              // length of the file
   std::function<Status(uint64_t offset, Span<std::byte> out)> read;
   std::function<Status(uint64_t done)> between_pieces = {};   // an error ends the parsing; may be empty
-  uint64_t memory_bytes = UINT64_MAX;   // what may be taken
-  const char* memory_bound_by = "";     // and who says so
+  uint64_t memory_bytes = UINT64_MAX;   // upper bound on the memory of the header
+  const char* memory_bound_by = "";     // the source of that bound
 };
 
 class HeaderBytes {
  public:
-  // What a header may cost for each of its bytes: itself, and at most twice as much for tables.
+  // Memory that a header may take per byte of its own: the byte itself, and at most two bytes of tables.
   static constexpr uint64_t kCost = 3;
 
   HeaderBytes() = default;
@@ -45,8 +45,8 @@ class HeaderBytes {
   const std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
 
-  // Reads on until the first `n` bytes are there, at most file_bytes; a megabyte at a time, and never more than one
-  // beyond them.
+  // Reads until the first `n` bytes (at most file_bytes) are present. Reads a megabyte at a time, and at most one
+  // megabyte beyond `n`.
   Status read_until(const Input& in, uint64_t n) {
     while (size_ < n) {
       const uint64_t piece = std::min(kPiece, in.file_bytes - size_);
@@ -57,7 +57,7 @@ class HeaderBytes {
     }
     return ok_status();
   }
-  // Gives back what lies behind the first `n` bytes.
+  // Frees the bytes after the first `n`.
   void trim(uint64_t n) {
     size_ = std::min(size_, n);
     if (void* less = std::realloc(data_, std::max<size_t>(1, size_))) data_ = static_cast<std::byte*>(less);

@@ -1,5 +1,5 @@
-// What a File is made of: its parts, each with the bytes it owns or borrows, and the tables over all of them.
-// Private to this room: file.cpp fills it, fingerprint.cpp reads it.
+// The parts of a File, each with the bytes it owns or borrows, and the tables over all parts. Private to this room:
+// file.cpp fills it, fingerprint.cpp reads it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace orrery::gguf {
 
-// The number in a part's name has five digits in practice; this bounds what a bad file can make us open.
+// The part number in a file name has five digits in practice. This bounds the number of files that a bad file can
+// make us open.
 inline constexpr uint64_t kMaxParts = 65535;
 
 struct Part {
@@ -25,7 +26,7 @@ struct Part {
   Span<const std::byte> memory; // in its place, where the file is in memory
   Span<const std::byte> data;   // where its tensors lie: a mapping, a region, or the caller's memory; empty without data
   os::MappedFile mapped;        // Load::map: the whole file
-  os::Region region;            // Load::read: the tensors alone, in the file's order
+  os::Region region;            // Load::read: the tensors alone, in file order
 };
 
 struct File::Impl {

@@ -1,5 +1,5 @@
-// Names that come out of files: whether they may be names. How they look in a message, which travels through a C ABI into
-// logs and terminals, is printable() (gguf.h): what a hostile file calls its keys is escaped there.
+// Checks on names that come out of files. printable() (gguf.h) escapes names for messages, because a message may
+// travel through the C ABI into logs and terminals.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace orrery::gguf {
 
-// The bytes of the well-formed UTF-8 sequence that `text` starts with (1 to 4), or 0 where there is none: no
-// overlong forms, no surrogates, nothing above U+10FFFF.
+// The length (1 to 4) of the well-formed UTF-8 sequence at the start of `text`, or 0 if `text` starts with none.
+// Overlong forms, surrogates and values above U+10FFFF are not well-formed.
 inline size_t utf8_sequence(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0u; };
   const auto tail = [&](size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
@@ -31,7 +31,7 @@ inline size_t utf8_sequence(std::string_view text) {
   return 0;
 }
 
-// Why `name` cannot be a name, or null where it can.
+// The reason why `name` is invalid, or null if it is valid.
 inline const char* name_fault(std::string_view name) {
   if (name.empty()) return "is empty";
   for (size_t i = 0; i < name.size();) {

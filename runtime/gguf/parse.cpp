@@ -1,9 +1,8 @@
-// The header's parser: one pass over keys, values and tensor infos, then the checks that need the whole
-// table.
+// The header's parser: one pass over keys, values and tensor infos, then the checks that need the whole table.
 //
-// Rules that keep it safe on any bytes: it reads its own copy of them; every count is bounded by the bytes that remain,
-// and memory follows the bytes that were read; sizes are added and multiplied checked; recursion is bounded;
-// duplicates and overlaps are found by sorting, whose time no choice of names can make quadratic.
+// Rules that keep it safe on any bytes: it reads its own copy of the bytes; the remaining bytes bound every count,
+// and memory grows with the bytes read; additions and multiplications of sizes are checked; recursion is bounded;
+// sorting finds duplicates and overlaps, and no choice of names makes the sort quadratic.
 #include "runtime/gguf/parse.h"
 
 #include <algorithm>
@@ -21,11 +20,11 @@ namespace {
 using ull = unsigned long long;  // for printf
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
-// The fewest bytes that a key (length, one letter, type, one byte) and a tensor info (length, one letter,
-// n_dims, one dimension, type, offset) take: what bounds their counts.
+// The minimum bytes of a key (length, one letter, type, one byte) and of a tensor info (length, one letter, n_dims,
+// one dimension, type, offset). They bound both counts.
 constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kMinTensorInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
-// Tensor types that GGUF defines and this library does not read, for messages.
+// Tensor types that GGUF defines and this library does not support, for messages.
 constexpr struct {
   uint32_t number;
   const char* name;
@@ -86,8 +85,8 @@ struct Parser {
   std::unique_ptr<Header> header = std::make_unique<Header>();
   uint64_t at = 0;  // the next byte to read
 
-  // What is being read, for messages: "key 3", or "key 'general.name'" once its name is known. By its place, since
-  // bytes move when more of them are read.
+  // The subject of messages: "key 3", or "key 'general.name'" once the name is known. The name is kept by offset,
+  // because the bytes move as the header grows.
   const char* kind = "header";
   uint64_t index = 0;
   uint64_t name_at = 0, name_bytes = 0;
@@ -117,7 +116,7 @@ struct Parser {
   uint64_t remaining() const { return in.file_bytes - at; }
   const std::byte* here() const { return header->bytes.data() + at; }
 
-  // Makes sure that the next n bytes are there.
+  // Makes sure that the next n bytes are present.
   Status need(uint64_t n, const char* what) {
     if (n > remaining())
       return bad(at,
@@ -134,7 +133,7 @@ struct Parser {
     at += sizeof(T);
     return ok_status();
   }
-  // A string's bytes are [*offset, *offset + *n); `at` stands behind them.
+  // Reads a string. Its bytes are [*offset, *offset + *n); `at` ends after them.
   Status read_string(const char* what, uint64_t longest, uint64_t* offset, uint64_t* n) {
     ORRERY_TRY(read(what, n));
     if (*n > longest)
@@ -155,7 +154,8 @@ struct Parser {
     return ok_status();
   }
 
-  // Everything here is below 2^28: need() keeps `at` within kMaxHeaderBytes, and elements take a byte each at least.
+  // Every number here is below 2^28: need() keeps `at` within kMaxHeaderBytes, and each element takes at least one
+  // byte.
   Value value_at(uint64_t offset, ValueType type, uint64_t count = 0, ValueType element = ValueType::u8) const {
     constexpr uint32_t kLow28 = 0x0FFFFFFF, kLow4 = 0xF;
     Value v;
@@ -196,7 +196,7 @@ struct Parser {
     const uint64_t count_at = at;
     uint64_t n = 0;
     ORRERY_TRY(read("its element count", &n));
-    // A string is at least its length field; an array its element type and count.
+    // A string takes at least its length field; an array takes its element type and count.
     const uint64_t least = element == ValueType::string  ? 8
                            : element == ValueType::array ? 12
                                                          : scalar_bytes(element);
@@ -216,10 +216,10 @@ struct Parser {
     return ok_status();
   }
 
-  // Walks over strings or arrays, and notes where those stand that at() looks up.
+  // Walks over strings or arrays and notes the offsets that Value::at() needs.
   Status read_elements(ValueType element, uint64_t n, int depth) {
     const uint64_t start = at;
-    std::vector<uint32_t> places;   // those of arrays inside come first
+    std::vector<uint32_t> places;   // separate, because inner arrays append their own places first
     for (uint64_t i = 0; i < n; ++i) {
       if (i > 0 && (element == ValueType::array || i % Header::kStride == 0)) places.push_back(static_cast<uint32_t>(at));
       if (element == ValueType::string) {
@@ -259,7 +259,7 @@ struct Parser {
       header->values.push_back(value);
     }
     header->keys_end = at;
-    // An array is noted when it ends, behind those inside it.
+    // An array is noted when it ends, after the arrays inside it.
     std::sort(header->indexes.begin(), header->indexes.end(),
               [](const Header::Index& a, const Header::Index& b) { return a.array < b.array; });
     return sort_keys();
@@ -337,7 +337,7 @@ struct Parser {
                                   static_cast<ull>(t.offset), static_cast<ull>(header->alignment)));
       header->tensors.push_back(t);
     }
-    // Nothing moves any more.
+    // The bytes do not move from here on.
     header->header_bytes = at;
     header->bytes.trim(at);
     for (uint64_t i = 0; i < n; ++i)
@@ -345,7 +345,8 @@ struct Parser {
     return ok_status();
   }
 
-  // Turns offsets in the data section into offsets in the file; the data must lie inside it and not overlap.
+  // Turns offsets in the data section into offsets in the file. The data must lie inside the file and must not
+  // overlap.
   Status place_tensors() {
     if (header->tensors.empty()) return ok_status();
     // Cannot wrap: a header is at most kMaxHeaderBytes long.
@@ -406,7 +407,7 @@ struct Parser {
     if (n_keys > kMaxKeys)
       return bad(16, format("key count is %llu, expected at most %llu", static_cast<ull>(n_keys),
                             static_cast<ull>(kMaxKeys)));
-    // From here on memory follows the bytes that are read, not those promised.
+    // From here on memory grows with the bytes that are read, not with the counts that the file promises.
     ORRERY_TRY(read_keys(n_keys));
     ORRERY_TRY(read_alignment());
     ORRERY_TRY(read_tensors(n_tensors));

@@ -1,4 +1,4 @@
-// The reference quantizers, one function per block format; quantize.h states what they compute.
+// The reference quantizers, one function per block format. quantize.h states their arithmetic.
 #include "runtime/gguf/quantize.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ void put_half(uint8_t* p, float value) {
   std::memcpy(p, &h, sizeof h);
 }
 
-// A block whose d is denormal has no usable inverse: its values are below anything a half can scale.
+// A block whose d is denormal has no usable inverse, because its values are below anything a half can scale.
 float inverse(float d) {
   const float id = d == 0 ? 0 : 1 / d;
   return std::isfinite(id) ? id : 0;
@@ -31,7 +31,7 @@ float largest(const float* x) {  // the first value of greatest magnitude
   return best;
 }
 
-// Nibbles of weights 0..15 low and 16..31 high; a fifth bit, if any, into `high`.
+// Packs weights 0..15 into the low nibbles and 16..31 into the high nibbles. Returns the fifth bits, if any.
 uint32_t pack_nibbles(const int* q, uint8_t* nibbles) {
   uint32_t high = 0;
   for (int i = 0; i < 16; ++i) nibbles[i] = static_cast<uint8_t>((q[i] & 15) | (q[i + 16] & 15) << 4);
@@ -158,7 +158,7 @@ void quantize_row(TensorType type, const float* src, std::byte* dst, uint64_t n)
       blocks<q5_1>(type, src, dst, n);
       break;
     default:
-      break;  // not a type that can_quantize() knows
+      break;  // can_quantize() is false for every other type
   }
 }
 

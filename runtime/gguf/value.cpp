@@ -1,5 +1,5 @@
-// Metadata values: a type and a place in the header's copy, decoded when somebody asks, so that a vocabulary of a
-// quarter of a million tokens costs its bytes and a place for every eighth token.
+// Metadata values: a type and an offset in the header's copy, decoded on request. A vocabulary of a quarter of a
+// million tokens therefore costs its bytes plus one offset per eighth token.
 #include <algorithm>
 #include <iterator>
 #include <limits>
@@ -14,7 +14,7 @@ namespace orrery::gguf {
 
 namespace {
 
-// Calls f with the number at `p`, in its own C++ type. False for strings and arrays.
+// Calls f with the number at `p` in its own C++ type. Returns false for strings and arrays.
 template <class F>
 bool with_number(ValueType type, const std::byte* p, F f) {
   switch (type) {
@@ -118,7 +118,7 @@ Value Header::element(const Value& array, uint64_t i) const {
     v.at_ = (array.at_ + static_cast<uint32_t>(i * scalar_bytes(type))) & 0x0FFFFFFF;
     return v;
   }
-  // From the last place that is known, over the strings that lie between.
+  // Start at the last known offset and walk over the strings in between.
   const uint64_t stride = type == ValueType::string ? kStride : 1, known = i / stride;
   uint64_t at = array.at_;
   if (known > 0) {
@@ -149,7 +149,7 @@ std::string printable(std::string_view text) {
     const auto c = static_cast<uint8_t>(text[i]);
     const bool control = n == 0 || c < 0x20 || c == 0x7F || c == '\'' || c == '\\' ||
                          (n == 2 && c == 0xC2 &&
-                          static_cast<uint8_t>(text[i + 1]) < 0xA0);  // U+0080..U+009F drive terminals too
+                          static_cast<uint8_t>(text[i + 1]) < 0xA0);  // U+0080..U+009F control terminals too
     if (!control) {
       out.append(text.substr(i, n));
       i += n;

@@ -1,4 +1,4 @@
-// Scalars as GGUF lays them out: little-endian, at any address.
+// Scalars as GGUF stores them: little-endian, at any address.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ T load(const std::byte* p) {
   return v;
 }
 
-// Bytes of a scalar; 0 for strings, arrays, and numbers that name no type.
+// Bytes of a scalar. 0 for strings, arrays, and numbers that name no type.
 constexpr uint64_t scalar_bytes(ValueType type) {
   switch (type) {
     case ValueType::u8:

@@ -6,7 +6,7 @@ namespace orrery::model {
 
 namespace {
 
-// QKV may be fused (attn_qkv) or apart, with or without biases, in any family: the tensors say which.
+// In any family, QKV may be fused (attn_qkv) or separate, with or without biases. The tensors decide.
 constexpr Architecture kArchitectures[] = {
     // name      interleaved qk_norm post_norms fused_gate_up longrope windows
     {"llama",    true,       false,  false,     false,        false,   false},  // Llama, Mistral, Yi, R1-Distill

@@ -9,7 +9,7 @@ namespace orrery::model {
 
 namespace {
 
-// Ends the backend's step on every way out.
+// Ends the backend's step on every return path.
 class StepScope {
  public:
   StepScope(Backend* backend, const Step& step) : backend_(*backend) { backend_.begin_step(step); }
@@ -40,14 +40,15 @@ class Pass {
 
  private:
   Status attention(int32_t i, const Layer& l);
-  // What work_.normed holds becomes queries, keys and values in work_.qkv; or, where the layer has them apart, queries alone.
+  // Projects work_.normed to queries, keys and values in work_.qkv. `queries_alone`: only queries, if the layer has
+  // separate Q, K and V weights.
   void project(const Layer& l, bool queries_alone);
   int64_t qkv_stride() const { return h_.q_dim() + 2 * int64_t{h_.kv_dim()}; }
   void feed_forward(int32_t i, const Layer& l);
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
     b_.rms_norm(x, h_.n_embd, weight, out, h_.n_embd, 1, h_.n_embd, h_.norm_eps);
   }
-  // x += w * input (+ bias), with the family's norm of the branch in between where it has one.
+  // x += w * input (+ bias). In a family with post norms, the branch is normalised before the addition.
   void add_branch(const Weight& w, Ptr<const float> bias, Ptr<const float> post_norm, Ptr<const float> input,
                   int64_t input_stride) {
     Product p{&w, bias, post_norm ? work_.branch : work_.x, h_.n_embd, !post_norm};

@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxVocab = 1 << 24, kMaxContext = 1 << 27;
 constexpr uint64_t kMaxHeadDim = 256, kHeadDimStep = 8;
 
-// The heads of all layers must be alike: the KV cache is laid out by them.
+// All layers must have the same heads, because the heads determine the layout of the KV cache.
 Status same_in_all_layers(Keys& keys, const char* key, const std::vector<int32_t>& values,
                           int32_t* out) {
   for (const int32_t v : values)
@@ -64,9 +64,9 @@ Status read_heads(Keys& keys, Hyperparameters* h) {
   return ok_status();
 }
 
-// Of an architecture without windows. llama.cpp's converter writes no window for one; files by other converters do where
-// the model has windows (Mistral 7B v0.1: 4,096 of 32,768 tokens), so that attending to everything would be another model.
-// A window as long as the trained context hides nothing.
+// For an architecture without windows. llama.cpp's converter writes no window for these architectures. Other
+// converters do if the model has windows (Mistral 7B v0.1: 4,096 of 32,768 tokens), and attending to everything would
+// then be a different model. A window as long as the trained context hides nothing.
 Status refuse_windows(Keys& keys, const Hyperparameters& h) {
   (void)keys.find("attention.sliding_window_pattern");   // which layers have the window
   if (!keys.has("attention.sliding_window")) return ok_status();
@@ -85,7 +85,7 @@ Status read_windows(Keys& keys, Hyperparameters* h) {
   if (!h->architecture->windows) return refuse_windows(keys, *h);
   int32_t window = 0, pattern = 0;
   ORRERY_TRY(keys.integer_or("attention.sliding_window", 0, 0, kMaxContext, &window));
-  // A pattern of n: every nth layer sees everything.
+  // A pattern of n: every nth layer attends to everything.
   const bool patterned = keys.has("attention.sliding_window_pattern");
   if (window == 0) return ok_status();
   if (patterned) ORRERY_TRY(keys.integer("attention.sliding_window_pattern", 0, kMaxLayers, &pattern));
@@ -99,7 +99,7 @@ Status read_rope(Keys& keys, const RopeOverride& given, Hyperparameters* h) {
   RopeParameters& rope = h->rope;
   ORRERY_TRY(keys.number_or("rope.freq_base", 10000.0, 1.0, 1e12, &rope.base));
   ORRERY_TRY(keys.number_or("rope.scaling.factor", 1.0, 1e-3, 1e6, &rope.factor));
-  const bool old_factor = keys.has("rope.scale_linear");   // files of 2023
+  const bool old_factor = keys.has("rope.scale_linear");   // key of files from 2023
   if (old_factor && !keys.has("rope.scaling.factor"))
     ORRERY_TRY(keys.number_or("rope.scale_linear", 1.0, 1e-3, 1e6, &rope.factor));
   ORRERY_TRY(keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3, &rope.attention_factor));
@@ -109,7 +109,7 @@ Status read_rope(Keys& keys, const RopeOverride& given, Hyperparameters* h) {
   ORRERY_TRY(keys.integer_or("rope.scaling.original_context_length", 0, 0, kMaxContext, &original));
   rope.original_context = static_cast<uint32_t>(original);
 
-  // Llama-3's factors come as a tensor, without a key; a scaling factor without a type is linear.
+  // Llama 3's factors are a tensor, without a key. A scaling factor without a type means linear scaling.
   const bool factors = file.find_tensor("rope_freqs.weight") != nullptr;
   const std::string type_key = keys.name("rope.scaling.type");
   std::string_view type;
@@ -149,7 +149,7 @@ Status read_rope(Keys& keys, const RopeOverride& given, Hyperparameters* h) {
   return ok_status();
 }
 
-// The number of tokens, from the embedding table: the key may be absent or stale.
+// The number of tokens comes from the embedding table, because the key may be absent or outdated.
 Status read_vocabulary(const gguf::File& file, Hyperparameters* h) {
   const gguf::Tensor* table = file.find_tensor("token_embd.weight");
   if (table == nullptr || table->n_dims != 2)
@@ -187,7 +187,7 @@ Result<Hyperparameters> read_hyperparameters(const gguf::File& file, const RopeO
   ORRERY_TRY(keys.integer("embedding_length", 1, kMaxWidth, &h.n_embd));
   ORRERY_TRY(keys.integer("context_length", 1, kMaxContext, &h.trained_context));
   ORRERY_TRY(keys.per_layer("feed_forward_length", static_cast<size_t>(h.n_layers), 1, kMaxWidth, &h.n_ff));
-  if (!keys.has("attention.layer_norm_rms_epsilon"))   // no value is everybody's
+  if (!keys.has("attention.layer_norm_rms_epsilon"))   // no default suits every model
     return error(Code::bad_model, "%s: key '%s' is missing, expected a number", file.path().c_str(),
                  keys.name("attention.layer_norm_rms_epsilon").c_str());
   ORRERY_TRY(keys.number_or("attention.layer_norm_rms_epsilon", 0.0, 0.0, 1.0, &h.norm_eps));

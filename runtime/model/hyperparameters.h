@@ -1,5 +1,5 @@
-// A model's sizes and constants, read from its metadata and checked against each other: after read_hyperparameters()
-// every product of two of them fits an int64, and every value is in the range that kernels take.
+// A model's sizes and constants, read from its metadata and checked against each other. After read_hyperparameters(),
+// every product of two sizes fits an int64, and every value is in the range that the kernels support.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ enum class RopeScaling : uint8_t { none, linear, yarn, llama3, longrope };
 struct RopeParameters {
   RopeScaling scaling = RopeScaling::none;
   float base = 10000.0f;
-  float factor = 1.0f;              // how much longer than trained
-  float attention_factor = 1.0f;    // multiplies cos and sin, beside what yarn implies
+  float factor = 1.0f;              // ratio of the extended context to the trained context
+  float attention_factor = 1.0f;    // multiplies cos and sin, in addition to yarn's own magnitude
   uint32_t original_context = 0;    // tokens of the original training; 0: the model's context
   float beta_fast = 32.0f, beta_slow = 1.0f;          // yarn
-  float low_frequency = 1.0f, high_frequency = 4.0f;  // llama3, where scaled by override
+  float low_frequency = 1.0f, high_frequency = 4.0f;  // llama3, if set by an override
 };
 
-// What a caller may put in the place of the file's scaling.
+// A caller's replacement for the file's RoPE scaling.
 struct RopeOverride {
   bool set = false;                 // `scaling` and `factor` replace the file's
   RopeScaling scaling = RopeScaling::none;
@@ -35,7 +35,7 @@ struct RopeOverride {
 
 struct Hyperparameters {
   const Architecture* architecture = nullptr;
-  std::string name;                 // general.name, for people
+  std::string name;                 // general.name, shown to people
   int32_t n_layers = 0, n_embd = 0, n_vocab = 0;
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   std::vector<int32_t> n_ff;        // (n_layers)

@@ -1,5 +1,5 @@
-// Which keys are harmless, and at which values, and why. The list follows what llama.cpp's converters and its own writer
-// of models put into files of the architectures that we run.
+// The harmless keys, the values at which they are harmless, and the reasons. The list follows the keys that
+// llama.cpp's converters, and its own model writer, put into files of the supported architectures.
 #include "runtime/model/keys.h"
 
 #include <cmath>
@@ -10,15 +10,16 @@ namespace orrery::model {
 
 namespace {
 
-// Keys that change nothing whatever they say.
+// Keys that change nothing at any value.
 constexpr const char* kHarmless[] = {
-    "rope.scaling.finetuned",           // how the model was trained; not how it is run
-    "attention.layer_norm_epsilon",     // of norms with a mean; every norm of these architectures is an RMS norm
-    "attention.group_norm_epsilon",     // of group norms, which they have none of
+    "rope.scaling.finetuned",           // a fact of training, not of inference
+    "attention.layer_norm_epsilon",     // for norms with a mean; every norm of these architectures is an RMS norm
+    "attention.group_norm_epsilon",     // for group norms; these architectures have none
     "attention.group_norm_groups",
 };
 
-// Keys that change nothing at a neutral value, or at another one that also means "not set"; elements of an array one by one.
+// Keys that change nothing at a neutral value, or at a second value that means "not set". For an array, each element
+// is checked.
 struct Neutral {
   const char* key;
   double value, unset;
@@ -33,7 +34,7 @@ constexpr Neutral kNeutral[] = {
     {"rope.scaling.alpha", 1, 0},
     {"rope.scaling.yarn_attn_factor", 1, 1},
     {"rope.scaling.yarn_log_multiplier", 0, 0},
-    // Parts that a model has none of.
+    // Parts that these architectures lack.
     {"attn_logit_softcapping", 0, 0},
     {"final_logit_softcapping", 0, 0},
     {"router_logit_softcapping", 0, 0},
@@ -53,8 +54,8 @@ constexpr Neutral kNeutral[] = {
     {"embedding_length_per_layer_input", 0, 0},
     {"token_shift_count", 0, 0},
     {"rescale_every_n_layers", 0, 0},
-    {"pooling_type", 0, 0},             // else the file is an embedding model
-    // Experts, of which there are none.
+    {"pooling_type", 0, 0},             // otherwise the file is an embedding model
+    // Experts: these architectures have none.
     {"expert_count", 0, 0},
     {"expert_used_count", 0, 0},
     {"expert_shared_count", 0, 0},
@@ -75,10 +76,10 @@ constexpr Neutral kNeutral[] = {
     {"attention.causal", 1, 1},
 };
 
-// Keys that repeat what is known from elsewhere, and must agree with it; false for others.
+// Keys that repeat a fact from elsewhere. The repeated value must agree. Returns false for all other keys.
 bool repeats(const gguf::File& file, std::string_view key, const Hyperparameters& h, Neutral* out) {
   out->unset = 0;
-  if (key == "vocab_size") {   // of the embedding, which may have rows to spare, or of the tokenizer
+  if (key == "vocab_size") {   // rows of the embedding (some may be spare), or tokens of the tokenizer
     const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
     out->value = h.n_vocab;
     out->unset = tokens ? static_cast<double>(tokens->size()) : out->value;
@@ -92,7 +93,7 @@ bool repeats(const gguf::File& file, std::string_view key, const Hyperparameters
     out->value = h.n_rot;
   } else if (key == "rope.freq_base_swa") {
     out->value = double{h.rope.base};
-  } else if (key == "rope.scaling.yarn_ext_factor") {   // below 0: not set; YaRN's blend, whole or not at all
+  } else if (key == "rope.scaling.yarn_ext_factor") {   // below 0: not set; YaRN's blend is either whole or off
     out->value = h.rope.scaling == RopeScaling::yarn ? 1.0 : 0.0;
     out->unset = -1;
   } else {
@@ -195,7 +196,7 @@ Status Keys::refuse_the_rest(const Hyperparameters& h) const {
     if (understood_.count(key) != 0) continue;
     bool harmless = false;
     for (const char* listed : kHarmless) harmless = harmless || key == listed;
-    // llama's Q and K are permuted as Meta's files have them, which is what our rotary embedding expects.
+    // llama's Q and K are permuted as in Meta's files. Our rotary embedding expects this order.
     std::string_view layout;
     if (key == "tensor_data_layout" && h.architecture->rope_interleaved && file_.value(i).as_string(&layout))
       harmless = layout == "Meta AI original pth";
@@ -214,12 +215,13 @@ Status Keys::refuse_the_rest(const Hyperparameters& h) const {
 }
 
 Status check_general_keys(const gguf::File& file) {
-  // An adapter, a projector of pictures or an importance matrix name the architecture that they belong to.
+  // An adapter, an image projector or an importance matrix names the architecture that it belongs to.
   ORRERY_ASSIGN(const std::string_view type, file.get_string("general.type", "model"));
   if (type != "model")
     return error(Code::unsupported_architecture, "%s: key 'general.type' is '%s', expected 'model'", file.path().c_str(),
                  gguf::printable(type).c_str());
-  // Version 1 had other blocks under the same numbers; files without quantized tensors may say 0, or nothing.
+  // Version 1 used the same type numbers for other blocks. Files without quantized tensors may say 0 or leave the key
+  // out.
   ORRERY_ASSIGN(const uint64_t version, file.get_u64("general.quantization_version", 2));
   if (version != 2 && version != 0)
     return error(Code::unsupported_quantization, "%s: key 'general.quantization_version' is %llu, expected 2",

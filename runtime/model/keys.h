@@ -1,6 +1,6 @@
-// The metadata of one architecture, NAME.key, read so that nothing is passed over: a reader asks for the keys that it
-// understands, and refuse_the_rest() refuses a file with any other, unless keys.cpp lists it as harmless at its value.
-// A key that nobody has thought of is therefore an error that names it, not a wrong answer.
+// Reader for the metadata keys of one architecture, NAME.key. A reader asks for the keys that it understands.
+// refuse_the_rest() then refuses a file with any other key, unless keys.cpp lists the key as harmless at its value. A
+// key that the library does not know is therefore an error that names the key, never a wrong answer.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class Keys {
 
   const gguf::File& file() const { return file_; }
   std::string name(std::string_view key) const { return prefix_ + std::string(key); }
-  // The value of a key, which counts as understood from here on; null where it is absent.
+  // The value of a key, or null if the key is absent. Afterwards the key counts as understood.
   const gguf::Value* find(const char* key);
   bool has(const char* key) { return find(key) != nullptr; }
 
@@ -36,7 +36,8 @@ class Keys {
   // One integer for all layers, or an array of one per layer.
   Status per_layer(const char* key, size_t n_layers, uint64_t least, uint64_t most, std::vector<int32_t>* out);
 
-  // unsupported_architecture for a key of this architecture that nobody asked for and that is not harmless.
+  // Returns unsupported_architecture for a key of this architecture that no reader asked for and that is not
+  // harmless.
   Status refuse_the_rest(const Hyperparameters& h) const;
 
  private:
@@ -47,7 +48,7 @@ class Keys {
   std::set<std::string, std::less<>> understood_;   // without the prefix
 };
 
-// general.*: what the file is (a model, in blocks as this library reads them), before anything else of it is believed.
+// Checks general.*: the file must be a model in blocks that this library reads. Runs before any other check.
 Status check_general_keys(const gguf::File& file);
 
 }  // namespace orrery::model

@@ -1,5 +1,5 @@
-// Finds each tensor by its name in the file, checks its shape, and places it.  The walk over a model's tensors
-// (visit) is written once; the plan counts with it, the loader places with it.
+// Finds each tensor by its name in the file, checks its shape, and places it. One walk over the model's tensors
+// (visit) serves both the plan, which counts bytes, and the loader, which places the tensors.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -19,7 +19,7 @@ std::string shape_text(int64_t rows, int64_t cols) {
                    : format("(%lld, %lld)", static_cast<long long>(rows), static_cast<long long>(cols));
 }
 
-// A tensor by name with exactly this shape: null where absent and not required.
+// Finds a tensor by name and checks its exact shape. Null if the tensor is absent and not required.
 Result<const gguf::Tensor*> find(const gguf::File& file, const std::string& name, int64_t rows, int64_t cols,
                                  bool required) {
   const gguf::Tensor* t = file.find_tensor(name);
@@ -40,36 +40,37 @@ Result<const gguf::Tensor*> find(const gguf::File& file, const std::string& name
   return t;
 }
 
-// Whether a vector can be used where it lies: float32, aligned for one, in memory that the backend reads. Where matrices are
-// repacked it is not: the pages around it would stay with it.
+// Whether the backend can use a vector at its place in the file: float32, aligned, in memory that the backend reads.
+// A backend that repacks matrices copies vectors too, because a vector in the file would keep the pages around it in
+// memory.
 bool in_place(const gguf::Tensor& t, const Device& device) {
   return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && device.info().unified_memory;
 }
 
-// What a matrix takes of the arena if it is repacked.
+// Bytes of the arena that a matrix takes if it is repacked.
 uint64_t repacked_bytes(const gguf::Tensor& t, const Device& device) {
   return device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
 }
 
-// What visit() calls for each tensor of a model.
+// The callbacks of visit(), one call for each tensor of a model.
 class Visitor {
  public:
   virtual ~Visitor() = default;
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
   virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
-  // Divisors of rotary frequencies, for the host.
+  // Divisors of the rotary frequencies; they stay on the host.
   virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
 };
 
-// Tensors that change nothing, by the end of their names: tables of rotary frequencies that some exporters keep, although
-// they follow from the base.
+// Tensors that change nothing, by the end of their names. Some exporters keep tables of rotary frequencies, although
+// the frequencies follow from the base.
 constexpr std::string_view kHarmlessTensors[] = {".attn_rot_embd", ".attn_rot_embd.weight", ".rotary_emb.inv_freq"};
 
 bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// Looks tensors up, and knows afterwards which ones nobody asked for.
+// Looks tensors up and records them. Afterwards it knows the tensors that nothing has read.
 class Walk {
  public:
   Walk(const gguf::File& file, Visitor* visitor) : file_(file), visitor_(visitor), used_(file.tensors().size()) {}
@@ -88,7 +89,8 @@ class Walk {
     return t ? visitor_->factors(*t, out) : ok_status();
   }
 
-  // A tensor that nobody read belongs to a model that we do not know: leaving it out would give wrong answers.
+  // A tensor that nothing has read belongs to a model that we do not support. Ignoring the tensor would give wrong
+  // answers.
   Status refuse_the_rest(const Hyperparameters& h) const {
     for (size_t i = 0; i < used_.size(); ++i) {
       const gguf::Tensor& t = file_.tensors()[i];
@@ -153,7 +155,7 @@ Status visit_layer(Walk* walk, const Hyperparameters& h, size_t i, Layer* l) {
   return walk->matrix(p + "ffn_down.weight", n, ff, true, &l->down);
 }
 
-// Factors that come as tensors. Long and short ones come together.
+// Rotary factors that are tensors. Long and short factors must come together.
 Status visit_rope(Walk* walk, const Hyperparameters& h, RopeFactors* factors) {
   const int64_t n = h.n_rot / 2;
   ORRERY_TRY(walk->factors("rope_freqs.weight", n, false, &factors->llama3));
@@ -163,7 +165,7 @@ Status visit_rope(Walk* walk, const Hyperparameters& h, RopeFactors* factors) {
   return walk->factors("rope_factors_short.weight", n, any, &factors->short_context);
 }
 
-// Every tensor that the forward pass reads, into `m` and `factors`; a file with more is refused.
+// Reads every tensor of the forward pass into `m` and `factors`. Refuses a file with other tensors.
 Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor, Weights* m, RopeFactors* factors) {
   Walk walk(file, visitor);
   ORRERY_TRY(walk.matrix("token_embd.weight", h.n_vocab, h.n_embd, true, &m->embedding));
@@ -173,7 +175,7 @@ Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor,
   ORRERY_TRY(walk.vector("output_norm.weight", h.n_embd, true, &m->output_norm));
   ORRERY_TRY(walk.matrix("output.weight", h.n_vocab, h.n_embd, false, &m->output));
   if (!m->output) m->output = m->embedding;   // tied
-  // Before anybody builds a tokenizer of more tokens.
+  // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
   const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
   if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(h.n_vocab))
     return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows",
@@ -181,14 +183,14 @@ Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor,
   return walk.refuse_the_rest(h);
 }
 
-// Looks, and does nothing.
+// Checks names and shapes and places nothing.
 class Checker final : public Visitor {
  public:
   Status matrix(const gguf::Tensor&, Weight*) override { return ok_status(); }
   Status vector(const gguf::Tensor&, Ptr<const float>*) override { return ok_status(); }
 };
 
-// Adds up what the arena must hold.
+// Adds up the bytes that the arena must hold.
 class Counter final : public Visitor {
  public:
   explicit Counter(const Device& device) : device_(device) {}
@@ -203,7 +205,7 @@ class Counter final : public Visitor {
     if (!in_place(t, device_)) converted_ += bytes;
     return ok_status();
   }
-  // By the size of the arena, not by what is free there: the same file is placed in the same way every time.
+  // Depends on the arena's size, not on its free bytes, so the same file is always placed in the same way.
   Placement placement(uint64_t arena_bytes) const {
     const bool unified = device_.info().unified_memory;
     if (unified && (matrices_ == 0 || matrices_ > arena_bytes / 2)) return {converted_, false};
@@ -213,10 +215,10 @@ class Counter final : public Visitor {
  private:
   const Device& device_;
   uint64_t matrices_ = 0;                  // repacked
-  uint64_t vectors_ = 0, converted_ = 0;   // all, and those of them that cannot be used as they lie
+  uint64_t vectors_ = 0, converted_ = 0;   // all vectors; vectors that must be converted
 };
 
-// Places each tensor, in the region or where the file lies, and keeps the accounts.
+// Places each tensor, in the arena's region or at its place in the file, and counts bytes for the progress reports.
 class Placer final : public Visitor {
  public:
   Placer(Turns* turns, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
@@ -253,13 +255,13 @@ class Placer final : public Visitor {
   Status factors(const gguf::Tensor& t, std::vector<float>* out) override {
     out->resize(t.n_elements);
     gguf::dequantize_row(t.type, t.data, out->data(), t.n_elements);
-    for (size_t i = 0; i < out->size(); ++i)   // zero, negative and infinite divisors are refused
+    for (size_t i = 0; i < out->size(); ++i)   // zero, negative and infinite divisors are errors
       if (!(std::isfinite((*out)[i]) && (*out)[i] > 0.0f))
         return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number",
                      model_.file.path().c_str(), gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
     return ok_status();
   }
-  // What lies in the arena now.
+  // Tensors that have been copied to the arena.
   const std::vector<const gguf::Tensor*>& copied() const { return copied_; }
   TensorType main_type() const {
     TensorType most = TensorType::f32;
@@ -269,7 +271,8 @@ class Placer final : public Visitor {
     return most;
   }
 
-  // A tensor's turn. Others may keep theirs for long: meanwhile the application is asked whether to go on.
+  // Takes a turn for one tensor. Other sessions may hold the backend for long; the loader calls `progress` while it
+  // waits, so the application can cancel.
   Result<Turn> take_turn() {
     if (!options_.progress) return turns_.take();
     const auto asked = [this] { return cancelled(); };
@@ -337,7 +340,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights, &m->rope_factors));
   {
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
-    ORRERY_TRY(turn.backend().synchronize());   // what failed on the way
+    ORRERY_TRY(turn.backend().synchronize());   // reports errors of earlier uploads
   }
   if (options.progress && !options.progress(file.file_bytes(), file.file_bytes()))
     return error(Code::cancelled, "%s: loading was cancelled", file.path().c_str());
@@ -346,7 +349,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
     ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
   else
     file.fingerprint(false, m->fingerprint);
-  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);   // nothing is held twice
+  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);   // the arena holds copies
   return m;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// The pair that turns `turns` times within the original context (a real number).
+// The pair (a real number) that makes `turns` rotations within the original context.
 double pair_of_turns(const Hyperparameters& h, double turns) {
   return h.n_rot * std::log(h.rope.original_context / (turns * 2.0 * kPi)) / (2.0 * std::log(double{h.rope.base}));
 }
@@ -23,7 +23,7 @@ void apply_yarn(const Hyperparameters& h, std::vector<double>* frequency) {
   }
 }
 
-// Llama 3.1's published rule: long wavelengths are stretched by the factor, short ones kept, the rest blended.
+// Llama 3.1's published rule: it stretches long wavelengths by the factor, keeps short ones, and blends the rest.
 void apply_llama3(const Hyperparameters& h, std::vector<double>* frequency) {
   const double original = h.rope.original_context;
   const double longest = original / h.rope.low_frequency, shortest = original / h.rope.high_frequency;
@@ -68,7 +68,7 @@ RopeTable make_rope_table(const Hyperparameters& h, const RopeFactors& factors, 
       divide(n_context > h.rope.original_context ? factors.long_context : factors.short_context, &frequency);
       break;
   }
-  // The tensor goes with every scaling but an override of none: it is part of how the model was trained.
+  // The tensor is part of the model's training, so it applies with every scaling except an override to `none`.
   if (h.rope.scaling != RopeScaling::none) divide(factors.llama3, &frequency);
 
   RopeTable table;

@@ -1,5 +1,5 @@
-// Rotary frequencies: a model's scaling (none, linear, yarn, llama-3, longrope) becomes one inverse frequency per
-// pair and one magnitude, computed once when a session opens; backends know nothing of scaling.
+// Rotary frequencies. A model's scaling (none, linear, yarn, llama-3, longrope) becomes one inverse frequency per
+// pair and one magnitude, computed once when a session opens. Backends know nothing of scaling.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace orrery::model {
 
-// Divisors of the frequencies that come as tensors, (n_rot / 2) each; empty where the file has none.
+// Frequency divisors that the file stores as tensors, (n_rot / 2) each. Empty if the file has none.
 struct RopeFactors {
   std::vector<float> llama3;        // rope_freqs.weight
   std::vector<float> long_context;  // rope_factors_long.weight
@@ -28,12 +28,13 @@ struct RopeTable {
   }
 };
 
-// For a session of `n_context` tokens: longrope takes its long factors when that exceeds the original context.
+// The table for a session of `n_context` tokens. longrope takes its long factors if n_context exceeds the original
+// context.
 //   base_i = base^(-2i / n_rot)
 //   linear   base_i / factor
-//   yarn     base_i * ((1 - r_i) + r_i / factor), r a ramp between the pairs that turn beta_fast and beta_slow times
+//   yarn     base_i * ((1 - r_i) + r_i / factor), r a ramp between the pairs that make beta_fast and beta_slow rotations
 //            in the original context; magnitude (1 + 0.1 ln factor) (YaRN, arXiv:2309.00071, eq. 19-22)
-//   llama3   base_i / rope_freqs_i; where asked for without that tensor, the published smoothing by wavelength
+//   llama3   base_i / rope_freqs_i; if requested without that tensor, the published smoothing by wavelength
 //   longrope base_i / factors_i
 RopeTable make_rope_table(const Hyperparameters& h, const RopeFactors& factors, uint32_t n_context);
 

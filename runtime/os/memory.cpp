@@ -1,10 +1,10 @@
-// How much memory this process may take: what the machine has, what a control group allows (version 2 and 1), and
-// what RLIMIT_AS and RLIMIT_DATA allow.  The system tells each of these in a text file of /proc or /sys, except for the
-// two limits of the process itself.
+// The memory that this process may use: the machine's memory, the limits of control groups (version 2 and 1), and
+// RLIMIT_AS and RLIMIT_DATA. The system reports each limit in a text file of /proc or /sys, except for the process's
+// own two limits.
 //
-// A control group's limit binds all of its descendants, so every level from the process's own group up to the root is
-// looked at.  Inside a container the path that /proc/self/cgroup names is often not visible; the walk then ends at the
-// root of the mount, which is the container's own group.
+// A control group's limit binds all of its descendants, so the walk reads every level from the process's own group up
+// to the root. In a container, the path in /proc/self/cgroup is often not visible. The walk then ends at the root of
+// the mount, which is the container's own group.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -19,10 +19,10 @@ namespace orrery::os {
 
 namespace {
 
-constexpr uint64_t kNone = UINT64_MAX;   // no limit, or nothing that says one
+constexpr uint64_t kNone = UINT64_MAX;   // no limit, or no file that states one
 
-// A small text file; empty where it cannot be read, which is no error: what says nothing limits nothing. (openat() and not
-// open(), in which tests inject errors that must come out.)
+// The content of a small text file. Empty if the file cannot be read: a missing file sets no limit and is no error.
+// (The code calls openat() because tests inject errors into open().)
 std::string read_text(const std::string& path) {
   int fd;
   do {
@@ -41,7 +41,8 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-// The number that `text` begins with, behind blanks; kNone where it begins with no number ("max") or wraps.
+// The number at the start of `text`, after blanks. kNone if the text starts with no number ("max") or the number
+// wraps.
 uint64_t number_of(std::string_view text) {
   size_t i = 0;
   while (i < text.size() && (text[i] == ' ' || text[i] == '\t')) ++i;
@@ -55,7 +56,7 @@ uint64_t number_of(std::string_view text) {
   return n;
 }
 
-// The number behind `label` at the start of a line; `otherwise` where there is no such line.
+// The number after `label` at the start of a line, or `otherwise` if no line starts with the label.
 uint64_t number_behind(std::string_view text, std::string_view label, uint64_t otherwise) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -72,7 +73,7 @@ uint64_t number_behind(std::string_view text, std::string_view label, uint64_t o
 uint64_t number_in(const std::string& path) { return number_of(read_text(path)); }
 uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
-// Keeps the smallest of the limits that it sees, and what is left under the one that leaves least.
+// Keeps the smallest limit, and the least free memory of all limits.
 struct Least {
   MemoryLimits limits;
   void see_memory(uint64_t total, uint64_t available, const char* what) {
@@ -91,16 +92,16 @@ struct Least {
   }
 };
 
-// How the two versions of control groups call things.
+// File names of the two versions of control groups.
 struct GroupFiles {
   const char *limit, *usage;
-  const char *inactive, *active;   // in memory.stat: file pages that the kernel takes back before anything fails
+  const char *inactive, *active;   // labels in memory.stat: file pages that the kernel reclaims before an allocation fails
 };
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file ", "active_file "};
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ", "total_active_file "};
 
 void see_groups(const std::string& mount, std::string path, const GroupFiles& files, Least* least) {
-  if (path.find("..") != std::string::npos) path.clear();   // outside of what this process may see
+  if (path.find("..") != std::string::npos) path.clear();   // the group is outside this process's view
   for (;;) {
     while (!path.empty() && path.back() == '/') path.pop_back();
     const std::string folder = mount + path + "/";
@@ -116,7 +117,7 @@ void see_groups(const std::string& mount, std::string path, const GroupFiles& fi
   }
 }
 
-// /proc/self/cgroup: a line for each hierarchy, ID:CONTROLLERS:PATH; version 2 has no controllers.
+// /proc/self/cgroup has one line per hierarchy: ID:CONTROLLERS:PATH. Version 2 names no controllers.
 void see_control_groups(const std::string& root, Least* least) {
   const std::string text = read_text(root + "/proc/self/cgroup");
   for (size_t at = 0; at < text.size();) {
@@ -129,7 +130,7 @@ void see_control_groups(const std::string& root, Least* least) {
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",", path = line.substr(second + 1);
     if (controllers == ",,") {
       see_groups(root + "/sys/fs/cgroup", path, kVersion2, least);
-      see_groups(root + "/sys/fs/cgroup/unified", path, kVersion2, least);   // beside version 1
+      see_groups(root + "/sys/fs/cgroup/unified", path, kVersion2, least);   // version 2 mounted beside version 1
     } else if (controllers.find(",memory,") != std::string::npos) {
       see_groups(root + "/sys/fs/cgroup/memory", path, kVersion1, least);
     }
@@ -152,7 +153,7 @@ MemoryLimits memory_limits(const std::string& root) {
   const uint64_t available = number_behind(machine, "MemAvailable:", total / 1024) * 1024 + swap;
   least.see_memory(total, available, "the machine's memory");
   see_control_groups(root, &least);
-  // Pages: all that is mapped, then at the sixth place data and stack.
+  // Sizes in pages: the first number is all mapped memory, the sixth is data and stack.
   const std::string mapped = read_text(root + "/proc/self/statm");
   size_t sixth = 0;
   for (int i = 0; i < 5 && sixth < mapped.size(); ++i) sixth = std::min(mapped.find(' ', sixth), mapped.size() - 1) + 1;

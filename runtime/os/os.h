@@ -1,6 +1,6 @@
-// Everything that differs between operating systems, behind one interface: files and mappings, memory reserved
-// from the system, processors.  posix*.cpp implement it; another system is other files beside them.
-// Paths are UTF-8.  Errors carry the system's error number as native_code and name the path.
+// One interface for everything that differs between operating systems: files and mappings, memory from the system,
+// processors. posix*.cpp implement it; another system adds its own files beside them. Paths are UTF-8. Errors carry
+// the system's error number as native_code and name the path.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,13 @@ namespace orrery::os {
 
 class InputFile;
 
-// A whole file, mapped read-only.  Truncating it behind the mapping kills the process on access (SIGBUS): the one
-// exception that the ABI documents; callers who cannot accept it read the file into a Region instead.
+// A whole file, mapped read-only. If another program truncates the file, the next access to the lost bytes kills the
+// process (SIGBUS). The ABI documents this exception. A caller that cannot accept it reads the file into a Region
+// instead.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
-  // The same file that `file` reads, as long as it was when that was opened: whatever stands at its path by now.
+  // Maps the file that `file` has open, at its length when it was opened, even if another file is at its path by now.
   static Result<MappedFile> map(const InputFile& file);
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
@@ -29,9 +30,9 @@ class MappedFile {
 
   const std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
-  // Asks the system to read [offset, offset + bytes) ahead; a hint.
+  // Hints the system to read [offset, offset + bytes) ahead.
   void prefetch(uint64_t offset, uint64_t bytes) const;
-  // Takes [offset, offset + bytes) out of this process's memory until it is touched again. Rounds inward to pages.
+  // Releases the memory of [offset, offset + bytes) until the next access. Rounds inward to pages.
   void release_pages(uint64_t offset, uint64_t bytes) const;
 
  private:
@@ -39,7 +40,7 @@ class MappedFile {
   uint64_t size_ = 0;
 };
 
-// Zeroed memory straight from the system, page-aligned, committed lazily on first touch.
+// Zeroed, page-aligned memory from the system. The system commits each page on first touch.
 class Region {
  public:
   static Result<Region> allocate(uint64_t bytes);
@@ -50,20 +51,21 @@ class Region {
 
   std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
-  // Gives the physical pages of [offset, offset + bytes) back; they read as zero again. Rounds inward to pages.
+  // Releases the physical pages of [offset, offset + bytes). They read as zero afterwards. Rounds inward to pages.
   void discard(uint64_t offset, uint64_t bytes) const;
-  // Takes the physical pages of [offset, offset + bytes), which begins at a page, and keeps them until unlock(): they are
-  // never swapped out, and a device may copy from them beside the processor. out_of_pinned_memory where the system refuses:
-  // what was asked for, what a process may lock in all, and how that is raised.
+  // Locks the physical pages of [offset, offset + bytes) in memory until unlock(); `offset` begins a page. Locked
+  // pages are never swapped out, and a device may copy from them without the processor. Error: out_of_pinned_memory
+  // if the system refuses, with the bytes requested, the process's limit, and how to raise the limit.
   Status lock(uint64_t offset, uint64_t bytes) const;
-  void unlock(uint64_t offset, uint64_t bytes) const;   // exactly what lock() took; before discard()
+  void unlock(uint64_t offset, uint64_t bytes) const;   // takes exactly lock()'s range; comes before discard()
 
  private:
   std::byte* data_ = nullptr;
   uint64_t size_ = 0;
 };
 
-// The system's number of an open file or directory. Closed when it goes, and when another program is executed.
+// The descriptor of an open file or directory. It is closed in the destructor, and when the process executes another
+// program.
 class Handle {
  public:
   Handle() = default;
@@ -81,7 +83,8 @@ class Handle {
   int number_ = -1;
 };
 
-// A regular file opened for positioned reads. Anything else is refused without being opened: opening a device can act on it.
+// A regular file, opened for reads at a position. Other kinds of files are refused without being opened, because
+// opening a device can change its state.
 class InputFile {
  public:
   static Result<InputFile> open(const std::string& path);
@@ -89,8 +92,8 @@ class InputFile {
   static Result<InputFile> of_descriptor(int descriptor);
 
   uint64_t size() const { return size_; }
-  const std::string& path() const { return path_; }   // of a descriptor: "descriptor 5"
-  // Reads exactly `out.size()` bytes at `offset`; a short file is an io error.
+  const std::string& path() const { return path_; }
+  // Reads exactly `out.size()` bytes at `offset`. A file that ends earlier is an io error.
   Status read_at(uint64_t offset, Span<std::byte> out) const;
 
  private:
@@ -100,17 +103,14 @@ class InputFile {
   std::string path_;
 };
 
-// Writes a file so that it is there whole or not at all: a temporary beside it, flushed, then renamed over `path`
-// by commit().  Destroyed without commit(), it removes the temporary and leaves `path` as it was.
+// Writes a file either whole or not at all. The bytes go to a temporary beside the file; commit() flushes the
+// temporary and renames it over `path`. Destruction without commit() removes the temporary and leaves `path`
+// unchanged.
 //
-// create() follows symbolic links, also one to a file that does not exist yet. It refuses what exists and is no regular
-// file, and a file that the caller may not write. The new file takes over the old one's mode, and its owner where the
-// system permits. A file that did not exist is the owner's alone (mode 0600). Other hard links keep the old content.
-// Extended attributes and access control lists are not copied.
-//
-// The temporary has a fixed name of 42 bytes, made from the name of the file, and is locked (flock) while its writer
-// lives. The next save of the same file removes what a killed one has left. (An unnamed file, O_TMPFILE, needs a name in
-// the end as well: linkat() replaces nothing. It also needs /proc and a file system that has it.)
+// create() follows symbolic links, even to a file that does not exist yet. It refuses a path that exists and is no
+// regular file, and a file that the caller may not write. The new file takes the old file's mode, and its owner if
+// the system permits. A new file is readable by its owner alone (mode 0600). Other hard links keep the old content.
+// Extended attributes and access control lists are not copied. runtime/os/README.md describes the temporaries.
 class AtomicFile {
  public:
   static Result<AtomicFile> create(const std::string& path);
@@ -118,14 +118,15 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&& other) = delete;
   ~AtomicFile();
 
-  // A full disk, a quota or a limit on file sizes is Code::io. The limit's signal (SIGXFSZ) does not reach the process.
+  // A full disk, a quota or a file size limit gives Code::io. The limit's signal (SIGXFSZ) does not reach the
+  // process.
   Status write(Span<const std::byte> bytes);
-  // Flushes the file, renames it, and flushes the directory. A directory that cannot be flushed is no error: the file is
-  // in place, and a power cut leaves the old one or the new one.
+  // Flushes the file, renames it, and flushes the directory. Failing to flush the directory is no error: the file is
+  // in place, and after a power cut either the old or the new file is there.
   Status commit();
 
  private:
-  struct Former {   // the file that is replaced
+  struct Former {   // the file that commit() replaces
     bool exists = false;
     uint32_t mode = 0, user = 0, group = 0;
   };
@@ -134,16 +135,16 @@ class AtomicFile {
   Status take_temporary();
   void take_over_permissions() const;
 
-  std::string path_;        // as it was given, for messages
+  std::string path_;        // as the caller gave it, for messages
   Handle directory_;
-  std::string name_;        // the file's, in the directory
-  std::string temporary_;   // likewise; empty: there is no temporary
+  std::string name_;        // the file's name in the directory
+  std::string temporary_;   // the temporary's name in the directory; empty: no temporary exists
   Handle file_;
   Former former_;
 };
 
-// Blocks every signal of the calling thread while it lives. Threads started meanwhile inherit that, so that the
-// application's handlers run on its own threads.
+// Blocks every signal of the calling thread during its lifetime. Threads that start meanwhile inherit the block, so
+// the application's handlers run on the application's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -165,8 +166,8 @@ int64_t process_id();
 uint64_t page_bytes();
 uint64_t physical_memory_bytes();
 
-// What this process may take of memory, by everything that limits it: the machine, every control group that it is in
-// (version 2 and 1), RLIMIT_AS and RLIMIT_DATA.
+// The memory that this process may use under all limits: the machine, every control group of the process (version 2
+// and 1), RLIMIT_AS and RLIMIT_DATA.
 struct MemoryLimits {
   uint64_t total_bytes = UINT64_MAX;       // the smallest limit
   uint64_t available_bytes = UINT64_MAX;   // what may still be taken; pages of files that the system gives back count
@@ -180,10 +181,10 @@ uint64_t default_reservation_bytes(const MemoryLimits& limits);
 // A dozen small reads. `root` stands before /proc and /sys; tests put their own there.
 MemoryLimits memory_limits(const std::string& root = "");
 
-// Processors that this process may run on (its affinity mask, then what is online); at least 1.
+// Number of processors that this process may run on (its affinity mask, otherwise the online processors); at least 1.
 int available_processors();
-// Asks that this process's threads may use the tile registers of AMX, once for all of them, now and later ones;
-// whether they may. Costs memory only where threads use them. Asking twice does no harm.
+// Asks the system, for all present and future threads of the process, for permission to use AMX's tile registers.
+// Returns whether they may use them. Only threads that use the registers cost memory. Repeated calls are harmless.
 bool request_tile_registers();
 
 }  // namespace orrery::os

@@ -21,7 +21,7 @@ namespace orrery::os {
 
 namespace {
 
-// Takes the whole pages of [offset, offset + bytes) of `size` bytes out of memory.
+// Releases the memory of the whole pages in [offset, offset + bytes) of `size` bytes.
 void discard_pages(std::byte* data, uint64_t size, uint64_t offset, uint64_t bytes) {
   if (offset >= size) return;
   const uint64_t page = page_bytes();
@@ -30,7 +30,7 @@ void discard_pages(std::byte* data, uint64_t size, uint64_t offset, uint64_t byt
   if (from < to) ::madvise(data + from, to - from, MADV_DONTNEED);
 }
 
-// A hint, and not worth it for little.
+// Hints the system to use huge pages. Small ranges are not worth the call.
 void ask_for_huge_pages(void* data, uint64_t bytes) {
 #ifdef MADV_HUGEPAGE
   if (bytes >= (uint64_t{4} << 20)) ::madvise(data, bytes, MADV_HUGEPAGE);
@@ -61,7 +61,7 @@ Result<MappedFile> MappedFile::map(const InputFile& source) {
     const int number = errno;
     return system_error(number == ENOMEM ? Code::out_of_host_memory : Code::io, number, "cannot map", source.path_);
   }
-  // What of the file is not in memory yet may be read into huge pages, and is then mapped as such.
+  // The system may read the parts of the file that are not yet in memory into huge pages, and map them as huge pages.
   ask_for_huge_pages(p, source.size_);
   file.data_ = static_cast<const std::byte*>(p);
   file.size_ = source.size_;

@@ -1,10 +1,10 @@
-// Files that are replaced whole: where a path leads, a temporary beside the file, and a rename at the end. Names are
-// looked up in the open directory, so that a name may have the 255 bytes that a directory takes.
+// Files that are replaced whole: find the target of a path, write a temporary beside the file, rename it at the end.
+// Names are looked up in the open directory, so a name may have the full 255 bytes that a directory allows.
 //
-// Temporaries are slots. A slot's name follows from the file's name. A writer creates its slot (O_EXCL) and locks it
-// (flock) until it has renamed it. Whoever finds a slot that he can lock knows that its writer is dead, and removes it.
-// Between the creation and the lock another may do so: the writer looks whether the name is still his, and takes the next
-// slot if it is not. Two processes that save the same file have two slots, and the last rename wins.
+// Temporaries are slots. A slot's name follows from the file's name. A writer creates its slot (O_EXCL) and keeps it
+// locked (flock) until the rename. A slot that another process can lock belongs to a dead writer, and that process
+// removes it. A writer may lose its slot between creation and lock. It therefore checks that the name is still its
+// own, and otherwise takes the next slot. Two processes that save the same file use two slots; the last rename wins.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,8 +24,8 @@ namespace orrery::os {
 namespace {
 
 constexpr int kSlots = 32;
-constexpr int kMostLinks = 40;   // as Linux follows
-constexpr int kMostTries = 100;  // to look at a file that others replace
+constexpr int kMostLinks = 40;   // Linux's own limit
+constexpr int kMostTries = 100;  // attempts to stat a file that other processes keep replacing
 #ifdef O_PATH
 constexpr int kSearchOnly = O_PATH;
 #else
@@ -48,7 +48,8 @@ Result<Handle> open_directory(int base, const std::string& name, const std::stri
     return uninterrupted([&] { return ::openat(base, name.c_str(), how | O_DIRECTORY | O_CLOEXEC); });
   };
   Handle directory(open(O_RDONLY));
-  if (directory.number() < 0 && errno == EACCES) directory = Handle(open(kSearchOnly));   // may be entered, not read
+  if (directory.number() < 0 && errno == EACCES) directory = Handle(open(kSearchOnly));   // the directory may be searched but
+                                                                                          // not read
   if (directory.number() < 0) return system_error(Code::io, errno, "cannot open its directory", path);
   return directory;
 }
@@ -58,7 +59,7 @@ struct Place {
   std::string name;
 };
 
-// The directory and the name that `path` leads to when its last part is a link, or a link to a link. The name need not
+// Finds the directory and the name that `path` leads to. Follows links if the last part is a link. The name need not
 // exist.
 Result<Place> find_place(const std::string& path) {
   std::string at = path;
@@ -69,13 +70,14 @@ Result<Place> find_place(const std::string& path) {
     if (place.name.empty() || place.name == "." || place.name == "..")
       return system_error(Code::io, EISDIR, "cannot write", path);
     const std::string above = slash == std::string::npos ? "." : at.substr(0, slash + 1);
-    const int base = place.directory.number() < 0 ? AT_FDCWD : place.directory.number();   // links are relative to theirs
+    const int base = place.directory.number() < 0 ? AT_FDCWD : place.directory.number();   // a relative link starts at its own
+                                                                                           // directory
     ORRERY_ASSIGN(place.directory, open_directory(base, above, path));
     std::vector<char> target(PATH_MAX);
     const ssize_t n = uninterrupted([&] {
       return ::readlinkat(place.directory.number(), place.name.c_str(), target.data(), target.size());
     });
-    if (n < 0 && (errno == EINVAL || errno == ENOENT)) return place;   // no link; nothing
+    if (n < 0 && (errno == EINVAL || errno == ENOENT)) return place;   // no link, or no file
     if (n < 0) return system_error(Code::io, errno, "cannot follow it", path);
     if (static_cast<size_t>(n) == target.size()) return system_error(Code::io, ENAMETOOLONG, "cannot follow it", path);
     at.assign(target.data(), static_cast<size_t>(n));
@@ -83,7 +85,7 @@ Result<Place> find_place(const std::string& path) {
   return system_error(Code::io, ELOOP, "cannot follow it", path);
 }
 
-// ".orrery-" and 32 digits that stand for the file's name; "-" and the slot follow.
+// Start of the slots' names: ".orrery-" and 32 digits that stand for the file's name. "-" and the slot number follow.
 std::string slots_name(const std::string& name) {
   Hash128 hash;
   hash.update(name.data(), name.size());
@@ -98,7 +100,8 @@ std::string slots_name(const std::string& name) {
   return out;
 }
 
-// Removes what a killed writer has left in a slot. False: the slot is in use, or what bears its name is not ours.
+// Removes the leftover of a killed writer from a slot. False: the slot is in use, or the file of this name is not
+// ours.
 bool clear_slot(const Handle& directory, const char* name) {
   struct stat st, opened;
   if (!stat_name(directory, name, &st)) return errno == ENOENT;
@@ -108,12 +111,12 @@ bool clear_slot(const Handle& directory, const char* name) {
   }));
   if (file.number() < 0 || ::fstat(file.number(), &opened) != 0 || !same_file(opened, st)) return false;
   if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0) return false;
-  // Its writer may have renamed it before we had the lock: then it is the file itself.
+  // The writer may have renamed the slot before we locked it. The locked file is then the saved file itself.
   return still_named(directory, name, opened) && ::unlinkat(directory.number(), name, 0) == 0;
 }
 
-// A write beyond the limit of file sizes raises SIGXFSZ in the thread that writes, and by default ends the process. While
-// this lives the signal waits; one that was raised is taken away. The call's EFBIG says the same.
+// Blocks SIGXFSZ, which a write beyond the file size limit raises in the writing thread; by default the signal ends
+// the process. A signal raised during the lifetime is consumed. The failed write reports EFBIG anyway.
 class FileSizeSignalBlocked {
  public:
   FileSizeSignalBlocked() {
@@ -153,10 +156,10 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
   return out;
 }
 
-// Where the path leads, and what stands there. False: the system and our own following of links do not find the same file,
-// because another save has replaced it meanwhile, or because a link of /proc leads to no name.
+// Finds the target of the path and its state. False: the system and our own walk over links disagree, because another
+// save has replaced the file meanwhile, or because a link of /proc leads to no name.
 Result<bool> AtomicFile::find() {
-  // The system follows the links first: its rules about other people's links hold for us.
+  // The system follows the links first, so its rules about other users' links apply to us too.
   struct stat st;
   const bool exists = uninterrupted([&] { return ::stat(path_.c_str(), &st); }) == 0;
   if (!exists && errno != ENOENT) return system_error(Code::io, errno, "cannot write", path_);
@@ -181,7 +184,7 @@ Status AtomicFile::take_temporary() {
   const std::string slots = slots_name(name_);
   for (int slot = 0; slot < kSlots; ++slot) {
     std::string name = slots + "-" + std::to_string(slot);
-    if (!clear_slot(directory_, name.c_str()) || file_.number() >= 0) continue;   // behind ours: only cleared
+    if (!clear_slot(directory_, name.c_str()) || file_.number() >= 0) continue;   // a later slot: only removed if stale
     Handle file(uninterrupted([&] {
       return ::openat(directory_.number(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     }));
@@ -189,7 +192,8 @@ Status AtomicFile::take_temporary() {
       if (errno == EEXIST) continue;
       return system_error(Code::io, errno, "cannot create a file beside it", path_);
     }
-    // A file system without locks cannot tell a killed writer's slot: it keeps the slot, and the name is still only ours.
+    // On a file system without locks, a killed writer's slot cannot be recognised. The slot stays, and O_EXCL alone
+    // keeps the name ours.
     struct stat st;
     if ((::flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) || ::fstat(file.number(), &st) != 0 ||
         !still_named(directory_, name.c_str(), st))
@@ -227,7 +231,7 @@ Status AtomicFile::write(Span<const std::byte> bytes) {
   return ok_status();
 }
 
-// What the system does not permit leaves the new file with less: never with rights that the old one did not give.
+// If the system forbids a change, the new file gets fewer rights, never rights that the old file did not grant.
 void AtomicFile::take_over_permissions() const {
   struct stat own;
   if (!former_.exists || ::fstat(file_.number(), &own) != 0) return;
@@ -237,7 +241,7 @@ void AtomicFile::take_over_permissions() const {
     mode &= ~static_cast<mode_t>(S_ISUID | S_ISGID);
     constexpr auto kNoUser = static_cast<uid_t>(-1);
     if (own.st_gid != former_.group && ::fchown(file_.number(), kNoUser, former_.group) != 0) {
-      const mode_t others = mode & S_IRWXO;   // our group is nobody that the old file knew
+      const mode_t others = mode & S_IRWXO;   // the old file granted nothing to our group
       mode &= ~static_cast<mode_t>(S_IRWXG) | (others << 3);
     }
   }
@@ -248,7 +252,7 @@ Status AtomicFile::commit() {
   take_over_permissions();
   if (uninterrupted([&] { return ::fsync(file_.number()); }) != 0)
     return system_error(Code::io, errno, "cannot flush", path_);
-  struct stat st;   // something else may stand there by now
+  struct stat st;   // another file may have this name by now
   if (stat_name(directory_, name_.c_str(), &st)) ORRERY_TRY(check_regular(st, path_));
   if (uninterrupted([&] { return ::renameat(directory_.number(), temporary_.c_str(), directory_.number(), name_.c_str()); }) != 0)
     return system_error(Code::io, errno, "cannot put the new file in place", path_);

@@ -1,5 +1,5 @@
-// Files of POSIX systems: opening regular files and nothing else, reading at a position. Descriptors close themselves, and
-// are closed when another program is executed; calls are repeated when a signal interrupts them.
+// Files of POSIX systems: opens regular files and no others, reads at a position. Descriptors close themselves, and
+// close when the process executes another program. Calls are repeated when a signal interrupts them.
 #include "runtime/os/posix_files.h"
 
 #include <fcntl.h>
@@ -43,20 +43,20 @@ Status check_regular(const struct stat& st, const std::string& path) {
 
 // Handle -------------------------------------------------------------------------------------------------
 
-// A close that a signal interrupts has closed on Linux; elsewhere it may leave one descriptor open, which is better than
-// closing another thread's.
+// On Linux, an interrupted close() has closed the descriptor. On other systems one descriptor may stay open, which is
+// better than closing another thread's descriptor.
 Handle::~Handle() {
   if (number_ >= 0) ::close(number_);
 }
 
 Result<Handle> open_regular(const std::string& path, uint64_t* size) {
   ORRERY_TRY(check_path(path));
-  // A look before: opening a tape rewinds it, opening a watchdog starts it.
+  // stat() comes before open(): opening a tape rewinds it, opening a watchdog starts it.
   struct stat st;
   if (uninterrupted([&] { return ::stat(path.c_str(), &st); }) != 0)
     return system_error(Code::io, errno, "cannot open", path);
   ORRERY_TRY(check_regular(st, path));
-  // Whatever has taken its place meanwhile: a pipe without a writer would keep us for ever.
+  // O_NONBLOCK, because another file may have replaced this one: opening a pipe without a writer would wait forever.
   Handle file(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
   if (file.number() < 0) return system_error(Code::io, errno, "cannot open", path);
   if (uninterrupted([&] { return ::fstat(file.number(), &st); }) != 0)

@@ -1,4 +1,4 @@
-// What the files of POSIX systems share: error texts, calls that signals interrupt, and what is opened at all.
+// Shared parts of the files for POSIX systems: error texts, calls that signals interrupt, opening of regular files.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,10 +11,10 @@
 
 namespace orrery::os {
 
-// "PATH: WHAT: the system's words", with the system's number.
+// "PATH: WHAT: the system's words", with the system's error number.
 Status system_error(Code code, int number, const char* what, const std::string& path);
 
-// Repeats a call that a signal has interrupted.
+// Repeats a call while a signal interrupts it.
 template <class F>
 auto uninterrupted(const F& call) {
   auto result = call();
@@ -22,12 +22,12 @@ auto uninterrupted(const F& call) {
   return result;
 }
 
-// Refuses paths that no system call can take.
+// Refuses paths that no system call accepts.
 Status check_path(const std::string& path);
-// Refuses everything but regular files, and says what it is.
+// Refuses everything except a regular file. The error names the kind of file.
 Status check_regular(const struct stat& st, const std::string& path);
 
-// Opens a regular file for reading and says how long it is.
+// Opens a regular file for reading and stores its length in `size`.
 Result<Handle> open_regular(const std::string& path, uint64_t* size);
 
 }  // namespace orrery::os

@@ -6,13 +6,13 @@
 
 #include "runtime/os/os.h"
 
-// See stack_room.h.  A thread is the portable way to another stack: coroutines are not in every C library, and
-// sanitizers and debuggers know threads.
+// A thread is the portable way to a second stack: not every C library has coroutines, and sanitizers and debuggers
+// understand threads.
 namespace orrery {
 
 namespace {
-constexpr size_t kStackBytes = 1 << 20;              // reserved; only what is touched becomes memory
-constexpr size_t kRoomBytes = kStackBytes - (192 << 10);  // the rest is for one level, and for thread-local data
+constexpr size_t kStackBytes = 1 << 20;              // reserved address space; only touched pages take memory
+constexpr size_t kRoomBytes = kStackBytes - (192 << 10);  // the rest is for one level of recursion and for thread-local data
 }  // namespace
 
 StackRoom::StackRoom() : base_(reinterpret_cast<uintptr_t>(__builtin_frame_address(0))) {}

@@ -1,7 +1,7 @@
-// Recursion on stacks of any size.  Programs call the library from threads with 64 KiB of stack, and descending a
-// template's or a JSON text's nesting may take more.  A recursive function asks low() at each level; where the answer
-// is yes, on_new_stack() runs the level on a thread with a stack of its own and waits for it, and the descent goes on
-// there.  Ordinary inputs never start a thread.
+// Deep recursion on stacks of any size. Programs call the library from threads with a 64 KiB stack, and the nesting
+// of a template or a JSON text may need more. A recursive function asks low() at each level. If low() is true,
+// on_new_stack() runs the level on a new thread with its own stack and waits for it; the recursion continues there.
+// Ordinary inputs never start a thread.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace orrery {
 
 class StackRoom {
  public:
-  // Of the caller's stack a descent takes this, measured from where the StackRoom was made, plus one level and
-  // what that calls: together below 40 KiB in optimized builds.
+  // A recursion uses this much of the caller's stack, measured from the construction of the StackRoom, plus one level
+  // and its calls: together below 40 KiB in optimized builds.
   static constexpr size_t kOwnBytes = 20 << 10;
 
   __attribute__((noinline)) StackRoom();
@@ -26,8 +26,8 @@ class StackRoom {
     return (base_ > here ? base_ - here : here - base_) > room_;
   }
 
-  // Runs `body()`, which may ask low() and descend further.  Its exceptions arrive here.  out_of_host_memory where
-  // the system starts no thread; then `body` has not run.
+  // Runs `body()`, which may ask low() and recurse further. Exceptions of `body` are rethrown here.
+  // out_of_host_memory if the system starts no thread; `body` has not run in this case.
   template <class F>
   Status on_new_stack(const F& body) {
     return run([](const void* argument) { (*static_cast<const F*>(argument))(); }, &body);
@@ -38,8 +38,8 @@ class StackRoom {
   static void* enter(void* call);
   Status run(void (*function)(const void*), const void* argument);
 
-  uintptr_t base_;          // a frame's address near the start
-  size_t room_ = kOwnBytes;  // bytes from there on
+  uintptr_t base_;          // the address of a frame near the start
+  size_t room_ = kOwnBytes;  // bytes of stack available from base_ on
 };
 
 }  // namespace orrery

@@ -1,11 +1,12 @@
-// How the pool's threads meet.
+// Synchronisation of the pool's threads.
 //
-// One 64-bit word for each thread holds the next and the end of its items; whoever moves one of the two owns an item.
-// Because a successful exchange compares the whole word, a worker that slept through operations can only ever
-// take an item of the operation at hand, whose fields stand still until that item is done.
+// One 64-bit word per thread holds the next item and the end of its range. A thread that moves either end owns the
+// item. A successful exchange compares the whole word, so a worker that slept through operations can only take an
+// item of the current operation. The operation's fields do not change until that item is done.
 //
-// Sleeping is the usual handshake: a sleeper announces itself, then looks once more; a poster publishes, then
-// looks for sleepers.  Both sides are sequentially consistent, so at least one of them sees the other.
+// Sleep and wake-up use the usual handshake: a sleeper announces itself, then looks for work once more; a poster
+// publishes work, then looks for sleepers. Both sides are sequentially consistent, so at least one of them sees the
+// other.
 #include "runtime/os/thread_pool.h"
 
 #include <chrono>
@@ -17,10 +18,10 @@ namespace orrery {
 
 namespace {
 
-// How long a worker waits awake for the next operation of a burst, and the caller for the last item: long
-// against the serial parts of a step (a few microseconds), not against a turn of the scheduler.  Every few
-// looks the processor is offered to others, which costs nothing where nobody wants it; where somebody does,
-// the thread that is waited for may be among them.
+// How long a worker spins for the next operation of a burst, and the caller for the last item. Long against the
+// serial parts of a step (a few microseconds), short against the scheduler's time slice. Every few iterations the
+// thread yields its processor. A yield costs nothing if no thread wants the processor, and may otherwise run the
+// thread that is waited for.
 constexpr std::chrono::microseconds kSpin{50};
 
 void pause() {
@@ -31,7 +32,7 @@ void pause() {
 #endif
 }
 
-// Spins until `done()` or the time is up; whether it was done.
+// Spins until `done()` or the time limit. Returns whether `done()` was true.
 template <class F>
 bool spin_until(const F& done) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
@@ -80,7 +81,7 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::begin_burst() {
   if (n_bursts_++ > 0) return;
   burst_.fetch_add(1);
-  // Wakes the sleepers ahead of the first operation.
+  // Wakes the sleepers before the first operation.
   if (may_spin_ && sleepers_.load() > 0) {
     { std::lock_guard<std::mutex> lock(mutex_); }
     work_there_.notify_all();
@@ -119,7 +120,7 @@ void ThreadPool::run_item(int64_t item, int32_t thread) {
   }
 }
 
-// Runs items until none is left to take; whether it ran any.
+// Runs items until none is left. Returns whether it ran any.
 bool ThreadPool::run_items(int32_t thread) {
   bool ran = false;
   const size_t own = static_cast<size_t>(thread), n = stretches_.size();
@@ -130,9 +131,9 @@ bool ThreadPool::run_items(int32_t thread) {
 }
 
 void ThreadPool::worker(int32_t thread) {
-  uint32_t burst = 0;  // the burst this worker has spun in
+  uint32_t burst = 0;  // the burst in which this worker has spun
   for (;;) {
-    uint32_t seen = 0;  // operations
+    uint32_t seen = 0;  // operations seen so far
     const auto has_items = [&] { return n_operations_.load() != seen; };
     const auto spin = [&] {
       burst = burst_.load();
@@ -145,8 +146,7 @@ void ThreadPool::worker(int32_t thread) {
     }
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1);
-    // A burst that has begun is a reason to wake and spin, once: a burst that pauses for longer is slept
-    // through.
+    // The start of a burst wakes a worker to spin, once. If a burst pauses for longer, the worker sleeps.
     work_there_.wait(lock, [&] {
       return stop_ || has_items() || (may_spin_ && (burst_.load() & 1) && burst_.load() != burst);
     });

@@ -1,14 +1,12 @@
-// Threads that share out the items of one operation at a time, with the calling thread among them.
+// A pool of threads that share the items of one operation at a time. The calling thread takes part.
 //
-// Between bursts (a burst is one step of the model) the workers sleep and cost nothing.  Inside a burst they
-// spin for a while after each operation, because the next one follows within microseconds and waking a
-// sleeper takes ten times that; where there are more threads than processors nobody spins, since a spinning
-// thread would keep the one it waits for off the processor.
+// A burst is one step of the model. Between bursts the workers sleep. In a burst they spin for a short time after
+// each operation, because the next operation follows within microseconds. If there are more threads than processors,
+// no thread spins.
 //
-// Each thread has a stretch of an operation's items, which it runs in ascending order; who is through with his own takes the last ones
-// of others. Items that lie side by side in memory are thus read in order, as far as can be: on an Intel Xeon with AMX a core reads megabytes
-// a tenth faster than 256 KB here and there. Still, which thread runs which item is a matter of luck: an item's result must not depend on it.
-// A worker that wakes late finds nothing left and delays nobody.  The pool belongs to one caller at a time; run() is not reentrant.
+// Each thread first runs its own range of items in ascending order, then takes the last items of other threads. An
+// item's result must not depend on the thread that runs it. The pool belongs to one caller at a time; run() is not
+// reentrant. runtime/os/README.md gives the reasons.
 #pragma once
 
 #include <atomic>
@@ -37,12 +35,12 @@ class ThreadPool {
 
   int32_t n_threads() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
-  // Around a series of run()s that follow each other closely.
+  // Encloses a series of run() calls that follow each other closely.
   void begin_burst();
   void end_burst();
 
-  // Calls fn(item, thread) for item = 0 .. n_items - 1 (at most 2^32 - 1), thread in [0, n_threads()) naming
-  // the thread's own scratch; returns when all are done.  fn must not throw.
+  // Calls fn(item, thread) for item = 0 .. n_items - 1 (at most 2^32 - 1). `thread` in [0, n_threads()) is the index
+  // of the thread's own scratch. Returns when all items are done. fn must not throw.
   template <class F>
   void run(int64_t n_items, const F& fn) {
     run_job(
@@ -66,8 +64,8 @@ class ThreadPool {
   const bool may_spin_;
   std::vector<std::thread> workers_;
 
-  // The operation at hand: call_ and fn_ are written while no item is outstanding and read only by whoever
-  // took one.
+  // The current operation. The caller writes call_ and fn_ while no item is outstanding. Only a thread that has taken
+  // an item reads them.
   Call call_ = nullptr;
   const void* fn_ = nullptr;
   struct alignas(64) Stretch {
@@ -76,10 +74,10 @@ class ThreadPool {
     bool take_last(int64_t* item);
   };
   std::vector<Stretch> stretches_;                  // (n_threads())
-  alignas(64) std::atomic<uint32_t> n_operations_{0};   // that there were
-  alignas(64) std::atomic<int64_t> unfinished_{0};  // items not finished yet
-  int n_bursts_ = 0;                               // the caller's, one within another
-  alignas(64) std::atomic<uint32_t> burst_{0};      // odd inside a burst
+  alignas(64) std::atomic<uint32_t> n_operations_{0};   // number of operations so far
+  alignas(64) std::atomic<int64_t> unfinished_{0};  // items not yet finished
+  int n_bursts_ = 0;                               // depth of the caller's nested bursts
+  alignas(64) std::atomic<uint32_t> burst_{0};      // odd during a burst
   std::atomic<int32_t> sleepers_{0};                // workers that need a notification
   std::atomic<bool> caller_sleeps_{false};
 

@@ -1,5 +1,5 @@
-// Long work on text that its caller can stop from another thread.  A loop asks a Pace every turn; the Pace looks at
-// the caller's flag once in a while, so that asking costs a counter.
+// Lets a caller stop long work on text from another thread. A loop asks its Pace at every iteration. The Pace reads
+// the caller's flag only once in kTurns iterations, so asking costs a counter.
 #pragma once
 
 #include <atomic>
@@ -8,20 +8,21 @@
 
 namespace orrery::text {
 
-// `flag` may be null: the work cannot be stopped.
+// `flag` may be null; the work then cannot be stopped.
 inline bool is_cancelled(const std::atomic<bool>* flag) {
   return flag != nullptr && flag->load(std::memory_order_relaxed);
 }
 
 class Pace {
  public:
-  // A millisecond of the slowest loops here (a merge of a long piece, a character of a string) takes more turns.
+  // Fewer than a millisecond's iterations of the slowest loops here (a merge of a long piece, a character of a
+  // string).
   static constexpr uint32_t kTurns = 1024;
 
   explicit Pace(const std::atomic<bool>* flag) : flag_(flag) {}
-  // True as soon as the work is to end; from then on every turn says so.
+  // True once the work must end, and at every later call.
   bool stop() { return ++turns_ < kTurns ? stopped_ : look(); }
-  // The same behind work that took as long as many turns.
+  // As stop(), after work that took as long as kTurns iterations.
   bool look() {
     turns_ = 0;
     return stopped_ = stopped_ || is_cancelled(flag_);

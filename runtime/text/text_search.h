@@ -1,9 +1,9 @@
-// Substring search that is linear in the worst case, with constant memory: the two-way algorithm (Crochemore and
-// Perrin, "Two-way string-matching", 1991).  std::string_view::find() starts the comparison again at every place, and
-// "aa...ab" in "aa...a" then takes the product of both lengths.
+// Substring search in linear worst-case time and constant memory: the two-way algorithm (Crochemore and Perrin,
+// "Two-way string-matching", 1991). std::string_view::find() restarts the comparison at every position; "aa...ab" in
+// "aa...a" then takes time proportional to the product of the two lengths.
 //
-// A search reports the bytes that it has compared, block by block, to a callable that may end it: callers charge a
-// budget there, or look whether to stop.
+// A search reports the number of compared bytes, block by block, to a callable that may end the search. Callers
+// charge a budget there, or test a cancel flag.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,18 @@
 
 namespace orrery::text {
 
-// `backward`: texts and needles are read from their ends, so that the last occurrence comes first.
+// `backward`: texts and needles are read from their ends, so the last occurrence is found first.
 template <bool backward>
 class TextSearch {
  public:
   static constexpr size_t kBlock = 16 << 10;  // bytes between two reports
 
-  // `needle` is not empty, and outlives the search.  `spend(n)`: n bytes were compared; false ends the search.
+  // `needle` is not empty and outlives the search. spend(n) reports n compared bytes; returning false ends the
+  // search.
   template <class Spend>
   bool reset(std::string_view needle, const Spend& spend) {
     needle_ = needle;
-    // The first byte alone is not worth a table.
+    // A table for the first byte alone would not pay.
     size_t period_less, period_greater, less, greater;
     if (!maximal_suffix(false, spend, &less, &period_less)) return false;
     if (!maximal_suffix(true, spend, &greater, &period_greater)) return false;
@@ -37,13 +38,13 @@ class TextSearch {
     return true;
   }
 
-  // The first occurrence in `text` at or behind `from` (backward: counted from the end), or npos, as a distance from
-  // the same side.
+  // The first occurrence in `text` at or after `from`, or npos. For a backward search, `from` and the result are
+  // distances from the end.
   template <class Spend>
   bool find(std::string_view text, size_t from, const Spend& spend, size_t* at) const {
     const size_t n = needle_.size();
     *at = std::string_view::npos;
-    size_t known = 0;    // this much of the needle's start is known to agree
+    size_t known = 0;    // length of the needle's start that is known to match
     size_t unpaid = 0;
     const auto pay = [&](size_t bytes) {
       unpaid += bytes;
@@ -54,7 +55,7 @@ class TextSearch {
     };
     for (size_t here = from; n <= text.size() && here <= text.size() - n;) {
       if (known == 0) {
-        // The place where the comparison begins is looked for first: most texts hold few such bytes.
+        // The byte at which the comparison begins is searched first, because most texts hold few such bytes.
         const size_t behind = std::min(here + kBlock, text.size() - n + 1);
         const size_t next = skip_to(text, here + cut_, behind + cut_, byte(needle_, cut_)) - cut_;
         if (!pay(next - here + 1)) return false;
@@ -98,7 +99,7 @@ class TextSearch {
     while (from < to && byte(s, from) != wanted) ++from;
     return from;
   }
-  // How many of `n` bytes of a from i and of b from j agree.
+  // The number of equal bytes, at most `n`, of a from i and b from j.
   template <class Pay>
   static bool run(std::string_view a, size_t i, std::string_view b, size_t j, size_t n, const Pay& pay,
                   size_t* same) {

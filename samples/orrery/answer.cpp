@@ -53,7 +53,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         answer.decode_us = event.decode_us;
         return answer;
       default:
-        break;  // kinds of a later version
+        break;  // event kinds of a later version
     }
   }
 }
@@ -106,10 +106,14 @@ double Answer::decode_rate() const {
 }
 
 std::string speed_line(const Answer& answer) {
-  return format("%s prompt tokens (%s reused) at %.0f/s, first token after %.2f s, %s tokens at %.1f/s",
-                grouped(answer.prompt_tokens).c_str(), grouped(answer.reused_tokens).c_str(),
-                answer.prefill_rate(), static_cast<double>(answer.first_token_us) / 1e6,
-                grouped(answer.generated_tokens).c_str(), answer.decode_rate());
+  const bool all_reused = answer.prompt_tokens > 0 && answer.prompt_tokens == answer.reused_tokens;
+  std::string line = counted(answer.prompt_tokens, "prompt token") + " (" +
+                     (all_reused ? "all" : grouped(answer.reused_tokens)) + " reused)";
+  if (answer.prefill_rate() > 0) line += format(" at %.0f/s", answer.prefill_rate());
+  line += format(", first token after %.2f s, ", static_cast<double>(answer.first_token_us) / 1e6) +
+          counted(answer.generated_tokens, "token");
+  if (answer.decode_rate() > 0) line += format(" at %.1f/s", answer.decode_rate());
+  return line;
 }
 
 }  // namespace orrery::tool

@@ -1,6 +1,6 @@
-// One answer, from orrery_generate() to its last event: streamed to an Output as it is made, with prefill
-// progress on stderr, stopped by Ctrl-C at any point. Used by chat, run, bench and demo; each begins its generation and
-// says what to keep.
+// One answer, from orrery_generate() to its last event. The text is streamed to an Output as it is generated. Prefill
+// progress goes to stderr. Ctrl-C stops the answer at any point. chat, run, bench and demo use it; each begins its
+// own generation.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +22,27 @@ struct TokenRecord {
 
 struct Answer {
   std::string text;
-  std::vector<TokenRecord> tokens;  // only when asked for
+  std::vector<TokenRecord> tokens;  // empty unless AnswerWishes::tokens
   uint32_t finish_reason = 0, stop_index = 0;
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
-  uint64_t first_token_us = 0, prefill_us = 0, decode_us = 0;  // as orrery_event says
-  double decode_seconds = 0;  // from the first token to the last, by our own clock
-  // Tokens per second. The first token comes out of the prefill, so that N tokens are N-1 steps of decoding.
+  uint64_t first_token_us = 0, prefill_us = 0, decode_us = 0;  // from orrery_event
+  double decode_seconds = 0;  // from the first token to the last, measured by the tool's clock
+  // Tokens per second. Prefill gives the first token, so N tokens are N-1 decode steps.
   double prefill_rate() const;
   double decode_rate() const;
   bool interrupted() const { return finish_reason == ORRERY_FINISH_CANCELLED; }
 };
 
 struct AnswerWishes {
-  Output* stream = nullptr;  // text goes there at once; nullptr: only into Answer::text
+  Output* stream = nullptr;  // receives the text as it is generated; nullptr: the text goes only into Answer::text
   bool tokens = false;
 };
 
-// Needs an Interrupts to be alive. Throws ApiError, also for what is wrong with the conversation or its template; the
-// generation is then over.
+// An Interrupts must be alive. Throws ApiError on every failure, also for errors in the conversation or its template.
+// The generation is over after a failure.
 Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes);
 
-double per_second(uint64_t count, uint64_t microseconds);  // 0 where no time passed
+double per_second(uint64_t count, uint64_t microseconds);  // 0 if no time passed
 
 const char* finish_name(uint32_t finish_reason);  // "end", "stop", "length", "context", "cancelled"
 
@@ -52,7 +52,8 @@ Generation begin_continuation(orrery_session* session, const std::vector<int32_t
 
 void add_message(orrery_session* session, const char* role, const std::string& content);
 
-// "4,021 prompt tokens (0 reused) at 2100/s, first token after 1.91 s, 12 tokens at 41.2/s"
+// "4,021 prompt tokens (0 reused) at 2100/s, first token after 1.91 s, 12 tokens at 41.2/s". A rate that was not measured is
+// left out: "31 prompt tokens (all reused), first token after 0.02 s, 1 token".
 std::string speed_line(const Answer& answer);
 
 }  // namespace orrery::tool

@@ -1,6 +1,6 @@
-// The C ABI in C++ clothes: handles that free themselves, and calls that throw what the library says. Every
-// call goes through call(), which hands it a fresh orrery_error; strings and arrays whose size is asked for
-// first go through sized(). Nothing else of the library is hidden: the commands speak orrery.h.
+// The C ABI for C++ code: handles that free themselves, and calls that throw the library's error. Every call goes
+// through call(), which passes a fresh orrery_error. Strings and arrays whose size is queried first go through
+// sized(). Nothing else of the library is wrapped: the commands call orrery.h directly.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "terminal/failure.h"
+#include "terminal/output.h"
 #include "orrery.h"
 
 namespace orrery::tool {
@@ -30,9 +31,18 @@ using Generation = std::unique_ptr<orrery_generation, FreeHandle>;
 class ApiError : public Failure {
  public:
   explicit ApiError(const orrery_error& error)
-      : Failure(exit_code(error.status), error.message[0] ? error.message : orrery_status_name(error.status)),
-        status_(error.status) {}
+      : Failure(exit_code(error.status), text(error)), status_(error.status) {}
   orrery_status status() const { return status_; }
+
+  // The library's message. Its exact byte counts are hard to read, so a refused allocation adds them in GiB or MiB.
+  static std::string text(const orrery_error& error) {
+    std::string text = error.message[0] ? error.message : orrery_status_name(error.status);
+    const bool memory = error.status == ORRERY_OUT_OF_DEVICE_MEMORY || error.status == ORRERY_OUT_OF_PINNED_MEMORY ||
+                        error.status == ORRERY_OUT_OF_HOST_MEMORY;
+    if (memory && error.bytes_requested > 0)
+      text += " (" + human_bytes(error.bytes_requested) + " needed, " + human_bytes(error.bytes_available) + " available)";
+    return text;
+  }
 
   static ExitCode exit_code(orrery_status status) {
     switch (status) {
@@ -71,7 +81,7 @@ void call(Function function) {
   throw ApiError(error);
 }
 
-// "Sizes out": asks for the size, then for the content. function(data, capacity, &n, error).
+// Queries the size, then the content: function(data, capacity, &n, error).
 template <typename Container, typename Function>
 Container sized(Function function) {
   size_t n = 0;
@@ -84,7 +94,7 @@ Container sized(Function function) {
   return content;
 }
 
-// A handle from a call that makes one: make<Session>([&](orrery_session** out, orrery_error* error) { ... }).
+// A handle from a call that creates one: make<Session>([&](orrery_session** out, orrery_error* error) { ... }).
 template <typename Handle, typename Function>
 Handle make(Function function) {
   typename Handle::pointer handle = nullptr;

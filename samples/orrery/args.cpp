@@ -1,4 +1,4 @@
-// See args.h. Numbers go through std::from_chars: no locale, no leading blanks, no trailing anything.
+// See args.h. std::from_chars parses numbers: no locale, no leading blanks, nothing after the number.
 #include "args.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string shown(double value) {
   return format("%g", value);
 }
 
-// Edits (insert, delete, replace, swap of neighbours) that turn one word into the other.
+// The number of edits (insert, delete, replace, swap of neighbours) that change one word into the other.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;

@@ -1,7 +1,6 @@
-// The command line, declared: a command lists its options, and parsing, strict values, help and "did you
-// mean" follow from the list. `--name value` and `--name=value` are the same; `--` ends the options; `-` is
-// an ordinary word. Everything wrong throws UsageError, which names the option, what was found and what was
-// expected.
+// The command line, declared: a command lists its options. Parsing, strict values, help and "did you mean" follow
+// from the list. `--name value` and `--name=value` are equal; `--` ends the options; `-` is an ordinary word. Every
+// error is a UsageError that names the option, the value found and the value expected.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +18,16 @@ struct Option {
 };
 using OptionList = std::vector<Option>;
 
-// Lists of several groups in one.
+// Joins the lists of several groups.
 OptionList join(std::initializer_list<OptionList> groups);
 
 class Args {
  public:
   Args(const OptionList& options, const std::vector<std::string>& command_line);
 
-  const std::vector<std::string>& words() const { return words_; }  // what is no option
+  const std::vector<std::string>& words() const { return words_; }  // the words that are not options
   bool has(const char* name) const { return find(name) != nullptr; }
-  const std::string* find(const char* name) const;  // nullptr: not given
+  const std::string* find(const char* name) const;  // nullptr: the option is absent
   std::vector<std::string> all(const char* name) const;
   std::string text(const char* name, const std::string& fallback) const;
 
@@ -47,12 +46,12 @@ class Args {
   std::vector<std::string> words_;
 };
 
-// The whole of `text` as a number within the range; `what` names it in the error.
+// Parses the whole of `text` as a number in the range. Errors use `what` as its name.
 uint64_t parse_integer(std::string_view text, const std::string& what, uint64_t least, uint64_t most);
 double parse_real(std::string_view text, const std::string& what, double least, double most);
 uint64_t parse_bytes(std::string_view text, const std::string& what);
 
-// The candidate that is nearest to a misspelt word, or "" where none is near.
+// The nearest candidate to a misspelt word, or "" if none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace orrery::tool

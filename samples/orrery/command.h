@@ -1,6 +1,6 @@
-// What a command is: the words of its help page and the function that runs it. One file per command defines
-// its Command; commands.cpp lists them; main.cpp finds one, parses its options and turns what it throws into
-// an exit code.
+// The definition of a command: the text of its help page and the function that runs it. Each command has one file,
+// which defines its Command; help.cpp lists all commands. main.cpp finds the command, parses its options, and turns
+// its exceptions into an exit code.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ struct Command {
   const char* name;
   const char* usage;        // the words after the name: "MODEL.gguf [TEXT] [options]"
   const char* summary;      // one line for the list of commands
-  const char* description;  // paragraphs; lines are printed as they stand
+  const char* description;  // paragraphs; lines are printed unchanged
   std::vector<OptionGroup> groups;
-  const char* examples;            // lines, printed as they stand
-  size_t least_words, most_words;  // how many words that are no options
+  const char* examples;            // lines, printed unchanged
+  size_t least_words, most_words;  // number of words that are not options
   int (*run)(const Args& args, Output& out);
 };
 

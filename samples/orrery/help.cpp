@@ -1,5 +1,4 @@
-// The list of commands, and the pages that `orrery help` prints from it. Option help is wrapped to 96
-// columns.
+// The list of commands, and the pages of `orrery help`. Option help is wrapped to 96 columns.
 #include <string>
 #include <string_view>
 
@@ -65,10 +64,10 @@ std::string overview() {
   page +=
       "\n"
       "  orrery help COMMAND     options and examples of one command (also: orrery COMMAND --help)\n"
-      "  orrery help exit-codes  what the exit code says\n"
+      "  orrery help exit-codes  the meaning of the exit codes\n"
       "  orrery --version        version, ABI and build\n"
       "\n"
-      "Begin here:\n"
+      "First steps:\n"
       "  orrery demo                                  the bundled model answers questions about a long text\n"
       "  orrery plan model.gguf --context 32768       will it fit?\n"
       "  orrery chat model.gguf --file report.txt     talk about a document\n";
@@ -88,10 +87,10 @@ std::string help_page(const Command& command) {
 
 std::string exit_codes_page() {
   return "Exit codes of orrery:\n"
-         "  0    done; for `plan`: it fits; for `demo`: every answer was right\n"
-         "  1    failed while running: a file cannot be read or written, or standard output went away\n"
-         "  2    the command line is wrong: an unknown option, a number out of range, a name nobody knows\n"
-         "  3    the model cannot be used: the file is damaged, or needs what this build does not support\n"
+         "  0    success; for `plan`: it fits; for `demo`: every answer was right\n"
+         "  1    failed while running: a file cannot be read or written, or standard output was closed\n"
+         "  2    the command line is wrong: an unknown option, a number out of range, an unknown name\n"
+         "  3    the model cannot be used: the file is damaged, or needs a feature that this build lacks\n"
          "  4    out of memory: the model, the session or the prompt does not fit\n"
          "  130  interrupted by Ctrl-C\n"
          "Every failure is one line on standard error that begins with `orrery: `.\n";

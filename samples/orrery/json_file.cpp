@@ -24,7 +24,7 @@ Json parse_json(const std::string& text, const std::string& name) {
     } else if (c == '[' || c == '{') {
       if (++depth > kDeepest) {
         throw Failure(kExitFailure,
-                      format("'%s': byte %zu: nested deeper than %d", name.c_str(), i, kDeepest));
+                      format("%s: byte %zu: nested deeper than %d", name.c_str(), i, kDeepest));
       }
     } else if (c == ']' || c == '}') {
       --depth;
@@ -33,7 +33,7 @@ Json parse_json(const std::string& text, const std::string& name) {
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw Failure(kExitFailure, format("'%s' is not JSON: error at byte %zu", name.c_str(), error.byte));
+    throw Failure(kExitFailure, format("%s: is not JSON: error at byte %zu", name.c_str(), error.byte));
   }
 }
 

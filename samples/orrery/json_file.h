@@ -1,5 +1,5 @@
-// JSON from files that anybody may have written: nesting is bounded before anything recursive sees it, and
-// what is wrong names the file and the byte. Keys keep their order, as templates print objects.
+// Reads JSON from untrusted files: nesting is bounded before any recursive code runs, and an error names the file and
+// the byte. Keys keep their order, because templates print objects in order.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,10 +9,10 @@ namespace orrery::tool {
 
 using Json = nlohmann::ordered_json;
 
-// `name` is for the error.
+// `name` is the file's name in errors.
 Json parse_json(const std::string& text, const std::string& name);
 
-// As text; bytes that are not UTF-8 (a token may be half a character) become U+FFFD.
+// JSON as text. Bytes that are not UTF-8 (a token may hold half a character) become U+FFFD.
 std::string dump_json(const Json& json, int indent);
 
 }  // namespace orrery::tool

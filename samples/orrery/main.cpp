@@ -1,5 +1,5 @@
-// The program `orrery`: finds the command, and is the only place where a failure becomes a line on stderr and
-// an exit code. Nothing below it calls exit(), so that every handle of the library is freed on the way out.
+// The program `orrery`: finds the command and runs it. main() is the only place that turns a failure into a line on
+// stderr and an exit code. No other code calls exit(), so every library handle is freed before the program ends.
 #include <clocale>
 #include <exception>
 #include <new>
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     note(std::string("internal error: ") + error.what());
   }
-  // What was written before a failure is still worth having.
+  // The output written before a failure is still flushed.
   try {
     out.flush();
   } catch (const ClosedPipe&) {

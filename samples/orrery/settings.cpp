@@ -61,7 +61,7 @@ orrery_logit_bias parse_bias(const std::string& text) {
   return bias;
 }
 
-// --var NAME=VALUE: JSON where it is JSON (true, 3, "text", [..]), else the text itself.
+// --var NAME=VALUE: JSON if VALUE is JSON (true, 3, "text", [..]), otherwise the text itself.
 void add_variable(Json& variables, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == 0 || equals == std::string::npos) throw UsageError("--var: '" + text + "' is not NAME=VALUE");
@@ -75,77 +75,76 @@ void add_variable(Json& variables, const std::string& text) {
 OptionGroup runtime_group() {
   return {"Running",
           {{"--threads", "N", "Threads; 0: one per processor (default 0)."},
-           {"--backend", "NAME", "auto: a GPU where there is one, else the processor; cpu; or cuda (default auto)."},
-           {"--cpu-path", "NAME", "Instruction path: auto, plain, avx2, avx2vnni, avx512, avx512bf16, amx or neon (default auto)."},
+           {"--backend", "NAME", "auto (a GPU if there is one, else the CPU), cpu or cuda (default auto)."},
+           {"--cpu-path", "NAME", "Instruction set: auto, plain, avx2, avx2vnni, avx512, avx512bf16, amx or neon (default auto)."},
            {"--budget", "SIZE",
             "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
            {"--reservoir", "HOW",
-            "What a KV policy keeps in host memory is pageable, or pinned: locked in memory when the session opens, as far "
-            "as the system allows (default pageable)."},
+            "Host memory of a KV policy: pageable, or pinned (locked in memory when the session opens, as far as the "
+            "system allows) (default pageable)."},
            {"--link", "RATE[,LATENCY]",
-            "For measurement: what is fetched from host memory while an answer is generated comes no faster than over "
-            "such a link, as in 12GB/s or 12GB/s,10us (default: as fast as it goes)."},
+            "For measurement: simulate a link between host memory and device for refills during an answer, as in 12GB/s or "
+            "12GB/s,10us (default: no limit)."},
            {"--verbose", nullptr, "Print the library's log to standard error."}}};
 }
 
 OptionGroup model_group() {
   return {"Loading",
           {{"--load", "HOW", "map the file, or read it into memory (default map)."},
-           {"--rope-scaling", "KIND", "none, linear, yarn, llama3 or longrope, instead of the file's."},
+           {"--rope-scaling", "KIND", "none, linear, yarn, llama3 or longrope; replaces the file's scaling."},
            {"--rope-scale", "FACTOR", "Factor of linear, yarn and llama3."},
-           {"--rope-base", "BASE", "Frequency base, instead of the file's."},
+           {"--rope-base", "BASE", "Frequency base; replaces the file's base."},
            {"--rope-original-context", "N", "yarn, llama3, longrope: the context that the model was trained with."}}};
 }
 
 OptionGroup session_group() {
   return {"Session",
-          {{"--context", "N", "Tokens that the session holds; 0: as trained, or what fits (default 0)."},
+          {{"--context", "N", "Tokens that the session holds; 0: as trained, or as many as fit (default 0)."},
            {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
            {"--device-kv-type", "TYPE",
-            "What a policy keeps on the device: --kv-type, which host memory holds, or a coarser type (default q8_0 under auto, where "
-            "--kv-type is finer, else --kv-type)."},
+            "Type of a policy's KV on the device: --kv-type (the type in host memory), or a coarser type (default: q8_0 under "
+            "policy auto if --kv-type is finer, else --kv-type)."},
            {"--policy", "NAME",
-            "What of the KV cache stays on the device: full, or a policy of `orrery policies`. What does not is kept in host "
-            "memory, where prompts still attend to it (default full; with --kv-budget, or where --context does not fit: auto)."},
-           {"--policy-option", "NAME=VALUE", "A parameter of the policy, as in sinks=8; may be given several times.",
+            "Which KV stays on the device: full, or a policy of `orrery policies`. Host memory holds the rest, and prompts "
+            "still attend to it (default full; auto with --kv-budget, or if --context does not fit)."},
+           {"--policy-option", "NAME=VALUE", "An option of the policy, as in sinks=8; may be given several times.",
             true},
            {"--kv-budget", "SHARE|SIZE",
-            "KV cache on the device under such a policy, as in 30% of the bytes that all of it takes in --kv-type, or 512MiB (default "
-            "100%)."},
+            "KV cache on the device under a policy: 30% (of the bytes of the full KV cache in --kv-type), or 512MiB (default 100%)."},
            {"--head-profile", "FILE",
-            "What `orrery profile` wrote about the model's heads (DuoAttention's gates are made one by its --import-gates), or a published "
-            "HeteroCache head analysis; policies "
-            "heterocache, synckv, duoattention and razorattention go by it (default: these look at the prompt's end)."},
-           {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest turns (default stop)."},
+            "A profile of the model's heads: from `orrery profile` (its --import-gates converts DuoAttention's gates), or a "
+            "published HeteroCache head analysis. Policies heterocache, synckv, duoattention and razorattention use it "
+            "(default: they measure the heads at the prompt's end)."},
+           {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest (drop the oldest turns) (default stop)."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
 
 OptionGroup sampling_group() {
   return {"Sampling",
           {{"--max-tokens", "N", "End the answer after N tokens; 0: no limit (default 0)."},
-           {"--temperature", "T", "0: always the likeliest token (default 0)."},
+           {"--temperature", "T", "Sampling temperature; 0: always the likeliest token (default 0)."},
            {"--top-k", "N", "Only the N likeliest tokens; 0: off (default 0)."},
-           {"--top-p", "P", "Only the likeliest tokens that make up P together; 1: off (default 1)."},
+           {"--top-p", "P", "Only the likeliest tokens whose probabilities add up to P; 1: off (default 1)."},
            {"--min-p", "P", "Only tokens at least P times as likely as the likeliest; 0: off (default 0)."},
            {"--seed", "S", "The same seed gives the same answer (default 0)."},
            {"--repeat-penalty", "X", "Make recent tokens less likely; 1: off (default 1)."},
-           {"--frequency-penalty", "X", "By how often a token occurred (default 0)."},
-           {"--presence-penalty", "X", "If it occurred at all (default 0)."},
-           {"--penalty-tokens", "N", "How many of the last tokens the penalties look at (default 64)."},
+           {"--frequency-penalty", "X", "Make a token less likely by the number of its occurrences (default 0)."},
+           {"--presence-penalty", "X", "Make a token less likely if it occurred at all (default 0)."},
+           {"--penalty-tokens", "N", "Number of last tokens that the penalties count (default 64)."},
            {"--stop", "TEXT", "End the answer before TEXT; may be given several times.", true},
            {"--bias", "ID=VALUE", "Add VALUE to a token's logit, -inf bans it; may be given several times.",
             true},
-           {"--ignore-end", nullptr, "Go on where the model would end its answer."}}};
+           {"--ignore-end", nullptr, "Continue after the model would end its answer."}}};
 }
 
 OptionGroup template_group() {
   return {"Chat template",
-          {{"--template", "FILE", "A Jinja template instead of the model's."},
+          {{"--template", "FILE", "A Jinja template that replaces the model's."},
            {"--template-name", "NAME", "One of the model's named templates."},
            {"--tools", "FILE", "JSON array of tool definitions for the template."},
            {"--var", "NAME=VALUE",
-            "A variable for the template; VALUE is JSON or else text; may be given several times.", true},
-           {"--no-think", nullptr, "The same as --var enable_thinking=false."}}};
+            "A variable for the template; VALUE is JSON, otherwise text; may be given several times.", true},
+           {"--no-think", nullptr, "Short for --var enable_thinking=false."}}};
 }
 
 orrery_runtime_options runtime_options(const Args& args) {
@@ -288,7 +287,7 @@ TemplateSettings::TemplateSettings(const Args& args) {
   if (const std::string* path = args.find("--tools")) {
     tools_ = read_text(*path);
     if (!parse_json(tools_, *path).is_array())
-      throw Failure(kExitFailure, "'" + *path + "' is not a JSON array of tools");
+      throw Failure(kExitFailure, *path + ": is not a JSON array of tools");
   }
   Json variables = Json::object();
   for (const std::string& variable : args.all("--var")) add_variable(variables, variable);

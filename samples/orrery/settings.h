@@ -1,6 +1,6 @@
-// Options that several commands share, and what they become in the C ABI: how to run (threads, budget), how
-// to load, what a session holds, how tokens are chosen, how a conversation is rendered. The group lists are
-// what help shows; a function below reads each group from Args.
+// Options that several commands share, and their translation to the C ABI: running (threads, budget), loading, the
+// session, sampling, the chat template. The group lists are the help text; one function or class below reads each
+// group from Args.
 #pragma once
 
 #include <optional>
@@ -26,11 +26,11 @@ orrery_model_options model_options(const Args& args);
 const char* kv_type_name(uint32_t kv_type);
 std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type);   // "f16", or "f16, on the device in q8_0"
 
-// Owns what orrery_session_options points to.
+// Owns the data that orrery_session_options points to.
 class SessionSettings {
  public:
   explicit SessionSettings(const Args& args);
-  orrery_session_options options() const;   // valid while this lives
+  orrery_session_options options() const;   // valid during the lifetime of this object
 
  private:
   orrery_session_options base_;
@@ -40,12 +40,12 @@ class SessionSettings {
   mutable std::vector<orrery_option> pointers_;
 };
 
-// Owns what orrery_generate_options points to.
+// Owns the data that orrery_generate_options points to.
 class Sampling {
  public:
   Sampling() = default;
   explicit Sampling(const Args& args);
-  orrery_generate_options options() const;  // valid while this Sampling lives
+  orrery_generate_options options() const;  // valid during the lifetime of this object
   void set_seed(uint64_t seed) { base_.seed = seed; }
   uint64_t seed() const { return base_.seed; }
   bool greedy() const { return base_.temperature <= 0; }
@@ -58,7 +58,7 @@ class Sampling {
   static orrery_generate_options defaults();
 };
 
-// Owns what orrery_template_options points to.
+// Owns the data that orrery_template_options points to.
 class TemplateSettings {
  public:
   explicit TemplateSettings(const Args& args);
@@ -71,7 +71,7 @@ class TemplateSettings {
   std::string source_, name_, tools_, variables_;
 };
 
-// Opens with a progress bar on a terminal; Ctrl-C cancels.
+// Opens the model with a progress bar on a terminal. Ctrl-C cancels.
 struct Loaded {
   Runtime runtime;
   Model model;

@@ -77,6 +77,17 @@ TEST(ChatPipe, SaveAndLoadRoundTrip) {
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_EQ(second.out, "Bruno owns a teal fox.\n");
   EXPECT_NE(second.err.find("loaded 2 messages"), std::string::npos) << second.err;
+  EXPECT_EQ(second.err.find(" at 0/s"), std::string::npos) << second.err;   // no rate where nothing was computed
+  // One message is not "1 messages", and a new session has no speed yet.
+  const Finished one = chat("/stats\n/system Be kind.\n/save " + saved + "1\n/load " + saved + "1\n");
+  EXPECT_NE(one.err.find("loaded 1 message, "), std::string::npos) << one.err;
+  EXPECT_NE(one.err.find("0 tokens computed, 0 reused"), std::string::npos) << one.err;
+  // The library's failure and the tool's own failure have one form.
+  const std::string absent = saved + "-absent";
+  for (const char* command : {"/load ", "/file "}) {
+    const Finished failed = chat(command + absent + "\n");
+    EXPECT_NE(failed.err.find(absent + ": cannot open: No such file or directory\n"), std::string::npos) << failed.err;
+  }
   // A device is written through, with the same bytes.
   const Finished device = chat("Hello!\n/save /dev/null\n/save /dev/stdout\n", {"--file", document});
   EXPECT_EQ(device.code, 0) << device.err;

@@ -448,7 +448,7 @@ TEST(EvalFiles, WhatIsWrongNamesFileAndLine) {
     write_file(path, good + "\n" + line + "\n" + good + "\n");
     const Finished finished = eval({"--tasks", path});
     EXPECT_EQ(finished.code, 1) << line << finished.err;
-    EXPECT_NE(finished.err.find("bad.jsonl, line 2'"), std::string::npos) << finished.err;
+    EXPECT_NE(finished.err.find("bad.jsonl, line 2: "), std::string::npos) << finished.err;
     EXPECT_NE(finished.err.find(part), std::string::npos) << finished.err;
     EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
   };

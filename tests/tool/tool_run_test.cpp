@@ -147,6 +147,7 @@ TEST(Run, APromptLongerThanTheContextDoesNotFit) {
   const Finished budget = run({"run", demo_model(), "Hello!", "--context", "16384", "--budget", "1MiB"});
   EXPECT_EQ(budget.code, 4);
   EXPECT_EQ(budget.out, "");
+  EXPECT_NE(budget.err.find(" MiB needed, "), std::string::npos) << budget.err;   // beside the exact bytes
 }
 
 TEST(Run, CtrlCEndsItWith130AndWhatWasSaid) {

@@ -1,5 +1,5 @@
-// The seam between callers and the Jinja engine: compile once, render with a context, and the names that
-// publishers' templates expect in it.
+// The interface between callers and the Jinja engine: compile once, render with a context. render_chat() adds the
+// names that publishers' templates expect.
 #include "runtime/text/jinja/chat_template.h"
 
 #include "runtime/text/jinja/syntax/parser.h"

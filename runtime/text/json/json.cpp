@@ -1,6 +1,5 @@
-// The JSON reader is one recursive descent with a depth bound over a validated byte range; the writer mirrors
-// json.dumps.  Both report rather than guess: no comments, no trailing commas, no lone surrogates, no NaN on
-// input.
+// The JSON reader is one recursive descent with a depth bound over a validated byte range. The writer gives the text
+// of json.dumps. Both refuse doubtful input: no comments, no trailing commas, no lone surrogates, no NaN on input.
 #include "runtime/text/json/json.h"
 
 #include <algorithm>
@@ -292,7 +291,7 @@ class Reader {
     double d;
     const auto parsed = std::from_chars(first, last, d);
     if (parsed.ec == std::errc::result_out_of_range) {
-      // Too small reads as zero, as everywhere; too large has no value.
+      // A number too small for a double reads as zero, as in other readers. A number too large has no value.
       if (!underflows(std::string_view(first, static_cast<size_t>(last - first))))
         return fail_at(start, "number out of range");
       d = *first == '-' ? -0.0 : 0.0;
@@ -301,8 +300,8 @@ class Reader {
     return true;
   }
 
-  // Of a literal outside the range of a double: is it too small rather than too large?  Scientific exponent
-  // of the first non-zero digit decides.
+  // For a literal outside the range of a double: whether it is too small rather than too large. The scientific
+  // exponent of the first non-zero digit decides.
   static bool underflows(std::string_view number) {
     int64_t exponent = 0;
     const size_t e = number.find_first_of("eE");
@@ -560,7 +559,7 @@ Result<std::string> dump_json(const Value& value, const JsonFormat& format) {
 std::string format_float(double v) {
   if (std::isnan(v)) return "nan";
   if (std::isinf(v)) return v > 0 ? "inf" : "-inf";
-  // The shortest digits with their exponent, laid out by Python's rule: plain for exponents -4 .. 15.
+  // The shortest digits and their exponent, written by Python's rule: plain notation for exponents -4 .. 15.
   char buffer[40];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, v, std::chars_format::scientific).ptr;
   const std::string_view text(buffer, static_cast<size_t>(end - buffer));

@@ -1,6 +1,5 @@
-// Bodies of values: strings with their code point positions, lists, maps; equality and key order.  Positions
-// inside a long non-ASCII string are found through marks at every 256th code point, made once, so that
-// slicing a prompt is cheap.
+// Bodies of values: strings with their code point positions, lists, maps; equality and key order. A long non-ASCII
+// string gets a mark at every 256th code point, made once. Marks make slices of a prompt cheap.
 #include "runtime/text/json/value.h"
 
 #include <algorithm>
@@ -15,7 +14,7 @@ namespace detail {
 constexpr size_t kMarkEvery = 256;
 constexpr size_t kMaxCompareDepth = 200;
 constexpr size_t kMaxKeyValues = 1000;
-constexpr size_t kMaxKeyDepth = 32;  // of tuples inside tuples: what comparing keys takes of the stack
+constexpr size_t kMaxKeyDepth = 32;  // of tuples inside tuples; bounds the stack that a comparison of keys uses
 
 struct StringNode : Node {
   std::string text;
@@ -65,10 +64,10 @@ StringNode* make_string(std::string v) {
   return node.release();
 }
 
-// What comparing two values tells at once.
+// The result of comparing two values without their contents.
 enum class Likeness : uint8_t { unequal, equal, by_items, by_entries };
 
-// Keys and items compare as sets where they can be keys.
+// Views of keys and items compare as sets if their elements can be keys.
 Likeness compare_views(const Value& a, const Value& b) {
   if (a.view_type() != b.view_type() || a.view_type() == Value::ViewType::values) return Likeness::unequal;
   if (a.view_type() == Value::ViewType::range) return Likeness::by_items;
@@ -113,7 +112,7 @@ Likeness compare_outside(const Value& a, const Value& b, uint64_t* work) {
   return a.as_items().size() == b.as_items().size() ? Likeness::by_items : Likeness::unequal;
 }
 
-// Walks both values in step, without recursion: a level of nesting is a frame here.
+// Walks both values in parallel without recursion: a level of nesting is a frame of this stack.
 bool equal_values(const Value& left, const Value& right, uint64_t* work) {
   struct Frame {
     const Value *a, *b;
@@ -155,7 +154,7 @@ bool equal_values(const Value& left, const Value& right, uint64_t* work) {
   }
 }
 
-// Groups of keys that can be equal to one another.
+// Keys of different ranks are never equal.
 int key_rank(const Value& v) {
   switch (v.kind()) {
     case Kind::none:
@@ -233,7 +232,7 @@ int compare_numbers(const Value& a, const Value& b) {
     const int order = compare_numbers(b, a);
     return order == 2 ? 2 : -order;
   }
-  // An integer and a float: as integers where the float fits, so that no bit is lost.
+  // An integer and a float compare as integers if the float fits, so no bit is lost.
   const int64_t x = a.as_int();
   const double y = b.as_float();
   if (std::isnan(y)) return 2;
@@ -363,7 +362,7 @@ const Value* Value::find(std::string_view key) const { return is_map() ? as_map(
 bool Value::equals(const Value& other, uint64_t* work) const { return equal_values(*this, other, work); }
 
 namespace {
-constexpr size_t kIndexFrom = 12;  // entries; below, looking at each is faster
+constexpr size_t kIndexFrom = 12;  // entries; a linear search is faster below this number
 }
 
 Map::Map() = default;
@@ -402,7 +401,7 @@ void Map::set(Value key, Value value) {
 }
 
 void Map::surrender(detail::DeadList& dead) {
-  index_.reset();  // its keys are copies: each is also in the entries
+  index_.reset();  // the index's keys are copies of the entries' keys
   for (Entry& e : entries_) {
     dead.take(e.first);
     dead.take(e.second);

@@ -1,11 +1,10 @@
-// Dynamic values as chat templates and JSON know them: null, booleans, integers, floats, strings, lists,
-// tuples and maps that keep insertion order.  A Value is sixteen bytes and immutable; copies share one
-// reference-counted body, so a conversation is handed to a template without copying its text, and several
-// threads may read it at once. Bodies are freed in a loop, never recursively: nesting of any depth costs no
-// stack.
+// Dynamic values of chat templates and JSON: null, booleans, integers, floats, strings, lists, tuples, and maps that
+// keep insertion order. A Value has sixteen bytes and is immutable. Copies share one reference-counted body, so
+// passing a conversation to a template copies no text, and several threads may read it at once. Bodies are freed in a
+// loop, so nesting of any depth takes no stack.
 //
-// Strings are UTF-8 bytes; positions and lengths count code points, as templates expect.  Bytes that are not
-// valid UTF-8 count as one position each, so no operation has to fail on them.
+// Strings are UTF-8 bytes. Positions and lengths count code points, as templates expect. Each byte that is not valid
+// UTF-8 counts as one position, so no operation fails on such bytes.
 #pragma once
 
 #include <atomic>
@@ -23,25 +22,25 @@ class Value;
 class Map;
 
 enum class Kind : uint8_t {
-  undefined,  // a name or member that does not exist; may say which
+  undefined,  // a name or member that does not exist; may hold a hint for messages
   none,
   boolean,
   integer,      // fits int64
-  big_integer,  // an integer beyond int64, kept as its decimal digits: can be compared and printed only
+  big_integer,  // an integer beyond int64, kept as its decimal digits; can only be compared and printed
   floating,
   string,
   list,
   tuple,
-  view,  // what range(), dict.keys() and their kin give: list-like, not a list
+  view,  // the result of range(), dict.keys() and similar calls: list-like, not a list
   map,
-  object,  // macros, namespaces, bound methods, generators: exist only while a template renders
+  object,  // macros, namespaces, bound methods, generators; exist only while a template renders
 };
 
 namespace detail {
 
 class DeadList;
 
-// Body of every value that is not a scalar.
+// The body of every value that is not a scalar.
 class Node {
  public:
   virtual ~Node() = default;
@@ -50,7 +49,7 @@ class Node {
   Node& operator=(const Node&) = delete;
 
  private:
-  // Hands the references this body owns to `dead`, so that freeing them needs no recursion.
+  // Moves the references that this body owns to `dead`, so freeing them needs no recursion.
   virtual void surrender(DeadList& dead) { (void)dead; }
 
   friend class DeadList;
@@ -67,7 +66,7 @@ struct MapNode;
 
 class Value {
  public:
-  Value() = default;  // undefined, without a name
+  Value() = default;  // undefined, without a hint
   Value(const Value& other) noexcept : kind_(other.kind_), data_(other.data_) { retain(); }
   Value(Value&& other) noexcept : kind_(other.kind_), data_(other.data_) {
     other.kind_ = Kind::undefined;
@@ -96,12 +95,12 @@ class Value {
   static Value integer(int64_t v);
   static Value floating(double v);
   static Value string(std::string v);
-  static Value markup(std::string v);            // text marked as already escaped; otherwise a string
+  static Value markup(std::string v);            // text marked as already escaped; otherwise as a string
   static Value big_integer(std::string digits);  // "-" and digits, canonical, outside int64
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value map(Map items);
-  static Value object(detail::Node* node);  // takes over the caller's reference
+  static Value object(detail::Node* node);  // takes ownership of the caller's reference
 
   enum class ViewType : uint8_t { none, range, keys, values, items, group };
   static Value view(ViewType type, std::vector<Value> items, int64_t start = 0, int64_t stop = 0,
@@ -111,7 +110,7 @@ class Value {
   bool is_undefined() const { return kind_ == Kind::undefined; }
   bool is_none() const { return kind_ == Kind::none; }
   bool is_bool() const { return kind_ == Kind::boolean; }
-  bool is_int() const { return kind_ == Kind::integer; }  // not booleans
+  bool is_int() const { return kind_ == Kind::integer; }  // false for booleans
   bool is_float() const { return kind_ == Kind::floating; }
   bool is_string() const { return kind_ == Kind::string; }
   bool is_list() const { return kind_ == Kind::list; }
@@ -120,34 +119,34 @@ class Value {
   bool is_map() const { return kind_ == Kind::map; }
   bool is_object() const { return kind_ == Kind::object; }
   bool is_intlike() const { return is_bool() || is_int(); }
-  bool is_number() const { return is_intlike() || is_float(); }  // not big integers
+  bool is_number() const { return is_intlike() || is_float(); }  // false for big integers
 
-  // Each only for its kind.
+  // Accessors. Each one is valid only for its own kind.
   bool as_bool() const { return data_.boolean; }
   int64_t as_int() const { return kind_ == Kind::boolean ? data_.boolean : data_.integer; }
   double as_float() const { return kind_ == Kind::floating ? data_.floating : static_cast<double>(as_int()); }
-  std::string_view as_string() const;  // UTF-8; the digits of a big integer; the hint of an undefined
+  std::string_view as_string() const;  // UTF-8; for a big integer its digits; for an undefined value its hint
   bool is_markup() const;
   const std::vector<Value>& as_items() const;  // list, tuple, view
   const Map& as_map() const;
   ViewType view_type() const;
   const int64_t* range_bounds() const;                  // start, stop, step of a range view
-  detail::Node* as_node() const { return data_.node; }  // identity of what is not a scalar; null for scalars
+  detail::Node* as_node() const { return data_.node; }  // identity of a value that is not a scalar; null for scalars
 
-  // What groupby makes: a tuple of two whose items also go by `grouper` and `list`.
+  // An element of groupby's result: a pair whose items also have the names `grouper` and `list`.
   static Value group(Value grouper, Value list);
   bool is_group() const;
 
-  // Strings: number of code points, byte offset of code point `index` (0 .. length, inclusive).
+  // Strings: the number of code points, and the byte offset of code point `index` (0 .. length, inclusive).
   size_t string_length() const;
   size_t string_offset(size_t index) const;
 
-  // Lookup for callers that read JSON: null when this is no map or has no such key.
+  // Look-up for readers of JSON: null if this is no map or has no such key.
   const Value* find(std::string_view key) const;
 
-  // Python's ==, for every kind; objects by identity.  Nesting is followed to a fixed depth, beyond which
-  // values compare unequal.  Lists that share parts can take exponential time to compare: `work` bounds the
-  // values looked at, is lowered by their number, and at zero the answer is false.
+  // Python's == for every kind. Objects compare by identity. Nesting is followed to a fixed depth; deeper values
+  // compare unequal. Comparing lists that share parts can take exponential time. `work` therefore bounds the number
+  // of compared values: the call subtracts that number, and returns false at zero.
   bool equals(const Value& other, uint64_t* work) const;
   bool equals(const Value& other) const {
     uint64_t work = 1ull << 26;
@@ -176,7 +175,7 @@ class Value {
 };
 
 namespace detail {
-// Bodies without references, waiting to be freed one after another.
+// Bodies without references that wait to be freed in a loop.
 class DeadList {
  public:
   void take(Value& value) noexcept {
@@ -201,7 +200,7 @@ class DeadList {
 };
 }  // namespace detail
 
-// Pairs in insertion order with lookup by key.  Keys compare as in Python: 1, 1.0 and true are one key.
+// Pairs in insertion order, with look-up by key. Keys compare as in Python: 1, 1.0 and true are one key.
 class Map {
  public:
   using Entry = std::pair<Value, Value>;
@@ -218,28 +217,27 @@ class Map {
   const Value* find(std::string_view key) const;
   const std::vector<Entry>& entries() const { return entries_; }
   size_t size() const { return entries_.size(); }
-  void surrender(detail::DeadList& dead);  // gives every reference away; for the bodies that hold a map
+  void surrender(detail::DeadList& dead);  // moves every reference out; called by bodies that hold a map
 
  private:
   struct KeyLess {
     bool operator()(const Value& a, const Value& b) const;
   };
-  size_t position(const Value& key) const;  // entries_.size() when absent
+  size_t position(const Value& key) const;  // entries_.size() if absent
 
   std::vector<Entry> entries_;
-  // Only for larger maps.  A tree, not a hash table: keys come from strangers, and no choice of keys makes it
-  // slow.
+  // Only for larger maps. A tree and not a hash table, because keys are hostile input, and no choice of keys makes a
+  // tree slow.
   std::unique_ptr<std::map<Value, size_t, KeyLess>> index_;
 };
 
-// Whether `key` may be a map's key (Python's hashable): scalars, strings, tuples of such, objects; of
-// tuples only those of up to 1,000 values and 32 levels, which keeps lookups cheap.
+// Whether `key` may be a map's key (Python's hashable): scalars, strings, objects, and tuples of such values. A tuple
+// may have up to 1,000 values and 32 levels, which keeps look-ups cheap.
 bool is_hashable(const Value& key);
 // What comparing a hashable key takes at most: its values, and a part of their bytes.
 size_t key_cost(const Value& key);
 
-// Order of two numbers (is_number), exact also between integers and floats: -1, 0, 1, or 2 when one is not a
-// number.
+// The order of two numbers (is_number), exact also between integers and floats: -1, 0 or 1. 2 if one is not a number.
 int compare_numbers(const Value& a, const Value& b);
 
 }  // namespace orrery::text

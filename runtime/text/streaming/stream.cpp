@@ -21,8 +21,8 @@ Result<TextStream> TextStream::create(Span<const std::string> stops) {
     total += stops[i].size();
     stream.stop_bytes_.push_back(static_cast<uint32_t>(stops[i].size()));
   }
-  // Sorted, the strings that share a prefix stand together, so that all nodes of one depth come out in order: those of
-  // a range that agree in `depth` bytes are one node. The first of equals is the one that matches.
+  // After sorting, strings with a common prefix are adjacent, so all nodes of one depth come out in order: strings of
+  // a range that share `depth` bytes form one node. Of equal strings, the first is the match.
   std::vector<uint32_t> order(stops.size());
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
@@ -30,9 +30,9 @@ Result<TextStream> TextStream::create(Span<const std::string> stops) {
     return compared != 0 ? compared < 0 : a < b;
   });
   struct Range {
-    uint32_t begin, end;  // of order: what begins with the node's prefix
+    uint32_t begin, end;  // part of `order`: the stop strings that begin with the node's prefix
   };
-  std::vector<Range> ranges{{0, static_cast<uint32_t>(order.size())}};  // beside nodes_
+  std::vector<Range> ranges{{0, static_cast<uint32_t>(order.size())}};  // parallel to nodes_
   for (uint32_t at = 0; at < stream.nodes_.size(); at++) {
     const uint32_t depth = stream.nodes_[at].depth;
     Range rest = ranges[at];
@@ -51,7 +51,7 @@ Result<TextStream> TextStream::create(Span<const std::string> stops) {
       stream.nodes_[at].n_children++;
     }
   }
-  // A node's fail is shallower than itself, so it is finished when it is needed.
+  // A node's fail link leads to a shallower node, which is complete by then.
   for (uint32_t at = 0; at < stream.nodes_.size(); at++) {
     const Node node = stream.nodes_[at];
     for (uint32_t c = node.first_child; c < node.first_child + node.n_children; c++) {
@@ -83,17 +83,17 @@ bool TextStream::feed(std::string_view bytes, std::string* out) {
     state_ = step(state_, static_cast<uint8_t>(c));
     const Node& node = nodes_[state_];
     if (node.match >= 0) {
-      // An equal start means that a shorter stop string is already the candidate, and it stays.
+      // If the starts are equal, a shorter stop string is already the candidate and stays the candidate.
       const size_t at = held_.size() - stop_bytes_[static_cast<size_t>(node.match)];
       if (candidate_ < 0 || at < candidate_at_) candidate_ = node.match, candidate_at_ = at;
     }
     if (candidate_ >= 0 && held_.size() - node.depth >= candidate_at_) {
-      stopped_ = true;  // nothing that began earlier is still open
+      stopped_ = true;  // no stop string that began earlier can still complete
       emit(candidate_at_, true, out);
       return true;
     }
   }
-  // The candidate, if any, begins behind the open prefix.
+  // The candidate, if any, begins after the open prefix.
   emit(held_.size() - nodes_[state_].depth, false, out);
   return false;
 }
@@ -114,8 +114,8 @@ void TextStream::reset() {
   stopped_ = false;
 }
 
-// Moves the first `bytes` of held_ to *out, all but an incomplete character at their end unless they are the
-// `last` or the byte behind them, already here, does not go on with it.
+// Moves the first `bytes` of held_ to *out. An incomplete character at their end stays, unless the bytes are the
+// `last` of the text, or the next byte in held_ does not continue the character.
 void TextStream::emit(size_t bytes, bool last, std::string* out) {
   const std::string_view held(held_), ready = held.substr(0, bytes);
   size_t tail = last ? 0 : utf8_incomplete_tail(ready);

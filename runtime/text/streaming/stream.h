@@ -1,15 +1,11 @@
-// From generated tokens to text that can be shown: bytes go in as tokens give them (cut anywhere, even inside
-// a character), whole UTF-8 characters come out, and nothing that may yet turn out to belong to a stop
-// string.
+// From generated tokens to text that can be shown. Token bytes enter with any cut, even inside a character. Whole
+// UTF-8 characters leave. Bytes that may still belong to a stop string are withheld.
 //
-// Of several stop strings in the text the one that begins first counts; of those that begin at the same place
-// the shortest. So the outcome depends on the text alone, not on how it was cut.  What stands before it is
-// emitted; it and everything behind it is not.  While a stop string that began earlier may still be
-// completed, a later one that is already complete waits for it.
-//
-// Stop strings are compared with the bytes as they come; then bytes that are not UTF-8 become U+FFFD (one for
-// each maximal ill-formed part) as soon as no further byte can repair them, at the latest in finish().
-// Withheld is never more than the longest stop string plus three bytes; buffers grow to that once.
+// If the text has several stop strings, the one that begins first counts; of two that begin at the same place, the
+// shorter counts. The result therefore depends on the text alone, not on the cuts. The text before the stop string is
+// emitted; the stop string and all later text is not. runtime/text/README.md says when bytes are withheld and when
+// they are emitted.
+// At most the longest stop string plus three bytes are withheld. Buffers grow to that size once.
 #pragma once
 
 #include <cstdint>
@@ -24,28 +20,29 @@ namespace orrery::text {
 
 class TextStream {
  public:
-  // No stop strings.
+  // A stream without stop strings.
   TextStream();
-  // An empty stop string, or more than 1 MiB of them, is invalid_argument.
+  // An empty stop string, or more than 1 MiB of stop strings, is invalid_argument.
   static Result<TextStream> create(Span<const std::string> stops);
 
-  // Takes a token's bytes; appends to *out what can be shown now.  True once a stop string has been found:
-  // from then on bytes are ignored.
+  // Takes a token's bytes and appends the text that can be shown now to *out. Returns true once a stop string has
+  // been found; later bytes are ignored.
   bool feed(std::string_view bytes, std::string* out);
-  // The text ends here: appends what was withheld.  True if a stop string was found (now or before).
+  // Ends the text: appends the withheld bytes. Returns true if a stop string was found, now or earlier.
   bool finish(std::string* out);
   // The index of the stop string that was found, or -1.
   int32_t stop_index() const { return stopped_ ? candidate_ : -1; }
   size_t withheld_bytes() const { return held_.size(); }
-  // Ready for another text, with the same stop strings.
+  // Prepares for another text with the same stop strings.
   void reset();
 
  private:
-  // The stop strings as an Aho-Corasick automaton: a node is a prefix of some of them.  Nodes stand in order of
-  // depth, and the children of a node side by side, by rising byte; `match` is the longest stop string that ends here.
+  // The stop strings as an Aho-Corasick automaton: a node is a prefix of one or more stop strings. Nodes are ordered
+  // by depth. The children of a node are adjacent, by rising byte. `match` is the longest stop string that ends at
+  // the node.
   struct Node {
     uint32_t first_child = 0;
-    uint32_t fail = 0;  // the longest proper suffix that is a prefix too
+    uint32_t fail = 0;  // the longest proper suffix that is also a prefix
     uint32_t depth = 0;
     int32_t match = -1;
     uint16_t n_children = 0;

@@ -1,6 +1,5 @@
-// Two ways to the same tokens: most pieces are words, for which searching the row again after every merge is
-// fastest; long pieces take a heap of (rank, place) over a linked row, so that a megabyte of one letter costs
-// n log n.
+// Two algorithms with the same result. Most pieces are words; searching the row again after every merge is fastest
+// for them. Long pieces use a heap of (rank, place) over a linked row, so a megabyte of one letter takes O(n log n).
 #include "runtime/text/tokenizer/bpe.h"
 
 #include <algorithm>
@@ -32,7 +31,7 @@ void BpeModel::reset(const int32_t* byte_ids, Span<const MergeRule> rules, uint6
   const auto slot_of = [&](size_t rank) {
     return hash_pair(pair_of(rules[rank].left, rules[rank].right), seed) & mask;
   };
-  constexpr size_t kAhead = 16;  // the table does not fit the cache: its misses overlap
+  constexpr size_t kAhead = 16;  // the table exceeds the cache, so look-ups overlap their misses
   for (size_t rank = 0; rank < rules.size(); rank++) {
     if (rank + kAhead < rules.size()) __builtin_prefetch(&rules_[slot_of(rank + kAhead)], 1);
     const MergeRule& rule = rules[rank];
@@ -65,13 +64,13 @@ bool BpeModel::encode(std::string_view piece, int32_t unknown, const std::atomic
 
 void BpeModel::encode_short(std::string_view piece, int32_t unknown, std::vector<int32_t>* out) const {
   int32_t ids[kShortPiece];
-  uint64_t merges[kShortPiece];  // [i]: of ids[i] and ids[i + 1]
+  uint64_t merges[kShortPiece];  // [i]: the merge of ids[i] and ids[i + 1]
   size_t n = piece.size();
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(piece[i])); };
   for (size_t i = 0; i < n; i++) ids[i] = byte_ids_[byte(i)];
   for (size_t i = 0; i + 1 < n; i++) merges[i] = byte_merges_[byte(i) << 8 | byte(i + 1)];
   while (n > 1) {
-    const uint64_t* best = std::min_element(merges, merges + n - 1);  // the first of equals
+    const uint64_t* best = std::min_element(merges, merges + n - 1);  // the first of equal merges
     if (*best == kNoMerge) break;
     const auto i = static_cast<size_t>(best - merges);
     ids[i] = static_cast<int32_t>(*best & UINT32_MAX);
@@ -91,7 +90,7 @@ bool BpeModel::encode_long(std::string_view piece, int32_t unknown, const std::a
                            Scratch* scratch, std::vector<int32_t>* out) const {
   Pace pace(cancel);
   auto& symbols = scratch->symbols;
-  auto& heap = scratch->heap;  // rank << 32 | place of the left one; the least on top
+  auto& heap = scratch->heap;  // rank << 32 | place of the left token; the smallest on top
   const auto n = static_cast<uint32_t>(piece.size());
   symbols.resize(n);
   heap.clear();
@@ -121,7 +120,7 @@ bool BpeModel::encode_long(std::string_view piece, int32_t unknown, const std::a
     const uint64_t key = heap.back();
     heap.pop_back();
     const auto left = static_cast<uint32_t>(key & UINT32_MAX);
-    // A rank names its pair: if the pair at that place has another one by now, the entry is stale.
+    // A rank identifies its pair. If the place now has another pair, the entry is stale.
     if (symbols[left].id == kMergedAway || key_of(left) != key) continue;
     const uint32_t right = symbols[left].next;
     symbols[left].id = static_cast<int32_t>(merge_of(symbols[left].id, symbols[right].id) & UINT32_MAX);

@@ -1,8 +1,8 @@
-// Byte-level BPE: a piece of text is a row of byte tokens; of all neighbours that a merge rule names, those
-// of the best rule (of several places the leftmost) become one token, until no rule applies.
+// Byte-level BPE. A piece of text is a row of byte tokens. Of all neighbouring pairs with a merge rule, the pair with
+// the best rule (of equal pairs, the leftmost) becomes one token, until no rule applies.
 //
-// Rules are kept by token ids, (left, right) -> (rank, merged), and everything is in raw bytes: the printable
-// alphabet in which files write them is undone once, when they are loaded.
+// Rules are kept by token ids, (left, right) -> (rank, merged). Everything is in raw bytes: the loader decodes the
+// printable alphabet of the file once.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace orrery::text {
 
 class BpeModel {
  public:
-  // Memory that encoding a piece may need; reused from piece to piece.
+  // Memory for encoding, reused from piece to piece.
   struct Scratch {
     struct Symbol {
       int32_t id;
@@ -29,17 +29,18 @@ class BpeModel {
   struct MergeRule {
     int32_t left, right, merged;
   };
-  // byte_ids: (256) the token of each byte, or -1. Rules come best first; of two for the same pair the first
-  // holds.
+  // byte_ids: (256) the token of each byte, or -1. Rules are ordered from best to worst. If two rules have the same
+  // pair, the first one applies.
   void reset(const int32_t* byte_ids, Span<const MergeRule> rules, uint64_t seed);
 
-  // Appends the tokens of one piece: O(n log n). A byte without a token gives `unknown`, or nothing if that
-  // is < 0.  False if `cancel` (may be null) ended it.
+  // Appends the tokens of one piece in O(n log n). A byte without a token gives `unknown`, or nothing if `unknown` <
+  // 0. Returns false if `cancel` (may be null) ended the encoding.
   bool encode(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel, Scratch* scratch,
               std::vector<int32_t>* out) const;
 
  private:
-  // What a pair becomes: rank in the upper half, merged id in the lower, so that the least is the best.
+  // The result of merging a pair: rank in the upper half, merged id in the lower half, so the smallest value is the
+  // best merge.
   static constexpr uint64_t kNoMerge = UINT64_MAX;
   struct Rule {
     uint64_t pair = UINT64_MAX;  // left << 32 | right; both are below 2^31
@@ -54,7 +55,7 @@ class BpeModel {
                    std::vector<int32_t>* out) const;
 
   int32_t byte_ids_[256];
-  std::vector<uint64_t> byte_merges_;  // (256, 256): the rule for two bytes, which are half of all look-ups
+  std::vector<uint64_t> byte_merges_;  // (256, 256): the rules for two bytes, which are half of all look-ups
   std::vector<Rule> rules_;            // open addressing, a power of two, at most half full
   uint64_t seed_ = 0;
 };

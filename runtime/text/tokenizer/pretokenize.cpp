@@ -1,9 +1,9 @@
-// The scanners.  A Matcher is one regular expression tried at one place; split() walks a piece with it, and
-// stages<> chains several.  Inside, a character is (bytes, CharSet); at the end of the text its length is 0
-// and its set is empty, so that look-ahead needs no special case.
+// The scanners. A Matcher is one regular expression, tried at one place. split() walks over a piece with a Matcher;
+// stages<> chains several. Inside, a character is (bytes, CharSet). At the end of the text its length is 0 and its
+// set is empty, so look-ahead needs no special case.
 //
-// Why each matcher is linear: it looks at most once over the run that it returns, or skips what it has looked
-// at.  The exception, cased_word(), may look at a run twice, see there.
+// Each matcher is linear: it reads the run that it returns at most once, or skips the characters that it has read.
+// The exception is cased_word(), which may read a run twice.
 #include "runtime/text/tokenizer/pretokenize.h"
 
 #include "runtime/text/pace.h"
@@ -20,8 +20,8 @@ struct AsciiSets {
 };
 constexpr AsciiSets kAscii;
 
-// Where a piece ends, and who may stop the walk there.  Runs are walked in strides, and after each the walk asks
-// whether to stop; a run that was stopped ends early, and split() then ends all.
+// The end of a piece, and the cancel flag. Runs are walked in strides, and the walk reads the flag after each stride.
+// A cancelled run ends early, and split() then ends the whole walk.
 class End {
  public:
   End(const char* at, Pace* pace) : at_(at), pace_(pace) {}
@@ -54,7 +54,7 @@ inline Char char_at(const char* p, End end) {
 
 inline bool is_newline(const Char& c) { return c.code_point == '\n' || c.code_point == '\r'; }
 
-// Behind the run of characters that are in (or: not in) the set.
+// The end of the run of characters that are in the set (or outside it).
 inline const char* skip_in(const char* p, End end, uint32_t set) {
   do {
     for (const char* stride = end.stride(p); p < stride;) {
@@ -80,7 +80,7 @@ inline const char* skip_newlines(const char* p, End end, bool slash_too = false)
   return p;
 }
 
-// What a matcher found at p: a match [p, next), or that no match begins before next.
+// The result of a matcher at p: a match [p, next), or the fact that no match begins before next.
 struct Step {
   const char* next;
   bool matched;
@@ -91,7 +91,7 @@ inline Step none(const char* p, const Char& c) { return {p + c.length, false}; }
 
 template <Matcher match, class Emit>
 void split(const char* p, End end, Emit&& emit) {
-  const char* gap = p;  // [gap, p) is what no match has covered
+  const char* gap = p;  // [gap, p) is not covered by any match
   while (p != end) {
     if (end.stop()) return;
     const Step step = match(p, end);
@@ -116,8 +116,8 @@ void stages(const char* p, End end, Emit& emit) {
 
 // ---- parts that several families share
 
-// \s+(?!\S)|\s+ at a white space: the run without its last character, unless the text ends there or there is
-// just one. With `newlines` first \s*[\r\n]+: the run up to its last line break.
+// \s+(?!\S)|\s+ at a white space: the run without its last character, unless the text ends there or the run has one
+// character. With `newlines`, first \s*[\r\n]+: the run up to its last line break.
 template <bool newlines>
 const char* white_space(const char* p, End end) {
   const char *at = p, *last = p, *behind_newline = nullptr;
@@ -132,8 +132,8 @@ const char* white_space(const char* p, End end) {
   return at == end || last == p ? at : last;
 }
 
-// 's 't 're 've 'm 'll 'd at p; p where there is none. Without case also the long s (U+017F), whose upper
-// case is S.
+// 's 't 're 've 'm 'll 'd at p; returns p if none matches. Ignoring case also accepts the long s (U+017F), whose
+// upper case is S.
 template <bool any_case>
 const char* contraction(const char* p, End end) {
   if (end - p < 2 || *p != '\'') return p;
@@ -195,7 +195,7 @@ Step one_newline(const char* p, End end) {
   return {p + c.length, is_newline(c)};
 }
 
-// ---- GPT-2 and those after it
+// ---- GPT-2 and its successors
 
 Step gpt2(const char* p, End end) {
   const char* to = contraction<false>(p, end);
@@ -209,7 +209,7 @@ Step gpt2(const char* p, End end) {
   return {skip_not_in(behind_head, end, kSpace | kLetter | kNumber), true};
 }
 
-// Punctuation, and the ASCII symbols that the two oldest families count with it.
+// Punctuation, and the ASCII symbols that the two oldest families treat as punctuation.
 template <bool backtick>
 Step punctuation_run(const char* p, End end) {
   const auto in = [](const Char& c) {
@@ -240,7 +240,7 @@ Step punctuation_run(const char* p, End end) {
 
 // ---- Llama 3, Qwen 2, and cased words
 
-// ` ?[^\s\p{L}\p{N}]+[\r\n]*` (or `[\r\n/]*`); p where it does not match.
+// ` ?[^\s\p{L}\p{N}]+[\r\n]*` (or `[\r\n/]*`); returns p if it does not match.
 template <bool slash>
 const char* other_run(const char* p, End end) {
   const char* from = *p == ' ' ? p + 1 : p;
@@ -265,10 +265,10 @@ Step llama3(const char* p, End end) {
 
 // With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], W = [\p{Ll}\p{Lm}\p{Lo}\p{M}]:
 //     [^\r\n\p{L}\p{N}]?U*W+ | [^\r\n\p{L}\p{N}]?U+W*
-// p where neither matches.  U and W overlap: the first form takes all of U and then gives back until W can
-// begin. So its end is behind the W's that follow the run of U; if none follow, behind the last character of
-// the run that is a W too; what is left of the run then has no such character, and goes to the second form
-// whole: no character is looked at more than twice.
+// Returns p if neither matches. U and W overlap: the first form takes the whole run of U, then backtracks until W can
+// begin. The form ends after the Ws that follow the run of U. If none follow, it ends after the last character of the
+// run that is also a W. The rest of the run then has no W, and the second form takes all of it. No character is
+// therefore read more than twice.
 const char* cased_word(const char* p, End end) {
   constexpr uint32_t U = kUpper | kCaseless | kMark, W = kLower | kCaseless | kMark;
   const Char c = char_at(p, end);
@@ -284,7 +284,7 @@ const char* cased_word(const char* p, End end) {
   const char* to = skip_in(at, end, W);
   if (to != at) return to;
   if (behind_last_w) return behind_last_w;
-  if (c.set & kMark) return from;  // it cannot be prefix and word; alone it is a word of the first form
+  if (c.set & kMark) return from;  // a mark cannot be both prefix and word; alone it is a word of the first form
   return at != from ? at : p;
 }
 
@@ -360,7 +360,7 @@ Step listed_run(const char* p, End end) {
   const Char c = char_at(p, end);
   const char* from = after_space && c.set & kSpace ? p + c.length : p;
   const char* to = skip_while<in>(from, end);
-  // The white space itself may be in the list (U+3000), and then needs nothing behind it.
+  // The white space itself may be in the list (U+3000); nothing must follow it then.
   if (to == from && from != p) to = skip_while<in>(p, end), from = p;
   if (to == from) return none(p, c);
   return {to, true};

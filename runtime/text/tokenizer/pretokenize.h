@@ -1,7 +1,7 @@
-// Pre-tokenizers: cut text into the pieces within which BPE may merge.  Each model family publishes its cut
-// as one or more regular expressions; here each is a hand-written scanner that gives the same pieces in
-// linear time and constant stack, on any bytes (a byte that is not UTF-8 is a character of no class).  The
-// expressions themselves stand in kPreTokenizers, as specification, and the tests run them.
+// Pre-tokenizers cut text into pieces; BPE merges only inside a piece. Each model family publishes its rule as one or
+// more regular expressions. Here each rule is a hand-written scanner that gives the same pieces in linear time and
+// constant stack, on any bytes (a byte that is not UTF-8 is a character of no class). kPreTokenizers lists the
+// expressions as the specification, and the tests run them.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 namespace orrery::text {
 
 enum class PreTokenizer : uint8_t {
-  classic,  // what files without a name for it mean
+  classic,  // for files that name no pre-tokenizer
   gpt2,
   digits_gpt2,
   falcon,
@@ -29,26 +29,26 @@ enum class PreTokenizer : uint8_t {
 
 struct PreTokenizerSpec {
   PreTokenizer kind;
-  const char* name;  // ours
-  // Applied one after the other, each to every piece that the one before has left; a match is a piece, and so
-  // is what lies between two matches. Null after the last.
+  const char* name;  // our own name
+  // Applied in order, each to every piece of the previous one. A match is a piece, and the text between two matches
+  // is a piece. Null after the last expression.
   const char* expressions[6];
 };
 Span<const PreTokenizerSpec> pre_tokenizer_specs();
 
-// What a `tokenizer.ggml.pre` stands for.
+// The meaning of a `tokenizer.ggml.pre` value.
 struct PreTokenizerAlias {
   const char* name;
   PreTokenizer kind;
-  bool ignore_merges;  // a piece that is a token is taken as it is
-  bool add_bos;        // unless the file says otherwise
+  bool ignore_merges;  // a piece that is itself a token is not merged
+  bool add_bos;        // default, if the file does not say
 };
 Span<const PreTokenizerAlias> pre_tokenizer_aliases();
-// Null for a name that is not known.
+// Null for an unknown name.
 const PreTokenizerAlias* find_pre_tokenizer(std::string_view name);
 
-// Appends the end (exclusive, in bytes from the start of `text`, below 4 GiB) of every piece, in order; the
-// pieces cover the text.  False if `cancel` (may be null) ended it.
+// Appends the end of every piece, in order (exclusive, in bytes from the start of `text`, below 4 GiB). The pieces
+// cover the text. Returns false if `cancel` (may be null) ended the walk.
 bool pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends,
                   const std::atomic<bool>* cancel = nullptr);
 

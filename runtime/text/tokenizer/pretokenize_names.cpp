@@ -1,4 +1,4 @@
-// The published expressions of each pre-tokenizer, and the names that files give them.
+// The published expressions of each pre-tokenizer, and the names that files use for it.
 #include "runtime/text/tokenizer/pretokenize.h"
 
 namespace orrery::text {
@@ -9,7 +9,7 @@ namespace {
 #define WHITE_SPACE R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"
 #define CASED_WORD_1 R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
 #define CASED_WORD_2 R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
-// The letters that have a case, as DeepSeek LLM lists them (kDeepseekLetters in pretokenize.cpp).
+// The letters with a case, as DeepSeek LLM lists them (kDeepseekLetters in pretokenize.cpp).
 #define DEEPSEEK_LETTERS                                                                                 \
   R"(A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF})" \
   R"(\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1})"   \

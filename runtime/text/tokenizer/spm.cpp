@@ -1,6 +1,6 @@
-// The text is cut in front of every space that follows something else, if no token crosses such a place:
-// merges then cannot either, the result is the same, and the work on each part stays in the cache.  Within a
-// part a heap gives the next merge.
+// The text is cut before every space that follows another character, if no token crosses such a place. No merge
+// crosses it either, so the result is the same, and the work on each part stays in the cache. In each part, a heap
+// gives the next merge.
 #include "runtime/text/tokenizer/spm.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
   const auto worse = [](const Candidate& a, const Candidate& b) {
     return a.score < b.score || (a.score == b.score && a.left > b.left);
   };
-  // The candidate of a symbol and the next one, if they are a token.
+  // The candidate of a symbol and its right neighbour, if together they are a token.
   const auto candidate = [&](uint32_t left, Candidate* c) {
     const uint32_t right = symbols[left].next;
     if (right == kNobody) return false;
@@ -93,7 +93,7 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
     const Candidate c = heap.back();
     heap.pop_back();
     const uint32_t left = c.left, right = symbols[left].next;
-    // Symbols only grow: the same length is the same text.
+    // Symbols only grow, so equal length means equal text.
     if (symbols[left].bytes == 0 || right == kNobody || symbols[left].bytes + symbols[right].bytes != c.bytes)
       continue;
     symbols[left].bytes = c.bytes;

@@ -1,6 +1,6 @@
-// SentencePiece's BPE: a text is a row of characters; of all neighbours that together are a token, those with
-// the best score (of several places the leftmost) become one, until none are.  A character that is no token
-// is given byte by byte.  Spaces are spaces here: the vocabulary's U+2581 is replaced when it is loaded.
+// SentencePiece's BPE. A text is a row of characters. Of all neighbours that together are a token, the pair with the
+// best score (of equal pairs, the leftmost) becomes one token, until no pair is left. A character that is no token is
+// encoded byte by byte. Spaces are plain spaces here, because the loader replaces the vocabulary's U+2581.
 #pragma once
 
 #include <atomic>
@@ -23,20 +23,20 @@ class SpmModel {
     struct Candidate {
       float score;
       uint32_t left;   // symbol
-      uint32_t bytes;  // of both together: if they are longer by now, the candidate is stale
+      uint32_t bytes;  // of both symbols together; if they are longer by now, the candidate is stale
     };
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
   };
 
-  // `table` and `index` outlive the model and hold the tokens that text may become; scores: (n_vocab), no
-  // NaN; byte_ids: (256) the token of each byte, or -1.
+  // `table` and `index` outlive the model. `index` holds the tokens that text may become. scores: (n_vocab), no NaN.
+  // byte_ids: (256) the token of each byte, or -1.
   void reset(const TokenTable* table, const TokenIndex* index, std::vector<float> scores,
              const int32_t* byte_ids);
 
-  // Appends the tokens of `text`: O(n log n). Where bytes have no token, `unknown` stands once for the run of
-  // such characters; if it is < 0 they are left out.  False if `cancel` (may be null) ended it, or `out` grew
-  // beyond `max_size`.
+  // Appends the tokens of `text` in O(n log n). A run of characters whose bytes have no token gives one `unknown`, or
+  // nothing if `unknown` < 0. Returns false if `cancel` (may be null) ended the encoding, or if `out` grew beyond
+  // `max_size`.
   bool encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size,
               Scratch* scratch, std::vector<int32_t>* out) const;
 
@@ -49,7 +49,7 @@ class SpmModel {
   std::vector<float> scores_;
   int32_t byte_ids_[256];
   size_t longest_ = 0;            // bytes of the longest token
-  bool space_only_first_ = true;  // no token has a space behind anything but spaces: text can be cut there
+  bool space_only_first_ = true;  // no token has a space after a character other than a space, so text can be cut there
 };
 
 }  // namespace orrery::text

@@ -1,5 +1,5 @@
-// Encoding and decoding.  Text -> special tokens and what lies between them -> pieces -> tokens.  What is
-// between is cut and merged by the model's family (pretokenize + bpe, or spm).
+// Encoding and decoding. Text is split at special tokens. The model's family (pretokenize + bpe, or spm) turns the
+// text between special tokens into tokens.
 #include "runtime/text/tokenizer/tokenizer.h"
 
 #include <algorithm>
@@ -110,7 +110,7 @@ void Tokenizer::find_control(std::string_view text, std::vector<TokenSpan>* out)
 
 std::string Tokenizer::decode(Span<const int32_t> ids, bool render_special) const {
   std::string out;
-  bool prefix = impl_->add_space_prefix;  // still to be taken off
+  bool prefix = impl_->add_space_prefix;  // whether the space prefix must still be removed
   for (const int32_t id : ids) {
     if (!is_special(id)) {
       std::string_view bytes = token_bytes(id);
@@ -156,8 +156,8 @@ bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, S
   return bounds.allow(out->size());
 }
 
-// U+2581 is a space to SentencePiece (but not an extra one); one more in front, so that the first word looks
-// like all others.
+// SentencePiece reads U+2581 as a space, but not as an extra space. One more space goes in front, so that the first
+// word looks like all other words.
 void Tokenizer::Impl::normalize(std::string_view text, std::string* out) const {
   if (remove_extra_whitespaces) {
     text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
@@ -176,7 +176,7 @@ void Tokenizer::Impl::normalize(std::string_view text, std::string* out) const {
   if (remove_extra_whitespaces) out->resize(out->find_last_not_of(' ') + 1);  // npos + 1 is 0
 }
 
-// Phi-3's special tokens swallow the white space that templates put behind them, except these three.
+// Phi-3's special tokens absorb the white space that templates write after them, except these three tokens.
 bool Tokenizer::Impl::swallows_space(int32_t id) const {
   if (!strip_after_special) return false;
   const std::string_view name = table[id];

@@ -1,5 +1,5 @@
-// The GGUF keys of a vocabulary -> VocabData.  Types and ranges of single values are checked here, what they
-// mean together in tokenizer_load.cpp.
+// The GGUF keys of a vocabulary -> VocabData. This file checks types and ranges of single values; tokenizer_load.cpp
+// checks the values against each other.
 #include <algorithm>
 #include <cctype>
 
@@ -9,7 +9,7 @@
 namespace orrery::text {
 namespace {
 
-// Null where the key is absent (and need not be there); an error where it is no array of `element`.
+// Null if the key is absent and optional. An error if the value is no array of `element`.
 Result<const gguf::Value*> array(const gguf::File& file, const char* key, gguf::ValueType element,
                                  bool required) {
   const gguf::Value* value = file.find(key);
@@ -29,14 +29,14 @@ Status read_strings(const gguf::File& file, const char* key, bool required,
   if (!value) return ok_status();
   out->resize(value->size());
   for (uint64_t i = 0; i < value->size(); i++)
-    (void)value->at(i).as_string(&(*out)[i]);  // the array's type says so
+    (void)value->at(i).as_string(&(*out)[i]);  // cannot fail: the array holds strings
   return ok_status();
 }
 
 Status read_id(const gguf::File& file, const char* key, int32_t* id) {
   if (!file.find(key)) return ok_status();
   ORRERY_ASSIGN(const uint64_t value, file.required_u64(key));
-  // What does not fit is surely no token; from_vocab() says so.
+  // A value that does not fit is no token; from_vocab() reports it.
   *id = value > INT32_MAX ? INT32_MAX : static_cast<int32_t>(value);
   return ok_status();
 }
@@ -48,14 +48,14 @@ Status read_flag(const gguf::File& file, const char* key, int* flag) {
   return ok_status();
 }
 
-// Keys that change what a text's tokens are, in ways that the tokenizers here do not have. Each is harmless when it is empty,
-// false or 0.
+// Keys that change the tokens of a text in ways that the tokenizers here do not support. Each key is harmless if it
+// is empty, false or 0.
 constexpr const char* kNotRun[] = {
     "tokenizer.ggml.precompiled_charsmap",      // a normalisation of SentencePiece
     "tokenizer.ggml.normalizer.lowercase",
     "tokenizer.ggml.normalizer.strip_accents",
     "tokenizer.ggml.add_sep_token",
-    "tokenizer.ggml.suppress_tokens",           // never to be generated
+    "tokenizer.ggml.suppress_tokens",           // tokens that must never be generated
 };
 
 Status refuse_what_is_not_run(const gguf::File& file) {
@@ -118,7 +118,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
   ORRERY_ASSIGN(vocab.remove_extra_whitespaces,
                 file.get_bool("tokenizer.ggml.remove_extra_whitespaces", false));
 
-  // No key says that Phi-3's special tokens swallow white space: its name or architecture does.
+  // No key says that Phi-3's special tokens absorb white space. The model's name or architecture says it.
   std::string_view name, architecture;
   if (const gguf::Value* value = file.find("general.name")) (void)value->as_string(&name);
   if (const gguf::Value* value = file.find("general.architecture")) (void)value->as_string(&architecture);

@@ -1,5 +1,4 @@
-// What a Tokenizer is made of; shared by tokenizer_load.cpp, which builds and checks it, and tokenizer.cpp,
-// which uses it.
+// The members of a Tokenizer. tokenizer_load.cpp builds and checks them; tokenizer.cpp uses them.
 #pragma once
 
 #include "runtime/text/tokenizer/bpe.h"
@@ -22,19 +21,19 @@ struct Tokenizer::Impl {
   bool remove_extra_whitespaces = false;
   bool strip_after_special = false;
 
-  TokenTable table;              // the bytes that tokens stand for
+  TokenTable table;              // the bytes of all tokens
   std::vector<TokenType> types;  // (n_vocab)
-  TokenIndex text_index;         // what text may become: normal and user-defined tokens
+  TokenIndex text_index;         // tokens that text may become: normal and user-defined
   TokenIndex name_index;         // control and unknown tokens, by name
   int32_t byte_ids[256];         // the token of each byte, or -1
   SpecialTokens special;
   std::vector<int32_t> end_of_generation;  // ascending
-  SpecialMatcher user_defined;             // looked for in every text
+  SpecialMatcher user_defined;             // matched in every text
   SpecialMatcher all_special;              // with parse_special: control and unknown tokens too
   BpeModel bpe;
   SpmModel spm;
   size_t longest_token_bytes = 0;
-  size_t text_bytes_per_token = 0;  // at most, on average over any text; 0: no bound
+  size_t text_bytes_per_token = 0;  // upper bound on the average over any text; 0: no bound
 
   struct Scratch {
     std::vector<uint32_t> ends;
@@ -46,14 +45,14 @@ struct Tokenizer::Impl {
     const TokenType type = types[static_cast<size_t>(id)];
     return type == TokenType::control || type == TokenType::unknown;
   }
-  // How far an encoding may go.
+  // Limits of one encoding.
   struct Bounds {
     const std::atomic<bool>* cancel;
     size_t max_size;  // of `out`
-    // Whether to go on with so many tokens.
+    // Whether the encoding may continue with `size` tokens.
     bool allow(size_t size) const { return size <= max_size && !is_cancelled(cancel); }
   };
-  // Text without special tokens in it -> tokens.  False where `bounds` ended it.
+  // Encodes text without special tokens. Returns false if `bounds` ended the encoding.
   bool encode_text(std::string_view text, const Bounds& bounds, Scratch* scratch, std::vector<int32_t>* out) const;
   void normalize(std::string_view text, std::string* out) const;
   bool swallows_space(int32_t special) const;

@@ -1,5 +1,5 @@
-// From a file's metadata to a Tokenizer.  Everything that a file may get wrong is found here, so that
-// encoding needs no checks: lengths, ids, types, UTF-8, scores, merge rules.
+// From a file's metadata to a Tokenizer. This file finds every error that a file may have (lengths, ids, types,
+// UTF-8, scores, merge rules), so encoding needs no checks.
 #include <algorithm>
 #include <cmath>
 
@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kTokens = "tokenizer.ggml.tokens";
 
-// GPT-2's alphabet: bytes that are printable in Latin-1 stand for themselves, the others, in order, for
-// U+0100 on.
+// GPT-2's alphabet: a byte that is printable in Latin-1 stands for itself. The other bytes, in order, are U+0100 and
+// following.
 struct ByteAlphabet {
   int16_t byte_of[0x144] = {};  // by code point; -1: not in the alphabet
   constexpr ByteAlphabet() {
@@ -26,8 +26,8 @@ struct ByteAlphabet {
 };
 constexpr ByteAlphabet kAlphabet;
 
-// Appends the bytes that a BPE token's text writes; a text with other characters than the alphabet's stands
-// for itself (tokens that were added to a vocabulary are written so). `text` is valid UTF-8.
+// Appends the bytes that a BPE token's text stands for. A text with characters outside the alphabet stands for itself
+// (added tokens are written this way). `text` is valid UTF-8.
 void append_byte_decoded(std::string_view text, std::string* out) {
   const size_t before = out->size();
   for (const char *p = text.data(), *end = p + text.size(); p < end;) {
@@ -66,7 +66,7 @@ void append_spaces_for_blocks(std::string_view text, std::string* out) {
   }
 }
 
-// Foreign text in a message: bounded, and always UTF-8.
+// A file's text for messages: bounded, and always UTF-8.
 std::string shown(std::string_view text) {
   std::string out;
   utf8_append_valid(text.substr(0, 60), &out);
@@ -77,7 +77,7 @@ bool is_text(TokenType type) { return type == TokenType::normal || type == Token
 
 }  // namespace
 
-// A Tokenizer in the making.
+// Builds a Tokenizer.
 struct TokenizerLoader {
   using Impl = Tokenizer::Impl;
   const VocabData& data;
@@ -101,10 +101,10 @@ struct TokenizerLoader {
       t.longest_token_bytes = std::max(t.longest_token_bytes, t.table[id].size());
     const bool all_bytes = std::all_of(t.byte_ids, t.byte_ids + 256, [](int32_t id) { return id >= 0; });
     const bool bpe = t.family == Impl::Family::bpe;
-    // Byte-level BPE gives an unknown token for each byte that it lacks, SentencePiece one for a run of them.
+    // Byte-level BPE gives one unknown token per missing byte; SentencePiece gives one per run of missing bytes.
     const bool keeps_all = all_bytes || (bpe && t.special.unk >= 0);
     if (!keeps_all || t.strip_after_special || (!bpe && t.remove_extra_whitespaces)) return;
-    t.text_bytes_per_token = t.longest_token_bytes * (bpe ? 1 : 3);  // a space may be written U+2581, three bytes
+    t.text_bytes_per_token = t.longest_token_bytes * (bpe ? 1 : 3);  // U+2581 has three bytes and may stand for a space
   }
 
   Status choose_family() {
@@ -162,7 +162,7 @@ struct TokenizerLoader {
       const int32_t type = data.types[i];
       if (type < 0 || type > 6)
         return error(Code::bad_model, "tokenizer.ggml.token_type[%zu]: found %d, expected 0 to 6", i, type);
-      if (type != 0) t.types[i] = static_cast<TokenType>(type);  // 0: undefined, which is normal
+      if (type != 0) t.types[i] = static_cast<TokenType>(type);  // 0: undefined, treated as normal
     }
     return ok_status();
   }
@@ -181,7 +181,7 @@ struct TokenizerLoader {
         return error(Code::bad_model,
                      "tokenizer.ggml.%s_token_id: found %d, expected less than %d (the vocabulary)", s.key,
                      s.id, n);
-    if (t.family == Impl::Family::spm) {  // what SentencePiece models mean without saying so
+    if (t.family == Impl::Family::spm) {  // defaults that SentencePiece models rely on
       const auto default_id = [&](int32_t* id, int32_t usual, TokenType type) {
         if (*id < 0 && usual < n && t.types[static_cast<size_t>(usual)] == type) *id = usual;
       };
@@ -223,7 +223,8 @@ struct TokenizerLoader {
     return ok_status();
   }
 
-  // By text as well, since many files do not say so; such a token is control, whatever the file calls it.
+  // Also found by text, since many files have no key for these tokens. Such a token is control, whatever type the
+  // file gives.
   void find_end_of_generation() {
     static constexpr std::string_view kEndOfTurn[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};
     static constexpr std::string_view kOther[] = {"<|eom_id|>", "<|endoftext|>", "<|end_of_text|>",
@@ -243,8 +244,7 @@ struct TokenizerLoader {
       if (among(text, kOther)) found.push_back(id);
     }
     for (const int32_t id : turns) {
-      // In the harmony format <|end|> ends one of several messages of a turn; the turn ends with the other
-      // two.
+      // In the harmony format, <|end|> ends one of several messages of a turn. The other two tokens end the turn.
       if (has_return && has_call && t.table[id] == "<|end|>") continue;
       found.push_back(id);
       if (t.special.eot < 0) t.special.eot = id;
@@ -259,7 +259,7 @@ struct TokenizerLoader {
     t.end_of_generation = std::move(found);
   }
 
-  // Of equal texts the first normal token holds; then user-defined ones.
+  // Of equal texts, the first normal token wins, then the first user-defined token.
   void build_indexes() {
     size_t n_text = 0, n_names = 0;
     for (int32_t id = 0; id < t.table.size(); id++) (is_text(type_of(id)) ? n_text : n_names) += 1;
@@ -284,7 +284,7 @@ struct TokenizerLoader {
 
   TokenType type_of(int32_t id) const { return t.types[static_cast<size_t>(id)]; }
 
-  // One line of the merges: "left right" in the file's alphabet, as bytes.
+  // One line of the merges: "left right" in the file's alphabet, decoded to bytes.
   struct Merge {
     std::string both;
     size_t exported_bytes = 0;
@@ -310,7 +310,8 @@ struct TokenizerLoader {
       }
       for (size_t i = 0; i < count; i++) {
         const Merge& m = batch[i];
-        // Vocabularies are mostly in the order of their merges: try the next token, and the same again.
+        // Most vocabularies are in the order of their merges, so the next token is tried first, then the last one
+        // again.
         int32_t merged = -1;
         for (const int32_t id : {guess + 1, guess})
           if (merged < 0 && id >= 0 && id < t.table.size() && type_of(id) == TokenType::normal &&
@@ -320,7 +321,7 @@ struct TokenizerLoader {
         const int32_t left = t.text_index.find(t.table, m.left(), m.left_hash);
         const int32_t right = t.text_index.find(t.table, m.right(), m.right_hash);
         if (left < 0 || right < 0 || merged < 0) {
-          // Text never becomes a control token; what is no token at all is an error.
+          // Text never becomes a control token. A text that is no token at all is an error.
           for (const std::string_view text : {m.left(), m.right(), std::string_view(m.both)})
             if (t.text_index.find(t.table, text) < 0 && t.name_index.find(t.table, text) < 0)
               return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: '%s': there is no token '%s'",
@@ -365,7 +366,7 @@ struct TokenizerLoader {
 
 Result<Tokenizer> Tokenizer::from_vocab(const VocabData& vocab) {
   auto impl = std::make_unique<Impl>();
-  // Where memory lies differs from run to run; that is all the chance that the hash tables need.
+  // Addresses differ from run to run. The hash tables need no other randomness.
   const uint64_t seed = hash_mix(reinterpret_cast<uintptr_t>(impl.get()), 0x9E3779B97F4A7C15);
   ORRERY_TRY((TokenizerLoader{vocab, *impl, seed}.load()));
   return Tokenizer(std::unique_ptr<const Impl>(std::move(impl)));

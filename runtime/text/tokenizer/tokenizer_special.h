@@ -1,6 +1,6 @@
-// Finds tokens that stand in the text by name ("<|im_end|>"): the leftmost, and of several there the longest.
-// The names are sorted, and a match narrows a range of them byte by byte; a table of first bytes skips nearly
-// all of a text. Names longer than kMaxBytes are not looked for, which keeps the time linear in the text.
+// Finds special tokens by name in a text ("<|im_end|>"): the leftmost, and of several at one place the longest. The
+// names are sorted, and a match narrows a range of names byte by byte. A table of first bytes skips most of the text.
+// Names longer than kMaxBytes are never matched, which keeps the time linear in the text.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ class SpecialMatcher {
  public:
   static constexpr size_t kMaxBytes = 256;
   struct Entry {
-    std::string_view name;  // not empty; belongs to whoever outlives the matcher
+    std::string_view name;  // not empty; its owner outlives the matcher
     int32_t id;
   };
   struct Match {

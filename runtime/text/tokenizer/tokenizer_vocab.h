@@ -1,6 +1,6 @@
-// The tokens of a vocabulary as bytes, and the way back from bytes to a token: one blob with offsets, and an
-// open-addressing hash index over it.  Look-ups are the tokenizer's inner loop, so a slot is eight bytes
-// (part of the hash, id) and the blob is touched only where that part agrees.
+// The tokens of a vocabulary as bytes, and the look-up from bytes to a token: one blob with offsets, and an
+// open-addressing hash index over it. Look-ups are the tokenizer's inner loop. A slot therefore has eight bytes (part
+// of the hash, id), and the blob is read only if that part matches.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace orrery::text {
 
-// Mixes eight bytes at a time with 64 x 64 -> 128 bit multiplications. `seed` differs from run to run, so
-// that nobody can prepare a vocabulary whose tokens all collide; no result depends on it.
+// Mixes eight bytes at a time with 64 x 64 -> 128 bit multiplications. `seed` differs from run to run, so an attacker
+// cannot prepare a vocabulary whose tokens all collide. No result depends on the seed.
 inline uint64_t hash_mix(uint64_t a, uint64_t b) {
   const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -52,7 +52,7 @@ class TokenTable {
     offsets_.reserve(tokens + 1);
     bytes_.reserve(bytes);
   }
-  // Building: append to blob(), then close().  The blob stays below 4 GiB.
+  // Building: append to blob(), then call close(). The blob stays below 4 GiB.
   std::string& blob() { return bytes_; }
   void close() { offsets_.push_back(static_cast<uint32_t>(bytes_.size())); }
 
@@ -63,7 +63,7 @@ class TokenTable {
 
 class TokenIndex {
  public:
-  // For at most `n` tokens of a table that outlives the index.
+  // Room for at most `n` tokens of a table that outlives the index.
   void reset(size_t n, uint64_t seed) {
     size_t slots = 16;
     while (slots < n * 2) slots *= 2;
@@ -71,7 +71,7 @@ class TokenIndex {
     seed_ = seed;
   }
   uint64_t hash(std::string_view bytes) const { return hash_bytes(bytes.data(), bytes.size(), seed_); }
-  // False where the same bytes are in it already: the first stays.
+  // Returns false if the index already has a token with the same bytes; the first token stays.
   bool insert(const TokenTable& table, int32_t id) {
     const std::string_view bytes = table[id];
     const uint64_t h = hash(bytes);
@@ -83,8 +83,8 @@ class TokenIndex {
   int32_t find(const TokenTable& table, std::string_view bytes) const {
     return find(table, bytes, hash(bytes));
   }
-  // For many look-ups at once, in three passes: hash and prefetch, prefetch_token, find. A vocabulary does
-  // not fit the cache, and passes overlap the misses.
+  // For many look-ups, three passes: hash and prefetch, prefetch_token, find. A vocabulary exceeds the cache, and the
+  // passes overlap the misses.
   int32_t find(const TokenTable& table, std::string_view bytes, uint64_t hash) const {
     return slots_.empty() ? -1 : probe(table, bytes, hash)->id;
   }

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Writes unicode/character_sets.inc: what the pre-tokenizers know of every code point, from unicodedata2 (PyPI 18.0.0,
-which holds Unicode 18.0).  The data's version is newer than the one in any regex engine that the tests compare
-with; they leave out the code points that changed since (tests/golden/make_tokenizer_goldens.py).
+"""Writes unicode/character_sets.inc, the class of every code point for pre-tokenizers, from unicodedata2 (PyPI 18.0.0,
+Unicode 18.0). This version is newer than the version of every regex engine that the tests compare with. The tests leave out
+the code points that changed since (tests/golden/make_tokenizer_goldens.py).
 
     python3 runtime/text/unicode/make_character_sets.py > runtime/text/unicode/character_sets.inc
 """
 import unicodedata2 as ud
 
-# The order is that of enum CharClass in unicode.h.
+# The order of the bits of enum CharSet in character_sets.h, from bit 0 = class 1.
 OTHER, UPPER, LOWER, CASELESS, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE = range(9)
 SPACES = [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
 
 
 def char_class(c):
-    if c in SPACES:  # the property White_Space, which is what \s means
+    if c in SPACES:  # the property White_Space, the meaning of \s
         return SPACE
     category = ud.category(chr(c))
     if category in ("Lu", "Lt"):

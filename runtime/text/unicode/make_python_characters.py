@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes unicode/python_characters.inc: character classes and case mappings as Python's str methods see them.
+"""Writes unicode/python_characters.inc: character classes and case mappings of Python's str methods.
 
-Run with the Python whose Unicode version is wanted (3.11: Unicode 14); no packages needed.
+Run it with a Python of the wanted Unicode version (3.11: Unicode 14). It needs no packages.
 """
 import pathlib
 import sys
@@ -80,7 +80,7 @@ def main():
     path = pathlib.Path(__file__).with_name("unicode/python_characters.inc")
     with path.open("w") as f:
         f.write("// Made by unicode/make_python_characters.py from Unicode " + unicodedata.unidata_version + "; not to be edited.\n")
-        f.write("// Sorted by first code point; what is not listed has no class, or maps to itself.\n\n")
+        f.write("// Sorted by first code point. A code point that is not listed has no class, or maps to itself.\n\n")
         emit("kClasses", "ClassRange", class_ranges(), 6, f)
         upper, upper_long = case_ranges(str.upper, lambda c, m: c == m)
         lower, lower_long = case_ranges(str.lower, lambda c, m: c == m)

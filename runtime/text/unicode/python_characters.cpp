@@ -1,4 +1,4 @@
-// Table lookups by binary search; ASCII never reaches them where it matters for speed.
+// Table look-ups by binary search. Hot paths handle ASCII before the tables.
 #include "runtime/text/unicode/python_characters.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ template <size_t N>
 bool map_one(const CaseRange (&table)[N], uint32_t code, uint32_t* out) {
   const auto* it = std::upper_bound(std::begin(table), std::end(table), code,
                                     [](uint32_t c, const CaseRange& r) { return c < r.first; });
-  // Ranges of stride 2 may interleave, so the one before may be meant as well.
+  // Ranges of stride 2 may interleave, so the previous range may hold the code point too.
   for (int back = 0; back < 2 && it != std::begin(table); ++back) {
     --it;
     if (code <= it->last && (code - it->first) % it->stride == 0) {
@@ -61,7 +61,7 @@ bool map_any(const CaseRange (&table)[N], const LongCase (&longer)[M], uint32_t 
 
 bool cased(uint32_t code) { return is(code, kUpperCase | kLowerCase | kTitleCase); }
 
-// Is the capital sigma at `pos` the end of a word?  A cased letter before it, none after, ignoring marks.
+// Whether the capital sigma at `pos` ends a word: a cased letter before it and none after it, ignoring marks.
 bool final_sigma(std::string_view s, size_t pos, size_t next) {
   bool before = false;
   for (size_t i = pos; i > 0;) {
@@ -81,7 +81,7 @@ bool final_sigma(std::string_view s, size_t pos, size_t next) {
   return true;
 }
 
-// Appends the character at `pos`, in lower case, seen in its whole string.
+// Appends the lower case of the character at `pos`, which may depend on its neighbours.
 void append_lower_at(std::string_view s, size_t pos, size_t n, std::string* out) {
   const auto byte = static_cast<unsigned char>(s[pos]);
   if (n == 1) {

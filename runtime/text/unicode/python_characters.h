@@ -1,5 +1,5 @@
-// UTF-8 walking and what Python's str methods know of characters: classes (isalpha, isspace, isprintable,
-// ...) and case mappings, the ones that grow included.  The tables are made by make_python_characters.py.
+// UTF-8 iteration, and the character properties of Python's str methods: classes (isalpha, isspace, isprintable, ...)
+// and case mappings, including mappings to several code points. make_python_characters.py makes the tables.
 #pragma once
 
 #include <atomic>
@@ -10,17 +10,17 @@
 
 namespace orrery::text::unicode {
 
-// Length of the valid UTF-8 sequence at `pos` (< s.size()); 0 when there is none.  Surrogates are not valid.
+// Length of the valid UTF-8 sequence at `pos` (< s.size()), or 0 if none begins there. Surrogates are not valid.
 size_t valid_sequence(std::string_view s, size_t pos);
 
-// The same, but a byte that begins no valid sequence is one position of its own.
+// As valid_sequence(), but a byte that begins no valid sequence has length 1.
 inline size_t sequence_length(std::string_view s, size_t pos) {
   if (static_cast<unsigned char>(s[pos]) < 0x80) return 1;
   const size_t n = valid_sequence(s, pos);
   return n == 0 ? 1 : n;
 }
 
-// Code point at `pos`; U+FFFD for a stray byte.
+// Code point at `pos`; U+FFFD for a byte that begins no valid sequence.
 uint32_t decode(std::string_view s, size_t pos);
 
 void append(uint32_t code, std::string* out);

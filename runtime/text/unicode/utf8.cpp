@@ -1,4 +1,4 @@
-// The byte patterns of UTF-8 (Unicode standard, table 3-7).  Everything here follows from utf8_lead().
+// The byte patterns of UTF-8 (Unicode standard, table 3-7). Everything here follows from utf8_lead().
 #include "runtime/text/unicode/utf8.h"
 
 #include <cstring>
@@ -6,8 +6,8 @@
 namespace orrery::text {
 namespace {
 
-// The longest part of [p, end) that begins a well-formed sequence: what one U+FFFD stands for when the
-// sequence does not go on. At least 1. `complete`: it is a whole character.
+// The length (at least 1) of the longest part of [p, end) that begins a well-formed sequence. One U+FFFD replaces
+// that part if the sequence does not continue. `complete`: the part is a whole character.
 size_t well_formed_prefix(const char* p, const char* end, bool* complete) {
   const Utf8Lead lead = utf8_lead(static_cast<uint8_t>(*p));
   const size_t available = static_cast<size_t>(end - p);

@@ -1,8 +1,8 @@
-// UTF-8 without surprises: one decoder that never reads past the end, never fails and loses nothing.  Bytes
-// that are not UTF-8 (stray continuations, overlong forms, surrogates, beyond U+10FFFF, cut characters) come
-// out one at a time as kInvalidCodePoint with length 1: whoever copies [p, p + length) copies the text
-// exactly. For showing text, utf8_append_valid() puts one U+FFFD for each maximal part of an ill-formed
-// sequence, as the Unicode standard recommends (section 3.9).
+// UTF-8: one decoder that never reads past the end, never fails and loses nothing. Bytes that are not UTF-8 (stray
+// continuations, overlong forms, surrogates, values beyond U+10FFFF, cut characters) are returned one at a time as
+// kInvalidCodePoint with length 1. A caller that copies [p, p + length) copies the text exactly. For display,
+// utf8_append_valid() writes one U+FFFD for each maximal part of an ill-formed sequence, as the Unicode standard
+// recommends (section 3.9).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct CodePoint {
   uint32_t length;  // bytes, 1 to 4
 };
 
-// What a lead byte asks for: how many bytes, and the range of the second one (which is what rules out
-// overlong forms, surrogates and values beyond U+10FFFF). length 0: no lead byte.
+// The bytes that follow a lead byte: the length of the sequence, and the range of its second byte. The range excludes
+// overlong forms, surrogates and values beyond U+10FFFF. length 0: not a lead byte.
 struct Utf8Lead {
   uint8_t length, second_min, second_max;
 };
@@ -47,10 +47,10 @@ void utf8_append(uint32_t code_point, std::string* out);
 
 bool utf8_valid(std::string_view text);
 
-// How many bytes at the end of `text` begin a character that further bytes may still complete: 0 to 3.
+// The number of bytes (0 to 3) at the end of `text` that begin a character which later bytes may complete.
 size_t utf8_incomplete_tail(std::string_view text);
 
-// Appends `text`, with U+FFFD for what is not UTF-8.
+// Appends `text`, with U+FFFD for bytes that are not UTF-8.
 void utf8_append_valid(std::string_view text, std::string* out);
 
 }  // namespace orrery::text

@@ -13,7 +13,7 @@
 namespace orrery::tool {
 namespace {
 
-constexpr double kFar = 1e6;  // pixels: beyond it, where exactly no longer shows
+constexpr double kFar = 1e6;  // pixels; farther away, exactness is invisible
 
 bool drawable(Point p) { return std::isfinite(p.x) && std::isfinite(p.y); }
 Point tamed(Point p) { return {std::clamp(p.x, -kFar, kFar), std::clamp(p.y, -kFar, kFar)}; }
@@ -81,7 +81,7 @@ void Canvas::fill(Rect area, Rgb color, double alpha) {
   if (!drawable({area.x, area.y}) || !drawable({area.w, area.h}) || !(alpha > 0)) return;
   alpha = std::min(alpha, 1.0);
   const Span xs = columns(area.x, area.right()), ys = rows(area.y, area.bottom());
-  const auto share = [](double from, double to, int at) {  // of the pixel that the area covers
+  const auto share = [](double from, double to, int at) {  // the share of the pixel that the area covers
     return std::max(0.0, std::min(to, at + 1.0) - std::max(from, double(at)));
   };
   for (int y = ys.first; y < ys.last; ++y) {
@@ -102,12 +102,12 @@ void Canvas::frame(Rect area, Rgb color, double thickness) {
 }
 
 void Canvas::stroke(Point from, Point to, double thickness) {
-  const double reach = thickness / 2 + .5;  // beyond it, nothing of a pixel is covered
+  const double reach = thickness / 2 + .5;  // farther away, no pixel is covered
   const double dx = to.x - from.x, dy = to.y - from.y, square = dx * dx + dy * dy;
   const Span ys = rows(std::min(from.y, to.y) - reach - .5, std::max(from.y, to.y) + reach - .5);
   for (int y = ys.first; y < ys.last; ++y) {
     const double cy = y + .5;
-    // The part of the line that this row can be near to.
+    // The part of the line that this row can touch.
     double t0 = 0, t1 = 1;
     if (std::abs(dy) > 1e-9) {
       const double a = (cy - reach - from.y) / dy, b = (cy + reach - from.y) / dy;
@@ -160,7 +160,7 @@ void Canvas::polyline(const std::vector<Point>& points, Rgb color, double thickn
     }
     run.clear();
   };
-  for (const Point& p : points) {  // where a point is no number, the line is broken
+  for (const Point& p : points) {  // a point that is no number breaks the line
     if (drawable(p)) {
       run.push_back(tamed(p));
     } else {
@@ -173,7 +173,7 @@ void Canvas::polyline(const std::vector<Point>& points, Rgb color, double thickn
 
 void Canvas::stroke_dashed(const std::vector<Point>& points, double thickness, Dash dash) {
   const double period = dash.on + dash.off;
-  double at = 0;  // within the period
+  double at = 0;  // position in the period
   for (size_t i = 1; i < points.size(); ++i) {
     const Point a = points[i - 1], b = points[i];
     const double length = std::hypot(b.x - a.x, b.y - a.y);
@@ -208,7 +208,7 @@ void Canvas::convex(const std::vector<Point>& corners, Rgb color) {
   const Span xs = columns(left - 1, right + 1), ys = rows(top - 1, bottom + 1);
   for (int y = ys.first; y < ys.last; ++y) {
     for (int x = xs.first; x < xs.last; ++x) {
-      double inside = kFar;  // the distance to the nearest edge; corners run clockwise
+      double inside = kFar;  // the distance to the nearest edge; the corners are in clockwise order
       for (size_t i = 0; i < corners.size(); ++i) {
         const Point a = corners[i], b = corners[(i + 1) % corners.size()];
         const double length = std::hypot(b.x - a.x, b.y - a.y);
@@ -224,7 +224,7 @@ void Canvas::marker(Marker shape, Point c, double radius, Rgb color) {
   if (!drawable(c) || !(radius > 0) || radius > kFar) return;
   c = tamed(c);
   const double r = radius;
-  switch (shape) {  // radii that make all four look equally large
+  switch (shape) {  // radii at which all four shapes look equally large
     case Marker::circle:
       disc(c, r, color);
       break;
@@ -257,7 +257,7 @@ std::string Canvas::fitted(std::string_view words, double width, double size) {
   double used = 0;
   size_t kept = 0;
   while (kept < words.size()) {
-    size_t next = kept + 1;  // whole characters only
+    size_t next = kept + 1;  // never cuts a character
     while (next < words.size() && (static_cast<unsigned char>(words[next]) & 0xC0) == 0x80) ++next;
     used += text_width(words.substr(kept, next - kept), size);
     if (used + dots > width) break;
@@ -271,7 +271,7 @@ void Canvas::text(Point anchor, std::string_view words, const TextStyle& style) 
   anchor = tamed(anchor);
   const double width = text_width(words, style.size);
   const double before = style.align == Align::left ? 0 : style.align == Align::centre ? width / 2 : width;
-  // Stems and the baseline on pixels' centres: at size 1 a stem fills one column and touches no other.
+  // Stems and the baseline are centred on pixels: at size 1, a stem fills one column and touches no other.
   const double half = kCapHeight * style.size / 2;
   const Point origin = style.upwards
                            ? Point{std::round(anchor.x + half + .5) - .5, std::round(anchor.y + before)}

@@ -1,7 +1,7 @@
-// A picture in memory: an RGB raster that charts draw on, and its way into a PNG file. Everything is drawn
-// anti-aliased from its exact distance to a pixel's centre, strokes and letters alike, so nothing is drawn
-// larger and scaled down. Coordinates are pixels, x to the right and y down, (0, 0) being the corner of the
-// first pixel; what lies outside the picture, or is no number, is not drawn.
+// A picture in memory: an RGB raster for charts, and its PNG file. Strokes and letters are anti-aliased by their
+// exact distance to each pixel's centre, so nothing is drawn larger and scaled down. Coordinates are pixels, x to the
+// right and y down; (0, 0) is the corner of the first pixel. Shapes outside the picture, and coordinates that are no
+// numbers, are not drawn.
 #pragma once
 
 #include <cstdint>
@@ -40,53 +40,53 @@ struct TextStyle {
   double size = 1;  // 1: capitals 9 pixels high
   Align align = Align::left;
   bool bold = false;
-  bool upwards = false;  // a quarter turn: reads from bottom to top, and `align` is along that way
+  bool upwards = false;  // a quarter turn: reads from bottom to top; `align` works in that direction
 };
 
 class Canvas {
  public:
   static constexpr int kLargestSide = 16384;  // pixels
-  static constexpr double kLineHeight = 18;   // from a line of text of size 1 to the next
+  static constexpr double kLineHeight = 18;   // from one line of text of size 1 to the next
 
-  // Failure unless both sides are 1 to kLargestSide.
+  // Throws Failure unless both sides are 1 to kLargestSide.
   Canvas(int width, int height, Rgb background = {0xFF, 0xFF, 0xFF});
 
   int width() const { return width_; }
   int height() const { return height_; }
-  Rgb pixel(int x, int y) const;  // of a pixel inside
+  Rgb pixel(int x, int y) const;  // the pixel must be inside
 
-  // What follows is drawn inside this rectangle only. The whole picture at first.
+  // Limits the following drawing to this rectangle. At first, the rectangle is the whole picture.
   void clip(Rect inside);
   void clip_nothing();
 
   void fill(Rect area, Rgb color, double alpha = 1);
   void frame(Rect area, Rgb color, double thickness = 1);  // inside the area
   void line(Point from, Point to, Rgb color, double thickness = 1, Dash dash = {});
-  // One stroke: where it crosses itself it is no darker.
+  // One stroke: a stroke that crosses itself is not darker there.
   void polyline(const std::vector<Point>& points, Rgb color, double thickness = 1, Dash dash = {});
   void disc(Point centre, double radius, Rgb color);
   void marker(Marker shape, Point centre, double radius, Rgb color);
 
-  // UTF-8; a character that the font lacks, or a malformed byte, is drawn as a box. The anchor is the
-  // left end, the middle or the right end of the line, at half the height of its capitals.
+  // UTF-8 text. A character that the font lacks, or a malformed byte, is drawn as a box. The anchor is the left end,
+  // the middle or the right end of the line, at half the height of its capitals.
   void text(Point anchor, std::string_view words, const TextStyle& style);
   static double text_width(std::string_view words, double size = 1);
-  // The words, or as many of them as fit the width with "..." behind.
+  // The words, cut to fit the width; "..." marks a cut.
   static std::string fitted(std::string_view words, double width, double size = 1);
 
-  // The picture as a PNG file's bytes.
+  // The bytes of the picture's PNG file.
   std::string png() const;
-  // Writes it whole or not at all: beside its place first, then renamed. Failure names path and reason.
+  // Writes the PNG file whole or not at all: to a temporary first, then renamed. Throws Failure with path and reason.
   void save_png(const std::string& path) const;
 
  private:
   struct Span {
-    int first, last;  // last is one past
+    int first, last;  // `last` is one past the end
   };
-  Span columns(double from, double to) const;  // the clipped pixels whose centres may lie between
+  Span columns(double from, double to) const;  // the clipped pixels whose centres may be in the range
   Span rows(double from, double to) const;
   void blend(int x, int y, Rgb color, double alpha);
-  // A stroke is gathered in mask_ as coverage, then blended once.
+  // A stroke is collected in mask_ as coverage, then blended once.
   void stroke(Point from, Point to, double thickness);
   void stroke_dashed(const std::vector<Point>& points, double thickness, Dash dash);
   void blend_mask(Rgb color);

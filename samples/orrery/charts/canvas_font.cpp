@@ -112,7 +112,7 @@ constexpr Glyph kGlyphs[] = {
 };
 static_assert(sizeof kGlyphs / sizeof *kGlyphs == 0x7F - 0x20, "one for each printable character of ASCII");
 
-// The bytes of the character that begins here: 1 where it is malformed.
+// The length of the character at the start; 1 for a malformed byte.
 size_t character_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const size_t n = byte(0) >= 0xF0 && byte(0) < 0xF8 ? 4 : byte(0) >= 0xE0 ? 3 : byte(0) >= 0xC0 ? 2 : 1;

@@ -1,8 +1,8 @@
-// stb_image_write, compiled here and nowhere else, with a name for the one thing that we want of it. Its
-// writing to files is left out: write_file() does that.
+// Compiles stb_image_write, here alone, and gives the one function in use a name. write_file() replaces its file
+// output.
 #include "charts/canvas_png.h"
 
-// Its warnings are not ours to mend.
+// Warnings in third-party code are off.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wconversion"
 #pragma GCC diagnostic ignored "-Wsign-conversion"

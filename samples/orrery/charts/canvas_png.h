@@ -6,7 +6,7 @@
 
 namespace orrery::tool {
 
-// pixels: (height, width, 3). False where memory ran out.
+// pixels: (height, width, 3). Returns false if memory ran out.
 bool encode_png(const uint8_t* pixels, int width, int height, std::string* bytes);
 
 }  // namespace orrery::tool

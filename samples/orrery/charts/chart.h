@@ -1,10 +1,10 @@
-// Charts: plain data in, a picture out. They know nothing of models or of the ABI; `profile` and `eval` fill
-// the structs below. A value that is no number is missing: a line is broken there, a cell is hatched. Data of
-// no points, of one, or of many more than there are pixels make a picture too. Text is ASCII (see canvas.h),
-// and what is too long for its place ends in "...".
+// Charts: plain data in, a picture out. Charts know nothing of models or of the ABI; `profile` and `eval` fill the
+// structs below. A value that is no number is missing: it breaks a line, and its cell is hatched. Data with no
+// points, with one point, or with many more points than pixels still gives a picture. Text is ASCII (see canvas.h);
+// text that is too long for its place ends in "...".
 //
-// Each draw function throws Failure, naming the chart, where the sizes of its data disagree, and says where
-// it drew (in pixels), so that the picture can be annotated and checked.
+// Each draw function throws Failure, with the chart's name, if the sizes of its data disagree. It returns the place
+// of the drawing in pixels, so the picture can be annotated and tested.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace orrery::tool {
 
 constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 
-// How numbers are spelled: 0.25, 25%, or 2,048 as 2K.
+// The format of numbers: 0.25, 25%, or 2K for 2,048.
 enum class Numbers { plain, percent, tokens };
 
 // ---- Lines ----
@@ -27,19 +27,19 @@ enum class Numbers { plain, percent, tokens };
 struct Axis {
   std::string label;
   Numbers numbers = Numbers::plain;
-  bool log2 = false;  // values that are not positive are missing then
-  // Missing: from the data, widened to round numbers.
+  bool log2 = false;  // values that are not positive are then missing
+  // If missing, taken from the data and widened to round numbers.
   double min = kMissing, max = kMissing;
 };
 
 struct Series {
   std::string name;
-  std::vector<double> x, y;  // of the same length; points in the order in which they are joined
+  std::vector<double> x, y;  // of equal length; the line joins the points in this order
   bool line = true;          // false: markers alone
   bool dashed = false;
 };
 
-struct ReferenceLine {  // horizontal, dashed and grey, in the legend
+struct ReferenceLine {  // a horizontal, dashed, grey line, listed in the legend
   std::string name;
   double y = 0;
 };
@@ -49,8 +49,8 @@ struct LineChart {
   Axis x, y;
   std::vector<Series> series;
   std::vector<ReferenceLine> references;
-  // The series are steps of one thing, layers say: their colours run along the ramp, and where there are many
-  // the legend names some of them.
+  // The series are steps of one quantity, such as layers. Their colours follow the ramp, and the legend names only
+  // some of many series.
   bool ordered = false;
   int width = 960, height = 600;
 };
@@ -58,17 +58,17 @@ struct LineChart {
 struct LinePicture {
   Canvas canvas;
   Rect plot;                          // the axes' rectangle
-  double x_min, x_max, y_min, y_max;  // what its edges stand for
+  double x_min, x_max, y_min, y_max;  // the values at its edges
   bool x_log2, y_log2;
-  Point at(double x, double y) const;  // where that value lies
+  Point at(double x, double y) const;  // the pixel of a value
 };
 
 LinePicture draw(const LineChart& chart);
 
 // The colour of the i-th of n ordered series: along the ramp, without its end, which is too bright for lines.
 Rgb ordered_color(size_t i, size_t n);
-// The colour of the i-th series of others. The first seven can be told apart by the colour-blind too; then
-// they repeat.
+// The colour of the i-th of unordered series. Colour-blind readers can tell the first seven apart; later series
+// repeat the colours.
 Rgb series_color(size_t i);
 
 // ---- Heat maps ----
@@ -81,7 +81,7 @@ struct Grid {
 struct ColorScale {
   std::string label;
   Numbers numbers = Numbers::plain;
-  double min = kMissing, max = kMissing;  // missing: from the data
+  double min = kMissing, max = kMissing;  // if missing, taken from the data
 };
 
 struct HeatMap {
@@ -90,10 +90,10 @@ struct HeatMap {
   std::vector<std::string> row_names, column_names;  // empty: 0, 1, 2 ...
   Grid grid;
   ColorScale scale;
-  bool square = false;  // cells as wide as high, for matrices
+  bool square = false;  // square cells, for matrices
 };
 
-// Where a grid's cells are. With more of them than pixels several share one, which shows their mean.
+// The cells of a grid. If there are more cells than pixels, several cells share a pixel, which shows their mean.
 struct CellArea {
   Rect plot;
   size_t rows, columns;
@@ -103,12 +103,12 @@ struct CellArea {
 struct HeatPicture {
   Canvas canvas;
   CellArea cells;
-  double min, max;  // what the ends of the colour ramp stand for
+  double min, max;  // the values at the ends of the colour ramp
 };
 
 HeatPicture draw(const HeatMap& map);
 
-// Many small heat maps under one scale: a matrix per layer, say.
+// Many small heat maps on one scale, such as a matrix per layer.
 struct HeatGrid {
   std::string title, subtitle;
   std::vector<std::string> names;  // one per panel
@@ -118,13 +118,13 @@ struct HeatGrid {
 
 struct HeatGridPicture {
   Canvas canvas;
-  std::vector<CellArea> panels;  // those that have a place: with thousands, the first ones
+  std::vector<CellArea> panels;  // the panels that have a place; of thousands, the first ones
   double min, max;
 };
 
 HeatGridPicture draw(const HeatGrid& grid);
 
-// From dark blue (0) over green to yellow (1); lightness rises evenly, so it reads in grey too.
+// From dark blue (0) through green to yellow (1). Lightness rises evenly, so the ramp also works in grey.
 Rgb ramp_color(double share);
 
 // ---- Role maps ----
@@ -136,8 +136,8 @@ struct RoleMap {
   std::string title, subtitle;
   size_t n_layers = 0, n_kv_heads = 0;
   std::vector<HeadRole> roles;   // (n_layers, n_kv_heads)
-  std::vector<size_t> pivot_of;  // (n_layers, n_kv_heads): the head in the same layer that a satellite
-                                 // follows, else kNoPivot; or empty
+  std::vector<size_t> pivot_of;  // (n_layers, n_kv_heads): the pivot head that a satellite follows in the same layer, else kNoPivot;
+                                 // or empty
 };
 
 struct RolePicture {

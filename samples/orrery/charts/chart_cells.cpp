@@ -9,7 +9,7 @@
 namespace orrery::tool {
 namespace {
 
-constexpr double kGap = 1;  // between cells, where they are at least kGapFrom wide and high
+constexpr double kGap = 1;  // pixels between cells of at least kGapFrom width and height
 constexpr double kGapFrom = 8;
 constexpr double kHatchStep = 6;
 
@@ -22,7 +22,7 @@ void hatch(Canvas* canvas, Rect area) {
   canvas->clip_nothing();
 }
 
-// More cells than pixels: each pixel shows the mean of the cells that it covers.
+// For more cells than pixels: each pixel shows the mean of the cells that it covers.
 void draw_binned(Canvas* canvas, const CellArea& cells, const Grid& grid, Range range) {
   const auto across = static_cast<size_t>(std::max(1.0, std::min(cells.plot.w, double(grid.columns))));
   const auto down = static_cast<size_t>(std::max(1.0, std::min(cells.plot.h, double(grid.rows))));
@@ -75,7 +75,7 @@ void draw_cell_names(Canvas* canvas, const CellArea& cells, const std::vector<st
                      const std::vector<std::string>& column_names, const std::string& row_label,
                      const std::string& column_label) {
   const Rect plot = cells.plot;
-  // Every first, second, fifth, tenth ... one: strides that are easy to count.
+  // Strides of 1, 2, 5, 10 ..., which are easy to count.
   const auto stride_for = [](double needed) {
     for (size_t power = 1;; power *= 10) {
       for (const size_t factor : {size_t{1}, size_t{2}, size_t{5}}) {
@@ -121,7 +121,7 @@ void draw_heat_cells(Canvas* canvas, const CellArea& cells, const Grid& grid, co
     return;
   }
   const double gap = w >= kGapFrom && h >= kGapFrom ? kGap : 0;
-  double widest = 0;  // of the numbers
+  double widest = 0;  // width of the widest number
   for (double value : grid.values) {
     if (!with_numbers || w < 14 || h < 14) break;
     widest = std::max(widest, Canvas::text_width(spelled_short(value, scale.numbers)));

@@ -1,4 +1,5 @@
-// Heat maps and grids of them (chart.h): find a size for the cells, then names, cells and the colour bar.
+// Heat maps and grids of heat maps (chart.h): choose the size of the cells, then draw names, cells and the colour
+// bar.
 #include <algorithm>
 #include <cmath>
 
@@ -83,7 +84,7 @@ HeatGridPicture draw(const HeatGrid& grid) {
   const Range range = range_of(data, grid.scale.min, grid.scale.max);
   const size_t n = grid.panels.size();
 
-  // As wide as high, more or less: then the panels' side, in whole pixels per cell where there is room.
+  // A layout that is about as wide as high. Then the panels' side, in whole pixels per cell if the room allows.
   const size_t across = std::clamp<size_t>(static_cast<size_t>(std::ceil(std::sqrt(double(n) * 1.6))), 1, 12);
   const double room = std::clamp(1080 / double(across) - kPanelGap, 64.0, 240.0);
   const double cell = cell_side(longest, room, 40);

@@ -1,5 +1,5 @@
-// Line charts (chart.h): lay out the legend, the axes and their ticks, then draw the series from the first to
-// the last, each with its own colour, marker and, from the eighth on, dashes.
+// Line charts (chart.h): lay out the legend, the axes and their ticks, then draw the series in order. Each series has
+// its own colour and marker; from the eighth series on, also dashes.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@
 namespace orrery::tool {
 namespace {
 
-// The palette of Okabe and Ito (2008), without its yellow, which is lost on white.
+// The palette of Okabe and Ito (2008), without its yellow, which is hard to see on white.
 constexpr Rgb kSeriesColors[] = {{0x00, 0x72, 0xB2}, {0xD5, 0x5E, 0x00}, {0x00, 0x9E, 0x73},
                                  {0xCC, 0x79, 0xA7}, {0xE6, 0x9F, 0x00}, {0x56, 0xB4, 0xE9},
                                  {0x55, 0x55, 0x55}};
@@ -19,8 +19,8 @@ constexpr size_t kColors = sizeof kSeriesColors / sizeof *kSeriesColors;
 constexpr Marker kMarkers[] = {Marker::circle, Marker::square, Marker::triangle, Marker::diamond};
 constexpr double kLineWidth = 2.2, kThinLineWidth = 1.5, kReferenceWidth = 1.4, kMarkerRadius = 4.4;
 constexpr Dash kSeriesDash{7, 5}, kReferenceDash{3, 4};
-constexpr size_t kMostMarkers = 40;      // of one series; a longer one is a line alone
-constexpr size_t kMostPoints = 1 << 16;  // more show nothing more
+constexpr size_t kMostMarkers = 40;      // per series; a longer series is a line without markers
+constexpr size_t kMostPoints = 1 << 16;  // more points do not change the picture
 constexpr size_t kMostLegendRows = 3;
 constexpr size_t kMostOrderedNames = 9;  // in the legend
 
@@ -45,7 +45,7 @@ void check(const LineChart& chart) {
 
 bool shown(const Axis& axis, double v) { return present(v) && (!axis.log2 || v > 1e-90); }
 
-// What the axis shows: only values whose partner can be shown too.
+// The range of an axis: only values whose partner can be shown too.
 Range axis_range(const LineChart& chart, const Axis& axis, bool is_x, size_t most) {
   std::vector<double> seen;
   for (const Series& s : chart.series) {
@@ -63,13 +63,13 @@ Range axis_range(const LineChart& chart, const Axis& axis, bool is_x, size_t mos
                max = shown(axis, axis.max) ? axis.max : kMissing;
   Range range = range_of({&seen}, min, max);
   if (axis.log2) {
-    const double low = std::max(range.min, range.max * 1e-9);  // a lone value may have gone below 0
+    const double low = std::max(range.min, range.max * 1e-9);  // a single value may have fallen below 0
     const Range wide = rounded_out_log2({low, range.max});
     range = {present(min) ? range.min : wide.min, present(max) ? range.max : wide.max};
     if (!(range.min > 0)) range.min = range.max / 2;
     return range;
   }
-  // Along x, lines run from edge to edge; along y, round numbers close the plot.
+  // Along x, lines reach the edges. Along y, the plot ends at round numbers.
   if (is_x) return range;
   const Range wide = rounded_out(range, most);
   return {present(min) ? range.min : wide.min, present(max) ? range.max : wide.max};
@@ -83,7 +83,7 @@ Ticks axis_ticks(const Axis& axis, Range range, size_t most) {
   return linear_ticks(range, most, axis.numbers);
 }
 
-// The points that the axes can show.
+// The number of points that the axes can show.
 size_t count_shown(const LineChart& chart, const Series& s) {
   size_t n = 0;
   for (size_t i = 0; i < s.x.size(); ++i) n += shown(chart.x, s.x[i]) && shown(chart.y, s.y[i]);
@@ -95,7 +95,7 @@ double line_width(size_t n_shown) { return n_shown <= kMostMarkers ? kLineWidth 
 struct LegendEntry {
   std::string name;
   Rgb color;
-  double width;  // of the line, 0 without
+  double width;  // width of the line, 0 without a line
   Dash dash;
   bool with_marker;
   Marker marker;
@@ -103,7 +103,7 @@ struct LegendEntry {
 };
 constexpr double kSample = 26, kBetween = 22;
 
-// Entries in rows from left to right; gives the rows' number.
+// Places entries in rows from left to right. Returns the number of rows.
 size_t lay_out_legend(const LineChart& chart, std::vector<LegendEntry>* entries) {
   const size_t n_series = chart.series.size();
   const size_t stride = chart.ordered ? (n_series + kMostOrderedNames - 1) / kMostOrderedNames : 1;
@@ -134,7 +134,7 @@ size_t lay_out_legend(const LineChart& chart, std::vector<LegendEntry>* entries)
       x = kEdge;
       ++row;
     }
-    if (row == kMostLegendRows) {  // the last that found a place gives it to the count of the rest
+    if (row == kMostLegendRows) {  // the last placed entry is replaced by the number of hidden entries
       const size_t rest = entries->size() - i + 1;
       entries->resize(i);
       LegendEntry& last = entries->back();
@@ -158,13 +158,12 @@ void draw_legend(Canvas* canvas, const std::vector<LegendEntry>& entries, double
   }
 }
 
-// Points that share a column of pixels, one after the other, are worth four: how the run begins, its lowest,
-// its highest, how it ends.
+// Consecutive points in one column of pixels are reduced to four: the first, the lowest, the highest, the last.
 std::vector<Point> thinned(const std::vector<Point>& points) {
   std::vector<Point> kept;
   for (size_t i = 0; i < points.size();) {
     size_t end = i + 1, low = i, high = i;
-    while (end < points.size() && std::floor(points[end].x) == std::floor(points[i].x)) {  // no NaN equals
+    while (end < points.size() && std::floor(points[end].x) == std::floor(points[i].x)) {  // NaN equals nothing
       if (points[end].y < points[low].y) low = end;
       if (points[end].y > points[high].y) high = end;
       ++end;
@@ -208,10 +207,10 @@ void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
     const bool inside =
         p.x >= plot.x - .5 && p.x <= plot.right() + .5 && p.y >= plot.y - .5 && p.y <= plot.bottom() + .5;
     if (!inside) continue;
-    const bool alone = missing(i + 1) && (i == 0 || missing(i - 1));  // no line would show it
+    const bool alone = missing(i + 1) && (i == 0 || missing(i - 1));  // no line would show this point
     if (!few && !alone) continue;
     if (few && s.line)
-      canvas.marker(marker_of(chart, index), p, radius + 1.4, kPaper);  // a rim tells crossings apart
+      canvas.marker(marker_of(chart, index), p, radius + 1.4, kPaper);  // a rim keeps crossings visible
     canvas.marker(marker_of(chart, index), p, radius, color);
     ++drawn;
   }

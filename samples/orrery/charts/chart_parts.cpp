@@ -12,7 +12,7 @@ namespace {
 
 struct Step {
   int factor, exponent;  // factor * 10^exponent
-  // i steps, rounded once: 3 * .1 is .3.
+  // i steps, rounded once, so 3 * .1 is .3.
   double times(double i) const {
     const double power = std::pow(10.0, std::abs(exponent));
     return exponent < 0 ? i * factor / power : i * factor * power;
@@ -32,7 +32,7 @@ Step step_for(Range range, size_t most) {
   }
 }
 
-// Polar OKLab (lightness, chroma, hue in degrees) to sRGB, cut where the screen has no such colour.
+// Polar OKLab (lightness, chroma, hue in degrees) to sRGB, clipped to the colours of a screen.
 Rgb from_oklch(double lightness, double chroma, double hue) {
   const double radians = hue * std::acos(-1.0) / 180;
   const double a = chroma * std::cos(radians), b = chroma * std::sin(radians);
@@ -70,7 +70,7 @@ Range range_of(const std::vector<const std::vector<double>*>& data, double min, 
   if (!present(min) && low > high) low = high;
   if (low > high) high = low;
   const double narrow = std::max(1e-9 * std::max(std::abs(low), std::abs(high)), 1e-90);
-  if (high - low < narrow) {  // one value: it goes to the middle
+  if (high - low < narrow) {  // a single value goes to the middle
     const double around = low == 0 ? 1 : std::max(std::abs(low) / 2, 1e-90);
     if (present(min) && !present(max)) return {low, low + around};
     if (present(max) && !present(min)) return {high - around, high};
@@ -93,7 +93,7 @@ Ticks linear_ticks(Range range, size_t most, Numbers numbers) {
 }
 
 Range rounded_out(Range range, size_t most) {
-  // The wider range may call for a wider step; twice is enough to agree with it.
+  // The wider range may need a wider step. Two rounds are enough.
   for (int i = 0; i < 2; ++i) {
     const Step step = step_for(range, most);
     range = {step.times(std::floor(range.min / step.times(1) + 1e-9)),

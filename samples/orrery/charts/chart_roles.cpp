@@ -1,6 +1,6 @@
-// The role map (chart.h): layers from left to right, a layer's KV heads from top to bottom, a colour per
-// role. Within a layer, a line leads from each pivot to the satellites that follow it: a ring on the pivot, a
-// dot on each satellite. Pivots and satellites share a hue, as they share their keys.
+// The role map (chart.h): layers from left to right, a layer's KV heads from top to bottom, a colour per role. In a
+// layer, a line leads from each pivot to the satellites that follow it, with a ring on the pivot and a dot on each
+// satellite. Pivots and satellites share a hue, because they share their keys.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<HeadRole, 4> kRoles = {HeadRole::pivot, HeadRole::satellite, HeadRole::volatile_head,
                                             HeadRole::anchor};
-constexpr double kLinksFrom = 13;  // pixels of a cell: below, lines would hide it
+constexpr double kLinksFrom = 13;  // in pixels of a cell; in smaller cells, lines would hide the colours
 
 const char* role_word(HeadRole role) {
   switch (role) {
@@ -54,7 +54,7 @@ void check(const RoleMap& map) {
 
 void draw_links(Canvas* canvas, const RoleMap& map, const CellArea& cells, size_t layer) {
   const size_t n = map.n_kv_heads;
-  std::vector<size_t> pivots;  // those that are followed
+  std::vector<size_t> pivots;  // pivots with satellites
   for (size_t h = 0; h < n; ++h) {
     const size_t pivot = map.pivot_of[layer * n + h];
     if (pivot != kNoPivot && std::find(pivots.begin(), pivots.end(), pivot) == pivots.end())
@@ -63,7 +63,7 @@ void draw_links(Canvas* canvas, const RoleMap& map, const CellArea& cells, size_
   std::sort(pivots.begin(), pivots.end());
   const Rect first = cells.cell(0, layer);
   const double radius = std::min(3.2, (first.w - 3) / (2 * double(pivots.size()) + 1));
-  for (size_t lane = 0; lane < pivots.size(); ++lane) {  // clusters side by side within the column
+  for (size_t lane = 0; lane < pivots.size(); ++lane) {  // the clusters are drawn side by side in the column
     const double x = first.x + (first.w - 1) * (double(lane) + 1) / (double(pivots.size()) + 1);
     const auto middle = [&](size_t head) {
       const Rect cell = cells.cell(head, layer);
@@ -106,7 +106,7 @@ RolePicture draw(const RoleMap& map) {
   check(map);
   const bool nothing = map.roles.empty();
   const size_t rows = nothing ? 0 : map.n_kv_heads, columns = nothing ? 0 : map.n_layers;
-  // Square cells, unless one side would vanish.
+  // Square cells, unless one side would become too small.
   double w = cell_side(columns, 1000, 36), h = cell_side(rows, 640, 36);
   if (w >= 8 && h >= 8) w = h = std::min(w, h);
   const double plot_w = nothing ? 480 : std::max(1.0, std::round(w * double(columns)));
@@ -123,7 +123,7 @@ RolePicture draw(const RoleMap& map) {
   const std::string sum =
       format("whole KV on the device: %zu of %zu heads (%.1f%%)", full, map.roles.size(), percent(full));
 
-  // The legend decides how wide the picture is at least.
+  // The legend sets the minimum width of the picture.
   std::array<std::string, 4> entries;
   double legend_width = 0;
   for (size_t i = 0; i < kRoles.size(); ++i) {

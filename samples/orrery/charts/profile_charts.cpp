@@ -28,7 +28,7 @@ RoleMap role_map(const std::string& title, const Json& profile) {
   map.title = title;
   map.n_layers = layers.size();
   map.n_kv_heads = layers.at(0).at("roles").size();
-  // Imported profiles don't tell their thresholds.
+  // Imported profiles do not state their thresholds.
   map.subtitle = layers.at(0).contains("stability")
                      ? format("tau_sim %g, tau_stable %g", number(profile.at("tau_sim")), number(profile.at("tau_stable")))
                      : profile.at("note").get<std::string>();
@@ -39,7 +39,7 @@ RoleMap role_map(const std::string& title, const Json& profile) {
   return map;
 }
 
-// (n_heads, n_heads) from the pairs i < j, row by row; the diagonal is missing.
+// (n_heads, n_heads) from the pairs i < j, row by row. The diagonal is missing.
 Grid pair_grid(const Json& pairs, size_t n_heads) {
   Grid grid{n_heads, n_heads, std::vector<double>(n_heads * n_heads, kMissing)};
   size_t at = 0;
@@ -108,7 +108,7 @@ HeatMap layer_map(const std::string& title, const Json& overlap) {
   return map;
 }
 
-// Mean over the heads for which `takes(layer, head)`; empty where there are none.
+// Mean over the heads for which `takes(layer, head)` is true. Empty if there is no such head.
 template <class F>
 Series mean_drift(const Json& drift, size_t n_steps, F takes) {
   Series series;

@@ -1,7 +1,8 @@
-// orrery bench: how fast, measured, beside what the machine gives at best. Each row is a context length: prefill of that
-// many tokens, then decoding behind them; one short run that does not count, since it brings the weights in, then the
-// median of --repeat runs with the least and the most. Memory bandwidth bounds decoding and products bound prefill:
-// both limits (limits.h) are measured between the runs, with as many threads, and each speed is given as a share of its.
+// orrery bench: measured speed beside the machine's measured limits. Each row is a context length: prefill of that
+// many tokens, then decode after them. One short run first brings the weights into memory and does not count. Each
+// figure is the median of --repeat runs, with the minimum and maximum. Memory bandwidth bounds decode, and products
+// bound prefill. Both limits (limits.h) are measured between the runs with the same number of threads, and each speed
+// is shown as a share of its limit.
 #include <algorithm>
 
 #include "answer.h"
@@ -29,7 +30,7 @@ struct Spread {
 struct Measured {
   uint64_t prompt_tokens;
   Spread prefill, decode, first_token_ms;
-  uint64_t kv_bytes;  // that the last token read
+  uint64_t kv_bytes;  // read by the last token
 };
 
 // "512,4096"
@@ -45,7 +46,7 @@ std::vector<uint64_t> parse_lengths(const std::string& text) {
   return lengths;
 }
 
-// Ordinary tokens in an order that has no pattern and is the same every time.
+// Ordinary tokens without a pattern, in the same order on every run.
 std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
   const orrery_vocab_info info = vocab_info(vocab);
   std::vector<int32_t> ordinary;
@@ -62,16 +63,16 @@ std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
   return tokens;
 }
 
-// What a token costs, by the file's tensors.
+// The work per token, computed from the file's tensors.
 struct Work {
-  uint64_t weights_bytes = 0;                  // read by each token that is decoded
-  // Of products: of F32, of F16 and BF16, and of quantized weights.
+  uint64_t weights_bytes = 0;                  // read by each decoded token
+  // Operations of products with F32 weights, with F16 and BF16 weights, and with quantized weights.
   struct Ops {
     double floats = 0, halves = 0, quantized = 0;
   };
-  Ops ops, last_ops;  // for each token of a prompt; and more for its last
+  Ops ops, last_ops;  // per prompt token; additional for the prompt's last token
 
-  // The least time per token of a prompt of n; 0 where a peak is not known. Attention comes on top.
+  // The minimum time per token for a prompt of n tokens, without attention. 0 if a peak is unknown.
   double prefill_seconds(uint64_t n, const Limits& limits) const {
     const double count = static_cast<double>(n), floats = limits.float_ops_per_second(),
                  halves = limits.half_ops_per_second(), quantized = limits.quantized_ops_per_second();
@@ -81,8 +82,8 @@ struct Work {
   }
 };
 
-// Of an embedding that is not also the output matrix, a token reads one row: it does not count. Only the last token of
-// a prompt meets the output matrix.
+// A token reads one row of an embedding that is not also the output matrix, so such an embedding does not count. Only
+// a prompt's last token is multiplied by the output matrix.
 Work work_per_token(const std::string& path) {
   const Json description = parse_json(inspect(path), path);
   const Json& tensors = description.at("tensors");
@@ -162,7 +163,7 @@ int bench(const Args& args, Output& out) {
     out.text(format("%s: %s, %s parameters, %s\n", info.name[0] ? info.name : path.c_str(), info.architecture,
                     human_count(info.n_parameters).c_str(), info.quantization));
     out.write(format(
-        "%s (%s), %d threads, KV cache %s; %llu runs after a short one that does not count, median (least - most)\n",
+        "%s (%s), %d threads, KV cache %s; %llu runs after a short run that does not count, median (minimum - maximum)\n",
         runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
         static_cast<unsigned long long>(repeat)));
     out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(work.weights_bytes).c_str(),
@@ -203,7 +204,7 @@ int bench(const Args& args, Output& out) {
   const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
                half_peak = limits.half_ops_per_second(), quantized_peak = limits.quantized_ops_per_second();
   if (!args.has("--json")) {
-    out.write(format("\nMeasured between the runs, with as many threads: reading %.1f GB/s", read / 1e9));
+    out.write(format("\nMeasured between the runs, with the same number of threads: reading %.1f GB/s", read / 1e9));
     if (float_peak > 0)
       out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s of quantized weights", float_peak / 1e9,
                        half_peak / 1e9, quantized_peak / 1e9));
@@ -241,13 +242,10 @@ const Command& bench_command() {
       "bench",
       "MODEL.gguf [options]",
       "prefill and decode speed, measured",
-      "For each context length: reads that many tokens, then writes --gen-tokens behind them. GB/s is the "
-      "speed at\n"
-      "which weights and KV must have been read for the decode speed that was measured. The limits are measured "
-      "between\n"
-      "the runs with as many threads: reading a buffer as large as the weights, which takes that much memory "
-      "meanwhile\n"
-      "(4 GiB at most), and products in registers (for prefill; attention's are not counted).\n",
+      "For each context length: prefill of that many tokens, then decode of --gen-tokens after them. GB/s is the rate of\n"
+      "reading weights and KV that the measured decode speed implies. The machine's limits are measured between the runs,\n"
+      "with the same number of threads: reading a buffer of the weights' size (this needs that memory for a moment, 4 GiB\n"
+      "at most), and products in registers (the limit of prefill; products of attention are not counted).\n",
       {{"Options",
         {{"--prompt-tokens", "N[,N...]", "Context lengths to measure at (default 512)."},
          {"--gen-tokens", "N", "Tokens written at each, at least 2 (default 64)."},

@@ -1,5 +1,5 @@
-// orrery chat: see chat.h. On a terminal a failed turn is told and the conversation goes on; from a pipe it
-// ends the program, because the turns behind it would be about something that was never said.
+// orrery chat: see chat.h. On a terminal, the tool reports a failed turn and the conversation continues. From a pipe,
+// a failed turn ends the program, because the later turns may refer to it.
 #include "commands/chat.h"
 
 #include "command.h"
@@ -48,7 +48,7 @@ bool Chat::answer() {
   if (last_.finish_reason == ORRERY_FINISH_CONTEXT) {
     note("the context is full: the answer ends here (/undo, /reset, or --overflow drop-oldest)");
   }
-  // A question without any answer would stand before the next one, which many templates refuse.
+  // A question without an answer would precede the next question, which many templates refuse.
   if (last_.interrupted() && last_.text.empty()) undo(1);
   return !last_.interrupted();
 }
@@ -68,7 +68,7 @@ size_t Chat::undo(size_t n_turns) {
     if (question == n_messages()) break;
     const Json message = parse_json(message_json(session_.get(), question), "message");
     keep(question);
-    // A document goes with its question; it waits for the next one.
+    // A document belongs to its question. After the undo it waits for the next question.
     const std::string content = message.contains("content") && message["content"].is_string()
                                     ? message["content"].get<std::string>()
                                     : std::string();
@@ -106,7 +106,7 @@ void Chat::set_system(const std::string& text) {
 size_t Chat::add_document(const std::string& path) {
   std::string text = read_text(path);
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (text.empty()) throw Failure(kExitFailure, "'" + path + "' is empty");
+  if (text.empty()) throw Failure(kExitFailure, path + ": the file is empty");
   documents_ += text + "\n\n";
   return tokenize(vocab_.get(), text, 0).size();
 }
@@ -125,7 +125,7 @@ namespace {
 int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool interactive) {
   bool warned = false;
   for (;;) {
-    if (interactive) interrupts.clear();  // a Ctrl-C that came when there was nothing left to stop
+    if (interactive) interrupts.clear();  // drops a Ctrl-C that came when nothing was running
     std::string message;
     bool typed = false;
     const LineReader::Got got = reader.read(&message, &typed);
@@ -133,7 +133,7 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
     if (got == LineReader::Got::interrupted) {
       if (!interactive || (warned && !typed)) return kExitInterrupted;
       warned = true;
-      aside("(Ctrl-C again or Ctrl-D leaves)\n");
+      aside("(Ctrl-C again or Ctrl-D ends the program)\n");
       continue;
     }
     warned = false;
@@ -188,12 +188,12 @@ int chat(const Args& args, Output& out) {
   for (const std::string& path : args.all("--file")) {
     const size_t n_tokens = conversation.add_document(path);
     if (interactive)
-      note("'" + path + "', " + grouped(n_tokens) + " tokens, comes before the first question");
+      note(path + ": " + counted(n_tokens, "token") + " before the first question");
   }
   if (interactive) {
     const orrery_model_info info = model_info(loaded.model.get());
     aside(printable(
-        format("%s, context %s tokens. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.\n",
+        format("%s, context %s tokens. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends the program.\n",
                info.name[0] ? info.name : args.words()[0].c_str(), grouped(stats.n_context).c_str())));
   }
   LineReader reader(interactive, history, interrupts);
@@ -207,21 +207,18 @@ const Command& chat_command() {
       "chat",
       "MODEL.gguf [options]",
       "a conversation, on a terminal or from a pipe",
-      "On a terminal: line editing, history, and commands that begin with a slash (/help lists them; // "
-      "begins a\n"
-      "message with a slash). A line that ends in a backslash goes on in the next; \"\"\" opens a block of "
-      "lines and\n"
-      "closes it. Ctrl-C stops the answer and keeps the conversation; at the prompt, twice, it leaves, as "
-      "Ctrl-D does. A\n"
-      "second Ctrl-C while the first one still stops something ends the program at once.\n"
+      "On a terminal: line editing, history, and commands that begin with a slash (/help lists them). // begins a message\n"
+      "with a slash. A line that ends in a backslash continues on the next line. \"\"\" opens and closes a block of lines.\n"
+      "Ctrl-C stops the answer and keeps the conversation. At the prompt, Ctrl-C twice or Ctrl-D ends the program. A second\n"
+      "Ctrl-C while the first is still pending ends the program at once.\n"
       "\n"
-      "From a pipe: each line is a turn, there are no prompts, and standard output holds the answers only.\n",
+      "From a pipe: each line is a question, no prompts are printed, and standard output holds only the answers.\n",
       {{"Options",
         {{"--system", "TEXT", "The system message."},
-         {"--file", "FILE", "A document that is put before the first question; may be given several times.",
+         {"--file", "FILE", "A document before the first question; may be given several times.",
           true},
-         {"--history", "FILE", "Where typed lines are remembered (default ~/.local/state/orrery/history)."},
-         {"--no-history", nullptr, "Remember nothing."}}},
+         {"--history", "FILE", "The file for typed lines (default ~/.local/state/orrery/history)."},
+         {"--no-history", nullptr, "Keep no history."}}},
        sampling_group(),
        session_group(),
        template_group(),

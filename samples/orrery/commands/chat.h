@@ -1,6 +1,6 @@
-// One conversation: the session and what the tool keeps beside it. chat.cpp answers questions,
-// chat_commands.cpp carries out what begins with a slash. The messages themselves live in the session; only
-// text that has not been asked about yet is held here.
+// One conversation: the session, and the state that the tool keeps beside it. chat.cpp answers questions;
+// chat_commands.cpp runs the commands that begin with a slash. The session holds the messages. The tool holds only
+// documents that no question has used yet.
 #pragma once
 
 #include <string>
@@ -23,22 +23,22 @@ class Chat {
   const Answer& last() const { return last_; }
   bool greedy() const { return sampling_.greedy(); }
 
-  // Asks and streams the answer. On a failure the question is taken back, and its documents wait for the next
-  // one. False: Ctrl-C.
+  // Asks the question and streams the answer. On a failure the question is undone, and its documents wait for the
+  // next question. Returns false after Ctrl-C.
   bool ask(const std::string& question);
-  // Another answer to the last question, by another seed. Throws Failure where there is none.
+  // Answers the last question again with another seed. Throws Failure if there is no question.
   bool retry();
 
-  void set_system(const std::string& text);  // "": none; the rest of the conversation stays
+  void set_system(const std::string& text);  // "": removes the message; the rest of the conversation stays
   std::string system() const;
-  size_t add_document(const std::string& path);  // for the next question; its size in tokens
-  size_t undo(size_t n_turns);                   // how many questions were taken back
-  void reset();                                  // forget all but the system message
+  size_t add_document(const std::string& path);  // adds it to the next question; returns its size in tokens
+  size_t undo(size_t n_turns);                   // returns the number of questions undone
+  void reset();                                  // removes every message except the system message
   size_t n_messages() const { return orrery_session_n_messages(session_.get()); }
 
  private:
   bool answer();
-  size_t last_question() const;  // its index, or n_messages() where there is none
+  size_t last_question() const;  // its index, or n_messages() if there is none
   std::string role(size_t message) const;
   void keep(size_t n_messages);
 
@@ -47,11 +47,11 @@ class Chat {
   Sampling sampling_;
   Output& out_;
   Answer last_;
-  std::string documents_;                     // each with the blank line after it; waiting for a question
-  std::vector<std::string> asked_documents_;  // what was put before questions, so that undo finds it again
+  std::string documents_;                     // documents for the next question, each with the blank line after it
+  std::vector<std::string> asked_documents_;  // documents of earlier questions, for undo
 };
 
-// Carries out "/NAME arguments". False: leave. Throws Failure.
+// Runs "/NAME arguments". Returns false to leave the program. Throws Failure.
 bool carry_out(Chat& chat, const std::string& line, bool* interrupted);
 
 }  // namespace orrery::tool

@@ -1,4 +1,4 @@
-// The commands of a conversation. What they say goes to stderr, so that standard output holds answers only.
+// The slash commands of a conversation. They write to stderr, so standard output holds only answers.
 #include <string>
 
 #include "api.h"
@@ -29,12 +29,15 @@ void stats(Request& request) {
   orrery_stats stats;
   orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
-  say(format("context     %s of %s tokens, %zu messages", grouped(stats.n_tokens).c_str(),
-             grouped(stats.n_context).c_str(), request.chat.n_messages()));
-  say(format("prompts     %s tokens computed at %.0f/s, %s reused", grouped(stats.prompt_tokens).c_str(),
-             per_second(stats.prompt_tokens, stats.prefill_us), grouped(stats.reused_tokens).c_str()));
-  say(format("answers     %s tokens at %.1f/s", grouped(stats.generated_tokens).c_str(),
-             per_second(stats.generated_tokens, stats.decode_us)));
+  const auto rate = [](const char* pattern, double per_second) {   // "" if the rate was not measured
+    return per_second > 0 ? format(pattern, per_second) : std::string();
+  };
+  say("context     " + grouped(stats.n_tokens) + " of " + counted(stats.n_context, "token") + ", " +
+      counted(request.chat.n_messages(), "message"));
+  say("prompts     " + counted(stats.prompt_tokens, "token") + " computed" +
+      rate(" at %.0f/s", per_second(stats.prompt_tokens, stats.prefill_us)) + ", " + grouped(stats.reused_tokens) + " reused");
+  say("answers     " + counted(stats.generated_tokens, "token") +
+      rate(" at %.1f/s", per_second(stats.generated_tokens, stats.decode_us)));
   say(format("KV cache    %s in use of %s, %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
              human_bytes(stats.device_kv_bytes).c_str(), kv_type_name(stats.device_kv_type), human_bytes(stats.workspace_bytes).c_str()));
   const ResidentMemory memory = resident_memory();
@@ -43,7 +46,7 @@ void stats(Request& request) {
   if (request.chat.last().finish_reason != 0) say("last turn   " + speed_line(request.chat.last()));
 }
 
-// The library saves to regular files; a device or a pipe gets the same bytes.
+// The library saves to regular files. The tool writes the same bytes to a device or a pipe.
 void save(Request& request) {
   if (is_stream(request.argument)) {
     write_file(request.argument, sized<std::string>([&](char* bytes, size_t capacity, size_t* n, orrery_error* error) {
@@ -61,19 +64,18 @@ void load_saved(Request& request) {
   call([&](orrery_error* error) {
     return orrery_session_load(request.chat.session(), request.argument.c_str(), error);
   });
-  say(format("loaded %zu messages, %s tokens", request.chat.n_messages(),
-             grouped(orrery_session_n_tokens(request.chat.session())).c_str()));
+  say("loaded " + counted(request.chat.n_messages(), "message") + ", " +
+      counted(orrery_session_n_tokens(request.chat.session()), "token"));
 }
 
 void reset(Request& request) {
   request.chat.reset();
-  say(request.chat.n_messages() > 0 ? "forgotten, but for the system message" : "forgotten");
+  say(request.chat.n_messages() > 0 ? "removed all messages except the system message" : "removed all messages");
 }
 
 void take_back(Request& request, size_t n_turns) {
   const size_t undone = request.chat.undo(n_turns);
-  say(undone == 0 ? "there is no question yet"
-                  : format("took back %zu %s", undone, undone == 1 ? "turn" : "turns"));
+  say(undone == 0 ? "there is no question yet" : "removed " + counted(undone, "turn"));
 }
 
 void undo(Request& request) { take_back(request, 1); }
@@ -93,7 +95,7 @@ void system_message(Request& request) {
     say(text.empty() ? "no system message" : text);
   } else if (request.argument == "-") {
     request.chat.set_system("");
-    say("no system message any more");
+    say("the system message is removed");
   } else {
     request.chat.set_system(request.argument);
     say("the system message is set");
@@ -102,7 +104,7 @@ void system_message(Request& request) {
 
 void document(Request& request) {
   const size_t n_tokens = request.chat.add_document(request.argument);
-  say("'" + request.argument + "', " + grouped(n_tokens) + " tokens, comes before the next question");
+  say(request.argument + ": " + counted(n_tokens, "token") + " before the next question");
 }
 
 void quit(Request& request) { request.leave = true; }
@@ -111,21 +113,21 @@ constexpr SlashCommand kCommands[] = {
     {"/help", "", "this list", help},
     {"/file", "FILE", "put a document before the next question", document},
     {"/system", "[TEXT]", "show or set the system message; - removes it", system_message},
-    {"/undo", "", "take back the last question and its answer", undo},
-    {"/rewind", "[N]", "take back the last N questions and answers", rewind_turns},
-    {"/retry", "", "answer the last question again, by another seed", retry},
-    {"/reset", "", "forget the conversation, but not the system message", reset},
+    {"/undo", "", "remove the last question and its answer", undo},
+    {"/rewind", "[N]", "remove the last N questions and answers", rewind_turns},
+    {"/retry", "", "answer the last question again with another seed", retry},
+    {"/reset", "", "remove all messages except the system message", reset},
     {"/save", "FILE", "save the conversation with its KV cache", save},
-    {"/load", "FILE", "go on with a saved conversation", load_saved},
+    {"/load", "FILE", "continue a saved conversation", load_saved},
     {"/stats", "", "tokens, speed and memory", stats},
-    {"/quit", "", "leave (Ctrl-D)", quit},
+    {"/quit", "", "end the program (Ctrl-D)", quit},
 };
 
 void help(Request&) {
   for (const SlashCommand& command : kCommands) {
     say(format("  %-18s %s", (std::string(command.name) + " " + command.argument).c_str(), command.help));
   }
-  say("  A line that ends in a backslash goes on in the next; \"\"\" opens and closes a block; // begins a "
+  say("  A line that ends in a backslash continues on the next line; \"\"\" opens and closes a block; // begins a "
       "message with /.");
 }
 
@@ -144,7 +146,7 @@ bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
     names.push_back(command.name);
     if (name != command.name) continue;
     const std::string_view wanted = command.argument;
-    if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes nothing after it");
+    if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes no argument");
     if (!wanted.empty() && wanted[0] != '[' && request.argument.empty())
       throw UsageError(name + " " + command.argument + " is missing");
     command.run(request);

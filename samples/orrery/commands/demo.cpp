@@ -1,6 +1,6 @@
-// orrery demo: the bundled model reads a document of several thousand tokens and answers questions about it;
-// the right answers stand beside. What it prints was measured in this run, and a wrong answer is exit code 1:
-// a demonstration that cannot fail shows nothing.
+// orrery demo: the bundled model reads a document of several thousand tokens and answers questions about it. The
+// output shows the right answers and figures measured in this run. A wrong answer gives exit code 1, because a
+// demonstration that cannot fail proves nothing.
 #include <unistd.h>
 
 #include "answer.h"
@@ -26,8 +26,8 @@ constexpr uint32_t kContext = 8192;
 
 bool readable(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
 
-// The bundled files lie beside an installed program, where it was installed to, or in the source tree it was
-// built from.
+// The bundled files are beside an installed program, in the folder of the installation, or in the source tree of the
+// build.
 std::string bundled(const char* file) {
   const std::string here = program_folder();
   std::string looked;
@@ -54,9 +54,9 @@ std::vector<Question> read_questions(const Json& json, const std::string& path) 
     }
   } catch (const Json::exception&) {
     throw Failure(kExitFailure,
-                  "'" + path + "': expected {\"questions\": [{\"question\": ..., \"answer\": ...}, ...]}");
+                  path + ": expected {\"questions\": [{\"question\": ..., \"answer\": ...}, ...]}");
   }
-  if (questions.empty()) throw Failure(kExitFailure, "'" + path + "' holds no questions");
+  if (questions.empty()) throw Failure(kExitFailure, path + ": holds no questions");
   return questions;
 }
 
@@ -152,15 +152,13 @@ const Command& demo_command() {
       "demo",
       "[options]",
       "the bundled model answers questions about a long text",
-      "Reads the bundled document, asks questions about it, one of them about something that is not in it, "
-      "and puts\n"
-      "the right answers beside. The exit code is 1 if an answer is wrong. Needs nothing but the bundled "
-      "files.\n",
+      "Reads the bundled document and asks questions about it, one of them about a fact that it does not contain. Prints\n"
+      "each answer with the right answer. The exit code is 1 if an answer is wrong. Needs only the bundled files.\n",
       {{"Options",
         {{"--model", "FILE", "Another model (default: the bundled one)."},
          {"--document", "FILE", "Another text (default: the bundled one)."},
          {"--questions", "FILE",
-          "Its questions: {\"system\": ..., \"questions\": [{\"question\", \"answer\"}, ...]}."}}},
+          "Questions about the text: {\"system\": ..., \"questions\": [{\"question\", \"answer\"}, ...]}."}}},
        session_group(),
        runtime_group(),
        model_group()},

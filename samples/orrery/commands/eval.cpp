@@ -1,6 +1,6 @@
-// orrery eval: what a policy's answers are worth beside full attention's. Samples are generated or read, each is asked
-// of full attention first and then of every policy at every budget, and what is done is kept on disk, so that an
-// evaluation of hours can be interrupted.
+// orrery eval: compares the answers under KV policies with full attention's answers. Samples are generated or read.
+// Each sample runs under full attention first, then under every policy at every budget. Results are kept on disk, so
+// an evaluation of hours can be interrupted and continued.
 #include <algorithm>
 #include <optional>
 
@@ -48,7 +48,7 @@ EvalConfig parse_config(const std::string& policy, const std::string& budget) {
   return config;
 }
 
-// Full attention, and every other policy at every budget.
+// Full attention first, then every other policy at every budget.
 std::vector<EvalConfig> parse_configs(const Args& args) {
   std::vector<EvalConfig> configs = {parse_config("full", "")};
   std::vector<std::string> seen;
@@ -69,7 +69,7 @@ bool is_file(const std::string& task) {
          (task.size() > 6 && task.compare(task.size() - 6, 6, ".jsonl") == 0);
 }
 
-// Samples of one length lie together, shortest first.
+// Samples of equal length are adjacent, shortest first.
 std::vector<EvalSample> collect_samples(const Args& args, const orrery_vocab* vocab) {
   const TokenCount count = [vocab](const std::string& text) {
     size_t n = 0;
@@ -127,7 +127,7 @@ EvalMode parse_mode(const Args& args) {
   return mode;
 }
 
-// A name or a parameter that nobody knows would refuse every budget: better said once, at once.
+// An unknown policy or option would fail at every budget, so it is reported once, before the work.
 void check_policies(const std::string& path, const Args& args, const std::vector<EvalConfig>& configs) {
   const orrery_runtime_options runtime = runtime_options(args);
   const orrery_model_options model = model_options(args);
@@ -151,7 +151,7 @@ std::string hexadecimal(const uint8_t* bytes, size_t n) {
   return text;
 }
 
-// Everything but the sample, the policy and the budget that decides an answer.
+// All settings that decide an answer, except the sample, the policy and the budget.
 Json settings_json(const Args& args, const orrery_model_info& info, const TemplateSettings& chat,
                    const orrery_session_options& session, const EvalMode& mode) {
   const orrery_template_options given = chat.options();
@@ -163,7 +163,7 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
     if (const std::string* value = args.find(option)) rope[option] = *value;
   }
   Json link;
-  if (const std::string* value = args.find("--link")) link = *value;  // decides what is waited for
+  if (const std::string* value = args.find("--link")) link = *value;  // decides how long steps wait
   return {{"library", orrery_version()},
           {"model", {{"name", info.name},
                      {"architecture", info.architecture},
@@ -175,13 +175,14 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
           {"head_profile", session.head_profile ? Json(digest_of(session.head_profile)) : Json()},
           {"context", session.n_context},
           {"kv_type", kv_type_name(session.kv_type)},
-          {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // as policies have it
+          {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // the type under a
+                                                                                                                 // policy
           {"turns", mode.multi_turn ? "multi" : "single"},
           {"question", mode.aware ? "aware" : "agnostic"},
           {"max_tokens", mode.max_tokens}};
 }
 
-// Of the samples in [first, last), the context that holds the largest.
+// The context that the largest sample in [first, last) needs.
 uint32_t context_for(const EvalRunner& runner, const std::vector<EvalSample>& samples, size_t first, size_t last,
                      uint32_t wished) {
   uint64_t most = 0;
@@ -230,7 +231,7 @@ class Evaluation {
   }
 
  private:
-  // What was stored by somebody else is no record, and evaluated again.
+  // An entry that this tool did not write is no record; the sample is evaluated again.
   bool stored(const std::string& key, const EvalSample& sample, EvalRecord* record) {
     const Json* json = store_.find(key);
     if (!json) return false;
@@ -272,7 +273,7 @@ int eval(const Args& args, Output& out) {
   }
   check_policies(path, args, results.configs);
   const std::string* png_folder = args.find("--png");
-  if (png_folder) make_folder(*png_folder);  // before hours of work, not behind them
+  if (png_folder) make_folder(*png_folder);  // fails before hours of work, not after them
 
   const Interrupts interrupts;
   const Loaded loaded = load(path, args, interrupts);
@@ -282,7 +283,7 @@ int eval(const Args& args, Output& out) {
   for (const EvalSample& sample : results.samples) runner.check(sample);
 
   const std::string* json_path = args.find("--json");
-  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never stand inside the JSON
+  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never mix with the JSON
   const bool resumable = json_path && !is_stream(*json_path);
   const std::string partial = resumable ? *json_path + ".partial" : "";
   std::optional<EvalStore> store;
@@ -291,7 +292,7 @@ int eval(const Args& args, Output& out) {
   } else {
     store.emplace();
   }
-  if (store->size() > 0) note(format("%zu results in '%s'", store->size(), partial.c_str()));
+  if (store->size() > 0) note(partial + ": " + counted(store->size(), "result") + " from an earlier run");
   const Json settings = settings_json(args, info, chat, session, mode);
   Evaluation evaluation(runner, *store, settings, results);
 
@@ -330,8 +331,8 @@ int eval(const Args& args, Output& out) {
   return kExitOk;
 }
 
-// The session's options that an evaluation leaves open: policy and budget are its own, and a conversation that
-// forgot its text would measure nothing.
+// The session options that an evaluation leaves open. The evaluation itself sets policy and budget. A conversation
+// that dropped its text would measure nothing.
 OptionGroup eval_session_group() {
   OptionGroup group{"Session", {}};
   for (const Option& option : session_group().options) {
@@ -349,55 +350,61 @@ const Command& eval_command() {
   static const Command command = {
       "eval",
       "MODEL.gguf [options]",
-      "what KV policies keep of full attention's answers",
-      "Asks questions about long texts, of full attention first and then of every policy at every budget, all greedy.\n"
-      "score is the mean of the answers' scores; kept is the share of full attention's score that the policy has too,\n"
-      "answer by answer; KL is the divergence KL(full || policy) in nats and top-1 the share of equal likeliest\n"
-      "tokens, over full attention's own answers put through the policy's decoding token by token. tokens/s is\n"
-      "decoding; device KV what a session has; moved/token what came from host memory for a generated token.\n"
-      "Of policies that refresh: hits is the share of the tokens asked for that were on the device already, hidden the\n"
-      "share of the transfers' time that no step waited for, exposed what was waited for, for a generated token;\n"
-      "triggers those of HeteroCache, and heads that FreeKV and Quest correct, for 100 generated tokens.\n"
+      "KV policies compared with full attention, on generated tasks and on files",
+      "Asks questions about long texts: first under full attention, then under every policy at every budget, all greedy.\n"
+      "  score        mean of the answers' scores\n"
+      "  kept         share of full attention's score that the policy keeps, answer by answer\n"
+      "  KL, top-1    divergence KL(full || policy) in nats, and share of equal likeliest tokens, both over full attention's\n"
+      "               own answers, forced token by token through the policy's decode steps\n"
+      "  tokens/s     decode speed\n"
+      "  device KV    the KV of a session on the device\n"
+      "  moved/token  bytes from host memory per generated token\n"
+      "Policies that refresh add:\n"
+      "  hits         share of the needed tokens that were already on the device\n"
+      "  hidden       share of the transfer time that no step waited for\n"
+      "  exposed      waiting time per generated token\n"
+      "  triggers     HeteroCache's triggers, and heads that FreeKV and Quest correct, per 100 generated tokens\n"
       "\n"
       "Tasks (after RULER), generated in the language of the demo model, which is plain English:\n"
-      "  single       a number for a key, hidden among sentences that say nothing\n"
-      "  multi-key    the same among numbers for many other keys\n"
+      "  single       a number for a key, hidden among sentences without facts\n"
+      "  multi-key    the same, among numbers for many other keys\n"
       "  multi-value  two or three numbers for a key, all asked for\n"
       "  multi-query  two or three facts asked for at once\n"
-      "  variables    variables that get a value one from another\n"
-      "  facts        where somebody lives, what he keeps, is or owns, among many others\n"
+      "  variables    variables that take a value from one another\n"
+      "  facts        where a person lives, what the person keeps, is or owns, among many others\n"
       "  listing      every sentence about magic numbers, in order\n"
-      "Their answers are compared whole, without case and punctuation. Files of JSON lines may stand beside them:\n"
-      "RULER's (input, outputs; score: the share of the outputs that the answer contains), LongBench's (input,\n"
-      "context, answers, dataset; score: F1 of the words, for the nearest answer) and those of --write-samples.\n",
+      "Their answers are compared as a whole, ignoring case and punctuation. --tasks also takes files of JSON lines:\n"
+      "  RULER        (input, outputs); score: share of the outputs that the answer contains\n"
+      "  LongBench    (input, context, answers, dataset); score: F1 of the words, for the nearest answer\n"
+      "  our own      files of --write-samples\n",
       {{"Options",
         {{"--policies", "LIST",
-          "Policies, as in full,streaming:sinks=8,streaming: parameters follow a name, each behind a colon. Full "
+          "Policies, as in full,streaming:sinks=8,streaming. Options follow the name, each after a colon. Full "
           "attention is always evaluated (default full,streaming)."},
          {"--budgets", "LIST",
-          "KV cache on the device, shares or sizes, as in 80%,50%,64MiB; what a policy refuses becomes a line that "
-          "says so (default 50%)."},
+          "KV cache on the device, as shares or sizes: 80%,50%,64MiB. A budget that a policy refuses is reported in "
+          "its row (default 50%)."},
          {"--lengths", "LIST", "Tokens of the generated texts, at least 256 (default 1024)."},
          {"--tasks", "LIST", "Tasks, all, and files FILE.jsonl (default all)."},
-         {"--samples", "N", "Texts for each task and length (default 4); of a file, its first N (default all)."},
+         {"--samples", "N", "Texts per task and length (default 4). For a file: its first N (default all)."},
          {"--questions", "N", "Questions about each generated text, 1 to 16; listing has one (default 4)."},
          {"--turns", "HOW",
-          "multi: all questions about a text in one conversation, every answer stays in it; single: each question "
-          "alone behind the text, which is read once (default multi)."},
+          "multi: all questions about a text in one conversation that keeps every answer; single: each question "
+          "alone after the text, which is read once (default multi)."},
          {"--aware", nullptr,
-          "A question is part of the prompt: read exactly, and the policy settles behind it (the default)."},
+          "The question is part of the prompt: the policy settles after the question (the default)."},
          {"--agnostic", nullptr,
-          "The policy settles behind the text, before it knows the question; the question goes through decoding, "
-          "token by token, and the answer behind it."},
+          "The policy settles after the text, before it knows the question. The question is then decoded token by "
+          "token, and the answer follows."},
          {"--seed", "N", "The same seed gives the same texts everywhere (default 0)."},
          {"--max-tokens", "N", "The longest answer (default 128)."},
          {"--json", "FILE",
-          "Everything, with every answer, as JSON. FILE.partial holds what is done meanwhile: after an interruption "
-          "the same command goes on from there. - is standard output (the tables go to standard error); it, a device "
-          "or a pipe has no FILE.partial."},
+          "All results, with every answer, as JSON. FILE.partial holds finished results: after an interruption, the same "
+          "command continues there. - is standard output (the tables then go to standard error). Standard output, a "
+          "device or a pipe has no FILE.partial."},
          {"--png", "DIR",
           "Pictures: accuracy-LENGTH.png, score against budget; depth-NN-POLICY.png, scores by depth and length."},
-         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines, and evaluate nothing; - is standard output."}}},
+         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines without evaluating; - is standard output."}}},
        eval_session_group(),
        template_group(),
        runtime_group(),

@@ -1,6 +1,6 @@
-// orrery inspect: what a GGUF file says about itself, from its header alone. The library describes the file
-// as JSON; here it becomes a table. Whatever the file lacks is left out; strings of the file are shown, never
-// obeyed.
+// orrery inspect: a GGUF file's description of itself, from its header alone. The library describes the file as JSON;
+// this file prints it as a table. Missing entries are left out. Strings of the file are shown with control characters
+// replaced.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLongestValue = 100;  // characters of a metadata value in the table
 
-// What the file's metadata holds under a key; null where it holds nothing.
+// Looks up a metadata key; null if the key is absent.
 class Metadata {
  public:
   explicit Metadata(const Json& metadata) : metadata_(metadata) {}
@@ -31,7 +31,7 @@ class Metadata {
   const Json& metadata_;
 };
 
-// How many elements an array of the metadata has: {"type", "count", "first"}.
+// The number of elements of a metadata array: {"type", "count", "first"}.
 uint64_t array_length(const Json& value) { return value.is_object() ? value.at("count").get<uint64_t>() : 0; }
 
 std::string number_text(const Json& value) {
@@ -44,7 +44,7 @@ std::string number_text(const Json& value) {
   return value.is_null() ? "" : dump_json(value, -1);
 }
 
-// One line, cut where it gets long, without splitting a UTF-8 character.
+// One line; a long line is cut, but never inside a UTF-8 character.
 std::string short_text(const Json& value) {
   std::string text = value.is_string() ? value.get<std::string>() : dump_json(value, -1);
   for (char& c : text) {
@@ -156,9 +156,10 @@ void print_tensors(const Json& file, Output& out) {
     std::string shape;
     for (const Json& dim : tensor.at("shape"))
       shape += (shape.empty() ? "" : " x ") + std::to_string(dim.get<uint64_t>());
-    out.text(format("  %-40s %-8s %-24s %16s\n", tensor.at("name").get<std::string>().c_str(),
+    out.text(format("  %-40s %-8s %-24s %16s  %10s\n", tensor.at("name").get<std::string>().c_str(),
                     tensor.at("type").get<std::string>().c_str(), shape.c_str(),
-                    grouped(tensor.at("bytes").get<uint64_t>()).c_str()));
+                    grouped(tensor.at("bytes").get<uint64_t>()).c_str(),
+                    human_bytes(tensor.at("bytes").get<uint64_t>()).c_str()));
   }
 }
 
@@ -182,14 +183,13 @@ const Command& inspect_command() {
   static const Command command = {
       "inspect",
       "MODEL.gguf [--metadata] [--tensors] [--json]",
-      "what a model file holds",
-      "Architecture, shape, context, tokenizer, chat templates and parameters by type, from the file's "
-      "header alone:\n"
-      "instant on any size. Of a split model, any part names the whole.\n",
+      "the contents of a model file",
+      "Architecture, shape, context, tokenizer, chat templates, and parameters by type, from the file's header alone. This\n"
+      "takes no noticeable time at any model size. For a split model, name any of its parts.\n",
       {{"Options",
-        {{"--metadata", nullptr, "Every key and its value, long ones cut."},
+        {{"--metadata", nullptr, "Every key with its value; long values are cut."},
          {"--tensors", nullptr, "Every tensor with its type, shape and bytes."},
-         {"--json", nullptr, "Everything, as JSON."}}}},
+         {"--json", nullptr, "The whole description, as JSON."}}}},
       "  orrery inspect model.gguf\n"
       "  orrery inspect model.gguf --json | jq '.metadata[\"general.architecture\"]'\n",
       1,

@@ -1,4 +1,4 @@
-// See limits.h. Reading sums up all the buffer's words, in stretches that the threads take as they come.
+// See limits.h. Reading sums all words of the buffer. Threads take ranges of the buffer as they become free.
 #include "commands/limits.h"
 
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Runs f(thread) on n threads, which begin together; seconds from there to the end of the last.
+// Runs f(thread) on n threads that start together. Returns the seconds from the start to the end of the last thread.
 template <typename Function>
 double seconds(int n, const Function& f) {
   using Clock = std::chrono::steady_clock;
@@ -84,7 +84,7 @@ Limits::~Limits() = default;
 
 void Limits::sample() {
   if (buffer_) {
-    // As often as it takes for a time that a clock can tell.
+    // Repeats until the time is long enough to measure.
     const uint64_t n_stretches = buffer_.get_deleter().bytes / kStretch;
     for (uint64_t passes = 2;; passes *= 2) {
       std::atomic<uint64_t> next{0}, sum{0};

@@ -1,6 +1,6 @@
-// What this machine gives at best, measured: the bytes per second that as many threads as the library runs can merely read,
-// and the products per second that their registers can form. `bench` puts its figures beside these; nothing of the library
-// is in them, so that they also judge it.
+// The machine's measured limits: the bytes per second that the library's number of threads can read, and the products
+// per second that their registers can compute. `bench` compares the library with these limits. The measurement uses
+// no code of the library, so it is independent.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,22 @@ namespace orrery::tool {
 
 class Limits {
  public:
-  // `path`: the library's instruction path. `bytes`: what a token reads; the buffer is as large, up to 4 GiB and a quarter
-  // of the physical memory, so that caches serve both alike.
+  // `path`: the library's instruction set. `bytes`: bytes that a token reads. The buffer has that size, at most 4 GiB
+  // and a quarter of physical memory, so caches help both equally.
   Limits(int n_threads, const std::string& path, uint64_t bytes);
   ~Limits();
 
-  // Measures everything once more, in some tenths of a second: called between the runs that are judged.
+  // Measures every limit once more, which takes some tenths of a second. Called between the runs that are compared.
   void sample();
 
-  // Medians of the samples; 0 where there are none, as peaks of a path that peak.h does not know. A product and its sum count as two operations.
+  // Medians of the samples. 0 if there are no samples, or if peak.h has no kernel for the instruction set. A product
+  // and its sum count as two operations.
   double read_bytes_per_second() const;
   double float_ops_per_second() const;   // F32, fused
-  double half_ops_per_second() const;    // what F16 and BF16 are held against: bf16 where the path has it, else F32
-  double quantized_ops_per_second() const;    // of quantized weights: bf16 likewise, else bytes summed in 32 bits
+  double half_ops_per_second() const;    // the limit for F16 and BF16 weights: bf16 products if the instruction set has them, else
+                                         // F32
+  double quantized_ops_per_second() const;    // the limit for quantized weights: bf16 products if the instruction set has them, else
+                                              // bytes summed in 32 bits
 
  private:
   struct Unmap {

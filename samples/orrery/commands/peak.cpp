@@ -1,5 +1,5 @@
-// Enough chains of sums that no instruction waits for the one before. An empty asm tells the compiler that an
-// operand has changed, so that it computes every step, and costs nothing.
+// Enough chains of sums that no instruction waits for the previous one. An empty asm statement tells the compiler
+// that an operand has changed, so the compiler computes every step. The statement costs nothing.
 #include "commands/peak.h"
 
 #if defined(__x86_64__)
@@ -8,8 +8,8 @@
 namespace orrery::peak {
 namespace {
 
-constexpr int kSteps = 64;   // of each chain, in one of run()'s times
-constexpr int kChains = 10;  // beside operands and a product they fit into sixteen registers
+constexpr int kSteps = 64;   // steps of each chain per repetition of run()
+constexpr int kChains = 10;  // with their operands and a product they fit into sixteen registers
 
 [[gnu::target("avx2,fma")]] double floats_avx2(int64_t times) {
   __m256 sums[kChains], a = _mm256_set1_ps(1.0f), b = a;
@@ -125,7 +125,7 @@ constexpr int kChains = 10;  // beside operands and a product they fit into sixt
   return 2.0 * 32 * kChains * kSteps * static_cast<double>(times);
 }
 
-// A product of whole tiles into each of six tiles of sums in turn: it takes 16 cycles, its sums are ready after 52.
+// Multiplies whole tiles into six accumulator tiles in turn. A product takes 16 cycles; its sums are ready after 52.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -135,7 +135,7 @@ constexpr TileConfig kTileConfig;
 constexpr double kTileProducts = 16 * 16 * 32;
 
 [[gnu::target("amx-tile,amx-bf16")]] double bf16_amx(int64_t times) {
-  // Numbers from 1 to 2 of all kinds: products with zeros take less power, and so run faster than any others.
+  // Numbers from 1 to 2. Products with zeros take less power, so they would run faster than real products.
   alignas(64) uint16_t numbers[16][32];
   for (uint32_t i = 0; i < 16 * 32; ++i) numbers[i / 32][i % 32] = static_cast<uint16_t>(0x3F80 | (i * 2654435761u >> 25));
   asm volatile("" : "+m"(numbers));

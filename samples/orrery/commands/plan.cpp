@@ -1,4 +1,5 @@
-// orrery plan: will it fit? Every tier in exact bytes, from the model's header alone; nothing is loaded.
+// orrery plan: the memory of a model and a session, every tier in exact bytes, from the model's header alone. Loads
+// nothing.
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
@@ -33,7 +34,7 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
     if (row.bytes > 0) line(row.name, row.bytes);
   }
   line("together", plan.device_bytes);
-  out.write("Beside it (host memory)\n");
+  out.write("Outside the budget (host memory)\n");
   uint64_t total = 0;
   for (const Row& row : outside) {
     if (row.bytes > 0) line(row.name, row.bytes);
@@ -55,7 +56,7 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   if (plan.fits) {
     out.write("It fits.\n");
   } else {
-    out.write(format("It does not fit: %s are missing.\n",
+    out.write(format("It does not fit: the budget is %s too small.\n",
                      human_bytes(plan.device_bytes - plan.budget_bytes).c_str()));
   }
 }
@@ -103,10 +104,9 @@ const Command& plan_command() {
   static const Command command = {
       "plan",
       "MODEL.gguf [options]",
-      "what a model and a session will take, and whether it fits",
-      "Reads the model's header only. The bytes are exact: a session that is opened with the same options "
-      "takes what\n"
-      "the plan says. The exit code is 0 where it fits the budget, 4 where it does not.\n",
+      "the memory of a model and a session, and whether it fits",
+      "Reads only the model's header. The bytes are exact: a session opened with the same options uses these bytes and no\n"
+      "more. The exit code is 0 if the session fits the budget, 4 if it does not.\n",
       {{"Options", {{"--json", nullptr, "The plan as a JSON object, in bytes."}}},
        session_group(),
        runtime_group(),

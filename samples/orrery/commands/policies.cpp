@@ -1,4 +1,4 @@
-// orrery policies: the table of KV policies, or one policy's page. All of it comes from the library.
+// orrery policies: the table of KV policies, or one policy's page. All text comes from the library.
 #include <algorithm>
 
 #include "api.h"
@@ -11,7 +11,7 @@ namespace {
 
 std::string text_of(const Json& row, const char* key) { return row.at(key).get<std::string>(); }
 
-// Words in lines of at most `width` columns.
+// Wraps words into lines of at most `width` columns.
 std::vector<std::string> wrapped(const std::string& text, size_t width) {
   std::vector<std::string> lines(1);
   for (size_t at = 0; at < text.size();) {
@@ -32,7 +32,7 @@ constexpr Column kColumns[] = {{"policy", "name", 14}, {"score", "score", 21}, {
                                {"keep", "keep", 20},   {"refresh", "refresh", 20}, {"device, beside the budget", "device", 20},
                                {"link", "link", 14}};
 
-// One row of the table, its cells as high as they need.
+// Prints one row of the table; a cell takes as many lines as it needs.
 void print_cells(const std::vector<std::string>& cells, Output& out) {
   std::vector<std::vector<std::string>> lines;
   size_t height = 0;
@@ -102,8 +102,8 @@ int print_policies(const Args& args, Output& out) {
   const std::string near = nearest(*name, names);
   std::string list;
   for (const std::string& n : names) list += (list.empty() ? "" : ", ") + n;
-  throw UsageError("--explain: there is no policy '" + *name + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?") +
-                   " These are: " + list);
+  throw UsageError("--explain: there is no policy '" + *name + "'" + (near.empty() ? "." : "; did you mean '" + near + "'?") +
+                   " The policies are: " + list);
 }
 
 }  // namespace
@@ -112,12 +112,12 @@ const Command& policies_command() {
   static const Command command = {
       "policies",
       "[--explain NAME] [--json]",
-      "the KV policies: what each keeps of the KV on the device, and what it costs",
-      "A policy scores tokens, allocates the budget over layers and heads, keeps the best, and refreshes them or not.\n"
-      "Below each row: the method, its paper, its options and their defaults.\n",
+      "the KV policies: which KV each keeps on the device, and its costs",
+      "A policy scores tokens, allocates the budget over layers and heads, selects the tokens that stay, and may refresh the\n"
+      "selection. Below each row: the method, its paper, its options and their defaults.\n",
       {{"Options",
-        {{"--explain", "NAME", "One policy's page: what it does, and where paper and code disagree what is done here."},
-         {"--json", nullptr, "Everything, as JSON."}}}},
+        {{"--explain", "NAME", "One policy's page: its method, and our choice where its paper and its code disagree."},
+         {"--json", nullptr, "The whole table, as JSON."}}}},
       "  orrery policies\n"
       "  orrery policies --explain adakv\n",
       0,

@@ -1,5 +1,5 @@
-// orrery profile: which heads of a model attend alike, and which keep attending to the same keys, found out on texts and
-// written as a head profile. Also reads profiles, and gates, that others have made.
+// orrery profile: measures on texts which heads of a model attend alike and which heads keep attending to the same
+// keys, and writes a head profile. Also reads profiles, and gates, from other sources.
 #include <algorithm>
 #include <array>
 
@@ -29,7 +29,7 @@ struct Counts {
   size_t all() const { return full() + anchor + satellite; }
 };
 
-// Without the layers of `skipped`, unless these are all.
+// Counts without the layers in `skipped`, unless they are all layers.
 Counts count(const Json& profile, const std::vector<size_t>& skipped) {
   Counts counts;
   const Json& layers = profile.at("layers");
@@ -90,7 +90,7 @@ int import_profile(const Args& args, const char* option, const std::string& path
   });
   const Json profile = parse_json(text, path);
   const std::string model = profile.at("model");
-  out.text(file_name(path) + ": " + (model.empty() ? "of no model in particular" : "of the model " + model) + ", " +
+  out.text(file_name(path) + ": " + (model.empty() ? "of no particular model" : "of the model " + model) + ", " +
            std::to_string(profile.at("layers").size()) + " layers\n");
   print_counts(profile, {}, out);
   write_results(args, file_name(path), text, profile, nullptr, out);
@@ -118,13 +118,13 @@ orrery_calibrate_options calibrate_options(const Args& args) {
 int profile_model(const Args& args, Output& out) {
   const std::string *given = args.find("--import"), *gates = args.find("--import-gates");
   if (given && gates) throw UsageError("--import and --import-gates: one at a time");
-  if (args.find("--sparsity") && !gates) throw UsageError("--sparsity says which heads of --import-gates keep everything");
+  if (args.find("--sparsity") && !gates) throw UsageError("--sparsity needs --import-gates");
   if (given) return import_profile(args, "--import", *given, out);
   if (gates) return import_profile(args, "--import-gates", *gates, out);
   if (args.words().size() < 2) throw UsageError("expected a model and at least one text");
   orrery_calibrate_options options = calibrate_options(args);
   const std::string* folder = args.find("--png");
-  if (folder) make_folder(*folder);   // before the work, not behind it
+  if (folder) make_folder(*folder);   // fails before the work, not after it
   std::vector<std::string> texts;
   for (size_t i = 1; i < args.words().size(); ++i) texts.push_back(read_file(args.words()[i]));
 
@@ -135,7 +135,7 @@ int profile_model(const Args& args, Output& out) {
   uint64_t context = args.integer("--context", 0, UINT32_MAX, 0);
   if (context == 0) context = info.trained_context;
   const uint64_t most = context - std::min<uint64_t>(options.n_steps, context);
-  // A rendered chat brings its own BOS.
+  // A rendered chat contains its own BOS.
   const uint32_t flags = args.has("--special")                   ? ORRERY_TOKENIZE_SPECIAL
                          : vocab_info(vocab.get()).add_bos != 0 ? ORRERY_TOKENIZE_BOS
                                                                  : 0u;
@@ -146,7 +146,7 @@ int profile_model(const Args& args, Output& out) {
     const std::string& path = args.words()[i + 1];
     std::vector<int32_t> ids = tokenize(vocab.get(), texts[i], flags);
     if (ids.size() > most) {
-      note(format("'%s' has %s tokens: the first %s are read", path.c_str(), grouped(ids.size()).c_str(), grouped(most).c_str()));
+      note(format("%s has %s tokens; the first %s are read", path.c_str(), grouped(ids.size()).c_str(), grouped(most).c_str()));
       ids.resize(most);
     }
     tokens.insert(tokens.end(), ids.begin(), ids.end());
@@ -176,7 +176,7 @@ int profile_model(const Args& args, Output& out) {
 
   const std::string name = info.name[0] ? info.name : file_name(args.words()[0]);
   out.text(format("%s: %s, %s parameters\n", name.c_str(), info.architecture, human_count(info.n_parameters).c_str()));
-  out.write(format("Texts       %zu with %s tokens, %u steps behind each; sets of %s keys\n", texts.size(),
+  out.write(format("Texts       %zu with %s tokens, %u steps after each; sets of %s keys\n", texts.size(),
                    grouped(tokens.size()).c_str(), options.n_steps, grouped(profile.at("top_k")).c_str()));
   const double drift = profile.at("tau_drift"), chance = steps.at("chance");
   out.write(format("Thresholds  tau_sim %g, tau_stable %g%s; tau_drift %g, where random sets overlap by %.2g\n",
@@ -185,16 +185,16 @@ int profile_model(const Args& args, Output& out) {
                    drift, chance));
   const auto windowed = steps.at("windowed_layers").get<std::vector<size_t>>();
   if (!windowed.empty())
-    out.write(format("Windows     %zu of %zu layers have a sliding window: they were scored without it, and policies pass "
-                     "over them\n", windowed.size(), profile.at("layers").size()));
+    out.write(format("Windows     %zu of %zu layers have a sliding window: they were scored without the window, and policies skip "
+                     "these layers\n", windowed.size(), profile.at("layers").size()));
   print_counts(profile, windowed, out);
   if (chance >= drift)
-    note(format("random sets overlap by %.2g: a tau_drift of %g tells them from the prompt's no more", chance, drift));
+    note(format("random sets overlap by %.2g: a tau_drift of %g cannot tell them from the prompt's sets", chance, drift));
   write_results(args, name, text, profile, &steps, out);
   return kExitOk;
 }
 
-// A profile on standard output stands there alone.
+// A profile on standard output is the only output there.
 int profile(const Args& args, Output& out) {
   const std::string* path = args.find("--out");
   if (!path || !is_standard_output(*path)) return profile_model(args, out);
@@ -211,34 +211,36 @@ const Command& profile_command() {
       "profile",
       "MODEL.gguf TEXT... [options]",
       "which heads attend alike: a head profile for KV policies",
-      "Reads texts, generates some tokens behind each, and writes down which keys every KV head attended to most: heads\n"
-      "that keep to the prompt's keys (anchors) or do not (volatile), heads that go with others (satellites) and those\n"
-      "they follow (pivots), and clusters for policy synckv. Volatile and pivot heads keep their whole KV under policy\n"
-      "heterocache, so their share is the least budget. --head-profile of run, chat, bench, eval, plan and demo takes the\n"
-      "file. TEXT is a file, or - for standard input; the model's own kind of text, a few thousand tokens of it, is best.\n"
-      "A small model has few heads that go together: --full-share finds thresholds that leave so many full.\n",
+      "Reads texts, generates some tokens after each, and records the keys that every KV head attends to most. The profile\n"
+      "names anchors (heads that keep the prompt's keys), volatile heads (heads that do not), satellites (heads that attend\n"
+      "as another head does), pivots (the heads that satellites follow), and clusters for policy synckv. Volatile and pivot\n"
+      "heads keep their whole KV under policy heterocache, so their share is the smallest possible budget. --head-profile of\n"
+      "run, chat, bench, eval, plan and demo reads the file. TEXT is a file, or - for standard input. Best are a few\n"
+      "thousand tokens of the kind of text that the model will read. A small model has few similar heads: --full-share\n"
+      "finds thresholds for a wanted share of heads with whole KV.\n",
       {{"Options",
-        {{"--out", "FILE", "Write the profile (JSON) there; - is standard output, the numbers go to standard error then. Without it, numbers are printed and nothing is kept."},
+        {{"--out", "FILE", "Write the profile (JSON) to FILE; - is standard output, and the numbers then go to standard error. Without "
+          "--out, the numbers are printed and no profile is written."},
          {"--png", "DIR",
           "Pictures: roles.png, stability.png, similarity.png, layers.png, drift.png and drift-layers.png."},
-         {"--steps", "N", "Tokens generated behind each text, 1 to 1024 (default 99)."},
-         {"--top-k", "N", "Keys of a head's set; of a text at most a quarter of its tokens (default 1024)."},
-         {"--tau-sim", "X", "Heads whose sets overlap so much go together (default 0.5)."},
-         {"--tau-stable", "X", "Other heads that keep so much of the prompt's set are anchors (default 0.5)."},
-         {"--tau-drift", "X", "Pivots that keep less than this refresh their satellites (default: tau-stable)."},
-         {"--full-share", "SHARE", "The nearest thresholds that leave at most so many heads full, as in 20%."},
-         {"--representatives", "N", "Of a layer, for synckv; 0: 2 of 8 heads and more, else 1 (default 0)."},
+         {"--steps", "N", "Tokens generated after each text, 1 to 1024 (default 99)."},
+         {"--top-k", "N", "Keys in a head's set; at most a quarter of the text's tokens (default 1024)."},
+         {"--tau-sim", "X", "Heads with at least this overlap of their sets are similar (default 0.5)."},
+         {"--tau-stable", "X", "Other heads that keep at least this share of the prompt's set are anchors (default 0.5)."},
+         {"--tau-drift", "X", "Pivots that keep a smaller share refresh their satellites (default: tau-stable)."},
+         {"--full-share", "SHARE", "Choose the nearest thresholds at which at most this share of heads keeps whole KV, as in 20%."},
+         {"--representatives", "N", "Representative heads per layer, for synckv; 0: 2 of 8 or more heads, else 1 (default 0)."},
          {"--special", nullptr,
           "Text that spells a control token is that token: for chats, as `orrery template` renders them."},
-         {"--context", "N", "Tokens of a text and its steps at most; longer texts are cut; 0: as trained (default 0)."},
+         {"--context", "N", "Maximum tokens of a text and its steps; longer texts are cut; 0: as trained (default 0)."},
          {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
          {"--import", "FILE",
-          "Read a profile instead, this command's or a published HeteroCache head analysis, and print its numbers; with "
-          "--out, write it in our format."},
+          "Read a profile of this command, or a published HeteroCache head analysis, and print its numbers. With --out, "
+          "write it in our format."},
          {"--import-gates", "FILE",
-          "The same of gates that DuoAttention has learned (full_attention_heads.tsv): a line for each layer, in it a number of 0 to 1 "
-          "for each KV head, separated by tabs or spaces. For policy duoattention."},
-         {"--sparsity", "X", "Of these: the share of heads, those with the smallest gates, that stream (default 0.5)."}}},
+          "As --import, for learned gates of DuoAttention (full_attention_heads.tsv): one line per layer, with one number "
+          "from 0 to 1 per KV head, separated by tabs or spaces. For policy duoattention."},
+         {"--sparsity", "X", "With --import-gates: the share of heads that stream, those with the smallest gates (default 0.5)."}}},
        runtime_group(),
        model_group()},
       "  orrery profile model.gguf book.txt talk.txt --out model.profile.json --png pictures\n"

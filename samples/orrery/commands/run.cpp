@@ -1,6 +1,6 @@
-// orrery run: one prompt, one answer, for scripts. The prompt is one user message through the chat template,
-// or with --raw the beginning of a text that the model continues. Text mode prints the answer only; --json
-// everything about it.
+// orrery run: one prompt, one answer, for scripts. The prompt is one user message through the chat template. With
+// --raw, the prompt is the start of a text that the model continues. Text mode prints the answer alone; --json prints
+// every detail.
 #include "answer.h"
 #include "api.h"
 #include "command.h"
@@ -23,7 +23,7 @@ std::string read_prompt(const Args& args, bool raw) {
     throw UsageError("no prompt: give --prompt TEXT, --file FILE or -");
   const auto read = [&](const std::string& path) {
     std::string text = read_text(path);
-    // In a message the newline that ends a file says nothing; in a raw prompt every byte counts.
+    // In a message, a final newline has no meaning. In a raw prompt, every byte counts.
     if (!raw && !text.empty() && text.back() == '\n') text.pop_back();
     return text;
   };
@@ -34,7 +34,7 @@ std::string read_prompt(const Args& args, bool raw) {
   return raw ? document + prompt : document + "\n\n" + prompt;
 }
 
-// NaN and infinity have no JSON; a token that was banned has probability 0.
+// JSON has no NaN or infinity. A banned token has probability 0.
 Json number(float value) { return value > -1e30f && value < 1e30f ? Json(value) : Json(nullptr); }
 
 Json answer_json(const Answer& answer, const orrery_vocab* vocab, bool top) {
@@ -106,7 +106,7 @@ int run(const Args& args, Output& out) {
   if (json) {
     out.write(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
   } else if (out.terminal() || !raw) {
-    out.write("\n");  // a raw continuation on a pipe is exactly the model's bytes
+    out.write("\n");  // a raw continuation on a pipe holds exactly the model's bytes
   }
   if (args.has("--stats")) note(speed_line(answer));
   return answer.interrupted() ? kExitInterrupted : kExitOk;
@@ -119,18 +119,16 @@ const Command& run_command() {
       "run",
       "MODEL.gguf [PROMPT | --prompt TEXT | --file FILE | -] [options]",
       "one prompt, one answer, for scripts",
-      "Prints the answer and nothing else on standard output. The prompt is one user message, rendered by "
-      "the model's\n"
-      "chat template; with --file and --prompt together, the file's text comes first and a blank line "
-      "between. With\n"
-      "--raw the prompt is tokenized as it is (after BOS, where the model expects it) and continued.\n",
+      "Prints only the answer on standard output. The prompt is one user message, rendered by the model's chat template.\n"
+      "With --file and --prompt together, the file's text comes first, then a blank line, then the prompt. With --raw, the\n"
+      "prompt is tokenized as it is (after BOS, if the model expects BOS) and continued.\n",
       {{"Options",
         {{"--prompt", "TEXT", "The prompt."},
          {"--file", "FILE",
           "A file that holds the prompt, or the text that comes before it; - is standard input."},
          {"--system", "TEXT", "A system message first."},
          {"--raw", nullptr, "Continue the prompt as text: no chat template."},
-         {"--special", nullptr, "With --raw: text that spells a control token is that token."},
+         {"--special", nullptr, "With --raw: the name of a control token in the text becomes that token."},
          {"--json", nullptr,
           "Text, tokens with log-probabilities, finish reason, counts and timings as JSON."},
          {"--logprobs", "N", "With --json: the N likeliest alternatives of each token, at most 20."},

@@ -1,4 +1,4 @@
-// orrery template: renders messages through a chat template and prints exactly what the model would read.
+// orrery template: renders messages through a chat template and prints the exact text that the model reads.
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
@@ -15,7 +15,7 @@ int render(const Args& args, Output& out) {
   const Json json = parse_json(messages, *path);
   if (json.is_object()) {
     if (!json.contains("messages") || !json["messages"].is_array()) {
-      throw Failure(kExitFailure, "'" + *path + "': the object has no array \"messages\"");
+      throw Failure(kExitFailure, *path + ": the object has no array \"messages\"");
     }
     if (json.contains("tools") && !json["tools"].is_null() && !args.has("--tools")) {
       settings.set_tools(dump_json(json["tools"], -1));
@@ -23,7 +23,7 @@ int render(const Args& args, Output& out) {
     messages = dump_json(json["messages"], -1);
   } else if (!json.is_array()) {
     throw Failure(kExitFailure,
-                  "'" + *path + "' is neither an array of messages nor an object with \"messages\"");
+                  *path + ": is neither an array of messages nor an object with \"messages\"");
   }
   orrery_template_options options = settings.options();
   options.add_generation_prompt = args.has("--no-generation-prompt") ? 0 : 1;
@@ -41,14 +41,12 @@ const Command& template_command() {
       "template",
       "MODEL.gguf --messages FILE.json [options]",
       "messages as the model reads them",
-      "Prints the rendered conversation exactly, without a newline at the end that the template did not "
-      "write.\n"
-      "FILE is a JSON array of messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or an object "
-      "with \"messages\"\n"
-      "and, if the template reads them, \"tools\". MODEL needs no tensors.\n",
+      "Prints the rendered conversation exactly: a newline at the end is printed only if the template writes one. FILE is a\n"
+      "JSON array of messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or an object with \"messages\" and, if the template\n"
+      "reads them, \"tools\". MODEL needs no tensors.\n",
       {{"Options",
         {{"--messages", "FILE", "The messages; - is standard input."},
-         {"--no-generation-prompt", nullptr, "Do not end where the assistant's answer begins."}}},
+         {"--no-generation-prompt", nullptr, "Leave out the text that begins the assistant's answer."}}},
        template_group()},
       "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | orrery template model.gguf --messages -\n"
       "  orrery template model.gguf --messages chat.json --tools tools.json --no-think\n",

@@ -1,5 +1,5 @@
-// orrery tokenize: text to token ids, on one line. The bytes are taken exactly as they are; works on any GGUF
-// file with a tokenizer, with or without tensors.
+// orrery tokenize: text to token ids, on one line. The text's bytes are used unchanged. Works on any GGUF file with a
+// tokenizer, with or without tensors.
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
@@ -7,7 +7,7 @@
 namespace orrery::tool {
 namespace {
 
-// The text a token stands for, as one visible word: printable ASCII stays, other bytes are \xNN.
+// A token's text as one visible word: printable ASCII unchanged, other bytes as \xNN.
 std::string visible(const std::string& bytes) {
   std::string out;
   for (const char c : bytes) {
@@ -70,17 +70,14 @@ const Command& tokenize_command() {
       "tokenize",
       "MODEL.gguf [TEXT | --file FILE | -] [options]",
       "the token ids of a text",
-      "Prints the ids on one line, separated by spaces. The text is TEXT, the bytes of FILE, or standard "
-      "input\n"
-      "where neither is given; nothing is added to it or stripped. No BOS token comes first, and words that "
-      "spell a\n"
-      "control token, such as <|im_end|>, are taken as text, unless asked otherwise. MODEL needs no "
-      "tensors.\n",
+      "Prints the ids on one line, separated by spaces. The text is TEXT, the bytes of FILE, or standard input if neither\n"
+      "is given. Its bytes are used unchanged. By default no BOS token comes first, and the name of a control token, such\n"
+      "as <|im_end|>, is ordinary text. MODEL needs no tensors.\n",
       {{"Options",
         {{"--file", "FILE", "Take the text from FILE; - is standard input."},
          {"--bos", nullptr, "Begin with the BOS token, if the vocabulary has one."},
-         {"--special", nullptr, "Text that spells a control token is that token."},
-         {"--pieces", nullptr, "One token a line, with the text it stands for."},
+         {"--special", nullptr, "The name of a control token in the text becomes that token."},
+         {"--pieces", nullptr, "One token per line, with its text."},
          {"--json", nullptr, "{\"tokens\": [...], \"n_tokens\": N}, and \"pieces\" with --pieces."}}}},
       "  orrery tokenize model.gguf 'Hello world'\n"
       "  orrery tokenize model.gguf --file report.txt | wc -w\n"

@@ -1,4 +1,4 @@
-// See eval_charts.h.
+// See charts.h.
 #include "eval/charts.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kDepthRows = 10;
 
-// For a file's name.
+// Text as part of a file name.
 std::string plain(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -34,7 +34,7 @@ LineChart accuracy_chart(const EvalResults& results, uint64_t length) {
     const EvalConfig& config = results.configs[c];
     const EvalRow row = results.row(c, length, "");
     if (row.answers == 0) continue;
-    // A budget in bytes stands where it would stand as a share.
+    // A budget in bytes is drawn at the same place as the equal share.
     const double share =
         config.bytes == 0 || full.device_kv_bytes == 0
             ? static_cast<double>(config.share)

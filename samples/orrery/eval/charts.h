@@ -1,5 +1,5 @@
-// Pictures of an evaluation: accuracy against budget for each length, and for each policy and budget a heat map of the
-// scores by needle depth and length.
+// Pictures of an evaluation: accuracy against budget for each length, and, for each policy and budget, a heat map of
+// the scores by needle depth and length.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace orrery::tool {
 
-// One line per policy over its budgets (share of full attention's KV on the device), full attention dashed. Refused
-// budgets have no point.
+// One line per policy over its budgets (share of full attention's KV on the device). Full attention is a dashed line.
+// Refused budgets have no point.
 LineChart accuracy_chart(const EvalResults& results, uint64_t length);
 
-// Mean scores of the questions whose depth is known: ten rows of depths, a column for each length. Where nothing was
-// asked the cell is missing.
+// Mean scores of the questions with a known depth: ten rows of depths, one column per length. A cell without
+// questions is missing.
 HeatMap depth_map(const EvalResults& results, size_t config);
 
-// accuracy-LENGTH.png where there is a policy beside full attention, depth-NN-POLICY.png where depths are known.
+// Writes accuracy-LENGTH.png if a policy other than full attention ran, and depth-NN-POLICY.png if depths are known.
 void write_charts(const std::string& folder, const EvalResults& results);
 
 }  // namespace orrery::tool

@@ -1,4 +1,4 @@
-// Samples in files of JSON lines: RULER's and LongBench's layouts, and our own in and out.
+// Samples in files of JSON lines: reads the layouts of RULER and LongBench, reads and writes our own.
 #include <algorithm>
 
 #include "eval/sample.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostQuestions = 4096, kMostAnswers = 4096;
 
-// One line of a file, and what to say when it is wrong.
+// One line of a file, with the errors that name it.
 class Line {
  public:
   Line(const std::string& path, size_t number, const std::string& text)
@@ -19,7 +19,7 @@ class Line {
     if (!json_.is_object()) fail("it is not a JSON object");
   }
   [[noreturn]] void fail(const std::string& what) const {
-    throw Failure(kExitFailure, "'" + name_ + "': " + what);
+    throw Failure(kExitFailure, name_ + ": " + what);
   }
   const Json& json() const { return json_; }
 
@@ -33,7 +33,7 @@ class Line {
     const auto it = object.find(key);
     return it == object.end() || it->is_null() ? fallback : text(object, key);
   }
-  // Strings, or numbers as they are written.
+  // Strings; numbers are taken as they are written.
   std::vector<std::string> answers(const Json& object, const char* key) const {
     const Json& list = object.at(key);
     if (!list.is_array() || list.empty()) fail(std::string("\"") + key + "\" is not a list of answers");
@@ -51,7 +51,7 @@ class Line {
   Json json_;
 };
 
-// Whatever a file calls a sample by: a number or a string.
+// A sample's identifier in any form: a number or a string.
 std::string id_of(const Json& json, const std::string& stem, size_t number) {
   for (const char* key : {"id", "index", "_id"}) {
     const auto it = json.find(key);
@@ -124,8 +124,8 @@ EvalSample read_sample(const Line& line, const std::string& stem, size_t number,
     line.fail("it has neither \"questions\" (ours), \"outputs\" (RULER) nor \"answers\" (LongBench)");
   }
   if (sample.context.empty()) line.fail("the text is empty");
-  // Our own samples say what they were made for; of others, the tokens are counted, and those of about one size
-  // are reported together.
+  // Our own samples state their length. For other files the tokens are counted, and samples of about one size are
+  // reported together.
   const auto length = json.find("length");
   if (json.contains("questions") && length != json.end()) {
     if (!length->is_number_unsigned()) line.fail("\"length\" is not a number of tokens");
@@ -153,7 +153,7 @@ std::vector<EvalSample> read_samples(const std::string& path, uint64_t most, con
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     samples.push_back(read_sample(Line(path, number, text), stem, number, count));
   }
-  if (samples.empty()) throw Failure(kExitFailure, "'" + path + "' holds no samples");
+  if (samples.empty()) throw Failure(kExitFailure, path + ": holds no samples");
   return samples;
 }
 

@@ -1,6 +1,6 @@
-// RULER's kinds of task (Hsieh et al. 2024, section 3) in the demo model's language (samples/models/training/corpus.py):
-// facts in templated sentences, buried in sentences that say nothing. Everything comes from a generator of our own, so
-// that a seed means the same text everywhere.
+// RULER's kinds of task (Hsieh et al. 2024, section 3) in the demo model's language
+// (samples/models/training/corpus.py): facts in templated sentences among sentences without facts. Our own random
+// generator makes everything, so a seed means the same text on every machine.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -39,10 +39,10 @@ class Random {
   uint64_t state_;
 };
 
-// Sentences that belong together, and what can be asked about them.
+// Sentences that belong together, and the questions about them.
 struct Fact {
-  std::vector<std::string> lines;  // in the order in which they stand in the text
-  std::vector<double> slots;       // of each line, 0 to 1; empty: anywhere
+  std::vector<std::string> lines;  // in the order of the text
+  std::vector<double> slots;       // position of each line, 0 to 1; empty: anywhere
   std::string question, answer;
 };
 
@@ -136,7 +136,7 @@ class Writer {
   std::string filler() {
     const auto c = [&](const Pool& pool) { return random_.pick(pool); };
     using namespace words;
-    // One statement a choice: the order in which words are drawn must not be the compiler's.
+    // One statement per choice, because the compiler must not decide the order in which words are drawn.
     switch (random_.below(10)) {
       case 0: {
         const std::string animal = c(kAnimals), verb = c(kVerbs), adverb = c(kAdverbs), place = c(kPlaces);
@@ -191,7 +191,7 @@ class Writer {
     used_.insert(word);
     return word;
   }
-  // A number that stands nowhere else in this text; digits 0: three to six.
+  // A number that occurs nowhere else in this text. digits 0: three to six digits.
   std::string value(size_t digits) {
     static constexpr size_t kDigits[] = {3, 4, 4, 4, 5, 6};
     for (;;) {
@@ -210,7 +210,7 @@ class Writer {
 struct Line {
   double slot;
   std::string text;
-  size_t fact;  // kFiller: none
+  size_t fact;  // index of the fact; kFiller: none
 };
 constexpr size_t kFiller = static_cast<size_t>(-1);
 
@@ -231,7 +231,7 @@ std::vector<Line> place(Writer& writer, const std::vector<Fact>& facts) {
   return lines;
 }
 
-// The facts among fillers, as near below `length` tokens as whole sentences come. Lines in order.
+// Places the facts among fillers, as near below `length` tokens as whole sentences allow. The lines keep their order.
 std::vector<Line> fill(Writer& writer, std::vector<Line> lines, const std::string& task, uint64_t length,
                        const TokenCount& count) {
   const auto sort = [&] {
@@ -251,7 +251,7 @@ std::vector<Line> fill(Writer& writer, std::vector<Line> lines, const std::strin
     lines.push_back({writer.random().unit(), text, kFiller});
   }
   sort();
-  // Sentences one by one are not always what they are together.
+  // The token count of a text may differ from the sum over its sentences.
   while (count(join_lines(lines)) > length) {
     const auto last = std::find_if(lines.rbegin(), lines.rend(), [](const Line& l) { return l.fact == kFiller; });
     if (last == lines.rend()) break;
@@ -260,7 +260,7 @@ std::vector<Line> fill(Writer& writer, std::vector<Line> lines, const std::strin
   return lines;
 }
 
-// Of each fact, the mean place of its lines' first bytes in the text, 0 to 1.
+// For each fact, the mean position of its lines' first bytes in the text, 0 to 1.
 std::vector<double> depths_of(const std::vector<Line>& lines, size_t n_facts) {
   std::vector<double> sum(n_facts, 0), n(n_facts, 0);
   const auto total = static_cast<double>(join_lines(lines).size());
@@ -276,7 +276,7 @@ std::vector<double> depths_of(const std::vector<Line>& lines, size_t n_facts) {
   return sum;
 }
 
-// Facts in a text of this length: one in `tokens_each`, but no fewer than are needed and no more than `most`.
+// Number of facts for a text of this length: one per `tokens_each`, at least `least`, at most `most`.
 size_t crowd(uint64_t length, uint64_t tokens_each, size_t least, size_t most) {
   return std::max<size_t>(least, std::min<size_t>(most, static_cast<size_t>(length / tokens_each)));
 }
@@ -312,7 +312,7 @@ EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index,
   size_t per_question = 1;
   if (task == "single") {
     add(n_questions, number);
-    // Spread over the depths, one needle in each part of the text.
+    // Spreads the needles over the depths, one per part of the text.
     std::vector<size_t> part(n_questions);
     std::iota(part.begin(), part.end(), size_t{0});
     random.shuffle(part);

@@ -1,4 +1,4 @@
-// See eval_results.h.
+// See results.h.
 #include "eval/results.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// See eval_run.h. Everything goes through orrery_generate_tokens(): the prompt is what is prefilled exactly and the
-// policy settles behind; what is to be decoded although we know it (the question in agnostic mode, full attention's
-// answer when two distributions are compared) is forced by the logits hook, which leaves one token possible.
+// See run.h. Every step goes through orrery_generate_tokens(). The prompt is the exact part that is prefilled; the
+// policy settles after it. The logits hook forces known tokens that must be decoded, by leaving one token possible:
+// the question in agnostic mode, and full attention's answer when two distributions are compared.
 #include "eval/run.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace orrery::tool {
 namespace {
 
-// A policy may look at a prompt's last queries when it settles. Behind a rewind so many tokens are computed again, so
-// that it sees the queries that it would see in a fresh prompt.
+// A policy may use a prompt's last queries when it settles. After a rewind, this many tokens are computed again, so
+// the policy sees the same queries as in a fresh prompt.
 constexpr size_t kComputedAgain = 256;
-constexpr uint32_t kSlack = 16;  // tokens beyond the last answer's last
+constexpr uint32_t kSlack = 16;  // spare tokens after the last answer
 
 size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
   const size_t n = std::min(a.size(), b.size());
@@ -38,13 +38,13 @@ Json opening(const EvalSample& sample) {
 
 }  // namespace
 
-// What the hook does at each token: the first ones are forced; behind the question, logits are kept or compared.
+// The hook's state: it forces the first tokens. After the question it keeps or compares logits.
 struct EvalRunner::Forcing {
   std::vector<int32_t> forced;
-  size_t n_question = 0;              // of the forced tokens: they are nobody's answer
-  std::vector<float>* keep = nullptr;        // logits of the answer's tokens
-  const std::vector<float>* against = nullptr;  // full attention's logits,
-  const std::vector<int32_t>* tokens = nullptr;  // and the tokens it chose: the comparison ends where another is chosen
+  size_t n_question = 0;              // number of forced tokens that belong to the question, not to an answer
+  std::vector<float>* keep = nullptr;        // receives the logits of the answer's tokens
+  const std::vector<float>* against = nullptr;  // full attention's logits
+  const std::vector<int32_t>* tokens = nullptr;  // and its tokens: the comparison ends at the first different token
   EvalAnswer* compared = nullptr;
   size_t step = 0;
   bool same = true;
@@ -83,8 +83,8 @@ EvalRunner::EvalRunner(const Model& model, const TemplateSettings& chat, const o
       vocab_(orrery_model_vocab(model.get())),
       info_(vocab_info(vocab_.get())) {}
 
-// The messages as the model reads them, ready for its answer. A model without a chat template reads them one behind
-// the other.
+// The messages as the model reads them, ready for its answer. For a model without a chat template, the messages are
+// concatenated.
 std::vector<int32_t> EvalRunner::render(const Json& messages) const {
   std::string text;
   if (info_.has_template || chat_.given()) {
@@ -106,7 +106,7 @@ EvalRunner::Prompt EvalRunner::prompt(Json messages, const std::string& text_bef
   Prompt prompt{render(messages), 0};
   prompt.settled = prompt.tokens.size();
   if (!mode_.aware) {
-    // What is the same without the question is settled behind; at least one token is.
+    // The policy settles after the tokens that are equal with and without the question; at least one token.
     without.push_back(message("user", text_before));
     prompt.settled = std::max<size_t>(1, common_prefix(prompt.tokens, render(without)));
   }
@@ -154,16 +154,17 @@ Session EvalRunner::open(const EvalConfig* config, uint32_t n_context) const {
     options.kv_budget_share = config->share;
     options.kv_budget_bytes = config->bytes;
   }
-  if (std::string_view(options.policy) == "full") options.device_kv_type = 0;   // its one copy is on the device
+  if (std::string_view(options.policy) == "full") options.device_kv_type = 0;   // the session's one copy of the KV is on the device
   options.policy_options = parameters.data();
   options.n_policy_options = static_cast<uint32_t>(parameters.size());
   return open_session(model_, options);
 }
 
-// The answer's tokens, with the one that ended it.
+// The answer's tokens, including the token that ended it.
 std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens,
                                           Forcing* forcing) const {
-  // What ends an answer may stand in what is forced (a template's end of the question), so we end it ourselves.
+  // A token that ends an answer may be among the forced tokens (a template's end of the question), so this code ends
+  // the answer itself.
   const size_t n_forced = forcing->forced.size();
   orrery_generate_options options;
   orrery_generate_options_init(&options, sizeof options);
@@ -195,7 +196,7 @@ std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt&
   }
 }
 
-// Before a prompt that begins as what the session holds, but does not go on from its end.
+// Rewinds the session before a prompt that shares its start with the session's tokens but does not continue them.
 void EvalRunner::step_back(orrery_session* session, const Prompt& prompt) const {
   const size_t keep = prompt.settled - std::min(prompt.settled, kComputedAgain);
   if (keep < orrery_session_n_tokens(session))
@@ -218,7 +219,7 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
     forcing.n_question = forcing.forced.size();
     std::vector<float> logits;
     if (reference) forcing.keep = &logits;
-    // While the conversations are the same, asking is comparing.
+    // While both conversations are equal, asking and comparing are one run.
     if (against && asked.tokens == against->prompts[i]) {
       forcing.against = &against->logits[i];
       forcing.tokens = &against->answers[i];
@@ -235,7 +236,7 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
       messages.push_back(message("assistant", answer.text));
     }
     if (reference) {
-      answer.compared = answer.agreed = answer.tokens.size();  // with itself
+      answer.compared = answer.agreed = answer.tokens.size();  // full attention agrees with itself
       reference->prompts.push_back(asked.tokens);
       reference->settled.push_back(asked.settled);
       reference->answers.push_back(answer.tokens);
@@ -262,8 +263,8 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
   return record;
 }
 
-// Full attention's conversation from question `first` to before `last`, its answers forced through the session's
-// decoding.
+// Full attention's conversation from question `first` to before `last`. The answers are forced through the session's
+// decode steps.
 void EvalRunner::replay(orrery_session* session, const EvalReference& reference, size_t first, size_t last,
                         std::vector<EvalAnswer>* answers) const {
   for (size_t i = first; i < last; ++i) {
@@ -294,7 +295,7 @@ EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& co
   try {
     session = open(&config, n_context);
     EvalRecord record = ask(session.get(), sample, &reference, nullptr);
-    // Where an answer differed, the comparison is made again along full attention's.
+    // If an answer differed, the comparison runs again along full attention's answer.
     const size_t n = record.answers.size();
     const auto same = [&](size_t i) { return record.answers[i].tokens == reference.answers[i]; };
     if (mode_.multi_turn) {

@@ -1,5 +1,5 @@
-// One sample under one policy: the questions asked, the answers scored, and beside it full attention's own answers
-// forced through the same policy to compare the two distributions token by token.
+// One sample under one policy: asks the questions and scores the answers. Full attention's own answers are then
+// forced through the same policy, to compare the two distributions token by token.
 #pragma once
 
 #include <string>
@@ -12,52 +12,53 @@
 
 namespace orrery::tool {
 
-// A policy with its parameters and budget; "full" has none.
+// A policy with its options and budget; "full" has neither.
 struct EvalConfig {
   std::string policy;  // as written: "streaming:sinks=8"
   std::string budget;  // as written: "30%", "512MiB"; "": full
   std::string name;    // "streaming"
   std::vector<std::pair<std::string, std::string>> options;
   float share = 1;
-  uint64_t bytes = 0;  // 0: by share
+  uint64_t bytes = 0;  // 0: the budget is a share
 };
 
 struct EvalMode {
-  bool multi_turn = true;  // all questions in one conversation; else each alone behind the text
-  bool aware = true;       // the question is part of the prompt behind which the policy settles
+  bool multi_turn = true;  // all questions in one conversation; otherwise each question alone after the text
+  bool aware = true;       // the question is part of the prompt, so the policy settles after it
   uint32_t max_tokens = 128;
 };
 
 struct EvalAnswer {
   std::string text;
-  std::vector<int32_t> tokens;  // with the one that ended it
+  std::vector<int32_t> tokens;  // including the token that ended the answer
   double score = 0;
-  // Over full attention's answer tokens, each seen by both behind the same tokens:
-  uint64_t compared = 0;  // how many
-  uint64_t agreed = 0;    // where the likeliest token is the same
+  // Over full attention's answer tokens, with the same preceding tokens for both:
+  uint64_t compared = 0;  // number of compared tokens
+  uint64_t agreed = 0;    // tokens whose likeliest token is the same
   double kl_sum = 0;      // KL(full || policy), nats
 };
 
 struct EvalRecord {
-  // "refused: " (to open) or "failed: " (while answering) and the library's words; then the rest is empty.
+  // "refused: " (the session could not be opened) or "failed: " (while answering), then the library's message. All
+  // other members are then empty.
   std::string error;
-  std::vector<EvalAnswer> answers;                       // one for each question
+  std::vector<EvalAnswer> answers;                       // one per question
   uint64_t prompt_tokens = 0, generated_tokens = 0;      // computed
   uint64_t prefill_us = 0, decode_us = 0;
   std::string device_kv_type;                            // "q8_0"
   uint64_t device_kv_bytes = 0, host_to_device_bytes = 0;
-  uint64_t transfer_us = 0, stall_us = 0;                // of what was fetched while answering
+  uint64_t transfer_us = 0, stall_us = 0;                // of refills during answers
   uint64_t n_checks = 0, n_triggers = 0, wanted_tokens = 0, missed_tokens = 0;   // as in orrery_stats
 };
 Json record_json(const EvalRecord& record);
 EvalRecord record_from(const Json& json);  // throws Json::exception
 
-// What full attention did with a sample.
+// Full attention's run of a sample.
 struct EvalReference {
-  std::vector<std::vector<int32_t>> prompts;  // of each question, whole
-  std::vector<size_t> settled;                // tokens of it that are prefilled; the others are decoded
+  std::vector<std::vector<int32_t>> prompts;  // whole prompt of each question
+  std::vector<size_t> settled;                // number of its tokens that are prefilled; the rest is decoded
   std::vector<std::vector<int32_t>> answers;
-  std::vector<std::vector<float>> logits;  // of each question: (n answer tokens, n_vocab)
+  std::vector<std::vector<float>> logits;  // per question: (n answer tokens, n_vocab)
 };
 
 class EvalRunner {
@@ -65,17 +66,18 @@ class EvalRunner {
   EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session,
              const EvalMode& mode);
 
-  // Tokens that a session needs for the sample.
+  // Number of tokens that a session needs for the sample.
   uint64_t context_needed(const EvalSample& sample) const;
-  // Refuses samples that spell control tokens: nobody could tell them from the template's.
+  // Refuses samples that spell control tokens, because they could not be told from the template's tokens.
   void check(const EvalSample& sample) const;
 
-  // Stands before the progress bar.
+  // The text before the progress bar.
   void set_label(const std::string& label) { label_ = label; }
 
-  // Full attention's record, and what the others are compared with.
+  // Full attention's record, and the reference for the policies.
   EvalRecord run_full(const EvalSample& sample, uint32_t n_context, EvalReference* reference) const;
-  // A policy's. What it cannot do with its budget becomes the record's error; everything else throws.
+  // A policy's record. If the policy cannot work with its budget, the record holds the error. Every other failure is
+  // thrown.
   EvalRecord run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
                         const EvalReference& reference) const;
 

@@ -1,5 +1,5 @@
-// What `orrery eval` asks about: texts with questions and their right answers. They are generated at any length
-// (eval_generate.cpp) or read from JSON lines (eval_files.cpp).
+// The samples of `orrery eval`: texts with questions and their right answers. generate.cpp makes samples of any
+// length; files.cpp reads them from JSON lines.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 namespace orrery::tool {
 
 enum class Metric {
-  exact,     // the normalised answer is the right one: our own tasks
-  contains,  // share of the right answers that stand in the answer: RULER's string match
-  f1         // F1 of the words, of the nearest right answer: LongBench's for questions
+  exact,     // the normalised answer equals the right answer: our own tasks
+  contains,  // the share of right answers that the answer contains: RULER's string match
+  f1         // F1 of the words against the nearest right answer: LongBench's metric for questions
 };
 
 struct EvalQuestion {
   std::string question;
-  std::vector<std::string> answers;  // exact, f1: any of them is right; contains: all are wanted
-  double depth = -1;                 // where in the text the answer stands, 0 to 1, mean of several; -1: unknown
+  std::vector<std::string> answers;  // exact, f1: any of them is right; contains: all are needed
+  double depth = -1;                 // position of the answer in the text, 0 to 1, a mean over several; -1: unknown
 };
 
 struct EvalSample {
   std::string id, task;
-  uint64_t length = 0;  // tokens of the text: what was asked for, or (files of others) rounded up to a power of two
+  uint64_t length = 0;  // tokens of the text: as requested, or (for other files) rounded up to a power of two
   Metric metric = Metric::exact;
   std::string system;   // "": none
   std::string context;
@@ -33,27 +33,28 @@ struct EvalSample {
   bool question_inside = false;  // the context ends with the question (RULER's files)
 };
 
-// Tokens that a text has for the model.
+// The number of tokens of a text for the model.
 using TokenCount = std::function<size_t(const std::string&)>;
 
 const std::vector<const char*>& task_names();  // "single", "multi-key", ...
 
-// The sample `index` of a task, with a text of `length` tokens (a few less) and up to `n_questions` questions. The
-// same on every machine for the same arguments and tokenizer. Throws UsageError where the length cannot hold it.
+// Makes sample `index` of a task, with a text of `length` tokens (or a few less) and up to `n_questions` questions.
+// Equal arguments and an equal tokenizer give the same sample on every machine. Throws UsageError if the length is
+// too small.
 EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index, uint64_t seed,
                        uint32_t n_questions, const TokenCount& count);
 
-// The samples of a file, at most `most` (0: all), one JSON object a line, each line in one of three layouts:
-//   RULER      {"index", "input", "outputs": [...]}: all outputs are wanted, the question is inside the input
+// Reads the samples of a file, at most `most` (0: all). Each line is a JSON object in one of three layouts:
+//   RULER      {"index", "input", "outputs": [...]}: all outputs are needed, the question is inside the input
 //   LongBench  {"input", "context", "answers": [...], "dataset"}: the input is the question
-//   our own    what write_samples() writes
-// What is wrong throws Failure with file and line.
+//   our own    as write_samples() writes
+// Errors are Failures that name file and line.
 std::vector<EvalSample> read_samples(const std::string& path, uint64_t most, const TokenCount& count);
 
 Json sample_json(const EvalSample& sample);
 void write_samples(const std::string& path, const std::vector<EvalSample>& samples);
 
-// 0 to 1.
+// A score from 0 to 1.
 double score_answer(Metric metric, const std::vector<std::string>& right, const std::string& said);
 const char* metric_name(Metric metric);
 

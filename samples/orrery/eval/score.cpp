@@ -1,4 +1,4 @@
-// Answers to scores, each metric as its benchmark defines it.
+// Scores answers with each benchmark's own metric.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,7 +8,7 @@
 namespace orrery::tool {
 namespace {
 
-// ASCII alone: what is beyond is compared as it stands.
+// Lower case for ASCII alone; other characters stay unchanged.
 std::string lower(const std::string& text) {
   std::string out = text;
   for (char& c : out) {
@@ -21,7 +21,8 @@ bool is_punctuation(char c) {
   return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
 }
 
-// Lower case, without what `punctuation` becomes, split at white space.
+// The words in lower case, split at white space. `punctuation_parts`: punctuation separates words; otherwise it is
+// removed.
 std::vector<std::string> words_of(const std::string& text, bool punctuation_parts) {
   std::vector<std::string> found(1);
   for (const char c : lower(text)) {
@@ -36,7 +37,7 @@ std::vector<std::string> words_of(const std::string& text, bool punctuation_part
   return found;
 }
 
-// LongBench's qa_f1_score (after SQuAD's): lower case, punctuation removed, articles removed, bags of words.
+// LongBench's qa_f1_score (after SQuAD's): lower case, no punctuation, no articles, bags of words.
 double f1(const std::string& right, const std::string& said) {
   const auto bag = [](const std::string& text) {
     std::vector<std::string> words = words_of(text, false);
@@ -108,7 +109,7 @@ double kl_divergence(const float* p, const float* q, size_t n) {
     const double weight = std::exp(lp);
     if (weight > 0) kl += weight * (lp - lq);
   }
-  return std::max(0.0, kl);  // rounding alone goes below
+  return std::max(0.0, kl);  // only rounding gives a negative value
 }
 
 }  // namespace orrery::tool

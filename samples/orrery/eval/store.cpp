@@ -1,4 +1,4 @@
-// See eval_store.h.
+// See store.h.
 #include "eval/store.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace orrery::tool {
 namespace {
 
 [[noreturn]] void fail(const char* verb, const std::string& path) {
-  throw Failure(kExitFailure, std::string("cannot ") + verb + " '" + path + "': " + std::strerror(errno));
+  throw Failure(kExitFailure, path + ": cannot " + verb + ": " + std::strerror(errno));
 }
 
 void write_whole(int fd, std::string_view bytes, const std::string& path) {
@@ -34,7 +34,7 @@ void write_whole(int fd, std::string_view bytes, const std::string& path) {
 }  // namespace
 
 EvalStore::EvalStore(const std::string& path) : path_(path) {
-  if (is_stream(path)) throw Failure(kExitFailure, "cannot keep results in '" + path + "': it is not a regular file");
+  if (is_stream(path)) throw Failure(kExitFailure, path + ": cannot keep results: not a regular file");
   size_t whole = 0;  // bytes up to the last newline
   if (access(path.c_str(), F_OK) == 0) {
     const std::string content = read_file(path);

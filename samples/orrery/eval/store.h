@@ -1,6 +1,6 @@
-// What has been evaluated, kept on disk while an evaluation runs, so that one that was interrupted or killed goes on
-// where it stopped: FILE.partial holds a JSON object a line, {"key": ..., "record": ...}, appended when a sample is
-// done under one policy. The key stands for everything that decides the record.
+// Keeps results on disk during an evaluation, so that an interrupted or killed evaluation continues where it stopped.
+// FILE.partial holds one JSON object per line, {"key": ..., "record": ...}, appended when a sample is done under one
+// policy. The key contains every setting that decides the record.
 #pragma once
 
 #include <map>
@@ -12,20 +12,19 @@ namespace orrery::tool {
 
 class EvalStore {
  public:
-  // Keeps nothing on disk.
+  // A store without a file.
   EvalStore() = default;
-  // Reads what is there. A last line that was cut off in the middle is dropped, and so is anything else that is no
-  // record: it is evaluated again.
+  // Reads the existing file. An incomplete last line, and any line that is no record, is dropped and evaluated again.
   explicit EvalStore(const std::string& path);
   ~EvalStore();
   EvalStore(const EvalStore&) = delete;
   EvalStore& operator=(const EvalStore&) = delete;
 
   size_t size() const { return records_.size(); }
-  const Json* find(const std::string& key) const;  // nullptr: not there; until the next call
+  const Json* find(const std::string& key) const;  // nullptr: no such key; valid until the next call
   void forget(const std::string& key) { records_.erase(key); }
   void add(const std::string& key, const Json& record);
-  void remove_file();  // the results stand elsewhere now
+  void remove_file();  // called once the results are in their own file
 
  private:
   std::string path_;
@@ -33,7 +32,7 @@ class EvalStore {
   std::map<std::string, Json> records_;
 };
 
-// Makes the folder where there is none; throws where it cannot be written to.
+// Makes the folder if it does not exist. Throws if it cannot be written to.
 void make_folder(const std::string& path);
 
 // 64 bits of FNV-1a, as 16 hexadecimal digits.

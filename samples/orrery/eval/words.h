@@ -1,5 +1,5 @@
-// The words of eval's texts: those of the demo model's corpus (samples/models/training/corpus.py), so that it knows
-// every one of them.
+// The words of eval's texts. The demo model's corpus (samples/models/training/corpus.py) has the same words, so the
+// model knows every word.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,5 @@
-// How the tool fails: an exception that carries the line for stderr and the exit code. Thrown anywhere,
-// caught once, in main(). The exit codes are part of the interface (`orrery help exit-codes` prints them), so
-// they stand here, together.
+// The tool's failures: an exception carries the line for stderr and the exit code. Any code may throw it; main()
+// catches it. The exit codes are part of the interface (`orrery help exit-codes` prints them).
 #pragma once
 
 #include <stdexcept>
@@ -10,9 +9,9 @@ namespace orrery::tool {
 
 enum ExitCode : int {
   kExitOk = 0,
-  kExitFailure = 1,       // something went wrong while running: a file, the disk, a wrong answer
-  kExitUsage = 2,         // the command line, or a value on it
-  kExitBadModel = 3,      // the model is damaged, or needs what this build cannot do
+  kExitFailure = 1,       // a failure while running: a file, the disk, a wrong answer
+  kExitUsage = 2,         // the command line, or one of its values
+  kExitBadModel = 3,      // the model is damaged, or needs a feature that this build lacks
   kExitDoesNotFit = 4,    // memory, budget or context
   kExitInterrupted = 130  // Ctrl-C
 };
@@ -26,13 +25,13 @@ class Failure : public std::runtime_error {
   ExitCode code_;
 };
 
-// Ctrl-C ended what was under way.
+// Ctrl-C ended the operation.
 class Interrupted : public Failure {
  public:
   Interrupted() : Failure(kExitInterrupted, "interrupted") {}
 };
 
-// What is wrong with the command line; main() adds where to read more.
+// An error on the command line. main() adds the help page to read.
 class UsageError : public Failure {
  public:
   explicit UsageError(const std::string& message) : Failure(kExitUsage, message) {}

@@ -1,6 +1,6 @@
-// See line_reader.h. libedit's signal handling hands SIGINT on to ours; our reader of characters, which waits for
-// keys and signals at once, then reports the end of input, and readline() returns with nothing. libedit's own
-// reader would sleep through a signal that comes just before its read().
+// See line_reader.h. libedit's signal handler passes SIGINT on to the tool's handler. The tool's own character reader
+// waits for keys and signals together. After a signal it reports the end of input, and readline() returns nothing.
+// libedit's reader would miss a signal that arrives just before its read().
 #include "terminal/line_reader.h"
 
 #include <editline/readline.h>
@@ -22,11 +22,11 @@ namespace {
 constexpr int kHistoryEntries = 1000;
 constexpr const char* kFence = "\"\"\"";
 
-// The folders above `path`, private to the user.
+// Makes the folders above `path`, private to the user.
 void make_folders(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     mkdir(path.substr(0, slash).c_str(),
-          0700);  // one that exists is fine; any other trouble shows when writing
+          0700);  // an existing folder is fine; other errors show when the file is written
   }
 }
 
@@ -34,17 +34,17 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// An odd number of backslashes at the end: the last one is not itself escaped.
+// An odd number of backslashes at the end: the last backslash is not itself escaped.
 bool continues(const std::string& line) {
   const size_t last = line.find_last_not_of('\\');
   const size_t n = line.size() - (last == std::string::npos ? 0 : last + 1);
   return n % 2 == 1;
 }
 
-const Interrupts* typing_interrupts = nullptr;  // libedit's reader of characters takes no context
+const Interrupts* typing_interrupts = nullptr;  // global, because libedit's character reader takes no context
 
-// One character from standard input, -1 at its end or on Ctrl-C. Bytes that are no text in the user's locale are
-// passed over.
+// One character from standard input; -1 at its end or after Ctrl-C. Skips bytes that are not text in the user's
+// locale.
 int read_character(FILE*) {
   std::mbstate_t state{};
   for (;;) {
@@ -76,7 +76,7 @@ std::string LineReader::default_history_path() {
 LineReader::LineReader(bool interactive, const std::string& history_path, const Interrupts& interrupts)
     : interactive_(interactive), history_path_(interactive ? history_path : ""), interrupts_(interrupts) {
   if (!interactive_) return;
-  if (!is_terminal(kStdout)) rl_outstream = stderr;  // prompts are not part of the output
+  if (!is_terminal(kStdout)) rl_outstream = stderr;  // prompts do not belong to standard output
   typing_interrupts = &interrupts;
   rl_getc_function = read_character;
   using_history();
@@ -84,7 +84,7 @@ LineReader::LineReader(bool interactive, const std::string& history_path, const 
   if (history_path_.empty()) return;
   make_folders(history_path_);
   if (access(history_path_.c_str(), F_OK) == 0 && read_history(history_path_.c_str()) != 0) {
-    note("cannot read the history in '" + history_path_ + "'; nothing is added to it");
+    note(history_path_ + ": cannot read the history; this session's lines are not added");
     history_path_.clear();
   }
 }
@@ -96,7 +96,7 @@ void LineReader::remember(const std::string& line) {
   add_history(line.c_str());
   if (history_path_.empty()) return;
   if (write_history(history_path_.c_str()) != 0) {
-    note("cannot write the history to '" + history_path_ + "': " + std::strerror(errno));
+    note(history_path_ + ": cannot write the history: " + std::strerror(errno));
     history_path_.clear();
   }
 }
@@ -114,18 +114,18 @@ LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
     remember(*line);
     return Got::message;
   }
-  if (interrupts_.pending()) return Got::interrupted;  // it came behind the last token of an answer
+  if (interrupts_.pending()) return Got::interrupted;  // Ctrl-C came after the last token of an answer
   const ssize_t n = getline(&buffer_, &buffer_bytes_, stdin);
   if (n < 0) {
     if (interrupts_.pending()) return Got::interrupted;
     if (std::ferror(stdin))
-      throw Failure(kExitFailure, std::string("cannot read standard input: ") + std::strerror(errno));
+      throw Failure(kExitFailure, std::string("standard input: cannot read: ") + std::strerror(errno));
     return Got::end;
   }
   line->assign(buffer_, static_cast<size_t>(n));
   if (line->back() == '\n') line->pop_back();
   if (line->find('\0') != std::string::npos)
-    throw Failure(kExitFailure, "standard input is not text: a line holds a NUL byte");
+    throw Failure(kExitFailure, "standard input: is not text: a line holds a NUL byte");
   return Got::message;
 }
 
@@ -135,7 +135,7 @@ LineReader::Got LineReader::read(std::string* message, bool* typed_something) {
   std::string line;
   Got got = read_line("> ", &line);
   if (got != Got::message) {
-    // What libedit holds is what was typed on the line that Ctrl-C ended.
+    // libedit's buffer holds the line that Ctrl-C ended.
     *typed_something = interactive_ && rl_line_buffer && rl_line_buffer[0] != '\0' && rl_end > 0;
     return got;
   }
@@ -146,7 +146,7 @@ LineReader::Got LineReader::read(std::string* message, bool* typed_something) {
       got = read_line(". ", &line);
       if (got == Got::interrupted) *typed_something = true;
       if (got == Got::interrupted) return got;
-      if (got == Got::end) break;  // an open block ends with the input
+      if (got == Got::end) break;  // the end of input closes an open block
     }
     if (ends_with(line, kFence)) line.erase(line.size() - 3);
     *message += line;

@@ -1,6 +1,6 @@
-// Reads one message at a time. On a terminal: line editing (libedit) and a history that lasts; from a pipe:
-// plain lines, no prompts. In both, a line that ends in a backslash goes on in the next one, and """ opens a
-// block that """ closes.
+// Reads one message at a time. On a terminal: line editing (libedit) and a history file. From a pipe: plain lines
+// without prompts. In both, a line that ends in a backslash continues on the next line, and """ opens and closes a
+// block of lines.
 #pragma once
 
 #include <string>
@@ -11,18 +11,17 @@ namespace orrery::tool {
 
 class LineReader {
  public:
-  // `history_path` "": no history is kept. Unreadable or unwritable history is told once and otherwise
-  // ignored.
+  // `history_path` "": keeps no history. A history that cannot be read or written is reported once, then ignored.
   LineReader(bool interactive, const std::string& history_path, const Interrupts& interrupts);
   ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
   enum class Got { message, end, interrupted };
-  // interrupted: Ctrl-C; what was typed is dropped, and *typed_something says whether there was any.
+  // interrupted: Ctrl-C dropped the typed line. *typed_something tells whether the line held any text.
   Got read(std::string* message, bool* typed_something);
 
-  // $XDG_STATE_HOME/orrery/history or ~/.local/state/orrery/history; "" where there is no home.
+  // $XDG_STATE_HOME/orrery/history or ~/.local/state/orrery/history; "" if there is no home folder.
   static std::string default_history_path();
 
  private:

@@ -16,7 +16,7 @@ namespace orrery::tool {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 16;
-constexpr uint64_t kLargestText = uint64_t{1} << 30;  // beyond it, an input is no prompt or document
+constexpr uint64_t kLargestText = uint64_t{1} << 30;  // a larger input is no prompt or document
 
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -49,7 +49,7 @@ void Output::text(std::string_view words) {
 
 void Output::flush() {
   std::string pending;
-  pending.swap(buffer_);  // what could not be written is not tried again
+  pending.swap(buffer_);  // bytes that could not be written are not tried again
   if (write_all(fd_, pending)) return;
   if (errno == EPIPE) throw ClosedPipe{};
   throw Failure(kExitFailure, std::string("cannot write to standard output: ") + std::strerror(errno));
@@ -95,6 +95,8 @@ std::string human_count(uint64_t number) {
   return grouped(number);
 }
 
+std::string counted(uint64_t number, const char* noun) { return grouped(number) + " " + noun + (number == 1 ? "" : "s"); }
+
 std::string grouped(uint64_t number) {
   std::string digits = std::to_string(number);
   for (size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
@@ -103,14 +105,14 @@ std::string grouped(uint64_t number) {
 
 std::string read_file(const std::string& path) {
   const bool standard = path == "-";
-  const std::string name = standard ? "standard input" : "'" + path + "'";
+  const std::string name = standard ? "standard input" : path;   // an error reads "NAME: WHAT: WHY", as the library's errors do
   const auto fail = [&](const char* verb) {
-    return Failure(kExitFailure, std::string("cannot ") + verb + " " + name + ": " + std::strerror(errno));
+    return Failure(kExitFailure, name + ": cannot " + verb + ": " + std::strerror(errno));
   };
   int fd = kStdin;
   while (!standard && (fd = open(path.c_str(), O_RDONLY | O_CLOEXEC)) < 0) {
     if (errno != EINTR) throw fail("open");
-    if (interrupt_pending()) throw Interrupted();  // a pipe that nobody writes to
+    if (interrupt_pending()) throw Interrupted();  // a pipe without a writer
   }
   struct Closer {
     int fd;
@@ -127,7 +129,7 @@ std::string read_file(const std::string& path) {
     if (n < 0) throw fail("read");
     if (n == 0) return content;
     content.append(block, static_cast<size_t>(n));
-    if (content.size() > kLargestText) throw Failure(kExitFailure, name + " is larger than 1 GiB");
+    if (content.size() > kLargestText) throw Failure(kExitFailure, name + ": larger than 1 GiB");
   }
 }
 
@@ -135,7 +137,7 @@ std::string read_text(const std::string& path) {
   std::string content = read_file(path);
   const size_t nul = content.find('\0');
   if (nul != std::string::npos) {
-    throw Failure(kExitFailure, format("'%s' is not text: byte %zu is NUL", path.c_str(), nul));
+    throw Failure(kExitFailure, format("%s: is not text: byte %zu is NUL", path.c_str(), nul));
   }
   return content;
 }

@@ -20,7 +20,7 @@ void ProgressBar::update(uint64_t done, uint64_t total) {
   const auto now = Clock::now();
   if (!started_) {
     started_ = true;
-    first_done_ = done;  // what was there already says nothing about speed
+    first_done_ = done;  // work done earlier says nothing about speed
   }
   if (now - start_ < kQuiet || (drawn_ && now - last_ < kBetween && done < total)) return;
   last_ = now;

@@ -1,5 +1,5 @@
-// A progress bar on stderr for what takes long: drawn only on a terminal, only once a fifth of a second has
-// passed, and erased when it is done, so that nothing of it stays between a question and its answer.
+// A progress bar on stderr for long work. The bar is drawn only on a terminal, appears after a fifth of a second, and
+// is erased at the end.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ class ProgressBar {
   Clock::time_point start_ = Clock::now(), last_ = start_;
 };
 
-// What the library's long calls report to: step() with this as `user` draws the bar, and says to stop once Ctrl-C was
-// pressed.
+// Receives the progress of the library's long calls: step(), with this object as `user`, draws the bar and returns
+// false once Ctrl-C was pressed.
 struct InterruptibleProgress {
   const Interrupts& interrupts;
   ProgressBar bar;

@@ -1,5 +1,6 @@
-// POSIX: see terminal.h. The self-pipe carries one byte per event: 'i' from the signal handler, 'q' from the
-// end of a CancelOnInterrupt; both ends live as long as the process, as a handler can run at any moment.
+// POSIX implementation of terminal.h. The self-pipe carries one byte per event: 'i' from the signal handler, 'q' from
+// the end of a CancelOnInterrupt. Both ends stay open until the process ends, because a handler can run at any
+// moment.
 #include "terminal/terminal.h"
 
 #include <fcntl.h>
@@ -20,21 +21,21 @@
 namespace orrery::tool {
 namespace {
 
-// A signal handler reaches only what is global.
+// Global, because a signal handler reaches only global data.
 volatile sig_atomic_t interrupt_flag = 0;
 int wake_pipe[2] = {-1, -1};
 struct sigaction previous_action;
-struct termios terminal_before;     // as it was found, where stdin is a terminal
+struct termios terminal_before;     // the state at the start, if stdin is a terminal
 bool has_terminal_before = false, stderr_is_terminal = false;
 
-// Every call here may be made in a signal handler.
+// Makes only calls that are allowed in a signal handler.
 [[noreturn]] void end_interrupted() {
   if (has_terminal_before) {
     signal(SIGTTOU, SIG_IGN);  // a process in the background would be stopped
     tcsetattr(kStdin, TCSANOW, &terminal_before);
   }
   struct pollfd room = {kStderr, POLLOUT, 0};
-  if (stderr_is_terminal && poll(&room, 1, 0) == 1) {  // a terminal that takes nothing must not hold us
+  if (stderr_is_terminal && poll(&room, 1, 0) == 1) {  // a blocked terminal must not block the tool
     const ssize_t written = write(kStderr, "\n", 1);
     (void)written;
   }
@@ -45,13 +46,14 @@ extern "C" void on_interrupt(int) {
   if (interrupt_flag) end_interrupted();
   const int saved = errno;
   interrupt_flag = 1;
-  const ssize_t written = write(wake_pipe[1], "i", 1);  // full: the flag and an earlier byte say the same
+  const ssize_t written = write(wake_pipe[1], "i", 1);  // a full pipe is fine: the flag and an earlier byte carry the same
+                                                        // information
   (void)written;
   errno = saved;
 }
 
-// Length of the UTF-8 character at the front of `text`, 0 where there is none: shortest form, no surrogates,
-// <= U+10FFFF.
+// Length of the UTF-8 character at the front of `text` (shortest form, no surrogates, <= U+10FFFF), or 0 if there is
+// no such character.
 size_t character_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -74,7 +76,7 @@ void prepare_process() {
   for (int fd = kStdin; fd <= kStderr; ++fd) {
     struct stat st;
     if (fstat(fd, &st) == 0 || errno != EBADF) continue;
-    // open() takes the lowest free number, which is fd. Read-only: writing to it fails, as to a closed one.
+    // open() takes the lowest free number, which is fd. Read-only, so writing fails as on a closed descriptor.
     if (open("/dev/null", O_RDONLY) < 0) return;
   }
   signal(SIGPIPE, SIG_IGN);
@@ -118,7 +120,7 @@ Interrupts::Interrupts() {
   stderr_is_terminal = is_terminal(kStderr);
   struct sigaction action;
   std::memset(&action, 0, sizeof action);
-  action.sa_handler = on_interrupt;  // without SA_RESTART: a read that waits for input returns
+  action.sa_handler = on_interrupt;  // without SA_RESTART, so a read that waits for input returns
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &previous_action);
 }
@@ -145,7 +147,7 @@ bool interrupt_pending() { return interrupt_flag != 0; }
 bool wait_for_input(int fd) {
   struct pollfd waiting[] = {{wake_pipe[0], POLLIN, 0}, {fd, POLLIN, 0}};
   while (!interrupt_pending()) {
-    if (poll(waiting, 2, -1) < 0 && errno != EINTR) return true;  // the read will say what is wrong
+    if (poll(waiting, 2, -1) < 0 && errno != EINTR) return true;  // the read reports the error
     if (waiting[0].revents != 0) return false;
     if (waiting[1].revents != 0) return true;
   }
@@ -153,7 +155,7 @@ bool wait_for_input(int fd) {
 }
 
 CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
-  // The thread is made with SIGINT blocked, so that signals go to the main thread, where they end a waiting
+  // The thread starts with SIGINT blocked, so the main thread receives the signals, and a signal ends its waiting
   // read.
   sigset_t interrupt, before;
   sigemptyset(&interrupt);
@@ -174,7 +176,7 @@ CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
 }
 
 CancelOnInterrupt::~CancelOnInterrupt() {
-  // The pipe may be full of interrupts; the watcher is emptying it.
+  // The pipe may be full of interrupts; the watcher empties it.
   while (write(wake_pipe[1], "q", 1) != 1 && (errno == EAGAIN || errno == EINTR)) std::this_thread::yield();
   watcher_.join();
 }

@@ -1,7 +1,7 @@
-// Everything that depends on the terminal and the process around us: descriptors, width, signals. The one
-// file to rewrite for another system. Ctrl-C becomes an event: while an Interrupts lives, SIGINT sets a flag
-// and wakes the watcher thread of a CancelOnInterrupt, which calls orrery_cancel() - a handler itself may
-// call almost nothing safely. A second Ctrl-C, while the first one is still pending, ends the process.
+// All code that depends on the terminal and the process: descriptors, width, signals. Only this file changes for
+// another system. Ctrl-C becomes an event: while an Interrupts lives, SIGINT sets a flag and wakes the watcher thread
+// of a CancelOnInterrupt, which calls orrery_cancel(). (A signal handler itself may call almost nothing safely.) A
+// second Ctrl-C while the first is still pending ends the process.
 #pragma once
 
 #include <functional>
@@ -13,19 +13,21 @@ namespace orrery::tool {
 
 constexpr int kStdin = 0, kStdout = 1, kStderr = 2;
 
-// Call first. A closed stdin, stdout or stderr is occupied by an end that fails (or reads as empty), so that
-// no file opened later is taken for it; writing to a closed pipe is an error instead of a signal.
+// Call this first. It opens a substitute for a closed stdin, stdout or stderr, so that no later file takes its
+// number. Reading the substitute gives an empty input, and writing to it fails. Writing to a closed pipe becomes an
+// error instead of a signal.
 void prepare_process();
 
 bool is_terminal(int fd);
-int terminal_columns(int fd);  // 80 where it cannot be told
+int terminal_columns(int fd);  // 80 if unknown
 
-// Text of a model or a file may hold escape sequences that would drive the terminal: every control character
-// but newline and tab becomes U+FFFD. Invalid UTF-8 too. Whole characters in, whole characters out.
+// Text that is safe to print. Text of a model or a file may hold escape sequences that control the terminal. Every
+// control character except newline and tab becomes U+FFFD, and so does invalid UTF-8. Pass whole characters.
 std::string printable(std::string_view text);
 
-// Handles SIGINT while it lives. At most one at a time. The first Ctrl-C asks whatever runs to stop. A second one before
-// clear() ends the process at once, with exit code 130 and the terminal as it was: some work cannot be asked.
+// Handles SIGINT during its lifetime. At most one may exist. The first Ctrl-C asks the running work to stop. A second
+// Ctrl-C before clear() ends the process at once, with exit code 130 and the terminal restored, because some work
+// cannot be stopped.
 class Interrupts {
  public:
   Interrupts();
@@ -35,17 +37,17 @@ class Interrupts {
 
   bool pending() const;  // Ctrl-C was pressed since clear()
   void clear();
-  // Waits until `fd` can be read: true; or until Ctrl-C is pressed, or has been since clear(): false. A signal
-  // that comes between a look at pending() and a blocking read would be missed; here none is.
+  // Waits until `fd` can be read (true), or until Ctrl-C is pressed (false). A Ctrl-C since clear() counts too, so no
+  // signal between pending() and a blocking read is missed.
   bool wait_for_input(int fd) const;
 };
 
-// The same without an Interrupts at hand; where none lives, it waits for input alone.
+// As Interrupts::wait_for_input(), on the Interrupts that exists. If none exists, waits for input alone.
 bool wait_for_input(int fd);
-// Ctrl-C was pressed, and is being carried out: false where no Interrupts lives.
+// Whether Ctrl-C was pressed since clear(). False if no Interrupts exists.
 bool interrupt_pending();
 
-// While it lives, Ctrl-C calls `cancel`, once, on a thread of its own; at once if one is pending already.
+// During its lifetime, Ctrl-C calls `cancel` once, on its own thread. A pending Ctrl-C calls it at once.
 class CancelOnInterrupt {
  public:
   explicit CancelOnInterrupt(std::function<void()> cancel);
@@ -57,13 +59,13 @@ class CancelOnInterrupt {
   std::thread watcher_;
 };
 
-// Resident memory of this process, now and at its peak, in bytes; 0 where the system does not tell.
+// Resident memory of this process, now and at its peak, in bytes. 0 if the system does not report it.
 struct ResidentMemory {
   unsigned long long now = 0, peak = 0;
 };
 ResidentMemory resident_memory();
 
-// The folder of the running program, without a final slash; "" where it cannot be told.
+// The folder of the running program, without a final slash; "" if unknown.
 std::string program_folder();
 
 }  // namespace orrery::tool

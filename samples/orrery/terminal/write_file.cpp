@@ -20,13 +20,13 @@ namespace orrery::tool {
 namespace {
 
 constexpr int kMostLinks = 40;
-constexpr int kMostTries = 1000;   // other runs that write the same file just now, one after another
+constexpr int kMostTries = 1000;   // other runs may be writing the same file, one after another
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  throw Failure(kExitFailure, "cannot write '" + path + "': " + std::strerror(error));
+  throw Failure(kExitFailure, path + ": cannot write: " + std::strerror(error));
 }
 
-// Closed by whichever way a function is left.
+// A descriptor that is closed on every return path.
 struct Descriptor {
   int number;
   explicit Descriptor(int n) : number(n) {}
@@ -55,7 +55,7 @@ int write_all(int fd, std::string_view bytes) {
 
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-// kStdout or kStderr where `st` is what it leads to, else -1.
+// kStdout or kStderr if that descriptor is the file `st`, else -1.
 int standard_stream(const struct stat& st) {
   for (const int fd : {kStdout, kStderr}) {
     struct stat own;
@@ -69,7 +69,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
-// Where the links end, also one that leads to a file that does not exist yet.
+// The target of the links in `path`, even if the target does not exist yet.
 std::string followed(const std::string& path) {
   std::string at = path;
   for (int links = 0; links <= kMostLinks; ++links) {
@@ -83,14 +83,14 @@ std::string followed(const std::string& path) {
   fail(path, ELOOP);
 }
 
-// The same for every run that writes this file, and short, however long the file's name is.
+// Equal for every run that writes this file, and short for every file name.
 std::string temporary_of(const std::string& target) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : target.substr(folder_of(target).size())) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return folder_of(target) + format(".orrery-tool-%016llx", static_cast<unsigned long long>(hash));
 }
 
-// The mode and the owner of the file that is replaced; what the system does not permit gives nobody more rights than before.
+// Applies the replaced file's mode and owner. If the system forbids a change, nobody gets more rights than before.
 void take_over(int fd, const struct stat& former) {
   mode_t mode = former.st_mode & 0777;
   struct stat own;
@@ -103,8 +103,8 @@ void take_over(int fd, const struct stat& former) {
   if (fchmod(fd, mode) != 0) return;   // a file system without modes
 }
 
-// Creates the temporary and locks it. One that is there belongs to a run that writes just now, for which this one waits,
-// or to one that was killed: whoever gets its lock removes it.
+// Creates the temporary and locks it. An existing temporary belongs to a running writer or to a killed one. This run
+// waits for its lock, then removes it.
 int open_temporary(const std::string& name, const std::string& path) {
   for (int tries = 0; tries < kMostTries; ++tries) {
     const int fd = uninterrupted(
@@ -114,7 +114,7 @@ int open_temporary(const std::string& name, const std::string& path) {
     const int held = fd >= 0 ? fd : old.number;
     if (held < 0 && errno == ENOENT) continue;
     if (held < 0) fail(path, errno);
-    uninterrupted([&] { return flock(held, LOCK_EX); });   // file systems without locks: one run at a time
+    uninterrupted([&] { return flock(held, LOCK_EX); });   // on file systems without locks, only one run at a time is safe
     struct stat opened, named;
     const bool ours = fstat(held, &opened) == 0 && lstat(name.c_str(), &named) == 0 && same_file(opened, named);
     if (fd >= 0 && ours) return fd;
@@ -140,7 +140,7 @@ void replace_file(const std::string& path, const struct stat* former, std::strin
   }
   const std::string folder = folder_of(target);
   const Descriptor directory(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.number >= 0) uninterrupted([&] { return fsync(directory.number); });   // as far as it can be
+  if (directory.number >= 0) uninterrupted([&] { return fsync(directory.number); });   // errors are ignored
 }
 
 }  // namespace

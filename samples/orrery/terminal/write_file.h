@@ -1,8 +1,9 @@
-// Every file that the tool writes goes through write_file(): profiles, results, pictures, conversations for a pipe.
+// write_file() writes every file of the tool: profiles, results, pictures, conversations for a pipe.
 //
-// A regular file, or one that does not exist yet, is written whole or not at all: a temporary beside it is written, flushed
-// and renamed. Symbolic links are followed, and a file that is replaced keeps its mode. What a killed run leaves is removed
-// by the next one that writes the same file. Devices, pipes and standard output ("-", /dev/stdout) are written through.
+// A regular file, existing or new, is written whole or not at all: the tool writes a temporary beside it, flushes it
+// and renames it. Symbolic links are followed, and a replaced file keeps its mode. The next run that writes the same
+// file removes the temporary of a killed run. Devices, pipes and standard output ("-", /dev/stdout) are written
+// directly.
 #pragma once
 
 #include <string>
@@ -10,12 +11,12 @@
 
 namespace orrery::tool {
 
-// Throws Failure, which names the path and the reason.
+// Throws Failure with the path and the reason.
 void write_file(const std::string& path, std::string_view bytes);
 
-// Whether `path` is written through: nothing can stand beside it, or be replaced.
+// Whether `path` is written directly: a device, a pipe or standard output.
 bool is_stream(const std::string& path);
-// Whether `path` is standard output, by whichever name: words for people belong elsewhere then.
+// Whether `path` is standard output under any name. Text for people must then go elsewhere.
 bool is_standard_output(const std::string& path);
 
 }  // namespace orrery::tool

@@ -1,5 +1,4 @@
-// Filters on text, numbers and JSON, and the table of all filters.  Those that walk sequences are in
-// jinja_sequence_filters.cpp.
+// Filters on text, numbers and JSON, and the table of all filters. Filters on sequences are in sequence_filters.cpp.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -15,7 +14,7 @@ namespace orrery::text::jinja {
 
 namespace {
 
-// str(v) as a value of its own; text stays as it is.
+// str(v) as a value. Text is returned unchanged.
 bool as_text(Interp& in, const Value& v, Value* out) {
   if (v.is_string()) {
     *out = v;
@@ -51,7 +50,7 @@ std::string title_words(std::string_view s, const std::atomic<bool>* cancel) {
     const size_t n = unicode::sequence_length(s, i);
     if (c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || unicode::is(c, unicode::kSpace)) {
       flush(i);
-      // Separators form a piece of their own, whose first character is upper-cased to itself.
+      // A separator is its own piece; upper case does not change its first character.
       out.append(s, i, n);
       word = i + n;
     }
@@ -178,7 +177,7 @@ bool truncate(Interp& in, const Value& v, Args& args, Value* out) {
   if (length < end_length || leeway < 0)
     return in.fail("truncate: the length is too small or the leeway negative");
   int64_t present;
-  TRY(in.length_of(v, &present));  // whatever is short enough stays as it is, text or not
+  TRY(in.length_of(v, &present));  // a short enough value stays as it is, text or not
   if (present <= length || present - length <= leeway) {
     *out = v;
     return true;
@@ -216,7 +215,7 @@ bool word_count(Interp& in, const Value& v, Args& args, Value* out) {
 
 // --- numbers ---
 
-// Text without blanks around it and "_" between digits; empty when it can be no number.
+// Text without surrounding blanks and without "_" between digits. Empty if the text is no number.
 std::string number_text(std::string_view s) {
   s = strip_blanks(s, true, true);
   std::string out;
@@ -249,7 +248,8 @@ bool parse_float(std::string_view text, double* out) {
     const auto parsed = std::from_chars(first, last, *out);
     if (parsed.ptr != last) return false;
     if (parsed.ec == std::errc::result_out_of_range) {
-      // Too large is infinite, too small zero; long double has the range to tell.
+      // A number that is too large becomes infinite, too small becomes zero. The range of long double tells the two
+      // apart.
       *out = rest.find("e-") != std::string_view::npos || rest[0] == '0' || rest[0] == '.' ? 0.0 : HUGE_VAL;
     } else if (parsed.ec != std::errc()) {
       return false;
@@ -259,7 +259,7 @@ bool parse_float(std::string_view text, double* out) {
   return true;
 }
 
-// 0: no integer in this base; 1: one; 2: one beyond 64 bits.
+// Returns 0 if the text is no integer in this base, 1 if it is, 2 if the integer exceeds 64 bits.
 int parse_int(std::string_view text, int64_t base, int64_t* out) {
   std::string s = unicode::lower(number_text(text));
   const bool negative = !s.empty() && s[0] == '-';
@@ -314,7 +314,7 @@ bool int_filter(Interp& in, const Value& v, Args& args, Value* out) {
     *out = fallback;
     return true;
   }
-  // int(inf) is an overflow, which the filter lets through only for floats; int(nan) falls back.
+  // int(inf) is an overflow, which the filter reports only for floats. int(nan) gives the default.
   if (std::isinf(d) && v.is_float()) return in.fail("an infinite float has no integer");
   if (!std::isfinite(d)) {
     *out = fallback;
@@ -352,7 +352,7 @@ bool abs_filter(Interp& in, const Value& v, Args& args, Value* out) {
   return true;
 }
 
-// Half to even on the exact value, as round() does: printing with the precision rounds exactly.
+// Rounds half to even on the exact value, as round() does: printing with the precision rounds exactly.
 double round_to(double v, int64_t digits) {
   if (!std::isfinite(v) || digits > 300) return v;
   if (digits < -308) return std::copysign(0.0, v);

@@ -1,4 +1,4 @@
-// Filters that walk sequences, for the table in jinja_filters.cpp.
+// Filters on sequences, for the table in filters.cpp.
 #pragma once
 
 #include "runtime/text/jinja/interpreter/interpreter.h"
@@ -9,7 +9,7 @@ using FilterFunction = bool (*)(Interp& in, const Value& v, Args& args, Value* o
 struct Filter {
   const char* name;
   FilterFunction function;
-  bool lazy = false;  // gives a generator, and a failure only shows when that is walked
+  bool lazy = false;  // the result is a generator; a failure shows only when it is iterated
 };
 
 namespace filters {

@@ -1,5 +1,5 @@
-// Python's two ways of formatting: "%s" % x and "{}".format(x), with the conversions, flags, widths and
-// precisions that apply to text, integers and floats.
+// Python's two kinds of formatting, "%s" % x and "{}".format(x), with the conversions, flags, widths and precisions
+// for text, integers and floats.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxPrecision = 400;
 constexpr int64_t kMaxWidth = 1'000'000;
 
-// What a conversion asks for, whichever way it was written.
+// A parsed conversion of either kind.
 struct Spec {
   std::string fill = " ";
   char align = 0;   // < > ^ =, 0: by type
@@ -89,7 +89,7 @@ std::string fixed(double magnitude, std::chars_format how, int64_t precision) {
   return buffer;
 }
 
-// Digits of a finite |v| by one of e, f, g, %; '\0' is str()'s way with a precision.
+// Digits of a finite |v| in style e, f, g or %. '\0': the style of str() with a precision.
 std::string float_digits(double magnitude, char type, int64_t precision, bool alternate) {
   if (type == 'e') {
     std::string s = fixed(magnitude, std::chars_format::scientific, precision);
@@ -219,7 +219,7 @@ bool format_integer(Interp& in, int64_t v, const Spec& spec, std::string* out) {
   if (spec.grouping != 0) {
     const bool decimal = prefix.empty();
     if (!decimal && spec.grouping == ',') return in.fail("',' is only for decimal numbers");
-    // Grouping with zeros at the front groups those, too.
+    // Zero padding is grouped too.
     if (spec.fill == "0" && spec.align == '=') {
       const size_t every = decimal ? 3 : 4;
       const std::string sign = sign_of(spec, v < 0) + (spec.alternate ? prefix : "");
@@ -272,7 +272,7 @@ bool Interp::format_value(const Value& v, std::string_view text, std::string* ou
     return true;
   }
   if (v.is_bool() && spec.type == 0) {
-    // bool formats as an integer once there is any format at all.
+    // bool formats as an integer if the format is not empty.
     return format_integer(*this, v.as_int(), spec, out);
   }
   if (v.is_intlike()) return format_integer(*this, v.as_int(), spec, out);

@@ -111,7 +111,7 @@ bool raise_exception(Interp& in, Args& args, Value* out) {
   return in.raise(text);
 }
 
-// The C locale's names, whatever locale the application has chosen.
+// The C locale's names, because the application may have set another locale.
 constexpr const char* kDays[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
                                  "Thursday", "Friday", "Saturday"};
 constexpr const char* kMonths[] = {"January", "February", "March",     "April",   "May",      "June",

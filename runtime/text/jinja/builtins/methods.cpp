@@ -1,5 +1,5 @@
-// Methods of strings, lists and mappings, as Python names and defines them.  Those that would change their
-// object are listed without a function: templates find them, and calling one fails with that reason.
+// Methods of strings, lists and mappings, with Python's names and meaning. A method that would change its object has
+// no function in the table: a template finds the method, and calling it fails with that reason.
 #include <algorithm>
 #include <cmath>
 
@@ -380,7 +380,7 @@ bool list_index(Interp& in, const Value& self, Args& args, Value* out) {
 }
 
 bool copy(Interp& in, const Value& self, Args& args, Value* out) {
-  *out = self;  // values never change, so the copy may share everything
+  *out = self;  // values never change, so the copy may share the body
   return none(in, args, "copy");
 }
 

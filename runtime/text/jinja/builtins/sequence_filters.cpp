@@ -1,5 +1,5 @@
-// Filters that walk sequences: choosing, mapping, ordering, grouping.  Those that are lazy in Jinja2 give a
-// generator, which can be walked once; here its items are computed at once.
+// Filters on sequences: choose, map, sort, group. Filters that are lazy in Jinja2 return a generator, which can be
+// iterated once. Here the generator's items are computed at once.
 #include <algorithm>
 
 #include "runtime/text/jinja/builtins/filters.h"
@@ -11,7 +11,7 @@ namespace orrery::text::jinja::filters {
 
 namespace {
 
-// What sorting and grouping look at: text without regard to case unless asked otherwise.
+// The key that sorting and grouping compare: text ignores case unless `case_sensitive`.
 bool fold_case(Interp& in, bool case_sensitive, Value* v) {
   if (case_sensitive || !v->is_string()) return true;
   TRY(in.charge(v->as_string().size() * 3) && in.step(v->as_string().size() / 4));
@@ -22,7 +22,7 @@ bool flag(const Value* v) { return v != nullptr && Interp::truth(*v); }
 
 const Value& or_none(const Value* v, const Value& none) { return v != nullptr ? *v : none; }
 
-// Stable order of `keys`, as positions.  A merge sort of our own: an ordering that fails midway stops it
+// Stable order of `keys`, as positions. This is our own merge sort, because a failing comparison must stop it
 // cleanly.
 bool sorted_order(Interp& in, const std::vector<Value>& keys, bool descending, std::vector<size_t>* order) {
   std::vector<size_t> from(keys.size()), to(keys.size());
@@ -55,7 +55,7 @@ bool sort_by(Interp& in, const std::vector<Value>& values, const std::vector<Val
   return in.charge_items(values.size());
 }
 
-// The test or filter that map, select and reject were given by name, with its arguments.
+// The test or filter named in the arguments of map, select and reject, with its own arguments.
 struct Named {
   uint16_t index = kNoFunction;
   Args args;
@@ -301,7 +301,7 @@ bool sort(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[3];
   std::vector<Value> values, keys, sorted;
   TRY(in.bind(args, "sort", {"reverse", "case_sensitive", "attribute"}, 0, a) && in.items_of(v, &values));
-  // "a,b" orders by a and then by b.
+  // "a,b" sorts by a, then by b.
   std::vector<Value> parts;
   if (a[2] != nullptr && a[2]->is_string()) {
     const std::string_view text = a[2]->as_string();

@@ -1,4 +1,4 @@
-// Tests: what may follow `is`.
+// Tests: the names that may follow `is`.
 #include "runtime/text/jinja/interpreter/interpreter.h"
 #include "runtime/text/jinja/interpreter/strings.h"
 
@@ -14,7 +14,7 @@ struct Test {
   TestFunction function;
 };
 
-// A test that only looks at the value and cannot fail.
+// A test that only reads the value and cannot fail.
 template <bool (*test)(const Value&)>
 bool simple(Interp& in, const Value& v, Args& args, bool* out) {
   *out = test(v);
@@ -42,7 +42,7 @@ bool is_iterable(const Value& v) {
          is_object(v, ObjectType::generator) || is_object(v, ObjectType::loop);
 }
 bool is_callable(const Value& v) {
-  if (v.is_undefined()) return true;  // Jinja2's undefined can be called, and fails then
+  if (v.is_undefined()) return true;  // Jinja2's undefined counts as callable; calling it fails
   if (!v.is_object()) return false;
   const ObjectType type = as_object(v)->type;
   return type != ObjectType::name_space && type != ObjectType::generator && type != ObjectType::cycler;

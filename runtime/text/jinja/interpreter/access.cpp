@@ -1,6 +1,5 @@
-// Members, items and slices.  object.name looks for a member first and then for the item "name";
-// object["name"] the other way round; neither fails when there is neither: the result is undefined, and only
-// using it fails.
+// Members, items and slices. object.name looks for a member first, then for the item "name". object["name"] looks in
+// the reverse order. If neither exists, the result is undefined, and only using the result fails.
 #include <algorithm>
 
 #include "runtime/text/jinja/interpreter/interpreter.h"
@@ -16,7 +15,7 @@ Value missing(const Value& object, const std::string& name) {
   return Value::undefined(std::string(Interp::type_name(object)) + " has no member '" + name + "'");
 }
 
-// Python names of the object's machinery: out of reach, and undefined here.
+// Python's internal names: not accessible, and undefined here.
 bool is_internal(std::string_view name) { return name.size() > 4 && name.substr(0, 2) == "__"; }
 
 template <bool previous>
@@ -210,7 +209,7 @@ bool Interp::item(const Value& object, const Value& key, Value* out) {
     }
   }
   if (key.is_string()) {
-    // A key that is absent may still name a member.  A mapping's items were looked at above.
+    // An absent key may still name a member. The items of a mapping were searched above.
     if (!object.is_map() || find_method(object, key.as_string()) != nullptr)
       return attribute(object, std::string(key.as_string()), out);
     *out = missing(object, std::string(key.as_string()));
@@ -241,7 +240,7 @@ bool Interp::slice(const Value& object, const Value& start, const Value& stop, c
       *result = *result < -length ? -1 : *result + length;
     else
       *result = std::min(*result, length);
-    // Below the start: nothing to the left for a rising slice, one before the first for a falling one.
+    // Below the start: a rising slice begins at the first item, a falling slice before the first item.
     if (by > 0)
       *result = std::max<int64_t>(*result, 0);
     else
@@ -264,7 +263,7 @@ bool Interp::slice(const Value& object, const Value& start, const Value& stop, c
     }
     TRY(step(static_cast<uint64_t>(length)) &&
         charge(static_cast<uint64_t>(length) * sizeof(size_t) + count * 4));
-    std::vector<size_t> offsets;  // of every code point
+    std::vector<size_t> offsets;  // offset of every code point
     offsets.reserve(static_cast<size_t>(length));
     for (size_t pos = 0; pos < s.size(); pos += unicode::sequence_length(s, pos)) offsets.push_back(pos);
     std::string text;

@@ -1,5 +1,5 @@
-// Expressions.  eval() walks the tree; what an operator means is in jinja_ops.  `at_` always names the
-// expression whose operation runs, so that any failure below knows its place.
+// Expressions. eval() walks the tree; operators.cpp computes the operators. `at_` always points to the expression
+// whose operation runs, so every failure below knows its place.
 #include "runtime/text/jinja/interpreter/interpreter.h"
 
 namespace orrery::text::jinja {
@@ -237,7 +237,7 @@ bool Interp::call(const Value& callee, Args& args, Value* out) {
   TRY(deeper.ok());
   TRY(not_undefined(callee));
   if (!callee.is_object()) return fail("%s cannot be called", type_name(callee));
-  const Value alive = callee;  // a macro may rebind the name it was called by
+  const Value alive = callee;  // a macro may rebind its own name
   switch (as_object(alive)->type) {
     case ObjectType::macro:
       return call_macro(*static_cast<const MacroObject*>(as_object(alive)), args, out);

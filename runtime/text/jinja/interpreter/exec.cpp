@@ -1,6 +1,6 @@
-// Statements, scopes and calls of macros.  A scope is a short list of variables with a link to the one around
-// it; a for loop opens one per iteration, a macro one per call.  Scopes are reused unless a macro was defined
-// inside, since that macro may outlive them.
+// Statements, scopes and calls of macros. A scope is a short list of variables with a link to the outer scope. A for
+// loop opens one per iteration, a macro opens one per call. Scopes are reused, except for a scope in which a macro
+// was defined, because the macro may outlive it.
 #include <cstdarg>
 #include <cstdio>
 
@@ -20,7 +20,7 @@ Interp::Interp(const Program& program, const Value& context, const TemplateLimit
 }
 
 Interp::~Interp() {
-  // Scopes that macros captured hold those macros: dropping the variables first cuts every such circle.
+  // A scope that a macro captured holds that macro. Clearing the variables first breaks every such cycle.
   for (const auto& env : envs_) env->vars.clear();
   for (const Value& v : namespaces_) static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
 }
@@ -112,7 +112,7 @@ Interp::Scope::~Scope() {
   interp_->env_ = saved_;
   if (env_->captured) return;
   env_->vars.clear();
-  env_->next_free = interp_->free_;   // a list through the scopes themselves: a destructor must not allocate
+  env_->next_free = interp_->free_;   // the list links the scopes themselves, because a destructor must not allocate
   interp_->free_ = env_;
 }
 
@@ -280,7 +280,7 @@ bool Interp::run_for(const Stmt& s, const Value& iterable, Env* outer, uint32_t 
   loop->depth = depth;
   TRY(items_of(iterable, &loop->items));
   Flow flow = Flow::normal;
-  bool completed = false;  // Jinja2's else also runs when every iteration ended by break or continue
+  bool completed = false;  // Jinja2's else also runs if every iteration ended by break or continue
   for (size_t index = 0; flow != Flow::break_loop; ++index) {
     bool more;
     TRY(loop_has(*loop, index, &more));
@@ -374,7 +374,7 @@ bool Interp::call_macro(const MacroObject& macro, Args& args, Value* out) {
     }
     return false;
   };
-  // All arguments are placed before the first default is evaluated, which may use the others.
+  // All arguments are placed before the first default is evaluated, because a default may use other arguments.
   std::vector<bool> missing(s.params.size(), false);
   bool named_caller = false;
   for (size_t i = 0; i < s.params.size(); ++i) {

@@ -1,11 +1,9 @@
-// The interpreter of one rendering: scopes, budgets, and the operations of the language that expressions,
-// filters and methods share.  Split over jinja_exec (statements), jinja_eval (expressions), jinja_ops
-// (operators, text of values), jinja_access (members, items, slices), jinja_methods, jinja_format,
-// jinja_filters, jinja_tests, jinja_globals.
+// The interpreter of one rendering: scopes, budgets, and the operations that expressions, filters and methods share.
+// In this folder: exec.cpp (statements), eval.cpp (expressions), operators.cpp (operators, text of values),
+// access.cpp (members, items, slices). In ../builtins: methods, format, filters, tests, globals.
 //
-// Every operation that can fail returns false after fail(); the first failure ends the rendering.  Work is
-// paid for before it is done: step() for time, charge() for memory, so no template can take more than its
-// limits.
+// Every operation that can fail calls fail() and returns false; the first failure ends the rendering. Work is charged
+// before it is done: step() for time, charge() for memory. No template can therefore exceed its limits.
 #pragma once
 
 #include <ctime>
@@ -40,7 +38,7 @@ struct Args {
 struct Env {
   Env* parent = nullptr;
   std::vector<std::pair<NameId, Value>> vars;
-  bool captured = false;  // by a macro: lives until the rendering ends
+  bool captured = false;  // by a macro: the scope lives until the rendering ends
   Env* next_free = nullptr;
 };
 
@@ -83,12 +81,12 @@ struct BuiltinObject : Object {
   BuiltinFunction function;
 };
 
-// What map, select and their kin give: can be walked once.
+// The result of map, select and similar filters; it can be iterated once.
 struct GeneratorObject : Object {
   GeneratorObject() : Object(ObjectType::generator) {}
   std::vector<Value> items;
   size_t next = 0;
-  Status failure;  // why the items end, for whoever walks that far
+  Status failure;  // the reason why the items end, reported to an iteration that reaches the end
   void surrender(detail::DeadList& dead) override {
     for (Value& v : items) dead.take(v);
   }
@@ -110,19 +108,19 @@ struct JoinerObject : Object {
   void surrender(detail::DeadList& dead) override { dead.take(separator); }
 };
 
-// A running for loop.  With a filter its items are chosen one by one, when the loop or a look ahead asks for
-// them.
+// A running for loop. If the loop has a filter, its items are chosen one by one, when the loop or a look-ahead asks
+// for them.
 struct LoopObject : Object {
   LoopObject() : Object(ObjectType::loop) {}
-  std::vector<Value> items;  // still to be chosen from, from `source` on
+  std::vector<Value> items;  // candidates from `source` on are still to be filtered
   size_t source = 0;
-  std::vector<Value> chosen;  // when filtered
+  std::vector<Value> chosen;  // the chosen items, if the loop has a filter
   const Stmt* statement = nullptr;
   Env* outer = nullptr;  // scope of the loop statement
   size_t index = 0;      // of the current item
   uint32_t depth = 0;
   bool running = true;
-  Value changed;  // last arguments of loop.changed, undefined before
+  Value changed;  // the last arguments of loop.changed; undefined before
   bool filtered() const { return statement->condition != nullptr; }
   void surrender(detail::DeadList& dead) override {
     for (Value& v : items) dead.take(v);
@@ -141,11 +139,11 @@ class Interp {
   // --- failure and budgets ---
   bool fail(const char* fmt, ...) __attribute__((format(printf, 2, 3)));  // at the current expression
   bool raise(const std::string& message);  // the template's own raise_exception
-  bool stop(Status status);                // a limit or the caller ends the rendering; gives `status` its place
+  bool stop(Status status);                // a limit or the caller ends the rendering; `status` becomes the failure
   bool step(uint64_t count = 1);
-  bool charge(uint64_t bytes);  // about to make so many bytes
+  bool charge(uint64_t bytes);  // announces `bytes` of new values
   bool charge_items(uint64_t count) { return step(count / 16 + 1) && charge(count * sizeof(Value)); }
-  // Goes on where there is more stack.
+  // Continues on a new stack if this one is nearly full.
   template <class F>
   __attribute__((noinline)) bool elsewhere(const F& level) {
     bool done = false;
@@ -153,7 +151,7 @@ class Interp {
     Status status = stack_.on_new_stack(body);
     return status.ok() ? done : stop(std::move(status));
   }
-  // One more level of nested evaluation for as long as it lives.
+  // Adds one level of nested evaluation during its lifetime.
   struct Deeper {
     explicit Deeper(Interp* i) : interp(i) { ++interp->depth_; }
     ~Deeper() { --interp->depth_; }
@@ -166,9 +164,9 @@ class Interp {
   static bool truth(const Value& v);
   bool text_of(const Value& v, std::string* out);  // appends str(v)
   bool repr_of(const Value& v, std::string* out);  // appends repr(v)
-  bool string_value(std::string s, Value* out);    // charges and makes
+  bool string_value(std::string s, Value* out);    // charges and creates a string
   bool list_value(std::vector<Value> items, Value* out);
-  bool items_of(const Value& v, std::vector<Value>* out);  // walks v; a generator is used up
+  bool items_of(const Value& v, std::vector<Value>* out);  // iterates over v; uses up a generator
   bool length_of(const Value& v, int64_t* out);
   bool binary(Op op, const Value& a, const Value& b, Value* out);
   bool compare(Op op, const Value& a, const Value& b, bool* out);
@@ -193,13 +191,14 @@ class Interp {
   bool call(const Value& callee, Args& args, Value* out);
   bool call_filter(uint16_t index, const Value& v, Args& args, Value* out);
   bool call_test(uint16_t index, const Value& v, Args& args, bool* out);
-  // Spreads `args` over `names`; missing ones become null.  The first `positional_only` cannot be named.
+  // Assigns `args` to `names`; missing arguments become null. The first `positional_only` parameters cannot be passed
+  // by name.
   bool bind(const Args& args, const char* what, std::initializer_list<const char*> names, size_t required,
             const Value** out, size_t positional_only = 0);
   bool want_int(const Value& v, const char* what, int64_t* out);
   bool want_string(const Value& v, const char* what);
   bool make_generator(std::vector<Value> items, Value* out);
-  bool generator_end(GeneratorObject& generator);  // fails where the generator's own computation did
+  bool generator_end(GeneratorObject& generator);  // fails if the generator's own computation failed
 
   // --- formatting (jinja/builtins/format.cpp) ---
   bool percent_format(const Value& format, const Value& args, Value* out);   // format % args
@@ -207,7 +206,7 @@ class Interp {
   bool format_value(const Value& v, std::string_view spec, std::string* out);
 
   // --- loops (jinja/interpreter/exec.cpp) ---
-  bool loop_has(LoopObject& loop, size_t index, bool* out);  // is there an item `index`?
+  bool loop_has(LoopObject& loop, size_t index, bool* out);  // whether item `index` exists
   static const Value& loop_item(const LoopObject& loop, size_t index) {
     return loop.filtered() ? loop.chosen[index] : loop.items[index];
   }
@@ -216,7 +215,7 @@ class Interp {
   const std::tm* now() const { return now_; }
   const TemplateLimits& limits() const { return limits_; }
   uint64_t steps() const { return steps_; }
-  // A namespace may come to hold itself: all are emptied when the rendering ends.
+  // A namespace may hold itself, so all namespaces are cleared when the rendering ends.
   void track(const Value& name_space) { namespaces_.push_back(name_space); }
 
  private:
@@ -231,13 +230,13 @@ class Interp {
   bool run_for(const Stmt& s, const Value& iterable, Env* outer, uint32_t depth);
   bool run_with(const Stmt& s, Flow* flow);
   bool run_call_block(const Stmt& s);
-  bool capture(const Stmt& s, std::string* text, Flow* flow);  // in a scope of its own
+  bool capture(const Stmt& s, std::string* text, Flow* flow);  // runs in its own scope
   bool assign(const Target& target, const Value& v);
   bool emit(std::string_view text);
   bool call_macro(const MacroObject& macro, Args& args, Value* out);
   bool call_loop(const Value& loop, Args& args, Value* out);
   void make_macro(const Stmt& s, Value* out);
-  // The current scope until it is destroyed.
+  // Makes a new scope current during its lifetime.
   class Scope {
    public:
     Scope(Interp* interp, Env* parent, const std::vector<NameId>& hidden);
@@ -270,18 +269,18 @@ class Interp {
   const Program& program_;
   const TemplateLimits& limits_;
   const std::tm* now_;
-  std::vector<Value> base_;  // by NameId: from the context, else a global function
+  std::vector<Value> base_;  // by NameId: from the context, otherwise a global function
   Env* env_ = nullptr;
-  std::vector<std::unique_ptr<Env>> envs_;  // all that were made
-  Env* free_ = nullptr;                     // those that no scope uses and no macro captured
+  std::vector<std::unique_ptr<Env>> envs_;  // all scopes ever created
+  Env* free_ = nullptr;                     // scopes that are unused and that no macro captured
   std::vector<Value> namespaces_;
   std::string* out_ = nullptr;
   std::string output_;
-  const Value* block_input_ = nullptr;  // what the filters of a block apply to
+  const Value* block_input_ = nullptr;  // the input of a block's filters
   Position at_;
   uint32_t depth_ = 0;
   uint64_t steps_ = 0, work_bytes_ = 0;
-  bool exhausted_ = false;  // a limit was reached: nothing may defer that failure
+  bool exhausted_ = false;  // a limit was reached; this failure must not be deferred
   Status status_;
 };
 

@@ -327,7 +327,7 @@ bool Interp::text_of_nested(const Value& v, std::string* out, uint32_t depth) {
   return true;
 }
 
-// --- walking ---
+// --- iteration ---
 
 bool Interp::items_of(const Value& v, std::vector<Value>* out) {
   switch (v.kind()) {
@@ -347,7 +347,7 @@ bool Interp::items_of(const Value& v, std::vector<Value>* out) {
     case Kind::string: {
       const std::string_view s = v.as_string();
       TRY(charge(v.string_length() * 96) &&
-          step(v.string_length()));  // each character is a string of its own
+          step(v.string_length()));  // each character is its own string
       out->reserve(v.string_length());
       for (size_t i = 0; i < s.size();) {
         const size_t n = unicode::sequence_length(s, i);
@@ -461,7 +461,7 @@ bool Interp::arithmetic(Op op, const Value& a, const Value& b, Value* out) {
       case Op::floordiv:
       case Op::mod: {
         if (y == 0) return fail("division by zero");
-        if (y == -1) {  // the one quotient that may not fit
+        if (y == -1) {  // the one quotient that may not fit 64 bits
           if (op == Op::floordiv && __builtin_sub_overflow(int64_t{0}, x, &r)) return too_large();
           break;
         }

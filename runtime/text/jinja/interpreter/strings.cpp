@@ -18,7 +18,7 @@ bool blank_at(std::string_view s, size_t i) {
   return unicode::is(unicode::decode(s, i), unicode::kSpace);
 }
 
-// Start of the character that ends at `end`.
+// The start of the character that ends at `end`.
 size_t previous(std::string_view s, size_t end) {
   size_t at = end - 1;
   while (at > 0 && end - at < 4 && (static_cast<unsigned char>(s[at]) & 0xC0) == 0x80) --at;
@@ -144,7 +144,7 @@ bool replace_text(Interp& in, const Value& value, std::string_view old, std::str
   };
   std::string text;
   size_t from = 0;
-  if (old.empty()) {  // before every character and at the end
+  if (old.empty()) {  // insert before every character and at the end
     for (; left > 0; --left) {
       TRY(pay(with.size() + 4));
       text += with;

@@ -1,4 +1,4 @@
-// Text operations that string methods and filters share.
+// Text operations that methods and filters share.
 #pragma once
 
 #include <string>
@@ -45,22 +45,22 @@ bool find_text(Interp& in, std::string_view s, std::string_view part, size_t* at
 bool strip_text(Interp& in, std::string_view s, const Value* chars, bool left, bool right, std::string_view* out);
 std::string_view strip_blanks(std::string_view s, bool left, bool right);
 
-// The first `count` (all when negative) occurrences of `old` replaced.
+// Replaces the first `count` occurrences of `old` (all if negative).
 bool replace_text(Interp& in, const Value& s, std::string_view old, std::string_view with, int64_t count,
                   Value* out);
 
-// Parts between `separator`s, or between runs of white space when it is empty; at most `limit` cuts unless
-// negative.
+// The parts between `separator`s, or between runs of white space if `separator` is empty. Cuts at most `limit` times,
+// unless `limit` is negative.
 bool split_text(Interp& in, std::string_view s, std::string_view separator, int64_t limit, bool from_right,
                 std::vector<Value>* out);
 
-// Lines, ended by any of Python's line boundaries.
+// The lines; any of Python's line boundaries ends a line.
 bool split_lines(Interp& in, std::string_view s, bool keep_ends, std::vector<Value>* out);
 
-// Filled up to `width` code points: align -1 left, 0 centered, 1 right.
+// Pads to `width` code points: align -1 left, 0 centered, 1 right.
 bool justify_text(Interp& in, const Value& s, int64_t width, std::string_view fill, int align, Value* out);
 
-// str.isupper() and kin.
+// str.isupper() and the related methods.
 bool is_upper_text(std::string_view s);
 bool is_lower_text(std::string_view s);
 bool is_title_text(std::string_view s);

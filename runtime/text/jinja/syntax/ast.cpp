@@ -1,5 +1,5 @@
-// How a syntax tree is freed: in a loop over a list that runs through the dead nodes themselves.  Freeing needs neither
-// stack nor memory, whatever the tree's height.
+// Frees a syntax tree in a loop over a list that links the dead nodes themselves. Freeing takes neither stack nor
+// memory, whatever the tree's height.
 #include "runtime/text/jinja/syntax/ast.h"
 
 namespace orrery::text::jinja {

@@ -1,6 +1,6 @@
-// The syntax tree of a template.  Two node types, fat rather than many: which members a kind uses is said
-// beside it. Names are interned to numbers; chains of one operator are flat; `height` is bounded while
-// parsing, and freeing a tree takes no stack.
+// The syntax tree of a template. It has two node types with many members each; a comment beside each kind names the
+// members that the kind uses. Names are interned to numbers. Chains of one operator are flat. Parsing bounds
+// `height`, and freeing a tree takes no stack.
 #pragma once
 
 #include <memory>
@@ -73,10 +73,10 @@ struct StmtDeleter {
 using StmtPtr = std::unique_ptr<Stmt, StmtDeleter>;
 using Body = std::vector<StmtPtr>;
 
-// Where an assignment goes: a name, ns.attribute, or a tuple of targets.
+// The target of an assignment: a name, ns.attribute, or a tuple of targets.
 struct Target {
   enum Kind : uint8_t { name, attribute, tuple } kind = name;
-  NameId id = 0;  // the name, or that of the namespace
+  NameId id = 0;  // the name, or the namespace's name
   std::string attribute_name;
   std::vector<Target> items;
   Position at;
@@ -113,7 +113,7 @@ struct Stmt {
   std::vector<std::pair<Target, ExprPtr>> bindings;  // of with
   Body body, else_body;
   std::vector<NameId> hidden,
-      else_hidden;  // names undefined when the scope of the body opens (jinja/syntax/scopes.h)
+      else_hidden;  // names undefined when the body's scope opens (jinja/syntax/scopes.h)
   bool recursive = false;
   NameId name = 0;  // of a macro
   std::vector<Param> params;
@@ -121,7 +121,7 @@ struct Stmt {
   Stmt* next_dead = nullptr;
 };
 
-// Names that the interpreter looks for itself.
+// Names that the interpreter looks up itself.
 enum WellKnown : NameId { kLoop, kCaller, kVarargs, kKwargs, kWellKnownCount };
 
 struct Program {

@@ -1,7 +1,7 @@
-// The expression half of the parser: reading tokens, errors, bounds on nesting, and expressions by recursive
-// descent with the grammar's own precedences.  jinja/syntax/parser.cpp derives statements from it.
+// The expression half of the parser: reads tokens, reports errors, bounds nesting, and parses expressions by
+// recursive descent with the grammar's own precedences. jinja/syntax/parser.cpp derives statements from it.
 //
-// Each parse_ function consumes its construct and returns false after recording the first error.
+// Each parse_ function consumes its construct. It returns false after recording the first error.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +37,9 @@ class ExpressionParser {
   struct Unknown {
     Position at;
     std::string message;
-    bool inner;  // in a scope inside the nearest `if`, where it must exist after all
+    bool inner;  // found in a scope inside the nearest `if`, so it must exist after all
   };
-  // An `if` that began when `from` were unknown forgives those found since.
+  // Forgives the unknown names found since an `if` began with `from` of them.
   void forgive(size_t from) {
     const auto start = unknown_.begin() + static_cast<std::ptrdiff_t>(from);
     unknown_.erase(std::remove_if(start, unknown_.end(), [](const Unknown& u) { return !u.inner; }),
@@ -95,7 +95,7 @@ class ExpressionParser {
     return it->second;
   }
 
-  // Counts one level of nesting for as long as it lives.
+  // Adds one level of nesting during its lifetime.
   struct Nested {
     explicit Nested(ExpressionParser* p) : parser(p) { ++parser->nesting_; }
     ~Nested() { --parser->nesting_; }
@@ -106,7 +106,7 @@ class ExpressionParser {
     ExpressionParser* parser;
   };
 
-  // Goes on where there is more stack.
+  // Continues on a new stack if this one is nearly full.
   template <class F>
   __attribute__((noinline)) bool elsewhere(const F& parse) {
     bool done = false;
@@ -123,7 +123,7 @@ class ExpressionParser {
     e->at = where;
     return e;
   }
-  // To be called when all children of `e` are in place.
+  // Called when all children of `e` are in place.
   bool finish(ExprPtr e, ExprPtr* out) {
     uint32_t below = 0;
     const auto see = [&below](const ExprPtr& child) {
@@ -189,7 +189,7 @@ class ExpressionParser {
     return true;
   }
 
-  // Chains `next` by the name `word` into one flat node.
+  // Parses operands joined by the name `word` into one flat node.
   bool parse_logic(ExprKind kind, std::string_view word, bool (ExpressionParser::*operand)(ExprPtr*), ExprPtr* out) {
     const Position where = cur().at;
     ExprPtr first;
@@ -578,7 +578,7 @@ class ExpressionParser {
     return true;
   }
 
-  // `| name(args)` any number of times; `inline_start`: the first one without its bar, as in a filter block.
+  // `| name(args)` any number of times. `inline_start`: the first filter has no bar, as in a filter block.
   bool parse_filters(ExprPtr* e, bool inline_start) {
     while (inline_start || at(TokenType::pipe)) {
       if (!inline_start) advance();
@@ -631,7 +631,7 @@ class ExpressionParser {
   std::shared_ptr<Program> program_;
   std::map<std::string, NameId, std::less<>> ids_;
   uint32_t nesting_ = 0;
-  std::vector<Stmt*> macros_;     // macros and callers around
+  std::vector<Stmt*> macros_;     // the enclosing macros and callers
   std::vector<Unknown> unknown_;  // filters and tests that must exist
   Status status_;
 };

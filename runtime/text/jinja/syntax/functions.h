@@ -1,5 +1,4 @@
-// Filters and tests by name, so that the parser can tell which exist and the interpreter can call them by
-// number.
+// Filters and tests by name. The parser looks up which names exist; the interpreter calls the functions by number.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One pass over the source with newlines unified.  Root text is searched for the next tag; inside a tag,
-// tokens are read until its end mark, which only counts while brackets are balanced.
+// One pass over the source, after unifying newlines. In root text, the lexer searches for the next tag. In a tag, it
+// reads tokens until the end mark, which counts only while brackets are balanced.
 #include "runtime/text/jinja/syntax/lexer.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Operator {
   std::string_view text;
   TokenType type;
 };
-// Longer ones first.
+// Longer operators first.
 constexpr Operator kOperators[] = {
     {"//", TokenType::floordiv}, {"**", TokenType::pow},      {"==", TokenType::eq},
     {"!=", TokenType::ne},       {">=", TokenType::ge},       {"<=", TokenType::le},
@@ -43,9 +43,9 @@ class Lexer {
   }
 
  private:
-  // Positions are asked for in rising order, so lines are counted once.
+  // Positions are requested in rising order, so each line is counted once.
   Position position(size_t at) {
-    if (at < counted_) {  // an error that points back
+    if (at < counted_) {  // an error at an earlier place
       counted_ = 0;
       where_ = {};
     }
@@ -83,7 +83,7 @@ class Lexer {
     return end;
   }
 
-  // Text up to `tag`, less what its sign or lstrip_blocks takes away.
+  // Adds the text up to `tag`, without the blanks that the tag's sign or lstrip_blocks removes.
   void add_data(size_t from, size_t tag, char sign, bool is_variable) {
     size_t to = tag;
     if (sign == '-') {
@@ -100,7 +100,7 @@ class Lexer {
     pos_ = pos;
   }
 
-  // End of `%}` with its effects, from after an optional sign: npos when there is none here.
+  // The end of `%}` with the white space that it removes, from after an optional sign. npos if no block ends here.
   size_t block_end(size_t at) const {
     if (starts(at, "-%}")) return skip_space(at + 3);
     if (starts(at, "+%}")) return at + 3;
@@ -254,7 +254,7 @@ class Lexer {
         }
         if (end > start + 2) return finish(TokenType::integer, end);
       }
-      size_t end = start + 1;  // only further zeros may follow a leading one
+      size_t end = start + 1;  // a leading zero may be followed only by zeros
       while (end < whole && (s_[end] == '0' || (s_[end] == '_' && s_[end + 1] == '0'))) ++end;
       return finish(TokenType::integer, end);
     }
@@ -342,7 +342,7 @@ class Lexer {
     *at = start + 2;
     switch (c) {
       case '\n':
-        return true;  // a line joined to the next
+        return true;  // a continued line
       case '\\':
       case '\'':
       case '"':
@@ -398,7 +398,7 @@ class Lexer {
       unicode::append(code, text);
       return true;
     }
-    *text += '\\';  // an unknown escape stays as it is written
+    *text += '\\';  // an unknown escape is kept as written
     if (static_cast<unsigned char>(c) < 0x80) {
       *text += c;
       return true;

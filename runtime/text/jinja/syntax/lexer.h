@@ -1,6 +1,5 @@
-// Template source -> tokens, with the whitespace rules already applied: trim_blocks (a newline right after a
-// block tag goes), lstrip_blocks (blanks before a block tag at the start of a line go), "-" and "+" signs,
-// raw blocks, comments.
+// Template source -> tokens, after the white space rules: trim_blocks (removes a newline right after a block tag),
+// lstrip_blocks (removes blanks before a block tag at the start of a line), "-" and "+" signs, raw blocks, comments.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ struct Position {
   uint32_t line = 1, column = 1;  // column in code points
 };
 
-// unsupported_template with a place in the template.
+// An unsupported_template error with a place in the template.
 Status template_error(Position at, const std::string& message);
 
 enum class TokenType : uint8_t {
@@ -61,10 +60,10 @@ enum class TokenType : uint8_t {
 struct Token {
   TokenType type = TokenType::end;
   Position at;
-  std::string text;  // data and string: the unescaped text; numbers without "_"; else as written
+  std::string text;  // data and string: the unescaped text; numbers: without "_"; other types: as written
 };
 
-// Words for messages: "end of print statement", "','", ...
+// Names of token types for messages: "end of print statement", "','", ...
 const char* describe(TokenType type);
 
 Result<std::vector<Token>> tokenize(std::string_view source);

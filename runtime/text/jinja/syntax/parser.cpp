@@ -1,7 +1,7 @@
-// Statements: tags with their bodies, on top of the expression parser.  Nesting while parsing and the height
-// of the tree are bounded, whatever the template does.
+// Statements: tags with their bodies, on top of the expression parser. The nesting during parsing and the height of
+// the tree are bounded for every template.
 //
-// An unknown filter or test inside an `if` only fails when it is reached, as in Jinja2: templates probe for
+// An unknown filter or test inside an `if` fails only when it is reached, as in Jinja2, because templates probe for
 // features that way.
 #include "runtime/text/jinja/syntax/parser.h"
 
@@ -36,7 +36,7 @@ class Parser : ExpressionParser {
 
   // --- statements ---
 
-  // Until one of `ends` (left as the current token) or, without ends, the end of the template.
+  // Parses until one of `ends`, which stays the current token. Without ends, parses to the end of the template.
   bool parse_body(Names ends, Body* out) {
     while (true) {
       const Position where = cur().at;
@@ -75,7 +75,7 @@ class Parser : ExpressionParser {
       }
     }
   }
-  // `%} body {% end`, the end left as the current token.
+  // Parses `%} body {% end`. The end stays the current token.
   bool parse_block(Names ends, Body* out) {
     skip(TokenType::colon);
     TRY(expect(TokenType::block_end));
@@ -86,8 +86,8 @@ class Parser : ExpressionParser {
     advance();
     return true;
   }
-  // The same for the bodies that Jinja2 compiles as scopes of their own, where break and continue do not
-  // reach out when they are functions.
+  // As parse_block(), for bodies that Jinja2 compiles as functions: break and continue inside do not reach the loops
+  // outside.
   bool parse_function_body(std::string_view end, Body* out) {
     const uint32_t loops = std::exchange(loops_, 0);
     const bool done = parse_block_to(end, out);
@@ -282,7 +282,7 @@ class Parser : ExpressionParser {
     return true;
   }
 
-  // `a`, `ns.a`, `a, b`, `(a, b)`.  `end`: a name that ends the target.
+  // Parses `a`, `ns.a`, `a, b`, `(a, b)`. `end`: a name that ends the target.
   bool parse_target(Target* out, bool with_attribute, std::string_view end) {
     std::vector<Target> items;
     const Position where = cur().at;
@@ -327,7 +327,7 @@ class Parser : ExpressionParser {
     return true;
   }
 
-  uint32_t loops_ = 0;  // loops around, inside the same function
+  uint32_t loops_ = 0;  // enclosing loops in the same function
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One Names per scope: its statements are visited in order without entering the scopes inside; those follow
-// when the scope around is complete, since they look their names up in it.
+// One Names per scope. The walk visits a scope's statements in order without entering inner scopes. Inner scopes
+// follow when the outer scope is complete, because they look their names up in the outer scope.
 #include "runtime/text/jinja/syntax/scopes.h"
 
 #include <map>
@@ -15,9 +15,9 @@ constexpr uint64_t kMaxWork = 5'000'000;
 
 struct Names {
   const Names* parent = nullptr;
-  uint64_t* work = nullptr;     // names copied and visited so far, for the whole template
+  uint64_t* work = nullptr;     // names copied and visited so far in the whole template
   StackRoom* stack = nullptr;
-  std::map<NameId, bool> refs;  // known here; true: undefined when the scope opens
+  std::map<NameId, bool> refs;  // names known in this scope; true: undefined when the scope opens
   std::set<NameId> stores;
 
   bool known_outside(NameId id) const {
@@ -36,7 +36,7 @@ struct Names {
     stores.insert(id);
     refs[id] = false;
   }
-  // After an `if`: what not all three kinds of branches assign keeps its value from before.
+  // After an `if`: a name that not all three kinds of branches assign keeps its earlier value.
   void merge(const Names (&branches)[3]) {
     std::map<NameId, int> counts;
     for (const Names& b : branches)
@@ -57,7 +57,8 @@ struct Names {
   }
 };
 
-// Goes on where there is more stack; without it the template is too complex.
+// Continues on a new stack if this one is nearly full. If the system starts no thread, the template counts as too
+// complex.
 template <class F>
 __attribute__((noinline)) void elsewhere(const Names& names, const F& level) {
   if (!names.stack->on_new_stack(level).ok()) *names.work = kMaxWork + 1;
@@ -119,7 +120,7 @@ void visit(const Stmt& s, Names* names) {
       for (const auto& binding : s.bindings) read(binding.second.get(), names);
       break;
     default:
-      read(s.expr.get(), names);  // output, for, call, filter: what is evaluated outside their own scope
+      read(s.expr.get(), names);  // output, for, call, filter: the expression is evaluated outside their own scope
   }
 }
 
