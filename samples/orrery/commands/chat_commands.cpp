@@ -29,8 +29,8 @@ void stats(Request& request) {
   orrery_stats stats;
   orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
-  const auto rate = [](const char* pattern, double per_second) {   // "" if the rate was not measured
-    return per_second > 0 ? format(pattern, per_second) : std::string();
+  const auto rate = [](const char* pattern, double value) {   // "" if the rate was not measured
+    return value > 0 ? format(pattern, value) : std::string();
   };
   say("context     " + grouped(stats.n_tokens) + " of " + counted(stats.n_context, "token") + ", " +
       counted(request.chat.n_messages(), "message"));
