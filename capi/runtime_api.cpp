@@ -1,6 +1,7 @@
 // Versions, runtimes and plans.
 #include "capi/handles.h"
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/engine/session/plan.h"
 
 namespace orrery::capi {
 

@@ -15,6 +15,7 @@
 
 #include "runtime/engine/answer/generation.h"
 #include "runtime/engine/shared/language_model.h"
+#include "runtime/engine/session/plan.h"
 #include "runtime/engine/session/session.h"
 #include "tests/support/model_spec.h"
 #include "tests/support/temp_dir.h"

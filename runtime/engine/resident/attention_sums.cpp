@@ -5,8 +5,8 @@
 
 namespace orrery::engine {
 
-AttentionSums::AttentionSums(const model::Hyperparameters& h, uint32_t n_context)
-    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.n_layers * h.n_kv_heads) * stride(n_context)) {
+AttentionSums::AttentionSums(const model::Hyperparameters& h, uint32_t n_context, uint64_t n_slots)
+    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.n_layers * h.n_kv_heads) * stride(n_context)), step_weights_(n_slots) {
   jobs_.reserve(static_cast<size_t>(h.n_kv_heads));
 }
 
@@ -53,7 +53,7 @@ void AttentionSums::assume(uint32_t n_tokens) {
   n_rows_ = n_tokens, n_coming_ = 0;
 }
 
-void AttentionSums::copy_from(const AttentionSums& other) {
+void AttentionSums::copy_from(Backend*, const AttentionSums& other) {
   std::copy(other.sums_.begin(), other.sums_.end(), sums_.begin());
   n_rows_ = other.n_rows_, n_coming_ = 0;
 }

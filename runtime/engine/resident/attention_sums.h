@@ -17,6 +17,7 @@
 #include "runtime/base/checked.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/page_table.h"
 #include "runtime/model/model.h"
 
@@ -24,10 +25,15 @@ namespace orrery::engine {
 
 class AttentionSums {
  public:
-  static uint64_t host_bytes(const model::Hyperparameters& h, uint32_t n_context) {
-    return static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads) * (stride(n_context) * sizeof(float) + sizeof(KeyWeightsJob));
+  // n_slots: of all heads together.
+  static kv::Region layout(const model::Hyperparameters& h, uint32_t n_context, uint64_t n_slots) {
+    const uint64_t n_heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
+    return {"attention sums", kv::Holds::tables, 0, 0, n_heads * (stride(n_context) * sizeof(float) + sizeof(KeyWeightsJob)) + n_slots * sizeof(float), 0};
   }
-  AttentionSums(const model::Hyperparameters& h, uint32_t n_context);
+  AttentionSums(const model::Hyperparameters& h, uint32_t n_context, uint64_t n_slots);
+
+  uint64_t bytes() const { return 0; }        // of KV and its summaries on the device
+  uint64_t used_bytes() const { return 0; }
 
   // The queries of positions 0 .. n_rows() - 1 are in the sums, and no others.
   uint32_t n_rows() const { return n_rows_; }
@@ -49,7 +55,9 @@ class AttentionSums {
   }
   // For benchmarks: as if the queries of n tokens had looked nowhere.
   void assume(uint32_t n_tokens);
-  void copy_from(const AttentionSums& other);
+  void copy_from(Backend* backend, const AttentionSums& other);
+  // (n_slots) room for the weights of a step's query, slot by slot.
+  float* step_weights() { return step_weights_.data(); }
 
  private:
   // Whole tiles: a query's weights are then made of whole tiles too, however far its chunk reaches; behind it they are 0.
@@ -60,6 +68,7 @@ class AttentionSums {
   uint32_t first_coming_ = 0, n_coming_ = 0;   // rows
   std::vector<float> sums_;                    // (n_heads, stride())
   std::vector<KeyWeightsJob> jobs_;            // room for a layer's
+  std::vector<float> step_weights_;
 };
 
 }  // namespace orrery::engine

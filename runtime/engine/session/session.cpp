@@ -4,18 +4,19 @@
 #include <cstring>
 
 #include "runtime/base/clock.h"
+#include "runtime/engine/session/plan.h"
 
 namespace orrery::engine {
 
-uint64_t session_host_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
-                            bool moves_directly) {
-  const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), context = uint64_t{n_context} + 1;
-  const uint64_t tokens = context * (sizeof(int32_t) + sizeof(uint8_t));
-  const uint64_t table = kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t));
-  const uint64_t logits = vocab * sizeof(float) + static_cast<uint64_t>(h.n_embd) * sizeof(float);
-  const uint64_t sampler = vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes;
-  const uint64_t resident = options.compressed() ? Resident::host_bytes(h, device, options, n_context, moves_directly) : 0;
-  return tokens + table + logits + sampler + resident;
+kv::Layout Session::layout(const model::Hyperparameters& h, uint32_t n_context) {
+  const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), embd = static_cast<uint64_t>(h.n_embd);
+  kv::Layout layout;
+  const auto add = [&](const char* name, uint64_t bytes) { layout.add({name, kv::Holds::tables, 0, 0, bytes, 0}); };
+  add("tokens", (uint64_t{n_context} + 1) * (sizeof(int32_t) + sizeof(uint8_t)));
+  add("page table", kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
+  add("logits and embedding", (vocab + embd) * sizeof(float));
+  add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes);
+  return layout;
 }
 
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
@@ -46,7 +47,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   }
   const bool given = options.compressed();
   const SessionOptions wanted = options;
-  const kv::Plan plan = model->plan_session(&options);
+  const kv::Plan plan = plan_session(*model, &options);
   ORRERY_TRY(options.validate(model->hyper()));   // what was left open has been decided
   if (options.compressed() && !given)
     model->runtime().log(LogLevel::info, "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, what fits %g of its bytes",

@@ -24,16 +24,14 @@
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
+#include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/page_table.h"
+#include "runtime/kv/memory/plan.h"
 #include "runtime/model/rope.h"
 #include "runtime/os/os.h"
 #include "runtime/text/json/value.h"
 
 namespace orrery::engine {
-
-// Host memory of one session beside its KV, in bytes: token list, page and slot tables, logits, sampler.
-uint64_t session_host_bytes(const model::Hyperparameters& h, const Device& device, const SessionOptions& options, uint32_t n_context,
-                            bool moves_directly);
 
 // The messages, and how they become a prompt.
 struct Conversation {
@@ -51,6 +49,8 @@ struct SessionStats {
 
 class Session {
  public:
+  // Host memory that every session takes beside its KV: tokens, page table, logits, and the sampler of its generations.
+  static kv::Layout layout(const model::Hyperparameters& h, uint32_t n_context);
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
   ~Session();
 

@@ -5,6 +5,7 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/base/hash.h"
+#include "runtime/kv/memory/plan.h"
 #include "runtime/text/json/json.h"
 
 namespace orrery::engine {

@@ -14,9 +14,9 @@ uint64_t Arena::used() const {
 template <class F>
 void Arena::for_each_gap(F f) const {
   uint64_t end = 0;   // of the region before
-  for (const auto& [offset, bytes] : taken_) {
+  for (const auto& [offset, region] : taken_) {
     if (offset > end) f(end, offset - end);
-    end = offset + bytes;
+    end = offset + region.bytes;
   }
   if (bytes_ > end) f(end, bytes_ - end);
 }
@@ -28,7 +28,14 @@ uint64_t Arena::largest_free() const {
   return largest;
 }
 
-Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
+std::vector<Arena::Taken> Arena::taken() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Taken> taken;
+  for (const auto& [offset, region] : taken_) taken.push_back(region);
+  return taken;
+}
+
+Result<uint64_t> Arena::take(uint64_t bytes, const char* whose, const char* what) {
   const std::lock_guard<std::mutex> lock(mutex_);
   uint64_t largest = 0, best = UINT64_MAX, at = 0;
   for_each_gap([&](uint64_t offset, uint64_t gap) {
@@ -37,19 +44,19 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
   });
   if (best == UINT64_MAX)
     return memory_error(full_, bytes, largest,
-                        "%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short): %s sets its size",
-                        what, static_cast<unsigned long long>(bytes), device_ ? "device" : "host",
+                        "%s%s needs %llu bytes of %s memory; the arena of %llu has %llu free in one piece (%llu short): %s sets its size",
+                        whose, what, static_cast<unsigned long long>(bytes), device_ ? "device" : "host",
                         static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(largest),
                         static_cast<unsigned long long>(bytes - largest), device_ ? "device_budget_bytes" : "reservoir_bytes");
   if (pinned_) {
     const Status locked = sharer_ ? sharer_->share_host(memory_.data() + at, bytes) : memory_.lock(at, bytes);
     if (!locked.ok()) {
-      Status s = memory_error(locked.code(), bytes, locked.detail().bytes_available, "%s: %s", what, locked.message());
+      Status s = memory_error(locked.code(), bytes, locked.detail().bytes_available, "%s%s: %s", whose, what, locked.message());
       s.detail().native_code = locked.detail().native_code;
       return s;
     }
   }
-  taken_.emplace(at, bytes);
+  taken_.emplace(at, Taken{what, bytes});
   used_ += bytes;
   return at;
 }
@@ -57,24 +64,24 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* what) {
 void Arena::give(uint64_t offset) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = taken_.find(offset);
-  used_ -= it->second;
+  used_ -= it->second.bytes;
   if (sharer_)
     sharer_->unshare_host(memory_.data() + it->first);
   else if (pinned_)
-    memory_.unlock(it->first, it->second);
+    memory_.unlock(it->first, it->second.bytes);
   if (device_)
-    device_->discard(base_ + it->first, it->second);
+    device_->discard(base_ + it->first, it->second.bytes);
   else
-    memory_.discard(it->first, it->second);
+    memory_.discard(it->first, it->second.bytes);
   taken_.erase(it);
 }
 
-Result<ArenaRegion> ArenaRegion::take(Arena* arena, uint64_t bytes, const char* what) {
+Result<ArenaRegion> ArenaRegion::take(Arena* arena, uint64_t bytes, const char* whose, const char* what) {
   ArenaRegion region;
   uint64_t rounded = 0;
   if (bytes == 0) return region;
   if (!checked_align(bytes, arena->unit(), &rounded)) rounded = UINT64_MAX;
-  ORRERY_ASSIGN(region.offset_, arena->take(rounded, what));
+  ORRERY_ASSIGN(region.offset_, arena->take(rounded, whose, what));
   region.arena_ = arena;
   region.bytes_ = rounded;
   return region;

@@ -10,9 +10,11 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "runtime/backend/device.h"
 #include "runtime/base/status.h"
+#include "runtime/kv/memory/layout.h"
 #include "runtime/os/os.h"
 
 namespace orrery::kv {
@@ -37,10 +39,16 @@ class Arena {
   bool pinned() const { return pinned_; }
   uint64_t used() const;
   uint64_t largest_free() const;   // the biggest region that can be taken now
+  // The regions that are taken, by their offset, under the names that they were taken by.
+  struct Taken {
+    const char* what;
+    uint64_t bytes;
+  };
+  std::vector<Taken> taken() const;
 
  private:
   friend class ArenaRegion;
-  Result<uint64_t> take(uint64_t bytes, const char* what);
+  Result<uint64_t> take(uint64_t bytes, const char* whose, const char* what);
   void give(uint64_t offset);
   // Calls f(offset, bytes) for every gap between regions. Under the lock.
   template <class F>
@@ -58,16 +66,18 @@ class Arena {
   Code full_;                  // what a region that does not fit is told
   mutable std::mutex mutex_;
   uint64_t used_ = 0;
-  std::map<uint64_t, uint64_t> taken_;   // offset -> bytes
+  std::map<uint64_t, Taken> taken_;      // by offset
 };
 
 // A region of the arena, given back when it goes.  Must not outlive the arena.
 class ArenaRegion {
  public:
   ArenaRegion() = default;
-  // `what` names the region in the error: out_of_device_memory (of a reservoir: out_of_host_memory), with what was asked and
-  // the largest free region; out_of_pinned_memory where the system does not lock so much.
-  static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* what);
+  // `what` (of static storage) names the region in the error: out_of_device_memory (of a reservoir: out_of_host_memory), with what was
+  // asked and the largest free region; out_of_pinned_memory where the system does not lock so much.
+  static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* what) { return take(arena, bytes, "", what); }
+  // What a session's layout says that the region takes of the device.
+  static Result<ArenaRegion> take(Arena* arena, const Region& region) { return take(arena, region.device_bytes, "the session's ", region.name); }
   ArenaRegion(ArenaRegion&& other) noexcept
       : arena_(std::exchange(other.arena_, nullptr)), offset_(other.offset_), bytes_(std::exchange(other.bytes_, 0)) {}
   ArenaRegion& operator=(ArenaRegion&& other) noexcept {
@@ -82,6 +92,7 @@ class ArenaRegion {
   uint64_t bytes() const { return bytes_; }
 
  private:
+  static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* whose, const char* what);
   Arena* arena_ = nullptr;
   uint64_t offset_ = 0, bytes_ = 0;
 };

@@ -6,6 +6,15 @@
 
 namespace orrery::kv {
 
+namespace {
+constexpr const char* kName = "KV cache";
+}
+
+Region PagePool::layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir) {
+  const uint64_t bytes = align_up(n_pages * format.page_bytes(), kArenaAlignment);
+  return in_reservoir ? Region{kName, Holds::kv, 0, bytes, 0, 0} : Region{kName, Holds::kv, bytes, 0, 0, bytes};
+}
+
 uint32_t PagePool::spare() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<uint32_t>(total_ - reserved_);
@@ -20,7 +29,7 @@ Status PagePool::reserve(uint32_t n) {
     if (!checked_mul(missing, format_.page_bytes(), &bytes)) bytes = UINT64_MAX;
     std::list<Slab> fresh(1);   // made aside: a failure half-way changes nothing
     Slab& slab = fresh.front();
-    ORRERY_ASSIGN(slab.region, ArenaRegion::take(arena_, bytes, "the session's KV cache"));
+    ORRERY_ASSIGN(slab.region, ArenaRegion::take(arena_, {kName, Holds::kv, bytes, 0, 0, 0}));
     slab.pages.resize(missing);
     for (size_t i = missing; i-- > 0;) {   // so that pages are taken in ascending order
       Page& page = slab.pages[i];

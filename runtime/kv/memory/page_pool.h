@@ -31,6 +31,9 @@ class PagePool {
 
   const KvFormat& format() const { return format_; }
 
+  // What n more pages take, in the arena or in the reservoir.
+  static Region layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir);
+
   // Pages that exist and that nobody has reserved: in slabs that a fork's shared pages keep from going, or what is left of
   // kPagesTogether.
   uint32_t spare() const;

@@ -6,7 +6,12 @@
 
 namespace orrery::kv {
 
-uint64_t CompensationTokens::region_bytes(uint32_t n_compensation_tokens, int32_t head_dim) { return align_up(bytes_of(n_compensation_tokens, head_dim), kArenaAlignment); }
+Region CompensationTokens::layout(const KvFormat& format, uint32_t n_compensation_tokens) {
+  if (n_compensation_tokens == 0) return {};
+  const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
+  return {"compensation tokens", Holds::summaries, align_up(bytes_of(n_compensation_tokens, format.head_dim), kArenaAlignment), 0,
+          n_compensation_tokens * sizeof(CompensationJob) + n_heads * sizeof(Head), 0};
+}
 
 CompensationTokens::CompensationTokens(const KvFormat& format, uint32_t n_compensation_tokens, ArenaRegion region)
     : head_dim_(format.head_dim), region_(std::move(region)), heads_(static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads)) {
@@ -14,7 +19,7 @@ CompensationTokens::CompensationTokens(const KvFormat& format, uint32_t n_compen
 }
 
 Result<std::unique_ptr<CompensationTokens>> CompensationTokens::make(Arena* arena, const KvFormat& format, uint32_t n_compensation_tokens) {
-  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, region_bytes(n_compensation_tokens, format.head_dim), "the means of what heads let go"));
+  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(format, n_compensation_tokens)));
   return std::unique_ptr<CompensationTokens>(new CompensationTokens(format, n_compensation_tokens, std::move(region)));
 }
 

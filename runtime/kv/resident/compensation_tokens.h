@@ -22,8 +22,7 @@ namespace orrery::kv {
 class CompensationTokens {
  public:
   static uint64_t bytes_of(uint32_t n_compensation_tokens, int32_t head_dim) { return uint64_t{n_compensation_tokens} * 2 * static_cast<uint64_t>(head_dim) * sizeof(float); }
-  static uint64_t region_bytes(uint32_t n_compensation_tokens, int32_t head_dim);   // as the arena gives it
-  static uint64_t host_bytes(uint32_t n_compensation_tokens, uint64_t n_heads) { return n_compensation_tokens * sizeof(CompensationJob) + n_heads * sizeof(Head); }
+  static Region layout(const KvFormat& format, uint32_t n_compensation_tokens);
   // For at most n_compensation_tokens of the heads of `format`.
   static Result<std::unique_ptr<CompensationTokens>> make(Arena* arena, const KvFormat& format, uint32_t n_compensation_tokens);
 
@@ -44,6 +43,7 @@ class CompensationTokens {
   void share(const PageTable& reservoir, uint32_t head, Span<const float> shares, float weight);
   void finish(Backend* backend, const PageTable& reservoir);
 
+  void truncate(uint32_t) {}   // they count no more until clear()
   // Takes over what `other`, of the same shape, holds.
   void copy_from(Backend* backend, const CompensationTokens& other);
 

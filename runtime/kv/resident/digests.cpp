@@ -18,15 +18,14 @@ uint64_t Digests::bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_
   return spec.heads.empty() ? 0 : spec.heads.size() * head_bytes(spec, head_dim, n_context);
 }
 
-uint64_t Digests::region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context) {
-  return align_up(bytes_of(spec, head_dim, n_context), kArenaAlignment);
-}
-
-uint64_t Digests::host_bytes(const DigestSpec& spec, uint64_t n_heads, uint32_t n_context) {
-  if (spec.heads.empty()) return 0;
+// In host memory: tables of tiles, and cosines.
+Region Digests::layout(const DigestSpec& spec, const KvFormat& format, uint32_t n_context) {
+  if (spec.heads.empty()) return {};
+  const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
   const uint32_t n_pages = n_context / spec.page_tokens;
   const uint64_t cosines = spec.kind == DigestKind::mean ? n_pages * sizeof(float) : 0;
-  return n_heads * sizeof(uint64_t*) + spec.heads.size() * (div_up(n_pages, static_cast<uint32_t>(kPageTokens)) * sizeof(uint64_t) + sizeof(DigestJob) + cosines);
+  const uint64_t host = n_heads * sizeof(uint64_t*) + spec.heads.size() * (div_up(n_pages, static_cast<uint32_t>(kPageTokens)) * sizeof(uint64_t) + sizeof(DigestJob) + cosines);
+  return {"page digests", Holds::summaries, align_up(bytes_of(spec, format.head_dim, n_context), kArenaAlignment), 0, host, 0};
 }
 
 Digests::Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_context, ArenaRegion region)
@@ -47,8 +46,7 @@ Digests::Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_cont
 }
 
 Result<std::unique_ptr<Digests>> Digests::make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context) {
-  ORRERY_ASSIGN(ArenaRegion region,
-                ArenaRegion::take(arena, region_bytes(spec, format.head_dim, n_context), "the session's page digests"));
+  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(spec, format, n_context)));
   return std::unique_ptr<Digests>(new Digests(spec, format, n_context, std::move(region)));
 }
 

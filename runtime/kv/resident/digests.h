@@ -30,11 +30,9 @@ class Digests {
   static uint64_t digest_bytes(int32_t head_dim, DigestKind kind = DigestKind::range) {
     return (kind == DigestKind::mean ? 2u : 4u) * static_cast<uint64_t>(head_dim);
   }
-  // Of all digests, and as the arena gives it.
+  // Of all digests.
   static uint64_t bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
-  static uint64_t region_bytes(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
-  // Host memory: tables of tiles of all n_heads of a model, and cosines.
-  static uint64_t host_bytes(const DigestSpec& spec, uint64_t n_heads, uint32_t n_context);
+  static Region layout(const DigestSpec& spec, const KvFormat& format, uint32_t n_context);
   // Of keys in pages of `format`, up to n_context tokens.
   static Result<std::unique_ptr<Digests>> make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context);
 

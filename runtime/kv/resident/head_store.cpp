@@ -14,8 +14,10 @@ uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
   return align_up(n_slots * format.token_bytes(), kArenaAlignment);
 }
 
-uint64_t HeadStore::host_bytes(uint64_t n_heads, uint64_t n_slots) {
-  return n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
+Region HeadStore::layout(const KvFormat& format, uint64_t n_slots) {
+  const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
+  const uint64_t host = n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
+  return {"resident KV", Holds::kv, region_bytes(format, n_slots), 0, host, 0};
 }
 
 HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots)
@@ -29,9 +31,14 @@ HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slot
 }
 
 Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots) {
-  ORRERY_ASSIGN(ArenaRegion region,
-                ArenaRegion::take(arena, region_bytes(format, n_slots), "the session's resident KV"));
+  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(format, n_slots)));
   return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots));
+}
+
+uint64_t HeadStore::used_bytes() const {
+  uint64_t slots = 0;
+  for (const Head& head : heads_) slots += head.length;
+  return slots * format_.token_bytes();
 }
 
 void HeadStore::lay_out(Span<const uint32_t> capacities) {

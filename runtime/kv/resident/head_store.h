@@ -26,14 +26,15 @@ class HeadStore {
  public:
   // Room for n_slots tokens of one head each, over all heads together, in `format`.
   static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots);
+  static Region layout(const KvFormat& format, uint64_t n_slots);
   static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
-  static uint64_t host_bytes(uint64_t n_heads, uint64_t n_slots);
 
   static constexpr size_t kMostMoves = 16384;  // tokens, or runs of them, that go at once
 
   uint32_t n_heads() const { return static_cast<uint32_t>(heads_.size()); }   // layers x KV heads, layer by layer
   uint64_t n_slots() const { return positions_.size(); }
   uint64_t bytes() const { return region_.bytes(); }
+  uint64_t used_bytes() const;
 
   // Divides the slots: capacities (n_heads), their sum at most n_slots(). Every head is empty afterwards, until it is filled.
   void lay_out(Span<const uint32_t> capacities);
@@ -71,6 +72,7 @@ class HeadStore {
   // The head's last n tokens replace those from `slot` on (slot + 2 n <= length), and the head is so much shorter.
   void move_last(Backend* backend, uint32_t head, uint32_t n, uint32_t slot);
 
+  void truncate(uint32_t) {}   // what is resident counts no more until it is filled again
   // Takes over layout and content of `other`, of the same format and size.
   void copy_from(Backend* backend, const HeadStore& other);
 

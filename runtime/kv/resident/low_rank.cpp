@@ -24,9 +24,6 @@ uint64_t width_of(const LowRankSpec& spec, const KvFormat& format) { return head
 // Of a unit, in halves.
 uint64_t rows_bytes(const LowRankSpec& spec, uint32_t n_context) { return 2 * uint64_t{n_context} * spec.rank; }
 uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2 * width_of(spec, format) * spec.rank; }
-uint64_t work_at(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
-  return align_up(LowRank::bytes_of(spec, format, n_context), kArenaAlignment);
-}
 // How keys are turned back and forth, behind the room to work in (LowRankKeys::rotations): of pages, then of the positions in one.
 uint64_t turns_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   return spec.by_head ? 0 : (div_up(n_context, kTile) + uint64_t{kTile}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
@@ -41,8 +38,7 @@ LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const Rope
   return keys;
 }
 // Units whose bases are looked for at once: a processor each, or those that the backend has anyway.
-size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const Device& device) {
-  const BackendInfo info = device.info();
+size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const BackendInfo& info) {
   const int32_t n = info.unified_memory ? info.n_threads : os::available_processors();
   return std::clamp<size_t>(static_cast<size_t>(std::max(n, 1)), 1, std::max<size_t>(units_of(spec, format), 1));
 }
@@ -98,23 +94,24 @@ uint64_t LowRank::bytes_of(const LowRankSpec& spec, const KvFormat& format, uint
   return spec.rank == 0 ? 0 : units_of(spec, format) * (rows_bytes(spec, n_context) + basis_bytes(spec, format));
 }
 
-uint64_t LowRank::region_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
-  if (spec.rank == 0) return 0;
-  return work_at(spec, format, n_context) + align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment) +
-         align_up(turns_bytes(spec, format, n_context), kArenaAlignment);
+Region LowRank::layout(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
+  if (spec.rank == 0) return {};
+  const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTile) * sizeof(uint64_t) : 0;
+  return {"low-rank keys", Holds::summaries, align_up(bytes_of(spec, format, n_context), kArenaAlignment), 0, tiles, 0};
 }
 
-uint64_t LowRank::host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Device& device) {
-  if (spec.rank == 0) return 0;
+Region LowRank::work_layout(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const BackendInfo& backend) {
+  if (spec.rank == 0) return {};
   const uint64_t width = width_of(spec, format), n_basis = spec.skewed ? width : spec.rank, n_found = std::min(width, n_basis + 16);
   const uint64_t each = ((1 + spec.skewed) * width + n_basis) * width * sizeof(float) + 2 * (width + n_found) * n_found * sizeof(double);
-  const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTile) * sizeof(uint64_t) : 0;
-  const uint64_t halves = spec.rank * width * sizeof(uint16_t);
-  return std::max(n_at_once(spec, format, device) * each + halves, turns_bytes(spec, format, n_context)) + tiles;
+  const uint64_t halves = spec.rank * width * sizeof(uint16_t), rotations = turns_bytes(spec, format, n_context);
+  return {"low-rank keys' working memory", Holds::staging,
+          align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment) + align_up(rotations, kArenaAlignment), 0,
+          std::max(n_at_once(spec, format, backend) * each + halves, rotations), 0};
 }
 
-LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region)
-    : spec_(spec), format_(format), rope_(rope), n_context_(n_context), region_(std::move(region)) {
+LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region, ArenaRegion work)
+    : spec_(spec), format_(format), rope_(rope), n_context_(n_context), region_(std::move(region)), work_(std::move(work)) {
   if (!spec.by_head) return;
   n_tiles_ = div_up(n_context, kTile);
   tiles_.reserve(n_units() * n_tiles_);
@@ -134,11 +131,12 @@ uint64_t LowRank::unit_bytes() const { return basis_bytes(spec_, format_) + rows
 
 Result<std::unique_ptr<LowRank>> LowRank::make(Arena* arena, const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope,
                                                uint32_t n_context) {
-  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, region_bytes(spec, format, n_context), "the session's low-rank keys"));
-  return std::unique_ptr<LowRank>(new LowRank(spec, format, rope, n_context, std::move(region)));
+  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(spec, format, n_context)));
+  ORRERY_ASSIGN(ArenaRegion work, ArenaRegion::take(arena, work_layout(spec, format, n_context)));
+  return std::unique_ptr<LowRank>(new LowRank(spec, format, rope, n_context, std::move(region), std::move(work)));
 }
 
-uint64_t LowRank::bytes() const { return work_at(spec_, format_, n_context_); }
+uint64_t LowRank::bytes() const { return region_.bytes(); }
 
 uint64_t LowRank::used_bytes() const { return n_tokens_ > 0 ? bytes_of(spec_, format_, n_tokens_) : 0; }
 
@@ -149,7 +147,7 @@ LowRankKeys LowRank::unit(size_t i, const PageTable* reservoir) const {
   if (spec_.by_head) keys.kv_head = static_cast<int32_t>(i % of_layer);
   keys.basis = region_.data() + i * unit_bytes();
   keys.rows = keys.basis + basis_bytes(spec_, format_);
-  keys.work = region_.data() + work_at(spec_, format_, n_context_);
+  keys.work = work_.data();
   if (reservoir) keys.pages = reservoir->view().pages;
   if (has_rotations_) {
     const Ptr<std::byte> rotations = keys.work + align_up(keys.work_bytes(), kArenaAlignment);
@@ -191,7 +189,7 @@ void LowRank::add_query_products(const LastQueries& queries, size_t at, std::vec
 }
 
 Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens, const LastQueries& queries) {
-  const size_t width = width_of(spec_, format_), n_threads = n_at_once(spec_, format_, *backend);
+  const size_t width = width_of(spec_, format_), n_threads = n_at_once(spec_, format_, backend->info());
   std::vector<BasisFinder> finders;
   finders.reserve(n_threads);   // each made in its place: a copy would be one too many
   for (size_t i = 0; i < n_threads; ++i) finders.emplace_back(spec_, width);

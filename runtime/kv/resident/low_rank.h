@@ -39,14 +39,13 @@ struct LastQueries {
 
 class LowRank {
  public:
-  // Of rows and bases; and as the arena gives it, with room to work in.
-  static uint64_t bytes_of(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context);
-  static uint64_t region_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context);
+  static uint64_t bytes_of(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context);   // of rows and bases
+  static Region layout(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context);       // likewise
+  // Room to work in; in host memory what settle() takes on a backend like this, about.
+  static Region work_layout(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const BackendInfo& backend = {});
   // Of keys in pages of `format` that went through `rope`, whose frequencies outlive this.
   static Result<std::unique_ptr<LowRank>> make(Arena* arena, const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope,
                                                uint32_t n_context);
-  // With what settle() takes, about.
-  static uint64_t host_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context, const Device& device);
 
   uint64_t bytes() const;                           // of rows and bases
   uint64_t used_bytes() const;
@@ -67,11 +66,12 @@ class LowRank {
   void project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<const float> q, Ptr<float> out) const;
   // Rows by layer: tokens of its heads that have some, in slots of `slot_type`.
   void rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs);
+  void truncate(uint32_t) {}   // rows stay until settle(): a policy asks for no tokens behind the end
   // Takes over what `other`, of the same shape, holds.
   void copy_from(Backend* backend, const LowRank& other);
 
  private:
-  LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region);
+  LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region, ArenaRegion work);
   // Whatever has a basis: a layer, or a head of one.
   size_t n_units() const;
   size_t unit_of(uint32_t head) const;
@@ -84,7 +84,7 @@ class LowRank {
   RopeSpec rope_;
   uint32_t n_context_, n_tokens_ = 0;
   bool has_rotations_ = false;        // LowRankKeys::rotations stand there: since the first settle()
-  ArenaRegion region_;
+  ArenaRegion region_, work_;
   size_t n_tiles_ = 0;
   std::vector<uint64_t> tiles_;   // (units, n_tiles_) of rows by head
 };

@@ -39,10 +39,11 @@ uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens,
   return align_up(staging_tokens * (values_alone ? format.vector_bytes() : format.token_bytes()), kArenaAlignment);
 }
 
-uint64_t Refills::host_bytes(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
+Region Refills::layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
   const uint64_t n_heads = heads_of(format), transfers = staging_tokens > 0 ? chunks_at_once(n_heads) * sizeof(Chunk) : 0;
-  return n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) + transfers + staging_tokens * sizeof(HostPiece) +
+  const uint64_t host = n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) + transfers + staging_tokens * sizeof(HostPiece) +
          (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
+  return {"staging ring", Holds::staging, staging_bytes(format, staging_tokens, values_alone), 0, host, 0};
 }
 
 Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
@@ -69,8 +70,7 @@ Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, A
   if (io ? staging_tokens < 2 : staging_tokens > 0)
     return error(Code::invalid_argument, "a staging ring of %llu tokens, expected %s", static_cast<unsigned long long>(staging_tokens),
                  io ? "2 or more" : "none: nothing is transferred");
-  ORRERY_ASSIGN(ArenaRegion staging,
-                ArenaRegion::take(arena, staging_bytes(format, staging_tokens, low_rank != nullptr), "the session's staging ring"));
+  ORRERY_ASSIGN(ArenaRegion staging, ArenaRegion::take(arena, layout(format, max_pending, staging_tokens, low_rank != nullptr)));
   if (io) backend->commit(staging.data(), staging.bytes());   // else the first round through it would pay for its pages
   return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank));
 }
@@ -121,6 +121,11 @@ Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head,
   what_.insert(what_.begin() + static_cast<ptrdiff_t>(first), what.begin(), what.end());
   has_pending_[head] = 1;
   return start(backend);
+}
+
+Status Refills::copy_from(Backend* backend, const Refills& other, const PageTable& reservoir) {
+  for (const Pending& p : other.pending()) ORRERY_TRY(add(backend, reservoir, p.head, other.what(p), p.visible_at));
+  return ok_status();
 }
 
 // Room for n tokens behind the last chunk, or at the ring's beginning.

@@ -59,7 +59,7 @@ class Refills {
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
                                                uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr);
   static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone = false);
-  static uint64_t host_bytes(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone);
+  static Region layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone);
   ~Refills() { drop(); }
   Refills(const Refills&) = delete;
   Refills& operator=(const Refills&) = delete;
@@ -88,6 +88,11 @@ class Refills {
   Span<const Pending> pending() const { return pending_; }
   Span<const Replacement> what(const Pending& pending) const { return {what_.data() + pending.first, pending.count}; }
   Stats stats() const;
+  uint64_t bytes() const { return 0; }        // of KV and its summaries: the ring is on the way to them
+  uint64_t used_bytes() const { return 0; }
+  void truncate(uint32_t) { drop(); }         // positions go
+  // Adds what is pending in `other`, from a reservoir that shares its pages.
+  Status copy_from(Backend* backend, const Refills& other, const PageTable& reservoir);
 
  private:
   // A part of a refresh that is in the ring, or on its way there.

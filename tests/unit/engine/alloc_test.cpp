@@ -64,7 +64,7 @@ TEST_P(Allocations, HostMemoryIsThePlans) {
     const auto model = open_demo(o);
     const auto tokens = random_tokens(*model, kContext - 192, 8);
     engine::SessionOptions options = with_mode(GetParam(), share, kContext);
-    const auto planned = static_cast<int64_t>(model->plan_session(&options).host_bytes);
+    const auto planned = static_cast<int64_t>(plan_session(*model, &options).host_bytes);
     const int64_t before = n_bytes_held;
     most_bytes_from_here();
     const auto session = unwrap(Session::open(model, options));
@@ -90,7 +90,7 @@ TEST_P(Allocations, PlanningTakesNothingByTheContext) {
   engine::SessionOptions options = with_mode(GetParam(), .5, 640);
   const int64_t before = n_bytes_held;
   most_bytes_from_here();
-  EXPECT_TRUE(model->plan_session(&options).fits);
+  EXPECT_TRUE(plan_session(*model, &options).fits);
   EXPECT_LE(n_bytes_most - before, 64 << 10);
 }
 

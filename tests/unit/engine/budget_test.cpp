@@ -111,7 +111,7 @@ TEST_P(DemoPolicy, ALongAnswerKeepsToItsBudget) {
   const kv::Arena& arena = model->runtime().arena();
   const uint64_t before = arena.used();
   const engine::SessionOptions o = with_mode(GetParam(), .5, 1024);
-  const kv::Plan plan = model->plan_session(o);
+  const kv::Plan plan = plan_session(*model, o);
   const auto session = unwrap(Session::open(model, o));
   EXPECT_EQ(arena.used() - before, plan.device_bytes);
   unwrap(session->prefill(random_tokens(*model, 300, 7), nullptr, nullptr));

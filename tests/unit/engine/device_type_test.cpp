@@ -240,7 +240,7 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
       const uint64_t slots = 1536 * n_heads;
       o.kv_budget_bytes = slots * device_token;
       EXPECT_EQ(engine::resident_slots(h, o, 2048), slots);
-      const kv::Plan plan = model->plan_session(o);
+      const kv::Plan plan = plan_session(*model, o);
       const uint64_t kv_bytes = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
       if (plan.digests_bytes == 0)
         EXPECT_EQ(kv_bytes, slots * device_token);
@@ -296,7 +296,7 @@ TEST(DeviceTypePlan, TheSameShareIsTheSameBytes) {
           const SessionOptions fine = with_mode(mode, share, n_context, types.first);
           SessionOptions coarse = fine;
           coarse.device_kv_type = types.second;
-          const kv::Plan plan = model->plan_session(coarse), finer = model->plan_session(fine);
+          const kv::Plan plan = plan_session(*model, coarse), finer = plan_session(*model, fine);
           if (!engine::make_policy(h, fine, n_context).ok() || !engine::make_policy(h, coarse, n_context).ok()) continue;
           const uint64_t token = engine::kv_format(h, types.first).token_bytes(), device_token = engine::kv_format(h, types.second).token_bytes();
           const auto kept = static_cast<uint64_t>(std::ceil(share * n_context - 1e-3));
@@ -342,7 +342,7 @@ TEST(DeviceTypePlan, AShareThatHoldsEveryTokenIsAWholeOne) {
         for (uint32_t head = 0; head < resident.store().n_heads(); ++head) ASSERT_EQ(resident.store().length(head), session->n_computed());
         EXPECT_EQ(resident.report().n_settled, 1u);
         EXPECT_EQ(resident.refill_stats().tokens, 0u);
-        EXPECT_EQ(model->plan_session(o).digests_bytes, 0u);
+        EXPECT_EQ(plan_session(*model, o).digests_bytes, 0u);
       }
     }
   }
@@ -360,7 +360,7 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
     if (o.compressed()) o.kv_share = .4;
     unwrap(o.validate(of.hyper()));
     const KvType type = o.resident_type(of.hyper());
-    EXPECT_EQ(of.plan_session(o).device_type, type);
+    EXPECT_EQ(plan_session(of, o).device_type, type);
     return type;
   };
   for (const KvType kept : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
@@ -431,7 +431,7 @@ TEST(DeviceTypeOfAPolicy, ALongAnswerKeepsToTheSharesBytes) {
     const auto session = unwrap(Session::open(model, o));
     unwrap(session->prefill(random_tokens(*model, 700, 15), nullptr, nullptr));
     const kv::HeadStore& store = session->resident()->store();
-    const uint64_t beside = model->plan_session(o).digests_bytes;
+    const uint64_t beside = plan_session(*model, o).digests_bytes;
     uint64_t n_settled = 0, horizon = 0;
     for (int step = 0; step < 300; ++step) {
       greedy(session.get(), 1);
@@ -506,7 +506,7 @@ TEST(DeviceTypeOfAPolicy, AutomaticSessionsHaveAutos) {
   runtime.device_budget_bytes = uint64_t{1} << 30;
   const auto roomy = open_demo(runtime);
   const uint64_t weights = roomy->runtime().arena().used();
-  const kv::Plan full = roomy->plan_session(o);
+  const kv::Plan full = plan_session(*roomy, o);
   for (const std::optional<KvType> device : {std::optional<KvType>(), std::optional(KvType::f16), std::optional(KvType::q4_0)}) {
     SCOPED_TRACE(device ? name_of(*device) : "none");
     o.device_kv_type = device;

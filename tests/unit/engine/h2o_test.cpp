@@ -188,7 +188,7 @@ TEST(EngineH2OSums, ThatWereLostComeBack) {
 TEST(EngineH2OSums, AWholeBudgetHasNone) {
   const auto model = open_demo();
   const PolicyMode mode{"h2o", "h2o", {}, false};
-  const kv::Plan some = model->plan_session(with_mode(mode, .99, 1024)), whole = model->plan_session(with_mode(mode, 1.0, 1024));
+  const kv::Plan some = plan_session(*model, with_mode(mode, .99, 1024)), whole = plan_session(*model, with_mode(mode, 1.0, 1024));
   EXPECT_GT(some.host_bytes, whole.host_bytes + 32 * 1024 * 4);
 }
 

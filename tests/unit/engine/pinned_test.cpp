@@ -78,7 +78,7 @@ TEST(EnginePinned, LocksWhatSessionsTakeAsLongAsTheyLive) {
   const auto model = open_model(true);
   EXPECT_EQ(locked_bytes(), before);   // the reservoir itself is only a range of addresses
   const engine::SessionOptions options = session_options(200);
-  const uint64_t each = in_pages(model->plan_session(options).reservoir_bytes);
+  const uint64_t each = in_pages(plan_session(*model, options).reservoir_bytes);
   EXPECT_GT(each, 0u);
   {
     const auto one = unwrap(Session::open(model, options));
@@ -111,7 +111,7 @@ void open_under_a_limit() {
     if (!holds) std::fprintf(stderr, "%s\n", what.c_str()), std::_Exit(1);
   };
   const auto pinned = open_model(true), pageable = open_model(false);
-  const uint64_t needed = in_pages(pinned->plan_session(session_options(512)).reservoir_bytes);
+  const uint64_t needed = in_pages(plan_session(*pinned, session_options(512)).reservoir_bytes);
   const uint64_t limit = needed - os::page_bytes();
   expect(lower_limit(limit), "the limit could not be lowered");
   const auto refused = Session::open(pinned, session_options(512));

@@ -111,7 +111,7 @@ TEST(EnginePlan, TheNextSessionsPlanHoldsToo) {
     for (const uint32_t n_context : {0u, 512u, 1500u, 4000u}) {
       const engine::SessionOptions options =
           session_options(n_context, KvType::f16, 8 + static_cast<uint32_t>(random.below(64)));
-      const kv::Plan plan = model->plan_session(options);
+      const kv::Plan plan = plan_session(*model, options);
       const auto session = Session::open(model, options);
       EXPECT_EQ(session.ok(), plan.fits) << (session.ok() ? "" : session.status().message());
       bound += !plan.fits;
@@ -133,7 +133,7 @@ TEST(EnginePlan, ASecondSessionTakesItsKvAlone) {
   runtime.device_budget_bytes = first.device_bytes + first.full_kv_bytes;
   const auto model = file.open(runtime);
   const auto one = unwrap(Session::open(model, options));
-  const kv::Plan second = model->plan_session(options);
+  const kv::Plan second = plan_session(*model, options);
   EXPECT_EQ(second.device_bytes, first.full_kv_bytes);
   EXPECT_EQ(second.workspace_bytes, 0u);
   const auto two = unwrap(Session::open(model, options));
@@ -153,7 +153,7 @@ TEST(EnginePlan, KvBytesBoundTheContext) {
       engine::SessionOptions options;
       options.policy = policy;
       options.kv_budget_bytes = bytes;
-      const kv::Plan plan = model->plan_session(options);
+      const kv::Plan plan = plan_session(*model, options);
       ASSERT_TRUE(plan.fits);
       {
         const auto session = unwrap(Session::open(model, options));
@@ -196,7 +196,7 @@ TEST(EnginePlan, WhatIsNotTransferredNeedsNoRing) {
       runtime.device_budget_bytes = plan.device_bytes;
       const auto model = file.open(runtime);
       engine::SessionOptions same = options;
-      EXPECT_EQ(model->plan_session(&same).staging_bytes, plan.staging_bytes);
+      EXPECT_EQ(plan_session(*model, &same).staging_bytes, plan.staging_bytes);
       const auto session = unwrap(Session::open(model, options));
       EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
       EXPECT_EQ(model->runtime().moves_directly(), !link);

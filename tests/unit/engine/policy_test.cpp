@@ -105,7 +105,7 @@ TEST(EnginePolicyDemo, DeviceBytesAreTheBudget) {
   SessionOptions o = with_policy(1.0, 4096);
   o.kv_share = 1.0;
   o.kv_budget_bytes = 1u << 20;
-  const kv::Plan plan = model->plan_session(o);
+  const kv::Plan plan = plan_session(*model, o);
   EXPECT_LE(plan.compressed_kv_bytes, o.kv_budget_bytes);
   EXPECT_GE(plan.compressed_kv_bytes, o.kv_budget_bytes / 100 * 99);
   const auto session = unwrap(Session::open(model, o));

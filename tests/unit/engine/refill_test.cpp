@@ -164,7 +164,7 @@ TEST_P(EveryMode, ASavedSessionGoesOn) {
 TEST_P(EveryMode, AParkedForkGoesOn) {
   const auto probe = open_demo();
   engine::RuntimeOptions o = runtime_options(1);
-  o.device_budget_bytes = probe->runtime().arena().used() + probe->plan_session(options()).device_bytes;
+  o.device_budget_bytes = probe->runtime().arena().used() + plan_session(*probe, options()).device_bytes;
   const auto model = open_demo(o);
   auto session = unwrap(Session::open(model, options()));
   const auto prompt = random_tokens(*model, 250, 10);
@@ -245,7 +245,7 @@ TEST_P(Refilled, NothingIsTakenOfTheDeviceOnceItIsOpen) {
   const auto model = open_demo();
   const kv::Arena& arena = model->runtime().arena();
   const uint64_t before = arena.used();
-  const kv::Plan plan = model->plan_session(options());
+  const kv::Plan plan = plan_session(*model, options());
   const auto session = unwrap(Session::open(model, options()));
   const uint64_t used = arena.used();
   EXPECT_EQ(used - before, plan.device_bytes);
@@ -288,11 +288,11 @@ TEST(Refilling, WhatABlockAsksForIsOnItsWayAtOnce) {
          std::chrono::steady_clock::now() - begin < std::chrono::seconds(10))
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(bytes, pending_tokens(*session) * token_bytes);   // while not a step was made
-  const uint64_t with_ring = model->plan_session(options).staging_bytes;
+  const uint64_t with_ring = plan_session(*model, options).staging_bytes;
   options.policy_options = {{"visible", "1"}};
-  const uint64_t next_step = model->plan_session(options).staging_bytes;
+  const uint64_t next_step = plan_session(*model, options).staging_bytes;
   options.policy_options = {{"refresh", "0"}};
-  const uint64_t frozen = model->plan_session(options).staging_bytes;
+  const uint64_t frozen = plan_session(*model, options).staging_bytes;
   EXPECT_GT(with_ring, next_step);
   EXPECT_GE(next_step - frozen, 4096 * token_bytes);
 }

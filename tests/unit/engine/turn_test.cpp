@@ -47,7 +47,7 @@ TEST(Turns, FiguresAreReadAtAnyTime) {
       EXPECT_EQ(runtime->backend_info().n_threads, 2);
       engine::SessionOptions options;
       options.n_context = 128;
-      EXPECT_TRUE(model->plan_session(options).fits);
+      EXPECT_TRUE(plan_session(*model, options).fits);
     }
   });
   std::thread growing([&] {

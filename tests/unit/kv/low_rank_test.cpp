@@ -34,7 +34,8 @@ TEST(LowRankKeys, TakeWhatThePaperSays) {
 
 TEST(LowRankKeys, NoRankTakesNothing) {
   EXPECT_EQ(LowRank::bytes_of({}, kFormat, 4096), 0u);
-  EXPECT_EQ(LowRank::region_bytes({}, kFormat, 4096), 0u);
+  EXPECT_TRUE(LowRank::layout({}, kFormat, 4096).empty());
+  EXPECT_TRUE(LowRank::work_layout({}, kFormat, 4096).empty());
 }
 
 }  // namespace

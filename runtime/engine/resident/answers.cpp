@@ -1,0 +1,310 @@
+#include "runtime/engine/resident/answers.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::engine {
+
+namespace {
+
+KeyScoring key_scoring(const policy::ScoreRule& rule) {
+  KeyScoring scoring;
+  scoring.max_of_group = rule.reduce == policy::GroupReduce::max;
+  scoring.pooling = rule.pooling == policy::Pooling::avg   ? KeyScoring::Pooling::avg
+                    : rule.pooling == policy::Pooling::max ? KeyScoring::Pooling::max
+                                                           : KeyScoring::Pooling::none;
+  scoring.pool_width = static_cast<int32_t>(rule.pool_width);
+  return scoring;
+}
+
+// Of a layer's projected queries; 0: rows of low-rank keys find no tokens.
+uint64_t projected_bytes(const ResidentShape& s) {
+  if (!s.low_rank.by_head) return 0;
+  return align_up(static_cast<uint64_t>(s.hyper->n_heads) * s.low_rank.rank * sizeof(float), kv::kArenaAlignment);
+}
+
+}  // namespace
+
+kv::Region Answers::layout(const ResidentShape& s) {
+  const uint64_t q_dim = static_cast<uint64_t>(s.hyper->q_dim()), n_layers = static_cast<uint64_t>(s.hyper->n_layers);
+  uint64_t host = s.n_heads() * (sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob));
+  if (s.policy->asks_before_attend()) host += 2 * q_dim * sizeof(float);
+  if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
+  return {"answers to the policy", kv::Holds::staging, projected_bytes(s), 0, host, 0};
+}
+
+Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, const kv::PageTable* pages, Span<const HeadView> views,
+                     const Moment* now) {
+  hyper_ = s.hyper;
+  format_ = s.resident;
+  queries_wanted_ = s.policy->queries_wanted();
+  parts_ = parts, pages_ = pages, views_ = views, now_ = now;
+  ORRERY_ASSIGN(projected_, kv::ArenaRegion::take(arena, layout(s)));
+  if (s.policy->asks_before_attend()) {
+    q_now_.resize(static_cast<size_t>(s.hyper->q_dim()));
+    q_before_.resize(static_cast<size_t>(s.hyper->q_dim()));
+  }
+  jobs_.reserve(s.n_heads());
+  weights_jobs_.reserve(s.n_heads());
+  moments_jobs_.reserve(s.n_heads());
+  return ok_status();
+}
+
+// While settling the keys are the reservoir's; afterwards those of heads that hold all of them, slot by position.
+template <class Query>
+void Answers::set_keys(const Query& query, KeysJob* job) const {
+  const uint32_t n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
+  job->layer = static_cast<int32_t>(query.head / n_kv_heads);
+  job->kv_head = static_cast<int32_t>(query.head % n_kv_heads);
+  if (now_->settling) {
+    job->tiles = pages_->view().pages;
+    job->offset = pages_->format().head_offset(query.head);
+  } else {
+    job->tiles = parts_->slots->tiles(query.head);
+    if (query.n_positions == 1 && query.first_position == now_->scored_position) job->exported = views_[query.head].exported;
+  }
+  if (now_->q) job->layer = 0;   // of the queries
+  job->n_keys = static_cast<int32_t>(query.n_keys);
+  job->first_position = static_cast<int32_t>(query.first_position);
+  job->n_positions = static_cast<int32_t>(query.n_positions);
+}
+
+KeysShape Answers::keys_shape() const {
+  const model::Hyperparameters& h = *hyper_;
+  KeysShape shape;
+  shape.kv = now_->settling ? pages_->format() : format_;
+  shape.n_heads = h.n_heads;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
+  shape.queries = now_->q ? QueryRing{{now_->q.address}, 1} : parts_->query_ring();   // one layer's, in place of the ring
+  return shape;
+}
+
+// Weights that attention has left are no keys.
+template <class Job>
+void Answers::count_searched(const std::vector<Job>& jobs, uint64_t key_bytes) {
+  for (const Job& job : jobs)
+    if (!now_->settling && !job.exported.data) searched_ += static_cast<uint64_t>(job.n_keys) * key_bytes;
+}
+
+Status Answers::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+  ORRERY_TRY(now_->go_on());
+  jobs_.clear();
+  for (const policy::KeyQuery& query : queries) {
+    TopKeysJob job;
+    set_keys(query, &job);
+    job.k = static_cast<int32_t>(query.k);
+    job.by_score = query.by_score;
+    job.out = query.out;
+    job.among = query.among;
+    job.n_common = query.n_common;
+    jobs_.push_back(job);
+  }
+  TopKeysShape shape;
+  static_cast<KeysShape&>(shape) = keys_shape();
+  shape.scoring = key_scoring(rule);
+  count_searched(jobs_, shape.kv.vector_bytes());
+  Backend& backend = *now_->backend;
+  backend.keys()->top_keys(jobs_, shape);
+  return backend.synchronize();
+}
+
+Status Answers::key_weights(Span<const policy::WeightsQuery> queries) {
+  ORRERY_TRY(now_->go_on());
+  weights_jobs_.clear();
+  for (const policy::WeightsQuery& query : queries) {
+    KeyWeightsJob job;
+    set_keys(query, &job);
+    job.mean = query.mean;
+    job.out = query.out;
+    weights_jobs_.push_back(job);
+  }
+  const KeysShape shape = keys_shape();
+  count_searched(weights_jobs_, shape.kv.vector_bytes());
+  Backend& backend = *now_->backend;
+  backend.keys()->key_weights(weights_jobs_, shape);
+  return backend.synchronize();
+}
+
+Status Answers::key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) {
+  ORRERY_TRY(now_->go_on());
+  Backend& backend = *now_->backend;
+  if (!backend.info().makes_moments) return Heads::key_moments(queries, rows);
+  moments_jobs_.clear();
+  for (const policy::MomentsQuery& query : queries) {
+    KeyMomentsJob job;
+    set_keys(query, &job);
+    job.n_measured = static_cast<int32_t>(query.n_scored);
+    job.gamma = query.gamma;
+    job.out = query.out;
+    job.entropy = &query.dispersion->entropy;
+    job.variance = &query.dispersion->variance;
+    moments_jobs_.push_back(job);
+  }
+  const KeysShape shape = keys_shape();
+  count_searched(moments_jobs_, shape.kv.vector_bytes());
+  backend.keys()->key_moments(moments_jobs_, shape);
+  return backend.synchronize();
+}
+
+template <class Job>
+void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const {
+  const auto n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
+  job->layer = now_->q || projected_.bytes() > 0 ? 0 : static_cast<int32_t>(head / n_kv_heads);
+  job->kv_head = static_cast<int32_t>(head % n_kv_heads);
+  job->tiles = parts_->digests ? parts_->digests->tiles(head) : parts_->low_rank->tiles(head);
+  job->offset = first_page * (parts_->digests ? parts_->digests->digest_bytes() : 2 * parts_->low_rank->rank());   // they lie one behind the other
+  job->n_keys = static_cast<int32_t>(n_pages);
+  job->first_position = static_cast<int32_t>(position);
+  job->n_positions = 1;
+}
+
+// `head`: of the layer that is asked about, where queries are projected.
+void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
+  shape->bounds = parts_->digests && parts_->digests->kind() != DigestKind::mean;
+  shape->keys_alone = !shape->bounds;
+  if (parts_->digests) {
+    shape->kv = parts_->digests->format();
+    return;
+  }
+  const uint32_t layer = layer_of(head);
+  const Ptr<const float> q = now_->q ? now_->q : parts_->queries->row(layer, position);
+  const Ptr<float> projected{projected_.data().address};
+  parts_->low_rank->project(now_->backend, layer, hyper_->n_heads, q, projected);
+  shape->kv.type = KvType::f16;
+  shape->kv.head_dim = static_cast<int32_t>(parts_->low_rank->rank());
+  shape->queries = {projected, 1};
+}
+
+Status Answers::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
+  for (size_t begin = 0, end = 0; begin < queries.size(); begin = end) {   // projected queries are of one layer
+    while (end < queries.size() && (parts_->digests || layer_of(queries[end].head) == layer_of(queries[begin].head))) ++end;
+    ORRERY_TRY(find_pages(queries.subspan(begin, end - begin), rule));
+  }
+  return ok_status();
+}
+
+Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
+  ORRERY_TRY(now_->go_on());
+  jobs_.clear();
+  for (const policy::PageQuery& query : queries) {
+    TopKeysJob job;
+    set_pages(query.head, query.position, query.first_page, query.n_pages, &job);
+    job.k = static_cast<int32_t>(query.k);
+    job.out = query.out;
+    jobs_.push_back(job);
+  }
+  TopKeysShape shape;
+  static_cast<KeysShape&>(shape) = keys_shape();
+  set_pages(queries[0].head, queries[0].position, &shape);
+  if (!rule.scaled) shape.scale = 1.0f;
+  shape.scoring = key_scoring(rule);
+  count_searched(jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
+  Backend& backend = *now_->backend;
+  backend.keys()->top_keys(jobs_, shape);
+  ORRERY_TRY(backend.synchronize());
+  for (const policy::PageQuery& query : queries)
+    for (uint32_t i = 0; i < query.k; ++i) query.out[i] += query.first_page;
+  return ok_status();
+}
+
+Status Answers::scores(Span<const policy::ScoresQuery> queries) {
+  if (queries.empty()) return ok_status();
+  weights_jobs_.clear();
+  for (const policy::ScoresQuery& query : queries) {
+    KeyWeightsJob job;
+    if (query.pages)
+      set_pages(query.head, query.position, query.first, query.n, &job);
+    else
+      set_keys(policy::WeightsQuery{query.head, query.position, 1, query.n, false, nullptr}, &job);
+    job.exported = {};
+    job.out = query.out;
+    weights_jobs_.push_back(job);
+  }
+  KeysShape shape = keys_shape();
+  shape.products = true;
+  if (queries[0].pages) set_pages(queries[0].head, queries[0].position, &shape);
+  if (!queries[0].scaled) shape.scale = 1.0f;
+  count_searched(weights_jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
+  Backend& backend = *now_->backend;
+  backend.keys()->key_weights(weights_jobs_, shape);
+  return backend.synchronize();
+}
+
+Status Answers::query_similarity(Span<float> out) {
+  const model::Hyperparameters& h = *hyper_;
+  const size_t width = static_cast<size_t>(h.q_dim()), dim = static_cast<size_t>(h.head_dim), n_group = group();
+  const Ptr<const float> before = parts_->queries->row(static_cast<uint64_t>(now_->layer), now_->n_tokens - 1);
+  Backend& backend = *now_->backend;
+  const Download both[] = {{q_now_.data(), {now_->q.address}, width * sizeof(float)},
+                           {q_before_.data(), {before.address}, width * sizeof(float)}};
+  backend.download_all({both, 2});
+  ORRERY_TRY(backend.synchronize());
+  for (size_t head = 0; head < out.size(); ++head) {
+    double sum = 0;
+    for (size_t g = 0; g < n_group; ++g) {
+      const float *a = q_now_.data() + (head * n_group + g) * dim, *b = q_before_.data() + (head * n_group + g) * dim;
+      double ab = 0, aa = 0, bb = 0;
+      for (size_t i = 0; i < dim; ++i) {
+        const double x = a[i], y = b[i];
+        ab += x * y, aa += x * x, bb += y * y;
+      }
+      sum += aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
+    }
+    out[head] = static_cast<float>(sum / static_cast<double>(n_group));
+  }
+  return ok_status();
+}
+
+Status Answers::make_low_rank(uint32_t n_tokens, bool with_basis) {
+  ORRERY_TRY(now_->go_on());
+  Backend& backend = *now_->backend;
+  if (!with_basis) {
+    parts_->low_rank->extend(&backend, *pages_, n_tokens);
+    return ok_status();
+  }
+  const model::Hyperparameters& h = *hyper_;
+  const auto width = static_cast<uint64_t>(h.q_dim());
+  kv::LastQueries queries;
+  if (parts_->low_rank->skewed()) {
+    queries.n_heads = h.n_heads, queries.n_positions = std::min(known_queries(n_tokens), queries_wanted_);
+    queries.rows.resize(static_cast<uint64_t>(h.n_layers) * queries.n_positions * width);
+    std::vector<Download> rows(static_cast<uint64_t>(h.n_layers) * queries.n_positions);
+    for (uint64_t row = 0; row < rows.size(); ++row) {
+      const uint64_t layer = row / queries.n_positions, position = n_tokens - 1 - row % queries.n_positions;
+      rows[row] = {&queries.rows[row * width], {parts_->queries->row(layer, position).address}, width * sizeof(float)};
+    }
+    backend.download_all(rows);
+    ORRERY_TRY(backend.synchronize());
+  }
+  return parts_->low_rank->settle(&backend, *pages_, n_tokens, queries);
+}
+
+Status Answers::sum_step(uint32_t position) {
+  const auto windowed = [&](uint32_t head) { return hyper_->window[layer_of(head)] > 0; };
+  weights_jobs_.clear();
+  float* out = parts_->sums->step_weights();
+  for (uint32_t head = 0; head < parts_->slots->n_heads(); ++head) {
+    if (windowed(head)) continue;
+    KeyWeightsJob job;
+    set_keys(policy::WeightsQuery{head, position, 1, parts_->slots->length(head), true, out}, &job);
+    job.mean = true;
+    job.out = out;
+    weights_jobs_.push_back(job);
+    out += parts_->slots->length(head);
+  }
+  Backend& backend = *now_->backend;
+  backend.keys()->key_weights(weights_jobs_, keys_shape());
+  ORRERY_TRY(backend.synchronize());
+  const float* weight = parts_->sums->step_weights();
+  for (uint32_t head = 0; head < parts_->slots->n_heads(); ++head) {
+    if (windowed(head)) continue;
+    const Span<float> sums = parts_->sums->of(head);
+    for (const uint32_t p : parts_->slots->positions(head)) sums[p] += *weight++;
+  }
+  parts_->sums->add_row();
+  return ok_status();
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,99 @@
+// What a policy may ask of a session (policy::Heads), answered by the backend's operations on the parts and the reservoir.
+//
+// A question has a moment. While settling the keys are the reservoir's, of any head. Between steps they are those of heads that hold all of
+// them. Within a step, before a layer attends, the queries are that layer's alone. The step's order (resident.h) sets the moment; nothing
+// here changes it. After the constructor only make_low_rank() takes memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/base/cancel.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/resident/parts.h"
+#include "runtime/kv/memory/page_table.h"
+#include "runtime/policy/policy.h"
+
+namespace orrery::engine {
+
+// Where the session stands when its policy asks.
+struct Moment {
+  static constexpr uint32_t kNone = UINT32_MAX;   // position
+  Backend* backend = nullptr;          // within a turn
+  Cancel cancel;                       // likewise
+  bool settling = false;
+  uint32_t n_tokens = 0;               // when settling, and of the step before its own token
+  int32_t layer = 0;                   // within before_attend(): of q
+  Ptr<const float> q;                  // within before_attend(): (q_dim), at position n_tokens; else null
+  uint32_t scored_position = kNone;    // whose query the exported weights of the views are of
+
+  // Whether settling goes on: ok, or cancelled.
+  Status go_on() const { return settling && cancel.asked() ? error(Code::cancelled, "cancelled while choosing what is resident") : ok_status(); }
+};
+
+class Answers final : public policy::Heads {
+ public:
+  static kv::Region layout(const ResidentShape& shape);
+  // Takes the layout's region. All that is pointed to outlives this. views: (n_heads) of the step.
+  Status make(const ResidentShape& shape, kv::Arena* arena, Parts* parts, const kv::PageTable* pages,
+              Span<const HeadView> views, const Moment* now);
+
+  // Bytes that questions between and within steps have read.
+  uint64_t searched_bytes() const { return searched_; }
+  // Adds what the step's query at `position` has attended to, slot by slot, to the sums of the tokens that the slots hold.
+  Status sum_step(uint32_t position);
+
+  uint32_t n_queries() const override { return known_queries(now_->n_tokens); }
+  uint32_t known_queries(uint32_t n_tokens) const { return parts_->queries ? parts_->queries->known(n_tokens) : 0; }
+  Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
+  Status key_weights(Span<const policy::WeightsQuery> queries) override;
+  Status key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) override;
+  Status top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) override;
+  Status scores(Span<const policy::ScoresQuery> queries) override;
+  uint32_t group() const override { return static_cast<uint32_t>(hyper_->n_heads / hyper_->n_kv_heads); }
+  Span<const float> attention_sums(uint32_t head) const override { return parts_->sums->of(head); }
+  Span<const uint32_t> positions(uint32_t head) const override { return parts_->slots->positions(head); }
+  Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override {
+    return parts_->refills->add(now_->backend, *pages_, head, what, visible_at);
+  }
+  Status query_similarity(Span<float> out) override;
+  void move_last(uint32_t head, uint32_t n, uint32_t slot) override { parts_->slots->move_last(now_->backend, head, n, slot); }
+  Span<const float> page_cosines(uint32_t head) const override { return parts_->digests->cosines(head); }
+  void hide_page(uint32_t head, uint32_t page, bool hidden) override {
+    parts_->digests->hide(now_->backend, *pages_, head, page, hidden);
+  }
+  Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
+  void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {
+    now_->backend->for_each(static_cast<int64_t>(n), call, fn);
+  }
+
+ private:
+  uint32_t layer_of(uint32_t head) const { return head / static_cast<uint32_t>(hyper_->n_kv_heads); }
+  template <class Query>
+  void set_keys(const Query& query, KeysJob* job) const;
+  KeysShape keys_shape() const;
+  template <class Job>
+  void count_searched(const std::vector<Job>& jobs, uint64_t key_bytes);
+  template <class Job>
+  void set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const;
+  void set_pages(uint32_t head, uint32_t position, KeysShape* shape);
+  Status find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule);
+
+  const model::Hyperparameters* hyper_ = nullptr;
+  KvFormat format_;                          // of the slots; pages_ has its own
+  Parts* parts_ = nullptr;
+  const kv::PageTable* pages_ = nullptr;
+  uint32_t queries_wanted_ = 0;              // Policy::queries_wanted()
+  Span<const HeadView> views_;
+  const Moment* now_ = nullptr;
+  kv::ArenaRegion projected_;                // (n_heads, rank) a layer's queries, where rows of low-rank keys find tokens
+  std::vector<float> q_now_, q_before_;      // (q_dim) where the policy asks before layers attend
+  std::vector<TopKeysJob> jobs_;
+  std::vector<KeyWeightsJob> weights_jobs_;
+  std::vector<KeyMomentsJob> moments_jobs_;
+  uint64_t searched_ = 0;
+};
+
+}  // namespace orrery::engine

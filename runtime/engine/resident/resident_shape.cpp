@@ -1,0 +1,109 @@
+#include "runtime/engine/resident/resident_shape.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+#include "runtime/engine/resident/answers.h"
+#include "runtime/engine/resident/parts.h"
+#include "runtime/engine/resident/resident.h"
+
+namespace orrery::engine {
+
+namespace {
+
+// Tokens of the staging ring: as the policy says, and at least these; 0 where it asks for no refills, or nothing is transferred.
+constexpr uint64_t kLeastStaging = 4096;
+uint64_t ring_tokens(const policy::Policy& policy, uint64_t n_slots, bool moves_directly) {
+  const double share = moves_directly ? 0 : policy.refill_share();
+  return share > 0 ? std::max(kLeastStaging, static_cast<uint64_t>(share * static_cast<double>(n_slots))) : 0;
+}
+
+// The queries that the policy wants survive a step that has overwritten the oldest one's row, and not come to its end.
+uint32_t query_rows(const SessionOptions& options, const policy::Policy& policy) {
+  const uint32_t rows = policy::policy_needs(options.policy, options.policy_options).kept_queries;
+  return rows > 0 ? std::max(rows, policy.queries_wanted() + 1) : 0;
+}
+
+void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
+  const policy::PageDigests asked = policy.digests();
+  shape->digests = {asked.page_tokens,
+                    asked.kind == policy::PageDigest::mean        ? DigestKind::mean
+                    : asked.kind == policy::PageDigest::deviation ? DigestKind::deviation
+                                                                  : DigestKind::range,
+                    asked.heads};
+  shape->n_compensation_tokens = policy.max_compensation_tokens();
+  if (asked.rank == 0) return;
+  kv::LowRankSpec& low_rank = shape->low_rank;
+  low_rank.rank = asked.rank;
+  low_rank.by_head = policy::is_low_rank(asked.kind);
+  low_rank.skewed = asked.kind == policy::PageDigest::skewed;
+  if (low_rank.by_head) shape->digests.heads.clear();   // rows are what pages of a token are found by
+  for (const uint32_t head : asked.heads) {
+    const uint32_t layer = head / static_cast<uint32_t>(shape->hyper->n_kv_heads);
+    if (low_rank.layers.empty() || low_rank.layers.back() != layer) low_rank.layers.push_back(layer);
+  }
+}
+
+uint64_t slots_beside(const ResidentShape& shape, uint64_t slots) {
+  const KvFormat& format = shape.resident;
+  const uint64_t bytes = kv::Digests::bytes_of(shape.digests, format.head_dim, shape.n_context) +
+                         kv::LowRank::bytes_of(shape.low_rank, format, shape.n_context) +
+                         kv::CompensationTokens::bytes_of(shape.n_compensation_tokens, format.head_dim);
+  return slots - std::min(slots, div_up(bytes, format.token_bytes()));
+}
+
+}  // namespace
+
+Result<ResidentShape> ResidentShape::make(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options,
+                                          uint32_t n_context, bool moves_directly) {
+  ResidentShape shape;
+  ORRERY_ASSIGN(shape.policy, make_policy(h, options, n_context));
+  const policy::Policy& policy = *shape.policy;
+  shape.hyper = &h;
+  shape.backend = backend;
+  shape.n_context = n_context;
+  shape.kept = kv_format(h, options.kv_type);
+  shape.resident = kv_format(h, options.resident_type(h));
+  set_summaries(policy, &shape);
+  shape.n_slots = slots_beside(shape, resident_slots(h, options, n_context));
+  shape.refills = policy.refill_share() > 0;
+  shape.staging_tokens = ring_tokens(policy, shape.n_slots, moves_directly);
+  shape.n_query_rows = query_rows(options, policy);
+  shape.n_scored_heads = backend.exports_weights ? policy.max_scored_heads() : 0;
+  shape.exported_stride = static_cast<int64_t>(align_up(policy.max_scored_keys(n_context), kPageTokens));
+  return shape;
+}
+
+Status ResidentShape::check_operations(Backend* backend_of, const char* policy_name) const {
+  const bool has_digests = !digests.heads.empty(), has_low_rank = low_rank.rank > 0;
+  const bool scores = n_query_rows > 0 || policy->sums_attention() || policy->asks_before_attend() || has_digests || has_low_rank;
+  const char* missing = !backend_of->kv_moves()                                         ? "no operation that moves resident KV"
+                        : scores && !backend_of->keys()                                 ? "no key scoring"
+                        : (has_digests || n_compensation_tokens > 0) && !backend_of->summaries() ? "no page digests and compensation tokens"
+                        : has_low_rank && !backend_of->low_rank()                       ? "no low-rank keys"
+                                                                                        : nullptr;
+  if (!missing) return ok_status();
+  return error(Code::unsupported, "policy %s cannot run on backend %s, which has %s", policy_name, backend_of->info().name, missing);
+}
+
+kv::Layout resident_layout(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options, uint32_t n_context,
+                           bool moves_directly) {
+  kv::Layout layout;
+  const auto made = ResidentShape::make(h, backend, options, n_context, moves_directly);
+  if (!made.ok()) {
+    kv::Region slots = kv::HeadStore::layout(kv_format(h, options.resident_type(h)), resident_slots(h, options, n_context));
+    slots.host_bytes = 0;
+    layout.add(slots);
+    return layout;
+  }
+  const ResidentShape& shape = made.value();
+  layout.add(Parts::layout(shape));
+  layout.add(Answers::layout(shape));
+  layout.add(Resident::layout(shape));
+  const policy::HostShape host = {static_cast<uint32_t>(h.n_heads / h.n_kv_heads), static_cast<uint32_t>(std::max(backend.n_threads, 1)),
+                                  backend.makes_moments};
+  layout.add({"policy", kv::Holds::tables, 0, 0, shape.policy->host_bytes(host), 0});
+  return layout;
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,44 @@
+// A part of the resident KV: memory for the attention weights that a step exports of the heads that its policy names (Policy::scored_heads).
+// after_step() reads them instead of the keys. Weights are of one step's query, and nobody's afterwards: there is nothing to copy.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/memory/arena.h"
+#include "runtime/model/hyperparameters.h"
+#include "runtime/policy/policy.h"
+
+namespace orrery::engine {
+
+class ScoredHeads {
+ public:
+  // For n_heads heads, with `stride` keys each.
+  static kv::Region layout(const model::Hyperparameters& h, uint32_t n_heads, int64_t stride);
+  static Result<std::unique_ptr<ScoredHeads>> make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_heads, int64_t stride);
+
+  uint64_t bytes() const { return 0; }        // of KV and its summaries
+  uint64_t used_bytes() const { return 0; }
+
+  // The coming step exports the weights of the policy's heads: their views say where to. views: (heads of all layers).
+  void begin(const policy::Policy& policy, Span<HeadView> views);
+
+  void truncate(uint32_t) {}
+  void copy_from(Backend*, const ScoredHeads&) {}
+
+ private:
+  ScoredHeads(const model::Hyperparameters& h, kv::ArenaRegion region, uint32_t n_heads, int64_t stride);
+  static uint64_t head_bytes(const model::Hyperparameters& h, int64_t stride);
+
+  kv::ArenaRegion region_;
+  uint32_t n_heads_;
+  int64_t stride_;
+  uint64_t head_bytes_;               // ExportedWeights of a head
+  std::vector<uint32_t> heads_;       // room for n_heads
+};
+
+}  // namespace orrery::engine

@@ -1,0 +1,121 @@
+#include "runtime/engine/session/plan.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+#include "runtime/engine/resident/resident_shape.h"
+#include "runtime/engine/session/session.h"
+
+namespace orrery::engine {
+
+kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
+  const model::Hyperparameters& h = in.hyper;
+  const bool compressed = in.options.compressed();
+  kv::Layout layout;
+  layout.add({"weights", kv::Holds::weights, align_up(in.weights_bytes, kv::kArenaAlignment), 0, in.weights_mapped_bytes, 0});
+  const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
+  if (!same_workspace(limits, in.shared.limits))   // else the one that is there serves
+    layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
+  const uint32_t pages = kv::pages_to_reserve(n_context);
+  layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type), pages - std::min(pages, in.shared.spare_pages), compressed));
+  if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
+  layout.add(Session::layout(h, n_context));
+  return layout;
+}
+
+namespace {
+
+// KV bytes that hold a policy's full heads up to some context do not hold them beyond. Where not even a token would do, `most`, so that what
+// is wrong is said when the policy is made.
+uint32_t accepted_context(const model::Hyperparameters& hyper, const SessionOptions& options, uint32_t most) {
+  if (options.kv_budget_bytes == 0 || make_policy(hyper, options, most).ok()) return most;
+  uint32_t low = 0, high = most;
+  while (low + 1 < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    (make_policy(hyper, options, middle).ok() ? low : high) = middle;
+  }
+  return low > 0 ? low : most;
+}
+
+kv::Plan plan_of(const LayoutInput& input, uint64_t budget) {
+  const SessionOptions& options = input.options;
+  kv::PlanInput in;
+  in.max_context = accepted_context(input.hyper, options, options.n_context ? kMaxContext : static_cast<uint32_t>(input.hyper.trained_context));
+  in.budget_bytes = budget;
+  in.layout = [](const void* self, uint32_t n_context) { return session_layout(*static_cast<const LayoutInput*>(self), n_context); };
+  in.self = &input;
+  kv::Plan plan = kv::make_plan(in, options.n_context);
+  plan.device_type = options.resident_type(input.hyper);
+  plan.trained_context = static_cast<uint32_t>(input.hyper.trained_context);
+  return plan;
+}
+
+// An automatic session is full, where that fits; else auto with the largest part of the KV that does, a tenth at least: less than that
+// keeps too little to be taken unasked.
+kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budget) {
+  constexpr int kLeast = 100, kMost = 999;   // thousandths
+  const kv::Plan full = plan_of(input, budget);
+  if (!options->automatic) return full;
+  if (options->n_context == 0 || full.fits) {
+    options->automatic = false;
+    return full;
+  }
+  SessionOptions part = *options;
+  part.policy = "auto";
+  const LayoutInput of_part = {input.hyper, input.device, part, input.moves_directly, {input.shared.limits, 0},
+                               input.weights_bytes, input.weights_mapped_bytes};
+  const auto plan_of_part = [&](int thousandths) {
+    part.kv_share = thousandths / 1000.;
+    return plan_of(of_part, budget);
+  };
+  int low = kLeast - 1, high = kMost + 1;
+  while (low + 1 < high) {
+    const int middle = low + (high - low) / 2;
+    (plan_of_part(middle).fits ? low : high) = middle;
+  }
+  if (low < kLeast) return full;
+  const kv::Plan plan = plan_of_part(low);
+  if (!make_policy(input.hyper, part, plan.n_context).ok()) return full;
+  options->automatic = false;
+  options->policy = part.policy;
+  options->kv_share = part.kv_share;
+  return plan;
+}
+
+}  // namespace
+
+kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
+  // The workspace that is there already serves as far as it goes; beyond that a whole new one is taken beside it.
+  Runtime& runtime = model.runtime();
+  const SessionOptions given = *options;
+  const LayoutInput input = {model.hyper(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
+  return decide(input, options, runtime.arena().largest_free());
+}
+
+Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,
+                           SessionOptions session) {
+  gguf::OpenOptions open;
+  open.header_only = true;
+  ORRERY_ASSIGN(const gguf::File file, gguf::File::open(path, open));
+  ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(file, model.weights.rope));
+  ORRERY_TRY(session.validate(hyper));
+  ORRERY_ASSIGN(const auto backend, make_backend(runtime));
+  const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
+  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, hyper, *backend, budget));
+  uint64_t mapped = 0;
+  for (const gguf::Tensor& t : file.tensors())
+    if (!weights.repacks ||
+        backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
+      mapped += t.bytes;
+  const SessionOptions given = session;
+  const LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena_bytes, mapped};
+  const kv::Plan plan = decide(input, &session, budget);
+  ORRERY_TRY(session.validate(hyper));
+  if (session.compressed()) {   // what opening would refuse, the plan refuses
+    ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
+    (void)policy;
+  }
+  return plan;
+}
+
+}  // namespace orrery::engine

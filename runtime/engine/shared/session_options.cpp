@@ -1,0 +1,139 @@
+#include "runtime/engine/shared/session_options.h"
+
+#include <algorithm>
+
+#include "runtime/base/checked.h"
+#include "runtime/kv/memory/arena.h"
+#include "runtime/kv/resident/compensation_tokens.h"
+#include "runtime/kv/resident/digests.h"
+
+namespace orrery::engine {
+
+namespace {
+
+constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096;
+
+// Whether heads are cut into the type's blocks without remainder.
+bool has_blocks(const model::Hyperparameters& h, KvType type) {
+  return static_cast<uint32_t>(h.head_dim) % type_traits(kv_tensor_type(type))->block_elements == 0;
+}
+
+Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
+  bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
+  for (const policy::ProfileLayer& layer : profile.layers)
+    fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.n_kv_heads);
+  if (fits) return ok_status();
+  return error(Code::invalid_argument, "the head profile is for %zu layers with %u KV heads, the model has %d with %d",
+               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.n_layers,
+               h.n_kv_heads);
+}
+
+}  // namespace
+
+uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kDefaultChunk; }
+
+KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
+  if (device_kv_type) return *device_kv_type;
+  const std::optional<KvType> own = policy::policy_needs(policy, policy_options).device_type;
+  return own && finer(kv_type, *own) && has_blocks(h, *own) ? *own : kv_type;
+}
+
+Status SessionOptions::validate(const model::Hyperparameters& h) const {
+  if (n_context > kMaxContext)
+    return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
+  if (chunk_tokens > kMaxChunk)
+    return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
+  const KvType resident = resident_type(h);
+  if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
+    return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
+                 h.head_dim);
+  const char* type_name = type_traits(kv_tensor_type(kv_type))->name;
+  const char* device_name = type_traits(kv_tensor_type(resident))->name;
+  if (finer(resident, kv_type))
+    return error(Code::invalid_argument,
+                 "the device's KV type %s is finer than %s, of which its values would be made: expected the same or coarser",
+                 device_name, type_name);
+  if (!compressed() && !automatic && resident != kv_type)
+    return error(Code::invalid_argument,
+                 "policy full keeps its only copy of the KV on the device: the device's KV type is %s, expected %s",
+                 device_name, type_name);
+  if (!(kv_share > 0.0 && kv_share <= 1.0))
+    return error(Code::invalid_argument, "the KV budget is a share of %g, expected more than 0, at most 1", kv_share);
+  if (!compressed() && (kv_share != 1.0 || kv_budget_bytes != 0))
+    return error(Code::invalid_argument, "policy full keeps all of the KV: a KV budget needs another policy");
+  if (!compressed() && !policy_options.empty())
+    return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
+                 policy_options[0].first.c_str());
+  if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
+  return ok_status();
+}
+
+namespace {
+
+policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint32_t n_context) {
+  policy::Shape shape;
+  shape.n_layers = static_cast<uint32_t>(h.n_layers);
+  shape.n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);
+  shape.n_context = n_context;
+  shape.window = h.window;
+  shape.slot_bytes = kv_format(h, device).token_bytes();
+  shape.digest_bytes = kv::Digests::digest_bytes(h.head_dim);
+  shape.head_dim = static_cast<uint32_t>(h.head_dim);
+  shape.compensation_token_bytes = kv::CompensationTokens::bytes_of(1, h.head_dim);
+  return shape;
+}
+
+// Slots of layers with a sliding window, which keep it whole under every policy.
+uint64_t window_slots(const model::Hyperparameters& h, uint32_t n_context) {
+  uint64_t slots = 0;
+  for (const int32_t window : h.window) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
+  return slots * static_cast<uint64_t>(h.n_kv_heads);
+}
+
+policy::KvShare share_of(const model::Hyperparameters& h, const SessionOptions& options) {
+  return {options.kv_share, kv_format(h, options.kv_type).token_bytes(), kv_format(h, options.resident_type(h)).token_bytes()};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
+                                                    uint32_t n_context) {
+  policy::Budget budget;
+  const KvType device = options.resident_type(h);
+  if (options.kv_budget_bytes)
+    budget.slot_bytes = kv_format(h, device).token_bytes();
+  else
+    budget.share = share_of(h, options);
+  budget.max_slots = resident_slots(h, options, n_context);
+  // A share always holds the windows; a budget in bytes may not.
+  if (const uint64_t windows = window_slots(h, n_context); windows > budget.max_slots)
+    return error(Code::invalid_argument,
+                 "policy %.40s: layers with a sliding window keep all of it, which a KV budget of %llu bytes does not hold at a context "
+                 "of %u; it must be at least %llu bytes",
+                 options.policy.c_str(), static_cast<unsigned long long>(options.kv_budget_bytes), n_context,
+                 static_cast<unsigned long long>(align_up(windows * budget.slot_bytes, kv::kArenaAlignment)));
+  if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
+  return policy::make_policy(options.policy, policy_shape(h, device, n_context), budget, options.policy_options,
+                             options.head_profile);
+}
+
+uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+  const KvType device = options.resident_type(h);
+  const policy::Shape shape = policy_shape(h, device, n_context);
+  const uint64_t all = policy::slots_for_share(shape, 1.0);
+  if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, share_of(h, options));
+  // Of the arena's units: the last, broken one would be more than was asked for.
+  const uint64_t bytes = options.kv_budget_bytes / kv::kArenaAlignment * kv::kArenaAlignment;
+  return std::min(all, bytes / kv_format(h, device).token_bytes());
+}
+
+KvFormat kv_format(const model::Hyperparameters& h, KvType type) {
+  KvFormat format;
+  format.type = type;
+  format.n_layers = h.n_layers;
+  format.n_kv_heads = h.n_kv_heads;
+  format.head_dim = h.head_dim;
+  return format;
+}
+
+}  // namespace orrery::engine
