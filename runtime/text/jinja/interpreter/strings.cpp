@@ -1,4 +1,4 @@
-// See jinja_strings.h.  Searching works on bytes: in UTF-8 a match can only begin where a character begins.
+// See strings.h.  Searching works on bytes: in UTF-8 a match can only begin where a character begins.
 #include "runtime/text/jinja/interpreter/strings.h"
 
 #include <algorithm>
