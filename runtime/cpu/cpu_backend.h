@@ -19,8 +19,8 @@ constexpr int32_t default_threads(int32_t n_processors) { return n_processors >=
 
 struct Options {
   int32_t n_threads = 0;        // 0: default_threads()
-  Priority priority = Priority::normal;
   std::string path = "auto";    // an instruction set by name (available_paths()), or "auto": the best one that this machine has
+  Priority priority = Priority::normal;   // of the backend's own threads
 };
 
 // An unknown name gives invalid_argument, with a list of the known ones. An instruction set that this machine lacks gives
