@@ -29,7 +29,7 @@ work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 status=0
 for architecture in "$@"; do
-  for source in cuda/*.cu; do
+  for source in cuda/kernels/*.cu; do
     if nvcc -std=c++17 -O3 -I. -arch="sm_$architecture" -diag-suppress=554 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-fPIC \
         -Xptxas=-v -c "$source" -o "$work/object.o" >"$work/log" 2>&1; then
       report <"$work/log" || status=1
