@@ -2,7 +2,7 @@
 // the I/O thread, with refills asked for, under way and placed; and no more in a fork. What a session takes of it in all is in its plan.
 #include <gtest/gtest.h>
 
-#include "tests/support/count_allocations.h"
+#include "tests/support/replaced_operators.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery {

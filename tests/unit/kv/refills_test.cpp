@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/kv/transfers/refills.h"
-#include "tests/support/count_allocations.h"
+#include "tests/support/replaced_operators.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/kv/fixture.h"
 
@@ -589,14 +589,14 @@ TEST(KvRefills, NothingIsAllocatedOnceItStands) {
   Random random(10);
   std::vector<std::vector<Replacement>> asked;
   for (uint32_t head = 0; head < bench.n_heads(); ++head) asked.push_back(bench.draw(&random, kSlots));
-  const int64_t before = n_allocations;
+  const int64_t before = testing::n_allocations;
   bool ok = true;
   for (uint64_t round = 0; round < 3; ++round) {
     for (uint32_t head = 0; head < bench.n_heads(); ++head)
       ok = ok && refills->add(bench.backend(), bench.table(), head, asked[head], round * 10 + 9 - head % 5).ok();
     for (uint64_t step = 0; step < 10; ++step) ok = ok && refills->apply(bench.backend(), bench.store.get(), round * 10 + step).ok();
   }
-  EXPECT_EQ(n_allocations, before);
+  EXPECT_EQ(testing::n_allocations, before);
   EXPECT_TRUE(ok);
   for (uint32_t head = 0; head < bench.n_heads(); ++head) bench.expect(head, asked[head]);
   bench.check();
