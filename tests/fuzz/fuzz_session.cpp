@@ -56,8 +56,9 @@ T field(const Bytes& file, size_t offset) {
 
 Bytes session_file(const Bytes& like, const uint8_t* data, size_t size) {
   const uint8_t flags = data[0];
-  Bytes file(like.begin(), like.begin() + kFixed);
-  file.insert(file.end(), data + 1, data + size);
+  Bytes file(kFixed + size - 1);
+  std::memcpy(file.data(), like.data(), kFixed);
+  std::memcpy(file.data() + kFixed, data + 1, size - 1);
   const size_t n_rest = file.size() - kHeader;
   const uint64_t n_pages = field<uint32_t>(file, kPages), page_bytes = field<uint64_t>(file, kPageBytes);
   if ((flags & 2) && page_bytes <= kMaxPages && n_pages * page_bytes <= kMaxPages) {
