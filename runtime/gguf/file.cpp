@@ -296,7 +296,7 @@ Status check_whole(const Part& part) {
 
 // A file in memory, up to its data.
 Result<Part> parse_part(Span<const std::byte> bytes, const std::string& name, const os::MemoryLimits& memory) {
-  if (bytes.data() == nullptr || reinterpret_cast<uintptr_t>(bytes.data()) % kMinAlignment != 0)
+  if ((bytes.data() == nullptr && !bytes.empty()) || reinterpret_cast<uintptr_t>(bytes.data()) % kMinAlignment != 0)
     return error(Code::invalid_argument,
                  "%s: the file's bytes start at an address that is not a multiple of %llu", name.c_str(),
                  static_cast<ull>(kMinAlignment));
