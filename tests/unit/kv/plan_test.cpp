@@ -16,7 +16,7 @@ using orrery::testing::Random;
 struct Shape {
   uint64_t fixed = 0, step_tokens = 1, step_bytes = 0;
   uint64_t weights_bytes = 0, weights_mapped_bytes = 0;
-  KvFormat kv;
+  KvFormat kv = {};
   uint32_t spare_pages = 0;
 };
 uint64_t workspace(const Shape& s, uint32_t n) { return s.fixed + (n + s.step_tokens - 1) / s.step_tokens * s.step_bytes; }
