@@ -47,7 +47,7 @@ TEST_F(Callbacks, AHookThatFreesItsGenerationCancelsIt) {
 }
 
 TEST_F(Callbacks, AnEventFunctionThatFreesItsGenerationCancelsIt) {
-  for (const uint32_t type : {ORRERY_EVENT_PROGRESS, ORRERY_EVENT_TOKEN, ORRERY_EVENT_DONE}) {
+  for (const uint32_t type : {uint32_t{ORRERY_EVENT_PROGRESS}, uint32_t{ORRERY_EVENT_TOKEN}, uint32_t{ORRERY_EVENT_DONE}}) {
     struct State : Handles {
       uint32_t type = 0, finish = 0;
     } state;

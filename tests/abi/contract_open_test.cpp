@@ -38,7 +38,7 @@ class Opening : public ::testing::Test {
 
 TEST_F(Opening, FromADescriptorThatIsClosedBehindTheCall) {
   const std::vector<int32_t> want = answer(open_model(runtime, path));
-  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+  for (const uint32_t load : {uint32_t{ORRERY_LOAD_MAP}, uint32_t{ORRERY_LOAD_READ}}) {
     const int fd = ::open(path.c_str(), O_RDONLY);
     ASSERT_EQ(::lseek(fd, 7, SEEK_SET), 7);
     orrery_model_options o = model_options();
@@ -93,7 +93,7 @@ TEST_F(Opening, MemoryThatIsNoModelIsRefused) {
   std::vector<std::byte> longer(file.size() + 8);
   std::memcpy(longer.data() + 1, file.data(), file.size());
   from_memory(longer.data() + 1, file.size(), ORRERY_LOAD_MAP, ORRERY_INVALID_ARGUMENT);   // begins at an odd address
-  for (const uint32_t load : {ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
+  for (const uint32_t load : {uint32_t{ORRERY_LOAD_MAP}, uint32_t{ORRERY_LOAD_READ}}) {
     from_memory(file.data(), 0, load, ORRERY_BAD_MODEL);
     from_memory(file.data(), 100, load, ORRERY_BAD_MODEL);
     from_memory(file.data(), file.size() - 1, load, ORRERY_BAD_MODEL);

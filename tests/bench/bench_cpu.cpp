@@ -234,7 +234,7 @@ struct Bench {
     keys.rows = pointer(rows.data()), keys.basis = pointer(basis.data());
     const int32_t n_pages = n_tokens / kPageTokens;
     const std::vector<float> turns(static_cast<size_t>((n_pages + kPageTokens) * format.head_dim), 0.7f);
-    keys.page_turns = pointer(turns.data()), keys.turns = keys.page_turns + static_cast<uint64_t>(n_pages * format.head_dim);
+    keys.page_rotations = pointer(turns.data()), keys.rotations = keys.page_rotations + static_cast<uint64_t>(n_pages * format.head_dim);
     std::vector<RebuiltRun> runs;
     const auto n_heads = static_cast<size_t>(format.n_kv_heads);
     for (size_t head = 0; head < n_heads; ++head) {

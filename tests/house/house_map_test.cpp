@@ -78,7 +78,8 @@ Arrows arrows_of(const std::vector<Source>& sources) {
 // Every way from a folder back to itself, once for each folder on it.
 std::vector<std::string> circles(const Arrows& arrows) {
   std::vector<std::string> complaints;
-  for (const auto& [start, ways] : arrows) {
+  for (const auto& from : arrows) {
+    const std::string& start = from.first;
     std::set<std::string> seen;
     std::vector<std::string> trail;
     const std::function<bool(const std::string&)> walk = [&](const std::string& folder) {

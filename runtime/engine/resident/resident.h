@@ -40,10 +40,10 @@ class Resident final : public model::LayerHook {
   class Use {
    public:
     Use(Resident* resident, const Turn& turn, const Cancel& cancel = {}) : resident_(resident) {
-      if (resident) resident->now_.backend = &turn.backend(), resident->now_.cancel = cancel;
+      if (resident) resident->turn_ = &turn, resident->now_.backend = &turn.backend(), resident->now_.cancel = cancel;
     }
     ~Use() {
-      if (resident_) resident_->now_.backend = nullptr, resident_->now_.cancel = {};
+      if (resident_) resident_->turn_ = nullptr, resident_->now_.backend = nullptr, resident_->now_.cancel = {};
     }
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
@@ -117,6 +117,8 @@ class Resident final : public model::LayerHook {
     if (parts_.sums) parts_.sums->assume(n_tokens);
   }
   // For tests: asked behind each step, before the policy is; its error is the policy's.
+  // The turn that a step, or a settling, is in; null between them. A step fault works in it.
+  const Turn* turn() const { return turn_; }
   void set_step_fault(std::function<Status(uint64_t step)> fault) { step_fault_ = std::move(fault); }
 
   // Goes on exactly like `other`, of a session that has just shared its pages.
@@ -139,6 +141,7 @@ class Resident final : public model::LayerHook {
   const kv::PageTable* pages_;
   std::unique_ptr<policy::Policy> policy_;
   Parts parts_;
+  const Turn* turn_ = nullptr;                     // within a Use
   Moment now_;                                     // its backend and cancel: within a Use
   Answers answers_;
   bool settled_ = false;

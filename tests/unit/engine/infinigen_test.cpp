@@ -40,10 +40,9 @@ class Recorder final : public model::LayerHook {
 };
 
 // The session's last step once more, exactly: the same token at the same position writes the same KV.
-std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead) {
+std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead, const Turn& turn) {
   const Resident& resident = *session.resident();
   const model::RopeTable rope = model::make_rope_table(model.hyper(), model.weights().rope_factors, session.n_context());
-  const Turn turn = model.runtime().take_turn();
   Backend& backend = turn.backend();
   Recorder recorder(&backend, model.hyper(), ahead);
   const uint32_t position = session.n_computed() - 1;
@@ -79,7 +78,8 @@ TEST(EngineInfiniGenAhead, QueriesAreTheNextLayersOfThisLayersInput) {
     const auto model = open_spec(spec);
     const auto session = open(model, {}, 100, 256);
     greedy(session.get(), 3);
-    const auto ahead = queries_of_last_step(*model, *session, true), own = queries_of_last_step(*model, *session, false);
+    const Turn turn = model->runtime().take_turn();
+    const auto ahead = queries_of_last_step(*model, *session, true, turn), own = queries_of_last_step(*model, *session, false, turn);
     EXPECT_EQ(ahead[0], own[0]);
     auto& layers = const_cast<model::Model&>(model->weights()).weights.layers;
     for (size_t i = 0; i + 1 < layers.size(); ++i) {
@@ -88,7 +88,7 @@ TEST(EngineInfiniGenAhead, QueriesAreTheNextLayersOfThisLayersInput) {
       const model::Layer& next = layers[i + 1];
       layers[i].qkv = next.qkv, layers[i].qkv_bias = next.qkv_bias;
       layers[i].q = next.q, layers[i].q_bias = next.q_bias, layers[i].q_norm = next.q_norm;
-      EXPECT_EQ(queries_of_last_step(*model, *session, false)[i], ahead[i + 1]) << "layer " << i;
+      EXPECT_EQ(queries_of_last_step(*model, *session, false, turn)[i], ahead[i + 1]) << "layer " << i;
       layers[i] = kept;
     }
   }
@@ -204,7 +204,7 @@ TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
   uint64_t n_checked = 0, n_gone = 0;
   session->resident()->set_step_fault([&](uint64_t) {
     const uint32_t n_tokens = session->n_computed(), position = n_tokens - 1, n = position - 7;   // candidates: not the last ones
-    const auto ahead = queries_of_last_step(*model, *session, true);
+    const auto ahead = queries_of_last_step(*model, *session, true, *resident.turn());
     for (uint32_t layer = 1; layer < static_cast<uint32_t>(h.n_layers); ++layer) {
       uint64_t n_near = 0;
       std::vector<Doubles> scores;
