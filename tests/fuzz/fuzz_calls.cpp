@@ -493,7 +493,7 @@ class Program {
   void check_working(orrery_status s) {
     require(s == ORRERY_OK || s == ORRERY_OUT_OF_DEVICE_MEMORY || s == ORRERY_OUT_OF_HOST_MEMORY ||
                 s == ORRERY_BAD_MODEL || s == ORRERY_CANCELLED || s == ORRERY_INVALID_ARGUMENT ||
-                s == ORRERY_CONTEXT_FULL,
+                s == ORRERY_CONTEXT_FULL || s == ORRERY_UNSUPPORTED_TEMPLATE,
             "an answer goes on", (*e_).message);
   }
   void pull(size_t slot, int times) {

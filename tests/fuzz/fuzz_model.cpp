@@ -117,7 +117,10 @@ void use_session(const Model& model, const Session& session, uint8_t seed) {
     orrery_event e = options(&orrery_event_init);
     while (e.type != ORRERY_EVENT_DONE) {
       const orrery_status s = error.check(orrery_next(h, &e, error.get()));
-      require(s == ORRERY_OK || s == ORRERY_BAD_MODEL, "an answer goes on, or the model is at fault",
+      // The first call makes the prompt: a template may refuse the conversation, or make too long a text of it.
+      const bool refused = conversation && (s == ORRERY_UNSUPPORTED_TEMPLATE || s == ORRERY_INVALID_ARGUMENT || s == ORRERY_CONTEXT_FULL ||
+                                            s == ORRERY_UNSUPPORTED);
+      require(s == ORRERY_OK || s == ORRERY_BAD_MODEL || refused, "an answer goes on, or the model is at fault",
               (*error).message);
       if (s != ORRERY_OK) break;
       if (e.type == ORRERY_EVENT_TOKEN)

@@ -193,7 +193,7 @@ TEST(ChatTerminal, CtrlCStopsTheAnswerAndKeepsTheConversation) {
   ASSERT_TRUE(terminal.expect("2 messages")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/undo\n");
-  ASSERT_TRUE(terminal.expect("took back 1 turn")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("removed 1 turn")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Hello!\n");
   ASSERT_TRUE(terminal.expect(kHello)) << terminal.screen();
@@ -304,13 +304,13 @@ TEST(ChatTerminal, AFailedTurnIsToldAndTheConversationGoesOn) {
   Terminal terminal(chat_words({"--no-history"}));
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/file " + path + "\n");
-  ASSERT_TRUE(terminal.expect("comes before the next question")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("tokens before the next question")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Where does Bruno live?\n");  // 5,000 tokens do not go into 2,048
   ASSERT_TRUE(terminal.expect("orrery: ")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/reset\n");
-  ASSERT_TRUE(terminal.expect("forgotten")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("removed all messages")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Who are you?\n");
   ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
