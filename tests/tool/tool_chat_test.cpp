@@ -204,7 +204,7 @@ TEST(ChatTerminal, CtrlCStopsTheAnswerAndKeepsTheConversation) {
   terminal.type("half a qu");
   ASSERT_TRUE(terminal.expect("half a qu")) << terminal.screen();
   terminal.type("\x03");
-  ASSERT_TRUE(terminal.expect("(Ctrl-C again or Ctrl-D leaves)")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("(Ctrl-C again or Ctrl-D ends the program)")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x03");
   EXPECT_EQ(terminal.finish(), 130) << terminal.screen();
