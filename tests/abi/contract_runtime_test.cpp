@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -260,7 +261,11 @@ TEST_F(Runtimes, ALimitOfAddressSpaceBoundsTheDefaults) {
   if (!kOwnAddressSpace) GTEST_SKIP() << "a sanitizer reserves more than any limit";
   const pid_t child = ::fork();
   if (child == 0) {
-    const struct rlimit limit = {rlim_t{2} << 30, rlim_t{2} << 30};
+    // What this process has reserved already, and 2 GiB more.
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t most = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (uint64_t{2} << 30);
+    const struct rlimit limit = {most, most};
     if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(2);
     orrery_runtime_options o = runtime_options();
     o.backend = "cpu";

@@ -13,7 +13,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "runtime" => Thing::Runtime(Runtime::new(options!(r, RuntimeOptions, "runtime", log = |act: Act| Box::new(move |_: i32, _: &str| { act(None); }) as LogFn))?),
         "vocab" => Thing::Vocab(Vocab::open(&rest(1))?), "vocab_of" => Thing::Vocab(get!(r, Model, w[1]).vocab()?),
         "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(get!(r, Runtime, w[1]).open(&rest(2), o)?) }
-        "model_fd" => { use std::os::fd::AsRawFd; let file = std::fs::File::open(rest(2)).unwrap(); Thing::Model(get!(r, Runtime, w[1]).open_fd(file.as_raw_fd(), options!(r, ModelOptions, "model"))?) }
+        "model_fd" => { use std::os::unix::io::AsRawFd; let (file, options) = (std::fs::File::open(rest(2)).unwrap(), options!(r, ModelOptions, "model")); Thing::Model(get!(r, Runtime, w[1]).open_fd(file.as_raw_fd(), options)?) }
         "model_memory" => { let o = options!(r, ModelOptions, "model"); Thing::Model(get!(r, Runtime, w[1]).open_memory(&std::fs::read(rest(2)).unwrap(), o)?) }
         "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
