@@ -270,7 +270,9 @@ TEST(Cancelled, RecoveringQueriesBeginsAnew) {
 // A session's stop_running() ends a call that saves or loads between two pieces, and nothing changes.
 TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
   const auto model = open_demo();
-  const auto session = unwrap(Session::open(model, {})), other = unwrap(Session::open(model, {}));
+  engine::SessionOptions o;
+  o.n_context = 512;
+  const auto session = unwrap(Session::open(model, o)), other = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, 300, 9), nullptr, nullptr));
   unwrap(other->prefill(random_tokens(*model, 100, 3), nullptr, nullptr));
   const auto save = [&](Session* from, const std::atomic<bool>* cancel, int stop_at, std::vector<std::byte>* bytes) {
