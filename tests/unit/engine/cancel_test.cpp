@@ -4,9 +4,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "runtime/engine/session/session_file.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/temp_dir.h"
 
 namespace orrery {
 namespace {
@@ -261,6 +265,52 @@ TEST(Cancelled, RecoveringQueriesBeginsAnew) {
     greedy(undisturbed.get(), 5, &expected);
     EXPECT_TRUE(same_bits(trace, expected)) << policy;
   }
+}
+
+// A session's stop_running() ends a call that saves or loads between two pieces, and nothing changes.
+TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
+  const auto model = open_demo();
+  engine::SessionOptions o;
+  o.n_context = 512;
+  const auto session = unwrap(Session::open(model, o)), other = unwrap(Session::open(model, o));
+  unwrap(session->prefill(random_tokens(*model, 300, 9), nullptr, nullptr));
+  unwrap(other->prefill(random_tokens(*model, 100, 3), nullptr, nullptr));
+  const auto save = [&](Session* from, const std::atomic<bool>* cancel, int stop_at, std::vector<std::byte>* bytes) {
+    int pieces = 0;
+    return engine::SessionFile::save(from, [&](Span<const std::byte> piece) {
+      bytes->insert(bytes->end(), piece.begin(), piece.end());
+      if (++pieces == stop_at) from->stop_running();
+      return ok_status();
+    }, cancel);
+  };
+  std::vector<std::byte> whole, others;
+  session->stop_running();   // nothing runs
+  unwrap(save(session.get(), nullptr, 0, &whole));
+  unwrap(save(other.get(), nullptr, 0, &others));
+  for (const int stop_at : {1, 4, 5}) {   // header, conversation, the pages
+    const Session::Stoppable call(session.get());
+    std::vector<std::byte> part;
+    EXPECT_EQ(save(session.get(), call.flag(), stop_at, &part).code(), Code::cancelled) << stop_at;
+    EXPECT_LT(part.size(), whole.size());
+  }
+  TempDir dir;
+  const std::string path = dir.write("session", whole);
+  for (const uint64_t whole_bytes : {engine::SessionFile::kWholeBytes, uint64_t{0}}) {   // a long file is read piece by piece
+    const Session::Stoppable call(other.get());
+    other->stop_running();
+    EXPECT_EQ(engine::SessionFile::load_from_file(other.get(), path, whole_bytes, call.flag()).code(), Code::cancelled);
+  }
+  {
+    const Session::Stoppable call(other.get());
+    other->stop_running();
+    EXPECT_EQ(engine::SessionFile::load(other.get(), whole, "test", call.flag()).code(), Code::cancelled);
+  }
+  std::vector<std::byte> now;
+  unwrap(save(other.get(), nullptr, 0, &now));
+  EXPECT_EQ(now, others);
+  const Session::Stoppable call(other.get());   // the cancellation of an earlier call
+  unwrap(engine::SessionFile::load(other.get(), whole, "test", call.flag()));
+  EXPECT_EQ(other->n_computed(), 300u);
 }
 
 }  // namespace
