@@ -138,7 +138,8 @@ class Reader {
   }
   // A text with its length in front; control bytes included.
   std::string text() {
-    const size_t n = std::min<size_t>(byte(), left());
+    const size_t asked = byte();   // before left(): arguments of one call have no order
+    const size_t n = std::min(asked, left());
     const std::string out(reinterpret_cast<const char*>(data_ + at_), n);
     at_ += n;
     return out;
