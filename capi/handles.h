@@ -79,7 +79,7 @@ void free_handle(T* handle, const engine::Runtime& runtime) noexcept {
 
 // Structs by _init ---------------------------------------------------------------------------------------
 
-// Whether a struct of so many bytes may exist, in this version or another.
+// Whether a struct of this size may exist, in this version or another.
 constexpr bool plausible_size(size_t struct_size) { return struct_size >= 8 && struct_size % 8 == 0 && struct_size <= 4096; }
 
 // Fills the caller's struct, which may be shorter or longer than T: the defaults as far as it reaches, then zeroes. A size that no

@@ -222,7 +222,7 @@ orrery_status orrery_session_rewind_messages(orrery_session* session, size_t n_m
       return orrery::error(Code::invalid_argument, "cannot rewind to %zu messages: the conversation has %zu", n_messages,
                            messages.size());
     messages.resize(n_messages);
-    if (n_messages < s->conversation().n_dropped) s->conversation().n_dropped = 0;   // none of those is here any more
+    if (n_messages < s->conversation().n_dropped) s->conversation().n_dropped = 0;   // the dropped messages are gone
     return ok_status();
   });
 }

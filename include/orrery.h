@@ -121,7 +121,7 @@ typedef int32_t orrery_status;
 #define ORRERY_OK 0
 #define ORRERY_INVALID_ARGUMENT 1          /* a NULL that may not be, a value out of range, an unknown name */
 #define ORRERY_OUT_OF_DEVICE_MEMORY 2      /* does not fit the arena: bytes_requested, bytes_available */
-#define ORRERY_OUT_OF_PINNED_MEMORY 3      /* the system refuses to lock so many bytes: bytes_requested; bytes_available: the
+#define ORRERY_OUT_OF_PINNED_MEMORY 3      /* the system refuses to lock that many bytes: bytes_requested; bytes_available: the
                                               most that a process may lock */
 #define ORRERY_OUT_OF_HOST_MEMORY 4
 #define ORRERY_CONTEXT_FULL 5              /* the prompt is longer than the session's context */

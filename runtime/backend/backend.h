@@ -56,7 +56,7 @@ class Backend : public Device, public StepOperations {
     for (int64_t i = 0; i < n; ++i) call(context, i);
   }
 
-  // Computes with so many host threads from now on, with the same results; 0: as many as by default. Between two steps.
+  // Sets the number of host threads for later steps; 0: the default number. Results stay the same. Call it between two steps.
   virtual Status set_threads(int32_t n_threads, Priority priority) {
     (void)n_threads, (void)priority;
     return error(Code::unsupported, "backend %s does not compute on threads of the processor", info().name);

@@ -22,7 +22,7 @@ namespace orrery::engine {
 struct Moment {
   static constexpr uint32_t kNone = UINT32_MAX;   // position
   Backend* backend = nullptr;          // within a turn
-  Cancel cancel;                       // likewise
+  Cancel cancel;                       // within a turn
   bool settling = false;
   uint32_t n_tokens = 0;               // when settling, and of the step before its own token
   int32_t layer = 0;                   // within before_attend(): of q

@@ -86,7 +86,7 @@ Status Resident::ask(int32_t layer, Ptr<const float> q) {
 }
 
 Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
-  // Of the next layer only what was asked for behind the step before: it is asked anew, then.
+  // The next layer has only the refills that the policy asked for after the step before. The policy is asked again here.
   if (parts_.refills) ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer + 1), now_.cancel));
   if (!next_q) return ok_status();
   ORRERY_TRY(now_.backend->synchronize());   // the queries stand there
@@ -186,7 +186,7 @@ Status Resident::prepare(uint32_t n_tokens) {
   if (!settled_) ORRERY_TRY(settle(n_tokens));
   for (uint32_t head = 0; head < parts_.slots->n_heads();) {
     const uint32_t slot = policy_->slot_for(head, parts_.slots->length(head), parts_.slots->capacity(head));
-    if (slot == policy::kSettleAgain) {   // a full tail: everything is chosen anew, with room for more
+    if (slot == policy::kSettleAgain) {   // the tail is full: the session settles again, with room for more
       ORRERY_TRY(settle(n_tokens));
       head = 0;
       continue;
