@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -125,6 +126,30 @@ Status copy_out(const T* data, size_t size, T* out, size_t capacity, size_t* n) 
   if (capacity < size)
     return memory_error(Code::invalid_argument, size, capacity, "the buffer holds %zu, %zu are needed", capacity, size);
   if (size > 0) std::memcpy(out, data, size * sizeof(T));
+  return ok_status();
+}
+
+// The same for structs. The first of the caller's structs says how long each of them is.
+template <class T>
+Status copy_out_structs(const T* data, size_t size, T* out, size_t capacity, size_t* n, const char* name) {
+  *n = size;
+  if (out == nullptr) return ok_status();
+  if (capacity < size)
+    return memory_error(Code::invalid_argument, size, capacity, "the buffer holds %zu, %zu are needed", capacity, size);
+  if (size == 0) return ok_status();
+  const uint32_t stride = out->struct_size;
+  Status status = check_struct(nullptr, stride, sizeof(T), name);
+  if (!status.ok()) {
+    *n = 0;
+    return status;
+  }
+  std::byte* at = reinterpret_cast<std::byte*>(out);
+  for (size_t i = 0; i < size; ++i, at += stride) {
+    T value = data[i];
+    value.struct_size = stride;
+    std::memset(at, 0, stride);   // fields of a newer header
+    std::memcpy(at, &value, stride < sizeof(T) ? stride : sizeof(T));
+  }
   return ok_status();
 }
 

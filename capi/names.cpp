@@ -78,6 +78,18 @@ const char* orrery_rope_scaling_name(uint32_t scaling) {
   }
 }
 
+const char* orrery_region_kind_name(uint32_t kind) {
+  switch (kind) {
+    ORRERY_NAME(ORRERY_REGION_WEIGHTS)
+    ORRERY_NAME(ORRERY_REGION_WORKSPACE)
+    ORRERY_NAME(ORRERY_REGION_KV)
+    ORRERY_NAME(ORRERY_REGION_SUMMARIES)
+    ORRERY_NAME(ORRERY_REGION_STAGING)
+    ORRERY_NAME(ORRERY_REGION_TABLES)
+    default: return "unknown region kind";
+  }
+}
+
 const char* orrery_load_mode_name(uint32_t mode) {
   switch (mode) {
     ORRERY_NAME(ORRERY_LOAD_MAP)

@@ -1,7 +1,6 @@
-// Versions, runtimes and plans.
+// Versions and runtimes.
 #include "capi/handles.h"
 #include "runtime/cpu/cpu_backend.h"
-#include "runtime/engine/session/plan.h"
 
 namespace orrery::capi {
 
@@ -135,39 +134,6 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     out.arena_bytes = runtime->runtime->arena().bytes();
     out.arena_used_bytes = runtime->runtime->arena().used();
     return write_struct(out, info, "orrery_runtime_info");
-  });
-}
-
-void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { init_struct(plan, struct_size); }
-
-orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
-                          const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
-  return guarded(error, [&]() -> Status {
-    ORRERY_REQUIRE(path);
-    ORRERY_REQUIRE(plan);
-    ORRERY_ASSIGN(const engine::RuntimeOptions r, runtime_options(runtime));
-    ORRERY_ASSIGN(const engine::ModelOptions m, model_options(model));
-    ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
-    ORRERY_ASSIGN(const kv::Plan p, engine::plan_file(path, r, m, s));
-    orrery_plan_result out;
-    orrery_plan_result_init(&out, sizeof out);
-    out.n_context = p.n_context;
-    out.weights_mapped_bytes = p.weights_mapped_bytes;
-    out.weights_bytes = p.weights_bytes;
-    out.full_kv_bytes = p.full_kv_bytes;
-    out.compressed_kv_bytes = p.compressed_kv_bytes;
-    out.digests_bytes = p.digests_bytes;
-    out.staging_bytes = p.staging_bytes;
-    out.reservoir_bytes = p.reservoir_bytes;
-    out.workspace_bytes = p.workspace_bytes;
-    out.device_bytes = p.device_bytes;
-    out.host_bytes = p.host_bytes;
-    out.budget_bytes = p.budget_bytes;
-    out.largest_context = p.largest_context;
-    out.fits = p.fits;
-    out.device_kv_type = kv_type_number(p.device_type);
-    out.trained_context = p.trained_context;
-    return write_struct(out, plan, "orrery_plan_result");
   });
 }
 

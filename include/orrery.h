@@ -349,6 +349,46 @@ ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_opti
                                      const orrery_model_options *model, const orrery_session_options *session,
                                      orrery_plan_result *plan, orrery_error *error);
 
+#define ORRERY_REGION_WEIGHTS 0    /* the model's weights */
+#define ORRERY_REGION_WORKSPACE 1  /* activations, scratch, logits */
+#define ORRERY_REGION_KV 2         /* pages, or the resident KV of a policy */
+#define ORRERY_REGION_SUMMARIES 3  /* digests, low-rank keys, compensation tokens: they stand for KV that is not on the device */
+#define ORRERY_REGION_STAGING 4    /* memory through which KV and queries pass */
+#define ORRERY_REGION_TABLES 5     /* host memory beside the KV */
+ORRERY_UNSTABLE
+ORRERY_API const char *orrery_region_kind_name(uint32_t kind);
+
+/* One region of a plan: memory that one part of the library takes. */
+typedef struct orrery_plan_region {
+  uint32_t struct_size;
+  uint32_t kind;                     /* ORRERY_REGION_: the kind of part that takes it */
+  const char *name;                  /* "page digests"; static */
+  uint64_t device_bytes;             /* in the arena */
+  uint64_t full_heads_bytes;         /* of device_bytes: KV of heads that are full on the device */
+  uint64_t reservoir_bytes;          /* in the reservoir */
+  uint64_t host_bytes;               /* in other host memory, at most; of WEIGHTS: mapped, or read */
+} orrery_plan_region;
+ORRERY_UNSTABLE
+ORRERY_API void orrery_plan_region_init(orrery_plan_region *region, size_t struct_size);
+/* Writes the plan of orrery_plan() region by region. Regions without bytes are left out.
+     path, runtime, model, session   as for orrery_plan()
+     regions    (capacity). _init has filled the first one; the others may hold anything. Every region then has the struct_size
+                of the first one, which is also the distance between two. NULL with capacity 0: *n_regions alone
+     n_regions  the number of regions. It depends on the options
+   The regions add up exactly to the fields of orrery_plan_result:
+     device_bytes      device_bytes of all regions
+     weights_bytes, workspace_bytes, digests_bytes, staging_bytes   device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING
+     full_kv_bytes     full_heads_bytes of all regions
+     compressed_kv_bytes   device_bytes of KV, less full_kv_bytes
+     reservoir_bytes   reservoir_bytes of all regions
+     weights_mapped_bytes, host_bytes   host_bytes of WEIGHTS, of all others
+   Errors are those of orrery_plan(), and of "Sizes out". */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_plan_regions(const char *path, const orrery_runtime_options *runtime,
+                                             const orrery_model_options *model, const orrery_session_options *session,
+                                             orrery_plan_region *regions, size_t capacity, size_t *n_regions,
+                                             orrery_error *error);
+
 /* ---- Model: immutable, shared freely ------------------------------------------------------------------------- */
 
 typedef struct orrery_model orrery_model;

@@ -88,6 +88,18 @@ static int devices_are_described(void) {
   return good;
 }
 
+static void regions(const orrery_plan_result *plan) {
+  OPTIONS(runtime, r);
+  OPTIONS(model, m);
+  OPTIONS(session, s);
+  orrery_plan_region all[64];
+  uint64_t bytes = 0;
+  orrery_plan_region_init(all, sizeof *all);
+  if (orrery_plan_regions(rest(2), &r, &m, &s, all, 64, &n, &err)) return;
+  for (size_t k = 0; k < n; ++k) bytes += all[k].device_bytes, quote(all[k].name, strlen(all[k].name)), putchar(' ');
+  puts(yes(bytes == plan->device_bytes));
+}
+
 /* Verbs that make nothing. p: what argument 1 names; i: argument 2 as a number. */
 static void step(const char *verb, void *p, int i) {
   size_t count;
@@ -95,6 +107,7 @@ static void step(const char *verb, void *p, int i) {
   if (IS("status")) puts(orrery_status_name(atoi(w[1])));
   if (IS("name")) puts(constant_name(w[1], i));
   if (IS("threads")) orrery_runtime_set_threads(p, i, atoi(w[3]), &err);
+  if (IS("regions")) regions(p);
   if (IS("devices")) puts(yes(devices_are_described()));
   if (IS("calls")) puts(yes(action_of(w[1])->n_calls > 0));
   if (IS("free")) release(at(w[1]));

@@ -140,6 +140,17 @@ static const field_layout plan_result_fields[] = {
 static void init_plan_result(void *p) { orrery_plan_result_init(p, sizeof(orrery_plan_result)); }
 static const struct_layout plan_result_layout = {"plan_result", 112, 16, plan_result_fields, init_plan_result};
 
+static const field_layout plan_region_fields[] = {
+    {"kind", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"name", FIELD_CSTR, 8, 8, 0, 0, 0, 0, 0},
+    {"device_bytes", FIELD_U64, 16, 8, 0, 0, 0, 0, 0},
+    {"full_heads_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"reservoir_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"host_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+};
+static void init_plan_region(void *p) { orrery_plan_region_init(p, sizeof(orrery_plan_region)); }
+static const struct_layout plan_region_layout = {"plan_region", 48, 6, plan_region_fields, init_plan_region};
+
 static const field_layout model_options_fields[] = {
     {"load", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
     {"progress", FIELD_FN, 8, 8, 0, 0, 16, 0, "orrery_progress_fn"},
@@ -284,6 +295,7 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "priority") == 0) return orrery_priority_name((int32_t)value);
   if (strcmp(kind, "kv_type") == 0) return orrery_kv_type_name((uint32_t)value);
   if (strcmp(kind, "rope_scaling") == 0) return orrery_rope_scaling_name((uint32_t)value);
+  if (strcmp(kind, "region_kind") == 0) return orrery_region_kind_name((uint32_t)value);
   if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
   if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
   if (strcmp(kind, "event_type") == 0) return orrery_event_type_name((uint32_t)value);
@@ -291,4 +303,4 @@ static const char *constant_name(const char *kind, int64_t value) {
   return 0;
 }
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &calibrate_options_layout, &generate_options_layout, &event_layout};
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &plan_region_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &calibrate_options_layout, &generate_options_layout, &event_layout};

@@ -73,6 +73,15 @@ public static class RopeScaling {
     public const uint Longrope = 5;
 }
 
+public static class Region {
+    public const uint Weights = 0;
+    public const uint Workspace = 1;
+    public const uint Kv = 2;
+    public const uint Summaries = 3;
+    public const uint Staging = 4;
+    public const uint Tables = 5;
+}
+
 public static class LoadMode {
     public const uint Map = 0;
     public const uint Read = 1;
@@ -232,6 +241,23 @@ internal unsafe struct orrery_plan_result {
         var value = new orrery_plan_result();
         Native.orrery_plan_result_init(ref value, (UIntPtr)sizeof(orrery_plan_result));
         Native.CheckSize("orrery_plan_result", value.struct_size, sizeof(orrery_plan_result));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_plan_region {
+    public uint @struct_size;
+    public uint @kind;
+    public IntPtr name;
+    public ulong @device_bytes;
+    public ulong @full_heads_bytes;
+    public ulong @reservoir_bytes;
+    public ulong @host_bytes;
+    public static orrery_plan_region New() {
+        var value = new orrery_plan_region();
+        Native.orrery_plan_region_init(ref value, (UIntPtr)sizeof(orrery_plan_region));
+        Native.CheckSize("orrery_plan_region", value.struct_size, sizeof(orrery_plan_region));
         return value;
     }
 }
@@ -562,6 +588,12 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_plan(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_region_kind_name(uint @kind);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_plan_region_init(ref orrery_plan_region @region, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_plan_regions(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, [In, Out] orrery_plan_region[] @regions, UIntPtr @capacity, ref UIntPtr @n_regions, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_load_mode_name(uint @mode);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_options_init(ref orrery_model_options @options, UIntPtr @struct_size);
@@ -676,6 +708,7 @@ public static partial class Library {
             case "priority": return Native.Text(Native.orrery_priority_name((int)value));
             case "kv_type": return Native.Text(Native.orrery_kv_type_name((uint)value));
             case "rope_scaling": return Native.Text(Native.orrery_rope_scaling_name((uint)value));
+            case "region_kind": return Native.Text(Native.orrery_region_kind_name((uint)value));
             case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
             case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
             case "event_type": return Native.Text(Native.orrery_event_type_name((uint)value));
@@ -1007,6 +1040,24 @@ public sealed class PlanResult {
         Fits = raw.fits;
         DeviceKvType = raw.device_kv_type;
         TrainedContext = raw.trained_context;
+    }
+}
+
+/// <summary>orrery_plan_region of the header.</summary>
+public sealed class PlanRegion {
+    public readonly uint Kind;
+    public readonly string Name;
+    public readonly ulong DeviceBytes;
+    public readonly ulong FullHeadsBytes;
+    public readonly ulong ReservoirBytes;
+    public readonly ulong HostBytes;
+    internal unsafe PlanRegion(orrery_plan_region raw) {
+        Kind = raw.kind;
+        Name = Native.Text(raw.name);
+        DeviceBytes = raw.device_bytes;
+        FullHeadsBytes = raw.full_heads_bytes;
+        ReservoirBytes = raw.reservoir_bytes;
+        HostBytes = raw.host_bytes;
     }
 }
 

@@ -70,6 +70,25 @@ public static partial class Library {
             return new PlanResult(plan);
         }
     }
+
+    /// <summary>The plan region by region: its sums are those of Plan.</summary>
+    public static PlanRegion[] PlanRegions(string path, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
+        using (var keep = new Keep()) {
+            var r = (runtime ?? new RuntimeOptions()).ToNative(keep);
+            var m = (model ?? new ModelOptions()).ToNative(keep);
+            var s = (session ?? new SessionOptions()).ToNative(keep);
+            var name = Native.Utf8(path);
+            var n = UIntPtr.Zero;
+            orrery_plan_region[] regions = null;
+            keep.Callbacks.Check((ref orrery_error e) =>
+                Native.orrery_plan_regions(name, ref r, ref m, ref s, null, UIntPtr.Zero, ref n, ref e));
+            regions = new orrery_plan_region[(int)n];
+            regions[0] = orrery_plan_region.New();
+            keep.Callbacks.Check((ref orrery_error e) =>
+                Native.orrery_plan_regions(name, ref r, ref m, ref s, regions, Native.Size(regions.Length), ref n, ref e));
+            return regions.Take((int)n).Select(region => new PlanRegion(region)).ToArray();
+        }
+    }
 }
 
 /// <summary>Threads, the device and its arena.</summary>

@@ -43,9 +43,11 @@ def field(f):
 
 def signature(header, f):
     params = []
-    for t, name in f.params:
+    for i, (t, name) in enumerate(f.params):
         # A buffer that is written, and the functions that free, take plain pointers.
         ptype = "IntPtr" if f.name.endswith("_free") else parameter(header, t)
+        if t.base in header.structs and i + 1 < len(f.params) and f.params[i + 1][1] == "capacity":
+            ptype = "[In, Out] %s[]" % t.base
         if ptype == "IntPtr" and t.base == "void" and name != "user" and not t.const:
             ptype = "byte[]"
         params.append("%s @%s" % (ptype, name))

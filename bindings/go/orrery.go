@@ -90,6 +90,25 @@ func Plan(path string, runtime *RuntimeOptions, model *ModelOptions, session *Se
 	})
 }
 
+// PlanRegions tells the same region by region: its sums are those of Plan.
+func PlanRegions(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (regions []PlanRegion, err error) {
+	k := newKeep()
+	defer k.free()
+	defer k.callbacks.release()
+	name, r, m, s := k.chars(path), runtime.c(k), model.c(k), session.c(k)
+	if k.err != nil {
+		return nil, k.err
+	}
+	all, err := sized(func(to *C.orrery_plan_region, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_plan_regions(name, r, m, s, to, capacity, n, e)
+	})
+	for i := range all {
+		region, _ := fillPlanRegion(func(out *C.orrery_plan_region) error { *out = all[i]; return nil })
+		regions = append(regions, region)
+	}
+	return regions, err
+}
+
 // Runtime is threads, the device and its arena.
 type Runtime struct {
 	*handle

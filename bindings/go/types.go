@@ -88,6 +88,15 @@ const (
 )
 
 const (
+	RegionWeights   = 0
+	RegionWorkspace = 1
+	RegionKv        = 2
+	RegionSummaries = 3
+	RegionStaging   = 4
+	RegionTables    = 5
+)
+
+const (
 	LoadModeMap  = 0
 	LoadModeRead = 1
 )
@@ -125,6 +134,8 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_kv_type_name(C.uint32_t(value)))
 	case "rope_scaling":
 		return C.GoString(C.orrery_rope_scaling_name(C.uint32_t(value)))
+	case "region_kind":
+		return C.GoString(C.orrery_region_kind_name(C.uint32_t(value)))
 	case "load_mode":
 		return C.GoString(C.orrery_load_mode_name(C.uint32_t(value)))
 	case "overflow":
@@ -619,6 +630,32 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 	r.Fits = uint32(p.fits)
 	r.DeviceKvType = uint32(p.device_kv_type)
 	r.TrainedContext = uint32(p.trained_context)
+	return r, nil
+}
+
+// PlanRegion is orrery_plan_region of the header.
+type PlanRegion struct {
+	Kind           uint32
+	Name           string
+	DeviceBytes    uint64
+	FullHeadsBytes uint64
+	ReservoirBytes uint64
+	HostBytes      uint64
+}
+
+func fillPlanRegion(call func(*C.orrery_plan_region) error) (PlanRegion, error) {
+	p, r := new(C.orrery_plan_region), PlanRegion{}
+	C.orrery_plan_region_init(p, C.sizeof_orrery_plan_region)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_plan_region)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.Kind = uint32(p.kind)
+	r.Name = C.GoString(p.name)
+	r.DeviceBytes = uint64(p.device_bytes)
+	r.FullHeadsBytes = uint64(p.full_heads_bytes)
+	r.ReservoirBytes = uint64(p.reservoir_bytes)
+	r.HostBytes = uint64(p.host_bytes)
 	return r, nil
 }
 

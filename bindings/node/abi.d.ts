@@ -11,11 +11,12 @@ export const DetokenizeFlags: {readonly SPECIAL: 1;};
 export const TokenFlags: {readonly CONTROL: 1; readonly END_OF_GENERATION: 2;};
 export const KvType: {readonly F16: 0; readonly F32: 1; readonly Q8_0: 2; readonly Q4_0: 3;};
 export const RopeScaling: {readonly FROM_FILE: 0; readonly NONE: 1; readonly LINEAR: 2; readonly YARN: 3; readonly LLAMA3: 4; readonly LONGROPE: 5;};
+export const Region: {readonly WEIGHTS: 0; readonly WORKSPACE: 1; readonly KV: 2; readonly SUMMARIES: 3; readonly STAGING: 4; readonly TABLES: 5;};
 export const LoadMode: {readonly MAP: 0; readonly READ: 1;};
 export const Overflow: {readonly STOP: 0; readonly DROP_OLDEST: 1;};
 export const EventType: {readonly PROGRESS: 1; readonly TOKEN: 2; readonly TEXT: 3; readonly DONE: 4;};
 export const FinishReason: {readonly END: 1; readonly STOP: 2; readonly LENGTH: 3; readonly CONTEXT: 4; readonly CANCELLED: 5;};
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'overflow' | 'event_type' | 'finish_reason';
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'event_type' | 'finish_reason';
 export interface RuntimeOptions {
   nThreads?: number;
   backend?: string;
@@ -129,6 +130,14 @@ export interface PlanResult {
   fits: number;
   deviceKvType: number;
   trainedContext: number;
+}
+export interface PlanRegion {
+  kind: number;
+  name: string;
+  deviceBytes: number;
+  fullHeadsBytes: number;
+  reservoirBytes: number;
+  hostBytes: number;
 }
 export interface ModelInfo {
   nLayers: number;

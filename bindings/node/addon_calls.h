@@ -75,13 +75,18 @@ static int is_out(call *c, const parameter *p, int at) {
     case P_ERROR: c->a[at].p = &c->error; return 1;
     case P_NEW: c->a[at].p = &c->made; return 1;
     case P_OUT_BYTES:
-    case P_OUT_I32: c->out = at + 1, c->out_kind = p->kind, c->a[at + 2].p = &c->n; return 1;
+    case P_OUT_I32:
+    case P_OUT_STRUCTS: c->out = at + 1, c->out_kind = p->kind, c->out_layout = p->layout, c->a[at + 2].p = &c->n; return 1;
     case P_RESULT:
       c->filled = c->a[at].p = own(c, calloc(1, p->layout->bytes)), c->filled_layout = p->layout;
       p->layout->init(c->filled);
       return 1;
     default: return 0;
   }
+}
+
+static size_t out_bytes(const call *c) {  /* of one element */
+  return c->out_kind == P_OUT_STRUCTS ? c->out_layout->bytes : c->out_kind == P_OUT_I32 ? 4 : 1;
 }
 
 /* Does the work, on any thread. */
@@ -92,7 +97,8 @@ static void run(call *c) {
     const size_t capacity = c->n;
     slot *a = &c->a[c->out - 1];
     free(a[0].p);
-    a[0].p = malloc(capacity * (c->out_kind == P_OUT_I32 ? 4 : 1) + 1), a[1].i = (int64_t)capacity;
+    a[0].p = malloc(capacity * out_bytes(c) + 1), a[1].i = (int64_t)capacity;
+    if (c->out_kind == P_OUT_STRUCTS && capacity > 0) c->out_layout->init(a[0].p);
     c->f->invoke(c->a, &c->result);
     if (c->result.i != ORRERY_INVALID_ARGUMENT || c->n <= capacity) break;
     c->result.i = ORRERY_OK;  /* longer meanwhile */
@@ -106,6 +112,13 @@ static napi_value make_error(napi_env env, const orrery_error *e) {
   napi_get_reference_value(env, data->error_class, &type);
   napi_new_instance(env, type, 1, &argument, &error);
   return error;
+}
+
+static napi_value to_objects(napi_env env, const struct_layout *layout, const char *structs, size_t n) {
+  napi_value array;
+  napi_create_array_with_length(env, n, &array);
+  for (size_t i = 0; i < n; ++i) napi_set_element(env, array, (uint32_t)i, to_object(env, layout, structs + i * layout->bytes));
+  return array;
 }
 
 /* On the thread of JavaScript, behind run(): the result; or *error. Frees what the call held. */
@@ -136,6 +149,7 @@ static napi_value finish(napi_env env, call *c, napi_value *error) {
   if (c->f->result == R_INTEGER) napi_create_int64(env, c->result.i, &value);
   if (*error == NULL && c->out && c->out_kind == P_OUT_I32) value = to_typed_array(env, napi_int32_array, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->out && c->out_kind == P_OUT_BYTES) value = to_buffer(env, c->a[c->out - 1].p, c->n);
+  if (*error == NULL && c->out && c->out_kind == P_OUT_STRUCTS) value = to_objects(env, c->out_layout, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->filled) value = to_object(env, c->filled_layout, c->filled);
   for (int i = 0; i < c->n_used; ++i) {
     handle *h = c->used[i];

@@ -5,8 +5,8 @@
 #include "../c/layouts.h"
 
 typedef union { void *p; int64_t i; double d; } slot;
-enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_INTEGER, P_F64, P_STRING,
-       P_BYTES, P_ARRAY };
+enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_STRUCTS, P_INTEGER,
+       P_F64, P_STRING, P_BYTES, P_ARRAY };
 enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };
 typedef struct { int kind, slots; const struct_layout *layout; } parameter;
 typedef struct {
@@ -65,6 +65,10 @@ static void invoke_orrery_rope_scaling_name(slot *a, slot *result) { (void)a, re
 static const parameter parameters_orrery_rope_scaling_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_plan(slot *a, slot *result) { (void)a, result->i = orrery_plan((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_plan[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_region_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_region_kind_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_region_kind_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_plan_regions(slot *a, slot *result) { (void)a, result->i = orrery_plan_regions((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_region *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
+static const parameter parameters_orrery_plan_regions[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_OUT_STRUCTS, 3, &plan_region_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_load_mode_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_load_mode_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_load_mode_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_model_open(slot *a, slot *result) { (void)a, result->i = orrery_model_open((orrery_runtime *)a[0].p, (const char *)a[1].p, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
@@ -180,6 +184,8 @@ static const function functions[] = {
     {"orrery_kv_type_name", R_STRING, 1, invoke_orrery_kv_type_name, 0, parameters_orrery_kv_type_name},
     {"orrery_rope_scaling_name", R_STRING, 1, invoke_orrery_rope_scaling_name, 0, parameters_orrery_rope_scaling_name},
     {"orrery_plan", R_STATUS, 6, invoke_orrery_plan, 0, parameters_orrery_plan},
+    {"orrery_region_kind_name", R_STRING, 1, invoke_orrery_region_kind_name, 0, parameters_orrery_region_kind_name},
+    {"orrery_plan_regions", R_STATUS, 6, invoke_orrery_plan_regions, 0, parameters_orrery_plan_regions},
     {"orrery_load_mode_name", R_STRING, 1, invoke_orrery_load_mode_name, 0, parameters_orrery_load_mode_name},
     {"orrery_model_open", R_STATUS, 5, invoke_orrery_model_open, free_orrery_model, parameters_orrery_model_open},
     {"orrery_model_open_fd", R_STATUS, 5, invoke_orrery_model_open_fd, free_orrery_model, parameters_orrery_model_open_fd},

@@ -97,5 +97,8 @@ export function inspect(path: string): Promise<string>;
 export function policies(): string;
 export function plan(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
   Promise<abi.PlanResult>;
+/** The plan region by region: its sums are those of `plan`. */
+export function planRegions(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
+  Promise<abi.PlanRegion[]>;
 export function headProfileImport(profile: string | object): string;
 export function headProfileImportGates(gates: string, sparsity: number): string;

@@ -256,6 +256,7 @@ module.exports = {
   inspect: async (path) => (await async.orrery_inspect(path)).toString(),
   policies: () => sync.orrery_policies().toString(),
   plan: (path, { runtime, model, session } = {}) => async.orrery_plan(path, runtime, model, session),
+  planRegions: (path, { runtime, model, session } = {}) => async.orrery_plan_regions(path, runtime, model, session),
   headProfileImport: (profile) => sync.orrery_head_profile_import(json(profile)).toString(),
   headProfileImportGates: (gates, sparsity) => sync.orrery_head_profile_import_gates(gates, sparsity).toString(),
 };

@@ -153,6 +153,7 @@ TEST(NullArguments, AreNothingToFreeCancelOrCount) {
   orrery_vocab_info_init(nullptr, 8);
   orrery_template_options_init(nullptr, 8);
   orrery_plan_result_init(nullptr, 8);
+  orrery_plan_region_init(nullptr, 8);
   orrery_model_options_init(nullptr, 8);
   orrery_model_info_init(nullptr, 8);
   orrery_session_options_init(nullptr, 8);

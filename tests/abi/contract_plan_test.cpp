@@ -2,6 +2,10 @@
 // vocabularies, templates.
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <map>
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/abi/handles.h"
@@ -201,6 +205,159 @@ TEST_F(Files, ACoarserTypeOnTheDeviceIsPlannedToTheByte) {
       EXPECT_EQ(arena_used(runtime), plan.device_bytes);
     }
   }
+}
+
+// Regions ----------------------------------------------------------------------------------------------------
+
+using Regions = std::vector<orrery_plan_region>;
+
+Regions regions_of(const std::string& path, const orrery_runtime_options& r, const orrery_session_options& s) {
+  Error error;
+  size_t n = 0;
+  check(orrery_plan_regions(path.c_str(), &r, nullptr, &s, nullptr, 0, &n, &error), error, "orrery_plan_regions");
+  Regions regions(n);
+  orrery_plan_region_init(regions.data(), sizeof regions[0]);
+  size_t again = 0;
+  check(orrery_plan_regions(path.c_str(), &r, nullptr, &s, regions.data(), n, &again, &error), error, "orrery_plan_regions");
+  EXPECT_EQ(again, n);
+  return regions;
+}
+
+// Of one kind, or of all.
+uint64_t sum(const Regions& regions, uint64_t orrery_plan_region::*bytes, uint32_t kind = UINT32_MAX) {
+  uint64_t total = 0;
+  for (const orrery_plan_region& region : regions) total += kind == UINT32_MAX || region.kind == kind ? region.*bytes : 0;
+  return total;
+}
+
+TEST_F(Files, RegionsAddUpToThePlanUnderEveryPolicy) {
+  orrery_runtime_options r = runtime_options();
+  r.n_threads = 1;
+  r.device_budget_bytes = uint64_t{1} << 30;
+  r.link_bytes_per_second = uint64_t{1} << 34;   // with a ring to fetch through
+  size_t n = 0;
+  ASSERT_EQ(orrery_policies(nullptr, 0, &n, nullptr), ORRERY_OK);
+  std::string table(n, '\0');
+  ASSERT_EQ(orrery_policies(table.data(), n, &n, nullptr), ORRERY_OK);
+  std::map<std::string, std::set<std::string>> names;   // of regions with bytes on the device, by policy
+  for (const json& policy : json::parse(table)) {
+    const std::string name = policy.at("name");
+    for (const float share : {1.f, .5f}) {
+      if (name == "full" && share < 1) continue;
+      SCOPED_TRACE(name + " " + std::to_string(share));
+      orrery_session_options s = session_options();
+      s.n_context = 4096;
+      s.policy = name.c_str();
+      s.kv_budget_share = share;
+      const orrery_plan_result plan = plan_of(demo, r, s);
+      const Regions regions = regions_of(demo, r, s);
+      const auto device = &orrery_plan_region::device_bytes;
+      EXPECT_EQ(sum(regions, device), plan.device_bytes);
+      EXPECT_EQ(sum(regions, device, ORRERY_REGION_WEIGHTS), plan.weights_bytes);
+      EXPECT_EQ(sum(regions, device, ORRERY_REGION_WORKSPACE), plan.workspace_bytes);
+      EXPECT_EQ(sum(regions, device, ORRERY_REGION_SUMMARIES), plan.digests_bytes);
+      EXPECT_EQ(sum(regions, device, ORRERY_REGION_STAGING), plan.staging_bytes);
+      EXPECT_EQ(sum(regions, device, ORRERY_REGION_KV), plan.full_kv_bytes + plan.compressed_kv_bytes);
+      EXPECT_EQ(sum(regions, device, ORRERY_REGION_TABLES), 0u);
+      EXPECT_EQ(sum(regions, &orrery_plan_region::full_heads_bytes), plan.full_kv_bytes);
+      EXPECT_EQ(sum(regions, &orrery_plan_region::reservoir_bytes), plan.reservoir_bytes);
+      const uint64_t mapped = sum(regions, &orrery_plan_region::host_bytes, ORRERY_REGION_WEIGHTS);
+      EXPECT_EQ(mapped, plan.weights_mapped_bytes);
+      EXPECT_EQ(sum(regions, &orrery_plan_region::host_bytes) - mapped, plan.host_bytes);
+      std::set<std::string> seen;
+      for (const orrery_plan_region& region : regions) {
+        EXPECT_TRUE(seen.insert(region.name).second) << region.name << " is listed twice";
+        EXPECT_EQ(region.struct_size, sizeof region);
+        EXPECT_LE(region.kind, uint32_t{ORRERY_REGION_TABLES});
+        EXPECT_LE(region.full_heads_bytes, region.device_bytes);
+        EXPECT_GT(region.device_bytes + region.reservoir_bytes + region.host_bytes, 0u) << region.name;
+        if (region.device_bytes > 0) names[name].insert(region.name);
+      }
+      // An open session takes them, and its statistics are their sums.
+      const Runtime runtime = runtime_of(r);
+      const Session session = open_session(open_model(runtime, demo), s);
+      EXPECT_EQ(arena_used(runtime), sum(regions, device));
+      orrery_stats stats = options(&orrery_stats_init);
+      ASSERT_EQ(orrery_session_stats(session.get(), &stats, nullptr), ORRERY_OK);
+      EXPECT_EQ(stats.device_kv_bytes, sum(regions, device, ORRERY_REGION_KV) + sum(regions, device, ORRERY_REGION_SUMMARIES));
+      EXPECT_EQ(stats.reservoir_bytes, sum(regions, &orrery_plan_region::reservoir_bytes));
+    }
+  }
+  // The parts that a policy is known for.
+  EXPECT_EQ(names["full"].count("KV pages"), 1u);
+  EXPECT_EQ(names["quest"].count("page digests"), 1u);
+  EXPECT_EQ(names["loki"].count("low-rank keys"), 1u);
+  EXPECT_EQ(names["shadowkv"].count("low-rank keys"), 1u);
+  EXPECT_EQ(names["auto"].count("compensation tokens"), 1u);
+  EXPECT_EQ(names["heterocache"].count("exported attention weights"), 1u);
+  EXPECT_EQ(names["freekv"].count("staging ring"), 1u);
+  EXPECT_EQ(names["snapkv"].count("last queries"), 1u);
+  EXPECT_EQ(names["snapkv"].count("staging ring"), 0u);
+}
+
+TEST_F(Files, RegionsComeInStructsOfAnyVersion) {
+  const orrery_runtime_options r = runtime_options();
+  const orrery_session_options s = session_options();
+  const Regions whole = regions_of(tiny, r, s);
+  ASSERT_GE(whole.size(), 4u);
+  for (const size_t stride : {size_t{16}, size_t{24}, sizeof(orrery_plan_region), size_t{64}}) {
+    SCOPED_TRACE(stride);
+    std::vector<std::byte> bytes(stride * whole.size() + 8, std::byte{0xaa});
+    orrery_plan_region_init(reinterpret_cast<orrery_plan_region*>(bytes.data()), stride);
+    size_t n = 0;
+    Error error;
+    ASSERT_EQ(orrery_plan_regions(tiny.c_str(), &r, nullptr, &s, reinterpret_cast<orrery_plan_region*>(bytes.data()), whole.size(), &n, &error),
+              ORRERY_OK) << error.message;
+    ASSERT_EQ(n, whole.size());
+    for (size_t i = 0; i < n; ++i) {
+      orrery_plan_region region = {}, expected = whole[i];
+      expected.struct_size = static_cast<uint32_t>(stride);
+      const size_t known = std::min(stride, sizeof region);
+      std::memcpy(&region, bytes.data() + i * stride, known);
+      EXPECT_EQ(std::memcmp(&region, &expected, known), 0) << i;
+      for (size_t k = known; k < stride; ++k) EXPECT_EQ(bytes[i * stride + k], std::byte{0}) << i << ", byte " << k;
+    }
+    for (size_t k = bytes.size() - 8; k < bytes.size(); ++k) EXPECT_EQ(bytes[k], std::byte{0xaa});   // nothing behind the last one
+  }
+}
+
+TEST_F(Files, RegionsRefuseHostileArguments) {
+  const orrery_runtime_options r = runtime_options();
+  const orrery_session_options s = session_options();
+  const size_t n_regions = regions_of(tiny, r, s).size();
+  Regions regions(n_regions);
+  std::memset(static_cast<void*>(regions.data()), 0xaa, n_regions * sizeof regions[0]);
+  const Regions before = regions;
+  const auto untouched = [&] { return std::memcmp(regions.data(), before.data(), n_regions * sizeof regions[0]) == 0; };
+  size_t n = 7;
+  Error error;
+  const auto call = [&](const char* path, size_t capacity, size_t* count) {
+    return orrery_plan_regions(path, &r, nullptr, &s, regions.data(), capacity, count, &error);
+  };
+  EXPECT_EQ(call(nullptr, n_regions, &n), ORRERY_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "path is NULL");
+  EXPECT_EQ(n, 0u);
+  EXPECT_EQ(call(tiny.c_str(), n_regions, nullptr), ORRERY_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "n_regions is NULL");
+  for (const size_t capacity : {size_t{0}, n_regions - 1}) {   // too small: the number is told, and nothing written
+    EXPECT_EQ(call(tiny.c_str(), capacity, &n), ORRERY_INVALID_ARGUMENT);
+    EXPECT_EQ(n, n_regions);
+    EXPECT_EQ(error.bytes_available, capacity);
+  }
+  EXPECT_EQ(call(tiny.c_str(), n_regions, &n), ORRERY_INVALID_ARGUMENT);   // _init has not filled the first one
+  EXPECT_NE(std::string(error.message).find("orrery_plan_region has a struct_size of"), std::string::npos) << error.message;
+  EXPECT_EQ(n, 0u);
+  EXPECT_EQ(call(dir.file("none").c_str(), n_regions, &n), ORRERY_IO);
+  EXPECT_EQ(call(dir.write("noise", std::vector<std::byte>(1000)).c_str(), n_regions, &n), ORRERY_BAD_MODEL);
+  EXPECT_EQ(n, 0u);
+  EXPECT_TRUE(untouched());
+  orrery_session_options unknown = s;
+  unknown.policy = "no such policy";
+  EXPECT_EQ(orrery_plan_regions(tiny.c_str(), nullptr, nullptr, &unknown, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_plan_regions(tiny.c_str(), nullptr, nullptr, nullptr, nullptr, 0, &n, nullptr), ORRERY_OK);
+  EXPECT_GE(n, 4u);
+  EXPECT_STREQ(orrery_region_kind_name(ORRERY_REGION_KV), "ORRERY_REGION_KV");
+  EXPECT_STREQ(orrery_region_kind_name(6), "unknown region kind");
 }
 
 TEST_F(Files, LargestContextIsTheLargest) {

@@ -177,7 +177,17 @@ TEST_F(Runtimes, TheLogTellsWhatAPersonWouldAsk) {
   EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"arena of 67108864 bytes", "reservoir of"}));
   EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {path, "llama", "bytes of weights mapped", "trained for 1024 tokens"}));
   EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"session of 512 tokens", "policy full", "full KV fits"}));
-  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"KV of full heads", "workspace", "reservoir"}));
+  // The regions of the plan, by the kind of memory, and their sums.
+  orrery_runtime_options r = runtime_options();
+  r.n_threads = 1;
+  r.device_budget_bytes = uint64_t{64} << 20;
+  orrery_session_options s = session_options();
+  s.n_context = 512;
+  orrery_plan_result plan = options(&orrery_plan_result_init);
+  ASSERT_EQ(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, nullptr), ORRERY_OK);
+  const std::string taken = "arena, for the session: " + std::to_string(plan.device_bytes - plan.weights_bytes) + " bytes: ";
+  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {taken, "KV pages " + std::to_string(plan.full_kv_bytes), "workspace " + std::to_string(plan.workspace_bytes)}));
+  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"other host memory, at most, for the session: " + std::to_string(plan.host_bytes) + " bytes", "tokens ", "page table "}));
   EXPECT_FALSE(log.has(ORRERY_LOG_WARNING, {}));
 }
 

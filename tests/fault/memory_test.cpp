@@ -94,8 +94,14 @@ TEST_F(OutOfMemory, Opening) {
                 "plan", [&](orrery_error* e) { return orrery_plan(p, nullptr, nullptr, nullptr, &plan, e); },
                 [] {}),
             5);
-  std::string json(100000, '\0');
   size_t n = 0;
+  orrery_plan_region regions[32];
+  orrery_plan_region_init(regions, sizeof regions[0]);
+  EXPECT_GT(fail_each(
+                "regions", [&](orrery_error* e) { return orrery_plan_regions(p, nullptr, nullptr, nullptr, regions, 32, &n, e); },
+                [] {}),
+            5);
+  std::string json(100000, '\0');
   EXPECT_GT(fail_each(
                 "inspect",
                 [&](orrery_error* e) { return orrery_inspect(p, json.data(), json.size(), &n, e); }, [] {}),

@@ -143,6 +143,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       error.check(orrery_plan(world.paths[which].c_str(), &runtime, nullptr, &o, &plan, error.get()));
   require(planned == ORRERY_OK || planned == ORRERY_INVALID_ARGUMENT || planned == ORRERY_UNSUPPORTED,
           "a plan, or what is wrong with the options", (*error).message);
+  orrery_plan_region regions[32];
+  size_t n_regions = 0;
+  orrery_plan_region_init(regions, sizeof regions[0]);
+  const orrery_status listed =
+      error.check(orrery_plan_regions(world.paths[which].c_str(), &runtime, nullptr, &o, regions, 32, &n_regions, error.get()));
+  require(listed == planned, "the regions of every plan, and no others", (*error).message);
+  uint64_t device_bytes = 0;
+  for (size_t i = 0; i < n_regions; ++i) device_bytes += regions[i].device_bytes;
+  require(device_bytes == plan.device_bytes, "regions that add up to the plan");
   orrery_session* h = reinterpret_cast<orrery_session*>(1);
   const orrery_status opened =
       error.check(orrery_session_open(world.models[which].get(), &o, &h, error.get()));

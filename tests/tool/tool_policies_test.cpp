@@ -1,5 +1,10 @@
-// `orrery policies`: the table, a policy's page, and names that there are not.
+// `orrery policies`: the table, a policy's page, and names that do not exist. `orrery plan`: the memory of each, region by region.
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +14,7 @@ namespace orrery::testing {
 namespace {
 
 using Json = nlohmann::json;
+using Words = std::vector<std::string>;
 
 TEST(Policies, TheTableHasEveryPolicyThatSessionsTake) {
   const Json rows = Json::parse(run({"policies", "--json"}).out);
@@ -36,6 +42,49 @@ TEST(Policies, TheTableHasEveryPolicyThatSessionsTake) {
     ASSERT_NE(end, std::string::npos);
     EXPECT_LE(end - at, 142u) << table.out.substr(at, end - at);
     at = end + 1;
+  }
+}
+
+// The plan's list: each row names a region, and every column adds up to the summary above it.
+TEST(Plan, IsToldRegionByRegion) {
+  for (const char* policy : {"full", "auto", "heterocache", "shadowkv"}) {
+    SCOPED_TRACE(policy);
+    const Words words = {"plan", demo_model(), "--context", "4096", "--policy", policy};
+    Words as_json = words;
+    as_json.push_back("--json");
+    const Json plan = Json::parse(run(as_json).out);
+    const std::string text = run(words).out;
+    const size_t list = text.find("\nRegion by region, in bytes");
+    ASSERT_NE(list, std::string::npos) << text;
+    EXPECT_LT(text.find("It fits.\n"), list);   // the summary stands on top
+    std::istringstream rows(text.substr(text.find('\n', list + 1) + 1));
+    std::map<std::string, std::array<uint64_t, 3>> shown;
+    for (std::string row; std::getline(rows, row);) {
+      ASSERT_GT(row.size(), 31u) << row;
+      EXPECT_LE(row.size(), 80u) << row;
+      std::istringstream cells(row.substr(31));
+      const std::string name = row.substr(2, row.find_last_not_of(' ', 30) - 1);
+      for (uint64_t& bytes : shown[name]) {
+        std::string cell;
+        cells >> cell;
+        cell.erase(std::remove(cell.begin(), cell.end(), ','), cell.end());
+        bytes = cell == "-" ? 0 : std::stoull(cell);
+      }
+    }
+    const std::array<uint64_t, 3> together = shown.at("together");
+    EXPECT_EQ(together[0], plan.at("device_bytes").get<uint64_t>());
+    EXPECT_EQ(together[1], plan.at("reservoir_bytes").get<uint64_t>());
+    EXPECT_EQ(together[2], plan.at("host_bytes").get<uint64_t>() + plan.at("weights_mapped_bytes").get<uint64_t>());
+    shown.erase("together");
+    std::array<uint64_t, 3> sums = {};
+    for (const Json& region : plan.at("regions")) {
+      const std::array<uint64_t, 3> bytes = {region.at("device_bytes"), region.at("reservoir_bytes"), region.at("host_bytes")};
+      EXPECT_EQ(shown.at(region.at("name")), bytes) << region;
+      for (size_t i = 0; i < 3; ++i) sums[i] += bytes[i];
+    }
+    EXPECT_EQ(sums, together);
+    EXPECT_EQ(shown.size(), plan.at("regions").size());
+    EXPECT_EQ(plan.at("regions").at(0).at("kind"), "weights");
   }
 }
 

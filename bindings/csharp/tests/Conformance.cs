@@ -94,6 +94,10 @@ static class Conformance {
             default: return null;
         }
     }
+    static void Regions(PlanResult plan, string path) {
+        var all = Library.PlanRegions(path, Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
+        Print(string.Join(" ", all.Select(r => Quote(r.Name))), Yes(all.Aggregate(0ul, (sum, r) => sum + r.DeviceBytes) == plan.DeviceBytes));
+    }
     static void Do(string verb, string[] w, Func<int, string> rest, Func<int, int[]> ids) {
         object t = w.Length > 0 && things.ContainsKey(w[0]) ? things[w[0]] : null;
         var s = t as Session;
@@ -103,6 +107,7 @@ static class Conformance {
             case "abi": Print(Library.AbiVersion, Library.Version, Yes(Library.BuildInfo != "")); break;
             case "status": Print(Library.StatusName((Status)int.Parse(w[0]))); break; case "set": Set(w[0], rest(1)); break;
             case "name": Print(Library.ConstantName(w[0], n)); break; case "threads": ((Runtime)t).SetThreads(n, int.Parse(w[2])); break;
+            case "regions": Regions((PlanResult)t, rest(1)); break;
             case "devices": Print(Yes(Library.Devices().All(d => d.Name != "" || d.Refused != ""))); break;
             case "cancel_session": var other = new Thread(s.Cancel); other.Start(); other.Join(); break;
             case "callback": Callback(w[0], w[1], ids(2)); break; case "calls": Print(Yes(calls.ContainsKey(w[0]) && calls[w[0]] > 0)); break;

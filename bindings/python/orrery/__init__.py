@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Option
 
 from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
-from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanResult, RuntimeInfo
+from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
 from ._native import Callbacks, Handle, call, lib, new, options, result, sized, utf8
 
@@ -119,6 +119,15 @@ def plan(path: str, runtime: Optional[RuntimeOptions] = None, model: Optional[Mo
     given = [options(s, dict(o or {}), callbacks) for s, o in (
         (_abi.orrery_runtime_options, runtime), (_abi.orrery_model_options, model), (_abi.orrery_session_options, session))]
     return result(PlanResult, "orrery_plan", utf8(path), *[byref(o) for o in given])
+
+
+def plan_regions(path: str, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
+                 session: Optional[SessionOptions] = None) -> list[PlanRegion]:
+    """The same region by region: its sums are those of `plan`."""
+    callbacks = Callbacks()
+    given = [options(s, dict(o or {}), callbacks) for s, o in (
+        (_abi.orrery_runtime_options, runtime), (_abi.orrery_model_options, model), (_abi.orrery_session_options, session))]
+    return results(PlanRegion, "orrery_plan_regions", utf8(path), *[byref(o) for o in given])
 
 
 class Runtime(Handle):

@@ -79,6 +79,15 @@ class RopeScaling(IntEnum):
     LONGROPE = 5
 
 
+class Region(IntEnum):
+    WEIGHTS = 0
+    WORKSPACE = 1
+    KV = 2
+    SUMMARIES = 3
+    STAGING = 4
+    TABLES = 5
+
+
 class LoadMode(IntEnum):
     MAP = 0
     READ = 1
@@ -326,6 +335,20 @@ class orrery_plan_result(Structure):
     COUNTS: dict[str, str] = {}
 
 
+class orrery_plan_region(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_uint32),
+        ("name", c_char_p),
+        ("device_bytes", c_uint64),
+        ("full_heads_bytes", c_uint64),
+        ("reservoir_bytes", c_uint64),
+        ("host_bytes", c_uint64),
+    ]
+    INIT = "orrery_plan_region_init"
+    COUNTS: dict[str, str] = {}
+
+
 class orrery_model_options(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -504,6 +527,7 @@ NAMES = {"log_level": "orrery_log_level_name",
          "priority": "orrery_priority_name",
          "kv_type": "orrery_kv_type_name",
          "rope_scaling": "orrery_rope_scaling_name",
+         "region_kind": "orrery_region_kind_name",
          "load_mode": "orrery_load_mode_name",
          "overflow": "orrery_overflow_name",
          "event_type": "orrery_event_type_name",
@@ -516,6 +540,7 @@ STRUCTS = [orrery_error,
            orrery_vocab_info,
            orrery_template_options,
            orrery_plan_result,
+           orrery_plan_region,
            orrery_model_options,
            orrery_model_info,
            orrery_option,
@@ -559,6 +584,9 @@ FUNCTIONS = {
     "orrery_rope_scaling_name": (c_char_p, [c_uint32]),
     "orrery_plan_result_init": (None, [POINTER(orrery_plan_result), c_size_t]),
     "orrery_plan": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
+    "orrery_region_kind_name": (c_char_p, [c_uint32]),
+    "orrery_plan_region_init": (None, [POINTER(orrery_plan_region), c_size_t]),
+    "orrery_plan_regions": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_region), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_load_mode_name": (c_char_p, [c_uint32]),
     "orrery_model_options_init": (None, [POINTER(orrery_model_options), c_size_t]),
     "orrery_model_open": (c_int32, [c_void_p, c_char_p, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
@@ -740,6 +768,16 @@ class PlanResult:
     fits: int
     device_kv_type: int
     trained_context: int
+
+
+@dataclass(frozen=True)
+class PlanRegion:
+    kind: int
+    name: str
+    device_bytes: int
+    full_heads_bytes: int
+    reservoir_bytes: int
+    host_bytes: int
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ def sized(name: str, element: Any, *arguments: Any) -> Any:
     while True:
         capacity = n.value
         buffer = (element * max(capacity, 1))()
+        if hasattr(element, "INIT"):  # the first struct says how long each of them is
+            buffer[0] = new(element)
         try:
             call(name, *arguments, buffer, capacity, byref(n))
         except _abi.InvalidArgumentError:
@@ -143,6 +145,17 @@ def result(kind: Any, name: str, *arguments: Any) -> Any:
     """Calls a function that fills a struct, and returns it as the dataclass `kind`."""
     struct = new(next(s for s in _abi.STRUCTS if s.__name__ == "orrery_" + _snake(kind.__name__)))
     call(name, *arguments, byref(struct))
+    return fields_of(kind, struct)
+
+
+def results(kind: Any, name: str, *arguments: Any) -> list:
+    """Calls a function that fills an array of structs, and returns them as dataclasses `kind`."""
+    struct = next(s for s in _abi.STRUCTS if s.__name__ == "orrery_" + _snake(kind.__name__))
+    return [fields_of(kind, one) for one in sized(name, struct, *arguments)]
+
+
+def fields_of(kind: Any, struct: Any) -> Any:
+    """A struct of the library as the dataclass `kind`."""
     fields = {}
     for field in kind.__dataclass_fields__:
         value = getattr(struct, field)

@@ -97,6 +97,10 @@ def cancel(generation):
     threading.Thread(target=generation.cancel).start()
     [t.join() for t in threading.enumerate() if t is not threading.current_thread()]
 
+def regions(plan, path):
+    all = orrery.plan_regions(path, take("runtime"), take("model"), take("session"))
+    print(*[quote(r.name) for r in all], yes(sum(r.device_bytes for r in all) == plan.device_bytes))
+
 def open_fd(runtime, path):
     with open(path, "rb") as file:
         return runtime.open_fd(file.fileno(), **take("model"))
@@ -117,6 +121,7 @@ def step(verb, w, rest, t):
     do = {
         "abi": lambda: print(orrery.abi_version(), orrery.version(), yes(orrery.build_info())),
         "name": lambda: print(orrery.constant_name(w[0], int(w[1]))), "threads": lambda: t[w[0]].set_threads(int(w[1]), int(w[2])),
+        "regions": lambda: regions(t[w[0]], rest(1)),
         "devices": lambda: print(yes(all(d.name or d.refused for d in orrery.devices()))), "cancel_session": lambda: cancel(t[w[0]]),
         "status": lambda: print(orrery.status_name(int(w[0]))), "calls": lambda: print(yes(calls.get(w[0]))),
         "set": lambda: set_option(w[0], w[1:]), "callback": lambda: callback(*w[:2], w[2:]),

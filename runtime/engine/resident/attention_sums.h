@@ -32,8 +32,7 @@ class AttentionSums {
   }
   AttentionSums(const model::Hyperparameters& h, uint32_t n_context, uint64_t n_slots);
 
-  uint64_t bytes() const { return 0; }        // of KV and its summaries on the device
-  uint64_t used_bytes() const { return 0; }
+  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
   // The queries of positions 0 .. n_rows() - 1 are in the sums, and no others.
   uint32_t n_rows() const { return n_rows_; }

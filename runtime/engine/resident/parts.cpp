@@ -96,12 +96,6 @@ Status Parts::copy_from(Backend* backend, const Parts& other, const kv::PageTabl
   return status;
 }
 
-uint64_t Parts::bytes() const {
-  uint64_t bytes = 0;
-  each_member([&](auto member) { bytes += this->*member ? (this->*member)->bytes() : 0; });
-  return bytes;
-}
-
 uint64_t Parts::used_bytes(bool settled) const {
   uint64_t bytes = 0;
   each_member([&](auto member) {

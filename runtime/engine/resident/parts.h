@@ -5,7 +5,7 @@
 //   make(arena, ...)                 takes that region
 //   truncate(n_tokens)               tokens from n_tokens on are gone, or will be others
 //   copy_from(backend, other)        holds what `other`, of the same shape, holds
-//   bytes(), used_bytes()            statistics: device bytes of KV and its summaries, and those of them in use
+//   used_bytes()                     statistics: device bytes of KV and its summaries in use (the layout says how many are taken)
 //
 // A method that needs a new part adds a class with these, a member here, and a line each in each_member(), layout() and make().
 #pragma once
@@ -38,7 +38,6 @@ struct Parts {
   // Holds what `other` holds, of a session that has just shared its pages with `reservoir`. settled: what `other` has chosen counts; else
   // only its queries do.
   Status copy_from(Backend* backend, const Parts& other, const kv::PageTable& reservoir, bool settled);
-  uint64_t bytes() const;
   uint64_t used_bytes(bool settled) const;
 
   QueryRing query_ring() const { return queries ? queries->ring() : QueryRing(); }

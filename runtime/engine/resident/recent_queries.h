@@ -20,8 +20,7 @@ class RecentQueries {
   static kv::Region layout(const model::Hyperparameters& h, uint32_t n_rows);
   static Result<std::unique_ptr<RecentQueries>> make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_rows);
 
-  uint64_t bytes() const { return 0; }        // of KV and its summaries
-  uint64_t used_bytes() const { return 0; }
+  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
   QueryRing ring() const { return ring_; }
   // Where a layer's queries of a position stand, (q_dim).

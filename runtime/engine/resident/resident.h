@@ -62,7 +62,6 @@ class Resident final : public model::LayerHook {
   const kv::HeadStore& store() const { return *parts_.slots; }
   const kv::LowRank* low_rank() const { return parts_.low_rank.get(); }   // or null
   bool settled() const { return settled_; }
-  uint64_t bytes() const { return parts_.bytes(); }   // of KV and its summaries
   uint64_t used_bytes() const { return parts_.used_bytes(settled_); }
   policy::Report report() const { return policy_->report(); }
   const policy::Policy& policy() const { return *policy_; }

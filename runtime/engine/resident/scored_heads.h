@@ -21,8 +21,7 @@ class ScoredHeads {
   static kv::Region layout(const model::Hyperparameters& h, uint32_t n_heads, int64_t stride);
   static Result<std::unique_ptr<ScoredHeads>> make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_heads, int64_t stride);
 
-  uint64_t bytes() const { return 0; }        // of KV and its summaries
-  uint64_t used_bytes() const { return 0; }
+  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
   // The coming step exports the weights of the policy's heads: their views say where to. views: (heads of all layers).
   void begin(const policy::Policy& policy, Span<HeadView> views);

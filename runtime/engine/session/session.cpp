@@ -28,6 +28,8 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(options.chunk());
+  Runtime& runtime = model_->runtime();
+  layout_ = session_layout({h, runtime.device(), options_, runtime.moves_directly()}, n_context);
 }
 
 Session::~Session() {
@@ -73,6 +75,23 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   return session;
 }
 
+namespace {
+
+// One line for one kind of memory: its bytes in all, and region by region.
+void log_regions(Runtime* runtime, const char* where, const kv::Layout& layout, uint64_t kv::Region::*bytes) {
+  std::string parts;
+  uint64_t total = 0;
+  for (const kv::Region& region : layout.regions()) {
+    if (region.*bytes == 0) continue;
+    total += region.*bytes;
+    parts += (parts.empty() ? "" : ", ") + std::string(region.name) + " " + std::to_string(region.*bytes);
+  }
+  if (total > 0)
+    runtime->log(LogLevel::info, "%s, for the session: %llu bytes: %s", where, static_cast<unsigned long long>(total), parts.c_str());
+}
+
+}  // namespace
+
 // What a person would ask: how long the context is and why, what of it lies where, and by which policy.
 void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
   Runtime& runtime = model_->runtime();
@@ -86,18 +105,14 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
     runtime.log(LogLevel::warning,
                 "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse (rope_scaling)",
                 n_context_, model::reach_of_context(h));
-  using ull = unsigned long long;
   runtime.log(LogLevel::info, "session of %u tokens, policy %s (%s), KV in %s, on the device in %s", n_context_, options_.policy.c_str(),
               !wanted.automatic      ? "as asked for"
               : options_.compressed() ? "full KV does not fit the arena"
                                       : "full KV fits the arena",
               type_traits(kv_tensor_type(options_.kv_type))->name, type_traits(kv_tensor_type(plan.device_type))->name);
-  runtime.log(LogLevel::info,
-              "arena, for the session: KV of full heads %llu, of compressed heads %llu, digests %llu, staging %llu, workspace %llu bytes; "
-              "host memory: reservoir %llu, tables %llu bytes",
-              static_cast<ull>(plan.full_kv_bytes), static_cast<ull>(plan.compressed_kv_bytes), static_cast<ull>(plan.digests_bytes),
-              static_cast<ull>(plan.staging_bytes), static_cast<ull>(plan.workspace_bytes), static_cast<ull>(plan.reservoir_bytes),
-              static_cast<ull>(plan.host_bytes));
+  log_regions(&runtime, "arena", plan.layout, &kv::Region::device_bytes);
+  log_regions(&runtime, "reservoir", plan.layout, &kv::Region::reservoir_bytes);
+  log_regions(&runtime, "other host memory, at most", plan.layout, &kv::Region::host_bytes);
 }
 
 Status Session::acquire() {
@@ -116,12 +131,9 @@ Status Session::acquire() {
   return ok_status();
 }
 
-uint64_t Session::reservoir_bytes() const {
-  return resident_ ? reservation_.pages() * table_->format().page_bytes() : 0;
-}
+uint64_t Session::reservoir_bytes() const { return parked() ? 0 : layout_.reservoir_bytes(); }
 uint64_t Session::kv_bytes() const {
-  if (options_.compressed()) return resident_ ? resident_->bytes() : 0;
-  return reservation_.pages() * kv_format(model_->hyper(), options_.kv_type).page_bytes();
+  return parked() ? 0 : layout_.device_bytes(kv::Holds::kv) + layout_.device_bytes(kv::Holds::summaries);
 }
 uint64_t Session::kv_used_bytes() const {
   if (resident_) return resident_->used_bytes();

@@ -62,12 +62,12 @@ class Session {
   bool parked() const { return !table_; }
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
-  uint64_t kv_bytes() const;               // KV on the device: pages, or the resident part of a compressed session
+  uint64_t kv_bytes() const;               // KV and its summaries on the device; 0 while parked
   uint64_t kv_used_bytes() const;          // of those, what holds tokens
   uint64_t kv_shared_bytes() const;        // of pages shared with forks
   const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
   Resident* resident() { return resident_.get(); }
-  uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full
+  uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full, and while parked
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }
 
@@ -172,6 +172,7 @@ class Session {
   std::shared_ptr<LanguageModel> model_;
   SessionOptions options_;
   uint32_t n_context_;
+  kv::Layout layout_;                          // the regions of this session alone: those of its statistics
   model::RopeTable rope_;
   SessionSlot slot_;
   kv::PageReservation reservation_;

@@ -26,7 +26,6 @@ class CompensationTokens {
   // For at most n_compensation_tokens of the heads of `format`.
   static Result<std::unique_ptr<CompensationTokens>> make(Arena* arena, const KvFormat& format, uint32_t n_compensation_tokens);
 
-  uint64_t bytes() const { return region_.bytes(); }
   uint64_t used_bytes() const;
   // Of a head, as much as so many tokens; null and 0: it has let nothing go.
   Ptr<const float> mean(uint32_t head) const { return weight(head) > 0.0f ? at(heads_[head]) : Ptr<float>{}; }

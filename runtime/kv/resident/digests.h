@@ -42,7 +42,6 @@ class Digests {
   uint64_t digest_bytes() const { return digest_bytes(format_.head_dim, spec_.kind); }
   uint32_t page_tokens() const { return spec_.page_tokens; }
   uint32_t n_pages() const { return n_pages_; }
-  uint64_t bytes() const { return region_.bytes(); }
   uint64_t used_bytes() const { return spec_.heads.size() * n_pages_ * digest_bytes(); }
   bool has(uint32_t head) const { return tiles_of_[head] != nullptr; }
   // Addresses of the head's tiles of kPageTokens digests, one behind the other.

@@ -33,7 +33,6 @@ class HeadStore {
 
   uint32_t n_heads() const { return static_cast<uint32_t>(heads_.size()); }   // layers x KV heads, layer by layer
   uint64_t n_slots() const { return positions_.size(); }
-  uint64_t bytes() const { return region_.bytes(); }
   uint64_t used_bytes() const;
 
   // Divides the slots: capacities (n_heads), their sum at most n_slots(). Every head is empty afterwards, until it is filled.

@@ -136,7 +136,6 @@ Result<std::unique_ptr<LowRank>> LowRank::make(Arena* arena, const LowRankSpec& 
   return std::unique_ptr<LowRank>(new LowRank(spec, format, rope, n_context, std::move(region), std::move(work)));
 }
 
-uint64_t LowRank::bytes() const { return region_.bytes(); }
 
 uint64_t LowRank::used_bytes() const { return n_tokens_ > 0 ? bytes_of(spec_, format_, n_tokens_) : 0; }
 

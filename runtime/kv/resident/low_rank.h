@@ -47,7 +47,6 @@ class LowRank {
   static Result<std::unique_ptr<LowRank>> make(Arena* arena, const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope,
                                                uint32_t n_context);
 
-  uint64_t bytes() const;                           // of rows and bases
   uint64_t used_bytes() const;
   uint32_t n_tokens() const { return n_tokens_; }   // that have rows
   uint32_t rank() const { return spec_.rank; }

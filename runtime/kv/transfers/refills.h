@@ -88,8 +88,7 @@ class Refills {
   Span<const Pending> pending() const { return pending_; }
   Span<const Replacement> what(const Pending& pending) const { return {what_.data() + pending.first, pending.count}; }
   Stats stats() const;
-  uint64_t bytes() const { return 0; }        // of KV and its summaries: the ring is on the way to them
-  uint64_t used_bytes() const { return 0; }
+  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
   void truncate(uint32_t) { drop(); }         // positions go
   // Adds what is pending in `other`, from a reservoir that shares its pages.
   Status copy_from(Backend* backend, const Refills& other, const PageTable& reservoir);

@@ -1,9 +1,12 @@
-// orrery plan: the memory of a model and a session, every tier in exact bytes, from the model's header alone. Loads
+// orrery plan: the memory of a model and a session in exact bytes, from the model's header alone: a summary, then region by region. Loads
 // nothing.
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
 #include "settings.h"
+
+#include <cctype>
+#include <vector>
 
 namespace orrery::tool {
 namespace {
@@ -61,6 +64,34 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   }
 }
 
+using Regions = std::vector<orrery_plan_region>;
+
+// The plan's list: what each part takes of every kind of memory. The last line is the sum, and the sum of the table above.
+void print_regions(const Regions& regions, Output& out) {
+  const auto line = [&](const orrery_plan_region& region) {
+    const auto cell = [](uint64_t bytes) { return bytes > 0 ? grouped(bytes) : std::string("-"); };
+    out.write(format("  %-29s %15s %15s %15s\n", region.name, cell(region.device_bytes).c_str(), cell(region.reservoir_bytes).c_str(),
+                     cell(region.host_bytes).c_str()));
+  };
+  orrery_plan_region sum = {};
+  out.write(format("\n%-31s %15s %15s %15s\n", "Region by region, in bytes", "arena", "reservoir", "host memory"));
+  for (const orrery_plan_region& region : regions) {
+    line(region);
+    sum.device_bytes += region.device_bytes;
+    sum.reservoir_bytes += region.reservoir_bytes;
+    sum.host_bytes += region.host_bytes;
+  }
+  sum.name = "together";
+  line(sum);
+}
+
+// "kv" of ORRERY_REGION_KV.
+std::string kind_of(const orrery_plan_region& region) {
+  std::string kind = std::string(orrery_region_kind_name(region.kind)).substr(sizeof "ORRERY_REGION_" - 1);
+  for (char& c : kind) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return kind;
+}
+
 int print_plan(const Args& args, Output& out) {
   const orrery_runtime_options runtime = runtime_options(args);
   const orrery_model_options model = model_options(args);
@@ -72,7 +103,25 @@ int print_plan(const Args& args, Output& out) {
   call([&](orrery_error* error) {
     return orrery_plan(args.words()[0].c_str(), &runtime, &model, &session, &plan, error);
   });
+  Regions regions(1);
+  call([&](orrery_error* error) {
+    size_t n = 0;
+    const char* path = args.words()[0].c_str();
+    const orrery_status status = orrery_plan_regions(path, &runtime, &model, &session, nullptr, 0, &n, error);
+    if (status != ORRERY_OK) return status;
+    regions.resize(n);
+    orrery_plan_region_init(regions.data(), sizeof regions[0]);
+    return orrery_plan_regions(path, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
+  });
   if (args.has("--json")) {
+    Json list = Json::array();
+    for (const orrery_plan_region& region : regions)
+      list.push_back({{"name", region.name},
+                      {"kind", kind_of(region)},
+                      {"device_bytes", region.device_bytes},
+                      {"full_heads_bytes", region.full_heads_bytes},
+                      {"reservoir_bytes", region.reservoir_bytes},
+                      {"host_bytes", region.host_bytes}});
     const Json json = {{"n_context", plan.n_context},
                        {"kv_type", kv_type_name(session.kv_type)},
                        {"device_kv_type", kv_type_name(plan.device_kv_type)},
@@ -90,10 +139,12 @@ int print_plan(const Args& args, Output& out) {
                        {"budget_bytes", plan.budget_bytes},
                        {"largest_context", plan.largest_context},
                        {"trained_context", plan.trained_context},
-                       {"fits", plan.fits != 0}};
+                       {"fits", plan.fits != 0},
+                       {"regions", list}};
     out.write(dump_json(json, 2) + "\n");
   } else {
     print_table(plan, session, pinned, out);
+    print_regions(regions, out);
   }
   return plan.fits ? kExitOk : kExitDoesNotFit;
 }
@@ -106,7 +157,8 @@ const Command& plan_command() {
       "MODEL.gguf [options]",
       "the memory of a model and a session, and whether it fits",
       "Reads only the model's header. The bytes are exact: a session opened with the same options uses these bytes and no\n"
-      "more. The exit code is 0 if the session fits the budget, 4 if it does not.\n",
+      "more. The last table names every region: its columns add up to the summary above it. The exit code is 0 if the\n"
+      "session fits the budget, 4 if it does not.\n",
       {{"Options", {{"--json", nullptr, "The plan as a JSON object, in bytes."}}},
        session_group(),
        runtime_group(),

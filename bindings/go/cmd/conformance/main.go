@@ -88,6 +88,15 @@ func step(verb string, w []string) {
 			}
 			fmt.Println(yes(good))
 		},
+		"regions": func() {
+			all := invoke(reflect.ValueOf(orrery.PlanRegions), w[1:]).([]orrery.PlanRegion)
+			bytes := at[orrery.PlanResult](w[0]).DeviceBytes
+			for _, r := range all {
+				fmt.Print(quote(r.Name), " ")
+				bytes -= r.DeviceBytes
+			}
+			fmt.Println(yes(bytes == 0))
+		},
 		"cancel_session": func() { done := make(chan bool); go func() { session().Cancel(); done <- true }(); <-done },
 		"model_fd": func() {
 			file := must(os.Open(text(w[2:])))

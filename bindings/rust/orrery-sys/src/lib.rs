@@ -45,6 +45,12 @@ pub const ORRERY_ROPE_LINEAR: u32 = 2;
 pub const ORRERY_ROPE_YARN: u32 = 3;
 pub const ORRERY_ROPE_LLAMA3: u32 = 4;
 pub const ORRERY_ROPE_LONGROPE: u32 = 5;
+pub const ORRERY_REGION_WEIGHTS: u32 = 0;
+pub const ORRERY_REGION_WORKSPACE: u32 = 1;
+pub const ORRERY_REGION_KV: u32 = 2;
+pub const ORRERY_REGION_SUMMARIES: u32 = 3;
+pub const ORRERY_REGION_STAGING: u32 = 4;
+pub const ORRERY_REGION_TABLES: u32 = 5;
 pub const ORRERY_LOAD_MAP: u32 = 0;
 pub const ORRERY_LOAD_READ: u32 = 1;
 pub const ORRERY_OVERFLOW_STOP: u32 = 0;
@@ -198,6 +204,19 @@ pub struct orrery_plan_result {
     pub trained_context: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_plan_result>() == 112);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct orrery_plan_region {
+    pub struct_size: u32,
+    pub kind: u32,
+    pub name: *const c_char,
+    pub device_bytes: u64,
+    pub full_heads_bytes: u64,
+    pub reservoir_bytes: u64,
+    pub host_bytes: u64,
+}
+const _: () = assert!(std::mem::size_of::<orrery_plan_region>() == 48);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -418,6 +437,9 @@ extern "C" {
     pub fn orrery_rope_scaling_name(scaling: u32) -> *const c_char;
     pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
     pub fn orrery_plan(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_region_kind_name(kind: u32) -> *const c_char;
+    pub fn orrery_plan_region_init(region: *mut orrery_plan_region, struct_size: usize);
+    pub fn orrery_plan_regions(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_load_mode_name(mode: u32) -> *const c_char;
     pub fn orrery_model_options_init(options: *mut orrery_model_options, struct_size: usize);
     pub fn orrery_model_open(runtime: *mut orrery_runtime, path: *const c_char, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;

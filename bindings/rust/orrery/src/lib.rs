@@ -138,6 +138,17 @@ pub fn plan(path: &str, runtime: RuntimeOptions, model: ModelOptions, session: S
     let (r, m, s) = (runtime.into_raw(&mut keep)?, model.into_raw(&mut keep)?, session.into_raw(&mut keep)?);
     PlanResult::fill(|out| call(|e| unsafe { sys::orrery_plan(path.as_ptr(), &r, &m, &s, out, e) }))
 }
+/// The same region by region: its sums are those of `plan`.
+pub fn plan_regions(path: &str, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<Vec<PlanRegion>> {
+    check_abi()?;
+    let (path, mut keep) = (c_string(path)?, Keep::default());
+    let (r, m, s) = (runtime.into_raw(&mut keep)?, model.into_raw(&mut keep)?, session.into_raw(&mut keep)?);
+    let first = raw::init(|p: *mut sys::orrery_plan_region, bytes| unsafe { sys::orrery_plan_region_init(p, bytes) });
+    let all = raw::sized_of(first, |p, capacity, n, e| unsafe {
+        sys::orrery_plan_regions(path.as_ptr(), &r, &m, &s, p, capacity, n, e)
+    })?;
+    all.iter().map(|region| PlanRegion::fill(|out| Ok(unsafe { *out = *region }))).collect()
+}
 
 /// A type that owns a handle of the library, and frees it when it is dropped.
 macro_rules! handle {

@@ -42,10 +42,18 @@ pub fn call(function: impl FnOnce(*mut sys::orrery_error) -> i32) -> Result<()> 
 pub fn sized<T: Clone + Default>(
     function: impl Fn(*mut T, usize, *mut usize, *mut sys::orrery_error) -> i32,
 ) -> Result<Vec<T>> {
+    sized_of(T::default(), function)
+}
+
+/// `sized` for a buffer that holds copies of `empty` before the call.
+pub fn sized_of<T: Clone>(
+    empty: T,
+    function: impl Fn(*mut T, usize, *mut usize, *mut sys::orrery_error) -> i32,
+) -> Result<Vec<T>> {
     let mut n = 0;
     call(|e| function(std::ptr::null_mut(), 0, &mut n, e))?;
     loop {
-        let mut buffer = vec![T::default(); n.max(1)];
+        let mut buffer = vec![empty.clone(); n.max(1)];
         let capacity = n;
         match call(|e| function(buffer.as_mut_ptr(), capacity, &mut n, e)) {
             Err(e) if e.status == Status::INVALID_ARGUMENT && n > capacity => continue, // longer meanwhile

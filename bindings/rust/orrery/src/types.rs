@@ -63,6 +63,14 @@ pub mod rope_scaling {
     pub const LLAMA3: u32 = 4;
     pub const LONGROPE: u32 = 5;
 }
+pub mod region {
+    pub const WEIGHTS: u32 = 0;
+    pub const WORKSPACE: u32 = 1;
+    pub const KV: u32 = 2;
+    pub const SUMMARIES: u32 = 3;
+    pub const STAGING: u32 = 4;
+    pub const TABLES: u32 = 5;
+}
 pub mod load_mode {
     pub const MAP: u32 = 0;
     pub const READ: u32 = 1;
@@ -94,6 +102,7 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "priority" => sys::orrery_priority_name(value as i32),
             "kv_type" => sys::orrery_kv_type_name(value as u32),
             "rope_scaling" => sys::orrery_rope_scaling_name(value as u32),
+            "region_kind" => sys::orrery_region_kind_name(value as u32),
             "load_mode" => sys::orrery_load_mode_name(value as u32),
             "overflow" => sys::orrery_overflow_name(value as u32),
             "event_type" => sys::orrery_event_type_name(value as u32),
@@ -872,6 +881,45 @@ impl PlanResult {
             "fits" => Value::Integer(self.fits.into()),
             "device_kv_type" => Value::Integer(self.device_kv_type.into()),
             "trained_context" => Value::Integer(self.trained_context.into()),
+            _ => return None,
+        })
+    }
+}
+
+/// `orrery_plan_region` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanRegion {
+    pub kind: u32,
+    pub name: String,
+    pub device_bytes: u64,
+    pub full_heads_bytes: u64,
+    pub reservoir_bytes: u64,
+    pub host_bytes: u64,
+}
+
+impl PlanRegion {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_plan_region) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_plan_region, bytes| unsafe { sys::orrery_plan_region_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(PlanRegion {
+            kind: raw.kind,
+            name: raw::text(raw.name),
+            device_bytes: raw.device_bytes,
+            full_heads_bytes: raw.full_heads_bytes,
+            reservoir_bytes: raw.reservoir_bytes,
+            host_bytes: raw.host_bytes,
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "kind" => Value::Integer(self.kind.into()),
+            "name" => Value::Text(self.name.clone()),
+            "device_bytes" => Value::Integer(self.device_bytes.into()),
+            "full_heads_bytes" => Value::Integer(self.full_heads_bytes.into()),
+            "reservoir_bytes" => Value::Integer(self.reservoir_bytes.into()),
+            "host_bytes" => Value::Integer(self.host_bytes.into()),
             _ => return None,
         })
     }

@@ -37,6 +37,11 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "status" => return Ok(println!("{}", Status(number(0) as i32).name())), "set" => return Ok(r.set(w[0], rest(1), None)),
         "callback" => return Ok(r.set(w[0], String::new(), Some((w[1].to_owned(), ids(2).iter().map(|x| *x as usize).collect())))),
         "name" => return Ok(println!("{}", constant_name(w[0], number(1)).unwrap())), "threads" => return get!(r, Runtime, w[0]).set_threads(number(1) as i32, number(2) as i32),
+        "regions" => {
+            let all = plan_regions(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?;
+            let same = all.iter().map(|x| x.device_bytes).sum::<u64>() == get!(r, Plan, w[0]).device_bytes;
+            return Ok(println!("{} {}", join(all.iter().map(|x| quote(x.name.as_bytes()))), yes(same)))
+        }
         "devices" => return Ok(println!("{}", yes(devices()?.iter().all(|d| !d.name.is_empty() || !d.refused.is_empty())))),
         "cancel_session" => { let c = get!(r, Session, w[0]).canceller(); return Ok(std::thread::spawn(move || c.cancel()).join().unwrap()) }
         "calls" => return Ok(println!("{}", yes(r.calls.lock().unwrap().get(w[0]).map_or(0, |n| *n) > 0))),
