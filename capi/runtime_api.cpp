@@ -130,7 +130,7 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     orrery_runtime_info_init(&out, sizeof out);
     out.n_threads = backend.n_threads;
     out.backend = backend.name;
-    out.path = backend.path;
+    out.path = backend.instruction_set;
     out.arena_bytes = runtime->runtime->arena().bytes();
     out.arena_used_bytes = runtime->runtime->arena().used();
     return write_struct(out, info, "orrery_runtime_info");

@@ -81,7 +81,7 @@ CudaBackend::~CudaBackend() {
 
 // The figure is the device memory that is free now: ask before the arena is reserved.
 BackendInfo CudaBackend::info() const {
-  const auto path = [](int32_t architecture) {
+  const auto instruction_set = [](int32_t architecture) {
     switch (architecture) {
       case 80: return "sm_80";
       case 86: return "sm_86";
@@ -95,7 +95,7 @@ BackendInfo CudaBackend::info() const {
   };
   size_t free_bytes = 0, total_bytes = 0;
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) cudaGetLastError();
-  return {"cuda", path(shape_.architecture), 1, false, std::max<uint64_t>(free_bytes, 1), false, true};
+  return {"cuda", instruction_set(shape_.architecture), 1, false, std::max<uint64_t>(free_bytes, 1), false, true};
 }
 
 Status CudaBackend::reserve_arena(uint64_t bytes) {

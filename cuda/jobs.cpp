@@ -114,7 +114,7 @@ void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, c
       CompensationPart part = {};
       part.offset = job.offset;
       part.first = job.first % kPageTokens, part.n = job.end - job.first;
-      part.n_before = job.n_before, part.mean = device(job.mean);
+      part.n_before = job.n_before, part.compensation_token = device(job.compensation_token);
       if (job.shares) {
         std::byte* shares = scratch + plan.out + static_cast<uint64_t>(n_places * plan.stride) * sizeof(float);
         part.shares = reinterpret_cast<const float*>(shares);

@@ -21,7 +21,7 @@ struct ScratchPlan {
   uint64_t tiles = 0;                                         // uploaded: the heads' tiles, as many as a step has
   uint64_t upload_bytes = 0;
   uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, cublas = 0, total = 0;
-  uint64_t staging = 0, staging_half_bytes = 0, left = 0;     // of prompts' keys (staging.h): two halves; KeySegment::left
+  uint64_t staging = 0, staging_half_bytes = 0, m_and_l = 0;  // of prompts' keys (staging.h): two halves; KeySegment::m_and_l
   TopKeysPlan top_keys_plan;
   CublasPlan cublas_plan;
   int32_t max_pages = 0, n_sequences = 0, rope_floats = 0;
@@ -56,7 +56,7 @@ struct ScratchPlan {
       const uint64_t page = kPageTokens * static_cast<uint64_t>(l.n_kv_heads) * 2 * static_cast<uint64_t>(l.head_dim) * sizeof(float);
       staging_half_bytes = std::min(std::max(l.staging_bytes / 2, page), static_cast<uint64_t>(max_pages) * page);
       staging = take(2 * staging_half_bytes);
-      left = take(n_rows * static_cast<uint64_t>(l.n_heads) * KeySegment::kFloats * sizeof(float));
+      m_and_l = take(n_rows * static_cast<uint64_t>(l.n_heads) * KeySegment::kFloats * sizeof(float));
     }
     if (tuning) cublas_plan = CublasPlan(shape.architecture, tuning->blocks > 0, l);
     cublas = take(cublas_plan.bytes);

@@ -18,7 +18,7 @@ Status Staging::create() {
 
 void Staging::use(std::byte* scratch, const ScratchPlan& plan) {
   halves_ = scratch + plan.staging, half_bytes_ = plan.staging_half_bytes;
-  left_ = reinterpret_cast<float*>(scratch + plan.left);
+  m_and_l_ = reinterpret_cast<float*>(scratch + plan.m_and_l);
 }
 
 bool Staging::takes(const Step& step, uint64_t arena, uint64_t arena_bytes) const {
@@ -62,7 +62,7 @@ void Staging::attend(Queue& queue, const DeviceShape& device, const StepView& vi
     copied_[turn_].order(queue);
     KeySegment keys;
     keys.first = page * kPageTokens, keys.end = end * kPageTokens;
-    keys.staged = half, keys.left = left_;
+    keys.staged = half, keys.m_and_l = m_and_l_;
     keys.goes_on = page > begin, keys.is_last = end == n_pages;
     attend_prefill(queue, device, view, shape, q, out, n_rows, keys);
     read_[turn_].mark(queue);

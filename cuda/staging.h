@@ -41,7 +41,7 @@ class Staging {
   EventOwner copied_[2], read_[2];   // of each half: its copies have arrived; its readers are done
   std::byte* halves_ = nullptr;
   uint64_t half_bytes_ = 0;          // 0: no keys are staged
-  float* left_ = nullptr;            // KeySegment::left
+  float* m_and_l_ = nullptr;         // KeySegment::m_and_l
   int turn_ = 0;                     // the half that is filled next
 };
 

@@ -113,7 +113,7 @@ extern "C" {
 
 ORRERY_API uint32_t orrery_abi_version(void);      /* ORRERY_ABI_VERSION of the library that is loaded */
 ORRERY_API const char *orrery_version(void);       /* "0.1.0"; static */
-ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction paths in this build; static */
+ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction sets in this build; static */
 
 /* ---- Status ------------------------------------------------------------------------------------------------ */
 
@@ -199,7 +199,7 @@ typedef struct orrery_runtime_options {
   uint32_t struct_size;
   int32_t n_threads;            /* 1 to 1024. 0: one for each processor that this process may use, less one where there
                                    are four or more, which leaves one to the programs of a desktop */
-  const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path names a path; "cpu"; "cuda" */
+  const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda" */
   const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon":
                                    instruction set of the CPU backend */
   uint64_t device_budget_bytes; /* size of the device arena. 0 on a GPU: its free memory less half a gigabyte. 0 on the CPU

@@ -12,7 +12,7 @@ namespace orrery::cuda {
 struct DeviceHead {
   const uint64_t* tiles;    // (n_keys / kPageTokens, rounded up) device addresses
   uint64_t append_at;       // device address
-  const float* mean;        // the compensation token, (2, head_dim), if compensation_weight > 0
+  const float* compensation_token;   // (2, head_dim), if compensation_weight > 0
   int32_t n_keys;
   float compensation_weight;
 };

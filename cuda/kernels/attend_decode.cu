@@ -289,10 +289,10 @@ __device__ __forceinline__ void attend_compensation_token(const KeySpan& span, c
   const float alike = span.compensation_weight;
   for (int g = warp; g < n_queries; g += G::kWarps) {
     float dot = 0.0f;
-    for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.mean[i], dot);
+    for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.compensation_token[i], dot);
     dot = warp_sum(dot) * scale;
     const bool seen = dot != -INFINITY;   // a score of -infinity means weight 0, even if no other key exists
-    for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.mean[kDim + i] : 0.0f;
+    for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.compensation_token[kDim + i] : 0.0f;
     if (lane == 0) partial_ml[g * stride] = make_float2(dot, seen ? alike : 0.0f);
   }
 }

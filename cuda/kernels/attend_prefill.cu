@@ -107,14 +107,14 @@ struct Tile {
 };
 
 // Moves a lane's state to memory at a segment's end, or back at the next one's start: o to `out`, and m and l of the query's four lanes to
-// KeySegment::left.
+// KeySegment::m_and_l.
 template <KvType kType, int kDim, class Move>
 __device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, const Move& move, Tile<kType, kDim>* tile) {
   const int t = static_cast<int>(threadIdx.x) % 4, n_heads = w.group * w.n_kv_heads;
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     if (row[r] < 0) continue;
-    float* left = w.keys.left + (static_cast<int64_t>(row[r]) * n_heads + head[r]) * KeySegment::kFloats + 2 * t;
-    move(left, &tile->m[r]), move(left + 1, &tile->l[r]);
+    float* m_and_l = w.keys.m_and_l + (static_cast<int64_t>(row[r]) * n_heads + head[r]) * KeySegment::kFloats + 2 * t;
+    move(m_and_l, &tile->m[r]), move(m_and_l + 1, &tile->l[r]);
     float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
     ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
   }

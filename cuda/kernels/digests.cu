@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kCompensationThreads)
     return reinterpret_cast<const std::byte*>(tile) + at % kPageTokens * token_bytes;
   };
   for (int value = static_cast<int>(threadIdx.x); value < token_values; value += kCompensationThreads) {
-    double sum = part.n_before > 0 ? part.n_before * static_cast<double>(part.mean[value]) : 0.0;
+    double sum = part.n_before > 0 ? part.n_before * static_cast<double>(part.compensation_token[value]) : 0.0;
     for (int first = 0; first < part.n; first += kCompensationBatch) {
       float x[kCompensationBatch];
       double share[kCompensationBatch];
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kCompensationThreads)
         x[i] = share[i] != 0.0 ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
       ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
     }
-    part.mean[value] = static_cast<float>(part.shares ? sum : sum / (part.n_before + part.n));
+    part.compensation_token[value] = static_cast<float>(part.shares ? sum : sum / (part.n_before + part.n));
   }
 }
 

@@ -147,11 +147,11 @@ uint64_t attend_scratch_bytes(const DeviceShape& device, const StepLimits& limit
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
                    const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch);
 // A segment of the keys that prompt rows see. Launches take segment after segment. Between two launches `out` holds the rows' sums, not yet
-// divided by l, and `left` holds m and l. The default is one segment with all keys.
+// divided by l, and `m_and_l` holds both. The default is one segment with all keys.
 struct KeySegment {
   int32_t first = 0, end = INT32_MAX;   // whole tiles
   const std::byte* staged = nullptr;    // one layer of these pages, page after page (KvFormat::layer_bytes() each); null: the step's own pages
-  float* left = nullptr;                // m and l of four lanes for each query: (n_rows, n_heads, kFloats)
+  float* m_and_l = nullptr;             // m and l of four lanes for each query: (n_rows, n_heads, kFloats)
   bool goes_on = false, is_last = true;
   static constexpr int32_t kFloats = 8;
 };
@@ -203,7 +203,7 @@ struct CompensationPart {
   uint64_t offset;
   int32_t first, n;        // index of the first token in the first tile; number of tokens
   int32_t n_before;        // tokens that the compensation token stands for already
-  float* mean;             // (2, head_dim)
+  float* compensation_token;   // (2, head_dim)
   const float* shares;     // (n), or null: each token counts as one
 };
 // `parts` lie in device memory.

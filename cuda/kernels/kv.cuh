@@ -170,7 +170,7 @@ struct KeySpan {
   const uint64_t* tiles;
   uint64_t offset;          // of the layer and the head in a tile
   int first, last;          // the row sees keys [first, last)
-  const float* mean;        // a resident head's compensation token, beside its keys
+  const float* compensation_token;   // a resident head's compensation token, beside its keys
   float compensation_weight;
 };
 // Where one layer's keys lie: kernels make a row's KeySpan of it.
@@ -187,7 +187,7 @@ inline KvPlace kv_place(const Attention& a) {
 __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
   if (place.resident) {
     const DeviceHead& head = step.heads[place.first_head + kv_head];
-    return {head.tiles, 0, 0, head.n_keys, head.mean, head.compensation_weight};
+    return {head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight};
   }
   const Row r = step.rows[row];
   return {step.pages + static_cast<int64_t>(r.sequence) * step.max_pages,

@@ -27,7 +27,7 @@ struct StepLimits {
 
 struct BackendInfo {
   const char* name = "";                  // "cpu", "cuda"
-  const char* path = "";                  // instruction set or architecture: "avx512-vnni", "sm_89"
+  const char* instruction_set = "";       // or architecture: "avx512-vnni", "sm_89"
   int32_t n_threads = 0;                  // host threads that take part
   bool unified_memory = false;            // device addresses are host addresses
   uint64_t device_bytes = 0;              // bytes that an arena may take now; 0: the device's memory is the host's

@@ -37,8 +37,8 @@ struct HeadView {
   int32_t n_keys = 0;                // slots that queries attend to, the step's own token included
   uint64_t append_at = 0;            // device address of the slot for the step's token
   ExportedWeights exported = {};             // if given, attend() exports the weights (BackendInfo::exports_weights)
-  // The compensation token: K and V (2, head_dim), and the number of tokens that it stands for (not always whole). 0: none.
-  Ptr<const float> mean = {};
+  // The compensation token: K and V, (2, head_dim), and the number of tokens that it stands for (not always whole; 0: the head has none).
+  Ptr<const float> compensation_token = {};
   float compensation_weight = 0.0f;
 };
 

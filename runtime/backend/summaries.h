@@ -32,13 +32,13 @@ struct DigestShape {
   DigestKind kind = DigestKind::range;
 };
 
-// Tokens of a KV head that join a compensation token. Either all tokens weigh the same in the mean, or each has its own share.
+// Tokens of a KV head that join a compensation token. Either all tokens count the same, or each has its own share.
 struct CompensationJob {
   const uint64_t* tiles = nullptr;   // as in KeysJob
   uint64_t offset = 0;
   int32_t first = 0, end = 0;        // tokens [first, end) of these tiles
-  int32_t n_before = 0;              // number of tokens already in the mean; 0: this job starts the mean
-  Ptr<float> mean;                   // (2, head_dim) K and V
+  int32_t n_before = 0;              // number of tokens that it stands for already; 0: this job starts it
+  Ptr<float> compensation_token;     // (2, head_dim) K and V
   const float* shares = nullptr;     // (end - first), host memory; requires n_before = 0; tokens with share 0 are not read. Null: equal shares
 };
 
@@ -46,7 +46,7 @@ class KvSummaries {
  public:
   // Digests of pages. Pages and slots have the same numbers, so that a job can continue where another ended.
   virtual void digest(Span<const DigestJob> jobs, const DigestShape& shape) = 0;
-  // Adds tokens to compensation tokens, in order, summed in double. Each job has a mean of its own.
+  // Adds tokens to compensation tokens, in order, summed in double. Each job has a token of its own.
   virtual void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) = 0;
 
  protected:

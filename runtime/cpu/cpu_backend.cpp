@@ -624,7 +624,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const int32_t head = static_cast<int32_t>(i.head);
       const HeadView* view = head_view(layer, head);
       if (splits.has_mean && i.split + 1 == splits.count) {
-        i.kv = {KvType::f32, dim, &view->mean.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
+        i.kv = {KvType::f32, dim, &view->compensation_token.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
         i.last_key = 1, i.n_alike = view->compensation_weight;
         return i;
       }

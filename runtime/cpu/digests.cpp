@@ -102,8 +102,8 @@ void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat
   pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
     const CompensationJob& job = jobs[static_cast<size_t>(item)];
     auto* sums = reinterpret_cast<double*>(thread_scratch + static_cast<uint64_t>(thread) * thread_bytes);
-    auto *values = reinterpret_cast<float*>(sums + n), *mean = reinterpret_cast<float*>(job.mean.address);
-    for (int32_t i = 0; i < n; ++i) sums[i] = job.n_before > 0 ? job.n_before * static_cast<double>(mean[i]) : 0.0;
+    auto *values = reinterpret_cast<float*>(sums + n), *merged = reinterpret_cast<float*>(job.compensation_token.address);
+    for (int32_t i = 0; i < n; ++i) sums[i] = job.n_before > 0 ? job.n_before * static_cast<double>(merged[i]) : 0.0;
     for (int32_t t = job.first; t < job.end; ++t) {
       const double share = job.shares ? static_cast<double>(job.shares[t - job.first]) : 1.0;
       if (share == 0.0) continue;
@@ -113,7 +113,7 @@ void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat
       for (int32_t i = 0; i < n; ++i) sums[i] += share * static_cast<double>(values[i]);
     }
     const int32_t parts = job.shares ? 1 : job.n_before + job.end - job.first;
-    for (int32_t i = 0; i < n; ++i) mean[i] = static_cast<float>(sums[i] / parts);
+    for (int32_t i = 0; i < n; ++i) merged[i] = static_cast<float>(sums[i] / parts);
   });
 }
 

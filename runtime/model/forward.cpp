@@ -139,8 +139,8 @@ void Pass::output(const ForwardOutput& out) {
   const uint64_t n_embd = static_cast<uint64_t>(h_.n_embd), n_vocab = static_cast<uint64_t>(h_.n_vocab);
   const Product p{&w_.output, {}, work_.logits, h_.n_vocab, false};
   if (out.request) {
-    b_.matmul({&p, 1}, left_embedding(work_, h_, n_rows_), h_.n_embd, 1);
-    b_.shortlists()->shortlist(left_logits(work_), h_.n_vocab, *out.request, work_.shortlist);
+    b_.matmul({&p, 1}, exported_embedding(work_, h_, n_rows_), h_.n_embd, 1);
+    b_.shortlists()->shortlist(exported_logits(work_), h_.n_vocab, *out.request, work_.shortlist);
     b_.download(out.shortlist, work_.shortlist, shortlist_result_bytes(*out.request));
     return;
   }
@@ -152,7 +152,7 @@ void Pass::output(const ForwardOutput& out) {
                 static_cast<uint64_t>(n) * n_vocab * sizeof(float));
   }
   if (out.embedding)
-    b_.download(out.embedding, {left_embedding(work_, h_, n_rows_).address}, n_embd * sizeof(float));
+    b_.download(out.embedding, {exported_embedding(work_, h_, n_rows_).address}, n_embd * sizeof(float));
 }
 
 }  // namespace
@@ -190,7 +190,7 @@ Workspace carve_workspace(const Hyperparameters& h, const Device& device, const 
   if (const uint64_t bytes = device.shortlist_bytes(h.n_vocab); bytes > 0) {
     work.shortlist = {base.address + at};
     at += align_up(bytes, kv::kArenaAlignment);
-    work.left_embeddings = floats(kLogitRows, h.n_embd);
+    work.exported_embeddings = floats(kLogitRows, h.n_embd);
   }
   work.scratch = {base.address + at};
   at += align_up(device.scratch_bytes(limits), kv::kArenaAlignment);

@@ -26,7 +26,7 @@ struct Workspace {
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in an architecture without post norms
   Ptr<float> logits;   // (kLogitRows, n_vocab)
   Ptr<std::byte> shortlist;     // Device::shortlist_bytes() bytes; null on a device without shortlists
-  Ptr<float> left_embeddings;   // (kLogitRows, n_embd) embeddings that steps left beside their rows of logits; null on a device
+  Ptr<float> exported_embeddings;   // (kLogitRows, n_embd) embeddings that steps left beside their rows of logits; null on a device
                                 // without shortlists
   Ptr<std::byte> scratch;
   uint64_t bytes = 0;  // size of the whole workspace
@@ -44,13 +44,13 @@ struct ForwardOutput {
   float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
   // Null, or a request for the sampling candidates of a single row. The step then writes the shortlist to `shortlist`
   // (shortlist_result_bytes(), host). It fetches neither the row nor its embedding: both stay in the workspace, at
-  // left_logits() and left_embedding(). Of the workspace's rows of logits, the step writes the first alone.
+  // exported_logits() and exported_embedding(). Of the workspace's rows of logits, the step writes the first alone.
   const ShortlistRequest* request = nullptr;
   std::byte* shortlist = nullptr;
 };
 
-inline Ptr<const float> left_logits(const Workspace& work) { return work.logits; }
-inline Ptr<const float> left_embedding(const Workspace& work, const Hyperparameters& h, int32_t n_rows) {
+inline Ptr<const float> exported_logits(const Workspace& work) { return work.logits; }
+inline Ptr<const float> exported_embedding(const Workspace& work, const Hyperparameters& h, int32_t n_rows) {
   return work.normed + static_cast<uint64_t>(n_rows - 1) * static_cast<uint64_t>(h.n_embd);
 }
 

@@ -270,7 +270,7 @@ void bench_decode(Bench& bench) {
 }
 
 void bench_prefill(Bench& bench) {
-  const std::string path = bench.backend.info().path;
+  const std::string path = bench.backend.info().instruction_set;
   const auto rate = [&](peak::Kind kind) { return peak_rate(bench.clock, path, kind) * 1e-9; };
   const double floats = rate(peak::Kind::floats), bytes = rate(peak::Kind::bytes),
                bytes_16_bit = rate(peak::Kind::bytes_16_bit), bf16 = rate(peak::Kind::bf16);
@@ -302,7 +302,7 @@ void bench_prefill(Bench& bench) {
 }
 
 void bench_attend(Bench& bench) {
-  const std::string path = bench.backend.info().path;
+  const std::string path = bench.backend.info().instruction_set;
   const double floats = peak_rate(bench.clock, path, peak::Kind::floats) * 1e-9;
   const double bf16 = peak_rate(bench.clock, path, peak::Kind::bf16) * 1e-9;
   if (floats > 0) std::printf("\npeak: %.0f GFLOP/s of floats", floats);
@@ -349,7 +349,7 @@ void bench_top_keys(Bench& bench) {
 
 void bench_rebuild(Bench& bench) {
   if (!bench.wants("F16")) return;
-  const double peak = peak_rate(bench.clock, bench.backend.info().path, peak::Kind::floats) * 1e-9, bandwidth = read_bandwidth(bench.clock);
+  const double peak = peak_rate(bench.clock, bench.backend.info().instruction_set, peak::Kind::floats) * 1e-9, bandwidth = read_bandwidth(bench.clock);
   std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
   std::printf("%-8s %8s %6s %12s %10s %10s %12s %9s\n", "rebuild", "head_dim", "rank", "Mkeys/s", "GFLOP/s", "of peak", "moved GB/s", "of read");
   constexpr int32_t kTokens = 32768, kChunk = 8, kHeads = 8;
@@ -431,7 +431,7 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::ve
   }
   Backend& backend = *made.value();
   const int32_t threads = backend.info().n_threads;
-  std::printf("path %s, %d threads of %d processors\n", backend.info().path, threads,
+  std::printf("instruction set %s, %d threads of %d processors\n", backend.info().instruction_set, threads,
               os::available_processors());
   Bench bench(backend, {cpu_time, threads}, std::move(types));
   for (const auto& section : kSections)

@@ -172,7 +172,7 @@ void run(const std::string& path, const Settings& settings) {
       model->weights().weights_bytes -
       (tied ? 0 : static_cast<uint64_t>(table.n_rows) * row_bytes(table.type, static_cast<uint64_t>(table.n_cols)));
   std::printf("%s, %s (%s), %d threads; weights read by a step: %.0f MB; link %.1f GB/s\n", path.c_str(), info.name,
-              info.path, info.n_threads, static_cast<double>(weights) / 1e6, settings.number("link") / 1e9);
+              info.instruction_set, info.n_threads, static_cast<double>(weights) / 1e6, settings.number("link") / 1e9);
   std::printf("%8s  %-48s %8s %8s %9s %9s %9s %9s %7s %8s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB", "attended",
               "searched", "fetched", "of read", "of floor", "checks", "triggers", "hidden");
   for (const std::string& length : split(settings.values.at("contexts"), ',')) {

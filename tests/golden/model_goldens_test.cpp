@@ -1,5 +1,5 @@
 // Every model of tests/golden/models through the engine: logits of the prompt and of 16 greedy steps, on
-// every instruction path of this machine.  What is expected comes from oracle.py, which shares no code with
+// every instruction set of this machine.  What is expected comes from oracle.py, which shares no code with
 // the engine.
 #include <gtest/gtest.h>
 

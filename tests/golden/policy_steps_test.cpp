@@ -87,7 +87,7 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
           const auto weight = means[head][0].get<double>();
           EXPECT_NEAR(static_cast<double>(view.compensation_weight), weight, 1e-3 * weight) << "step " << step << ", head " << head;
           for (size_t part = 0; part < 2 && view.compensation_weight > 0; ++part) {   // K, V
-            const auto* x = reinterpret_cast<const float*>(view.mean.address) + part * dim;
+            const auto* x = reinterpret_cast<const float*>(view.compensation_token.address) + part * dim;
             const double norm = std::sqrt(std::inner_product(x, x + dim, x, 0.0)), expected = means[head][part + 1].get<double>();
             EXPECT_NEAR(norm, expected, 1e-3 * expected) << "step " << step << ", head " << head << (part == 0 ? ", K" : ", V");
           }

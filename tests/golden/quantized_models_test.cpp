@@ -1,5 +1,5 @@
 // A whole model in each weight format against the same model with its blocks dequantized to F32 (whose path
-// the other goldens prove), on every instruction path.
+// the other goldens prove), on every instruction set.
 #include <gtest/gtest.h>
 
 #include "runtime/cpu/cpu_backend.h"

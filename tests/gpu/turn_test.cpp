@@ -8,7 +8,7 @@
 #endif
 
 #include "tests/gpu/on_cuda.h"
-#include "tests/support/beside.h"
+#include "tests/support/in_parallel.h"
 
 namespace orrery {
 namespace {

@@ -138,7 +138,7 @@ void Resident::compensate(uint32_t head, uint32_t n_tokens) {
   Backend& backend = *now_.backend;
   parts_.compensation_tokens->want(head);
   if (const policy::CompensationShares shares = policy_->compensation_shares(head); !shares.of_tokens.empty())
-    return parts_.compensation_tokens->share(*pages_, head, shares.of_tokens, shares.weight);
+    return parts_.compensation_tokens->add_by_shares(*pages_, head, shares.of_tokens, shares.weight);
   uint32_t next = 0;
   for (const uint32_t p : selected_) parts_.compensation_tokens->add(&backend, *pages_, head, next, p), next = p + 1;
   parts_.compensation_tokens->add(&backend, *pages_, head, next, n_tokens);
@@ -213,7 +213,7 @@ void Resident::add_replaced() {
       const uint32_t position = parts_.slots->positions(head)[slots_[head]];
       parts_.compensation_tokens->add(&backend, *pages_, head, position, position + 1);
     }
-    views_[head].mean = parts_.compensation_tokens->mean(head);
+    views_[head].compensation_token = parts_.compensation_tokens->token(head);
     views_[head].compensation_weight = parts_.compensation_tokens->weight(head);
   }
   parts_.compensation_tokens->finish(&backend, *pages_);

@@ -257,7 +257,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     n_computed_ = from + n;
     if (out.request) {
       shortlist->arrived();
-      waiting_rows.leave({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
+      waiting_rows.add({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
     }
     if (resident_ && phase == Phase::decode) status = resident_->commit(from);
     if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);

@@ -62,7 +62,7 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
     return error(Code::invalid_argument, "backend is '%s', expected auto, cpu or cuda", options.backend.c_str());
   if (options.n_threads < 0 || options.n_threads > 1024)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to 1024", options.n_threads);
-  // Who names an instruction path of the processor wants the processor.
+  // An instruction set of the processor means the CPU backend.
   if (options.backend == "cuda" || (automatic && options.cpu_path == "auto")) {
     const int32_t device = options.device >= 0 ? options.device : first_usable_gpu();
     cuda::Options gpu;
@@ -107,7 +107,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
     return with_advice(reservoir.take_status(), ", for the reservoir: a smaller reservoir_bytes helps, or a smaller device_budget_bytes");
   runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir).value(), options.pinned_reservoir,
                                                      info.unified_memory ? nullptr : &runtime->device());
-  runtime->log(LogLevel::info, "orrery: backend %s, instruction set %s, %d threads%s", info.name, info.path, info.n_threads,
+  runtime->log(LogLevel::info, "orrery: backend %s, instruction set %s, %d threads%s", info.name, info.instruction_set, info.n_threads,
                info.unified_memory && options.priority == Priority::low ? " of low priority" : "");
   if (!info.unified_memory) {
     const std::vector<GpuDescription> all = gpus();

@@ -14,20 +14,20 @@ Status WaitingRows::make_room(Backend* backend, int32_t n_logits) {
   Row& last = rows_[0];
   if (!last.owner.waits) return ok_status();
   // One that is free, for it stands before all that wait; or the one that has waited longest.
-  const auto since = [](const Row& row) { return row.owner.waits ? row.left : 0; };
+  const auto since = [](const Row& row) { return row.owner.waits ? row.number : 0; };
   Row* to = &*std::min_element(rows_.begin() + 1, rows_.end(), [&](const Row& a, const Row& b) { return since(a) < since(b); });
   ORRERY_TRY(fetch(backend, to));
   const uint64_t at = static_cast<uint64_t>(to - rows_.data());
-  const Ptr<float> logits = workspace_.logits + at * n_vocab_, embedding = workspace_.left_embeddings + at * n_embd_;
+  const Ptr<float> logits = workspace_.logits + at * n_vocab_, embedding = workspace_.exported_embeddings + at * n_embd_;
   backend->copy({logits.address}, {last.logits.address}, n_vocab_ * sizeof(float));
   backend->copy({embedding.address}, {last.embedding.address}, n_embd_ * sizeof(float));
-  *to = {last.owner, logits, embedding, last.left};
+  *to = {last.owner, logits, embedding, last.number};
   last = {};
   return ok_status();
 }
 
-void WaitingRows::leave(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows) {
-  rows_[0] = {owner, model::left_logits(workspace_), model::left_embedding(workspace_, h, n_rows), ++n_left_};
+void WaitingRows::add(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows) {
+  rows_[0] = {owner, model::exported_logits(workspace_), model::exported_embedding(workspace_, h, n_rows), ++n_added_};
   owner.waits->store(true, std::memory_order_release);
 }
 

@@ -34,7 +34,7 @@ class WaitingRows {
   // Before a step of n_logits rows of logits.
   Status make_room(Backend* backend, int32_t n_logits);
   // A step of one row of logits and n_rows of its own has left it.
-  void leave(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows);
+  void add(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows);
   // Where the owner's logits lie; null: they do not wait.
   Ptr<const float> logits(const std::atomic<bool>* owner) const;
   // What the owner has left goes to it, if anything; or what anybody has.
@@ -47,7 +47,7 @@ class WaitingRows {
   struct Row {
     Owner owner;
     Ptr<const float> logits, embedding;
-    uint64_t left = 0;   // which of all rows it was
+    uint64_t number = 0;   // of all rows that were added: the smallest has waited longest
   };
   size_t row_of(const std::atomic<bool>* owner) const;   // rows_.size(): none
   Status fetch(Backend* backend, Row* row);
@@ -55,7 +55,7 @@ class WaitingRows {
   uint64_t n_vocab_, n_embd_;
   model::Workspace workspace_;
   std::array<Row, model::kLogitRows> rows_;   // by the workspace's rows of logits; the first is the last step's
-  uint64_t n_left_ = 0;
+  uint64_t n_added_ = 0;
 };
 
 }  // namespace orrery::engine

@@ -45,7 +45,7 @@ void CompensationTokens::add(Backend* backend, const PageTable& reservoir, uint3
   head.waits = true;
 }
 
-void CompensationTokens::share(const PageTable& reservoir, uint32_t index, Span<const float> shares, float weight) {
+void CompensationTokens::add_by_shares(const PageTable& reservoir, uint32_t index, Span<const float> shares, float weight) {
   Head& head = heads_[index];
   if (!(weight > 0.0f)) return;
   jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), 0, static_cast<int32_t>(shares.size()), 0, at(head), shares.data()});

@@ -1,5 +1,5 @@
 // What heads have let go, each head's as one token: the mean of their K and the mean of their V, in floats, and how much it weighs.
-// Attention takes it in beside the head's slots (HeadView::mean).  Two ways to make one: of tokens alike, which weigh as many as they are
+// Attention takes it in beside the head's slots (HeadView::compensation_token).  Two ways to make one: of tokens alike, which weigh as many as they are
 // (RazorAttention's compensation token; where they are alike nothing is lost) and which others may join; or of tokens by their shares,
 // with a weight that whoever deals them out gives.
 //
@@ -28,7 +28,7 @@ class CompensationTokens {
 
   uint64_t used_bytes() const;
   // Of a head, as much as so many tokens; null and 0: it has let nothing go.
-  Ptr<const float> mean(uint32_t head) const { return weight(head) > 0.0f ? at(heads_[head]) : Ptr<float>{}; }
+  Ptr<const float> token(uint32_t head) const { return weight(head) > 0.0f ? at(heads_[head]) : Ptr<float>{}; }
   float weight(uint32_t head) const { return heads_[head].n > 0 ? static_cast<float>(heads_[head].n) : heads_[head].weight; }
 
   // No head has one, and none is wanted.
@@ -39,7 +39,7 @@ class CompensationTokens {
   // Tokens [first, end), behind those that it has: they are in it when finish() has been called.
   void add(Backend* backend, const PageTable& reservoir, uint32_t head, uint32_t first, uint32_t end);
   // In place of add(): of tokens 0 .., each by its share, which stay where they are until finish(); 0 for those that are not in it.
-  void share(const PageTable& reservoir, uint32_t head, Span<const float> shares, float weight);
+  void add_by_shares(const PageTable& reservoir, uint32_t head, Span<const float> shares, float weight);
   void finish(Backend* backend, const PageTable& reservoir);
 
   void truncate(uint32_t) {}   // they count no more until clear()
@@ -49,7 +49,7 @@ class CompensationTokens {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Head {
-    uint32_t index = kNone;   // of its mean
+    uint32_t index = kNone;   // of its compensation token
     uint32_t n = 0;           // tokens alike that it is the mean of, those to come included
     float weight = 0.0f;      // of one by shares
     bool waits = false;       // some are to come

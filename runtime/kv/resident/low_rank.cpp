@@ -16,16 +16,16 @@ namespace {
 
 constexpr uint32_t kTile = static_cast<uint32_t>(kPageTokens);
 
-uint64_t heads_beside(const LowRankSpec& spec, const KvFormat& format) { return spec.by_head ? 1 : static_cast<uint64_t>(format.n_kv_heads); }
+uint64_t heads_of_unit(const LowRankSpec& spec, const KvFormat& format) { return spec.by_head ? 1 : static_cast<uint64_t>(format.n_kv_heads); }
 uint64_t units_of(const LowRankSpec& spec, const KvFormat& format) {
-  return spec.layers.size() * (static_cast<uint64_t>(format.n_kv_heads) / heads_beside(spec, format));
+  return spec.layers.size() * (static_cast<uint64_t>(format.n_kv_heads) / heads_of_unit(spec, format));
 }
-uint64_t width_of(const LowRankSpec& spec, const KvFormat& format) { return heads_beside(spec, format) * static_cast<uint64_t>(format.head_dim); }
+uint64_t width_of(const LowRankSpec& spec, const KvFormat& format) { return heads_of_unit(spec, format) * static_cast<uint64_t>(format.head_dim); }
 // Of a unit, in halves.
 uint64_t rows_bytes(const LowRankSpec& spec, uint32_t n_context) { return 2 * uint64_t{n_context} * spec.rank; }
 uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2 * width_of(spec, format) * spec.rank; }
 // How keys are turned back and forth, behind the room to work in (LowRankKeys::rotations): of pages, then of the positions in one.
-uint64_t turns_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
+uint64_t rotations_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   return spec.by_head ? 0 : (div_up(n_context, kTile) + uint64_t{kTile}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
 }
 LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope) {
@@ -104,7 +104,7 @@ Region LowRank::work_layout(const LowRankSpec& spec, const KvFormat& format, uin
   if (spec.rank == 0) return {};
   const uint64_t width = width_of(spec, format), n_basis = spec.skewed ? width : spec.rank, n_found = std::min(width, n_basis + 16);
   const uint64_t each = ((1 + spec.skewed) * width + n_basis) * width * sizeof(float) + 2 * (width + n_found) * n_found * sizeof(double);
-  const uint64_t halves = spec.rank * width * sizeof(uint16_t), rotations = turns_bytes(spec, format, n_context);
+  const uint64_t halves = spec.rank * width * sizeof(uint16_t), rotations = rotations_bytes(spec, format, n_context);
   return {"low-rank keys' working memory", Holds::staging,
           align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment) + align_up(rotations, kArenaAlignment), 0,
           std::max(n_at_once(spec, format, backend) * each + halves, rotations), 0};
@@ -156,7 +156,7 @@ LowRankKeys LowRank::unit(size_t i, const PageTable* reservoir) const {
   return keys;
 }
 
-void LowRank::make_turns(Backend* backend) {
+void LowRank::make_rotations(Backend* backend) {
   if (has_rotations_ || spec_.by_head || rope_.n_rot == 0) return;
   const uint32_t n_pages = div_up(n_context_, kTile), half = static_cast<uint32_t>(rope_.n_rot) / 2;
   std::vector<float> rotations;
@@ -218,7 +218,7 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
       backend->upload(unit(first + i, nullptr).basis, halves.data(), 2 * halves.size());
     }
   }
-  make_turns(backend);
+  make_rotations(backend);
   n_tokens_ = 0;
   extend(backend, reservoir, n_tokens);
   return backend->synchronize();
@@ -241,7 +241,7 @@ void LowRank::rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<c
 void LowRank::copy_from(Backend* backend, const LowRank& other) {
   backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, format_, n_context_));
   n_tokens_ = other.n_tokens_;
-  if (other.has_rotations_) make_turns(backend);
+  if (other.has_rotations_) make_rotations(backend);
 }
 
 }  // namespace orrery::kv

@@ -76,7 +76,7 @@ class LowRank {
   size_t unit_of(uint32_t head) const;
   uint64_t unit_bytes() const;
   LowRankKeys unit(size_t i, const PageTable* reservoir) const;
-  void make_turns(Backend* backend);
+  void make_rotations(Backend* backend);
   void add_query_products(const LastQueries& queries, size_t unit, std::vector<float>* products) const;
   LowRankSpec spec_;
   KvFormat format_;

@@ -21,10 +21,10 @@ constexpr char kPage[] =
     "  ranked as for duoattention, and 15% of the KV heads retrieve, or as many as take half of the budget.\n"
     "- The paper's buffer of the other heads is 4 sinks and the last max(4000, N / 5) of N tokens. Here it is what the budget\n"
     "  leaves. There is no published code.\n"
-    "- The paper compresses the prompt alone. Here a token that an answer pushes out of the buffer joins the mean in the same\n"
+    "- The paper compresses the prompt alone. Here a token that an answer pushes out of the buffer joins the token in the same\n"
     "  step: the head always attends to everything, to some of it as one token. A later prompt, or a retrieving head's full\n"
-    "  tail, makes buffers and means again from all tokens.\n"
-    "- Means are floats, whatever the KV type, and count: 8 head_dim bytes of each head are not slots.\n";
+    "  tail, makes buffers and compensation tokens again from all tokens.\n"
+    "- Compensation tokens are floats, whatever the KV type, and count: 8 head_dim bytes of each head are not slots.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile) {
   return make_static_heads("razorattention", kDefaults, shape, budget, options, profile);

@@ -504,13 +504,13 @@ TEST(DeviceTypeOfAPolicy, AutomaticSessionsHaveAutos) {
   o.n_context = 4096;
   o.automatic = true;
   runtime.device_budget_bytes = uint64_t{1} << 30;
-  const auto roomy = open_demo(runtime);
-  const uint64_t weights = roomy->runtime().arena().used();
-  const kv::Plan full = plan_session(*roomy, o);
+  const auto probe = open_demo(runtime);
+  const uint64_t weights = probe->runtime().arena().used();
+  const kv::Plan full = plan_session(*probe, o);
   for (const std::optional<KvType> device : {std::optional<KvType>(), std::optional(KvType::f16), std::optional(KvType::q4_0)}) {
     SCOPED_TRACE(device ? name_of(*device) : "none");
     o.device_kv_type = device;
-    const auto whole = Session::open(roomy, o);
+    const auto whole = Session::open(probe, o);
     ASSERT_EQ(whole.ok(), device != KvType::q4_0) << "a full one has no other type";
     if (whole.ok()) {
       EXPECT_EQ(whole.value()->options().policy, "full");

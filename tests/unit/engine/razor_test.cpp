@@ -58,7 +58,7 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
         const std::vector<float> k = reservoir_key(resident->reservoir(), head, p), v = reservoir_value(resident->reservoir(), head, p);
         for (size_t d = 0; d < dim; ++d) sums[d] += static_cast<double>(k[d]), sums[dim + d] += static_cast<double>(v[d]);
       }
-      const auto* mean = reinterpret_cast<const float*>(view.mean.address);
+      const auto* mean = reinterpret_cast<const float*>(view.compensation_token.address);
       for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d] / static_cast<double>(view.compensation_weight), 1e-5) << "head " << head << ", value " << d;
       ++n_checked;
     }
@@ -111,7 +111,7 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
       for (const uint32_t p : resident->store().positions(head)) {
         if (p < shares.of_tokens.size()) { EXPECT_EQ(shares.of_tokens[p], 0.0f) << "head " << head << " holds token " << p; }
       }
-      const auto* mean = reinterpret_cast<const float*>(view.mean.address);
+      const auto* mean = reinterpret_cast<const float*>(view.compensation_token.address);
       for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d], 1e-5) << "head " << head << ", value " << d;
       ++n_checked;
     }

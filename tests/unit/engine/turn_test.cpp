@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/beside.h"
+#include "tests/support/in_parallel.h"
 #include "tests/unit/kv/fixture.h"
 
 namespace orrery {

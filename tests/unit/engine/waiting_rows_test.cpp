@@ -26,7 +26,7 @@ class WaitingRowsTest : public ::testing::Test {
     model::Workspace work;
     work.normed = {backend_.arena().address};
     work.logits = work.normed + 4 * kEmbd;
-    work.left_embeddings = work.logits + kRows * kVocab;
+    work.exported_embeddings = work.logits + kRows * kVocab;
     rows_.use(work_ = work);
     hyper_.n_embd = kEmbd;
   }
@@ -36,7 +36,7 @@ class WaitingRowsTest : public ::testing::Test {
     ASSERT_TRUE(rows_.make_room(&backend_, 1).ok());
     for (int32_t i = 0; i < kVocab; ++i) *floats(work_.logits + static_cast<uint64_t>(i)) = value + static_cast<float>(i);
     for (int32_t i = 0; i < 4 * kEmbd; ++i) *floats(work_.normed + static_cast<uint64_t>(i)) = -value - static_cast<float>(i);
-    rows_.leave({&session->waits, session->logits.data(), session->embedding.data()}, hyper_, n_rows);
+    rows_.add({&session->waits, session->logits.data(), session->embedding.data()}, hyper_, n_rows);
   }
   static float* floats(Ptr<const float> p) { return reinterpret_cast<float*>(p.address); }
   // What lies there waits, and is the step's.

@@ -16,14 +16,14 @@
 
 namespace orrery::testing {
 
-struct Beside {
+struct AnswersInParallel {
   int rounds = 0, wrong = 0, others = 0;   // answers; wrong or failed answers; parts of work that the other threads did
   std::string first_error;
 };
 
 // Rounds are bounded by number and by time. A few rounds are always played, after each other thread has done its part once.
 // other(i): one part of thread i's work. It throws if something fails that must not fail.
-inline Beside answers_beside(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, size_t prompt_tokens,
+inline AnswersInParallel answers_in_parallel(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, size_t prompt_tokens,
                              int n_others, const std::function<void(int)>& other) {
   constexpr int kLeast = 10, kMost = 24;
   constexpr size_t kAnswer = 4;
@@ -35,7 +35,7 @@ inline Beside answers_beside(const std::shared_ptr<engine::LanguageModel>& model
   };
   const std::vector<float> expected = one_answer();
 
-  Beside result;
+  AnswersInParallel result;
   std::atomic<bool> stop{false};
   std::atomic<int> others{0}, begun{0};
   std::vector<std::string> errors(static_cast<size_t>(n_others));
@@ -71,7 +71,7 @@ inline Beside answers_beside(const std::shared_ptr<engine::LanguageModel>& model
   return result;
 }
 
-inline void expect_all_right(const Beside& result) {
+inline void expect_all_right(const AnswersInParallel& result) {
   EXPECT_EQ(result.wrong, 0) << "of " << result.rounds << " answers, beside " << result.others << " other calls";
   EXPECT_EQ(result.first_error, "");
   EXPECT_GT(result.others, 0);
@@ -85,14 +85,14 @@ inline void answer_beside_loading(const engine::RuntimeOptions& options, const c
   const auto model = unwrap(engine::LanguageModel::open(runtime, path, {}));
   engine::SessionOptions session;
   session.n_context = 320;
-  expect_all_right(answers_beside(model, session, 20, 1, [&](int) { unwrap(engine::LanguageModel::open(runtime, path, {})); }));
+  expect_all_right(answers_in_parallel(model, session, 20, 1, [&](int) { unwrap(engine::LanguageModel::open(runtime, path, {})); }));
 }
 
 // The other threads' sessions take memory of the reservoir, share it with the device, and give it back.
 inline void answer_beside_sessions_that_end(const engine::RuntimeOptions& options, const PolicyMode& mode, const char* spec) {
   const auto model = open_spec(spec, options);
   const std::vector<int32_t> prompt = random_tokens(*model, 12, 2);
-  expect_all_right(answers_beside(model, with_mode(mode, 0.6), 24, 2, [&](int i) {
+  expect_all_right(answers_in_parallel(model, with_mode(mode, 0.6), 24, 2, [&](int i) {
     const auto session = unwrap(engine::Session::open(model, with_mode(mode, 0.6, 128u << i)));
     if (i == 0) return;   // thread 0 only opens and closes sessions
     unwrap(session->prefill(prompt, nullptr, nullptr));

@@ -19,7 +19,7 @@ using Counts = std::vector<uint64_t>;
 uint64_t sum(const Counts& x) { return std::accumulate(x.begin(), x.end(), uint64_t{0}); }
 
 // cap 40, window 8, four layers: the code's whole-number steps give 63, 43, 23 and 3, 4 too many.
-TEST(PolicySpread, PyramidsWorkedNumbers) {
+TEST(PolicyBudgets, PyramidsWorkedNumbers) {
   EXPECT_EQ(must(pyramid(4, 1, 128, 1000, 1000, 20)), (Counts{63, 42, 22, 1}));
   EXPECT_EQ(sum(must(pyramid(4, 8, 8 * 128, 1000, 1000, 20))), 8 * 128u);
   EXPECT_EQ(must(pyramid(1, 1, 77, 1000, 1000, 20)), (Counts{77}));                  // no division by zero
@@ -29,7 +29,7 @@ TEST(PolicySpread, PyramidsWorkedNumbers) {
 }
 
 // P = (1, 2, 5), total 80, cap 40: the excess of 10 in equal parts.
-TEST(PolicySpread, PreferencesWorkedNumbers) {
+TEST(PolicyBudgets, PreferencesWorkedNumbers) {
   EXPECT_EQ(must(by_preference(std::vector<double>{1, 2, 5}, 80, 40)), (Counts{15, 25, 40}));
   EXPECT_EQ(must(by_preference(std::vector<double>{1, 2, 5}, 80, 80)), (Counts{10, 20, 50}));
   EXPECT_EQ(must(by_preference(std::vector<double>{0, 0, 0}, 80, 40)), (Counts{27, 27, 26}));
@@ -38,7 +38,7 @@ TEST(PolicySpread, PreferencesWorkedNumbers) {
   EXPECT_FALSE(by_preference(std::vector<double>{1, NAN}, 10, 10).ok());
 }
 
-TEST(PolicySpread, AdaKvsWorkedNumbers) {
+TEST(PolicyBudgets, AdaKvsWorkedNumbers) {
   const std::vector<float> scores = {.9f, .02f, .02f, .02f, .02f, .02f, .25f, .2f, .2f, .15f, .12f, .08f};
   EXPECT_EQ(must(count_best(scores, 2, 6, 0)), (Counts{1, 5}));
   EXPECT_EQ(must(count_best(scores, 2, 6, 2)), (Counts{2, 4}));
@@ -57,7 +57,7 @@ Counts best_of_layers(Span<const float> scores, const std::vector<double>& weigh
 }
 
 // Weights 4 and 2: .8 .8 .1 of the second layer count for half, .4 .4 .05.
-TEST(PolicySpread, LayersCompeteWorkedNumbers) {
+TEST(PolicyBudgets, LayersCompeteWorkedNumbers) {
   const std::vector<float> scores = {.9f, .5f, .1f, .8f, .8f, .1f};
   const Counts firsts[] = {{0, 0}, {1, 0}, {2, 0}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
   for (uint64_t total = 0; total <= 6; ++total) EXPECT_EQ(best_of_layers(scores, {4, 2}, total), firsts[total]) << total;
@@ -73,7 +73,7 @@ TEST(PolicySpread, LayersCompeteWorkedNumbers) {
 }
 
 // Against sorting everything; a larger total never takes from a layer.
-TEST(PolicySpread, LayersHaveTheirPartOfTheBest) {
+TEST(PolicyBudgets, LayersHaveTheirPartOfTheBest) {
   testing::Random random(11);
   for (int i = 0; i < 500; ++i) {
     const size_t n_layers = 1 + random.below(6), n = random.below(50);
@@ -96,7 +96,7 @@ TEST(PolicySpread, LayersHaveTheirPartOfTheBest) {
   }
 }
 
-TEST(PolicySpread, TotalsAreExactAndBoundsHold) {
+TEST(PolicyBudgets, TotalsAreExactAndBoundsHold) {
   testing::Random random(7);
   for (int i = 0; i < 3000; ++i) {
     const uint64_t n_layers = 1 + random.below(40), n_heads = 1 + random.below(9), highest = 1 + random.below(500);
@@ -132,7 +132,7 @@ TEST(PolicySpread, TotalsAreExactAndBoundsHold) {
 }
 
 // Two rows of two query heads over two keys; the third key is not measured.
-TEST(PolicySpread, CakesMeasures) {
+TEST(PolicyBudgets, CakesMeasures) {
   const std::vector<float> rows = {.5f, .25f, 9, .1f, .2f, 9, .25f, .25f, 9, .3f, .4f, 9};
   Moments m, single;
   m.measure({rows.data(), 2, 2, 2, 3});
@@ -158,7 +158,7 @@ TEST(PolicySpread, CakesMeasures) {
 }
 
 // Rows longer than a part, with their parts in any order, against the definitions.
-TEST(PolicySpread, MomentsOfManyKeysInAnyOrder) {
+TEST(PolicyBudgets, MomentsOfManyKeysInAnyOrder) {
   constexpr uint64_t kRows = 5, kHeads = 3, kKeys = 4101, kStride = 4110;
   std::vector<float> rows(kRows * kHeads * kStride);
   testing::Random random(12);
