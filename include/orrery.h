@@ -468,52 +468,39 @@ ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t cap
 
 typedef struct orrery_session orrery_session;
 
-#define ORRERY_OVERFLOW_STOP 0         /* a full context ends the answer; a longer prompt is ORRERY_CONTEXT_FULL */
-/* The oldest turns leave the context; they stay in the conversation. A turn begins at a user message and ends before the
-   next one. System and developer messages at the beginning stay, and so does the last turn. Where a prompt leaves too
-   little room for the answer (max_tokens, at most a quarter of the context), the fewest turns are dropped that leave a
-   quarter of the context free, so that the next turns can reuse the KV. They are found by bisection: about
-   log2(turns) renderings, on the condition that a prompt gets no longer by dropping more. Dropped turns stay dropped until
-   the conversation is rewound to them. ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
-#define ORRERY_OVERFLOW_DROP_OLDEST 1
+/* What happens when the context is full. */
+#define ORRERY_OVERFLOW_STOP 0         /* the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL */
+#define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context, and stay in the conversation */
+/* DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the beginning
+   stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at most a quarter of the
+   context), it drops the fewest turns that leave a quarter of the context free: then the next turns can reuse the KV.
+   A bisection finds them, with about log2(turns) renderings. It relies on templates whose prompt gets no longer when more
+   turns are dropped. Dropped turns stay dropped until the conversation is rewound to them.
+   ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
-/* KV policies decide which KV stays on the device when a prompt is complete. Under every policy but "full", host memory
+/* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
-   the policy fetches for them.
-     "full"            full attention: all KV on the device
-     "auto"            the default under a KV budget: CAKE's scores, Ada-KV's selection, a compensation token, Q8_0
-     "streaming"       attention sinks and the most recent tokens (StreamingLLM, arXiv:2309.17453)
-     "h2o"             heavy hitters and the most recent tokens (H2O, arXiv:2306.14048)
-     "snapkv"          the tokens that the prompt's last queries attend to (SnapKV, arXiv:2404.14469)
-     "pyramidkv"       SnapKV with more tokens in lower layers (PyramidKV, arXiv:2406.02069)
-     "adakv"           SnapKV with budgets that the heads of a layer compete for (Ada-KV, arXiv:2407.11550)
-     "adapyramid"      Ada-KV with PyramidKV's layers (Ada-KV, arXiv:2407.11550)
-     "cake"            budgets of layers by entropy and variance of their attention (CAKE, arXiv:2503.12491)
-     "duoattention"    some heads whole, the others stream (DuoAttention, arXiv:2410.10819)
-     "razorattention"  the same, with a compensation token for evicted tokens (RazorAttention, arXiv:2407.15891)
-     "heterocache"     volatile and pivot heads whole, satellites refilled when their pivot drifts (HeteroCache)
-     "synckv"          representative heads whole, the others follow their representative (SyncKV)
-     "freekv"          pages by digests, selected one step ahead (FreeKV, arXiv:2505.13109)
-     "quest"           pages by digests, selected by every step's own query (Quest, arXiv:2406.10774)
-     "arkvale"         pages by digests, one set for a layer, recalled when needed (ArkVale, NeurIPS 2024)
-     "raas"            pages, evicted when the answer has not attended to them for longest (RaaS, arXiv:2502.11147)
-     "omnikv"          filter layers find the tokens of the layers after them (OmniKV, ICLR 2025)
-     "loki"            tokens by the first dimensions of rotated keys (Loki, arXiv:2406.02542)
-     "infinigen"       tokens fetched while the layer before is computed (InfiniGen, arXiv:2406.19707)
-     "shadowkv"        chunks by landmarks; V fetched, K rebuilt from low-rank keys (ShadowKV, arXiv:2410.21465)
-     "shadowkv+"       the same, with low-rank keys of generated tokens (ShadowKV, arXiv:2410.21465, A.1)
-   orrery_policies() gives every option of every policy with its default and meaning, and a page on its method
-   and on differences between paper and code. It is generated from the table that sessions read.
-   ORRERY_INVALID_ARGUMENT where the budget is too small for the policy; the error names the smallest budget. */
+   the policy fetches for them. The policies:
+     "full"          full attention: all KV on the device
+     "auto"          the default under a KV budget
+     "streaming", "h2o", "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"   keep single tokens of each head
+     "duoattention", "razorattention", "heterocache", "synckv"                  keep some heads whole
+     "freekv", "quest", "arkvale", "raas", "shadowkv", "shadowkv+"              find pages or chunks of tokens by digests
+     "omnikv", "loki", "infinigen"                                              find single tokens at every step
+   orrery_policies() describes each of them: its paper, its options with defaults, its costs, and its differences from the
+   paper and from published code. */
 
-/* The table of policies as JSON, by name: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device",
-   "link", "options": [{"name", "default", "meaning"}], "page"}]. "device" and "link": the policy's cost there, besides
-   the budget. A "default" in parentheses depends on the thing that it names. See "Sizes out"; not NUL-terminated. */
+/* The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate", "keep",
+   "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}].
+     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
+     json_bytes  of the text
+   "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses depends on the thing that it
+   names. "page": the method, as text for people. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
-/* One named value. Policies have too many parameters for fields: ("sinks", "4"). */
+/* One option of a policy, by name: ("sinks", "4"). orrery_policies() lists them. */
 typedef struct orrery_option {
   const char *name;
   const char *value;
@@ -521,110 +508,137 @@ typedef struct orrery_option {
 
 struct orrery_session_options {
   uint32_t struct_size;
-  uint32_t n_context;             /* tokens; 0: as trained, or fewer where the arena has no room for more: then the log warns */
-  uint32_t kv_type;               /* ORRERY_KV_: of everything that is kept; quantized types need head_dim % 32 == 0 */
+  uint32_t n_context;             /* tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns */
+  uint32_t kv_type;               /* ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0 */
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
-  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results, but
-                                     for last bits on a GPU where cuBLAS multiplies */
+  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results, except the last bits
+                                     on a GPU where cuBLAS multiplies */
   uint32_t n_policy_options;
-  const char *policy;             /* see "KV policies"; NULL (default): "auto" where a KV budget is given, else "full". Where
-                                     n_context tokens of KV do not fit the arena, though a tenth of them or more would:
-                                     "auto" with all that does (a plan says so by its compressed_kv_bytes) */
-  const orrery_option *policy_options;  /* (n_policy_options) */
-  uint64_t kv_budget_bytes;       /* device memory for KV under a policy other than "full"; 0: by share */
-  float kv_budget_share;          /* of the bytes that full KV takes in kv_type, more than 0, at most 1 (default): those of
-                                     n_context tokens in the plan, of the tokens that are there when a prompt is complete,
-                                     up to a whole one in each head. A coarser type on the device takes no more of them, and
-                                     holds more tokens (Q8_0 in place of F16 1.88 times as many), at most all. Layers
-                                     with a sliding window keep it, and other heads 64 tokens, under any share */
-  uint32_t device_kv_type;        /* of the KV that a policy keeps on the device: 1 + ORRERY_KV_: that type, which may not be
-                                     finer than kv_type (F32, F16, Q8_0, Q4_0 from the finest on). 0: as the policy has it:
-                                     "auto" Q8_0, where kv_type is finer and head_dim % 32 == 0; kv_type otherwise. Its values
-                                     are made from host memory's. "full" takes kv_type alone, also where nobody named it */
-  const char *head_profile;       /* JSON of orrery_calibration_profile(), of orrery_head_profile_import_gates(), or the
-                                     published HeteroCache format: policies
-                                     that tell heads apart go by it; NULL: these calibrate themselves on the prompt.
-                                     Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy
-                                     (orrery_plan() sees the shape alone) */
+  const char *policy;             /* a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV
+                                     of a given n_context does not fit the arena and a tenth of it does, NULL is "auto" with
+                                     the largest share that fits; the plan then has compressed_kv_bytes > 0 */
+  const orrery_option *policy_options;  /* (n_policy_options), copied */
+  uint64_t kv_budget_bytes;       /* device memory for KV under a policy other than "full"; 0: kv_budget_share says it */
+  float kv_budget_share;          /* a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes
+                                     it of n_context tokens; a complete prompt, of the tokens that the session then holds, rounded
+                                     up to a whole token in each head. A coarser device_kv_type takes no more bytes and holds more
+                                     tokens (Q8_0: 1.88 times as many as F16), at most all. Under any share, layers with a
+                                     sliding window keep their window, and other heads keep 64 tokens */
+  uint32_t device_kv_type;        /* of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than
+                                     kv_type (from fine to coarse: F32, F16, Q8_0, Q4_0). 0: the policy's choice: Q8_0 under
+                                     "auto" if kv_type is finer and head_dim % 32 == 0; else kv_type. Values are converted from
+                                     host memory's. "full" takes kv_type alone, also where policy is NULL */
+  const char *head_profile;       /* for policies that tell heads apart: JSON of orrery_calibration_profile() or
+                                     orrery_head_profile_import_gates(), or the published HeteroCache format. Copied. NULL: such
+                                     a policy calibrates itself on the prompt. ORRERY_INVALID_ARGUMENT under any policy: the
+                                     profile is of another model or shape (orrery_plan() checks the shape alone) */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
+/* Opens a session, and takes the memory that orrery_plan() foretells.
+     model     the session keeps it
+     options   NULL: the defaults. Strings and arrays are copied
+   ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room (bytes_requested, bytes_available), or has max_sessions sessions; the
+   message names the largest context that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget
+   is too small for the policy; the message names the option, or the smallest budget. */
 ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_session_options *options,
                                              orrery_session **session, orrery_error *error);
 ORRERY_API void orrery_session_free(orrery_session *session);
 
-/* Cancels the session's work of this moment, and returns at once.
-     session   its handle is not freed before the call has returned. Its generations may be freed at any time
-   A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A call that runs returns
+/* Cancels the work that the session does now, and returns at once.
+     session   the caller holds the handle until the call has returned. The session's generations may be freed at any time
+   A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A running call returns
    ORRERY_CANCELLED: orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load, _save_buffer and _load_buffer
-   have changed nothing. Where nothing runs, nothing happens: later work is not cancelled.
+   have changed nothing. If nothing runs, nothing happens: later work is not cancelled.
    Allowed from any thread and from callbacks other than log functions, but not from a signal handler. */
 ORRERY_API void orrery_session_cancel(orrery_session *session);
 
-/* The conversation. A generation renders it with the chat template, computes only the tokens that the session does not already hold
-   (the common prefix of tokens is reused), answers it, and adds the answer to it. Control tokens that a message spells out
-   are text to the model. Adding a message takes time in proportion to its length. */
+/* The conversation. A generation renders it with the chat template, reuses the KV of the tokens that the session already holds
+   (the common prefix), computes the others, answers, and adds the answer as a message. */
+
+/* Adds a message. Takes time in proportion to its length.
+     role      "system", "user", "assistant", or a role that the template knows; not empty
+     content   the text. Control tokens that it spells out are text to the model */
 ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content,
                                                     orrery_error *error);
-/* One message as a JSON object, for templates that read more than role and content (tool calls, ...). */
+/* Adds a message for templates that read more than role and content (tool calls, ...).
+     message_json   a JSON object with "role"
+   ORRERY_INVALID_ARGUMENT: not JSON (line, column), not an object, or without a role. */
 ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json,
                                                          orrery_error *error);
+/* The number of messages; 0 for NULL, and while another call uses the session. */
 ORRERY_API size_t orrery_session_n_messages(const orrery_session *session);
-/* Message i as JSON. See "Sizes out"; not NUL-terminated. */
+/* Writes a message as a JSON object.
+     i           from 0 to orrery_session_n_messages() - 1; else ORRERY_INVALID_ARGUMENT
+     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
+     json_bytes  of the text */
 ORRERY_API orrery_status orrery_session_message(const orrery_session *session, size_t i, char *json, size_t capacity,
                                                 size_t *json_bytes, orrery_error *error);
-/* Template, tools and variables for this session's turns; copied. NULL: the model's defaults. */
+/* Sets template, tools and variables of the next turns.
+     options   copied. NULL: the defaults of the model
+   ORRERY_UNSUPPORTED_TEMPLATE: the template cannot be compiled: line, column. */
 ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options,
                                                      orrery_error *error);
-/* Keeps the first n_messages of the conversation; their tokens' KV is reused by the next turn. */
+/* Cuts the conversation. The next turn reuses the KV of the messages that stay.
+     n_messages   how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the conversation has */
 ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session, size_t n_messages, orrery_error *error);
 
-/* The tokens that the session holds. */
+/* The number of tokens that the session holds; 0 for NULL. */
 ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
-/* See "Sizes out". */
+/* Writes these tokens.
+     tokens     (capacity); see "Sizes out"
+     n_tokens   how many there are */
 ORRERY_API orrery_status orrery_session_tokens(const orrery_session *session, int32_t *tokens, size_t capacity,
                                                size_t *n_tokens, orrery_error *error);
-/* Keeps the first n_tokens. The conversation's messages stay; the next turn computes the missing tokens again. */
+/* Cuts the tokens. The messages stay, and the next turn computes the missing tokens again.
+     n_tokens   how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the session holds */
 ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n_tokens, orrery_error *error);
 
-/* A second session with the same tokens, KV and conversation. Pages are shared until one of the two changes them.
-   Where the arena has no room left for it, it starts parked: its KV lies in host memory, and its first use fails with
-   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full" a fork goes
-   on exactly alike; a parked one, like a loaded session, selects the resident KV again. */
+/* Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes a page.
+     fork   the new session, freed with orrery_session_free()
+   If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use fails with
+   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full", a fork continues
+   exactly as the session does. A parked fork and a loaded session select the resident KV again. */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
-/* Saves tokens, KV and conversation, checksummed and bound to the model's fingerprint, to a file (whole or not at
-   all) or a buffer (see "Sizes out"). Loading replaces the session's content, or changes nothing on an error.
-   A session of another context size, or KV type, than the saved one's can load it only if it fits and the types are
-   the same.
+/* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint. Loading replaces the
+   session's content; after an error the content is as before. The session that loads must have the same KV type, and room for
+   the saved tokens; else ORRERY_BAD_SESSION, or ORRERY_CONTEXT_FULL.
+   The checksum finds damage. It is no signature: whoever can write the file can forge it. Load your own files, or sign them. */
 
-   Saving to a file. `path` leads to a regular file or to nothing yet; symbolic links are followed, also one to a file
-   that does not exist. Anything else (a directory, device, FIFO, socket) and a file that the caller may not write are
-   ORRERY_IO, and stay. The new file takes over the old one's mode, and its owner where the system permits; a file that
-   did not exist has mode 0600. Its other hard links keep the old content; extended attributes and access control lists
-   are not copied. The new file is written beside the old one, as .orrery-HASH-N, flushed and renamed, and its directory
-   is flushed where the file system can. After any error, and after a crash or a power cut, the old file or the new one
-   is there, whole. A process that is killed while it saves may leave .orrery-HASH-N behind; the next save of the same
-   file removes it. Any number of processes may save the same file, up to 32 at once: the last one wins.
-
-   Loading from a file. Only regular files are opened, so that no call waits for a FIFO or acts on a device. A file of
-   more than 64 MiB is read twice, piece by piece: to check it, and to load it. Where the second reading fails or finds
-   other bytes, the session has lost its tokens and keeps its conversation; the message says so.
-
-   The checksum finds damage. It is no signature: who can write the file can forge it. Load files of your own, or sign
-   them. */
+/* Saves to a file, whole or not at all.
+     path   of a regular file, or of no file yet. Symbolic links are followed, also to a file that does not exist. ORRERY_IO:
+            anything else (a directory, device, FIFO, socket), or a file that the caller may not write; it stays as it is
+   The new file gets the mode of the old one, and its owner if the system permits; without an old file the mode is 0600. Other
+   hard links keep the old content. Extended attributes and access control lists are not copied.
+   The new file is written beside the old one as .orrery-HASH-N, flushed and renamed; then its directory is flushed if the file
+   system can do that. After any error, crash or power cut, the old file or the new one is there, whole. A process that is
+   killed while it saves may leave .orrery-HASH-N behind; the next save of the same file removes it. Any number of processes may
+   save the same file, up to 32 at once: the last one wins. */
 ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char *path, orrery_error *error);
+/* Loads from a file.
+     path   of a regular file, so that no call waits for a FIFO or acts on a device
+   A file of more than 64 MiB is read twice, piece by piece: to check it, and to load it. If the second reading fails or finds
+   other bytes, the session has lost its tokens and keeps its conversation; the message says so. */
 ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
+/* Saves to memory.
+     bytes     (capacity); see "Sizes out"
+     n_bytes   of the saved session */
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
                                                     size_t *n_bytes, orrery_error *error);
+/* Loads from memory: bytes (n_bytes), the caller's again after the call. */
 ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes,
                                                     orrery_error *error);
 
-/* Appends tokens by the prefill path without generating; `logits`, if not NULL, receives (n_tokens, n_vocab) floats. */
+/* Appends tokens by prefill, without an answer.
+     tokens   (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the context holds
+     logits   (n_tokens, n_vocab) floats, or NULL */
 ORRERY_API orrery_status orrery_session_evaluate(orrery_session *session, const int32_t *tokens, size_t n_tokens,
                                                  float *logits, orrery_error *error);
-/* Logits (n_vocab) and final hidden state after the output norm (n_embd) of the session's last computed token;
-   ORRERY_INVALID_ARGUMENT while there is none, or when n is another number. */
+/* Write the logits, and the hidden state after the output norm, of the last computed token.
+     logits, embedding   (n) floats
+     n                   n_vocab, or n_embd; another number is ORRERY_INVALID_ARGUMENT
+   ORRERY_INVALID_ARGUMENT: the session has computed no token since it changed. */
 ORRERY_API orrery_status orrery_session_logits(const orrery_session *session, float *logits, size_t n,
                                                orrery_error *error);
 ORRERY_API orrery_status orrery_session_embedding(const orrery_session *session, float *embedding, size_t n,
@@ -635,24 +649,24 @@ typedef struct orrery_stats {
   uint32_t n_context, n_tokens;
   uint32_t parked;                   /* 1: holds no device memory */
   uint64_t prompt_tokens;            /* computed by prefill, over the session's life */
-  uint64_t reused_tokens;            /* prompt tokens that were already there */
+  uint64_t reused_tokens;            /* prompt tokens whose KV the session already had */
   uint64_t generated_tokens;
   uint64_t prefill_us, decode_us;    /* time in the model */
-  uint64_t device_kv_bytes;          /* of the session's region */
-  uint64_t device_kv_used_bytes;     /* of pages that hold tokens */
+  uint64_t device_kv_bytes;          /* KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked */
+  uint64_t device_kv_used_bytes;     /* the part that holds tokens */
   uint64_t shared_kv_bytes;          /* of pages shared with forks */
   uint64_t workspace_bytes;
   uint64_t host_to_device_bytes, device_to_host_bytes;   /* KV moved between arena and host */
-  uint64_t reservoir_bytes;          /* KV in host memory, reserved */
+  uint64_t reservoir_bytes;          /* KV in host memory, reserved; 0 while parked */
   /* Of policies other than "full": */
   uint64_t n_settled;                /* how often the resident KV was selected again */
-  uint64_t settle_us;                /* that this took; part of decode_us */
-  uint64_t refill_bytes;             /* tokens fetched while generating; part of host_to_device_bytes */
-  uint64_t transfer_us;              /* their time on the link */
-  uint64_t stall_us;                 /* that steps waited for them: 1 - stall / transfer was hidden */
+  uint64_t settle_us;                /* time of these selections; part of decode_us */
+  uint64_t refill_bytes;             /* KV fetched while generating; part of host_to_device_bytes */
+  uint64_t transfer_us;              /* time of these fetches on the link */
+  uint64_t stall_us;                 /* time that steps waited for them: 1 - stall_us / transfer_us was hidden */
   uint64_t n_checks, n_triggers;     /* of HeteroCache's pivots */
-  uint64_t wanted_tokens;            /* that refreshed heads were to hold, and */
-  uint64_t missed_tokens;            /* did not: the others were hits */
+  uint64_t wanted_tokens;            /* tokens that refreshed heads should hold */
+  uint64_t missed_tokens;            /* tokens of them that the heads did not hold; the others were hits */
   uint32_t n_anchor_heads, n_volatile_heads, n_pivot_heads, n_satellite_heads;   /* HeteroCache's roles */
   uint32_t n_demoted_heads;          /* volatile heads that the budget made anchors */
   uint32_t reservoir_mode;           /* ORRERY_RESERVOIR_: of reservoir_bytes */
@@ -660,24 +674,25 @@ typedef struct orrery_stats {
   uint32_t reserved;
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
+/* Fills `stats`. Allowed while a generation is unfinished. */
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
 
-/* ---- Head profiles: the heads' roles, for KV policies that tell heads apart -------------------------------------------------- */
+/* ---- Head profiles: the heads' roles, for KV policies that tell heads apart ------------------------------------- */
 
 typedef struct orrery_calibration orrery_calibration;
 
 typedef struct orrery_calibrate_options {
   uint32_t struct_size;
   uint32_t n_steps;               /* tokens decoded behind each text, 1 to 1024; default 99 */
-  uint32_t top_k;                 /* a head's set: the keys that it attends to most; default 1024; of a text at most a
-                                     quarter of its tokens */
-  uint32_t n_representatives;     /* of a layer, for policy "synckv"; 0 (default): 2 of 8 heads and more, else 1 */
-  double tau_sim;                 /* heads whose sets overlap so much (median over steps) go together; default .5 */
-  double tau_stable;              /* other heads whose sets keep so much of the prompt's are anchors; default .5 */
+  uint32_t top_k;                 /* keys in a head's set, those that it attends to most; default 1024. At most a quarter of a
+                                     text's tokens */
+  uint32_t n_representatives;     /* heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1 */
+  double tau_sim;                 /* least overlap of two heads' sets in one cluster, median over steps; default .5 */
+  double tau_stable;              /* least overlap of an anchor's set with its set of the prompt; default .5 */
   double tau_drift;               /* written to the profile, for "heterocache"; less than 0 (default): tau_stable */
-  double full_share;              /* > 0: the thresholds nearest to the given ones under which no more than this share of
-                                     the heads keeps the whole KV; 0 (default): the given ones */
-  const char *note;               /* a note of its origin, written to the profile; UTF-8; NULL: nothing */
+  double full_share;              /* > 0: at most this share of the heads keeps the whole KV; the thresholds nearest to the given
+                                     ones are used. 0 (default): the given thresholds */
+  const char *note;               /* of the profile's origin, written to it; UTF-8; NULL: none */
   orrery_progress_fn progress;    /* tokens read and decoded; NULL: none */
   void *progress_user;
   uint32_t kv_type;               /* ORRERY_KV_ */
@@ -686,38 +701,52 @@ typedef struct orrery_calibrate_options {
 ORRERY_UNSTABLE
 ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
 
-/* Finds out which of the model's KV heads attend to the same keys, and which keep attending to them while tokens are
-   generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). `tokens` are those of all texts one behind another,
-   n_tokens (n_texts) how many each has, at least 16. The same texts give the same profile under any number of
-   threads. Takes the memory of one session of the longest text and n_steps while it runs. Layers with a sliding window
-   are scored as if they had none; policies pass over them. */
+/* Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while tokens are
+   generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1).
+     tokens       of all texts, one text behind the other
+     n_tokens     (n_texts) tokens of each text, at least 16
+     options      NULL: the defaults
+     calibration  the result, freed with orrery_calibration_free()
+   The same texts give the same profile under any number of threads. While it runs, it takes the memory of one session of the
+   longest text and n_steps. Layers with a sliding window are scored as if they had none; policies skip them.
+   ORRERY_CANCELLED: `progress` returned a value other than 0. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,
                                           size_t n_texts, const orrery_calibrate_options *options,
                                           orrery_calibration **calibration, orrery_error *error);
-/* The profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated. */
+/* Writes the profile as JSON, for orrery_session_options.head_profile.
+     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
+     json_bytes  of the text */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
-/* What it was made from, for pictures: {"n_steps", "text_tokens": [tokens of each text], "top_k": [size of its sets],
-   "chance": overlap of random sets, "drift": [layer][head][step] overlap with the prompt's set, "layer_overlap":
-   [layer][layer] how much of a head's set its best match in the other layer has (on the diagonal: another head of it;
-   null: there is none), "windowed_layers": [layers with a sliding window]}. Means over texts. See "Sizes out". */
+/* Writes the measurements behind the profile as JSON, for pictures. All are means over texts.
+     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
+     json_bytes  of the text
+   "n_steps"; "text_tokens": [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets;
+   "drift": [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
+   head's set that its best match in the other layer has (on the diagonal: the best match of another head of the layer; null: the
+   layer has one head); "windowed_layers": [layers with a sliding window]. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *calibration, char *json, size_t capacity,
                                                   size_t *json_bytes, orrery_error *error);
 ORRERY_UNSTABLE
 ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
 
-/* A profile in either format, checked, as orrery_calibration_profile() writes it. Published ones belong to no model in
-   particular: they fit any of their shape. See "Sizes out"; not NUL-terminated. */
+/* Checks a profile, and writes it as orrery_calibration_profile() does.
+     profile_json  in that format, or in the published HeteroCache format. A published profile fits every model of its shape
+     json          (capacity) bytes, not NUL-terminated; see "Sizes out"
+     json_bytes    of the text */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
-/* The same of gates that DuoAttention has learned (full_attention_heads.tsv): text, a line for each layer, in it a number
-   of 0 to 1 for each KV head, separated by tabs or spaces. Heads whose gate is at least the quantile `sparsity` of all (0
-   to 1; DuoAttention's own are .5, and .75 without groups of query heads) keep everything under "duoattention", as far
-   as the budget holds them. ORRERY_INVALID_ARGUMENT names line and column. */
+/* Writes a profile of the gates that DuoAttention has learned (full_attention_heads.tsv).
+     gates       text: a line for each layer with a number from 0 to 1 for each KV head, separated by tabs or spaces
+     sparsity    0 to 1: heads whose gate is at least this quantile of all gates stay whole under "duoattention", as far as the
+                 budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads
+     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
+     json_bytes  of the text
+   ORRERY_INVALID_ARGUMENT names line and column. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
                                                           size_t *json_bytes, orrery_error *error);
@@ -731,8 +760,9 @@ typedef struct orrery_logit_bias {
   float bias;                        /* added to the token's logit; -INFINITY bans it */
 } orrery_logit_bias;
 
-/* Called before each token is chosen, after bias and penalties, with logits (n_vocab) that it may change; `tokens` are
-   the session's so far. Return 0 to go on, anything else to cancel. */
+/* Called before each token is chosen, after bias and penalties. Returns 0 to continue, another value to cancel.
+     logits   (n_vocab) the function may change them
+     tokens   (n_tokens) of the session so far */
 typedef int32_t (*orrery_logits_fn)(void *user, float *logits, size_t n_vocab, const int32_t *tokens, size_t n_tokens);
 
 typedef struct orrery_generate_options {
@@ -746,8 +776,8 @@ typedef struct orrery_generate_options {
   float repetition_penalty;          /* default 1: off; divides positive logits, multiplies negative ones */
   float frequency_penalty;           /* default 0; times how often the token occurred */
   float presence_penalty;            /* default 0; once if it occurred */
-  uint32_t penalty_tokens;           /* how many of the last tokens the penalties look at; default 64 */
-  const char *const *stop;           /* (n_stop) strings that end the answer, and are not part of it; UTF-8, 1 MiB in all */
+  uint32_t penalty_tokens;           /* number of last tokens that the penalties count; default 64 */
+  const char *const *stop;           /* (n_stop) strings that end the answer and are not part of it; UTF-8, 1 MiB in all */
   uint64_t n_stop;
   const orrery_logit_bias *logit_bias;   /* (n_logit_bias) */
   uint64_t n_logit_bias;
@@ -758,49 +788,52 @@ typedef struct orrery_generate_options {
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
 
-/* Begins the answer to the session's conversation. Strings and arrays in `options` are copied. Checks the arguments and
-   returns: the work is done by orrery_next(), the rendering of the conversation included. While a generation is unfinished
-   and not freed, the session is ORRERY_BUSY for everything but orrery_cancel() and reading.
-   ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message says which), or the
+/* Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work, rendering
+   the conversation included.
+     options      NULL: the defaults. Strings and arrays are copied
+     generation   the answer under way, freed with orrery_generation_free()
+   While the generation is unfinished and not freed, the session is ORRERY_BUSY for everything but cancelling and reading.
+   ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message says which one), or the
    conversation has no message. */
 ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_generate_options *options,
                                          orrery_generation **generation, orrery_error *error);
-/* Begins a continuation of exactly these tokens, the whole sequence from its start: the session reuses the beginning that
-   it already holds, and drops the rest. The conversation is left alone. */
+/* Begins a continuation of tokens. The conversation does not change.
+     tokens   (n_tokens) the whole sequence from its start. The session reuses the KV of their common prefix with the tokens that
+              it holds, and drops its other tokens
+   Otherwise as orrery_generate(). */
 ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const int32_t *tokens, size_t n_tokens,
                                                 const orrery_generate_options *options, orrery_generation **generation,
                                                 orrery_error *error);
 
-#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens to compute, without reused ones. The first event
-                                      has done 0: the prompt is known, and nothing of it computed (unless total is 0). The
-                                      same again where old turns make room in the middle of an answer. The last event has
-                                      done = total */
-#define ORRERY_EVENT_TOKEN 2       /* token, logprob, bytes, top: one token was chosen */
+#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens computed, and to compute; without reused tokens. The first
+                                      event has done 0, before the first token is computed; the last one has done = total. Both
+                                      come again if old turns make room in the middle of an answer */
+#define ORRERY_EVENT_TOKEN 2       /* token, logprob, text, top: one token was chosen */
 #define ORRERY_EVENT_TEXT 3        /* text: whole characters of the answer */
 #define ORRERY_EVENT_DONE 4        /* finish_reason; every later call repeats it */
 ORRERY_API const char *orrery_event_type_name(uint32_t type);
 
 #define ORRERY_FINISH_END 1        /* the model ended its answer */
-#define ORRERY_FINISH_STOP 2       /* a stop string; stop_index says which */
+#define ORRERY_FINISH_STOP 2       /* a stop string; stop_index is its index in `stop` */
 #define ORRERY_FINISH_LENGTH 3     /* max_tokens */
 #define ORRERY_FINISH_CONTEXT 4    /* the context is full */
-#define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), orrery_session_cancel() or a hook; the text so far stays in the
+#define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the
                                       conversation. Before the first PROGRESS event nothing has changed */
 ORRERY_API const char *orrery_finish_reason_name(uint32_t reason);
 
 typedef struct orrery_token_logprob {
   int32_t token;
-  float logprob;                   /* natural logarithm; of the model's own distribution, before bias and sampling */
+  float logprob;                   /* natural logarithm, of the model's own distribution: before bias and sampling */
 } orrery_token_logprob;
 
 typedef struct orrery_event {
   uint32_t struct_size;
   uint32_t type;                   /* ORRERY_EVENT_ */
   uint64_t done, total;            /* PROGRESS */
-  const char *text;                /* TEXT: UTF-8, whole characters; TOKEN: the token's raw bytes. Not NUL-terminated;
+  const char *text;                /* TEXT: UTF-8, whole characters. TOKEN: the token's raw bytes. Not NUL-terminated; valid
                                       until the next call on this generation */
   uint64_t text_bytes;
-  const orrery_token_logprob *top; /* TOKEN: (n_top), likeliest first; until the next call */
+  const orrery_token_logprob *top; /* TOKEN: (n_top), likeliest first; valid until the next call */
   uint32_t n_top;
   int32_t token;                   /* TOKEN */
   float logprob;                   /* TOKEN */
@@ -813,32 +846,39 @@ typedef struct orrery_event {
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
-/* Works until there is something to tell: at most one prefill chunk or one token.
-   The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns if the session may, and
-   returns PROGRESS with done 0, before it computes anything. Its time grows with the length of the conversation, and
-   orrery_cancel() ends it within a tenth of a second. Errors of the conversation are errors of this call:
+/* Works until the next event: at most one prefill chunk or one token.
+     event   filled; _init has set its size before the first call
+   The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns under
+   ORRERY_OVERFLOW_DROP_OLDEST, and returns PROGRESS with done 0, before it computes anything. Its time grows with the length
+   of the conversation; orrery_cancel() ends it within a tenth of a second. It returns the errors of the conversation:
      ORRERY_UNSUPPORTED_TEMPLATE  the model's file has no chat template, or one that cannot be rendered: line, column
      ORRERY_INVALID_ARGUMENT      the template refused the conversation (raise_exception); the message is the template's
-     ORRERY_CONTEXT_FULL          the prompt is longer than the context: bytes_requested is its number of tokens, or, if it
-                                  has more than twice the context, a lower bound; bytes_available is the context. The text
-                                  is not rendered further than a context can hold
-   After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps the KV
-   that it has computed, and is no longer ORRERY_BUSY. */
+     ORRERY_CONTEXT_FULL          the prompt is longer than the context. bytes_requested: its number of tokens, or a lower bound
+                                  if it has more than twice the context; bytes_available: the context. Rendering stops where
+                                  the text cannot fit
+   After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps the KV that it has
+   computed, and is no longer ORRERY_BUSY. */
 ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event *event, orrery_error *error);
 
-/* orrery_next() in a loop: `on_event` sees every event, DONE included; a return other than 0 cancels. */
+/* Sees an event of orrery_run(). Returns 0 to continue, another value to cancel. */
 typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
+/* Calls orrery_next() in a loop until the generation is over.
+     on_event   called with every event, DONE included
+     user       its first argument
+   Errors are those of orrery_next(). */
 ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user,
                                     orrery_error *error);
 
-/* Sets a flag and returns: allowed from any thread, from a callback and from a signal handler, until the generation is
-   freed. orrery_next(), also one that runs, stops within a tenth of a second of rendering or of waiting (for a transfer of
-   KV to the device, for another session's step), one layer of prefill or one token of decode, and reports DONE with
+/* Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal handler, until
+   the generation is freed.
+   orrery_next(), also a call that runs, stops within a tenth of a second of rendering or of waiting (for a transfer of KV to the
+   device, for another session's step), one layer of prefill or one token of decode. It reports DONE with
    ORRERY_FINISH_CANCELLED. */
 ORRERY_API void orrery_cancel(orrery_generation *generation);
-/* Ends the generation where it stands; the text so far stays in the conversation. While orrery_next() runs on another
-   thread it cancels and waits for that call. Inside a callback of the generation itself, which is forbidden, and after a
-   longjmp() out of one, it cancels and returns without freeing: call it again when the callback has returned. */
+/* Ends the generation and frees it. The text so far stays in the conversation.
+   While orrery_next() runs on another thread, it cancels and waits for that call. A callback of the generation must not call it:
+   there, and after a longjmp() out of a callback, it cancels and returns without freeing. Call it again when the callback has
+   returned. */
 ORRERY_API void orrery_generation_free(orrery_generation *generation);
 
 #ifdef __cplusplus
