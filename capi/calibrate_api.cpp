@@ -1,4 +1,4 @@
-// Head profiles: calibrating a model, and reading what others have calibrated.
+// Head profiles: calibrates a model, and imports published profiles.
 #include "capi/handles.h"
 #include "runtime/engine/session/calibrate.h"
 #include "runtime/policy/heads/gates.h"
@@ -66,7 +66,7 @@ orrery_status orrery_calibrate(orrery_model* model, const int32_t* tokens, const
     ORRERY_ASSIGN(const engine::CalibrationOptions o, calibration_options(options));
     std::vector<Span<const int32_t>> texts;
     for (size_t i = 0; i < n_texts; ++i) {
-      if (n_tokens[i] > INT32_MAX)   // no pointer goes so far
+      if (n_tokens[i] > INT32_MAX)   // no array is so long
         return orrery::error(Code::invalid_argument, "text %zu has %zu tokens, calibration needs fewer", i, n_tokens[i]);
       texts.emplace_back(tokens, n_tokens[i]);
       tokens += n_tokens[i];

@@ -1,4 +1,4 @@
-// Devices: the GPUs that a runtime can be made on, and why not on the others.
+// Devices: the GPUs of this machine, and why no runtime can use some of them.
 #include "capi/handles.h"
 
 using namespace orrery;

@@ -65,7 +65,7 @@ orrery_event to_event(const engine::Event& from) {
   return e;
 }
 
-// Makes the generation by f(session) and takes the session for it.
+// Makes a generation by f(session), and marks the session as generating.
 template <class F>
 orrery_status begin(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation,
                     orrery_error* error, F f) noexcept {
@@ -90,7 +90,7 @@ Status next(orrery_generation* g, engine::Event* event) {
   ORRERY_TRY(check_process(g->session->model().runtime()));
   SessionUse use(g->session.get(), SessionUse::For::generating);
   ORRERY_TRY(use.take_status());
-  // The session is free again as soon as the answer has ended, however it ends.
+  // The session is free again when the answer has ended, in any way.
   struct Release {
     orrery_generation* g;
     bool was_finished;
@@ -174,7 +174,7 @@ void orrery_generation_free(orrery_generation* generation) {
   if (generation == nullptr || !generation->session->model().runtime().in_its_process()) return;
   generation->generation->cancel();   // so that a call on another thread ends soon
   engine::Session* session = generation->session.get();
-  // Inside a callback of its own, or behind one that left by longjmp: the call above us still uses it.
+  // In a callback of the generation, or after a longjmp() out of one: an outer call still uses the generation.
   const bool finished = generation->generation->finished();
   if (generation->running == std::this_thread::get_id() || (!finished && session->entered_here())) return;
   if (!finished) {

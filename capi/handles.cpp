@@ -43,7 +43,7 @@ void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char
   }
   const uint32_t given = out->struct_size;
   const size_t n = std::min<size_t>(given, sizeof e);
-  // An older caller's shorter field gets as much as it holds.
+  // The message field of an older caller may be shorter.
   constexpr size_t kMessage = offsetof(orrery_error, message);
   if (n > kMessage) engine::copy_message({message, bytes}, {e.message, n - kMessage});
   std::memcpy(out, &e, n);
@@ -105,7 +105,7 @@ Status check_process(const engine::Runtime& runtime) {
 }
 
 Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_bytes, const char* name) {
-  if (!plausible_size(given_bytes))   // it was never set, and reading so far would leave the struct
+  if (!plausible_size(given_bytes))   // never set: reading up to it would leave the struct
     return error(Code::invalid_argument, "%s has a struct_size of %u: was it filled by its _init function?", name,
                  given_bytes);
   const uint8_t* bytes = static_cast<const uint8_t*>(given);

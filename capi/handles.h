@@ -1,5 +1,5 @@
-// What stands behind the opaque handles, and what every entry point does alike: options of any size in, exceptions and
-// Status out as a status and the caller's orrery_error, results into buffers and structs of any size.
+// The types behind the opaque handles, and the common parts of all entry points: they read options of any size, turn Status and exceptions
+// into a status and the caller's orrery_error, and write results to buffers and structs of any size.
 #pragma once
 
 #include <atomic>
@@ -46,11 +46,11 @@ namespace orrery::capi {
 orrery_status report(const Status& status, orrery_error* error) noexcept;
 orrery_status report_exception(orrery_error* error) noexcept;   // inside a catch block
 
-// Whether an error can be reported there: it is NULL, or an _init function has filled it. Of any other struct nobody knows the size.
+// Whether an error can be written there: NULL, or a struct that an _init function has filled. The size of any other struct is unknown.
 bool usable(const orrery_error* error) noexcept;
 
-// Runs f() -> Status in the default floating-point environment; whatever it throws becomes a status. Every entry point that
-// can fail is one such call.
+// Runs f() -> Status in the default floating-point environment, and turns every exception into a status. Every entry point that can fail is
+// one guarded() call.
 template <class F>
 orrery_status guarded(orrery_error* error, F f) noexcept {
   if (!usable(error)) return ORRERY_INVALID_ARGUMENT;
@@ -68,11 +68,10 @@ Status null_argument(const char* name);
 
 // Processes ----------------------------------------------------------------------------------------------
 
-// Refuses a runtime that another process has made: in a child of fork() its threads do not exist, and its mutexes may be
-// held for ever.
+// Refuses a runtime of another process: in a child of fork() its threads do not exist, and its mutexes may stay locked.
 Status check_process(const engine::Runtime& runtime);
 
-// Frees a handle. In a child of fork() it stays: nothing of it may be joined, locked or given back to a device.
+// Frees a handle. In a child of fork() the object stays: its threads cannot be joined, its mutexes locked, or its memory given back.
 template <class T>
 void free_handle(T* handle, const engine::Runtime& runtime) noexcept {
   if (runtime.in_its_process()) delete handle;
@@ -80,11 +79,11 @@ void free_handle(T* handle, const engine::Runtime& runtime) noexcept {
 
 // Structs by _init ---------------------------------------------------------------------------------------
 
-// Whether a struct of this size may exist, in this version or another.
+// Whether some version of a struct may have this size.
 constexpr bool plausible_size(size_t struct_size) { return struct_size >= 8 && struct_size % 8 == 0 && struct_size <= 4096; }
 
-// Fills the caller's struct, which may be shorter or longer than T: the defaults as far as it reaches, then zeroes. A size that no
-// version has leaves a struct_size of 0, which every call refuses.
+// Fills the caller's struct, which may be shorter or longer than T, with the defaults, and zeroes behind them. A size that no version has
+// gives a struct_size of 0, which every call refuses.
 void fill_struct(void* out, size_t struct_size, const void* defaults, size_t known_bytes) noexcept;
 template <class T>
 void init_struct(T* out, size_t struct_size, const T& defaults = {}) noexcept {
@@ -93,10 +92,10 @@ void init_struct(T* out, size_t struct_size, const T& defaults = {}) noexcept {
 
 // Structs in ---------------------------------------------------------------------------------------------
 
-// Refuses sizes that no version of the struct had, and unknown tails that are not zero.
+// Refuses a size that no version of the struct has, and an unknown tail that is not zero.
 Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_bytes, const char* name);
 
-// The caller's options over the defaults; null: the defaults.
+// Copies the caller's options over the defaults. null: the defaults.
 template <class T>
 Status read_options(const T* given, void (*init)(T*, size_t), const char* name, T* out) {
   init(out, sizeof *out);
@@ -108,7 +107,7 @@ Status read_options(const T* given, void (*init)(T*, size_t), const char* name, 
 
 // Structs and buffers out --------------------------------------------------------------------------------
 
-// Copies as much of `value` as the caller's struct holds; its struct_size stays.
+// Copies as much of `value` as the caller's struct holds. Its struct_size stays.
 template <class T>
 Status write_struct(const T& value, T* out, const char* name) {
   const uint32_t bytes = out->struct_size;
@@ -118,7 +117,7 @@ Status write_struct(const T& value, T* out, const char* name) {
   return ok_status();
 }
 
-// The header's "Sizes out": *n is what is needed; a buffer that is too small is left alone.
+// The header's "Sizes out": *n is the needed size. A buffer that is too small stays as it is.
 template <class T>
 Status copy_out(const T* data, size_t size, T* out, size_t capacity, size_t* n) {
   *n = size;
@@ -129,7 +128,7 @@ Status copy_out(const T* data, size_t size, T* out, size_t capacity, size_t* n) 
   return ok_status();
 }
 
-// The same for structs. The first of the caller's structs says how long each of them is.
+// "Sizes out" for structs. The struct_size of the caller's first struct is the size of each of them.
 template <class T>
 Status copy_out_structs(const T* data, size_t size, T* out, size_t capacity, size_t* n, const char* name) {
   *n = size;
@@ -159,7 +158,8 @@ Status check_utf8(std::string_view text, const char* name);
 
 // Sessions -----------------------------------------------------------------------------------------------
 
-// A call's hold on a session: `busy` when another call has it, or (unless it only reads) a generation is under way.
+// A call's hold on a session. take_status() is busy if another call holds it, or if a generation is under way and the call does not only
+// read.
 class SessionUse {
  public:
   enum class For { reading, changing, generating };

@@ -43,7 +43,7 @@ Value describe(const gguf::Value& v, int nesting) {
     case gguf::ValueType::f32:
     case gguf::ValueType::f64:
       if (!v.as_f64(&d)) return Value::none();
-      // JSON has no word for these, and a damaged file is exactly what one inspects.
+      // JSON has no infinities or NaNs, and damaged files are worth inspecting.
       return std::isfinite(d) ? Value::floating(d) : string(std::isnan(d) ? "nan" : d < 0 ? "-inf" : "inf");
     case gguf::ValueType::array: {
       Map map;
@@ -65,7 +65,7 @@ Value describe(const gguf::Tensor& t) {
   Map map;
   map.set("name", string(t.name));
   map.set("type", Value::string(type_traits(t.type)->name));
-  std::vector<Value> shape;   // rows first, as matrices are written
+  std::vector<Value> shape;   // the slowest dimension first, as matrices are written
   for (uint32_t d = t.n_dims; d-- > 0;) shape.push_back(number(t.dims[d]));
   map.set("shape", Value::list(std::move(shape)));
   map.set("bytes", number(t.bytes));

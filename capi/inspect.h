@@ -8,8 +8,8 @@
 namespace orrery::capi {
 
 // {"path", "version", "file_bytes", "parts", "alignment", "metadata": {...}, "tensors": [...], "types": [...],
-//  "architecture", "supported", "n_parameters"}.  Arrays of metadata are cut to their first elements:
-// {"type", "count", "first": [...]}.  Text that is not UTF-8 is shown with U+FFFD.
+//  "architecture", "supported", "n_parameters"}. Long arrays of metadata are cut to their first elements:
+// {"type", "count", "first": [...]}. U+FFFD replaces bytes that are not UTF-8.
 Result<std::string> describe_file(const char* path);
 
 }  // namespace orrery::capi

@@ -43,7 +43,7 @@ using namespace orrery::capi;
 
 namespace {
 
-// Opens what set_source(&source) -> Status says.
+// Opens the source that set_source(&source) -> Status fills in.
 template <class F>
 orrery_status open_model(orrery_runtime* runtime, const orrery_model_options* options, orrery_model** model, orrery_error* error,
                          F set_source) noexcept {

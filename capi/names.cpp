@@ -1,5 +1,5 @@
-// Names of constants, for messages and for languages: those of orrery.h, as they are spelt there. bindings/generate.py --check
-// looks here for every constant that has a name function.
+// Names of constants, for messages and bindings, spelt as in orrery.h. bindings/generate.py --check looks here for every constant that has
+// a name function.
 #include "capi/handles.h"
 
 #define ORRERY_NAME(constant) \

@@ -70,7 +70,7 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
 
 namespace {
 
-// Runs f(session) -> Status with the session held.
+// Holds the session, and runs f(session) -> Status.
 template <class F>
 orrery_status with_session(const orrery_session* handle, SessionUse::For what, orrery_error* error, F f) noexcept {
   return guarded(error, [&]() -> Status {
@@ -153,7 +153,7 @@ void orrery_session_free(orrery_session* session) {
 }
 
 void orrery_session_cancel(orrery_session* session) {
-  // In a child of fork() another thread may hold the lock for ever.
+  // In a child of fork() the mutex may stay locked.
   if (session && session->session->model().runtime().in_its_process()) session->session->stop_running();
 }
 

@@ -138,7 +138,7 @@ orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages
     if (!messages.is_list()) return orrery::error(Code::invalid_argument, "messages_json is not a JSON array");
     ORRERY_ASSIGN(const auto renderer, engine::ChatRenderer::make(vocab->vocabulary, std::move(choice)));
     ORRERY_ASSIGN(std::string rendered, renderer.render(messages));
-    if (!text::utf8_valid(rendered)) {   // the name of a vocabulary's BOS or EOS may be any bytes
+    if (!text::utf8_valid(rendered)) {   // the text of a vocabulary's BOS or EOS may have any bytes
       std::string valid;
       text::utf8_append_valid(rendered, &valid);
       rendered = std::move(valid);

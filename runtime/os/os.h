@@ -157,8 +157,8 @@ class SignalsBlocked {
   bool changed_ = false;
 };
 
-// Lowers the calling thread's priority; false where the system refuses, or has no such thing. A thread inherits that of its creator, and
-// only privileged ones take it back: threads that are to be normal again are made anew.
+// Lowers the calling thread's priority. False: the system refuses, or has no priorities. A thread inherits the priority of its creator.
+// Only a privileged thread can raise it again, so normal threads are started again instead.
 bool lower_priority();
 
 // The calling process. A child of fork() has another one.
@@ -171,14 +171,14 @@ uint64_t physical_memory_bytes();
 struct MemoryLimits {
   uint64_t total_bytes = UINT64_MAX;       // the smallest limit
   uint64_t available_bytes = UINT64_MAX;   // what may still be taken; pages of files that the system gives back count
-  const char* bound_by = "nothing";        // whose limit leaves that: "RLIMIT_AS", "the control group's memory limit"
+  const char* bound_by = "nothing";        // the limit behind available_bytes: "RLIMIT_AS", "the control group's memory limit"
   uint64_t memory_bytes = UINT64_MAX;      // the smallest limit of the machine and its control groups, which count used memory alone
-  uint64_t reservable_bytes = UINT64_MAX;  // what may still be reserved, used or not: by RLIMIT_AS and RLIMIT_DATA
+  uint64_t reservable_bytes = UINT64_MAX;  // memory that may still be reserved, used or not: by RLIMIT_AS and RLIMIT_DATA
 };
-// What a default may reserve that is committed lazily: half of the memory of this machine or container, and no more than a quarter of
-// what may be reserved, so that arena, reservoir and everything else fit beside one another.
+// The default size of an arena or a reservoir, which the system commits lazily: half of the memory of the machine or container, and at most
+// a quarter of reservable_bytes. So arena, reservoir and all other memory fit together.
 uint64_t default_reservation_bytes(const MemoryLimits& limits);
-// A dozen small reads. `root` stands before /proc and /sys; tests put their own there.
+// Takes a dozen small reads. root: prefix of /proc and /sys, for tests.
 MemoryLimits memory_limits(const std::string& root = "");
 
 // Number of processors that this process may run on (its affinity mask, otherwise the online processors); at least 1.

@@ -178,7 +178,8 @@ void ThreadPool::run_job(int64_t n_items, Call call, const void* fn) {
   unfinished_.store(n_items);
   const auto n = static_cast<int64_t>(stretches_.size());
   for (int64_t i = 0; i < n; ++i)
-    stretches_[static_cast<size_t>(i)].items.store(static_cast<uint64_t>(n_items * i / n) << 32 | static_cast<uint64_t>(n_items * (i + 1) / n));
+    stretches_[static_cast<size_t>(i)].items.store(static_cast<uint64_t>(n_items * i / n) << 32 |
+                                                   static_cast<uint64_t>(n_items * (i + 1) / n));
   n_operations_.fetch_add(1);
   if (sleepers_.load() > 0) {
     { std::lock_guard<std::mutex> lock(mutex_); }

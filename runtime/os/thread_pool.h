@@ -24,9 +24,9 @@ namespace orrery {
 
 class ThreadPool {
  public:
-  // Starts n_threads - 1 workers (the caller is the last one), all signals blocked, so that the application's
-  // handlers run on its own threads.  `n_processors`: how many of them can run at once; more threads than
-  // that never spin.  `priority`: of the workers, where the system has such; the caller keeps its own.
+  // Starts n_threads - 1 workers; the caller is the last thread. Workers block all signals, so that the application's handlers run on its
+  // own threads. n_processors: the number of threads that can run at once; more threads than that never spin. priority: of the workers, if
+  // the system has priorities; the caller keeps its own.
   static Result<std::unique_ptr<ThreadPool>> make(int32_t n_threads, int32_t n_processors,
                                                   Priority priority = Priority::normal);
   ~ThreadPool();

@@ -16,7 +16,7 @@ text::Value assistant_message(const std::string& content) {
   return text::Value::map(std::move(message));
 }
 
-// Tokens of the context that a prompt should leave for the answer, where old turns may be dropped for it.
+// Tokens of the context that a prompt should leave for the answer, if old turns may be dropped.
 uint32_t answer_room(const Session& session, uint32_t max_tokens) {
   const uint32_t quarter = session.n_context() / 4;
   return max_tokens ? std::min(max_tokens, quarter) : quarter;
@@ -66,10 +66,10 @@ Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<c
   return g;
 }
 
-// Makes the prompt: until it is there, nothing of the session changes.
+// Makes the prompt. The session does not change before the prompt is complete.
 Status Generation::prepare_step(Event* event) {
   Prompt prompt;
-  prompt.tokens = std::move(prompt_);   // what proceed() was given
+  prompt.tokens = std::move(prompt_);   // the tokens given to proceed()
   if (conversational_ && !cancelled()) {
     auto made = conversation_prompt(session_, answer_room(*session_, max_tokens_), &cancel_);
     if (made.ok())
@@ -84,7 +84,7 @@ Status Generation::prepare_step(Event* event) {
   if (prompt.tokens.empty()) return error(Code::invalid_argument, "the chat template made a prompt without tokens");
   if (conversational_) {
     Conversation& conversation = session_->conversation();
-    if (conversation.messages.size() == conversation.messages.capacity())   // for the answer: end() must not fail
+    if (conversation.messages.size() == conversation.messages.capacity())   // room for the answer, because end() must not fail
       conversation.messages.reserve(2 * conversation.messages.size());
     conversation.n_dropped = prompt.n_dropped;
   }
@@ -95,14 +95,14 @@ Status Generation::prepare_step(Event* event) {
   return tell_prompt(event);
 }
 
-// The session keeps what it holds of the prompt; the rest is to be computed.
+// The session keeps the prefix of the prompt that it holds. The other tokens will be computed.
 void Generation::use_prompt(std::vector<int32_t> prompt) {
   prompt_ = std::move(prompt);
   first_ = session_->reuse_prefix(prompt_);
   stage_ = Stage::prompt;
 }
 
-// The event before the first chunk. Where nothing is to be computed it would be the last one, too: then that comes.
+// Fills the event before the first chunk. If no token is to be computed, it is the last progress event, too.
 Status Generation::tell_prompt(Event* event) {
   if (first_ == prompt_.size()) return prompt_step(event);
   event->type = EventType::progress;
@@ -128,7 +128,7 @@ Status Generation::advance(Event* event) {
     case Stage::prepare: return prepare_step(event);
     case Stage::prompt: return prompt_step(event);
     case Stage::sample: return sample_step(event);
-    case Stage::text:   // the token was told; now what it made of the text
+    case Stage::text:   // the token was reported; now its text
       stage_ = Stage::sample;
       if (chunk_.empty()) return sample_step(event);
       event->type = EventType::text;
@@ -171,13 +171,13 @@ Status Generation::prompt_step(Event* event) {
   return ok_status();
 }
 
-// Computes the token chosen before, so that there are logits to choose from.
+// Computes the last chosen token, which gives the logits of the next one.
 Status Generation::next_token() {
   if (session_->tokens().size() == session_->n_computed()) return ok_status();
   return session_->decode(sampler_.ask(session_->tokens()), &cancel_);
 }
 
-// By what the step left of its logits, or else by all of them.
+// Chooses a token by the step's shortlist, or else by all logits.
 Result<Choice> Generation::choose() {
   Choice choice;
   Sampler::Outcome outcome = sampler_.choose(session_->tokens(), &choice);
@@ -190,9 +190,10 @@ Result<Choice> Generation::choose() {
   return sampler_.choose(session_->logits(), session_->tokens());
 }
 
-// The context is full in the middle of an answer: the oldest turns go, and what stays is computed again.
+// The context is full in the middle of an answer: drops the oldest turns and computes the other tokens again.
 Status Generation::make_room(Event* event) {
-  ORRERY_ASSIGN(Prompt made, conversation_prompt(session_, static_cast<uint32_t>(answer_ids_.size()) + answer_room(*session_, 0), &cancel_));
+  const uint32_t room = static_cast<uint32_t>(answer_ids_.size()) + answer_room(*session_, 0);
+  ORRERY_ASSIGN(Prompt made, conversation_prompt(session_, room, &cancel_));
   std::vector<int32_t>& prompt = made.tokens;
   prompt.insert(prompt.end(), answer_ids_.begin(), answer_ids_.end());
   if (prompt.size() >= session_->n_context())
@@ -245,7 +246,7 @@ Status Generation::sample_step(Event* event) {
       return ok_status();
     }
   }
-  // The end: first what was withheld, then why it ended.
+  // The end: first the withheld text, then the reason.
   if (!flushed_) {
     flushed_ = true;
     chunk_.clear();

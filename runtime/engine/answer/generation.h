@@ -1,6 +1,6 @@
-// One answer under way: the prompt, its chunks, then tokens, as events that the caller pulls.  The first call of next()
-// makes the prompt and computes nothing; each further call does at most one chunk of prefill or one token.  The session
-// is the caller's, and must outlive the generation.
+// One answer under way: the prompt, its chunks, then tokens, as events that the caller pulls. The first next() makes the prompt and
+// computes nothing. Each later call computes at most one chunk of prefill or one token. The caller owns the session, which outlives the
+// generation.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 namespace orrery::engine {
 
 struct GenerateOptions {
-  uint32_t max_tokens = 0;          // 0: no limit but the context
+  uint32_t max_tokens = 0;          // 0: until the context is full
   SamplingOptions sampling;
   std::vector<std::string> stop;
   bool ignore_end = false;
@@ -29,10 +29,10 @@ enum class Finish : uint32_t { none = 0, end = 1, stop = 2, length = 3, context 
 struct Event {
   EventType type = EventType::progress;
   uint64_t done = 0, total = 0;              // progress
-  std::string_view text;                     // text: whole characters; token: raw bytes. Until the next call
+  std::string_view text;                     // text: whole characters; token: raw bytes. Valid until the next call
   int32_t token = -1;
   float logprob = 0.0f;
-  Span<const TokenLogprob> top;              // until the next call
+  Span<const TokenLogprob> top;              // valid until the next call
   Finish finish = Finish::none;
   uint32_t stop_index = 0;
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
@@ -41,20 +41,20 @@ struct Event {
 
 class Generation {
  public:
-  // Answers the session's conversation; the answer is added to it when the generation ends. Looks at the options only:
-  // what is wrong with the conversation or its template is an error of the first next().
+  // Answers the session's conversation, and adds the answer to it at the end. Checks the options only: errors of the conversation or its
+  // template come from the first next().
   static Result<std::unique_ptr<Generation>> answer(Session* session, const GenerateOptions& options);
-  // Continues exactly these tokens.
+  // Continues these tokens. The conversation does not change.
   static Result<std::unique_ptr<Generation>> proceed(Session* session, Span<const int32_t> tokens,
                                                      const GenerateOptions& options);
 
-  // The text and spans of the event stay valid until the next call. After an error (or a bad_alloc that passes
-  // through) it is finished; the session keeps what it had computed.
+  // The event's text and spans stay valid until the next call. After an error or a std::bad_alloc the generation is finished, and the
+  // session keeps the tokens that it had computed.
   Status next(Event* event);
   void cancel() { cancel_.store(true, std::memory_order_relaxed); }   // from any thread
-  std::atomic<bool>* cancel_flag() { return &cancel_; }               // what cancel() sets
+  std::atomic<bool>* cancel_flag() { return &cancel_; }               // cancel() sets it
   bool finished() const { return stage_ == Stage::finished; }
-  // Ends it where it stands: what was said stays in the conversation. Does nothing when finished.
+  // Ends the generation: the text so far stays in the conversation. Does nothing if it is finished.
   void abandon() noexcept;
 
  private:
@@ -78,19 +78,19 @@ class Generation {
   Session* session_;
   uint32_t max_tokens_;
   bool ignore_end_;
-  bool conversational_;                  // answers the conversation, rather than raw tokens
+  bool conversational_;                  // made by answer(), not by proceed()
   Sampler sampler_;
   text::TextStream stream_;
   std::atomic<bool> cancel_{false};
 
   Stage stage_ = Stage::prepare;
-  std::vector<int32_t> prompt_;          // what is to be computed, the whole sequence
-  uint32_t first_ = 0;                   // tokens of it that were already there
-  std::vector<int32_t> answer_ids_;      // for a prompt that has to be made anew
+  std::vector<int32_t> prompt_;          // the whole sequence
+  uint32_t first_ = 0;                   // its tokens that the session already had
+  std::vector<int32_t> answer_ids_;      // the answer's tokens, for a prompt that is made again (make_room)
   std::string answer_;                   // the text so far
   std::string chunk_;                    // the text of the current event
-  Finish pending_ = Finish::none;        // to be reported behind the text
-  bool flushed_ = false;                 // what was withheld has been told
+  Finish pending_ = Finish::none;        // reported after the withheld text
+  bool flushed_ = false;                 // whether the withheld text has been reported
   Finish finish_ = Finish::none;
   uint64_t prompt_tokens_ = 0, reused_tokens_ = 0, generated_ = 0;
   uint64_t start_us_ = 0, first_token_us_ = 0, prefill_before_us_ = 0, decode_before_us_ = 0;

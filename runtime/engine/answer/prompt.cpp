@@ -28,12 +28,11 @@ bool all_strings(const Value& v, const F& visit) {
   return true;
 }
 
-// Messages come from users, and may spell out a control token ("<|im_end|>").  A template prints them beside its own
-// control tokens, and afterwards nobody can tell which is which.  So before rendering, a mark goes into each such
-// spelling: a Unicode noncharacter that occurs in no message.  Behind the template the marks are taken out again, and
-// where they stood the tokenizer may not see a control token.
+// Messages come from users and may spell out a control token ("<|im_end|>"). A template prints its own control tokens in the same text, and
+// the two cannot be told apart afterwards. So a mark goes into each such spelling before rendering: a Unicode noncharacter that occurs in
+// no message. After rendering the marks are removed, and the tokenizer finds no control token at their places.
 //
-// Most conversations spell none: their messages pass unchanged, for one look at their text.
+// Most conversations spell no control token: their messages pass unchanged after one pass over the text.
 class Guard {
  public:
   Guard(const Tokenizer& tokenizer, const std::atomic<bool>* cancel) : tokenizer_(tokenizer), cancel_(cancel) {}
@@ -51,7 +50,7 @@ class Guard {
     return text::is_cancelled(cancel_) ? was_cancelled() : ok_status();
   }
 
-  // Takes the marks out of `rendered`; their places, ascending, go to `barriers`.
+  // Removes the marks from `rendered`. barriers: their places, ascending.
   void unmark(std::string* rendered, std::vector<size_t>* barriers) const {
     if (mark_.empty()) return;
     size_t to = 0, from = 0;
@@ -63,11 +62,11 @@ class Guard {
     }
     rendered->erase(to, from - to);
   }
-  // The most bytes that marks add to a text: there is at most one for each byte.
+  // The most bytes that marks add to a text: one mark for each byte.
   size_t mark_bytes(size_t text_bytes) const { return text_bytes * mark_.size(); }
 
  private:
-  static constexpr size_t kWindowBytes = 64 << 10;   // searched between two looks at the flag
+  static constexpr size_t kWindowBytes = 64 << 10;   // bytes searched between two checks of the flag
 
   // Calls visit(span) for the control tokens that `s` spells, window by window, until it returns false.
   template <class F>
@@ -77,7 +76,7 @@ class Guard {
       spans_.clear();
       tokenizer_.find_control(s.substr(from, kWindowBytes + overlap), &spans_);
       for (const text::TokenSpan& span : spans_) {
-        if (span.begin >= kWindowBytes) break;   // the next window's
+        if (span.begin >= kWindowBytes) break;   // it belongs to the next window
         if (!visit(text::TokenSpan{from + span.begin, from + span.end, span.id})) return;
       }
     }
@@ -87,7 +86,7 @@ class Guard {
     for_each_control(s, [&](const text::TokenSpan&) { return !(found = true); });
     return found;
   }
-  // U+FDD0 .. U+FDEF, the first that no message holds.
+  // The first of U+FDD0 .. U+FDEF that no message contains.
   Status choose(const std::vector<Value>& messages) {
     uint32_t used = 0;
     for (const Value& message : messages)
@@ -130,7 +129,7 @@ class Guard {
     std::string marked;
     size_t from = 0;
     for_each_control(s, [&](const text::TokenSpan& span) {
-      // Behind the name's first character, so that the text still is whole UTF-8.
+      // After the first character, so that the text stays whole UTF-8.
       size_t inside = span.begin + 1;
       while (inside < span.end && (static_cast<uint8_t>(s[inside]) & 0xc0) == 0x80) ++inside;
       marked.append(s, from, inside - from);
@@ -138,7 +137,7 @@ class Guard {
       from = inside;
       return true;
     });
-    if (from == 0 || text::is_cancelled(cancel_)) return v;   // the rest may be long
+    if (from == 0 || text::is_cancelled(cancel_)) return v;   // the text may be long
     marked.append(s, from, std::string_view::npos);
     return Value::string(std::move(marked));
   }
@@ -154,7 +153,7 @@ bool has_role(const Value& message, std::string_view role) {
   return r && r->is_string() && r->as_string() == role;
 }
 
-// The prompt's tokens with some of the oldest messages left out, as often as it is asked.
+// Renders and tokenizes the prompt without some of the oldest messages, any number of times.
 class Trials {
  public:
   Trials(Session* session, const std::atomic<bool>* cancel)
@@ -173,22 +172,20 @@ class Trials {
     return guard_.mark(&messages_);
   }
 
-  // The numbers of messages beyond n_dropped that can be dropped without cutting a turn, rising; the last turn stays.
+  // The numbers of messages beyond n_dropped that can be dropped without cutting a turn, ascending. The last turn stays.
   std::vector<size_t> cuts_behind(size_t n_dropped) const {
     std::vector<size_t> cuts;
     for (size_t i = head_ + n_dropped + 1; i < messages_.size(); ++i)
       if (has_role(messages_[i], "user")) cuts.push_back(i - head_);
     return cuts;
   }
-  // The number of messages that an earlier prompt dropped. 0 if no turn begins behind them any more: the conversation
-  // has been cut back.
+  // The number of messages that an earlier prompt dropped. 0 if no turn begins after them, because the conversation has been cut back.
   size_t still_dropped() const {
     const size_t n_dropped = session_.conversation().n_dropped;
     return n_dropped < messages_.size() - head_ && has_role(messages_[head_ + n_dropped], "user") ? n_dropped : 0;
   }
 
-  // `tokens` becomes the prompt without the first n_dropped messages behind the leading ones. False: it has more than
-  // most_tokens().
+  // tokens: the prompt without the first n_dropped messages after the leading ones. False: it has more than most_tokens().
   Result<bool> render(size_t n_dropped, std::vector<int32_t>* tokens) {
     ++n_renderings_;
     std::vector<Value> kept(messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(head_));
@@ -219,11 +216,11 @@ class Trials {
   uint32_t n_renderings() const { return n_renderings_; }
 
  private:
-  // The tokens of a prompt are counted up to this number of contexts, so that an error can tell how much is too much.
+  // A prompt's tokens are counted up to this number of contexts, so that an error can tell by how much it is too long.
   static constexpr size_t kCounted = 2;
 
-  // A longer text has more than n_tokens.  Some vocabularies skip any amount of text (white space above all), and have
-  // no such bound: for them it is eight times the longest tokens' bytes, plus a megabyte.
+  // A text longer than this has more than n_tokens tokens. Vocabularies that skip text of any length (white space above all) have no such
+  // bound: for them it is eight times the bytes of n_tokens longest tokens, plus a megabyte.
   size_t text_bytes(size_t n_tokens) const {
     return std::min(tokenizer_.max_text_bytes(n_tokens), 8 * n_tokens * tokenizer_.longest_token_bytes() + (size_t{1} << 20));
   }
@@ -236,7 +233,7 @@ class Trials {
   const Tokenizer& tokenizer_;
   const std::atomic<bool>* cancel_;
   Guard guard_;
-  size_t head_ = 0;               // leading system messages
+  size_t head_ = 0;               // number of leading system and developer messages
   std::vector<Value> messages_;   // marked
   uint32_t n_renderings_ = 0;
 };
@@ -262,10 +259,10 @@ Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::a
   };
   if (session->options().overflow == Overflow::stop || (counted && prompt.tokens.size() + room <= limit)) return finish();
 
-  // Room is made a quarter of the context at a time, so that the turns that follow can reuse their prefix.
+  // Dropping frees a quarter of the context at once, so that the next turns can reuse their prefix.
   const size_t target = limit - std::min<size_t>(limit, std::max<size_t>(room, limit / 4));
   const std::vector<size_t> cuts = trials.cuts_behind(prompt.n_dropped);
-  for (size_t first = 0, last = cuts.size(); first < last;) {   // cuts before `first` are too few, cuts[last] is enough
+  for (size_t first = 0, last = cuts.size(); first < last;) {   // cuts[first - 1] drops too few messages, cuts[last] drops enough
     const size_t middle = first + (last - first) / 2;
     std::vector<int32_t> tokens;
     ORRERY_ASSIGN(const bool middle_counted, trials.render(cuts[middle], &tokens));
@@ -284,11 +281,11 @@ Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::a
 }
 
 void keep_held_ids(const Tokenizer& tokenizer, Span<const int32_t> held, std::vector<int32_t>* wanted) {
-  // A stretch between special tokens, read byte by byte: tokens[at..] up to a special token or the end.
+  // Reads tokens byte by byte, from `at` up to a special token or the end.
   struct Stretch {
     const Tokenizer& tokenizer;
     Span<const int32_t> tokens;
-    size_t at;                  // behind the token that `bytes` are of
+    size_t at;                  // index after the token of `bytes`
     std::string_view bytes = {};
     bool fill() {
       while (bytes.empty() && at < tokens.size() && !tokenizer.is_special(tokens[at])) bytes = tokenizer.token_bytes(tokens[at++]);

@@ -1,9 +1,9 @@
-// From a conversation to the tokens that the model reads: rendering, tokenizing, dropping the oldest turns where they
-// no longer fit, and keeping the ids that were generated where their text is unchanged (a tokenizer would often split
-// the same text otherwise, and the KV would be computed again for nothing).
+// From a conversation to the tokens that the model reads: renders and tokenizes it, drops the oldest turns that do not fit, and keeps
+// generated ids whose text has not changed. (A tokenizer often splits the same text in another way; then the KV would be computed again for
+// nothing.)
 //
-// Conversations come from strangers and may be of any length. So nothing here takes more than a few passes over their
-// text, a rendered text is no longer than the context can hold, and a flag ends all of it within milliseconds.
+// Conversations come from strangers and may have any length. So the work is a few passes over the text, a rendered text is no longer than
+// the context can hold, and a flag ends the work within milliseconds.
 #pragma once
 
 #include <atomic>
@@ -16,29 +16,30 @@
 namespace orrery::engine {
 
 struct Prompt {
-  std::vector<int32_t> tokens;   // from the first token of the sequence on
-  size_t n_dropped = 0;          // for Conversation::n_dropped, once the prompt is used
+  std::vector<int32_t> tokens;   // the whole sequence
+  size_t n_dropped = 0;          // the new Conversation::n_dropped, if the prompt is used
   uint32_t n_renderings = 0;     // how often the template ran
 };
 
-// The prompt of the session's conversation.  `room`: tokens that should stay free for the answer, where old turns may
-// be dropped for them.  `cancel` (may be null): set by another thread to end it, as Code::cancelled.
+// The prompt of the session's conversation.
+//   room     tokens that should stay free for the answer, if old turns may be dropped
+//   cancel   another thread sets it to end the call with Code::cancelled; may be null
 //
-// Overflow::drop_oldest.  A turn begins at a user message and ends before the next one.  What stands before the first
-// user message goes with the first turn; leading system and developer messages, and the last turn, stay.  Where the
-// prompt and `room` do not fit the context, the fewest oldest turns are dropped that leave a quarter of the context, or
-// `room` if that is more, free; all but the last if no number does.  A bisection finds that number.  It relies on
-// prompts that get no longer by dropping more, which is so for every template that prints messages one by one.  Turns
-// that were dropped for an earlier prompt stay dropped, unless the conversation has been cut back to them.
+// Overflow::drop_oldest. A turn begins at a user message and ends before the next one. Messages before the first user message belong to the
+// first turn. Leading system and developer messages and the last turn always stay. If the prompt and `room` do not fit the context, the
+// fewest oldest turns are dropped that leave a quarter of the context free, or `room` if that is more; all turns but the last if no number
+// is enough. A bisection finds the number. It relies on prompts that get no longer when more turns are dropped: this holds for every
+// template that prints messages one by one. Turns dropped for an earlier prompt stay dropped, unless the conversation has been cut back to
+// them.
 //
 // Control tokens that a message spells out are text: they never act as control tokens.
 //
-// Changes nothing of the session but its compiled template. context_full: what may not be dropped is longer than the
-// context (bytes_requested: its tokens, or a lower bound of them if it is more than twice too long).
+// The call changes nothing of the session but its compiled template. context_full: the messages that must stay are longer than the context
+// (bytes_requested: their tokens, or a lower bound if they have more than twice the context).
 Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::atomic<bool>* cancel = nullptr);
 
-// Replaces tokens of `wanted` by those of `held` where both sequences are equal before them and spell the same bytes,
-// special token by special token. Linear.
+// Replaces tokens of `wanted` by tokens of `held` that spell the same bytes, as long as all earlier bytes and special tokens are equal.
+// Takes linear time.
 void keep_held_ids(const text::Tokenizer& tokenizer, Span<const int32_t> held, std::vector<int32_t>* wanted);
 
 }  // namespace orrery::engine

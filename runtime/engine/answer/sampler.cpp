@@ -27,14 +27,14 @@ Status out_of_range(const char* name, float value, const char* expected) {
   return error(Code::invalid_argument, "%s is %g, expected %s", name, static_cast<double>(value), expected);
 }
 
-// NaN, from damaged weights, is never chosen; nor does +inf drown the rest.
+// A NaN, from damaged weights, is never chosen. +inf becomes the largest number, so that other tokens keep a weight.
 float as_number(float x) { return x == x ? std::min(x, std::numeric_limits<float>::max()) : kMinusInfinity; }
 
 bool is_finite(float x) { return std::fabs(x) <= std::numeric_limits<float>::max(); }
 
-// How far tempered sums of a shortlist may be off, of themselves.
+// Relative error bound of a shortlist's tempered sums.
 constexpr double kTemperedError = 1e-12;
-// Bands of a shortlist's tail, for as much as a weight falls by a factor of e.
+// Bands of a shortlist's tail in which a weight falls by a factor of e.
 constexpr double kBandsPerUnit = 128.0;
 
 }  // namespace
@@ -72,7 +72,7 @@ Sampler::Sampler(SamplingOptions options, int32_t n_vocab) : options_(std::move(
   for (uint64_t& word : rng_) word = splitmix64(&state);
 }
 
-// One bias for each token, in the order of their first: every token chosen passes over them.
+// Adds up the biases of each token, in the order of their first occurrence: every choice reads the list.
 void Sampler::merge_biases() {
   size_t n = 0;
   for (const LogitBias& b : options_.bias) {
@@ -110,7 +110,7 @@ void Sampler::penalize(Span<const int32_t> tokens) {
   for (const int32_t t : last) ++count_[static_cast<size_t>(t)];
   for (const int32_t t : last) {
     const size_t i = static_cast<size_t>(t);
-    if (count_[i] == 0) continue;   // done at its first occurrence
+    if (count_[i] == 0) continue;   // penalized at its first occurrence
     float& x = logits_[i];
     x = x > 0.0f ? x / o.repetition_penalty : x * o.repetition_penalty;
     x -= static_cast<float>(count_[i]) * o.frequency_penalty + o.presence_penalty;
@@ -118,7 +118,7 @@ void Sampler::penalize(Span<const int32_t> tokens) {
   }
 }
 
-// Falling logit, ids rising among equals.
+// The order of candidates: falling logits, rising ids among equal logits.
 bool Sampler::better(int32_t a, int32_t b) const {
   const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
   return x > y || (x == y && a < b);
@@ -139,7 +139,7 @@ int32_t Sampler::draw() {
   return draw_of_k(n);
 }
 
-// Of the first n candidates, behind top-k.
+// Draws from the first n candidates, after top-k.
 int32_t Sampler::draw_of_k(size_t n) {
   if (n < order_.size()) std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n));   // a fixed order: ids, rising
   float most = kMinusInfinity;
@@ -152,7 +152,7 @@ int32_t Sampler::draw_of_k(size_t n) {
     heaviest = std::max(heaviest, weight_[i]);
   }
   if (options_.top_p < 1.0f) {
-    // The fewest candidates that hold top_p of the weight. They are usually few: sort only as many as it takes.
+    // Keeps the fewest candidates that hold top_p of the weight. Usually a few: sort only as many as needed.
     const double wanted = static_cast<double>(options_.top_p) * sum;
     double held = 0.0;
     size_t kept = 0;
@@ -171,7 +171,7 @@ int32_t Sampler::draw_of_k(size_t n) {
   return draw_of_weights(n, sum, heaviest);
 }
 
-// Of the first n candidates, whose weights stand beside them: min-p, and one draw.
+// Min-p and one draw from the first n candidates, with weights in weight_.
 int32_t Sampler::draw_of_weights(size_t n, double sum, double heaviest) {
   if (options_.min_p > 0.0f) {
     sum = 0.0;
@@ -191,7 +191,7 @@ int32_t Sampler::draw_of_weights(size_t n, double sum, double heaviest) {
   return last;
 }
 
-// top_: the first of the best, with their share of what all come to.
+// Fills top_ with the best tokens and their log-probabilities. total: the logarithm of the sum over all tokens.
 void Sampler::note_top(Span<const ShortlistEntry> best, double total) {
   top_.clear();
   for (size_t i = 0; i < std::min<size_t>(options_.n_logprobs, best.size()); ++i)
@@ -238,7 +238,8 @@ Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tok
 
 // By shortlist ---------------------------------------------------------------------------------------------
 
-// The best, as many as decide: one, or top-k, and one more for each token that may be driven back from among them; or sums.
+// Asks for enough best logits to decide: one, or top-k, and one more for each token that bias or penalties may move out of them. Or for
+// sums.
 Shortlist* Sampler::ask(Span<const int32_t> tokens) {
   const SamplingOptions& o = options_;
   const bool draws = o.temperature > 0.0f, by_k = draws && takes_top_k(), by_p = draws && !by_k && o.top_p < 1.0f;
@@ -266,7 +267,7 @@ Shortlist* Sampler::ask(Span<const int32_t> tokens) {
   return &shortlist_;
 }
 
-// Bias and penalties, on the logits that are there. false: some are no numbers any more, a case for all logits.
+// Applies bias and penalties to the shortlist's logits. False: one is not finite afterwards, so the choice needs all logits.
 bool Sampler::move_tokens(Span<const int32_t> tokens) {
   const Span<const int32_t> moved = shortlist_.tokens();
   const Span<const float> block = shortlist_.block();
@@ -281,7 +282,7 @@ bool Sampler::move_tokens(Span<const int32_t> tokens) {
   });
 }
 
-// order_ becomes the tokens that rank before all those that are not there, best first. Returns how many they are.
+// Fills order_ with the shortlist's tokens that rank before all other tokens, best first. Returns their number.
 size_t Sampler::rank_shortlist() {
   const Span<const ShortlistEntry> best = shortlist_.best();
   const Span<const int32_t> moved = shortlist_.tokens();
@@ -330,7 +331,7 @@ Sampler::Outcome Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
   return Outcome::chosen;
 }
 
-// As the model gave it, of a token whose logit is there.
+// The model's own logit of a token in the shortlist.
 float Sampler::logit_of(int32_t token) {
   const size_t in_block = static_cast<size_t>(token) - shortlist_.first_of_block();
   if (in_block < shortlist_.block().size()) return shortlist_.block()[in_block];
@@ -349,13 +350,13 @@ double Sampler::peek_uniform() {
   return drawn;
 }
 
-// What sums of the weights of all tokens may be off, those of the shortlist and the sampler's own over all logits, one by one: `size` is
-// what was added up, signs aside. A weight has a few roundings of its own, of an exponent below 746.
+// Error bound of a sum of the weights of all tokens: the difference between the shortlist's sum and the sampler's own sum over all logits,
+// one by one. size: the sum of the absolute values. A weight has a few roundings of its own, of an exponent below 746.
 double Sampler::error_of(double size) const {
   return size * (2 * kTemperedError + 4 * static_cast<double>(logits_.size()) * 0x1.0p-53);
 }
 
-// The block of tokens that the draw falls into; false: that is open.
+// Finds the block of tokens that contains the draw. False: open.
 bool Sampler::find_block() {
   constexpr size_t kBlock = Shortlist::kSumLogits;
   const ShortlistHead& head = shortlist_.head();
@@ -368,7 +369,7 @@ bool Sampler::find_block() {
   const double unit = weight_of(head.most);
   double size = 0.0, total = 0.0;
   for (size_t i = 0; i < sums.size(); ++i) size += weight_[i] = unit * sums[i];
-  for (size_t i = 0; i < moved.size(); ++i) {   // as they are in place of as they were
+  for (size_t i = 0; i < moved.size(); ++i) {   // with bias and penalties, not as the model gave them
     const size_t token = static_cast<size_t>(moved[i]);
     const double is = weight_of(logits_[token]), was = weight_of(as_number(shortlist_.logits()[i]));
     weight_[token / kBlock] += is - was;
@@ -384,7 +385,7 @@ bool Sampler::find_block() {
   return true;
 }
 
-// The token of that block; false: that is open.
+// Finds the drawn token in the block. False: open.
 bool Sampler::draw_of_block(int32_t* token) {
   const double inverse = inverse_temperature();
   double left = draw_.target - draw_.before;
@@ -400,7 +401,7 @@ bool Sampler::draw_of_block(int32_t* token) {
   return false;
 }
 
-// Of the first n in order_, which are ranked.
+// Draws from the first n tokens of order_, which are ranked.
 Sampler::Outcome Sampler::draw_of_shortlist(size_t n, int32_t* token) {
   if (takes_top_k()) {
     if (n < options_.top_k) return Outcome::open;
@@ -412,10 +413,10 @@ Sampler::Outcome Sampler::draw_of_shortlist(size_t n, int32_t* token) {
   double held = 0.0;
   if (options_.top_p < 1.0f) {
     if (const Outcome kept_is = keep_top_p(n, &kept, &held); kept_is != Outcome::chosen) return kept_is;
-  } else {   // min-p alone: those that it leaves, in the order of ids
+  } else {   // min-p alone: the tokens that it keeps, in the order of ids
     const double least = static_cast<double>(options_.min_p), inverse = inverse_temperature();
     while (kept < n && weight(order_[kept], most, inverse) >= least) ++kept;
-    // The next one must be below by more than exp's last bits, so that those behind it are, too.
+    // The next token must be below the limit by more than exp's rounding; then all later tokens are below it, too.
     if (n < logits_.size() && (kept == n || weight(order_[kept], most, inverse) > least * (1 - 1e-12))) return Outcome::open;
     std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(kept));
     for (size_t i = 0; i < kept; ++i) weight_[i] = weight(order_[i], most, inverse);
@@ -424,14 +425,14 @@ Sampler::Outcome Sampler::draw_of_shortlist(size_t n, int32_t* token) {
   return Outcome::chosen;
 }
 
-// How many of them hold top_p of all weights, of whose sum it is known between what it lies.
+// The number of candidates that hold top_p of all weights. The sum of all weights is known within an error bound.
 Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   const ShortlistHead& head = shortlist_.head();
   const float most = logits_[static_cast<size_t>(order_[0])];
   const double inverse = inverse_temperature();
   const double unit = std::exp((static_cast<double>(head.most) - static_cast<double>(most)) * inverse);
   double sum = unit * head.tempered_sum, size = sum;
-  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // as they are in place of as they were
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // with bias and penalties, not as the model gave them
     const double is = weight(shortlist_.tokens()[i], most, inverse);
     const double was = std::exp((static_cast<double>(as_number(shortlist_.logits()[i])) - static_cast<double>(most)) * inverse);
     sum += is - was, size += is + was;
@@ -448,7 +449,7 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   }
   *n_kept = kept;
   if (*held >= wanted || n == logits_.size()) return Outcome::chosen;
-  if (options_.min_p > 0.0f)   // which leaves nothing of those behind, if it leaves nothing of the last one
+  if (options_.min_p > 0.0f)   // if min-p removes the last candidate, it removes all tokens behind it
     return weight_[n - 1] < static_cast<double>(options_.min_p) * (1 - 1e-12) ? Outcome::chosen : Outcome::open;
   const ShortlistEntry& last = shortlist_.best()[shortlist_.best().size() - 1];
   const float bands_per_logit = static_cast<float>(kBandsPerUnit * inverse);
@@ -458,26 +459,29 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   return Outcome::wants_more;
 }
 
-// Whether it ranks behind all that a shortlist's best decide.
+// Whether a token ranks behind the last of the shortlist's best.
 bool Sampler::in_tail(float x, int32_t token) const {
   const ShortlistEntry& last = shortlist_.tail().last;
   return x < last.logit || (x == last.logit && token > last.token);
 }
 
-// The bands in which top-p's cut and the draw lie; false: that is open.
+// Finds the bands that contain top-p's cut and the draw. False: open.
 bool Sampler::find_bands() {
   const ShortlistTail& tail = shortlist_.tail();
-  const auto weight_of = [&](float x) { return std::exp((static_cast<double>(x) - static_cast<double>(tail_.most)) * tail.inverse_temperature); };
+  const auto weight_of = [&](float x) {
+    return std::exp((static_cast<double>(x) - static_cast<double>(tail_.most)) * tail.inverse_temperature);
+  };
   const double most_of_tail = weight_of(tail.last.logit);
   double bands[ShortlistTail::kBands];
-  for (size_t i = 0; i < ShortlistTail::kBands; ++i) bands[i] = static_cast<double>(shortlist_.bands()[i]) / ShortlistTail::kUnit * most_of_tail;
-  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // as they are in place of as they were
+  for (size_t i = 0; i < ShortlistTail::kBands; ++i)
+    bands[i] = static_cast<double>(shortlist_.bands()[i]) / ShortlistTail::kUnit * most_of_tail;
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // with bias and penalties, not as the model gave them
     const int32_t token = shortlist_.tokens()[i];
     const float is = logits_[static_cast<size_t>(token)], was = as_number(shortlist_.logits()[i]);
     if (in_tail(was, token)) bands[tail.band_of(was)] -= weight_of(was);
     if (in_tail(is, token)) bands[tail.band_of(is)] += weight_of(is);
   }
-  // Weights of bands were rounded, one by one.
+  // Each weight in a band's sum was rounded.
   const double error = 2 * error_of(tail_.size) + static_cast<double>(logits_.size()) / ShortlistTail::kUnit * most_of_tail;
   const auto find = [&](double at, double* before) {
     int32_t band = 0;
@@ -487,12 +491,12 @@ bool Sampler::find_bands() {
   const int32_t cut = find(tail_.wanted, &tail_.before_cut);
   if (cut == ShortlistTail::kBands || tail_.before_cut > tail_.wanted - error) return false;
   tail_.error = error;
-  // What is held is known to a token of the cut's band: the draw may turn out to be beyond the band that this finds.
+  // The kept weight is known up to a token of the cut's band. So the draw may lie beyond the band found here; draw_of_tail() checks.
   shortlist_.ask_entries(cut, find(peek_uniform() * tail_.wanted, &tail_.before));
   return true;
 }
 
-// order_ gets the band's tokens, best first, behind those of the shortlist. Returns how many they are.
+// Appends the band's tokens to order_ behind the tail_.n best ones, best first. Returns their number.
 size_t Sampler::order_band(int32_t band) {
   const ShortlistTail& tail = shortlist_.tail();
   const ShortlistTailEntries& entries = *shortlist_.tail_entries();
@@ -510,11 +514,12 @@ size_t Sampler::order_band(int32_t band) {
     add(e.token);
   }
   for (const int32_t t : moved) count_[static_cast<size_t>(t)] = 0;
-  std::sort(order_.begin() + static_cast<ptrdiff_t>(tail_.n), order_.begin() + static_cast<ptrdiff_t>(end), [&](int32_t a, int32_t b) { return better(a, b); });
+  std::sort(order_.begin() + static_cast<ptrdiff_t>(tail_.n), order_.begin() + static_cast<ptrdiff_t>(end),
+            [&](int32_t a, int32_t b) { return better(a, b); });
   return end - tail_.n;
 }
 
-// One draw of the best and of the tail, up to the cut; false: that is open.
+// One draw from the best and from the tail, up to the cut. False: open.
 bool Sampler::draw_of_tail(int32_t* token) {
   if (shortlist_.tail_entries()->n > ShortlistTail::kMostEntries) return false;
   const double inverse = inverse_temperature(), error = tail_.error;
@@ -525,7 +530,7 @@ bool Sampler::draw_of_tail(int32_t* token) {
   if (held < tail_.wanted + error) return false;
 
   double left = peek_uniform() * held;
-  const auto falls_on = [&](int32_t candidate, double its_weight) {   // or is open, if it is not far from its end
+  const auto falls_on = [&](int32_t candidate, double its_weight) {   // within the error bound of its end, the caller leaves it open
     *token = candidate;
     left -= its_weight;
     return left < 3 * error;

@@ -1,12 +1,12 @@
-// Logits in, one token out.  Order: bias, penalties, the caller's hook; then, unless the temperature is 0 (the highest
-// logit, lowest id among equals): temperature, top-k, top-p, min-p, one draw.  The same seed and logits give the same
-// tokens on every platform.  Allocates nothing after construction.
+// The sampler: logits in, one token out. Order: bias, penalties, the caller's hook. At temperature 0 it then takes the highest logit, of
+// equal ones the lowest id; else temperature, top-k, top-p, min-p and one draw. The same seed and logits give the same tokens on every
+// platform. It allocates nothing after construction.
 //
-// Where logits lie on a device it asks for a shortlist (shortlist.h) first: the best of them, and those of the tokens that it favours or
-// penalises. All others rank behind the last one of the best, whatever they are, so that most often this decides what all logits
-// would, to the last bit. Where every token may be drawn it asks for sums of blocks in place of the best, and then for the logits of one
-// block; where top-p reaches beyond the best, for sums of bands of the rest, and then for what is in two of these. Where that does not
-// decide it, it says so, and is given all of them.
+// If logits are on a device, the sampler first asks for sampling candidates (shortlist.h): the best logits, and those of tokens with a bias
+// or a penalty. All other tokens rank behind the last candidate, so the candidates usually give the same token as all logits, to the last
+// bit. If every token may be drawn, it asks for sums of blocks, and then for the logits of one block. If top-p reaches beyond the best, it
+// asks for sums of bands of the other logits, and then for the logits of two bands. If this does not decide the token, the sampler is open
+// and the caller gives it all logits.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct LogitBias {
   float bias = 0.0f;
 };
 
-// May change the logits (n_vocab); non-zero cancels.
+// May change the logits (n_vocab). A return value other than 0 cancels.
 using LogitsHook = int32_t (*)(void* user, float* logits, size_t n_vocab, const int32_t* tokens, size_t n_tokens);
 
 struct SamplingOptions {
@@ -40,7 +40,7 @@ struct SamplingOptions {
   void* hook_user = nullptr;
   uint32_t n_logprobs = 0;
 
-  // Ranges and token ids; invalid_argument names the option.
+  // Checks ranges and token ids. invalid_argument names the option.
   Status validate(int32_t n_vocab) const;
 };
 
@@ -53,27 +53,27 @@ struct TokenLogprob {
 
 struct Choice {
   int32_t token = -1;
-  float logprob = 0.0f;              // of the model's own distribution: before bias, penalties, temperature
-  Span<const TokenLogprob> top;      // (n_logprobs), likeliest first; until the next call
+  float logprob = 0.0f;              // of the model's own distribution: before bias, penalties and temperature
+  Span<const TokenLogprob> top;      // (n_logprobs), likeliest first; valid until the next call
 };
 
 class Sampler {
  public:
   enum class Outcome : uint8_t {
     chosen,
-    wants_more,   // what the shortlist says: then choose() again
-    open,         // what is there does not decide it, or nothing has arrived: nothing has happened then
+    wants_more,   // fetch what Shortlist::wanted() says, then call choose() again
+    open,         // the shortlist does not decide the token, or has not arrived. The sampler has not changed
   };
 
   Sampler(SamplingOptions options, int32_t n_vocab);
 
-  // `logits` (n_vocab) is only read. `tokens`: the sequence so far. cancelled: the hook said so; bad_model: no logit is
-  // a number.
+  // logits: (n_vocab), not changed. tokens: the sequence so far. Errors: cancelled by the hook; bad_model if no logit is a number;
+  // invalid_argument if bias or hook ban every token.
   Result<Choice> choose(Span<const float> logits, Span<const int32_t> tokens);
 
-  // What the next choice behind `tokens` needs at most; null: all logits.
+  // The request for the next choice after `tokens`. Null: the choice needs all logits.
   Shortlist* ask(Span<const int32_t> tokens);
-  // What choose() gives of all logits, of the shortlist that ask() asked for behind the same tokens.
+  // The token that choose() would take from all logits, from the shortlist that ask() requested after the same tokens.
   Outcome choose(Span<const int32_t> tokens, Choice* choice);
   Shortlist* shortlist() { return &shortlist_; }
 
@@ -115,12 +115,13 @@ class Sampler {
   std::vector<uint32_t> count_;      // (n_vocab) occurrences, zero between calls
   std::vector<TokenLogprob> top_;
   Shortlist shortlist_;
-  // The draw among all, once its block is known: what stands before that, what the draw comes to, and how far both may be off.
+  // A draw among all tokens, after find_block(): the weights before the block, the drawn sum of weights, and the bound of their error.
   struct {
     double before, target, error;
-    float most;                      // weights are 1 there
+    float most;                      // the logit whose weight is 1
   } draw_ = {};
-  // Top-p beyond the best n, which hold `held`; then what stands before the bands of the cut and of the draw.
+  // Top-p beyond the best n candidates, whose weights sum to `held`. `wanted`: top-p's sum. Then the weights before the bands of the cut
+  // and of the draw.
   struct {
     size_t n;
     double held, wanted, size, error, before_cut, before;

@@ -19,7 +19,7 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
   return scoring;
 }
 
-// Of a layer's projected queries; 0: rows of low-rank keys find no tokens.
+// Bytes of one layer's projected queries, (n_heads, rank) floats. 0: low-rank keys find no tokens.
 uint64_t projected_bytes(const ResidentShape& s) {
   if (!s.low_rank.by_head) return 0;
   return align_up(static_cast<uint64_t>(s.hyper->n_heads) * s.low_rank.rank * sizeof(float), kv::kArenaAlignment);
@@ -52,7 +52,7 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
   return ok_status();
 }
 
-// While settling the keys are the reservoir's; afterwards those of heads that hold all of them, slot by position.
+// While settling: keys of the reservoir. Later: keys of a head that holds the whole context, in slots by position.
 template <class Query>
 void Answers::set_keys(const Query& query, KeysJob* job) const {
   const uint32_t n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
@@ -65,7 +65,7 @@ void Answers::set_keys(const Query& query, KeysJob* job) const {
     job->tiles = parts_->slots->tiles(query.head);
     if (query.n_positions == 1 && query.first_position == now_->scored_position) job->exported = views_[query.head].exported;
   }
-  if (now_->q) job->layer = 0;   // of the queries
+  if (now_->q) job->layer = 0;   // the ring has one layer's queries
   job->n_keys = static_cast<int32_t>(query.n_keys);
   job->first_position = static_cast<int32_t>(query.first_position);
   job->n_positions = static_cast<int32_t>(query.n_positions);
@@ -77,11 +77,11 @@ KeysShape Answers::keys_shape() const {
   shape.kv = now_->settling ? pages_->format() : format_;
   shape.n_heads = h.n_heads;
   shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
-  shape.queries = now_->q ? QueryRing{{now_->q.address}, 1} : parts_->query_ring();   // one layer's, in place of the ring
+  shape.queries = now_->q ? QueryRing{{now_->q.address}, 1} : parts_->query_ring();   // a ring of one layer and one row
   return shape;
 }
 
-// Weights that attention has left are no keys.
+// Jobs on exported attention weights read no keys.
 template <class Job>
 void Answers::count_searched(const std::vector<Job>& jobs, uint64_t key_bytes) {
   for (const Job& job : jobs)
@@ -154,13 +154,13 @@ void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, u
   job->layer = now_->q || projected_.bytes() > 0 ? 0 : static_cast<int32_t>(head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
   job->tiles = parts_->digests ? parts_->digests->tiles(head) : parts_->low_rank->tiles(head);
-  job->offset = first_page * (parts_->digests ? parts_->digests->digest_bytes() : 2 * parts_->low_rank->rank());   // they lie one behind the other
+  job->offset = first_page * (parts_->digests ? parts_->digests->digest_bytes() : 2 * parts_->low_rank->rank());
   job->n_keys = static_cast<int32_t>(n_pages);
   job->first_position = static_cast<int32_t>(position);
   job->n_positions = 1;
 }
 
-// `head`: of the layer that is asked about, where queries are projected.
+// head: any head of the layer, for low-rank keys.
 void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
   shape->bounds = parts_->digests && parts_->digests->kind() != DigestKind::mean;
   shape->keys_alone = !shape->bounds;
@@ -178,7 +178,7 @@ void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
 }
 
 Status Answers::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
-  for (size_t begin = 0, end = 0; begin < queries.size(); begin = end) {   // projected queries are of one layer
+  for (size_t begin = 0, end = 0; begin < queries.size(); begin = end) {   // one layer at a time for projected queries
     while (end < queries.size() && (parts_->digests || layer_of(queries[end].head) == layer_of(queries[begin].head))) ++end;
     ORRERY_TRY(find_pages(queries.subspan(begin, end - begin), rule));
   }

@@ -1,8 +1,8 @@
-// What a policy may ask of a session (policy::Heads), answered by the backend's operations on the parts and the reservoir.
+// Answers the policy's questions (policy::Heads) by the backend's operations on the parts and the reservoir.
 //
-// A question has a moment. While settling the keys are the reservoir's, of any head. Between steps they are those of heads that hold all of
-// them. Within a step, before a layer attends, the queries are that layer's alone. The step's order (resident.h) sets the moment; nothing
-// here changes it. After the constructor only make_low_rank() takes memory.
+// The Moment of a question says which keys and queries it is about. While settling: the reservoir's keys, of any head. Between steps: keys
+// of heads that hold the whole context. Within a step, before a layer attends: the queries of that layer alone. resident.h sets the moment.
+// After make() only make_low_rank() takes memory.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +18,33 @@
 
 namespace orrery::engine {
 
-// Where the session stands when its policy asks.
+// The state of the session when its policy asks.
 struct Moment {
   static constexpr uint32_t kNone = UINT32_MAX;   // position
   Backend* backend = nullptr;          // within a turn
   Cancel cancel;                       // within a turn
   bool settling = false;
-  uint32_t n_tokens = 0;               // when settling, and of the step before its own token
-  int32_t layer = 0;                   // within before_attend(): of q
+  uint32_t n_tokens = 0;               // of the session; within a step, without the step's own token
+  int32_t layer = 0;                   // within before_attend(): the layer of q
   Ptr<const float> q;                  // within before_attend(): (q_dim), at position n_tokens; else null
-  uint32_t scored_position = kNone;    // whose query the exported weights of the views are of
+  uint32_t scored_position = kNone;    // the position whose query made the exported weights of the views
 
-  // Whether settling goes on: ok, or cancelled.
-  Status go_on() const { return settling && cancel.asked() ? error(Code::cancelled, "cancelled while choosing what is resident") : ok_status(); }
+  // cancelled if settling is cancelled, else ok.
+  Status go_on() const {
+    return settling && cancel.asked() ? error(Code::cancelled, "cancelled while choosing what is resident") : ok_status();
+  }
 };
 
 class Answers final : public policy::Heads {
  public:
   static kv::Region layout(const ResidentShape& shape);
-  // Takes the layout's region. All that is pointed to outlives this. views: (n_heads) of the step.
+  // Takes the layout's region. parts, pages, views and now outlive the object. views: (n_heads) of the step.
   Status make(const ResidentShape& shape, kv::Arena* arena, Parts* parts, const kv::PageTable* pages,
               Span<const HeadView> views, const Moment* now);
 
-  // Bytes that questions between and within steps have read.
+  // Bytes that the questions of steps have read, without settling.
   uint64_t searched_bytes() const { return searched_; }
-  // Adds what the step's query at `position` has attended to, slot by slot, to the sums of the tokens that the slots hold.
+  // Adds the attention weights of the step's query at `position` to the sums of the tokens in the slots.
   Status sum_step(uint32_t position);
 
   uint32_t n_queries() const override { return known_queries(now_->n_tokens); }
@@ -88,8 +90,8 @@ class Answers final : public policy::Heads {
   uint32_t queries_wanted_ = 0;              // Policy::queries_wanted()
   Span<const HeadView> views_;
   const Moment* now_ = nullptr;
-  kv::ArenaRegion projected_;                // (n_heads, rank) a layer's queries, where rows of low-rank keys find tokens
-  std::vector<float> q_now_, q_before_;      // (q_dim) where the policy asks before layers attend
+  kv::ArenaRegion projected_;                // (n_heads, rank) projected queries of a layer, if low-rank keys find tokens
+  std::vector<float> q_now_, q_before_;      // (q_dim), if the policy asks before layers attend
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<KeyMomentsJob> moments_jobs_;

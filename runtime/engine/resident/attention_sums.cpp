@@ -11,7 +11,7 @@ AttentionSums::AttentionSums(const model::Hyperparameters& h, uint32_t n_context
 }
 
 bool AttentionSums::begin(uint32_t from, uint32_t n) {
-  if (under_way()) n_rows_ = 0, n_coming_ = 0;   // those have not come, and have left something
+  if (under_way()) n_rows_ = 0, n_coming_ = 0;   // the unfinished queries have changed some sums
   if (from != n_rows_) return false;
   if (from == 0) std::fill(sums_.begin(), sums_.end(), 0.0f);
   first_coming_ = from, n_coming_ = n;

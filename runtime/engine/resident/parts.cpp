@@ -7,10 +7,10 @@ namespace orrery::engine {
 
 namespace {
 
-// What a session keeps of its prompt, whether it has settled or not.
+// Parts that the prompt writes: their content counts before settling, too.
 template <class T>
 constexpr bool kOfPrompt = std::is_same_v<T, RecentQueries> || std::is_same_v<T, AttentionSums>;
-// What counts between settlings, too: its tokens are those of the reservoir, whatever the policy chooses.
+// Parts that summarize the reservoir's tokens: their content counts after invalidate(), too.
 template <class T>
 constexpr bool kOfReservoir = std::is_same_v<T, kv::Digests> || std::is_same_v<T, kv::LowRank>;
 

@@ -1,13 +1,14 @@
-// What a compressed session keeps on the device, and beside it: the parts. Each is there or null, as its policy needs. A part has the same
-// small interface, whatever it holds:
+// The parts of a compressed session: all that it keeps on the device, with its tables on the host. A part that the policy does not need is
+// null. Every part has the same small interface:
 //
 //   layout(...)                      its Region: name, bytes on the device and on the host (kv/memory/layout.h)
 //   make(arena, ...)                 takes that region
-//   truncate(n_tokens)               tokens from n_tokens on are gone, or will be others
-//   copy_from(backend, other)        holds what `other`, of the same shape, holds
+//   truncate(n_tokens)               tokens from n_tokens on are removed
+//   copy_from(backend, other)        copies the content of `other`, which has the same shape
 //   used_bytes()                     statistics: device bytes of KV and its summaries in use (the layout says how many are taken)
 //
-// A method that needs a new part adds a class with these, a member here, and a line each in each_member(), layout() and make().
+// A new part: a class with this interface, a member here, and a line each in each_member(), layout() and make(). ../README.md walks the
+// way.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +31,13 @@ namespace orrery::engine {
 
 struct Parts {
   static kv::Layout layout(const ResidentShape& shape);
-  // Takes the layout's regions of the arena, and turns. The frequencies of `rope` outlive the parts.
+  // Takes the layout's regions of the arena, and a turn. The frequencies of `rope` outlive the parts.
   static Result<Parts> make(const ResidentShape& shape, Runtime* runtime, const RopeSpec& rope);
 
-  // Tokens from n_tokens on are gone. Pending refills are forgotten.
+  // Removes tokens from n_tokens on, and all pending refills.
   void truncate(uint32_t n_tokens);
-  // Holds what `other` holds, of a session that has just shared its pages with `reservoir`. settled: what `other` has chosen counts; else
-  // only its queries do.
+  // Copies the content of `other`, whose session has just shared its pages with `reservoir`. settled: whether other's session has settled;
+  // if not, only queries and attention sums are copied.
   Status copy_from(Backend* backend, const Parts& other, const kv::PageTable& reservoir, bool settled);
   uint64_t used_bytes(bool settled) const;
 
@@ -46,13 +47,13 @@ struct Parts {
   std::unique_ptr<kv::Digests> digests;
   std::unique_ptr<kv::LowRank> low_rank;
   std::unique_ptr<kv::CompensationTokens> compensation_tokens;
-  std::unique_ptr<kv::Refills> refills;                             // after what they write to: they go first
+  std::unique_ptr<kv::Refills> refills;                             // after the parts that it writes to: destroyed before them
   std::unique_ptr<RecentQueries> queries;
   std::unique_ptr<ScoredHeads> scored_heads;
   std::unique_ptr<AttentionSums> sums;
 
  private:
-  // f(pointer to member) for every part.
+  // Calls f(pointer to member) for every part.
   template <class F>
   static void each_member(const F& f) {
     f(&Parts::slots), f(&Parts::digests), f(&Parts::low_rank), f(&Parts::compensation_tokens), f(&Parts::refills), f(&Parts::queries);

@@ -1,5 +1,5 @@
-// A part of the resident KV: the queries of the last positions, on the device, in a ring. Prefill and decode write them; settling reads
-// them. A position's queries can be lost: a rewind, a load, or a step that did not come to its end. The ring knows which ones it holds.
+// A part of the resident KV: the queries of the last positions, in a ring on the device. Prefill and decode write them; settling reads
+// them. Rewinding, loading and failed steps lose queries. The ring knows the positions that it holds.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,23 @@ namespace orrery::engine {
 
 class RecentQueries {
  public:
-  // Of the last n_rows positions, (n_layers, n_rows, q_dim) floats.
+  // n_rows: positions in the ring. The region is (n_layers, n_rows, q_dim) floats.
   static kv::Region layout(const model::Hyperparameters& h, uint32_t n_rows);
   static Result<std::unique_ptr<RecentQueries>> make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_rows);
 
   uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
   QueryRing ring() const { return ring_; }
-  // Where a layer's queries of a position stand, (q_dim).
+  // (q_dim) a layer's queries of a position.
   Ptr<const float> row(uint64_t layer, uint64_t position) const {
     const uint64_t n = n_rows();
     return ring_.data + (layer * n + position % n) * width_;
   }
-  // Positions [from, to) have been computed with ring() in the step.
+  // A step of positions [from, to) has written the ring.
   void note(uint32_t from, uint32_t to) { set(from, to, true); }
-  // A step of positions [from, to) has not come to its end: some of its queries stand in others' place.
+  // A step of positions [from, to) has failed: some of its queries have overwritten others.
   void forget(uint32_t from, uint32_t to) { set(from, to, false); }
-  // How many of the positions n_tokens - 1, n_tokens - 2, ... are held, up to the first that is not.
+  // The number of positions n_tokens - 1, n_tokens - 2, ... in the ring, up to the first missing one.
   uint32_t known(uint32_t n_tokens) const;
 
   void truncate(uint32_t n_tokens);
@@ -49,7 +49,7 @@ class RecentQueries {
   uint64_t width_;                    // q_dim
   kv::ArenaRegion region_;
   QueryRing ring_;
-  std::vector<uint32_t> positions_;   // (n_rows) whose queries each row holds; kNone
+  std::vector<uint32_t> positions_;   // (n_rows) the position of each row's queries, or kNone
 };
 
 }  // namespace orrery::engine

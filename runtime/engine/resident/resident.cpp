@@ -9,8 +9,10 @@ namespace orrery::engine {
 
 kv::Region Resident::layout(const ResidentShape& s) {
   uint64_t host = s.n_heads() * (sizeof(HeadView) + 2 * sizeof(uint32_t)) + uint64_t{s.n_context} * sizeof(uint32_t);
-  if (s.rebuilds())   // a layer's chunks
-    host += static_cast<uint64_t>(s.hyper->n_kv_heads) * div_up(uint64_t{s.n_context}, uint64_t{s.digests.page_tokens}) * sizeof(RebuiltRun);
+  if (s.rebuilds()) {   // runs_: the chunks of a layer
+    const uint64_t n_chunks = div_up(uint64_t{s.n_context}, uint64_t{s.digests.page_tokens});
+    host += static_cast<uint64_t>(s.hyper->n_kv_heads) * n_chunks * sizeof(RebuiltRun);
+  }
   return {"tables of a step", kv::Holds::tables, 0, 0, host, 0};
 }
 
@@ -22,7 +24,8 @@ Status Resident::check_operations(Backend* backend, const model::Hyperparameters
 Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
                                                  uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope) {
   Runtime& runtime = model->runtime();
-  ORRERY_ASSIGN(ResidentShape shape, ResidentShape::make(model->hyper(), runtime.device().info(), options, n_context, runtime.moves_directly()));
+  ORRERY_ASSIGN(ResidentShape shape,
+                ResidentShape::make(model->hyper(), runtime.device().info(), options, n_context, runtime.moves_directly()));
   {
     const Turn turn = runtime.take_turn();
     ORRERY_TRY(shape.check_operations(&turn.backend(), options.policy.c_str()));
@@ -72,7 +75,7 @@ void Resident::note_queries(uint32_t from, uint32_t to) {
 }
 
 Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
-  if (settled_) return {};   // those of the steps since are known
+  if (settled_) return {};   // the queries of steps after settling are known
   const uint32_t wanted = std::min(policy_->queries_wanted(), n_tokens), known = answers_.known_queries(n_tokens);
   if (parts_.sums && parts_.sums->n_rows() < n_tokens) return {parts_.sums->n_rows(), n_tokens};
   return known >= wanted ? Positions{} : Positions{n_tokens - wanted, n_tokens - known};
@@ -86,18 +89,24 @@ Status Resident::ask(int32_t layer, Ptr<const float> q) {
 }
 
 Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
-  // The next layer has only the refills that the policy asked for after the step before. The policy is asked again here.
-  if (parts_.refills) ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer + 1), now_.cancel));
+  // First the refills of the next layer that the policy asked for after the previous step. Then the policy is asked about that layer.
+  if (parts_.refills) {
+    const auto last_layer = static_cast<uint32_t>(layer + 1);
+    ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, last_layer, now_.cancel));
+  }
   if (!next_q) return ok_status();
-  ORRERY_TRY(now_.backend->synchronize());   // the queries stand there
+  ORRERY_TRY(now_.backend->synchronize());   // next_q is written
   return ask(layer + 1, next_q);
 }
 
 Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
   Backend& backend = *now_.backend;
-  ORRERY_TRY(backend.synchronize());   // the queries stand there; and a device has not waited for what follows
+  ORRERY_TRY(backend.synchronize());   // q is written, and the device is idle before the refills
   if (parts_.sums && parts_.sums->under_way()) return parts_.sums->add_layer(&backend, *pages_, layer, q, q_stride);
-  const auto place = [&] { return parts_.refills ? parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer), now_.cancel) : ok_status(); };
+  const auto place = [&] {
+    if (!parts_.refills) return ok_status();
+    return parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer), now_.cancel);
+  };
   if (waiting_) ORRERY_TRY(place());
   if (!policy_->asks_before_attend()) return ok_status();
   ORRERY_TRY(ask(layer, q));
@@ -117,13 +126,15 @@ Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const polic
   return status;
 }
 
-// The head's first slots, which hold selected_'s tokens as they are, get K as it would be rebuilt later: with those of its layer.
+// Notes the head's first slots, which hold exact keys of selected_. Their K will be rebuilt with the layer's other heads, so that it equals
+// the K of tokens fetched later.
 void Resident::note_rebuilt(uint32_t head, uint32_t n_slots) {
   const auto kv_head = static_cast<int32_t>(head % static_cast<uint32_t>(hyper_.n_kv_heads));
   for (uint32_t slot = 0; slot < n_slots;) {
     uint32_t n = 1;
     while (slot + n < n_slots && selected_[slot + n] == selected_[slot] + n) ++n;
-    runs_.push_back({static_cast<int32_t>(selected_[slot]), static_cast<int32_t>(n), parts_.slots->take_slots(head, {slot, selected_[slot], n}), {}, kv_head});
+    const Ptr<std::byte> to = parts_.slots->take_slots(head, {slot, selected_[slot], n});
+    runs_.push_back({static_cast<int32_t>(selected_[slot]), static_cast<int32_t>(n), to, {}, kv_head});
     slot += n;
   }
 }
@@ -133,7 +144,7 @@ void Resident::rebuild_noted(uint32_t layer) {
   runs_.clear();
 }
 
-// What selected_, which ascends, leaves out is in the head's mean.
+// Merges the tokens that selected_ (ascending) leaves out into the head's compensation token.
 void Resident::compensate(uint32_t head, uint32_t n_tokens) {
   Backend& backend = *now_.backend;
   parts_.compensation_tokens->want(head);
@@ -148,7 +159,7 @@ Status Resident::settle(uint32_t n_tokens) {
   const uint64_t start = now_us();
   invalidate();
   now_.n_tokens = n_tokens;
-  if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);   // some are hidden
+  if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);   // hidden digests are made again
   if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, n_tokens);
   now_.settling = true;
   Status status = settle_heads(n_tokens);
@@ -160,9 +171,9 @@ Status Resident::settle(uint32_t n_tokens) {
   return ok_status();
 }
 
-// What each head holds: chosen by the policy, and filled in from the pages.
+// The policy chooses the tokens of each head, and the pages fill its slots.
 Status Resident::settle_heads(uint32_t n_tokens) {
-  runs_.clear();   // where it was cancelled before, some are noted
+  runs_.clear();   // a cancelled settling may have left noted runs
   ORRERY_TRY(policy_->settle(&answers_, n_tokens, capacity_));
   parts_.slots->lay_out(capacity_);
   if (parts_.compensation_tokens) parts_.compensation_tokens->clear();
@@ -170,7 +181,7 @@ Status Resident::settle_heads(uint32_t n_tokens) {
   for (uint32_t head = 0; head < parts_.slots->n_heads(); ++head) {
     ORRERY_TRY(now_.go_on());
     policy_->select(head, n_tokens, capacity_[head], &selected_);
-    // A head with room for the whole context has each token in its own slot for good: what was there before the prompt is there.
+    // A head with room for the whole context has each token in a slot of its own. Tokens from before the prompt are still in place.
     const size_t n_held = capacity_[head] == n_context_ && !parts_.low_rank ? n_unchanged_ : 0;
     settled_bytes_ += parts_.slots->fill(now_.backend, *pages_, head, selected_, n_held) * pages_->format().token_bytes();
     if (parts_.low_rank) note_rebuilt(head, policy_->rebuilt_slots(head));
@@ -186,7 +197,7 @@ Status Resident::prepare(uint32_t n_tokens) {
   if (!settled_) ORRERY_TRY(settle(n_tokens));
   for (uint32_t head = 0; head < parts_.slots->n_heads();) {
     const uint32_t slot = policy_->slot_for(head, parts_.slots->length(head), parts_.slots->capacity(head));
-    if (slot == policy::kSettleAgain) {   // the tail is full: the session settles again, with room for more
+    if (slot == policy::kSettleAgain) {   // the tail is full: settling makes room
       ORRERY_TRY(settle(n_tokens));
       head = 0;
       continue;
@@ -199,12 +210,14 @@ Status Resident::prepare(uint32_t n_tokens) {
   now_.scored_position = Moment::kNone;
   if (parts_.scored_heads) parts_.scored_heads->begin(*policy_, {views_.data(), views_.size()});
   waiting_ = parts_.refills && parts_.refills->late(step_ + 1);
-  Status status = parts_.refills && !waiting_ ? parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, UINT32_MAX, now_.cancel) : ok_status();
+  Status status = ok_status();
+  if (parts_.refills && !waiting_)
+    status = parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, UINT32_MAX, now_.cancel);
   if (!status.ok()) settled_ = false;
   return status;
 }
 
-// Tokens whose slots the step's own takes go into their heads' means, which the step attends to.
+// Merges tokens whose slots the step's own token takes into the heads' compensation tokens. The step attends to these.
 void Resident::add_replaced() {
   Backend& backend = *now_.backend;
   for (uint32_t head = 0; head < parts_.slots->n_heads(); ++head) {

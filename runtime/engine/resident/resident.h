@@ -1,19 +1,14 @@
-// The order of a step of a session under a policy: settle, prepare, attend, commit. What is kept stands in parts.h, what the policy may ask
-// in answers.h, and what follows from the options in resident_shape.h. The policy decides; this file carries out.
+// The order of a step of a session under a policy: settle, prepare, attend, commit. parts.h has the parts, answers.h answers the policy's
+// questions, resident_shape.h derives sizes from the options. The policy decides; this file carries out.
 //
-// The session's pages, in the reservoir, hold everything. The resident KV can be thrown away at any time, and is chosen anew when the next
-// token is to be generated.
+// The session's pages in the reservoir hold all KV, also of heads that are full on the device. The resident KV can be dropped at any time;
+// the session then settles again before the next generated token. README.md says why full heads are kept twice.
 //
-// The pages keep the heads that are full here, too (a copy in host memory: 6 of the demo's 32 heads, 15 to 21% of those of
-// the published profiles).  Settling again makes other heads full: of 6 on the demo model 2.8, and after no turn the
-// same ones (tests/bench/results).  And what is here may be coarser, where prompts, rewinding, forks and files want the
-// exact KV of every head.
+// Steps count generated tokens over the life of this object. A refill that the policy asks for after step s becomes visible in the step
+// that the policy names, whatever the I/O thread does meanwhile.
 //
-// Steps count generated tokens over the life of this object: what a policy asks for after step s becomes visible in a
-// step that it names, whatever the I/O thread does meanwhile.
-//
-// What uses the backend runs within a Use: in the session's turn, with the model's scratch set. After make() no device memory is
-// taken, and no host memory but when settling and for top_page_keys().
+// Calls that use the backend run within a Use: in the session's turn, with the model's scratch memory set. After make() nothing takes
+// device memory, and only settling and top_page_keys() take host memory.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +30,8 @@ namespace orrery::engine {
 
 class Resident final : public model::LayerHook {
  public:
-  // During its life the resident part has the turn's backend, and `cancel` ends its waits for the link, and settling. Null: a session
-  // without a resident part.
+  // While a Use exists, the resident part has the turn's backend, and `cancel` ends settling and waits for the link. resident: null for a
+  // session without a resident part.
   class Use {
    public:
     Use(Resident* resident, const Turn& turn, const Cancel& cancel = {}) : resident_(resident) {
@@ -51,9 +46,9 @@ class Resident final : public model::LayerHook {
    private:
     Resident* resident_;
   };
-  // Whether the backend has the operations that the options' policy needs; unsupported names those that it lacks.
+  // ok if the backend has the operations that the options' policy needs; else unsupported, which names the missing ones.
   static Status check_operations(Backend* backend, const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
-  // Takes its regions of the arena, and turns. `pages` is the session's, and outlives this; so do the frequencies of `rope`.
+  // Takes the layout's regions of the arena, and turns. pages: of the session. The pages and the frequencies of `rope` outlive the object.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope);
   // Host memory of a step's tables.
@@ -66,61 +61,62 @@ class Resident final : public model::LayerHook {
   policy::Report report() const { return policy_->report(); }
   const policy::Policy& policy() const { return *policy_; }
   kv::Refills::Stats refill_stats() const;
-  // What steps have read of the device's memory, in bytes: KV attended to, what tokens were looked for in, and rows that keys were rebuilt
-  // from. Settling is not among it.
+  // Bytes of device memory that steps have read, without settling. kv: by attention. searched: to find tokens. rebuilt: rows of low-rank
+  // keys.
   struct Reads {
     uint64_t kv = 0, searched = 0, rebuilt = 0;
   };
   Reads reads() const;
-  // Of settling, in all: copied from the reservoir, and the time.
+  // Bytes that settling has copied from the reservoir, and its time.
   uint64_t settled_bytes() const { return settled_bytes_; }
   uint64_t settle_us() const { return settle_us_; }
 
-  // Positions from `from` on are about to be written: their page, if it is shared, gives way to a copy.
+  // Called before positions from `from` on are written. If their page is shared, a copy will replace it, so pending transfers are stopped.
   void before_write(uint32_t from);
-  // Tokens from n_tokens on are gone.
+  // Removes the tokens from n_tokens on.
   void truncate(uint32_t n_tokens);
-  // A step of positions [from, to) has not come to its end: some of its queries stand in others' place.
+  // A step of positions [from, to) has failed: some of its queries have overwritten others.
   void forget_queries(uint32_t from, uint32_t to);
-  // Positions [from, to) have been computed with queries() in the step.
+  // A step of positions [from, to) has written its queries to queries().
   void note_queries(uint32_t from, uint32_t to);
   QueryRing queries() const { return parts_.query_ring(); }
-  // Positions whose queries must be computed again before prepare(n_tokens), as first and end; both 0: none. They are
-  // lost when a session is loaded, or rewound; where attention is summed all of them may be.
+  // Positions whose queries must be computed again before prepare(n_tokens), as first and end; both 0: none. Loading and rewinding lose
+  // queries; with attention sums they may lose those of all positions.
   struct Positions {
     uint32_t first = 0, end = 0;
   };
   Positions missing_queries(uint32_t n_tokens) const;
 
-  // The step of the token at position n_tokens: where each head puts it, and what it attends to. Settles if need be.
+  // Begins the step of the token at position n_tokens: chooses each head's slot for it and makes views(). Settles first if needed.
   Status prepare(uint32_t n_tokens);
   Span<const HeadView> views() const { return views_; }
   const KvFormat& format() const { return format_; }
   const kv::PageTable& reservoir() const { return *pages_; }
-  // What the layers of a step of positions [from, from + n) ask, or wait for, before their attention; null: nothing. Behind prepare().
+  // The hook of a step of positions [from, from + n), after prepare(); null if its layers neither ask nor wait before their attention.
   model::LayerHook* hook(Phase phase, uint32_t from, uint32_t n) {
-    return (phase == Phase::decode ? waiting_ || policy_->asks_before_attend() : parts_.sums && parts_.sums->begin(from, n)) ? this : nullptr;
+    const bool wanted = phase == Phase::decode ? waiting_ || policy_->asks_before_attend() : parts_.sums && parts_.sums->begin(from, n);
+    return wanted ? this : nullptr;
   }
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
   bool looks_ahead() const override { return policy_->asks_a_layer_ahead(); }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override;
-  // It has been computed.
+  // Ends the step: its token at `position` has been computed.
   Status commit(uint32_t position);
-  // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
-  // Those positions' queries must be known still: the last ones, as many as the policy's kept_queries.
+  // The keys of all the session's pages that the queries of some positions attend to most, settled or not. Only the last positions have
+  // queries, as many as the policy's kept_queries.
   Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
-  // What is resident does not count any more.
+  // Drops the resident KV: the next prepare() settles.
   void invalidate();
-  // For benchmarks: the queries of n tokens have been.
+  // For benchmarks: as if the queries of n tokens had been summed.
   void assume(uint32_t n_tokens) {
     if (parts_.sums) parts_.sums->assume(n_tokens);
   }
-  // For tests: asked behind each step, before the policy is; its error is the policy's.
-  // The turn that a step, or a settling, is in; null between them. A step fault works in it.
+  // The turn of a step or of settling; null outside.
   const Turn* turn() const { return turn_; }
+  // For tests: called after each step, before the policy. Its error is reported as the policy's.
   void set_step_fault(std::function<Status(uint64_t step)> fault) { step_fault_ = std::move(fault); }
 
-  // Goes on exactly like `other`, of a session that has just shared its pages.
+  // Continues exactly as `other`, whose session has just shared its pages.
   Status copy_from(const Resident& other);
 
  private:
@@ -128,7 +124,7 @@ class Resident final : public model::LayerHook {
       : hyper_(*shape.hyper), n_context_(shape.n_context), format_(shape.resident), pages_(pages) {}
   Status settle(uint32_t n_tokens);
   Status settle_heads(uint32_t n_tokens);
-  Status ask(int32_t layer, Ptr<const float> q);   // the policy, by a layer's queries
+  Status ask(int32_t layer, Ptr<const float> q);   // asks the policy, with a layer's queries
   void note_rebuilt(uint32_t head, uint32_t n_slots);
   void rebuild_noted(uint32_t layer);
   void compensate(uint32_t head, uint32_t n_tokens);
@@ -140,17 +136,17 @@ class Resident final : public model::LayerHook {
   const kv::PageTable* pages_;
   std::unique_ptr<policy::Policy> policy_;
   Parts parts_;
-  const Turn* turn_ = nullptr;                     // within a Use
-  Moment now_;                                     // its backend and cancel: within a Use
+  const Turn* turn_ = nullptr;                     // within a Use, else null
+  Moment now_;                                     // backend and cancel: within a Use
   Answers answers_;
   bool settled_ = false;
-  bool waiting_ = false;                           // of a step: its layers wait for their refills, each for its own
+  bool waiting_ = false;                           // each layer of the step waits for its own refills
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0;
-  uint32_t n_unchanged_ = 0;                       // tokens that are in the pages as they were when the store got them
+  uint32_t n_unchanged_ = 0;                       // first tokens of the pages that have not changed since the store was filled
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)
   std::vector<HeadView> views_;                    // (n_heads)
   std::vector<uint32_t> selected_;                 // room for n_context
-  std::vector<RebuiltRun> runs_;                   // of the heads of a layer that is being settled
+  std::vector<RebuiltRun> runs_;                   // noted while a layer settles
   std::function<Status(uint64_t)> step_fault_;
 };
 

@@ -11,14 +11,14 @@ namespace orrery::engine {
 
 namespace {
 
-// Tokens of the staging ring: as the policy says, and at least these; 0 where it asks for no refills, or nothing is transferred.
+// Tokens of the staging ring: the policy's share of the slots, at least kLeastStaging. 0: no refills, or nothing is transferred.
 constexpr uint64_t kLeastStaging = 4096;
 uint64_t ring_tokens(const policy::Policy& policy, uint64_t n_slots, bool moves_directly) {
   const double share = moves_directly ? 0 : policy.refill_share();
   return share > 0 ? std::max(kLeastStaging, static_cast<uint64_t>(share * static_cast<double>(n_slots))) : 0;
 }
 
-// The queries that the policy wants survive a step that has overwritten the oldest one's row, and not come to its end.
+// One row more than the policy wants: a step that fails may have overwritten the oldest row.
 uint32_t query_rows(const SessionOptions& options, const policy::Policy& policy) {
   const uint32_t rows = policy::policy_needs(options.policy, options.policy_options).kept_queries;
   return rows > 0 ? std::max(rows, policy.queries_wanted() + 1) : 0;
@@ -37,7 +37,7 @@ void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
   low_rank.rank = asked.rank;
   low_rank.by_head = policy::is_low_rank(asked.kind);
   low_rank.skewed = asked.kind == policy::PageDigest::skewed;
-  if (low_rank.by_head) shape->digests.heads.clear();   // rows are what pages of a token are found by
+  if (low_rank.by_head) shape->digests.heads.clear();   // rows take the place of digests, with pages of one token
   for (const uint32_t head : asked.heads) {
     const uint32_t layer = head / static_cast<uint32_t>(shape->hyper->n_kv_heads);
     if (low_rank.layers.empty() || low_rank.layers.back() != layer) low_rank.layers.push_back(layer);

@@ -1,5 +1,5 @@
-// What a compressed session keeps, before anything is taken: which parts, of what size, and the layout of their memory. It follows from
-// hyperparameters, options, context, and what the backend says of itself. The plan and Parts::make() both go by it.
+// The shape of a compressed session, before any memory is taken: its parts, their sizes, and the layout of their memory. It follows from
+// hyperparameters, options, context and BackendInfo. The plan and Parts::make() both use it.
 #pragma once
 
 #include <cstdint>
@@ -20,32 +20,33 @@ struct ResidentShape {
   const model::Hyperparameters* hyper = nullptr;
   BackendInfo backend;
   uint32_t n_context = 0;
-  KvFormat kept, resident;            // in the reservoir; on the device
+  KvFormat kept, resident;            // formats of the reservoir and of the slots
   std::unique_ptr<policy::Policy> policy;
 
-  uint64_t n_slots = 0;               // of all heads; what stands beside them on the device takes its part of the budget
-  kv::DigestSpec digests;             // no heads: none
-  kv::LowRankSpec low_rank;           // rank 0: none
+  uint64_t n_slots = 0;               // of all heads, after the other parts on the device have taken their bytes of the budget
+  kv::DigestSpec digests;             // no heads: no digests
+  kv::LowRankSpec low_rank;           // rank 0: no low-rank keys
   uint32_t n_compensation_tokens = 0;
   bool refills = false;
-  uint64_t staging_tokens = 0;        // of the refills' ring; 0: nothing is transferred
+  uint64_t staging_tokens = 0;        // of the staging ring; 0: nothing is transferred
   uint32_t n_query_rows = 0;          // last positions whose queries are kept
-  uint32_t n_scored_heads = 0;        // whose attention weights a step exports
-  int64_t exported_stride = 0;        // keys of each
+  uint32_t n_scored_heads = 0;        // heads whose attention weights a step exports
+  int64_t exported_stride = 0;        // keys of a scored head
 
   // moves_directly: engine::moves_directly(); then there is no staging ring. Errors are those of make_policy().
   static Result<ResidentShape> make(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options,
                                     uint32_t n_context, bool moves_directly);
-  // Whether the backend has the operations that this needs; unsupported names those that it lacks. `policy_name` is for the message.
+  // ok if the backend has the operations that the shape needs; else unsupported, which names the missing ones. policy_name: for the
+  // message.
   Status check_operations(Backend* backend, const char* policy_name) const;
 
   uint64_t n_heads() const { return static_cast<uint64_t>(hyper->n_layers) * static_cast<uint64_t>(hyper->n_kv_heads); }
-  // Refills fetch V alone, and K is rebuilt.
+  // Whether refills fetch V alone and K is rebuilt.
   bool rebuilds() const { return low_rank.rank > 0 && !low_rank.by_head; }
 };
 
-// Every region of a compressed session's resident part, and the sum of the host memory that its policy takes. Of options whose policy cannot
-// be made: its slots alone, so that what is wrong is said when it is made.
+// The regions of a compressed session's resident part, with the host memory of its policy. If the policy cannot be made of the options: the
+// slots alone. The error comes when the session makes its policy.
 kv::Layout resident_layout(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options, uint32_t n_context,
                            bool moves_directly);
 

@@ -1,5 +1,5 @@
-// A part of the resident KV: memory for the attention weights that a step exports of the heads that its policy names (Policy::scored_heads).
-// after_step() reads them instead of the keys. Weights are of one step's query, and nobody's afterwards: there is nothing to copy.
+// A part of the resident KV: memory for the exported attention weights of scored heads, which the policy names (Policy::scored_heads).
+// Policy::after_step() reads the weights instead of the keys. They belong to one step's query, so a fork copies nothing.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class ScoredHeads {
 
   uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
-  // The coming step exports the weights of the policy's heads: their views say where to. views: (heads of all layers).
+  // Sets the views of the policy's scored heads so that the next step exports their weights. views: (n_heads).
   void begin(const policy::Policy& policy, Span<HeadView> views);
 
   void truncate(uint32_t) {}
@@ -36,7 +36,7 @@ class ScoredHeads {
   kv::ArenaRegion region_;
   uint32_t n_heads_;
   int64_t stride_;
-  uint64_t head_bytes_;               // ExportedWeights of a head
+  uint64_t head_bytes_;               // of one head's ExportedWeights
   std::vector<uint32_t> heads_;       // room for n_heads
 };
 

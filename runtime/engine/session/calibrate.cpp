@@ -23,7 +23,7 @@ using policy::Tokens;
 
 constexpr uint32_t kMostSteps = 1024, kMostTopK = 1u << 20;
 
-// HeteroCache's sets, and SyncKV's.
+// The score rules of HeteroCache's and of SyncKV's sets.
 constexpr ScoreRule kStarRule{GroupReduce::mean, Pooling::avg, 5, true};
 constexpr ScoreRule kSyncRule{GroupReduce::max, Pooling::none, 1, true};
 
@@ -59,7 +59,7 @@ Status check_texts(Span<const Span<const int32_t>> texts, int32_t n_vocab) {
   return ok_status();
 }
 
-// Full attention, in a session that keeps its last queries: every head is full, and no head is watched.
+// Options of a session with full attention that keeps its last queries: every head is full, and no head is scored.
 SessionOptions full_session(const model::Hyperparameters& h, const CalibrationOptions& options, uint32_t n_context) {
   const size_t n_heads = static_cast<size_t>(h.n_kv_heads);
   policy::ProfileLayer layer;
@@ -77,7 +77,7 @@ SessionOptions full_session(const model::Hyperparameters& h, const CalibrationOp
   return o;
 }
 
-// How much the layers' sets have in common, as CalibrationSteps::layer_overlap says.
+// The overlap of the layers' sets: CalibrationSteps::layer_overlap.
 class LayerMatches {
  public:
   LayerMatches(uint32_t n_layers, uint32_t n_kv_heads)
@@ -86,7 +86,7 @@ class LayerMatches {
         sums_(size_t{n_layers} * n_layers, 0.0),
         best_(2 * size_t{n_kv_heads}) {}
 
-  // sets: (n_layers * n_kv_heads, k) of one step, below n_keys.
+  // sets: (n_layers * n_kv_heads, k) positions below n_keys, of one step.
   void add(const std::vector<uint32_t>& sets, uint32_t k, uint32_t n_keys) {
     const size_t n_words = (n_keys + 63) / 64, n_heads = size_t{n_layers_} * n_kv_heads_;
     bits_.assign(n_heads * n_words, 0);
@@ -112,7 +112,7 @@ class LayerMatches {
   }
 
  private:
-  // Tokens in common with the best match, over the heads of both layers.
+  // Tokens that the heads of both layers share with their best matches.
   uint64_t match(uint32_t a, uint32_t b, size_t n_words) {
     std::fill(best_.begin(), best_.end(), 0);
     for (uint32_t i = 0; i < n_kv_heads_; ++i)
@@ -136,10 +136,10 @@ class LayerMatches {
   uint64_t n_ = 0;
 };
 
-// One rule's sets of all heads, and what they add up to.
+// The sets of all heads under one score rule, and the sums over them.
 struct Sets {
   ScoreRule rule;
-  std::vector<uint32_t> best;            // (heads, k) of the step at hand
+  std::vector<uint32_t> best;            // (heads, k) of the current step
   std::vector<LayerOverlaps> overlaps;   // (n_layers)
 
   Status take(Session* session, uint32_t n_kv_heads, uint32_t step, uint32_t n_keys, uint32_t k) {
@@ -217,7 +217,7 @@ class Calibrator {
     for (uint32_t step = 0; step <= options_.n_steps; ++step) {
       if (step > 0) {
         const Span<const float> logits = session->logits();
-        // The first of the largest; NaN is never larger.
+        // The first largest logit; a NaN is never larger.
         size_t best = 0;
         for (size_t i = 1; i < logits.size(); ++i)
           if (logits[i] > logits[best] || std::isnan(logits[best])) best = i;
@@ -249,7 +249,7 @@ class Calibrator {
       if (window[l] == 0) counted.push_back(all[l]);
     }
     if (options_.full_share > 0) {
-      // Windowed layers hold their window whatever their heads are: they count only where there is nothing else.
+      // A layer with a window keeps its window, whatever its heads are. Such layers count only if no other layer exists.
       if (counted.empty()) counted = all;
       const double most = options_.full_share * static_cast<double>(counted.size() * n_kv_heads_);
       ORRERY_ASSIGN(profile.thresholds,

@@ -1,11 +1,11 @@
-// Calibration: a model reads texts, goes on for some greedy steps behind each, and the sets of prompt keys that its KV
-// heads attend to most become a head profile (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1).
+// Calibration: the model reads texts and decodes some greedy steps after each. The sets of prompt keys that its KV heads attend to most
+// become a head profile (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1).
 //
-// The way of the data: tokens -> a session with full attention that keeps its last queries -> top-k sets of every head,
-// step by step (step 0: the prompt's last query, then one for each decoded token) -> policy::LayerOverlaps -> roles and
-// clusters. Decoding goes on where the model would end its text: what is counted are steps.
+// The data's way: tokens -> a session with full attention that keeps its last queries -> top-k sets of every head at every step (step 0 is
+// the prompt's last query, then one step for each decoded token) -> policy::LayerOverlaps -> roles and clusters. Decoding continues after
+// an end-of-generation token.
 //
-// Layers with a sliding window are scored as if they had none: the profile is whole, policies pass over such layers.
+// Layers with a sliding window are scored as if they had none. So the profile covers all layers; policies skip layers with a window.
 #pragma once
 
 #include <cstdint>
@@ -24,27 +24,27 @@
 namespace orrery::engine {
 
 struct CalibrationOptions {
-  uint32_t n_steps = 99;             // decode steps behind each text
-  uint32_t top_k = 1024;             // keys of a set; of a text at most a quarter of its tokens
-  uint32_t n_representatives = 0;    // SyncKV's clusters of a layer; 0: 2 of 8 heads and more, else 1
+  uint32_t n_steps = 99;             // decode steps after each text
+  uint32_t top_k = 1024;             // keys of a set; at most a quarter of a text's tokens
+  uint32_t n_representatives = 0;    // SyncKV's clusters of a layer; 0: 2 if it has 8 KV heads or more, else 1
   policy::Thresholds thresholds;
   double tau_drift = -1;             // of the profile; below 0: tau_stable
-  double full_share = 0;             // > 0: thresholds are moved until no more heads than this share are full
+  double full_share = 0;             // > 0: thresholds move until at most this share of the heads is full
   KvType kv_type = KvType::f16;
   std::string note;                  // of the profile
-  std::function<bool(uint64_t done, uint64_t total)> progress;   // tokens of texts and steps; false: cancelled
+  std::function<bool(uint64_t done, uint64_t total)> progress;   // tokens of texts and steps; false cancels
 };
 
-// What pictures are drawn from.
+// Measurements for pictures.
 struct CalibrationSteps {
-  std::vector<uint32_t> text_tokens, top_k;   // (n_texts) tokens of each, and the size of its sets
+  std::vector<uint32_t> text_tokens, top_k;   // (n_texts) tokens of each text, and the size of its sets
   uint32_t n_steps = 0, n_layers = 0, n_kv_heads = 0;
   double chance = 0;                          // overlap of random sets, mean over texts
   // (n_layers, n_kv_heads, n_steps) overlap of the step's set with the prompt's, mean over texts.
   std::vector<double> drift;
-  // (n_layers, n_layers), symmetric, mean over texts and steps 0 to n_steps: how much of a head's set its best match in
-  // the other layer has, mean over the heads of both. (Head numbers say nothing across layers.) On the diagonal the
-  // best match is another head of the layer; NaN where there is none.
+  // (n_layers, n_layers), symmetric: the part of a head's set that its best match in the other layer has, mean over the heads of both
+  // layers, over texts and over steps 0 to n_steps. (Head numbers mean nothing across layers.) On the diagonal the best match is another
+  // head of the layer; NaN if the layer has one head.
   std::vector<double> layer_overlap;
   std::vector<uint8_t> windowed;              // (n_layers) 1: has a sliding window
 };
@@ -56,9 +56,9 @@ struct CalibrationResult {
 
 constexpr uint32_t kLeastCalibrationTokens = 16;   // of a text
 
-// Takes a session's memory, of the longest text and its steps, while it runs. Errors: invalid_argument (a text that is
-// too short, a token outside the vocabulary, options out of range, a share that no thresholds meet), cancelled, and what
-// opening a session and computing can fail with.
+// While it runs, it takes the memory of a session for the longest text and its steps. Errors: invalid_argument (a text is too short, a
+// token is outside the vocabulary, options are out of range, no thresholds meet full_share), cancelled, and the errors of opening a session
+// and of its steps.
 Result<CalibrationResult> calibrate(const std::shared_ptr<LanguageModel>& model,
                                     Span<const Span<const int32_t>> texts, const CalibrationOptions& options);
 

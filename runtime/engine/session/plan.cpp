@@ -14,7 +14,7 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   kv::Layout layout;
   layout.add({"weights", kv::Holds::weights, align_up(in.weights_bytes, kv::kArenaAlignment), 0, in.weights_mapped_bytes, 0});
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
-  if (!same_workspace(limits, in.shared.limits))   // else the one that is there serves
+  if (!same_workspace(limits, in.shared.limits))   // else the session uses the model's workspace
     layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
   const uint32_t pages = kv::pages_to_reserve(n_context);
   layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type), pages - std::min(pages, in.shared.spare_pages), compressed));
@@ -25,8 +25,8 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
 
 namespace {
 
-// KV bytes that hold a policy's full heads up to some context do not hold them beyond. Where not even a token would do, `most`, so that what
-// is wrong is said when the policy is made.
+// The largest context, at most `most`, at which a policy can be made of a KV budget in bytes: full heads of a longer context would need
+// more. `most` if not even one token fits; the error then comes when the policy is made.
 uint32_t accepted_context(const model::Hyperparameters& hyper, const SessionOptions& options, uint32_t most) {
   if (options.kv_budget_bytes == 0 || make_policy(hyper, options, most).ok()) return most;
   uint32_t low = 0, high = most;
@@ -40,7 +40,8 @@ uint32_t accepted_context(const model::Hyperparameters& hyper, const SessionOpti
 kv::Plan plan_of(const LayoutInput& input, uint64_t budget) {
   const SessionOptions& options = input.options;
   kv::PlanInput in;
-  in.max_context = accepted_context(input.hyper, options, options.n_context ? kMaxContext : static_cast<uint32_t>(input.hyper.trained_context));
+  const uint32_t most = options.n_context ? kMaxContext : static_cast<uint32_t>(input.hyper.trained_context);
+  in.max_context = accepted_context(input.hyper, options, most);
   in.budget_bytes = budget;
   in.layout = [](const void* self, uint32_t n_context) { return session_layout(*static_cast<const LayoutInput*>(self), n_context); };
   in.self = &input;
@@ -50,8 +51,8 @@ kv::Plan plan_of(const LayoutInput& input, uint64_t budget) {
   return plan;
 }
 
-// An automatic session is full, where that fits; else auto with the largest part of the KV that does, a tenth at least: less than that
-// keeps too little to be taken unasked.
+// An automatic session is full if full KV fits. Else it is auto with the largest share of the KV that fits, at least a tenth: a smaller
+// share keeps too little to be chosen without asking.
 kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budget) {
   constexpr int kLeast = 100, kMost = 999;   // thousandths
   const kv::Plan full = plan_of(input, budget);
@@ -85,7 +86,7 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budg
 }  // namespace
 
 kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
-  // The workspace that is there already serves as far as it goes; beyond that a whole new one is taken beside it.
+  // If the model's workspace is too small, a whole new one is taken before the old one is given back.
   Runtime& runtime = model.runtime();
   const SessionOptions given = *options;
   const LayoutInput input = {model.hyper(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
@@ -111,7 +112,7 @@ Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtim
   const LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena_bytes, mapped};
   const kv::Plan plan = decide(input, &session, budget);
   ORRERY_TRY(session.validate(hyper));
-  if (session.compressed()) {   // what opening would refuse, the plan refuses
+  if (session.compressed()) {   // the plan refuses everything that opening refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
     (void)policy;
   }

@@ -1,5 +1,5 @@
-// Planning: what a model and a session will take, region by region, before anything is taken. A file's header, hyperparameters and options
-// are enough. Session::open() plans, and then takes what the plan says.
+// Planning: the memory of a model and a session, region by region, before any memory is taken. It follows from a file's header,
+// hyperparameters and options. Session::open() makes the plan, and then takes exactly its regions.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace orrery::engine {
 
-// What a session's layout follows from, besides the context.
+// The input of a session's layout, besides the context.
 struct LayoutInput {
   const model::Hyperparameters& hyper;
   const Device& device;
   const SessionOptions& options;
   bool moves_directly;                                       // engine::moves_directly()
-  LanguageModel::Shared shared = {};                         // what is there already
-  uint64_t weights_bytes = 0, weights_mapped_bytes = 0;      // of the model, where it is still to be loaded
+  LanguageModel::Shared shared = {};                         // memory that the model's sessions share already: not in the layout
+  uint64_t weights_bytes = 0, weights_mapped_bytes = 0;      // of a model that is not loaded yet; else 0
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 
-// What one more session of the model would take of the arena's free part. Automatic options are decided (validate() may refuse then what a
-// full session is not to have).
+// The plan of one more session, with the free part of the arena as its budget. Decides automatic options: `options` has the policy
+// afterwards. Call validate() again then: a full session refuses some options.
 kv::Plan plan_session(const LanguageModel& model, SessionOptions* options);
 inline kv::Plan plan_session(const LanguageModel& model, SessionOptions options) { return plan_session(model, &options); }
 

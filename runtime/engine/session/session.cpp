@@ -50,9 +50,11 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   const bool given = options.compressed();
   const SessionOptions wanted = options;
   const kv::Plan plan = plan_session(*model, &options);
-  ORRERY_TRY(options.validate(model->hyper()));   // what was left open has been decided
+  ORRERY_TRY(options.validate(model->hyper()));   // now with a decided policy
   if (options.compressed() && !given)
-    model->runtime().log(LogLevel::info, "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, what fits %g of its bytes",
+    model->runtime().log(LogLevel::info,
+                         "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, as many tokens as fit %g of "
+                         "its bytes",
                          plan.n_context, type_traits(kv_tensor_type(plan.device_type))->name, options.kv_share);
   if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
     return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
@@ -66,7 +68,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                         static_cast<unsigned long long>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)),
                         plan.largest_context);
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
-  if (options.compressed()) {   // what is wrong with the policy is said before memory is taken
+  if (options.compressed()) {   // the policy's errors come before memory is taken
     ORRERY_ASSIGN(const auto policy, make_policy(session->model_->hyper(), options, plan.n_context));
     (void)policy;
   }
@@ -77,7 +79,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
 
 namespace {
 
-// One line for one kind of memory: its bytes in all, and region by region.
+// Logs one kind of memory in one line: its bytes in all, and region by region.
 void log_regions(Runtime* runtime, const char* where, const kv::Layout& layout, uint64_t kv::Region::*bytes) {
   std::string parts;
   uint64_t total = 0;
@@ -92,18 +94,20 @@ void log_regions(Runtime* runtime, const char* where, const kv::Layout& layout, 
 
 }  // namespace
 
-// What a person would ask: how long the context is and why, what of it lies where, and by which policy.
+// Logs the length of the context and why, the policy, and the regions of the plan.
 void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
   Runtime& runtime = model_->runtime();
   const model::Hyperparameters& h = model_->hyper();
   const auto trained = static_cast<uint32_t>(h.trained_context);
   if (wanted.n_context == 0 && n_context_ < trained)
     runtime.log(LogLevel::warning,
-                "the context has %u tokens, not the %u that the model was trained for: the arena has room for no more (device_budget_bytes)",
+                "the context has %u tokens, not the %u that the model was trained for: the arena has room for no more "
+                "(device_budget_bytes)",
                 n_context_, trained);
   if (n_context_ > model::reach_of_context(h))
     runtime.log(LogLevel::warning,
-                "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse (rope_scaling)",
+                "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse "
+                "(rope_scaling)",
                 n_context_, model::reach_of_context(h));
   runtime.log(LogLevel::info, "session of %u tokens, policy %s (%s), KV in %s, on the device in %s", n_context_, options_.policy.c_str(),
               !wanted.automatic      ? "as asked for"
@@ -161,7 +165,7 @@ Status Session::rewind(uint32_t n_tokens) {
 void Session::truncate(uint32_t n_tokens) {
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
-  if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow, up to the same length
+  if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
   if (n_tokens < n_computed()) {
     n_computed_ = n_tokens;
     if (resident_) resident_->truncate(n_tokens);
@@ -175,7 +179,8 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   const Resident::Positions missing = resident_->missing_queries(n_tokens);
   if (missing.end == 0) return ok_status();
   Backend& backend = turn.backend();
-  // Prompt tokens come out with the same bits; generated ones, which attended to less, would not.
+  // Recomputed prompt tokens have the same bits. Generated tokens have not, because they attended to the resident KV: so the pages are
+  // saved.
   const uint64_t page_bytes = table_->format().page_bytes();
   const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t n_pages = std::min(missing.end - missing.first, options_.chunk()) / page_tokens + 2;
@@ -212,7 +217,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   const Resident::Use use(resident_.get(), turn, cancel);
   const model::Workspace& work = model_->workspace(turn);
   WaitingRows& waiting_rows = model_->waiting_rows(turn);
-  if (n_logits > 0) logits_at_ = 0, waiting_rows.drop(&row_waits_);   // others come in their place
+  if (n_logits > 0) logits_at_ = 0, waiting_rows.drop(&row_waits_);   // the step overwrites them
   ORRERY_TRY(waiting_rows.make_room(&backend, n_logits));
   const uint64_t start = now_us();
   backend.set_scratch(work.scratch, model_->limits(turn));
@@ -249,8 +254,9 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     out.request = &request, out.shortlist = shortlist->result();
   }
   if (status.ok()) {
-    // A decode step is short: only what it waits for is cancelled.
-    status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, phase == Phase::prefill ? cancel : nullptr, out, resident_ ? resident_->hook(phase, from, n) : nullptr);
+    // A decode step is short: `cancel` ends its waits, not its computation.
+    status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, phase == Phase::prefill ? cancel : nullptr, out,
+                            resident_ ? resident_->hook(phase, from, n) : nullptr);
     if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
   }
   if (status.ok()) {
@@ -337,7 +343,7 @@ Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* ca
   const uint32_t last = n_computed() - 1;
   const int32_t token = tokens_[last];
   const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
-  n_computed_ = last;   // its page stays: the same values are written again
+  n_computed_ = last;   // the last token's page stays: the step writes the same values again
   if (resident_) resident_->truncate(last);
   const Status status = step({&token, 1}, phase, cancel, 1, logits_.data(), shortlist);
   if (!status.ok()) {
@@ -363,9 +369,15 @@ Result<bool> Session::fetch_more(Shortlist* shortlist, const Cancel& cancel) {
   const int64_t n_vocab = model_->hyper().n_vocab;
   const Span<float> block = shortlist->block();
   switch (shortlist->wanted()) {
-    case Shortlist::Stage::block: backend.download(block.data(), {(logits + shortlist->first_of_block()).address}, block.size() * sizeof(float)); break;
-    case Shortlist::Stage::bands: backend.shortlists()->shortlist_bands(logits, n_vocab, shortlist->tail(), out, shortlist->bands().data()); break;
-    default: backend.shortlists()->shortlist_entries(logits, n_vocab, shortlist->tail(), shortlist->band(), shortlist->other_band(), out, shortlist->tail_entries());
+    case Shortlist::Stage::block:
+      backend.download(block.data(), {(logits + shortlist->first_of_block()).address}, block.size() * sizeof(float));
+      break;
+    case Shortlist::Stage::bands:
+      backend.shortlists()->shortlist_bands(logits, n_vocab, shortlist->tail(), out, shortlist->bands().data());
+      break;
+    default:
+      backend.shortlists()->shortlist_entries(logits, n_vocab, shortlist->tail(), shortlist->band(), shortlist->other_band(), out,
+                                              shortlist->tail_entries());
   }
   ORRERY_TRY(backend.synchronize());
   shortlist->more_arrived();

@@ -1,12 +1,12 @@
-// One sequence of tokens and its KV, with the conversation that they come from.  Advances by prefill (prompt tokens,
-// in chunks) and decode (generated tokens, one at a time); rewinds, forks, parks, saves.
+// A session: one sequence of tokens, its KV, and the conversation that the tokens come from. Prefill computes prompt tokens in chunks,
+// decode computes generated tokens one at a time. A session can rewind, fork, park and be saved.
 //
-// tokens() may be one longer than what is computed: the last generated token, before its own step has run.
-// Under a policy other than full the pages lie in the reservoir (host memory) and hold everything: prompts attend to
-// them, exactly. Generated tokens attend to the resident part, which the policy chooses of them.
+// tokens() may have one token more than n_computed(): the last generated token, before its own step. Under a policy other than full the
+// pages lie in the reservoir (host memory) and hold all KV. Prompts attend to the pages, exactly. Generated tokens attend to the resident
+// KV.
 //
-// Each token remembers which phase computed it, so that recomputing it gives the same KV again: that of prompt tokens, and
-// under policy full of all. A generated token under another policy attended to what was resident then.
+// Each token remembers the phase that computed it. So computing it again gives the same KV for prompt tokens, and under policy full for all
+// tokens. A generated token under another policy attended to the resident KV of its time.
 #pragma once
 
 #include <atomic>
@@ -33,11 +33,11 @@
 
 namespace orrery::engine {
 
-// The messages, and how they become a prompt.
+// The messages, and the template that renders them.
 struct Conversation {
   std::vector<text::Value> messages;       // maps with at least "role" and "content"
-  size_t n_dropped = 0;                    // oldest non-system messages that left the context (Overflow::drop_oldest)
-  std::optional<ChatRenderer> renderer;    // made at the first use
+  size_t n_dropped = 0;                    // oldest non-system messages that have left the context (Overflow::drop_oldest)
+  std::optional<ChatRenderer> renderer;    // made when it is first used
   TemplateChoice choice;
 };
 
@@ -49,7 +49,7 @@ struct SessionStats {
 
 class Session {
  public:
-  // Host memory that every session takes beside its KV: tokens, page table, logits, and the sampler of its generations.
+  // The host memory of every session: tokens, page table, logits, and the sampler of its generations.
   static kv::Layout layout(const model::Hyperparameters& h, uint32_t n_context);
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
   ~Session();
@@ -63,7 +63,7 @@ class Session {
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
   uint64_t kv_bytes() const;               // KV and its summaries on the device; 0 while parked
-  uint64_t kv_used_bytes() const;          // of those, what holds tokens
+  uint64_t kv_used_bytes() const;          // the part of kv_bytes() that holds tokens
   uint64_t kv_shared_bytes() const;        // of pages shared with forks
   const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
   Resident* resident() { return resident_.get(); }
@@ -71,52 +71,51 @@ class Session {
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }
 
-  // Keeps the longest common prefix of what is held and `wanted`; returns its length.
+  // Keeps the longest common prefix of tokens() and `wanted`. Returns its length.
   uint32_t reuse_prefix(Span<const int32_t> wanted);
   Status rewind(uint32_t n_tokens);
-  void truncate(uint32_t n_tokens);        // never fails; n_tokens at most what is held
+  void truncate(uint32_t n_tokens);        // never fails; n_tokens is at most the number of tokens
 
-  // Computes prompt tokens, all of them or, cancelled, whole chunks of them. `progress(done)` after each chunk; false
-  // cancels. logits: (n, n_vocab) of every token, or null.
+  // Computes prompt tokens. If cancelled, it has computed whole chunks of them. logits: (n, n_vocab) of all tokens, or null.
   Status prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits);
-  // One chunk of it: at most options().chunk() tokens.
-  // shortlist: null, or what to fetch in place of the last token's logits, where the backend has such: it arrives, or it does not.
+  // Computes one chunk: at most options().chunk() tokens. shortlist: null, or a request to fetch instead of the last token's logits. It
+  // arrives if the backend has shortlists.
   Status prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                        Shortlist* shortlist = nullptr);
-  // Adds a generated token, still to be computed.
+  // Adds a generated token, which decode() will compute.
   void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
-  // Computes the token that push_generated() added. `cancel` ends what it waits for, others' turns and the link, and settling: then the
-  // status is cancelled, and the token waits to be computed still.
+  // Computes the token that push_generated() added. `cancel` ends settling and waits for other sessions' turns and for the link. Then the
+  // status is cancelled, and the token is not computed yet.
   Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
-  // Makes logits() those of the last computed token, computing it again if they are not. After an error, or cancelled as decode() is, the
-  // session no longer holds that token.
+  // Makes logits() belong to the last computed token, and computes that token again if they do not. After an error, or if cancelled as
+  // decode() is, the session no longer holds that token.
   Status refresh_logits(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
 
-  // Which of the computed tokens' keys some of the last queries attend to most, whatever is resident: see
-  // Resident::top_page_keys. invalid_argument under policies that keep no queries.
+  // The keys of all computed tokens that some of the last queries attend to most (Resident::top_page_keys). invalid_argument under policies
+  // that keep no queries.
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule);
 
-  // For benchmarks of contexts that would take hours to compute: takes prompt tokens as computed, with KV pages whose
-  // bytes `fill` makes up. The session is empty before.
+  // For benchmarks of contexts that would take hours to compute: treats prompt tokens as computed, with invented KV pages from `fill`. The
+  // session is empty before.
   using FillPage = std::function<void(uint32_t page, Span<std::byte> bytes)>;
   Status assume_prompt(Span<const int32_t> tokens, const FillPage& fill);
 
   bool has_logits() const { return n_computed() > 0 && logits_at_ == n_computed(); }
-  // Brings logits and embedding from the device, where a step that gave a shortlist left them.
+  // Copies logits and embedding from the device, if a step with a shortlist exported them there.
   Status fetch_logits(const Cancel& cancel = {});
   size_t n_logits() const { return logits_.size(); }
   size_t n_embedding() const { return embedding_.size(); }
-  // Brings what the shortlist of the last step wants besides; false: logits are not on the device any more.
+  // Fetches the further data that the last step's shortlist wants. False: the logits are no longer on the device.
   Result<bool> fetch_more(Shortlist* shortlist, const Cancel& cancel = {});
-  // (n_vocab) and (n_embd), if has_logits(); empty while they are left on the device.
+  // (n_vocab) and (n_embd), if has_logits(). Empty while they are on the device alone.
   Span<const float> logits() const { return here(logits_); }
   Span<const float> embedding() const { return here(embedding_); }
 
   Result<std::unique_ptr<Session>> fork();
-  // Takes device memory again, if parked.
+  // Takes device memory again if parked.
   Status resume();
 
-  // One call at a time, and nothing but reading while a generation is under way.
+  // Enters the session: one call at a time. While a generation is under way, calls only read (capi checks that).
   bool try_enter() {
     if (in_call_.exchange(true, std::memory_order_acquire)) return false;
     caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -126,20 +125,20 @@ class Session {
     caller_.store(std::thread::id(), std::memory_order_relaxed);
     in_call_.store(false, std::memory_order_release);
   }
-  // This thread is inside a call already: in a callback, or behind one that never returned.
+  // Whether this thread is inside a call already: in a callback, or after a callback that never returned.
   bool entered_here() const { return caller_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   bool generating() const { return generating_; }
-  // A generation begins, which stops when its flag is set; null: it has ended.
+  // A generation begins; it stops when its flag is set. null: it has ended.
   void set_generating(std::atomic<bool>* stop) {
     generating_ = stop != nullptr;
     set_stop(stop);
   }
-  // Sets the flag of what runs now, if anything does: a generation, or a call within a Stoppable. From any thread.
+  // Sets the flag of the work that runs now: a generation, or a call within a Stoppable. Does nothing if nothing runs. From any thread.
   void stop_running() {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
     if (stop_) stop_->store(true, std::memory_order_relaxed);
   }
-  // A call that may take long, of a session without a generation under way.
+  // A call that may take long, on a session without a generation under way.
   class Stoppable {
    public:
     explicit Stoppable(Session* session) : session_(session) { session_->set_stop(&session->call_stop_); }
@@ -162,17 +161,18 @@ class Session {
   friend class SessionFile;
   Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context);
   void tell(const kv::Plan& plan, const SessionOptions& wanted) const;
-  // Slot, reservation, page table and workspace.
+  // Takes session slot, page reservation, page table, workspace and resident part.
   Status acquire();
   Status park_copy_of(const Session& other);
-  // Computes tokens that are there once more, for their queries; their KV stays as it is.
+  // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
-  Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits, Shortlist* shortlist);
+  Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits,
+              Shortlist* shortlist);
 
   std::shared_ptr<LanguageModel> model_;
   SessionOptions options_;
   uint32_t n_context_;
-  kv::Layout layout_;                          // the regions of this session alone: those of its statistics
+  kv::Layout layout_;                          // the session's own regions, for statistics
   model::RopeTable rope_;
   SessionSlot slot_;
   kv::PageReservation reservation_;
@@ -180,21 +180,21 @@ class Session {
   std::unique_ptr<Resident> resident_;         // null for full, and while parked
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   std::vector<int32_t> tokens_;                // room for n_context + 1
-  std::vector<uint8_t> by_decode_;             // beside tokens_: 1 if generated
+  std::vector<uint8_t> by_decode_;             // of each token of tokens_: 1 if decode computes it
   std::atomic<uint32_t> n_computed_{0};
-  uint32_t logits_at_ = 0;                     // n_computed that logits_ belongs to
+  uint32_t logits_at_ = 0;                     // the n_computed() that logits_ belongs to; 0: none
   std::vector<float> logits_;                  // (n_vocab)
   std::vector<float> embedding_;               // (n_embd)
-  std::atomic<bool> row_waits_{false};         // both are still on the device
+  std::atomic<bool> row_waits_{false};         // logits and embedding are still on the device (WaitingRows)
   std::vector<Row> rows_;                      // room for a chunk
   Conversation conversation_;
   SessionStats stats_;
   std::atomic<bool> in_call_{false};
   std::atomic<std::thread::id> caller_{};      // while in_call_
-  bool generating_ = false;                    // under in_call_
-  std::mutex stop_mutex_;                      // over stop_: what it points to lives as long as it stands there
-  std::atomic<bool>* stop_ = nullptr;          // of what runs now
-  std::atomic<bool> call_stop_{false};         // of a Stoppable: here, and not on a stack that a callback may leave by longjmp()
+  bool generating_ = false;                    // changes while in_call_
+  std::mutex stop_mutex_;                      // guards stop_: the flag lives as long as stop_ points to it
+  std::atomic<bool>* stop_ = nullptr;          // the flag of the work that runs now
+  std::atomic<bool> call_stop_{false};         // of a Stoppable: here, because a callback may leave its stack by longjmp()
 };
 
 }  // namespace orrery::engine

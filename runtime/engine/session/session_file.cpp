@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
 constexpr size_t kChecksumBytes = 16;
-constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages, from the device
+constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages: one piece from the device
 constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
 struct Header {
@@ -22,7 +22,7 @@ struct Header {
   uint8_t fingerprint[16];
   uint8_t rope[16];             // hash of the inverse frequencies and the magnitude
   uint32_t kv_type;
-  uint32_t n_tokens;            // with KV; all of them
+  uint32_t n_tokens;            // all tokens; they have KV
   uint32_t n_pages;
   uint32_t page_tokens;
   uint64_t page_bytes;
@@ -51,7 +51,7 @@ Status damaged(const char* name, uint64_t offset, const char* what) {
 
 namespace {
 
-// What a session looks like in a file, in file order.
+// The parts of a saved session, in file order.
 struct Image {
   Header header;
   std::string conversation;
@@ -62,7 +62,7 @@ Status go_on(const std::atomic<bool>* cancel, const char* doing) {
   return cancel && cancel->load(std::memory_order_relaxed) ? error(Code::cancelled, "%s the session was cancelled", doing) : ok_status();
 }
 
-// What the last page holds behind the last token is some other session's past: it stays out of the file.
+// Clears the last page behind the last token: it may hold another session's tokens.
 void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) {
   const uint64_t used = (uint64_t{n_tokens} - 1) % static_cast<uint64_t>(kPageTokens) + 1;
   const uint64_t n_heads = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads);
@@ -151,12 +151,12 @@ Status SessionFile::save_to_file(Session* session, const std::string& path, cons
 
 namespace {
 
-// What the header alone can say about a file of `bytes` bytes: whose it is, and whether its parts add up to it.
+// Checks the header of a file of `bytes` bytes: model, formats, and whether the parts add up to `bytes`.
 Status check_header(const Session& session, const model::RopeTable& session_rope, const Header& h, uint64_t bytes,
                     const char* name) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
-  // Whose is it?
+  // Does it belong to this model and its formats?
   uint8_t rope[16];
   hash_rope(session_rope, rope);
   const KvFormat kv = kv_format(session.model().hyper(), session.options().kv_type);
@@ -172,7 +172,7 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
     return memory_error(Code::context_full, h.n_tokens, session.n_context(),
                         "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session.n_context());
 
-  // Is it whole?  n_tokens and page_bytes are sane by now; what is left to bound is the conversation.
+  // Is it whole? n_tokens and page_bytes have been checked; the conversation's length has not.
   const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) +
                          kv::pages_for(h.n_tokens) * h.page_bytes + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
@@ -194,7 +194,7 @@ Status check_sum(const Hash128& hash, const std::byte* checksum, uint64_t file_b
 
 }  // namespace
 
-// What stands in a file before its pages.
+// The content of a file before its pages.
 struct SessionFile::Contents {
   Header header;
   Span<const std::byte> head;   // tokens, phases, conversation: bytes of the file
@@ -204,7 +204,7 @@ struct SessionFile::Contents {
   std::vector<text::Value> messages;
 
   static uint64_t head_bytes(const Header& h) { return uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes; }
-  // Is it sound?
+  // Are the values in range?
   Status parse(const Session& session, const char* name);
 };
 
@@ -228,13 +228,13 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
   return ok_status();
 }
 
-// Gives the pages of a file, `at_once` of them at most at a time: calls use(first, end, bytes) for one piece after another.
+// Reads the pages of a file, at most at_once pages at a time, and calls use(first, end, bytes) for each piece.
 struct SessionFile::PageReader {
   using Use = std::function<Status(uint32_t first, uint32_t end, const std::byte* bytes)>;
   std::function<Status(const Use&)> read;
 };
 
-// From here on nothing can fail but the device, and a file that is read a second time. The conversation changes last.
+// From here on only the device and the second reading of a file can fail. The conversation changes last.
 Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages) {
   const Header& h = contents->header;
   ORRERY_TRY(session->resume());
@@ -288,7 +288,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }});
 }
 
-// A file that can be refused by its header is not read: it may be of any length.
+// Reads the header first: a file of any length may be refused by it.
 Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes,
                                    const std::atomic<bool>* cancel) {
   ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
@@ -316,7 +316,7 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
 
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1));
   ORRERY_ASSIGN(const os::Region piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));
-  // The whole file once, which must be the one that the checksum belongs to.
+  // Reads all pages once, and checks that the checksum belongs to them.
   const auto read_pages = [&](const PageReader::Use& use) -> Status {
     Hash128 hash = begun;
     for (uint32_t first = 0; first < h.n_pages;) {

@@ -1,9 +1,9 @@
-// Sessions as bytes: header, tokens, phases, conversation, KV pages, and a checksum over all of it.  Bound to the
-// model's fingerprint, the KV type and the rotary frequencies (longrope's depend on the context size).  Little-endian.
+// Sessions as bytes: header, tokens, phases, conversation, KV pages, and a checksum over all of them. The file is bound to the model's
+// fingerprint, the KV type and the RoPE frequencies (longrope's depend on the context size). Little-endian.
 //
-// Loading checks everything before it touches the live session, which therefore stays as it was on any error. A file of more
-// than kWholeBytes is read twice, piece by piece: first it is checked, then its pages go to the session. Only where the
-// second reading fails, or finds another file than the first, the session has lost its tokens; its conversation stays.
+// Loading checks the whole file before it changes the session. So the session is unchanged after an error. A file of more than kWholeBytes
+// is read twice, piece by piece: first to check it, then to load its pages. If the second reading fails or finds another file, the session
+// has lost its tokens and keeps its conversation.
 #pragma once
 
 #include <atomic>
@@ -21,17 +21,16 @@ class SessionFile {
  public:
   using Sink = std::function<Status(Span<const std::byte>)>;
 
-  // Bytes that save() writes now.
+  // The number of bytes that save() would write now.
   static Result<uint64_t> size(Session* session);
-  // `cancel`: Code::cancelled when it is set, between two pieces. Null: nobody cancels.
+  // cancel: if it is set between two pieces, the status is cancelled. May be null.
   static Status save(Session* session, const Sink& sink, const std::atomic<bool>* cancel = nullptr);
-  // `name` is for messages.
-  // `cancel` is looked at while the file is checked: once the session changes, it changes whole.
+  // name: for messages. cancel: ends the check; a session that has begun to change is loaded whole.
   static Status load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel = nullptr);
 
   static Status save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel = nullptr);
-  // Memory that a file of at most this size takes while it is loaded; a longer one takes a piece of kBytesAtOnce, its
-  // tokens and its conversation.
+  // Loading a file of at most kWholeBytes takes memory for the whole file. A longer file takes memory for one piece, the tokens and the
+  // conversation.
   static constexpr uint64_t kWholeBytes = uint64_t{64} << 20;
   static Status load_from_file(Session* session, const std::string& path, uint64_t whole_bytes = kWholeBytes,
                                const std::atomic<bool>* cancel = nullptr);

@@ -8,7 +8,8 @@ namespace orrery::engine {
 
 namespace {
 
-constexpr uint64_t kStagingBytes = uint64_t{32} << 20;   // two halves: 0.6 ms of PCIe 4.0 each, beside which an operation more is little
+constexpr uint64_t kStagingBytes = uint64_t{32}
+                                   << 20;   // two halves of 0.6 ms on PCIe 4.0 each, much longer than the launch of an operation
 
 }  // namespace
 
@@ -17,13 +18,15 @@ StepLimits workspace_limits(const model::Hyperparameters& h, const Device& devic
   const int32_t context = static_cast<int32_t>(n_context);
   StepLimits limits = model::step_limits(h, std::max(static_cast<int32_t>(options.chunk()), held.max_rows),
                                          std::max(context, held.max_context));
-  limits.max_top_keys = std::max(held.max_top_keys, policy::policy_needs(options.policy, options.policy_options).kept_queries > 0 ? context : 0);
+  const bool keeps_queries = policy::policy_needs(options.policy, options.policy_options).kept_queries > 0;
+  limits.max_top_keys = std::max(held.max_top_keys, keeps_queries ? context : 0);
   limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && !device.info().unified_memory ? kStagingBytes : 0);
   return limits;
 }
 
 bool same_workspace(const StepLimits& a, const StepLimits& b) {
-  return a.max_rows == b.max_rows && a.max_context == b.max_context && a.max_top_keys == b.max_top_keys && a.staging_bytes == b.staging_bytes;
+  return a.max_rows == b.max_rows && a.max_context == b.max_context && a.max_top_keys == b.max_top_keys &&
+         a.staging_bytes == b.staging_bytes;
 }
 
 Result<gguf::File> ModelSource::open(const gguf::OpenOptions& options) const {
@@ -37,7 +40,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   gguf::OpenOptions open;
   open.load = options.load;
   open.progress = options.weights.progress;
-  // A model that the header rules out is refused before its data is read.
+  // The header alone may refuse the model, before its data is read.
   std::shared_ptr<const Vocabulary> vocabulary;
   open.accept = [&](const gguf::File& header) -> Status {
     ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(header, options.weights.rope));
@@ -48,11 +51,11 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   ORRERY_ASSIGN(gguf::File file, source.open(open));
   const std::string path = file.path();
   model::LoadOptions load = options.weights;
-  // What has been read needs no second count: placing it only asks whether to go on.
+  // Bytes that have been read are not counted again: placing weights only asks whether to continue.
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->turns(), &runtime->arena(), load));
-  std::string name;   // for people: whole UTF-8, whatever the file has
+  std::string name;   // for messages: whole UTF-8
   text::utf8_append_valid(weights->hyper.name, &name);
   weights->hyper.name = std::move(name);
   runtime->log(LogLevel::info, "%s: %s, %llu parameters in %s, %llu bytes of weights %s, trained for %d tokens", path.c_str(),
@@ -81,18 +84,19 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   const Device& device = runtime_->device();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (workspace_bytes() > 0 && same_workspace(workspace_limits(hyper(), device, limits_, options, n_context), limits_)) return ok_status();
+    if (workspace_bytes() > 0 && same_workspace(workspace_limits(hyper(), device, limits_, options, n_context), limits_))
+      return ok_status();
   }
   const Turn turn = runtime_->take_turn();
   const StepLimits wanted = workspace_limits(hyper(), device, limits_, options, n_context);
   if (workspace_.bytes > 0 && same_workspace(wanted, limits_)) return ok_status();
   const uint64_t bytes = model::carve_workspace(hyper(), device, wanted, {}).bytes;
-  // The new one is taken before the old one goes: if it does not fit, the open sessions keep theirs.
+  // Takes the new workspace before the old one is given back: if it does not fit, open sessions keep the old one.
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
   ORRERY_TRY(waiting_rows_.fetch_all(&turn.backend()));
   workspace_region_ = std::move(region);
   const model::Workspace grown = model::carve_workspace(hyper(), device, wanted, workspace_region_.data());
-  workspace_ = grown;   // by a copy, which the thread sanitizer sees
+  workspace_ = grown;   // a copy, which the thread sanitizer can follow
   workspace_bytes_ = workspace_.bytes;
   waiting_rows_.use(workspace_);
   const std::lock_guard<std::mutex> lock(mutex_);

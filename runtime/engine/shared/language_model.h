@@ -1,4 +1,4 @@
-// An opened model: weights on the backend, vocabulary, and what its sessions share (KV page pools, the workspace).
+// An open model: weights on the backend, vocabulary, and the memory that its sessions share (KV page pools, the workspace).
 #pragma once
 
 #include <array>
@@ -25,11 +25,11 @@ struct ModelOptions {
   model::LoadOptions weights;
 };
 
-// Where a model comes from: a file by its path, an open file, or memory that holds one.
+// The source of a model: a file by its path, an open file, or a file in memory.
 struct ModelSource {
   std::string path;
-  int32_t descriptor = -1;               // unless -1: an open file, which stays the caller's
-  Span<const std::byte> memory;          // where `from_memory`: unchanged until the model is gone, unless gguf::Load::read copies it
+  int32_t descriptor = -1;               // not -1: an open file, which the caller keeps
+  Span<const std::byte> memory;          // if from_memory; it stays unchanged as long as the model, unless gguf::Load::read copies it
   bool from_memory = false;
   Result<gguf::File> open(const gguf::OpenOptions& options) const;
 };
@@ -52,19 +52,18 @@ class LanguageModel {
   const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
   const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
-  // What the model's sessions share already, and one more need not take: the workspace, and pages in the device arena that nobody has
-  // reserved.
+  // Memory that the model's sessions share, and that one more session need not take: the workspace, and unreserved pages.
   struct Shared {
-    StepLimits limits;           // of the workspace; zeros: none
+    StepLimits limits;           // of the workspace; all 0: no workspace
     uint32_t spare_pages = 0;
   };
   Shared shared_with(const SessionOptions& options) const;
-  // Pages in the device arena, or in the reservoir.
+  // The pool of pages in the device arena, or in the reservoir.
   Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir = false);
-  // Grows the workspace to serve sessions like this one. Takes a turn if it has to.
+  // Grows the workspace if a session with these options needs more; then it takes a turn.
   Status ensure_workspace(uint32_t n_context, const SessionOptions& options);
   uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
-  // What steps share: for the thread whose turn it is.
+  // Shared by all steps: for the thread that has the turn.
   const model::Workspace& workspace(const Turn&) const { return workspace_; }
   const StepLimits& limits(const Turn&) const { return limits_; }
   WaitingRows& waiting_rows(const Turn&) { return waiting_rows_; }
@@ -75,19 +74,19 @@ class LanguageModel {
       : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
         waiting_rows_(model_->hyper.n_vocab, model_->hyper.n_embd) {}
 
-  std::shared_ptr<Runtime> runtime_;            // outlives everything below, which lies in its arena
+  std::shared_ptr<Runtime> runtime_;            // its arena holds the members below, so it is destroyed last
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
-  mutable std::mutex mutex_;                    // over pools, and changes of limits_
-  std::array<std::shared_ptr<kv::PagePool>, 8> pools_;   // by KvType, then those in the reservoir
+  mutable std::mutex mutex_;                    // guards pools_, and changes of limits_
+  std::array<std::shared_ptr<kv::PagePool>, 8> pools_;   // by KvType: 4 in the arena, 4 in the reservoir
   kv::ArenaRegion workspace_region_;
-  model::Workspace workspace_;                  // changes in a turn, as do the next two
+  model::Workspace workspace_;                  // changes within a turn, like the next two members
   StepLimits limits_;
-  WaitingRows waiting_rows_;                          // of the workspace
+  WaitingRows waiting_rows_;                    // in the workspace
   std::atomic<uint64_t> workspace_bytes_{0};    // workspace_.bytes, for statistics
 };
 
-// What a workspace with the limits `held` (zeros: none) must become to serve one more session, too; and whether it serves as it is.
+// The limits of a workspace that serves the sessions of `held` (all 0: none) and one more session.
 StepLimits workspace_limits(const model::Hyperparameters& h, const Device& device, const StepLimits& held, const SessionOptions& options,
                             uint32_t n_context);
 bool same_workspace(const StepLimits& a, const StepLimits& b);

@@ -48,7 +48,7 @@ int32_t first_usable_gpu() {
   return -1;
 }
 
-// The same status, with what would help.
+// The status with a hint on what helps.
 Status with_advice(Status status, const char* advice) {
   status.detail().message += advice;
   return status;
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   if (options.backend == "cuda" || (automatic && options.cpu_path == "auto")) {
     const int32_t device = options.device >= 0 ? options.device : first_usable_gpu();
     cuda::Options gpu;
-    gpu.device = std::max(device, 0);   // of no device, it says why there is none
+    gpu.device = std::max(device, 0);   // without a device, the error says why
     if (options.backend == "cuda" || device >= 0) return cuda::make_backend(gpu);
   }
   cpu::Options cpu;
@@ -82,7 +82,7 @@ bool moves_directly(const RuntimeOptions& options, const Device& device) {
 
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device) {
   if (options.device_budget_bytes) return options.device_budget_bytes;
-  // What a GPU's other users, the screen among them, will want next.
+  // Leaves memory to other users of the GPU, such as the screen.
   constexpr uint64_t kLeft = uint64_t{512} << 20;
   const uint64_t bytes = device.info().device_bytes;
   return bytes > 2 * kLeft ? bytes - kLeft : bytes ? bytes / 2 : os::default_reservation_bytes(os::memory_limits());
@@ -113,7 +113,8 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
     const std::vector<GpuDescription> all = gpus();
     const auto device = static_cast<size_t>(std::max(options.device >= 0 ? options.device : first_usable_gpu(), 0));
     if (device < all.size())
-      runtime->log(LogLevel::info, "device %zu: %s, %llu bytes", device, all[device].name.c_str(), static_cast<ull>(all[device].memory_bytes));
+      runtime->log(LogLevel::info, "device %zu: %s, %llu bytes", device, all[device].name.c_str(),
+                   static_cast<ull>(all[device].memory_bytes));
   }
   const bool by_default = !options.device_budget_bytes || !options.reservoir_bytes;
   runtime->log(LogLevel::info, "arena of %llu bytes (device_budget_bytes%s), reservoir of %llu bytes, %s (reservoir_bytes%s)%s%s",

@@ -1,5 +1,5 @@
-// What everything in one process-wide handle shares: the backend and the turns on it, its arena, the log.  Two runtimes in one process know
-// nothing of each other.
+// The runtime: backend, turns on it, arena, reservoir, I/O thread and log. Models and sessions share it. Two runtimes in one process share
+// nothing.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@
 
 namespace orrery::engine {
 
-// Copies a message to `out` (not empty) as one line of whole UTF-8, NUL-terminated: control characters become spaces,
-// bytes that are not UTF-8 (a file's name may be anything) question marks; a character that does not fit is left out.
+// Copies a message to `out` (not empty) as one NUL-terminated line of whole UTF-8. Control characters become spaces. Bytes that are not
+// UTF-8 (a file name may have any bytes) become question marks. A character that does not fit is left out.
 void copy_message(std::string_view text, Span<char> out) noexcept;
 
 enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4 };
@@ -34,23 +34,23 @@ struct GpuDescription {
   std::string name;
   int32_t architecture = 0;   // 89: compute capability 8.9
   uint64_t memory_bytes = 0;
-  std::string refused;        // why no runtime can be made on it; empty: one can
+  std::string refused;        // why no runtime can use it; empty: one can
 };
 // In the driver's order; RuntimeOptions::device is an index of this list.
 std::vector<GpuDescription> gpus();
 
 struct RuntimeOptions {
-  int32_t n_threads = 0;              // of the processor's backend; 0: cpu::default_threads()
+  int32_t n_threads = 0;              // of the CPU backend; 0: cpu::default_threads()
   Priority priority = Priority::normal;   // of these threads
   int32_t device = -1;                // a GPU, an index of gpus(); -1: the first that is not refused
-  std::string backend = "auto";       // a GPU where there is one, else the processor
-  std::string cpu_path = "auto";
-  uint64_t device_budget_bytes = 0;   // 0: what a GPU has free, but for a little; os::default_reservation_bytes()
+  std::string backend = "auto";       // a GPU if the machine has one, else the CPU
+  std::string cpu_path = "auto";      // the CPU's instruction set
+  uint64_t device_budget_bytes = 0;   // 0: a GPU's free memory less a rest; on the CPU os::default_reservation_bytes()
   uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: os::default_reservation_bytes()
-  bool pinned_reservoir = false;      // what sessions take of it is locked in memory
+  bool pinned_reservoir = false;      // the system locks sessions' regions of the reservoir in memory
   uint32_t max_sessions = 16;
-  kv::Link link;                      // between reservoir and device: simulated, for measurement
-  // For tests: what happens to transfers over it (asked on the I/O thread), and for how long one is waited for.
+  kv::Link link;                      // a simulated link between reservoir and device, for measurement
+  // For tests: faults of transfers (called on the I/O thread), and the time limit of waits.
   std::function<kv::IoThread::Fault(const kv::IoRequest&)> io_fault;
   uint64_t io_wait_limit_us = kv::IoThread::Options().wait_limit_us;
   LogSink log = nullptr;
@@ -60,17 +60,16 @@ struct RuntimeOptions {
 
 // The backend that the options name, without an arena: enough to plan with.
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
-// Whether sessions' KV moves from the reservoir to the arena without being transferred: the reservoir is memory that the backend reads,
-// and no link is simulated.
+// Whether KV moves from the reservoir to the arena without a transfer: the backend reads the reservoir in place, and no link is simulated.
 bool moves_directly(const RuntimeOptions& options, const Device& device);
-// The size of its arena.
+// The size of the device arena.
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device);
 
 class Runtime {
  public:
   static Result<std::shared_ptr<Runtime>> create(const RuntimeOptions& options);
 
-  // The backend: what any thread may ask of it at any time, and a turn on it. Sessions take one for each step.
+  // The backend: device() for any thread at any time, and turns. A session takes a turn for each step.
   Device& device() { return turns_->device(); }
   Turns& turns() { return *turns_; }
   Turn take_turn() { return turns_->take(); }
@@ -78,18 +77,18 @@ class Runtime {
   kv::Arena& arena() { return *arena_; }
   kv::Arena& reservoir() { return *reservoir_; }
   const kv::Arena& arena() const { return *arena_; }
-  // Between two steps, whoever takes them. Not from within a turn.
+  // Takes effect between two steps of any session. Must not be called within a turn.
   Status set_threads(int32_t n_threads, Priority priority);
   BackendInfo backend_info() const { return turns_->device().info(); }
-  // Moves KV from the reservoir to the arena, for sessions that refresh theirs. The first call starts its thread.
+  // The I/O thread, for sessions with refills. The first call starts it.
   Result<kv::IoThread*> io();
   bool moves_directly() const { return engine::moves_directly(options_, turns_->device()); }
 
-  // One of max_sessions places that hold device memory.
+  // Takes one of max_sessions slots. A session with device memory has a slot.
   Status take_session_slot();
   void give_session_slot() { --n_sessions_; }
 
-  // False in a child of fork(), where the threads of the pool and the I/O thread do not exist.
+  // False in a child of fork(): the threads of the pool and the I/O thread do not exist there.
   bool in_its_process() const { return os::process_id() == process_; }
 
   void log(LogLevel level, const char* fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -99,15 +98,15 @@ class Runtime {
 
   RuntimeOptions options_;
   const int64_t process_ = os::process_id();
-  std::unique_ptr<Turns> turns_;       // on the backend; outlives all that follows
-  std::unique_ptr<kv::Arena> arena_;   // its memory is the backend's
+  std::unique_ptr<Turns> turns_;       // owns the backend; destroyed after the members below
+  std::unique_ptr<kv::Arena> arena_;   // its memory belongs to the backend
   std::unique_ptr<kv::Arena> reservoir_;
-  std::mutex io_mutex_;                // over making io_
+  std::mutex io_mutex_;                // guards the creation of io_
   std::unique_ptr<kv::IoThread> io_;
   std::atomic<uint32_t> n_sessions_{0};
 };
 
-// A session slot, given back when it goes.
+// A session slot. The destructor gives it back.
 class SessionSlot {
  public:
   SessionSlot() = default;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096;
 
-// Whether heads are cut into the type's blocks without remainder.
+// Whether head_dim is a multiple of the type's block.
 bool has_blocks(const model::Hyperparameters& h, KvType type) {
   return static_cast<uint32_t>(h.head_dim) % type_traits(kv_tensor_type(type))->block_elements == 0;
 }
@@ -83,7 +83,7 @@ policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint3
   return shape;
 }
 
-// Slots of layers with a sliding window, which keep it whole under every policy.
+// Slots of layers with a sliding window: they keep their whole window under every policy.
 uint64_t window_slots(const model::Hyperparameters& h, uint32_t n_context) {
   uint64_t slots = 0;
   for (const int32_t window : h.window) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
@@ -105,7 +105,7 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   else
     budget.share = share_of(h, options);
   budget.max_slots = resident_slots(h, options, n_context);
-  // A share always holds the windows; a budget in bytes may not.
+  // A share always has room for the windows. A budget in bytes may be too small.
   if (const uint64_t windows = window_slots(h, n_context); windows > budget.max_slots)
     return error(Code::invalid_argument,
                  "policy %.40s: layers with a sliding window keep all of it, which a KV budget of %llu bytes does not hold at a context "
@@ -122,7 +122,7 @@ uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& o
   const policy::Shape shape = policy_shape(h, device, n_context);
   const uint64_t all = policy::slots_for_share(shape, 1.0);
   if (options.kv_budget_bytes == 0) return policy::slots_for_share(shape, share_of(h, options));
-  // Of the arena's units: the last, broken one would be more than was asked for.
+  // Whole units of the arena: a part of a unit would take more bytes than the budget has.
   const uint64_t bytes = options.kv_budget_bytes / kv::kArenaAlignment * kv::kArenaAlignment;
   return std::min(all, bytes / kv_format(h, device).token_bytes());
 }

@@ -1,10 +1,12 @@
-// What a sampler asks of a step in place of all logits, and what the step left: a few kilobytes of a vocabulary's half megabyte.
-// The sampler asks before the step, for it knows by then which tokens it will favour or penalise; the session passes it on, where the
-// backend has shortlists; and the sampler chooses, if what it got decides what all logits would (sampler.h). Where every token may be
-// drawn it gets sums of blocks, finds the block that the draw falls into, and asks for that one's logits, while the row is still there;
-// where top-p reaches beyond the best, sums of bands of the rest, and then what is in those where the cut and the draw are.
-// (The kernel could choose by itself, if it were given the draw; but it would have to know bias and penalties, and to round as the host
-// does, for what is a kilobyte of copying.)
+// A shortlist: the sampler's request for sampling candidates, and the step's result. It is a few kilobytes instead of half a megabyte of
+// logits.
+//
+// The sampler asks before the step, when it knows the tokens with a bias or a penalty. The session passes the request to a backend that has
+// shortlists. The sampler then chooses, if the result decides the token (sampler.h). If every token may be drawn, the result has sums of
+// blocks, and the sampler asks for the logits of one block, while the row is on the device. If top-p reaches beyond the best, it asks for
+// sums of bands, and then for the logits of two bands.
+//
+// (A kernel could choose by itself if it knew the draw. But it would need bias and penalties, and the host's rounding, to save a kilobyte.)
 #pragma once
 
 #include <cstddef>
@@ -39,7 +41,7 @@ class Shortlist {
     result_.resize(kMostBytes);
   }
 
-  // Asked: what for is the sampler's to fill in; nothing is there any more.
+  // A new request: the sampler fills in the tokens, and calls set_best(). The old result is dropped.
   std::vector<int32_t>& ask(double inverse_temperature, int32_t n_sums) {
     forget();
     n_best_ = 0, n_sums_ = n_sums, inverse_temperature_ = inverse_temperature;
@@ -49,7 +51,7 @@ class Shortlist {
   void set_best(int32_t n) { n_best_ = n; }
   ShortlistRequest request() const { return {n_best_, tokens_, inverse_temperature_, n_sums_}; }
 
-  // Left: the step writes shortlist_result_bytes(request()) here and says so.
+  // The result: the step writes shortlist_result_bytes(request()) bytes here and then calls arrived().
   std::byte* result() { return result_.data(); }
   void arrived() {
     stage_ = Stage::list;
@@ -66,16 +68,16 @@ class Shortlist {
   }
   enum class Stage : uint8_t {
     nothing,
-    list,      // what the step left
-    block,     // logits of tokens that follow one another
-    bands,     // sums of the tail's (ShortlistTail)
-    entries,   // what is in two of them
+    list,      // the result of the step
+    block,     // the logits of a block of tokens
+    bands,     // the sums of the tail's bands (ShortlistTail)
+    entries,   // the logits of two bands
   };
-  // That has arrived, and nobody has looked at.
+  // The data that has arrived since the last call.
   Stage take() { return std::exchange(stage_, Stage::nothing); }
   void forget() { stage_ = Stage::nothing, block_.clear(); }
 
-  // Asked of the row that the step left; who has it writes it where it goes, and says so.
+  // Requests about the row of logits that the step has exported. The session writes the data to its place and calls more_arrived().
   Stage wanted() const { return wanted_; }
   void more_arrived() { stage_ = wanted_; }
   void ask_block(size_t first, size_t n) { wanted_ = Stage::block, first_ = first, block_.resize(n); }
@@ -90,10 +92,10 @@ class Shortlist {
   ShortlistTailEntries* tail_entries() { return tail_entries_.get(); }
 
   const ShortlistHead& head() const { return head_; }
-  Span<const double> sums() const { return sums_; }        // of blocks of kSumLogits
+  Span<const double> sums() const { return sums_; }        // of blocks of kSumLogits tokens
   Span<const ShortlistEntry> best() const { return entries_; }
-  Span<const int32_t> tokens() const { return tokens_; }   // each once
-  Span<const float> logits() const { return logits_; }     // of these
+  Span<const int32_t> tokens() const { return tokens_; }   // with a bias or a penalty, each once
+  Span<const float> logits() const { return logits_; }     // of tokens()
 
  private:
   Stage stage_ = Stage::nothing, wanted_ = Stage::nothing;

@@ -1,4 +1,4 @@
-// A file's tokenizer and its chat templates, apart from any weights: what text needs.  Immutable and shared.
+// A file's tokenizer and chat templates, without weights. Immutable and shared.
 #pragma once
 
 #include <map>
@@ -17,9 +17,9 @@ class Vocabulary {
   static Result<std::shared_ptr<const Vocabulary>> from_gguf(const gguf::File& file);
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
-  // Source of the file's template of that name, "" for the default; null where there is none.
+  // The source of the file's template of that name ("": the default). Null: the file has no such template.
   const std::string* template_source(const std::string& name) const;
-  // The text of a control token that templates print themselves, "" where the vocabulary has none.
+  // The texts of two control tokens that templates print. "": the vocabulary lacks the token.
   std::string bos_text() const { return token_text(tokenizer_.bos()); }
   std::string eos_text() const { return token_text(tokenizer_.eos()); }
 
@@ -28,10 +28,10 @@ class Vocabulary {
   std::string token_text(int32_t id) const;
 
   text::Tokenizer tokenizer_;
-  std::map<std::string, std::string> templates_;   // by name, "" the default
+  std::map<std::string, std::string> templates_;   // by name; "": the default
 };
 
-// Which template a conversation is rendered with, and what it sees besides the messages.
+// The template of a conversation, and its input besides the messages.
 struct TemplateChoice {
   bool add_generation_prompt = true;
   std::string source;        // the caller's own; empty: the file's
@@ -40,11 +40,11 @@ struct TemplateChoice {
   text::Value variables;     // a map, or undefined
 };
 
-// A template ready to render conversations: compiled once, kept by sessions.
+// A compiled template, which sessions keep.
 class ChatRenderer {
  public:
   static Result<ChatRenderer> make(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice);
-  // Limits: the length of the text above all, and a flag that ends the rendering (chat_template.h has the errors).
+  // limits: the length of the text, and a flag that ends the rendering. Errors: see chat_template.h.
   Result<std::string> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
   const TemplateChoice& choice() const { return choice_; }
 

@@ -13,7 +13,7 @@ Status WaitingRows::make_room(Backend* backend, int32_t n_logits) {
   if (n_logits > 1) return fetch_all(backend);
   Row& last = rows_[0];
   if (!last.owner.waits) return ok_status();
-  // One that is free, for it stands before all that wait; or the one that has waited longest.
+  // Takes a free row (number 0), or the row that has waited longest.
   const auto since = [](const Row& row) { return row.owner.waits ? row.number : 0; };
   Row* to = &*std::min_element(rows_.begin() + 1, rows_.end(), [&](const Row& a, const Row& b) { return since(a) < since(b); });
   ORRERY_TRY(fetch(backend, to));
@@ -46,7 +46,7 @@ Status WaitingRows::fetch(Backend* backend, Row* row) {
   const Download both[] = {{row->owner.logits, {row->logits.address}, n_vocab_ * sizeof(float)},
                            {row->owner.embedding, {row->embedding.address}, n_embd_ * sizeof(float)}};
   backend->download_all({both, 2});
-  ORRERY_TRY(backend->synchronize());   // of a lost device the owner hears when it asks, too
+  ORRERY_TRY(backend->synchronize());   // after an error the row still waits, and the owner gets the error too
   drop(row->owner.waits);
   return ok_status();
 }

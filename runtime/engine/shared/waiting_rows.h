@@ -1,10 +1,11 @@
-// Rows of logits that steps have left on the device for whoever asks, with the embedding beside each (ForwardOutput::request).
+// Exported rows of logits: rows that wait on the device until their session asks for them, each with its embedding
+// (ForwardOutput::request).
 //
-// A step leaves its row where the next step writes its own. So whoever runs that one has room made first: the row goes on to one of the
-// workspace's rows behind it, which only steps of many rows of logits write. Sessions that take turns so have one each, as many as
-// kLogitRows; of more, the row that has waited longest goes to its owner's host memory, as all do where such a step comes.
+// A step writes its row to the workspace's first row. Before the next step, make_room() moves the row to another row of the workspace,
+// which only steps with many rows of logits write. So up to kLogitRows sessions that take turns have a row each. If more sessions do, the
+// row that has waited longest goes to its owner's host memory. Before a step with many rows of logits, all rows do.
 //
-// All of it by the thread whose turn it is.
+// Only the thread that has the turn calls these functions.
 #pragma once
 
 #include <array>
@@ -20,27 +21,27 @@ namespace orrery::engine {
 
 class WaitingRows {
  public:
-  // Where a row goes when it is fetched, and what says whether it waits: it is known by that.
+  // The destination of a row, and the flag that identifies its owner.
   struct Owner {
-    std::atomic<bool>* waits = nullptr;   // false as soon as both are there, or dropped
+    std::atomic<bool>* waits = nullptr;   // true while the row waits: false after fetch() and drop()
     float* logits = nullptr;              // (n_vocab)
     float* embedding = nullptr;           // (n_embd)
   };
 
   WaitingRows(int32_t n_vocab, int32_t n_embd);
 
-  // The workspace that steps run in. No row waits.
+  // Sets the workspace that steps run in. Called while no row waits.
   void use(const model::Workspace& workspace);
-  // Before a step of n_logits rows of logits.
+  // Called before a step of n_logits rows of logits.
   Status make_room(Backend* backend, int32_t n_logits);
-  // A step of one row of logits and n_rows of its own has left it.
+  // Called after a step of n_rows tokens and one row of logits: its row waits from now on.
   void add(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows);
-  // Where the owner's logits lie; null: they do not wait.
+  // The owner's logits on the device. Null: no row of the owner waits.
   Ptr<const float> logits(const std::atomic<bool>* owner) const;
-  // What the owner has left goes to it, if anything; or what anybody has.
+  // Copies the owner's waiting row, or all waiting rows, to their owners' host memory.
   Status fetch(Backend* backend, const std::atomic<bool>* owner);
   Status fetch_all(Backend* backend);
-  // Its owner wants it no more.
+  // The owner does not want its row any more.
   void drop(const std::atomic<bool>* owner);
 
  private:
@@ -49,12 +50,12 @@ class WaitingRows {
     Ptr<const float> logits, embedding;
     uint64_t number = 0;   // of all rows that were added: the smallest has waited longest
   };
-  size_t row_of(const std::atomic<bool>* owner) const;   // rows_.size(): none
+  size_t row_of(const std::atomic<bool>* owner) const;   // rows_.size(): no row waits
   Status fetch(Backend* backend, Row* row);
 
   uint64_t n_vocab_, n_embd_;
   model::Workspace workspace_;
-  std::array<Row, model::kLogitRows> rows_;   // by the workspace's rows of logits; the first is the last step's
+  std::array<Row, model::kLogitRows> rows_;   // rows_[i] waits in the workspace's row i; row 0 is the last step's
   uint64_t n_added_ = 0;
 };
 

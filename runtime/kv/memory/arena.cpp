@@ -13,7 +13,7 @@ uint64_t Arena::used() const {
 
 template <class F>
 void Arena::for_each_gap(F f) const {
-  uint64_t end = 0;   // of the region before
+  uint64_t end = 0;   // of the previous region
   for (const auto& [offset, region] : taken_) {
     if (offset > end) f(end, offset - end);
     end = offset + region.bytes;

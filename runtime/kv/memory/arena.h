@@ -1,7 +1,8 @@
-// An arena: one piece of memory, made once, from which models take a region for their weights, and sessions take
-// theirs. The device arena is the backend's; the reservoir's is host memory, pageable or pinned: then a region is locked in
-// memory while it is taken.  Only the bookkeeping lives here, on the host: the regions that are taken; a new one goes
-// into the smallest gap that holds it.  Giving a region back allocates nothing, so it cannot fail.
+// An arena: one piece of memory, made once, and the list of the regions taken from it. A model takes a region for its weights, a session
+// takes the regions of its layout. The memory of the device arena belongs to the backend. The memory of the reservoir is host memory,
+// pageable or pinned; the system locks a pinned region while it is taken.
+//
+// A new region goes into the smallest gap that holds it. Giving a region back allocates nothing and cannot fail.
 // Thread-safe: models and sessions open and close on any thread.
 #pragma once
 
@@ -23,10 +24,10 @@ inline constexpr uint64_t kArenaAlignment = 256;
 
 class Arena {
  public:
-  // Over the whole arena that the backend has reserved, `bytes` long.
+  // The arena that the backend has reserved; it has `bytes` bytes.
   Arena(Device* device, uint64_t bytes)
       : device_(device), base_(device->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
-  // Over host memory. Where `sharer` is given, regions are shared with that device, which locks them too.
+  // An arena in host memory. pinned: the system locks each region. sharer: that device locks each region and reads it (or null).
   explicit Arena(os::Region memory, bool pinned = false, Device* sharer = nullptr)
       : sharer_(sharer),
         pinned_(pinned || sharer != nullptr),
@@ -38,8 +39,8 @@ class Arena {
   uint64_t bytes() const { return bytes_; }
   bool pinned() const { return pinned_; }
   uint64_t used() const;
-  uint64_t largest_free() const;   // the biggest region that can be taken now
-  // The regions that are taken, by their offset, under the names that they were taken by.
+  uint64_t largest_free() const;   // bytes of the largest region that can be taken now
+  // The taken regions with their names, in the order of their offsets.
   struct Taken {
     const char* what;
     uint64_t bytes;
@@ -50,34 +51,36 @@ class Arena {
   friend class ArenaRegion;
   Result<uint64_t> take(uint64_t bytes, const char* whose, const char* what);
   void give(uint64_t offset);
-  // Calls f(offset, bytes) for every gap between regions. Under the lock.
+  // Calls f(offset, bytes) for every gap between regions. The caller holds the lock.
   template <class F>
   void for_each_gap(F f) const;
 
-  // Locked regions share no page of the system's.
+  // Two locked regions never share a page of the system.
   uint64_t unit() const { return pinned_ ? std::max(kArenaAlignment, os::page_bytes()) : kArenaAlignment; }
 
   Device* device_ = nullptr;
   Device* sharer_ = nullptr;
   bool pinned_ = false;
-  os::Region memory_;          // of a reservoir
+  os::Region memory_;          // of a reservoir; else empty
   Ptr<std::byte> base_;
   uint64_t bytes_;
-  Code full_;                  // what a region that does not fit is told
+  Code full_;                  // the error of a region that does not fit
   mutable std::mutex mutex_;
   uint64_t used_ = 0;
   std::map<uint64_t, Taken> taken_;      // by offset
 };
 
-// A region of the arena, given back when it goes.  Must not outlive the arena.
+// A region of an arena. The destructor gives it back. It must not outlive the arena.
 class ArenaRegion {
  public:
   ArenaRegion() = default;
-  // `what` (of static storage) names the region in the error: out_of_device_memory (of a reservoir: out_of_host_memory), with what was
-  // asked and the largest free region; out_of_pinned_memory where the system does not lock so much.
+  // what: the region's name, of static storage. Errors name it: out_of_device_memory (out_of_host_memory in a reservoir), with the bytes
+  // asked for and the largest free region; out_of_pinned_memory if the system refuses to lock the region.
   static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* what) { return take(arena, bytes, "", what); }
-  // What a session's layout says that the region takes of the device.
-  static Result<ArenaRegion> take(Arena* arena, const Region& region) { return take(arena, region.device_bytes, "the session's ", region.name); }
+  // The device bytes of a region of a session's layout.
+  static Result<ArenaRegion> take(Arena* arena, const Region& region) {
+    return take(arena, region.device_bytes, "the session's ", region.name);
+  }
   ArenaRegion(ArenaRegion&& other) noexcept
       : arena_(std::exchange(other.arena_, nullptr)), offset_(other.offset_), bytes_(std::exchange(other.bytes_, 0)) {}
   ArenaRegion& operator=(ArenaRegion&& other) noexcept {

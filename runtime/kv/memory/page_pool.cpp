@@ -27,7 +27,7 @@ Status PagePool::reserve(uint32_t n) {
     const uint64_t missing = align_up(n - spare, kPagesTogether);
     uint64_t bytes = 0;
     if (!checked_mul(missing, format_.page_bytes(), &bytes)) bytes = UINT64_MAX;
-    std::list<Slab> fresh(1);   // made aside: a failure half-way changes nothing
+    std::list<Slab> fresh(1);   // made apart from slabs_: a failure half-way changes nothing
     Slab& slab = fresh.front();
     ORRERY_ASSIGN(slab.region, ArenaRegion::take(arena_, {kName, Holds::kv, bytes, 0, 0, 0}));
     slab.pages.resize(missing);

@@ -1,9 +1,9 @@
-// The KV pages of one model, in slabs of the arena, kPagesTogether side by side (KvFormat). They are taken in ascending order, so that
-// a session that is alone reads its layers in long stretches.  A session reserves as many pages as its context may need, so that
-// taking one later cannot fail; forks share pages by reference count and copy one when they first write to it.
+// The KV pages of one model, in slabs of the arena; kPagesTogether pages lie side by side (KvFormat). Pages are taken in ascending order,
+// so a session that runs alone reads each layer in long stretches.
 //
-// Why taking cannot fail: a session's table never has more entries than its reservation, so the distinct pages in use
-// are at most the sum of reservations, which the slabs always cover.
+// A session reserves the pages of its whole context, so take() cannot fail later: a session's table never has more entries than its
+// reservation, the distinct pages in use are at most the sum of all reservations, and the slabs cover that sum. Forks share pages by
+// reference count. A fork copies a shared page before it first writes to it.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 namespace orrery::kv {
 
 struct Page {
-  uint64_t address = 0;      // device
-  uint32_t refs = 0;         // sessions whose table has it; 0: free
+  uint64_t address = 0;      // on the device
+  uint32_t refs = 0;         // tables that have the page; 0: free
   Page* next_free = nullptr;
 };
 
@@ -31,21 +31,21 @@ class PagePool {
 
   const KvFormat& format() const { return format_; }
 
-  // What n more pages take, in the arena or in the reservoir.
+  // The region of n_pages more pages, in the arena or in the reservoir.
   static Region layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir);
 
-  // Pages that exist and that nobody has reserved: in slabs that a fork's shared pages keep from going, or what is left of
+  // Pages that exist without a reservation: in slabs that a fork's shared pages keep alive, or because slabs hold whole units of
   // kPagesTogether.
   uint32_t spare() const;
-  // Makes sure that `n` more pages exist, and as many as kPagesTogether makes of them; out_of_device_memory otherwise.
+  // Reserves n pages, and makes the missing ones in units of kPagesTogether. Error: that of ArenaRegion::take(); then nothing has changed.
   Status reserve(uint32_t n);
-  // Gives a reservation back; slabs that nobody needs go back to the arena.
+  // Gives n reserved pages back. Slabs without pages in use that no reservation needs return to the arena.
   void unreserve(uint32_t n);
 
-  Page* take();                        // within a reservation; its content is undefined
-  void share(Page* page);              // one more owner
-  void drop(Page* page);               // one owner less
-  bool shared(const Page* page) const; // more than one owner
+  Page* take();                        // within a reservation; the page's content is undefined
+  void share(Page* page);              // adds an owner
+  void drop(Page* page);               // takes an owner away
+  bool shared(const Page* page) const; // whether it has more than one owner
 
  private:
   struct Slab {
@@ -62,7 +62,7 @@ class PagePool {
   uint64_t total_ = 0, reserved_ = 0;  // pages
 };
 
-// A number of pages reserved in a pool, given back when it goes.
+// A number of pages reserved in a pool. The destructor gives them back.
 class PageReservation {
  public:
   PageReservation() = default;

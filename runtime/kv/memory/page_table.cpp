@@ -6,7 +6,7 @@ namespace orrery::kv {
 
 namespace {
 constexpr uint32_t kTokens = static_cast<uint32_t>(kPageTokens);
-constexpr size_t kAtOnce = 256;   // layers of pages that cross the link together
+constexpr size_t kAtOnce = 256;   // pieces in one transfer: a layer of a page each
 }
 
 PageTable::PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages) : pool_(std::move(pool)) {

@@ -1,5 +1,5 @@
-// One sequence's pages: which page holds which tokens.  Grows and shrinks with the sequence, within its reservation;
-// shared pages are copied before they are written.
+// The page table of one sequence: which page holds which tokens. It grows and shrinks with the sequence, within its reservation. It copies
+// a shared page before it is written.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace orrery::kv {
 
 class PageTable {
  public:
-  // Room for `max_pages` entries, so that growing never allocates.
+  // A table with room for max_pages entries: growing never allocates.
   PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages);
   ~PageTable() { truncate(0); }
   PageTable(const PageTable&) = delete;
@@ -21,7 +21,7 @@ class PageTable {
 
   const KvFormat& format() const { return pool_->format(); }
   KvView view() const { return {addresses_.data(), static_cast<int32_t>(addresses_.size())}; }
-  // Where a head's tokens (layer * n_kv_heads + KV head) lie, position by position.
+  // The addresses of one head's tokens, by position.
   struct HeadTokens {
     const uint64_t* pages;
     uint64_t in_page, token_bytes;
@@ -30,7 +30,7 @@ class PageTable {
       return pages[position / kTile] + in_page + position % kTile * token_bytes;
     }
   };
-  HeadTokens tokens_of(uint32_t head) const {
+  HeadTokens tokens_of(uint32_t head) const {   // head: layer * n_kv_heads + KV head
     return {addresses_.data(), format().head_offset(head), format().token_bytes()};
   }
   uint32_t n_pages() const { return static_cast<uint32_t>(pages_.size()); }
@@ -41,26 +41,26 @@ class PageTable {
     return page < pages_.size() && pool_->shared(pages_[page]);
   }
 
-  // Makes positions [from, to) writable: takes new pages, copies those of them that are shared. `from` is at most the
-  // number of tokens that the table's pages cover.
+  // Makes positions [from, to) writable: takes new pages, and copies shared ones. `from` is at most the number of tokens that the table's
+  // pages cover.
   void make_writable(Backend* backend, uint32_t from, uint32_t to);
   // Keeps the pages of the first n_tokens.
   void truncate(uint32_t n_tokens);
-  // The content of pages [first, end), one behind the other, each one layer behind the other (KvFormat::page_bytes()), from and to host
-  // memory. Allocates nothing.
+  // Copies pages [first, end) to host memory, and from it. There the pages lie one behind the other, and the layers of a page too
+  // (KvFormat::page_bytes()). Allocates nothing.
   void download(Backend* backend, uint32_t first, uint32_t end, std::byte* to) const;
   void upload(Backend* backend, uint32_t first, uint32_t end, const std::byte* from) const;
-  // Becomes a copy of `other` (of the same pool) that shares its pages.
+  // Becomes a copy of `other`, a table of the same pool, and shares its pages.
   void share(const PageTable& other);
 
  private:
-  // Calls f(where a layer lies from a page's address on, where it lies in a page's content).
+  // Calls f(offset of a layer from the page's address, offset of the layer in the page's host copy) for every layer.
   template <class F>
   void for_each_layer(F f) const;
 
   std::shared_ptr<PagePool> pool_;
   std::vector<Page*> pages_;
-  std::vector<uint64_t> addresses_;   // (n_pages), beside pages_: what kernels read
+  std::vector<uint64_t> addresses_;   // (n_pages): the addresses of pages_, for kernels
 };
 
 }  // namespace orrery::kv

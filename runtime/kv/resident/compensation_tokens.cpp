@@ -14,7 +14,9 @@ Region CompensationTokens::layout(const KvFormat& format, uint32_t n_compensatio
 }
 
 CompensationTokens::CompensationTokens(const KvFormat& format, uint32_t n_compensation_tokens, ArenaRegion region)
-    : head_dim_(format.head_dim), region_(std::move(region)), heads_(static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads)) {
+    : head_dim_(format.head_dim),
+      region_(std::move(region)),
+      heads_(static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads)) {
   jobs_.reserve(n_compensation_tokens);
 }
 
@@ -48,7 +50,8 @@ void CompensationTokens::add(Backend* backend, const PageTable& reservoir, uint3
 void CompensationTokens::add_by_shares(const PageTable& reservoir, uint32_t index, Span<const float> shares, float weight) {
   Head& head = heads_[index];
   if (!(weight > 0.0f)) return;
-  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), 0, static_cast<int32_t>(shares.size()), 0, at(head), shares.data()});
+  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), 0, static_cast<int32_t>(shares.size()), 0, at(head),
+                   shares.data()});
   head.weight = weight;
 }
 

@@ -1,10 +1,11 @@
-// What heads have let go, each head's as one token: the mean of their K and the mean of their V, in floats, and how much it weighs.
-// Attention takes it in beside the head's slots (HeadView::compensation_token).  Two ways to make one: of tokens alike, which weigh as many as they are
-// (RazorAttention's compensation token; where they are alike nothing is lost) and which others may join; or of tokens by their shares,
-// with a weight that whoever deals them out gives.
+// Compensation tokens: a head's evicted tokens, merged into one token. It is a mean K and a mean V in floats, and a weight: the number of
+// tokens that it stands for. Attention adds it to the head's slots (HeadView::compensation_token). Two ways to make one:
+// - add(): every token counts the same, and the weight is their number (RazorAttention). More tokens may join later. Nothing is lost where
+//   the tokens are equal.
+// - add_by_shares(): every token has a share, and the caller gives the weight.
 //
-// CompensationTokens are made of the reservoir's K and V, token by token in the order of positions. The memory is one region of the arena, taken when
-// the session opens; nothing here allocates after make().
+// K and V come from the reservoir, token by token in the order of positions. The memory is one region of the arena, taken when the session
+// opens. Nothing here allocates after make().
 #pragma once
 
 #include <cstdint>
@@ -21,38 +22,41 @@ namespace orrery::kv {
 
 class CompensationTokens {
  public:
-  static uint64_t bytes_of(uint32_t n_compensation_tokens, int32_t head_dim) { return uint64_t{n_compensation_tokens} * 2 * static_cast<uint64_t>(head_dim) * sizeof(float); }
+  static uint64_t bytes_of(uint32_t n_compensation_tokens, int32_t head_dim) {
+    return uint64_t{n_compensation_tokens} * 2 * static_cast<uint64_t>(head_dim) * sizeof(float);
+  }
   static Region layout(const KvFormat& format, uint32_t n_compensation_tokens);
-  // For at most n_compensation_tokens of the heads of `format`.
+  // At most n_compensation_tokens heads of `format` have one.
   static Result<std::unique_ptr<CompensationTokens>> make(Arena* arena, const KvFormat& format, uint32_t n_compensation_tokens);
 
   uint64_t used_bytes() const;
-  // Of a head, as much as so many tokens; null and 0: it has let nothing go.
+  // A head's token, (2, head_dim), and its weight. null and 0: the head has evicted nothing.
   Ptr<const float> token(uint32_t head) const { return weight(head) > 0.0f ? at(heads_[head]) : Ptr<float>{}; }
   float weight(uint32_t head) const { return heads_[head].n > 0 ? static_cast<float>(heads_[head].n) : heads_[head].weight; }
 
-  // No head has one, and none is wanted.
+  // Afterwards no head has one, and none is wanted.
   void clear();
-  // The head is to have one, from no token on; of those that clear() has left without. At most n_compensation_tokens.
+  // The head will have one, of no token yet. Once for each head after clear(), at most n_compensation_tokens times.
   void want(uint32_t head);
   bool wanted(uint32_t head) const { return heads_[head].index != kNone; }
-  // Tokens [first, end), behind those that it has: they are in it when finish() has been called.
+  // Tokens [first, end) of the reservoir join the head's token. They lie behind those that have joined. finish() completes it.
   void add(Backend* backend, const PageTable& reservoir, uint32_t head, uint32_t first, uint32_t end);
-  // In place of add(): of tokens 0 .., each by its share, which stay where they are until finish(); 0 for those that are not in it.
+  // The other way: shares[i] is the share of token i, 0 for a token that is kept. The array must stay until finish(). No add() for the
+  // head.
   void add_by_shares(const PageTable& reservoir, uint32_t head, Span<const float> shares, float weight);
   void finish(Backend* backend, const PageTable& reservoir);
 
-  void truncate(uint32_t) {}   // they count no more until clear()
-  // Takes over what `other`, of the same shape, holds.
+  void truncate(uint32_t) {}   // nothing to do: the session settles, and so calls clear(), before it uses them again
+  // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const CompensationTokens& other);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Head {
-    uint32_t index = kNone;   // of its compensation token
-    uint32_t n = 0;           // tokens alike that it is the mean of, those to come included
-    float weight = 0.0f;      // of one by shares
-    bool waits = false;       // some are to come
+    uint32_t index = kNone;   // of its compensation token in the region
+    uint32_t n = 0;           // tokens given to add(), with those that wait for finish()
+    float weight = 0.0f;      // given to add_by_shares()
+    bool waits = false;       // whether a job waits for finish()
   };
   CompensationTokens(const KvFormat& format, uint32_t n_compensation_tokens, ArenaRegion region);
   Ptr<float> at(const Head& head) const {

@@ -18,13 +18,14 @@ uint64_t Digests::bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_
   return spec.heads.empty() ? 0 : spec.heads.size() * head_bytes(spec, head_dim, n_context);
 }
 
-// In host memory: tables of tiles, and cosines.
+// host_bytes: the tables of tiles, and the cosines.
 Region Digests::layout(const DigestSpec& spec, const KvFormat& format, uint32_t n_context) {
   if (spec.heads.empty()) return {};
   const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
   const uint32_t n_pages = n_context / spec.page_tokens;
   const uint64_t cosines = spec.kind == DigestKind::mean ? n_pages * sizeof(float) : 0;
-  const uint64_t host = n_heads * sizeof(uint64_t*) + spec.heads.size() * (div_up(n_pages, static_cast<uint32_t>(kPageTokens)) * sizeof(uint64_t) + sizeof(DigestJob) + cosines);
+  const uint64_t tiles = div_up(n_pages, static_cast<uint32_t>(kPageTokens)) * sizeof(uint64_t);
+  const uint64_t host = n_heads * sizeof(uint64_t*) + spec.heads.size() * (tiles + sizeof(DigestJob) + cosines);
   return {"page digests", Holds::summaries, align_up(bytes_of(spec, format.head_dim, n_context), kArenaAlignment), 0, host, 0};
 }
 
@@ -51,8 +52,8 @@ Result<std::unique_ptr<Digests>> Digests::make(Arena* arena, const DigestSpec& s
 }
 
 void Digests::add_job(const PageTable& reservoir, uint32_t head, uint32_t first, uint32_t n) {
-  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(head), static_cast<int32_t>(first), static_cast<int32_t>(n), tiles_of_[head],
-                   cosines_.empty() ? nullptr : cosines_.data() + first_cosine(head) + first});
+  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(head), static_cast<int32_t>(first), static_cast<int32_t>(n),
+                   tiles_of_[head], cosines_.empty() ? nullptr : cosines_.data() + first_cosine(head) + first});
 }
 
 void Digests::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {

@@ -1,8 +1,8 @@
-// Digests of a session's pages on the device: for every head that has them, one for each whole page of so many tokens, in the
-// order of pages (KvSummaries::digest says what they are). The reservoir holds the keys; a policy looks for pages by their digests.
+// Page digests of a session, on the device: one for each whole page of each head that has digests, in the order of pages. DigestKind lists
+// the kinds. The reservoir holds the keys; a policy finds pages by their digests.
 //
-// A page here is the policy's: a divisor of kPageTokens. The memory is one region of the arena, taken when the session opens;
-// nothing here allocates after make().
+// The policy chooses the size of a page: a divisor of kPageTokens. The memory is one region of the arena, taken when the session opens.
+// Nothing here allocates after make().
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace orrery::kv {
 
-// Which heads have digests (layer * n_kv_heads + KV head), and of what.
+// The heads that have digests (layer * n_kv_heads + KV head, ascending), and the pages.
 struct DigestSpec {
   uint32_t page_tokens = 0;
   DigestKind kind = DigestKind::range;
@@ -30,13 +30,13 @@ class Digests {
   static uint64_t digest_bytes(int32_t head_dim, DigestKind kind = DigestKind::range) {
     return (kind == DigestKind::mean ? 2u : 4u) * static_cast<uint64_t>(head_dim);
   }
-  // Of all digests.
+  // Bytes of all digests.
   static uint64_t bytes_of(const DigestSpec& spec, int32_t head_dim, uint32_t n_context);
   static Region layout(const DigestSpec& spec, const KvFormat& format, uint32_t n_context);
-  // Of keys in pages of `format`, up to n_context tokens.
+  // format: of the reservoir's pages.
   static Result<std::unique_ptr<Digests>> make(Arena* arena, const DigestSpec& spec, const KvFormat& format, uint32_t n_context);
 
-  // A digest as a token: F16, K and V, or of a mean K alone.
+  // A digest is laid out as a token in F16: K and V, or K alone for DigestKind::mean.
   const KvFormat& format() const { return format_; }
   DigestKind kind() const { return spec_.kind; }
   uint64_t digest_bytes() const { return digest_bytes(format_.head_dim, spec_.kind); }
@@ -44,17 +44,17 @@ class Digests {
   uint32_t n_pages() const { return n_pages_; }
   uint64_t used_bytes() const { return spec_.heads.size() * n_pages_ * digest_bytes(); }
   bool has(uint32_t head) const { return tiles_of_[head] != nullptr; }
-  // Addresses of the head's tiles of kPageTokens digests, one behind the other.
+  // Addresses of the head's tiles. A tile holds kPageTokens digests.
   const uint64_t* tiles(uint32_t head) const { return tiles_of_[head]; }
 
-  // Digests of all whole pages among the reservoir's first n_tokens.
+  // Makes the missing digests of whole pages among the reservoir's first n_tokens.
   void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
   void truncate(uint32_t n_tokens) { n_pages_ = std::min(n_pages_, n_tokens / spec_.page_tokens); }
-  // Of means: how near the keys of the head's pages are to them (DigestJob::cosines).
+  // DigestKind::mean: for each page, the smallest cosine of a key with the mean (DigestJob::cosines).
   Span<const float> cosines(uint32_t head) const { return {cosines_.data() + first_cosine(head), n_pages_}; }
-  // A page is found by nobody, its digest being no number; or the digest is made anew.
+  // DigestKind::mean. hidden: the digest becomes NaN, so no query finds the page. Else: the digest is made again.
   void hide(Backend* backend, const PageTable& reservoir, uint32_t head, uint32_t page, bool hidden);
-  // Takes over what `other`, of the same shape, holds.
+  // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const Digests& other);
 
  private:
@@ -71,8 +71,8 @@ class Digests {
   std::vector<uint64_t> tiles_;              // (heads, tiles)
   std::vector<const uint64_t*> tiles_of_;    // (n_heads) in tiles_, or null
   std::vector<DigestJob> jobs_;
-  std::vector<float> cosines_;               // (heads, pages) of means
-  std::vector<uint16_t> no_number_;          // (head_dim) likewise
+  std::vector<float> cosines_;               // (heads, pages), for DigestKind::mean
+  std::vector<uint16_t> no_number_;          // (head_dim) NaN in F16, for DigestKind::mean
 };
 
 }  // namespace orrery::kv

@@ -16,7 +16,8 @@ uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
 
 Region HeadStore::layout(const KvFormat& format, uint64_t n_slots) {
   const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
-  const uint64_t host = n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
+  const uint64_t host = n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) +
+                        kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
   return {"resident KV", Holds::kv, region_bytes(format, n_slots), 0, host, 0};
 }
 
@@ -25,7 +26,7 @@ HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slot
   const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
   heads_.resize(n_heads);
   positions_.resize(n_slots);
-  tiles_.reserve(n_slots / kTile + n_heads);   // each head may end in a part of a tile
+  tiles_.reserve(n_slots / kTile + n_heads);   // the last tile of a head may be partly filled
   moves_.resize(kMostMoves);
   parts_.reserve(kMostMoves / kPart + n_heads);
 }
@@ -70,7 +71,7 @@ size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t in
   n_held = std::min({n_held, positions.size(), size_t{head.n_before}});
   n_held = static_cast<size_t>(std::mismatch(before, before + static_cast<ptrdiff_t>(n_held), positions.begin()).first - before);
   for (size_t i = n_held; i < positions.size();) {
-    // Neighbours in a page go at once.
+    // Neighbours of one page are one move.
     const uint32_t p = positions[i];
     size_t n = 1;
     while (i + n < positions.size() && positions[i + n] == p + n && (p + n) % kTile != 0) ++n;
@@ -104,7 +105,7 @@ void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement
   finish_moves(backend, from_type);
 }
 
-// Into its place in moves_.
+// Writes the part's moves to moves_, and its positions.
 void HeadStore::make_moves(const Part& part) {
   const Head& head = heads_[part.refresh->head];
   const PageTable::HeadTokens tokens = part.refresh->reservoir->tokens_of(part.refresh->head);
@@ -132,7 +133,7 @@ void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes) {
       auto* self = static_cast<HeadStore*>(const_cast<void*>(store));
       self->make_moves(self->parts_[static_cast<size_t>(i)]);
     };
-    backend->for_each(static_cast<int64_t>(parts_.size()), make, this);   // tens of thousands at once are as long to list as to move
+    backend->for_each(static_cast<int64_t>(parts_.size()), make, this);   // listing tens of thousands takes as long as moving them
     if (n > 0) finish_moves(backend, refreshes[0].reservoir->format().type);
   }
 }

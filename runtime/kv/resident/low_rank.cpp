@@ -16,15 +16,19 @@ namespace {
 
 constexpr uint32_t kTile = static_cast<uint32_t>(kPageTokens);
 
-uint64_t heads_of_unit(const LowRankSpec& spec, const KvFormat& format) { return spec.by_head ? 1 : static_cast<uint64_t>(format.n_kv_heads); }
+uint64_t heads_of_unit(const LowRankSpec& spec, const KvFormat& format) {
+  return spec.by_head ? 1 : static_cast<uint64_t>(format.n_kv_heads);
+}
 uint64_t units_of(const LowRankSpec& spec, const KvFormat& format) {
   return spec.layers.size() * (static_cast<uint64_t>(format.n_kv_heads) / heads_of_unit(spec, format));
 }
-uint64_t width_of(const LowRankSpec& spec, const KvFormat& format) { return heads_of_unit(spec, format) * static_cast<uint64_t>(format.head_dim); }
-// Of a unit, in halves.
+uint64_t width_of(const LowRankSpec& spec, const KvFormat& format) {
+  return heads_of_unit(spec, format) * static_cast<uint64_t>(format.head_dim);
+}
+// Bytes of one unit's rows and basis, in F16.
 uint64_t rows_bytes(const LowRankSpec& spec, uint32_t n_context) { return 2 * uint64_t{n_context} * spec.rank; }
 uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2 * width_of(spec, format) * spec.rank; }
-// How keys are turned back and forth, behind the room to work in (LowRankKeys::rotations): of pages, then of the positions in one.
+// LowRankKeys::rotations behind the working memory: those of the pages, then those of the positions within a page.
 uint64_t rotations_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   return spec.by_head ? 0 : (div_up(n_context, kTile) + uint64_t{kTile}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
 }
@@ -37,24 +41,31 @@ LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const Rope
     keys.rope = rope;
   return keys;
 }
-// Units whose bases are looked for at once: a processor each, or those that the backend has anyway.
+// Units whose bases are found in parallel: one for each processor, or for each thread of a backend in host memory.
 size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const BackendInfo& info) {
   const int32_t n = info.unified_memory ? info.n_threads : os::available_processors();
   return std::clamp<size_t>(static_cast<size_t>(std::max(n, 1)), 1, std::max<size_t>(units_of(spec, format), 1));
 }
 
-// Finds a unit's basis; all that it needs is taken when it is made.
+// Finds a unit's basis. The constructor takes all memory.
 class BasisFinder {
  public:
   BasisFinder(const LowRankSpec& spec, size_t width)
-      : products(width * width), sums(width), of_queries(spec.skewed ? width * width : 0), basis((spec.skewed ? width : spec.rank) * width),
-        rank_(spec.rank), width_(width), weights_(width), order_(width), subspace_(static_cast<int64_t>(width), static_cast<int64_t>(basis.size() / width)) {}
-  std::vector<float> products, sums, of_queries;   // (width, width), (width), (width, width)
-  std::vector<float> basis;                        // (rank, width), and others behind
+      : products(width * width),
+        sums(width),
+        of_queries(spec.skewed ? width * width : 0),
+        basis((spec.skewed ? width : spec.rank) * width),
+        rank_(spec.rank),
+        width_(width),
+        weights_(width),
+        order_(width),
+        subspace_(static_cast<int64_t>(width), static_cast<int64_t>(basis.size() / width)) {}
+  std::vector<float> products, sums, of_queries;   // (width, width) of the keys, (width) of the keys, (width, width) of the queries
+  std::vector<float> basis;                        // (rank, width) first
 
-  // basis: of products of keys' dimensions.
+  // The largest directions of `products`.
   void find() { subspace_.find(products.data(), basis.data()); }
-  // Of these without the mean.
+  // The largest directions of `products` with the mean subtracted.
   void find_centred(uint32_t n_keys) {
     for (size_t i = 0; i < width_; ++i)
       for (size_t j = 0; j < width_; ++j) {
@@ -63,14 +74,15 @@ class BasisFinder {
       }
     find();
   }
-  // Directions of the queries, those along which these and keys have the largest root mean squares together; the first ones first.
+  // The directions of the queries with the largest sums of root mean squares, of queries and of keys, in the order of the directions.
   void find_skewed(double n_keys, double n_queries) {
     subspace_.find(of_queries.data(), basis.data());
     for (size_t r = 0; r < width_; ++r) weights_[r] = along(r, of_queries, n_queries) + along(r, products, n_keys);
     std::iota(order_.begin(), order_.end(), size_t{0});
-    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b; });
+    const auto before = [&](size_t a, size_t b) { return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b; };
+    std::sort(order_.begin(), order_.end(), before);
     std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(rank_));
-    for (size_t r = 0; r < rank_; ++r)   // from no further in front
+    for (size_t r = 0; r < rank_; ++r)   // order_ ascends, so order_[r] >= r: a copy overwrites nothing that is still needed
       std::copy_n(basis.begin() + static_cast<ptrdiff_t>(order_[r] * width_), width_, basis.begin() + static_cast<ptrdiff_t>(r * width_));
   }
 
@@ -79,7 +91,8 @@ class BasisFinder {
     const float* x = &basis[direction * width_];
     double sum = 0;
     for (size_t i = 0; i < width_; ++i)
-      for (size_t j = 0; j < width_; ++j) sum += static_cast<double>(x[i]) * static_cast<double>(squares[i * width_ + j]) * static_cast<double>(x[j]);
+      for (size_t j = 0; j < width_; ++j)
+        sum += static_cast<double>(x[i]) * static_cast<double>(squares[i * width_ + j]) * static_cast<double>(x[j]);
     return std::sqrt(std::max(sum, 0.0) / n);
   }
   const size_t rank_, width_;
@@ -110,13 +123,15 @@ Region LowRank::work_layout(const LowRankSpec& spec, const KvFormat& format, uin
           std::max(n_at_once(spec, format, backend) * each + halves, rotations), 0};
 }
 
-LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region, ArenaRegion work)
+LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region,
+                 ArenaRegion work)
     : spec_(spec), format_(format), rope_(rope), n_context_(n_context), region_(std::move(region)), work_(std::move(work)) {
   if (!spec.by_head) return;
   n_tiles_ = div_up(n_context, kTile);
   tiles_.reserve(n_units() * n_tiles_);
   for (size_t i = 0; i < n_units(); ++i)
-    for (uint32_t tile = 0; tile < n_tiles_; ++tile) tiles_.push_back(unit(i, nullptr).rows.address + 2 * uint64_t{tile} * kTile * spec.rank);
+    for (uint32_t tile = 0; tile < n_tiles_; ++tile)
+      tiles_.push_back(unit(i, nullptr).rows.address + 2 * uint64_t{tile} * kTile * spec.rank);
 }
 
 size_t LowRank::n_units() const { return units_of(spec_, format_); }
@@ -135,7 +150,6 @@ Result<std::unique_ptr<LowRank>> LowRank::make(Arena* arena, const LowRankSpec& 
   ORRERY_ASSIGN(ArenaRegion work, ArenaRegion::take(arena, work_layout(spec, format, n_context)));
   return std::unique_ptr<LowRank>(new LowRank(spec, format, rope, n_context, std::move(region), std::move(work)));
 }
-
 
 uint64_t LowRank::used_bytes() const { return n_tokens_ > 0 ? bytes_of(spec_, format_, n_tokens_) : 0; }
 
@@ -163,7 +177,8 @@ void LowRank::make_rotations(Backend* backend) {
   rotations.reserve((n_pages + size_t{kTile}) * 2 * half);
   const auto add = [&](uint32_t position, double magnitude) {
     const auto each = [&](double (*f)(double)) {
-      for (uint32_t i = 0; i < half; ++i) rotations.push_back(static_cast<float>(f(position * static_cast<double>(rope_.inverse_frequency[i])) * magnitude));
+      for (uint32_t i = 0; i < half; ++i)
+        rotations.push_back(static_cast<float>(f(position * static_cast<double>(rope_.inverse_frequency[i])) * magnitude));
     };
     each(std::cos), each(std::sin);
   };
@@ -173,7 +188,7 @@ void LowRank::make_rotations(Backend* backend) {
   backend->upload({unit(0, nullptr).page_rotations.address}, rotations.data(), rotations.size() * sizeof(float));
 }
 
-// Of a head's group.
+// products: (width, width) sums over the queries of the head's group.
 void LowRank::add_query_products(const LastQueries& queries, size_t at, std::vector<float>* products) const {
   const LowRankKeys keys = unit(at, nullptr);
   const auto width = static_cast<size_t>(format_.head_dim), n_heads = static_cast<size_t>(queries.n_heads);
@@ -190,16 +205,17 @@ void LowRank::add_query_products(const LastQueries& queries, size_t at, std::vec
 Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens, const LastQueries& queries) {
   const size_t width = width_of(spec_, format_), n_threads = n_at_once(spec_, format_, backend->info());
   std::vector<BasisFinder> finders;
-  finders.reserve(n_threads);   // each made in its place: a copy would be one too many
+  finders.reserve(n_threads);   // no copies: each finder is made at its place
   for (size_t i = 0; i < n_threads; ++i) finders.emplace_back(spec_, width);
   std::vector<uint16_t> halves(spec_.rank * width);
-  // Where there are no threads to be had one after the other will do.
+  // If the system gives no threads, the units are found one after the other.
   auto pool = ThreadPool::make(static_cast<int32_t>(n_threads), static_cast<int32_t>(n_threads));
   for (size_t first = 0; first < n_units(); first += n_threads) {
     const size_t n = std::min(n_threads, n_units() - first);
     const bool centred = spec_.by_head && !spec_.skewed;
     for (size_t i = 0; i < n; ++i)
-      backend->low_rank()->key_products(unit(first + i, &reservoir), static_cast<int32_t>(n_tokens), finders[i].products.data(), centred ? finders[i].sums.data() : nullptr);
+      backend->low_rank()->key_products(unit(first + i, &reservoir), static_cast<int32_t>(n_tokens), finders[i].products.data(),
+                                        centred ? finders[i].sums.data() : nullptr);
     ORRERY_TRY(backend->synchronize());
     const auto find = [&](int64_t i, int32_t) {
       BasisFinder& finder = finders[static_cast<size_t>(i)];
@@ -214,7 +230,8 @@ Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_
       for (size_t i = 0; i < n; ++i) find(static_cast<int64_t>(i), 0);
     }
     for (size_t i = 0; i < n; ++i) {
-      std::transform(finders[i].basis.begin(), finders[i].basis.begin() + static_cast<ptrdiff_t>(halves.size()), halves.begin(), float_to_half);
+      const auto basis = finders[i].basis.begin();
+      std::transform(basis, basis + static_cast<ptrdiff_t>(halves.size()), halves.begin(), float_to_half);
       backend->upload(unit(first + i, nullptr).basis, halves.data(), 2 * halves.size());
     }
   }
@@ -231,7 +248,8 @@ void LowRank::extend(Backend* backend, const PageTable& reservoir, uint32_t n_to
 }
 
 void LowRank::project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<const float> q, Ptr<float> out) const {
-  backend->low_rank()->low_rank_queries(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), unit_bytes(), n_heads, q, out);
+  const size_t first = unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads));
+  backend->low_rank()->low_rank_queries(unit(first, nullptr), unit_bytes(), n_heads, q, out);
 }
 
 void LowRank::rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs) {

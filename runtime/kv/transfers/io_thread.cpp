@@ -166,7 +166,7 @@ nanoseconds IoThread::link_time(uint64_t bytes) const {
   return nanoseconds(static_cast<int64_t>(std::min(ns, static_cast<double>(kLongestUs) * 1e3)));
 }
 
-// With the lock held, but not while it copies.
+// Called with the lock held; the copy runs without it.
 Status IoThread::serve_one(std::unique_lock<std::mutex>* lock, IoRequest* request) {
   lock->unlock();
   Fault fault;
@@ -191,9 +191,9 @@ Status IoThread::serve_one(std::unique_lock<std::mutex>* lock, IoRequest* reques
     request->link_ns_ = std::max(copied_ns, nanoseconds_in(taken));
     if (link_free_ > Clock::now()) for_thread_.wait_until(*lock, link_free_, stopped);
   }
-  // What was given up frees the link.
+  // A request that was given up frees the link.
   if (stopped()) link_free_ = std::min(link_free_, Clock::now());
-  if (stop_ && !request->cancelled_)   // else nobody asks for the status
+  if (stop_ && !request->cancelled_)   // nobody asks for the status of a cancelled request
     return error(Code::cancelled, "the I/O thread ended during a transfer of KV (head %u)", request->head);
   return status;
 }

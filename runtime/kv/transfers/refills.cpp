@@ -9,15 +9,16 @@ namespace orrery::kv {
 
 namespace {
 constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
-constexpr uint64_t kRunsAtOnce = 4096;   // of tokens that are rebuilt where no chunks bound them
+constexpr uint64_t kRunsAtOnce = 4096;   // least room for noted runs
 uint64_t runs_at_once(uint64_t staging_tokens) { return std::max(staging_tokens / 2, kRunsAtOnce); }
-// Of each refresh the last chunk, and as many whole ones as there is room for quarters, runs being at most halves.
+// Most chunks in the ring: the last chunk of each refresh, and 4 others. A chunk that is not the last of its refresh fills more than a
+// quarter of the ring, because a replacement has at most half of the ring.
 uint64_t chunks_at_once(uint64_t n_heads) { return n_heads + 4; }
 uint64_t heads_of(const KvFormat& format) { return static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads); }
 
-// What some replacements come to, each looked at once and without branches: there are tens of thousands in a layer.
+// Sums and bounds of some replacements, in one pass without branches: a layer may have tens of thousands.
 struct Extent {
-  bool in_pages = true;                             // each has tokens, of one page
+  bool in_pages = true;                             // each replacement has tokens, all of one page
   uint32_t longest = 0;
   uint64_t n_tokens = 0, end_slot = 0, end_position = 0;
 };
@@ -25,7 +26,7 @@ Extent extent_of(Span<const Replacement> what) {
   constexpr auto kPage = static_cast<uint32_t>(kPageTokens);
   Extent e;
   for (const Replacement& r : what) {
-    e.in_pages &= r.count - 1 < kPage - r.position % kPage;   // 0 less 1 is not
+    e.in_pages &= r.count - 1 < kPage - r.position % kPage;   // for a count of 0, count - 1 is the largest number
     e.longest = std::max(e.longest, r.count);
     e.n_tokens += r.count;
     e.end_slot = std::max(e.end_slot, uint64_t{r.slot} + r.count);
@@ -41,8 +42,9 @@ uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens,
 
 Region Refills::layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
   const uint64_t n_heads = heads_of(format), transfers = staging_tokens > 0 ? chunks_at_once(n_heads) * sizeof(Chunk) : 0;
-  const uint64_t host = n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) + transfers + staging_tokens * sizeof(HostPiece) +
-         (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
+  const uint64_t host = n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) +
+                        transfers + staging_tokens * sizeof(HostPiece) +
+                        (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
   return {"staging ring", Holds::staging, staging_bytes(format, staging_tokens, values_alone), 0, host, 0};
 }
 
@@ -71,7 +73,7 @@ Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, A
     return error(Code::invalid_argument, "a staging ring of %llu tokens, expected %s", static_cast<unsigned long long>(staging_tokens),
                  io ? "2 or more" : "none: nothing is transferred");
   ORRERY_ASSIGN(ArenaRegion staging, ArenaRegion::take(arena, layout(format, max_pending, staging_tokens, low_rank != nullptr)));
-  if (io) backend->commit(staging.data(), staging.bytes());   // else the first round through it would pay for its pages
+  if (io) backend->commit(staging.data(), staging.bytes());   // so that the first transfers do not wait for page faults
   return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank));
 }
 
@@ -93,15 +95,16 @@ Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head,
                  what.size(), what_.size(), static_cast<unsigned long long>(max_pending_));
   const uint64_t n_tokens = reservoir.n_pages() * kTile;
   const Extent extent = extent_of(what);
-  const uint64_t most = io_ ? std::min(staging_tokens_ / 2, kTile) : kTile, n_there = low_rank_ ? std::min<uint64_t>(low_rank_->n_tokens(), n_tokens) : n_tokens;
-  for (size_t i = 0; i < what.size() && !(extent.in_pages && extent.longest <= most && extent.end_position <= n_there); ++i) {
+  const uint64_t most = io_ ? std::min(staging_tokens_ / 2, kTile) : kTile;
+  const uint64_t end = low_rank_ ? std::min<uint64_t>(low_rank_->n_tokens(), n_tokens) : n_tokens;   // of the positions that can be fetched
+  for (size_t i = 0; i < what.size() && !(extent.in_pages && extent.longest <= most && extent.end_position <= end); ++i) {
     const Replacement& r = what[i];
     if (r.position >= n_tokens)
       return error(Code::invalid_argument, "a refresh of head %u with position %u of %llu", head, r.position,
                    static_cast<unsigned long long>(n_tokens));
     if (r.count == 0 || r.count > kTile - r.position % kTile || (io_ && r.count > staging_tokens_ / 2))
-      return error(Code::invalid_argument, "a refresh of head %u with %u tokens from position %u on: they are of one page, at most %llu", head,
-                   r.count, r.position, static_cast<unsigned long long>(io_ ? staging_tokens_ / 2 : kTile));
+      return error(Code::invalid_argument, "a refresh of head %u with %u tokens from position %u on: they are of one page, at most %llu",
+                   head, r.count, r.position, static_cast<unsigned long long>(io_ ? staging_tokens_ / 2 : kTile));
     if (low_rank_ && r.position + uint64_t{r.count} > low_rank_->n_tokens())
       return error(Code::invalid_argument, "a refresh of head %u with position %u: %u have rows to be rebuilt from", head, r.position,
                    low_rank_->n_tokens());
@@ -113,7 +116,7 @@ Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head,
     return visible_at != p.visible_at ? visible_at < p.visible_at : head / n_kv_heads < p.head / n_kv_heads;
   });
   const size_t index = static_cast<size_t>(behind - pending_.begin());
-  // What is wanted later must not stand before it in the ring, where it would wait for it and hold the room.
+  // A chunk of a later refresh must not lie before this one's chunks: it would hold the room that they need.
   recall_from(index);
   const size_t first = behind == pending_.end() ? what_.size() : behind->first;
   for (size_t i = index; i < pending_.size(); ++i) pending_[i].first += what.size();
@@ -128,7 +131,7 @@ Status Refills::copy_from(Backend* backend, const Refills& other, const PageTabl
   return ok_status();
 }
 
-// Room for n tokens behind the last chunk, or at the ring's beginning.
+// Finds room for n tokens behind the last chunk, or at the ring's beginning.
 bool Refills::find_room(uint64_t n, uint64_t* at) {
   *at = 0;
   if (n_chunks_ == 0) return true;
@@ -149,7 +152,7 @@ Status Refills::start(Backend* backend) {
       while (n_what < left.size() && n + left[n_what].count <= staging_tokens_ / 2) n += left[n_what++].count;
       if (n_chunks_ == chunks_.size() || !find_room(n, &at)) return ok_status();
       rebuild_noted(backend);
-      if (placing_) ORRERY_TRY(backend->synchronize());   // the room is free when it has been read
+      if (placing_) ORRERY_TRY(backend->synchronize());   // the device must have read the ring before it is written again
       placing_ = false;
       Chunk& c = chunk(n_chunks_);
       c.at = at;
@@ -161,13 +164,13 @@ Status Refills::start(Backend* backend) {
       size_t n_pieces = 0;
       for (const Replacement& r : left.first(n_what)) {
         const auto* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(tokens.address(r.position)));
-        if (low_rank_) {   // V stands behind K
+        if (low_rank_) {   // a token's V lies behind its K
           for (uint64_t i = 0; i < r.count; ++i) pieces_[at + n_pieces++] = {data + i * token + fetched_bytes_, fetched_bytes_};
           continue;
         }
         HostPiece* last = n_pieces > 0 ? &pieces_[at + n_pieces - 1] : nullptr;
         if (last && last->data + last->bytes == data) {
-          last->bytes += r.count * token;   // neighbours go in one piece
+          last->bytes += r.count * token;   // neighbours are one piece
         } else {
           pieces_[at + n_pieces++] = {data, r.count * token};
         }
@@ -183,7 +186,7 @@ Status Refills::start(Backend* backend) {
   return ok_status();
 }
 
-// Takes the chunks of refreshes from this one on out of the ring: they are its last ones.
+// Takes the chunks of this and all later refreshes out of the ring. They are the ring's last chunks.
 void Refills::recall_from(size_t refresh) {
   for (size_t i = pending_.size(); i-- > refresh;) {
     Pending& p = pending_[i];
@@ -210,7 +213,7 @@ void Refills::place(Backend* backend, HeadStore* store, uint32_t head, Span<cons
   }
 }
 
-// Noted, for the heads of a layer to be rebuilt together: until the ring's room is wanted, and before apply() returns.
+// Notes a run, so that low_rank_ rebuilds the heads of a layer together: before the ring's room is used again, and before apply() returns.
 void Refills::rebuild(Backend* backend, const HeadStore& store, uint32_t head, RebuiltRun run) {
   const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
   if (head / n_kv_heads != runs_layer_ || runs_.size() == runs_at_once(staging_tokens_)) rebuild_noted(backend);
@@ -224,9 +227,9 @@ void Refills::rebuild_noted(Backend* backend) {
   runs_.clear();
 }
 
-// The refresh's next chunk goes to its slots: the ring's first one, for everything before has gone.
+// Writes the refresh's next chunk to its slots. It is the ring's first chunk.
 Status Refills::place_next(Backend* backend, HeadStore* store, Pending* refresh, const Cancel& cancel) {
-  while (n_chunks_ == 0) {   // the queue is full of others' requests
+  while (n_chunks_ == 0) {   // other sessions' requests fill the queue
     IoThread::Waited room = io_->wait_for_room(cancel);
     stall_ns_ += room.stall_ns;
     ORRERY_TRY(std::move(room.status));
@@ -247,7 +250,7 @@ Status Refills::place_next(Backend* backend, HeadStore* store, Pending* refresh,
   return start(backend);
 }
 
-// From the reservoir itself.
+// Without an I/O thread: the backend reads the reservoir.
 void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due) {
   const uint64_t start = now_us();
   for (size_t i = 0; i < n_due; ++i) {
@@ -266,13 +269,14 @@ void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due) {
   transfer_ns_ += ns, stall_ns_ += ns;
 }
 
-// K rebuilt, and V from where it lies: in the pages K stands between.
+// Rebuilds K, and reads V in the reservoir. gap: bytes between one V and the next.
 void Refills::rebuild_due(Backend* backend, HeadStore* store, const Pending& refresh) {
   const PageTable::HeadTokens tokens = refresh.reservoir->tokens_of(refresh.head);
   const auto gap = static_cast<int32_t>(tokens.token_bytes - format_.vector_bytes());
   for (const Replacement& r : what(refresh))
-    rebuild(backend, *store, refresh.head, {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
-                                   {tokens.address(r.position) + format_.vector_bytes()}, 0, gap});
+    rebuild(backend, *store, refresh.head,
+            {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
+             {tokens.address(r.position) + format_.vector_bytes()}, 0, gap});
 }
 
 Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, const Cancel& cancel) {

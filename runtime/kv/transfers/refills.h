@@ -1,17 +1,15 @@
-// What must change in a session's resident KV, and when: tokens that are fetched from the reservoir into slots of
-// the head store, while the session decodes.
+// Refills: while a session decodes, tokens are fetched from the reservoir into slots of the head store.
 //
-// A refresh is asked for at one step and visible at a later one that the caller fixes, never "when it happened to
-// arrive": until then the old tokens are attended to; then apply() waits for what is late (a stall, counted) and
-// writes the slots.  So the store, and every token after it, are the same whatever the timing.  A step's layers can wait each
-// for its own: what the later ones are to have crosses the link while the first ones are computed.
+// A refresh lists a head's replacements and the step from which they are visible. The caller fixes that step. Before it, attention uses the
+// old tokens. At that step apply() waits for late transfers (a stall, which is counted) and writes the slots. So the store, and every later
+// token, are the same for any timing. apply() can wait layer by layer: later layers' KV crosses the link while earlier layers are computed.
 //
-// The data's way: add() takes the list; its tokens go over the I/O thread, in chunks of at most half the staging
-// ring, as room appears; apply() writes what is in the ring to the slots, in the order in which refreshes become
-// visible, layer by layer, and lets the next chunks in.  Link and ring carry the reservoir's own bytes; where the store's KV type is
-// another, apply() converts.  Without an I/O thread there is no ring either: the reservoir is memory that the backend reads where it
-// lies, and apply() moves everything that has become visible at once, on all of the backend's threads.
-// Nothing allocates after make(), except an error's text.
+// add() takes the list. The I/O thread fetches its tokens in chunks of at most half the staging ring, as soon as the ring has room. apply()
+// writes arrived chunks to the slots, in the order of visible_at and then of layers, and starts the next chunks. Link and ring carry the
+// reservoir's bytes; apply() converts them if the store has another KV type.
+//
+// Without an I/O thread there is no ring: the backend reads the reservoir in place, and apply() moves all visible tokens at once, on all
+// threads of the backend. Nothing allocates after make(), except the text of an error.
 #pragma once
 
 #include <cstdint>
@@ -30,32 +28,35 @@
 
 namespace orrery::kv {
 
-// One thread at a time; add() and apply() take the backend, and so the turn on it. The reservoir's pages keep what they hold
-// while tokens of them are under way: recall() before one of them may be given up (a shared page before it is
-// written, say), drop() before positions go.
+// One thread at a time. add() and apply() take the backend, so their caller has the turn on it. The reservoir's pages must not change while
+// their tokens are under way: call recall() before a page may be given up (a shared page, before it is written), and drop() before
+// positions are removed.
 class Refills {
  public:
   struct Pending {
     uint32_t head = 0;
     uint64_t visible_at = 0;       // step
-    size_t first = 0, count = 0;   // its replacements, in what()
+    size_t first = 0, count = 0;   // its replacements: what()
     const PageTable* reservoir = nullptr;
-    size_t n_started = 0;          // of count: given to the I/O thread
-    size_t n_placed = 0;           // of count: in their slots
-    uint64_t n_tokens = 0, end_slot = 0;   // all of them, and behind the last slot
+    size_t n_started = 0;          // replacements given to the I/O thread
+    size_t n_placed = 0;           // replacements in their slots
+    uint64_t n_tokens = 0;         // of all its replacements
+    uint64_t end_slot = 0;         // one more than the largest slot
   };
-  // Of what was written to slots; bytes as they came over the link.
+  // Of refreshes whose tokens are in their slots. bytes: as they crossed the link.
   struct Stats {
     uint64_t tokens = 0, bytes = 0, requests = 0;
-    uint64_t transfer_us = 0;      // on the link; or that apply() took to move it
-    uint64_t stall_us = 0;         // that apply() waited
-    double hidden() const;         // 1 - stall / transfer; 1 where nothing was transferred
+    uint64_t transfer_us = 0;      // time on the link; without an I/O thread, the time of apply()'s moves
+    uint64_t stall_us = 0;         // time that apply() waited
+    double hidden() const;         // 1 - stall / transfer; 1 if nothing was transferred
   };
 
-  // For at most max_pending replacements at once (a store's n_slots() is always enough), in the reservoir's format,
-  // through a ring of staging_tokens (at least 2, and twice the longest replacement) taken from the arena. I/O thread (null: the
-  // reservoir is the device's memory, and staging_tokens are 0) and arena outlive it.
-  // Where low_rank is given, V alone is fetched, and K rebuilt by it, which outlives it too; then only tokens that have rows.
+  // io              null: the backend reads the reservoir in place, and staging_tokens is 0
+  // format          of the reservoir
+  // max_pending     most replacements at once; a store's n_slots() is always enough
+  // staging_tokens  of the ring, taken from the arena: at least 2, and twice the longest replacement
+  // low_rank        if given, refills fetch V alone and low_rank rebuilds K. Then only tokens that have rows can be fetched
+  // io, arena and low_rank outlive the object.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
                                                uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr);
   static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone = false);
@@ -64,40 +65,39 @@ class Refills {
   Refills(const Refills&) = delete;
   Refills& operator=(const Refills&) = delete;
 
-  // From step `visible_at` on, the head holds these tokens of the reservoir, in these slots (misses only: everything
-  // listed is fetched). Steps are the caller's count. The table outlives the refresh. invalid_argument: a head that
-  // does not exist or has a refresh pending, a position that the table does not cover, a run that leaves
-  // its page or is longer than half the ring, more than max_pending.
+  // Schedules a refresh: from step visible_at on, the slots of `what` hold the KV of its positions. List misses only: every entry is
+  // fetched. The caller counts steps. The table outlives the refresh.
+  // invalid_argument: the head does not exist or has a pending refresh; the table does not cover a position; a replacement leaves its page
+  // or is longer than half the ring; more than max_pending replacements.
   Status add(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at);
 
-  // Everything visible at or before `step`, of layers up to last_layer, stands in the store when this returns; called at every step, it
-  // also starts what found no room before. Without an I/O thread later layers' part moves as well. After an error (the transfer's, or Code::io where it never ends;
-  // Code::cancelled where somebody cancels the wait; invalid_argument for a slot that the head does not have) nothing is pending, and slots
-  // not yet written hold what they held.
+  // Writes to the store all refreshes of layers up to last_layer that are visible at `step` or before. Without an I/O thread it writes
+  // those of later layers as well. The session calls it at every step: it also starts transfers that found no room before. Errors: that of
+  // the transfer; Code::io if the transfer never ends; Code::cancelled if the wait is cancelled; invalid_argument for a slot that the head
+  // does not have. After an error nothing is pending, and slots not yet written keep their tokens.
   Status apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer = UINT32_MAX, const Cancel& cancel = {});
-  // Whether apply(step) would wait for a transfer, as far as can be told now.
+  // Whether apply(step) would wait for a transfer if it were called now.
   bool late(uint64_t step) const;
 
-  // Nothing is under way when this returns; everything stays pending, and starts again at the next add() or apply().
+  // Stops all transfers before it returns. Refreshes stay pending; their transfers start again at the next add() or apply().
   void recall() { recall_from(0); }
-  // Forgets everything pending; nothing is under way when this returns. At any moment, also with requests that never
-  // end.
+  // Forgets all pending refreshes, and stops their transfers before it returns, even a transfer that never ends.
   void drop();
 
-  // In the order in which they become visible, so that a fork can ask for the same.
+  // In the order of visible_at. A fork adds the same refreshes.
   Span<const Pending> pending() const { return pending_; }
   Span<const Replacement> what(const Pending& pending) const { return {what_.data() + pending.first, pending.count}; }
   Stats stats() const;
   uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
-  void truncate(uint32_t) { drop(); }         // positions go
-  // Adds what is pending in `other`, from a reservoir that shares its pages.
+  void truncate(uint32_t) { drop(); }         // a pending refresh may name a removed position
+  // Adds the pending refreshes of `other`. `reservoir` shares the pages of its reservoir.
   Status copy_from(Backend* backend, const Refills& other, const PageTable& reservoir);
 
  private:
-  // A part of a refresh that is in the ring, or on its way there.
+  // A part of a refresh that is in the ring or on its way there.
   struct Chunk {
-    uint64_t at = 0, n = 0;        // tokens of the ring
-    size_t n_what = 0;             // replacements
+    uint64_t at = 0, n = 0;        // its tokens in the ring
+    size_t n_what = 0;             // its replacements
     IoRequest request;
   };
   Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
@@ -118,22 +118,22 @@ class Refills {
   IoThread* io_;                         // or null
   KvFormat format_;
   LowRank* low_rank_;                    // or null
-  uint64_t fetched_bytes_;               // of a token
+  uint64_t fetched_bytes_;               // bytes of a token on the link
   ArenaRegion staging_;
   uint64_t max_pending_, staging_tokens_;
-  // Both in the order of visible_at, then of layers, then of add(): the first refreshes are in the ring, the next wait for room.
+  // Both in the order of visible_at, then of layers, then of add(). The first refreshes are in the ring; the next ones wait for room.
   std::vector<Pending> pending_;         // (at most one per head)
   std::vector<Replacement> what_;        // (at most max_pending)
   std::vector<uint8_t> has_pending_;     // (n_heads)
-  // The ring: chunks in the order of pending_, each contiguous, behind the one before or from the beginning.
+  // The ring: chunks in the order of pending_. A chunk is contiguous; it lies behind the previous one or at the ring's beginning.
   std::vector<Chunk> chunks_;            // (n_chunks_ of chunks_.size()), from first_chunk_
   size_t first_chunk_ = 0, n_chunks_ = 0;
-  std::vector<HostPiece> pieces_;        // (staging_tokens): each chunk's, at its place
-  std::vector<HeadStore::Refresh> refreshes_;   // that are due, where they come from the reservoir itself
-  std::vector<RebuiltRun> runs_;         // where K is rebuilt: of one layer, of as many heads as come together; room for a chunk's
+  std::vector<HostPiece> pieces_;        // (staging_tokens): a chunk's pieces begin at its first token's index
+  std::vector<HeadStore::Refresh> refreshes_;   // without an I/O thread: the visible refreshes of an apply()
+  std::vector<RebuiltRun> runs_;         // noted runs of one layer whose K low_rank_ rebuilds together
   uint32_t runs_layer_ = 0;
   KvType runs_type_ = KvType::f32;       // of the slots
-  bool placing_ = false;                 // copies out of the ring may be under way
+  bool placing_ = false;                 // whether the device may still read the ring
   uint64_t tokens_ = 0, requests_ = 0, transfer_ns_ = 0, stall_ns_ = 0;
 };
 
