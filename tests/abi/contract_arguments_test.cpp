@@ -1,5 +1,5 @@
-// What every function does with arguments: NULL anywhere, structs of every size that a caller may have been
-// compiled with, buffers too small, names and numbers out of range.
+// Arguments of every function: NULL anywhere, structs of every size that a caller may have, buffers too small, names and numbers out of
+// range.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// What happens when a callback does what orrery.h forbids: frees the handle that calls it, throws, or leaves by
-// longjmp(). Nothing hangs, nothing is used after it is freed; only longjmp() loses a session.
+// Callbacks that do what orrery.h forbids: free the handle that calls them, throw, or leave by longjmp(). Nothing hangs, and nothing is
+// used after it is freed. Only longjmp() loses a session.
 #include <gtest/gtest.h>
 #include <setjmp.h>
 

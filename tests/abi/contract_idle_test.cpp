@@ -1,6 +1,5 @@
-// Between the application's calls nothing runs: threads that wait for the next step must sleep, not spin. Judged by the
-// process's own processor time, so that a busy machine cannot make it fail; a single thread that spins uses a hundred times
-// the bound, or what a busy machine leaves it.
+// Between the application's calls nothing runs: threads that wait for the next step sleep. The test measures the process's own processor
+// time, so a busy machine cannot make it fail. One spinning thread would use a hundred times the bound.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
-// Lives: handles freed in any order, several runtimes in one process, models shared between threads, and a
-// process that looks afterwards as it did before: no output, no descriptors, no threads, no handlers.
+// Lifetimes: handles freed in any order, several runtimes in one process, models shared between threads; and a process that is as it was
+// before: no output, no descriptors, no threads, no handlers.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// Models that are not opened by a path: from a descriptor, from memory. And what orrery_session_cancel() stops.
+// Models opened from a descriptor or from memory. And the calls that orrery_session_cancel() stops.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,4 @@
-// What a plan foretells is what opening takes, to the byte; and what files say of themselves: descriptions,
-// vocabularies, templates.
+// Plans: opening takes exactly the plan, to the byte and region by region. And descriptions of files, vocabularies and templates.
 #include <gtest/gtest.h>
 
 #include <cstring>

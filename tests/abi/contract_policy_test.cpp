@@ -1,5 +1,4 @@
-// Sessions under KV policies: what the plan foretells of them is what they take, part by part and to the byte; a budget
-// binds; and the statistics add up.
+// Sessions under KV policies: they take exactly what the plan foretells, part by part; a budget binds; and the statistics add up.
 #include <gtest/gtest.h>
 
 #include "tests/abi/handles.h"

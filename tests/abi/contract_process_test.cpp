@@ -1,5 +1,5 @@
-// The process around the library: children of fork(), the caller's floating-point environment, signals, small stacks, and
-// descriptors behind calls that fail.
+// The process of the library: children of fork(), the caller's floating-point environment, signals, small stacks, and descriptors after
+// calls that fail.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/mman.h>

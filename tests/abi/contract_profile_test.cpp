@@ -1,4 +1,4 @@
-// Head profiles through the C interface: calibrating, giving one to a session, and everything that is refused.
+// Head profiles through the C interface: calibration, sessions with a profile, and refusals.
 #include <gtest/gtest.h>
 
 #include <cstring>

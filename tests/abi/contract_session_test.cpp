@@ -1,5 +1,4 @@
-// Sessions: the numbers they give, rewinding, forking, parking, saving and loading; and that what fails
-// changes nothing.
+// Sessions: their numbers, rewinding, forking, parking, saving and loading. A call that fails changes nothing.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>

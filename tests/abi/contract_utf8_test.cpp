@@ -1,5 +1,5 @@
-// Every string that the ABI takes or hands out. What comes out is whole UTF-8, though a file holds anything; what goes
-// in and is not UTF-8 is refused by name. Paths, texts to tokenize and the bytes of tokens are the exceptions.
+// Every string of the ABI. Strings that come out are whole UTF-8, whatever a file holds. Strings that go in and are not UTF-8 are refused
+// by name. Paths, texts to tokenize and the bytes of tokens are the exceptions.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,6 +1,5 @@
-// What a program and a library of other versions do with each other: a test for each row of the table "Versions" in orrery.h.
-// Callers of an older version are made by shorter structs, those of a newer one by longer structs. old_caller.c is the same as a
-// program that loads the library.
+// Programs and libraries of different versions: a test for each row of the table "Versions" in orrery.h. Shorter structs stand for older
+// callers, longer structs for newer ones. old_caller.c is a program that does it by loading the library.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// orrery.h as C++17 sees it: the same layout, trivial structs, and the rules of the contract that a compiler
-// can check.
+// orrery.h as C++17: the same layout, trivial structs, and the rules of the contract that a compiler can check.
 #include <orrery.h>
 
 #include <type_traits>

@@ -40,9 +40,10 @@ class QuantizedModels : public ::testing::TestWithParam<TypeTraits> {};
 // where errors only add up.  Measured: .011 to .024, the bound is twice the estimate.  A sub-scale or offset
 // read wrong in one block of eight moves the logits by .2 or more.
 //
-// A prompt on AMX's tiles, and one that meets F16 and BF16 on "avx512bf16", has activations and weights rounded to bf16 (products/bf16.h): by 2^-9 at most, .0008 of themselves on
-// average, so .0011 of a product, and sqrt(9) * .0011 = .0035 of the logits where errors only add up. Measured of F16 .0085, of BF16, whose
-// weights are left as they are, .0061. The bound is twice what was measured, and with blocks, where answers' activations have 8 bits, theirs.
+// A prompt on AMX's tiles, and one that meets F16 and BF16 on "avx512bf16", has activations and weights rounded to bf16 (products/bf16.h):
+// by 2^-9 at most, .0008 of themselves on average, so .0011 of a product, and sqrt(9) * .0011 = .0035 of the logits where errors only add
+// up. Measured of F16 .0085, of BF16, whose weights are left as they are, .0061. The bound is twice what was measured, and with blocks,
+// where answers' activations have 8 bits, theirs.
 TEST_P(QuantizedModels, OnlyTheRoundingOfActivationsSetsThemApart) {
   const TensorType type = GetParam().type;
   const ModelRun run = load_model_runs("llama-256")[0];

@@ -1,5 +1,5 @@
-// Attention summed over queries, on every path: what a prompt's rows attend to each key is added in the order of positions, however they
-// are cut; and a step's is what attention has left of it.
+// Attention summed over queries, on every instruction set. A prompt's weights are added in the order of positions, however the prompt is cut. A
+// step's weights are the exported attention weights.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The small operations, the choice of a path, and what the backend says of itself.
+// The small operations, the choice of an instruction set, and BackendInfo.
 #include <gtest/gtest.h>
 
 #include <algorithm>

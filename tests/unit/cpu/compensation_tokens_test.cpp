@@ -1,5 +1,5 @@
-// Means of what heads have let go, on every path: what is taken into them, in double precision, and that attention takes one in by its
-// weight, as so many tokens alike, or a part of one.
+// Compensation tokens, on every instruction set: their values in double precision, and attention to a token with a weight, as to many equal tokens
+// or to a part of one.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Low-rank keys (LowRankOperations::key_products, low_rank_rows, low_rank_queries, rebuild_keys), on every path, of every KV type and way of turning keys.
+// Low-rank keys (LowRankOperations::key_products, low_rank_rows, low_rank_queries, rebuild_keys), on every instruction set, of every KV type and
+// RoPE style.
 //
-// The oracle reads the stored keys back with gguf's own dequantization, turns them back with angles of its own and sums in double; where a path
-// rounds factors to bf16 it does, too.
-// Pages lie scattered, each before a guard page; so do rows, basis, slots and the memory to work in.
+// The oracle reads the stored keys with gguf's own dequantization, rotates them back with its own angles and sums in double. Where an instruction
+// set rounds factors to bf16, the oracle does too. Pages lie scattered, each before a guard page; so do rows, basis, slots and working memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// KV from one type to another, on every path: KvMoves::move_kv against gguf's own conversions, byte for byte; a
-// decode step whose resident heads are coarser than its pages, which must hold what move_kv makes of the pages and
-// attend to that.
+// KV from one type to another, on every instruction set: KvMoves::move_kv against gguf's own conversions, byte for byte. And a decode step whose
+// resident heads are coarser than its pages: the slot holds the bytes of move_kv, and the step attends to them.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The token path of a compressed session takes no host memory from one settling to the next: neither in the step nor in
-// the I/O thread, with refills asked for, under way and placed; and no more in a fork. What a session takes of it in all is in its plan.
+// Between two settlings, the token path of a compressed session takes no host memory: neither in the step nor in the I/O thread, with refills
+// asked for, under way and placed, nor in a fork. And the plan foretells a session's host memory.
 #include <gtest/gtest.h>
 
 #include "tests/support/replaced_operators.h"

@@ -1,5 +1,4 @@
-// A whole budget is full attention, token for token, on every model; less than that keeps within its bytes however long
-// the answer is.
+// A whole budget gives full attention, token for token, on every model. A smaller budget keeps its bytes, however long the answer is.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// Calibration against sets that the test asks a session of its own for, and counts with std::set; and sessions that go by
-// what came out of it.
+// Calibration against the test's own sets, which it asks of a session and counts with std::set; and sessions that use the profile.
 #include "runtime/engine/session/calibrate.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Waits that somebody cancels: for a link that stalls, for another session's turn, and while a session settles. Each ends soon, and the
-// session goes on with the bits of one that was not disturbed.
+// Cancelled waits: for a stalled link, for another session's turn, and while a session settles. Each wait ends soon, and the session then
+// gives the bits of a session that was not disturbed.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Sessions whose resident KV is coarser than what the reservoir keeps: every slot's bytes derive from the reservoir's,
-// answers stay as near to the finer session's as the coarser type's rounding allows, and memory is what the plan says.
+// Sessions whose resident KV is coarser than the reservoir's. Every slot's bytes derive from the reservoir's bytes; answers stay as near to the
+// finer session's as the type's rounding allows; and the plan foretells the memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// Generations: events in their order, every way to end, long conversations, cancellation, and prompts that
-// reuse what the session holds.  Answers come from small random models, whose greedy tokens nobody would
-// write down: splits that a tokenizer would not make, stop strings across tokens.
+// Generations: the order of events, every way to end, long conversations, cancellation, and prompts that reuse the session's tokens. Answers
+// come from small random models, whose greedy tokens nobody would write by hand: splits that no tokenizer makes, stop strings across tokens.
 #include <gtest/gtest.h>
 
 #include <chrono>

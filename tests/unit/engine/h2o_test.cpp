@@ -1,5 +1,5 @@
-// H2O on the demo model: what heads hold is what all queries together have attended to most, in double precision from the reservoir's keys
-// and every position's query; and sums that are lost come back.
+// H2O on the demo model: heads hold the tokens that all queries together have attended to most, in double precision from the reservoir's keys
+// and every position's query. Lost sums are computed again.
 #include <gtest/gtest.h>
 
 #include <algorithm>

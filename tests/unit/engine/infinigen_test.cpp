@@ -1,5 +1,5 @@
-// InfiniGen's prefetch on real models: queries ahead are what the next layer makes of a layer's input; bases are the directions of the
-// prompt's last queries; and what a head holds at a step is what those find by these, in double precision.
+// InfiniGen's prefetch on real models, in double precision: queries ahead are the next layer's weights applied to this layer's input; bases are
+// the directions of the prompt's last queries; and a head holds the tokens that these queries find by these bases.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A session's layout is what opening takes: region by region of the device and of the reservoir, under every policy, at random shapes.
+// Opening takes exactly the session's layout: region by region of the device and of the reservoir, under every policy, at random shapes.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,5 +1,5 @@
-// Loki on the demo model: its bases are the principal components of the prompt's keys, and what a head holds at a step is what the
-// step's query finds by them; in double precision from the reservoir's keys, the queries and the bases on the device.
+// Loki on the demo model, in double precision: its bases are the principal components of the prompt's keys, and a head holds the tokens that
+// the step's query finds by them. From the reservoir's keys, and the queries and bases on the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>

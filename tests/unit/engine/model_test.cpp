@@ -1,5 +1,4 @@
-// Opening a model as the engine does it: what contradicts itself between tokenizer and weights, and that a
-// model which is not opened leaves nothing behind.
+// Opening a model in the engine: contradictions between tokenizer and weights are refused, and a refused model leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_fixture.h"

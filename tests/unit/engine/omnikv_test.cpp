@@ -1,5 +1,5 @@
-// OmniKV on the demo model: what a layer's heads hold at a step is what the filter before them has found by this step's query, in
-// double precision from the keys and queries on the device.
+// OmniKV on the demo model, in double precision: a layer's heads hold the tokens that the filter layer before them has found by this step's
+// query. From the keys and queries on the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>

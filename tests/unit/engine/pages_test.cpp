@@ -1,5 +1,5 @@
-// Policies whose pages come and go, on the demo model: what a head holds at a step is what its queries look for, in double precision
-// from the reservoir's keys and the queries on the device.
+// Policies with pages that come and go, on the demo model, in double precision: a head holds the pages that its queries look for. From the
+// reservoir's keys and the queries on the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>

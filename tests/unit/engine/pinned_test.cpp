@@ -1,5 +1,5 @@
-// A pinned reservoir: what sessions take of it is locked in memory as long as they live, changes no token, and is refused
-// with the numbers where the system does not lock so much.
+// A pinned reservoir: the system locks sessions' regions in memory as long as the sessions live; no token changes; and a refusal of the system
+// comes back with its numbers.
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <sys/resource.h>

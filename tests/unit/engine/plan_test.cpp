@@ -1,4 +1,4 @@
-// What a plan foretells is what opening takes: to the byte, for the first session and for those that follow.
+// Opening takes what the plan foretells, to the byte: for the first session and for later ones.
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_fixture.h"

@@ -1,5 +1,5 @@
-// Compressed sessions: prompts attend to everything whatever is resident, and memory is what the plan says. What a whole
-// budget gives is engine_budget_test.cpp's, what refills do engine_refill_test.cpp's.
+// Compressed sessions: prompts attend to all tokens, whatever is resident, and the plan foretells the memory. budget_test.cpp tests whole
+// budgets, refill_test.cpp tests refills.
 #include <gtest/gtest.h>
 
 #include <set>

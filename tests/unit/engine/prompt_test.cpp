@@ -1,5 +1,5 @@
-// From a conversation to its tokens: which turns are dropped (against dropping them one by one), how much work that
-// takes (counted, not timed), what cancels it, and what it leaves alone.
+// From a conversation to its tokens: the dropped turns (against dropping them one by one), the amount of work (counted, not timed),
+// cancellation, and everything that stays unchanged.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// RazorAttention on the demo model: what streaming heads have let go is their compensation token, in double precision from the
-// reservoir; and where the keys that they let go are alike the answer is full attention's. And auto's, whose tokens have shares of it.
+// RazorAttention on the demo model: the evicted tokens of streaming heads become compensation tokens, in double precision from the reservoir.
+// Where the evicted keys are equal, the answer is full attention's. And auto's compensation tokens, made by shares.
 #include <gtest/gtest.h>
 
 #include <algorithm>

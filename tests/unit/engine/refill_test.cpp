@@ -1,5 +1,5 @@
-// Sessions whose resident KV is refilled while they answer: the same answer whatever the timing, in forks and after
-// rewinding too; and what becomes of an answer when transfers are late, fail or never end.
+// Sessions with refills while they answer: the same answer for any timing, also in forks and after a rewind; and the answer when transfers are
+// late, fail or never end.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which backend a runtime takes, and what it makes only when it is asked for it: the I/O thread, over the link that the options name.
+// The backend that a runtime chooses, and the I/O thread, which it starts only when asked, over the link that the options name.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,6 +1,5 @@
-// "Same result, always": whatever threads, chunks, reuse, rewinding, forking, parking or saving a sequence
-// has been through, its logits are the same bits.  On random models of three families and several weight
-// formats, and on the demo model, with every type of KV cache.
+// "Same result, always": the logits of a sequence have the same bits, whatever threads, chunks, reuse, rewinding, forking, parking or saving came
+// before. On random models of three families and several weight formats, and on the demo model, with every type of KV cache.
 #include <gtest/gtest.h>
 
 #include <fstream>

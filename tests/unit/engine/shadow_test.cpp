@@ -1,5 +1,5 @@
-// ShadowKV on the demo model: what heads hold at a step is what its queries look for, by landmarks and outliers in double precision
-// from the reservoir's keys; and what their slots hold is V as it is, and K as it would be rebuilt, whatever came before.
+// ShadowKV on the demo model: heads hold the chunks that their queries look for, by landmarks and outliers, in double precision from the
+// reservoir's keys. Their slots hold exact V, and the K that is rebuilt, whatever came before.
 #include <gtest/gtest.h>
 
 #include <algorithm>

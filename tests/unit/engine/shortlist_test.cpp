@@ -1,5 +1,5 @@
-// The sampler by shortlists beside the sampler by all logits: the same tokens, log-probabilities and draws, whatever the options and
-// however odd the logits; and that shortlists decide where they should.
+// The sampler with shortlists against the sampler with all logits: the same tokens, log-probabilities and draws, for any options and strange
+// logits. And shortlists decide where they should.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Several threads on one runtime: what any of them may do at any time, and what waits for its turn.
+// Several threads on one runtime: calls that any thread may make at any time, and calls that wait for a turn.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Rows of logits that sessions leave on the device: each session's own, however many steps others run, while there is room.
+// Exported rows of logits: each session gets its own row, however many steps other sessions run, while there is room.
 #include <gtest/gtest.h>
 
 #include <deque>

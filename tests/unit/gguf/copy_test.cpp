@@ -1,5 +1,4 @@
-// The header is copied once: whoever overwrites the file afterwards, or meanwhile, changes numbers in tensors and nothing
-// that was checked.
+// The header is copied once: a program that overwrites the file meanwhile or afterwards changes numbers in tensors, and nothing that was checked.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// What opening costs: tables in proportion to the header's bytes, data in proportion to the tensors', whatever the file
-// promises; limits with their numbers; progress and cancellation from the first megabyte on.
+// The cost of opening: tables in proportion to the header's bytes, data in proportion to the tensors' bytes, whatever the file promises; limits
+// with their numbers; progress and cancellation from the first megabyte on.
 #include <gtest/gtest.h>
 
 #include <algorithm>

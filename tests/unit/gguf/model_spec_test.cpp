@@ -1,5 +1,5 @@
-// The model specs: that the builder makes the very weights that the goldens were computed with, that its
-// files are valid GGUF in every storage type, and that the golden reader refuses damaged files.
+// The model specs: the builder makes exactly the weights of the goldens, its files are valid GGUF in every storage type, and the golden reader
+// refuses damaged files.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Good files: what was written is what is read, from memory and from disk, by mapping and by reading.
+// Good files: reading gives the written content, from memory and from disk, by mapping and by reading.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// A head store of a coarser KV type than its reservoir: however a token came to its slot, the slot's bytes are what the
-// formats' definitions make of the reservoir's bytes at the slot's position. The oracle reads the pages by itself.
+// A head store with a coarser KV type than its reservoir: on every way to a slot, a token's bytes are those that the formats' definitions make of
+// the reservoir's bytes at its position. The oracle reads the pages by itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The I/O thread: bytes arrive gathered and in order, the simulated link is as slow as asked for, and whatever a
-// request meets (late, failing, never ending, cancelled at any time, a full queue), nobody waits for ever.  Times
-// are held to their lower bounds strictly, to their upper ones only where a hang would show: machines are busy.
+// The I/O thread: bytes arrive gathered and in order, and the simulated link is as slow as asked for. Nobody waits for ever, whatever happens to a
+// request (late, failing, never ending, cancelled at any time, a full queue). Lower bounds on times are strict; upper bounds only show a hang,
+// because machines are busy.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What low-rank keys, landmarks and slots take of the device.
+// The device bytes of low-rank keys, landmarks and slots.
 #include "runtime/kv/resident/low_rank.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
-// Arena, page pool and page tables under random load, each beside a model of what it should be: regions that
-// overlap, pages that two sequences share without both having it so, writes that reach another's page, and
-// memory that does not come back all show.
+// Arena, page pool and page tables under random load, each against a model of its state. The test finds overlapping regions, pages that two
+// sequences share by mistake, writes to another sequence's page, and memory that does not come back.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// The plan as arithmetic: which context fits a budget, to the page and to the byte.
+// The plan as arithmetic: the context that fits a budget, to the page and to the byte.
 #include <gtest/gtest.h>
 
 #include "runtime/base/checked.h"

@@ -1,7 +1,5 @@
-// Refreshes of the resident KV: the slots hold what was asked for from the step on that was named, byte for byte
-// what a store filled at once holds, whatever the link, its faults and the ring's size; and a refresh that cannot be
-// had ends in a status.  The model beside every store is a table of positions; the oracle for its bytes is
-// HeadStore::fill().
+// Refreshes of the resident KV: from the named step on, the slots hold the requested tokens, byte for byte as HeadStore::fill() writes them,
+// whatever the link, its faults and the ring's size. A refresh that fails ends in a status. The model of a store is a table of positions.
 #include <gtest/gtest.h>
 
 #include <algorithm>

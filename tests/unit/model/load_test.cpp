@@ -1,5 +1,5 @@
-// Models that lie: every key and tensor of each family missing, of the wrong type, shape or value.  A refusal
-// says what it is about: its code, and the key or tensor by name.
+// Models that lie: every key and tensor of each family missing, or of the wrong type, shape or value. A refusal has the right code and names the
+// key or tensor.
 #include <gtest/gtest.h>
 
 #include <cmath>

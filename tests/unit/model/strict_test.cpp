@@ -1,5 +1,5 @@
-// Nothing in a file is passed over: a tensor that no one reads and a key that no one understands are refused by name, by
-// opening, planning and inspecting alike; what changes no result is accepted, at the values where it changes none.
+// Nothing in a file is ignored: opening, planning and inspecting refuse an unread tensor or an unknown key by name. A key that changes no result is
+// accepted at the values where it changes nothing.
 #include <gtest/gtest.h>
 
 #include <string>
