@@ -103,8 +103,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   uint64_t shortlist_bytes(int64_t n) const override { return cuda::shortlist_bytes(n); }
   void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) override;
   void shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) override;
-  void shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, Ptr<std::byte> out,
-                         ShortlistTailEntries* entries) override;
+  void shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
+                         Ptr<std::byte> out, ShortlistTailEntries* entries) override;
 
  private:
   CudaBackend() = default;

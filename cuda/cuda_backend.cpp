@@ -22,10 +22,10 @@ Status no_device(cudaError_t e) {
   int driver = 0, runtime = 0;
   const bool known = cudaDriverGetVersion(&driver) == cudaSuccess && cudaRuntimeGetVersion(&runtime) == cudaSuccess;
   cudaGetLastError();
-  Status s = known && driver == 0
-                 ? error(Code::unsupported, "no CUDA device can be used: this machine has no NVIDIA driver (libcuda.so.1)")
+  Status s = known && driver == 0 ? error(Code::unsupported, "no CUDA device can be used: this machine has no NVIDIA driver (libcuda.so.1)")
              : known && driver / 1000 < runtime / 1000
-                 ? error(Code::unsupported, "no CUDA device can be used: the NVIDIA driver is for CUDA %d.%d, this build needs one for %d.0 or newer",
+                 ? error(Code::unsupported,
+                         "no CUDA device can be used: the NVIDIA driver is for CUDA %d.%d, this build needs one for %d.0 or newer",
                          driver / 1000, driver % 1000 / 10, runtime / 1000)
                  : error(Code::unsupported, "no CUDA device can be used: %s", cudaGetErrorString(e));
   s.detail().native_code = static_cast<int64_t>(e);

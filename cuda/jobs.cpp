@@ -80,8 +80,12 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
       uploads_.push_back({at + tiles, job.tiles, n_tiles(end * shape.page_tokens, kPageTokens) * sizeof(uint64_t)});
       uploads_.push_back({at + digests, job.digests, n_tiles(end, kPageTokens) * sizeof(uint64_t)});
       const auto cosines = [&] { return scratch + plan.entries + static_cast<uint64_t>(n_parts) * plan.entry_bytes; };
-      parts[n_parts] = {reinterpret_cast<const uint64_t*>(scratch + tiles), job.offset, reinterpret_cast<const uint64_t*>(scratch + digests),
-                        job.first_page, job.n_pages, reinterpret_cast<float*>(cosines())};
+      parts[n_parts] = {reinterpret_cast<const uint64_t*>(scratch + tiles),
+                        job.offset,
+                        reinterpret_cast<const uint64_t*>(scratch + digests),
+                        job.first_page,
+                        job.n_pages,
+                        reinterpret_cast<float*>(cosines())};
       ++n_parts;
       most_pages = std::max(most_pages, job.n_pages);
     }
@@ -149,19 +153,21 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
     part->among = reinterpret_cast<const uint32_t*>(among), part->n_among = static_cast<int32_t>(job.among.size());
     part->by_score = 0, *job.n_common = 0;
   };
-  for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const TopKeysJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
-    cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
-    for (int32_t i = 0; i < n_parts; ++i) {
-      const TopKeysPart& part = parts[i];
-      const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - owners[i]->first_position);
-      if (k == 0) continue;
-      const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t);
-      if (part.among)
-        downloads_.push_back({owners[i]->n_common, {address(found)}, sizeof(uint32_t)});
-      else
-        downloads_.push_back({owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
-    }
-  });
+  for_each_batch(
+      jobs, shape, fill, [&](const TopKeysPart* parts, const TopKeysJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+        cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
+        for (int32_t i = 0; i < n_parts; ++i) {
+          const TopKeysPart& part = parts[i];
+          const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - owners[i]->first_position);
+          if (k == 0) continue;
+          const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t);
+          if (part.among)
+            downloads_.push_back({owners[i]->n_common, {address(found)}, sizeof(uint32_t)});
+          else
+            downloads_.push_back(
+                {owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
+        }
+      });
 }
 
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
@@ -172,22 +178,27 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
     if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
     part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
     const uint64_t row = plan.out + static_cast<uint64_t>(slot * plan.stride) * sizeof(float);
-    if (job.add && n_before == 0) uploads_.push_back({{address(scratch + row)}, job.out, static_cast<uint64_t>(job.n_keys) * sizeof(float)});
+    if (job.add && n_before == 0)
+      uploads_.push_back({{address(scratch + row)}, job.out, static_cast<uint64_t>(job.n_keys) * sizeof(float)});
   };
-  for_each_batch(jobs, shape, fill, [&](const TopKeysPart* parts, const KeyWeightsJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
-    cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
-    for (int32_t i = 0; i < n_parts; ++i) {
-      const TopKeysPart& part = parts[i];
-      const uint64_t bytes = static_cast<uint64_t>(part.n_keys) * sizeof(float);
-      if (part.mean && part.n_before + part.n_positions == part.n_all)
-        downloads_.push_back({owners[i]->out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes});
-      for (int32_t row = 0; !part.mean && row < part.n_positions * plan.group; ++row) {
-        const uint64_t entry = plan.entries + static_cast<uint64_t>(part.first_entry + row / plan.group) * plan.entry_bytes;
-        const uint64_t weights = entry + static_cast<uint64_t>(row % plan.group * plan.stride) * sizeof(float);
-        downloads_.push_back({owners[i]->out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes});
-      }
-    }
-  });
+  for_each_batch(
+      jobs, shape, fill,
+      [&](const TopKeysPart* parts, const KeyWeightsJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+        cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
+        for (int32_t i = 0; i < n_parts; ++i) {
+          const TopKeysPart& part = parts[i];
+          const uint64_t bytes = static_cast<uint64_t>(part.n_keys) * sizeof(float);
+          if (part.mean && part.n_before + part.n_positions == part.n_all)
+            downloads_.push_back(
+                {owners[i]->out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes});
+          for (int32_t row = 0; !part.mean && row < part.n_positions * plan.group; ++row) {
+            const uint64_t entry = plan.entries + static_cast<uint64_t>(part.first_entry + row / plan.group) * plan.entry_bytes;
+            const uint64_t weights = entry + static_cast<uint64_t>(row % plan.group * plan.stride) * sizeof(float);
+            downloads_.push_back(
+                {owners[i]->out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes});
+          }
+        }
+      });
 }
 
 // One job at a time. Its window takes several batches; the sums stay in the scratch memory between them.
@@ -195,7 +206,9 @@ void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& s
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
   for (const KeyMomentsJob& job : jobs) {
-    const auto fill = [](const KeyMomentsJob& of, int32_t n_before, TopKeysPart* part) { part->n_before = n_before, part->n_all = of.n_positions; };
+    const auto fill = [](const KeyMomentsJob& of, int32_t n_before, TopKeysPart* part) {
+      part->n_before = n_before, part->n_all = of.n_positions;
+    };
     for_each_batch(Span<const KeyMomentsJob>(&job, 1), shape, fill,
                    [&](const TopKeysPart* parts, const KeyMomentsJob**, int32_t, int32_t n_entries, int32_t n_keys) {
       cuda::key_moments(queue_, plan, scratch, shape, n_entries, n_keys, job.n_measured, static_cast<float>(job.gamma));
@@ -203,7 +216,8 @@ void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& s
       const std::byte *scores = scratch + plan.moments_scores, *totals = scratch + plan.moments_totals;
       const uint64_t row_bytes = static_cast<uint64_t>(job.n_measured) * sizeof(float);
       for (int64_t g = 0; g < plan.group; ++g)
-        downloads_.push_back({job.out + g * job.n_measured, {address(scores) + static_cast<uint64_t>(g * plan.stride) * sizeof(float)}, row_bytes});
+        downloads_.push_back(
+            {job.out + g * job.n_measured, {address(scores) + static_cast<uint64_t>(g * plan.stride) * sizeof(float)}, row_bytes});
       downloads_.push_back({totals_.data(), {address(totals)}, totals_.size() * sizeof(double)});
     });
     const auto sum = [&](int32_t from) { return std::accumulate(totals_.begin() + from, totals_.begin() + from + plan.group, 0.0); };

@@ -20,7 +20,8 @@ LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
   const uint64_t frequencies = keys.work_bytes() - align_up(static_cast<uint64_t>(keys.kv.head_dim), 16) * sizeof(float);
   w.frequencies = reinterpret_cast<const float*>(device(keys.work) + frequencies);
   w.sums = reinterpret_cast<float*>(device(keys.work) + frequencies) - width;
-  if (keys.rope.n_rot > 0) upload(keys.work + frequencies, keys.rope.inverse_frequency, static_cast<uint64_t>(keys.rope.n_rot / 2) * sizeof(float));
+  if (keys.rope.n_rot > 0)
+    upload(keys.work + frequencies, keys.rope.inverse_frequency, static_cast<uint64_t>(keys.rope.n_rot / 2) * sizeof(float));
   return w;
 }
 
@@ -49,7 +50,8 @@ void CudaBackend::low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t 
 }
 
 void CudaBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) {
-  project_queries(queue_, {device(keys.basis), next_basis, device(q), device(out), keys.rank, keys.kv.head_dim, n_heads, n_heads / keys.kv.n_kv_heads});
+  project_queries(
+      queue_, {device(keys.basis), next_basis, device(q), device(out), keys.rank, keys.kv.head_dim, n_heads, n_heads / keys.kv.n_kv_heads});
 }
 
 void CudaBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {

@@ -28,7 +28,8 @@ bool uses_cublas(const StepContext& c, const Operation& op, const DeviceProduct&
 }
 bool takes_quantized(const StepContext& c, const Operation& op) {
   const DeviceProduct* list = op.products.list;
-  return std::any_of(list, list + op.products.n, [&](const DeviceProduct& p) { return !is_float(p.weight.type) && !uses_cublas(c, op, p); });
+  return std::any_of(list, list + op.products.n,
+                     [&](const DeviceProduct& p) { return !is_float(p.weight.type) && !uses_cublas(c, op, p); });
 }
 int64_t n_in(const Operation& op) { return op.products.list[0].weight.n_cols; }
 
@@ -41,9 +42,9 @@ bool rows_feed(const StepContext& c, Rows out, int64_t dim, int32_t n_rows, cons
 
 // Whether the norm is of the same head vectors that RoPE rotates next, in place.
 bool norms_heads(const Operation& norm, const Operation& rope) {
-  return norm.kind == Operation::Kind::rms_norm && rope.kind == Operation::Kind::rope && norm.in.data == rope.out.data && norm.out.data == rope.out.data &&
-         norm.in.stride == rope.out.stride && norm.out.stride == rope.out.stride && norm.n_vectors == rope.n_vectors && norm.dim == rope.dim &&
-         norm.n_rows == rope.n_rows;
+  return norm.kind == Operation::Kind::rms_norm && rope.kind == Operation::Kind::rope && norm.in.data == rope.out.data &&
+         norm.out.data == rope.out.data && norm.in.stride == rope.out.stride && norm.out.stride == rope.out.stride &&
+         norm.n_vectors == rope.n_vectors && norm.dim == rope.dim && norm.n_rows == rope.n_rows;
 }
 // Counts the operations, from the first on, that one kernel computes: queries and keys get their norms, if any, and RoPE; then keys and
 // values are appended. Returns 0 if the list begins with anything else. `rows` and `append` receive the kernel's arguments.
@@ -63,8 +64,8 @@ size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Op
   if (i >= operations.size() || operations[i].kind != Operation::Kind::append_kv) return 0;
   const Operation &q = *rotated[0], &k = *rotated[1], &last = operations[i++];
   const KvFormat& kv = last.attention.kv;
-  if (last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim || q.dim != k.dim ||
-      q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
+  if (last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim ||
+      q.dim != k.dim || q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
     return 0;
   rows->q = q.out, rows->k = k.out, rows->v = last.in2;
   rows->n_heads = q.n_vectors, rows->n_rot = q.n_rot, rows->interleaved = q.flag != 0;
@@ -152,7 +153,8 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     HeadRows heads;
     const Operation* append = nullptr;
     if (const size_t n = heads_to_cache(operations.last(operations.size() - i), &heads, &append)) {
-      rotate_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer, append->n_rows);
+      rotate_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer,
+                           append->n_rows);
       n_done = n;
       continue;
     }

@@ -40,13 +40,15 @@ void Staging::copy(const KvView& pages, const KvFormat& kv, int32_t layer, int32
     int32_t n = 1;
     while (kv.n_layers > 1 && page + n < end && pages.pages[page + n] == pages.pages[page] + static_cast<uint64_t>(n) * bytes) ++n;
     const auto* from = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(pages.pages[page] + kv.head_offset(layer, 0)));
-    copies_.check(cudaMemcpyAsync(to, from, static_cast<uint64_t>(n) * bytes, cudaMemcpyDefault, copies_.stream()), "staging a prompt's keys");
+    copies_.check(cudaMemcpyAsync(to, from, static_cast<uint64_t>(n) * bytes, cudaMemcpyDefault, copies_.stream()),
+                  "staging a prompt's keys");
     to += static_cast<uint64_t>(n) * bytes;
     page += n;
   }
 }
 
-void Staging::attend(Queue& queue, const DeviceShape& device, const StepView& view, const Step& step, const Attention& shape, ConstRows q, Rows out) {
+void Staging::attend(Queue& queue, const DeviceShape& device, const StepView& view, const Step& step, const Attention& shape, ConstRows q,
+                     Rows out) {
   const int32_t first_row = step.rows[0].position, n_rows = static_cast<int32_t>(step.rows.size());
   const int32_t own_page = first_row / kPageTokens, n_pages = (first_row + n_rows - 1) / kPageTokens + 1;
   const int32_t begin = first_visible(first_row, shape.window) / kPageTokens;

@@ -30,7 +30,8 @@ class Staging {
   // The step's copies wait for everything that the queue has now.
   void begin(Queue& queue);
   // attend_prefill() of the step's rows, segment by segment, with the bits of one attend_prefill() over all keys.
-  void attend(Queue& queue, const DeviceShape& device, const StepView& view, const Step& step, const Attention& shape, ConstRows q, Rows out);
+  void attend(Queue& queue, const DeviceShape& device, const StepView& view, const Step& step, const Attention& shape, ConstRows q,
+              Rows out);
 
  private:
   void copy(const KvView& pages, const KvFormat& kv, int32_t layer, int32_t first, int32_t end, std::byte* to);

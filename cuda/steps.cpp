@@ -58,7 +58,8 @@ void CudaBackend::begin_step(const Step& step) {
   for (size_t i = 0; i < step.heads.size(); ++i) {   // the heads' tiles lie one after another
     const HeadView& head = step.heads[i];
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
-    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.compensation_token), head.n_keys, head.compensation_weight};
+    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.compensation_token),
+                           head.n_keys, head.compensation_weight};
     std::memcpy(bounce.data() + plan_.heads + i * sizeof there, &there, sizeof there);
     if (bytes > 0) std::memcpy(bounce.data() + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;

@@ -20,7 +20,8 @@ void CudaBackend::upload_all(Span<const Upload> uploads) {
     const Pinned& bounce = bounce_.next(queue_);
     for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
       std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
-      queue_.check(cudaMemcpyAsync(device(u.to) + at, bounce.data() + in_bounce, n, cudaMemcpyDefault, queue_.stream()), "copying to the device");
+      queue_.check(cudaMemcpyAsync(device(u.to) + at, bounce.data() + in_bounce, n, cudaMemcpyDefault, queue_.stream()),
+                   "copying to the device");
     });
     bounce.mark(queue_);
   }
@@ -41,7 +42,8 @@ void CudaBackend::download_all(Span<const Download> downloads) {
       next = &bounce_.next(queue_);
       for_each_stretch(downloads, kBounceBytes, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
         if (!queue_.failed())
-          queue_.check(cudaMemcpyAsync(next->data() + in_bounce, device(d.from) + at, n, cudaMemcpyDefault, queue_.stream()), "copying from the device");
+          queue_.check(cudaMemcpyAsync(next->data() + in_bounce, device(d.from) + at, n, cudaMemcpyDefault, queue_.stream()),
+                       "copying from the device");
       });
       if (!queue_.failed()) next->mark(queue_);
     }
@@ -70,7 +72,8 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
   for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
     const size_t n = std::min(kMostMoves, moves.size() - at);
     upload({address(list)}, moves.data() + at, n * sizeof(KvMove));
-    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), to_type, from_type, static_cast<int32_t>(token_values));
+    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), to_type, from_type,
+                  static_cast<int32_t>(token_values));
   }
 }
 

@@ -10,7 +10,16 @@ namespace orrery::cuda {
 namespace {
 
 // The values of cublas_api.h and library_types.h, the same in CUDA 12 and 13.
-enum { kNotTransposed = 0, kTransposed = 1, kFloat = 0, kHalf = 2, kBfloat = 14, kComputeFloat = 68, kDefaultAlgorithm = -1, kNoMemory = 3 };
+enum {
+  kNotTransposed = 0,
+  kTransposed = 1,
+  kFloat = 0,
+  kHalf = 2,
+  kBfloat = 14,
+  kComputeFloat = 68,
+  kDefaultAlgorithm = -1,
+  kNoMemory = 3
+};
 
 bool check(Queue& queue, int status, const char* what) {
   return queue.check(status == 0 ? cudaSuccess : status == kNoMemory ? cudaErrorMemoryAllocation : cudaErrorUnknown, what);
@@ -61,10 +70,11 @@ void Cublas::multiply(Queue& queue, const HalfProduct& p) {
   if (queue.failed()) return;
   const float one = 1.0f, kept = p.accumulate ? 1.0f : 0.0f;
   const int type = p.type == TensorType::f16 ? kHalf : kBfloat;
-  check(queue,
-        call_.gemm(handle_, kTransposed, kNotTransposed, p.n_out, p.n_rows, p.n_in, &one, p.w, type, static_cast<int>(p.w_stride), p.x, type,
-                   static_cast<int>(p.x_stride), &kept, p.out, kFloat, static_cast<int>(p.out_stride), kComputeFloat, kDefaultAlgorithm),
-        "multiplying in cuBLAS");
+  check(
+      queue,
+      call_.gemm(handle_, kTransposed, kNotTransposed, p.n_out, p.n_rows, p.n_in, &one, p.w, type, static_cast<int>(p.w_stride), p.x, type,
+                 static_cast<int>(p.x_stride), &kept, p.out, kFloat, static_cast<int>(p.out_stride), kComputeFloat, kDefaultAlgorithm),
+      "multiplying in cuBLAS");
 }
 
 }  // namespace orrery::cuda

@@ -51,7 +51,8 @@ class Cublas {
     int (*destroy)(Handle);
     int (*set_stream)(Handle, cudaStream_t);
     int (*set_workspace)(Handle, void*, size_t);
-    int (*gemm)(Handle, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*, void*, int, int, int, int);
+    int (*gemm)(Handle, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*, void*, int, int,
+                int, int);
   };
   explicit Cublas(const Functions& functions) : call_(functions) {}
 

@@ -33,7 +33,8 @@ int most_splits(int max_context) {
   int most = 0;
   for (const int n : {2048, 8192, 32768, max_context}) {
     const int keys = std::min(n, max_context);
-    most = std::max(most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // + 1: a window begins within a split; or a compensation token
+    most = std::max(
+        most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // + 1: a window begins within a split; or a compensation token
   }
   return most;
 }
@@ -41,7 +42,8 @@ uint64_t row_partial_bytes(int n_heads, int max_splits, int head_dim) {
   return static_cast<uint64_t>(n_heads) * static_cast<uint64_t>(max_splits) * static_cast<uint64_t>(head_dim + 2) * sizeof(float);
 }
 int wave_rows(int n_rows, uint64_t row_bytes) {
-  return static_cast<int>(std::clamp<uint64_t>(kPartialBytes / std::max<uint64_t>(row_bytes, 1), 1, static_cast<uint64_t>(std::max(n_rows, 1))));
+  return static_cast<int>(
+      std::clamp<uint64_t>(kPartialBytes / std::max<uint64_t>(row_bytes, 1), 1, static_cast<uint64_t>(std::max(n_rows, 1))));
 }
 
 struct DecodeWork {
@@ -73,7 +75,8 @@ __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
   const int n_query_tiles = (w.group + G::kQueries - 1) / G::kQueries;
   for (int base = 0; base < n_pairs; base += 32) {
     const int pair = base + lane;
-    const int n_splits = pair < n_pairs ? splits_of(key_span(w.step, w.place, w.first_row + pair / w.n_kv_heads, pair % w.n_kv_heads)).count : 0;
+    const int n_splits =
+        pair < n_pairs ? splits_of(key_span(w.step, w.place, w.first_row + pair / w.n_kv_heads, pair % w.n_kv_heads)).count : 0;
     const int count = n_splits * n_query_tiles;
     int sum = count;
     for (int d = 1; d < 32; d *= 2) {
@@ -195,7 +198,8 @@ struct Partial {
 constexpr float kWeightScale = 16.0f;   // keeps weights times V's small scales within the range of halves
 
 template <KvType kType, int kDim>
-__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<kDim>* to) {
+__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane,
+                                             Partial<kDim>* to) {
   using S = Strip<kType, kDim>;
   const int t = lane % 4;
   float s[2][2] = {};   // scores; [n][e]: key 8 n + 2 t + e
@@ -318,7 +322,8 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     const int first = max(span.first, split_first), last = min(span.last, split_first + splits.tokens);
     const int head = item.kv_head * w.group + item.first_query, n_queries = min(w.group - item.first_query, G::kQueries);
     const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
-    const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // the first query's
+    const int64_t to =
+        (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // the first query's
     if (span.compensation_weight > 0.0f && item.split + 1 == splits.count) {
       attend_compensation_token<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
       continue;

@@ -45,7 +45,8 @@ struct PrefillWork {
 // The address of a KV head's keys in a tile.
 __device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const KeySpan& span, int kv_head, int tile) {
   if (!w.keys.staged) return reinterpret_cast<const std::byte*>(span.tiles[tile] + span.offset);
-  return w.keys.staged + static_cast<uint64_t>(tile - w.keys.first / kPageTokens) * w.page_bytes + static_cast<uint64_t>(kv_head) * w.place.head_bytes;
+  return w.keys.staged + static_cast<uint64_t>(tile - w.keys.first / kPageTokens) * w.page_bytes +
+         static_cast<uint64_t>(kv_head) * w.place.head_bytes;
 }
 
 // Begins to copy a step's keys and values to shared memory. F16: tokens outside of the span become zeros.
@@ -55,7 +56,8 @@ __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile,
   const std::byte* from = tile + first % kPageTokens * P::kTokenBytes;
   const int thread = static_cast<int>(threadIdx.x), begin = max(span.first - first, 0), end = min(span.last - first, P::kKeys);
   if constexpr (P::kRaw) {
-    for (int i = begin * P::kTokenBytes / 16 + thread; i * 16 < end * P::kTokenBytes; i += P::kThreads) copy_async_16(to + i * 16, from + i * 16);
+    for (int i = begin * P::kTokenBytes / 16 + thread; i * 16 < end * P::kTokenBytes; i += P::kThreads)
+      copy_async_16(to + i * 16, from + i * 16);
   } else {
     constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / 2;
     for (int i = thread; i < P::kKeys * kPerToken; i += P::kThreads) {
@@ -81,7 +83,9 @@ __device__ __forceinline__ uint4 unpack_eight(const std::byte* vector, int at) {
       if constexpr (kType == KvType::q8_0) codes[i] = load_2x16(block + 2 + at % 32 + 4 * i) ^ 0x80808080u;
       else codes[i] = load_2x16(block + 2 + at % 16 + 4 * i) >> at % 32 / 16 * 4 & 0x0F0F0F0Fu;
     }
-    const auto half_of = [&](int i, uint32_t selector) { return bits_of(__hmul2(half2_of(codes_to_halves<kType>(codes[i], selector)), scale)); };
+    const auto half_of = [&](int i, uint32_t selector) {
+      return bits_of(__hmul2(half2_of(codes_to_halves<kType>(codes[i], selector)), scale));
+    };
     return make_uint4(half_of(0, 0x4140), half_of(0, 0x4342), half_of(1, 0x4140), half_of(1, 0x4342));
   }
 }
@@ -131,8 +135,8 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
   }
   const std::byte* keys = stage + (lane % 8 + lane / 16 * 8) * P::kPitch + lane / 8 % 2 * 16;
   ORRERY_UNROLL for (int k = 0; k < P::kSteps; ++k) {
-    const uint4 query =
-        P::kQueriesInRegisters ? tile->queries[P::kQueriesInRegisters ? k : 0] : shared_queries[k * P::kThreads + static_cast<int>(threadIdx.x)];
+    const uint4 query = P::kQueriesInRegisters ? tile->queries[P::kQueriesInRegisters ? k : 0]
+                                               : shared_queries[k * P::kThreads + static_cast<int>(threadIdx.x)];
     const uint32_t a[4] = {query.x, query.y, query.z, query.w};
     ORRERY_UNROLL for (int i = 0; i < P::kKeys / 16; ++i) {
       uint32_t b[4];
@@ -222,7 +226,8 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
   for (int run = first_row; run < end_row;) {   // a run: rows of one sequence with consecutive positions
     const Row start = w.step.rows[run];
     int run_end = end_row;
-    while (w.step.rows[run_end - 1].sequence != start.sequence || w.step.rows[run_end - 1].position - start.position != run_end - 1 - run) --run_end;
+    while (w.step.rows[run_end - 1].sequence != start.sequence || w.step.rows[run_end - 1].position - start.position != run_end - 1 - run)
+      --run_end;
     KeySpan span = key_span(w.step, w.place, run, kv_head);
     span.last = start.position + run_end - run;
 
@@ -247,8 +252,10 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
         __syncthreads();
       }
       if (next < end)
-        fetch_step<kType, kDim>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span, next);
-      if (first > most || (least >= 0 && next <= first_visible(least, w.place.window))) continue;   // the warp's queries see none of the keys
+        fetch_step<kType, kDim>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span,
+                                next);
+      if (first > most || (least >= 0 && next <= first_visible(least, w.place.window)))
+        continue;   // the warp's queries see none of the keys
       const bool all_seen = next - 1 <= least && first >= first_visible(most, w.place.window);
       attend_step<kType, kDim>(stage, shared_queries, first, w.place.window, all_seen, &tile);
     }
@@ -264,7 +271,8 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     if (row[r] < 0) continue;
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
     float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
-    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse, out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse,
+                                                             out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
   }
 }
 

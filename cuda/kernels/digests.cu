@@ -27,13 +27,15 @@ __global__ void __launch_bounds__(256) digest_kernel(DigestWork w) {
   if (at >= w.head_dim || index >= part.n_pages) return;
   const int page = part.first_page + index, token = page * w.page_tokens;
   const int token_bytes = 2 * kv_bytes(w.type, w.head_dim);
-  const std::byte* keys = reinterpret_cast<const std::byte*>(part.tiles[token / kPageTokens] + part.offset) + token % kPageTokens * token_bytes;
+  const std::byte* keys =
+      reinterpret_cast<const std::byte*>(part.tiles[token / kPageTokens] + part.offset) + token % kPageTokens * token_bytes;
   const auto value = [&](int t) { return load_value(w.type, keys + t * token_bytes, at / 32, at % 32); };
   if (w.kind == DigestKind::mean) {
     float sum = 0.0f;
     for (int t = 0; t < w.page_tokens; ++t) sum += value(t);
     const float mean = sum / static_cast<float>(w.page_tokens);
-    store_half(reinterpret_cast<std::byte*>(part.digests[page / kPageTokens]) + 2 * (page % kPageTokens * w.head_dim + at), half_bits(mean));
+    store_half(reinterpret_cast<std::byte*>(part.digests[page / kPageTokens]) + 2 * (page % kPageTokens * w.head_dim + at),
+               half_bits(mean));
     return;
   }
   float low = INFINITY, high = -INFINITY;
@@ -59,7 +61,8 @@ __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
   const int index = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), lane = static_cast<int>(threadIdx.x) % 32;
   if (index >= part.n_pages) return;
   const int token = (part.first_page + index) * w.page_tokens, token_bytes = 2 * kv_bytes(w.type, w.head_dim);
-  const std::byte* keys = reinterpret_cast<const std::byte*>(part.tiles[token / kPageTokens] + part.offset) + token % kPageTokens * token_bytes;
+  const std::byte* keys =
+      reinterpret_cast<const std::byte*>(part.tiles[token / kPageTokens] + part.offset) + token % kPageTokens * token_bytes;
   const auto over_lanes = [](double x) {
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
     return x;

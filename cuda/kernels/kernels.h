@@ -104,7 +104,8 @@ struct CublasPlan {
   CublasPlan(int32_t architecture, bool of_blocks, const StepLimits& limits);
 };
 // As matmul_prefill(), for weights of every type but F32. Needs no quantized rows.
-void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::byte* scratch, const Products& products, ConstRows x, int32_t n_rows);
+void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::byte* scratch, const Products& products, ConstRows x,
+                   int32_t n_rows);
 
 // ---- kv.cu: appends rows to pages and slots, and moves KV between places and types.
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
@@ -150,7 +151,8 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
 // divided by l, and `m_and_l` holds both. The default is one segment with all keys.
 struct KeySegment {
   int32_t first = 0, end = INT32_MAX;   // whole tiles
-  const std::byte* staged = nullptr;    // one layer of these pages, page after page (KvFormat::layer_bytes() each); null: the step's own pages
+  // One layer of these pages, page after page (KvFormat::layer_bytes() each). null: the step's own pages.
+  const std::byte* staged = nullptr;
   float* m_and_l = nullptr;             // m and l of four lanes for each query: (n_rows, n_heads, kFloats)
   bool goes_on = false, is_last = true;
   static constexpr int32_t kFloats = 8;
@@ -225,7 +227,8 @@ void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, cons
 uint64_t shortlist_bytes(int64_t n);
 void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out);
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out);
-void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, std::byte* out);
+void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
+                       std::byte* out);
 
 // ---- low_rank.cu: a layer's keys as products of coefficients and a basis. The members of LowRankKeys, with its memory by parts.
 struct LowRankWork {

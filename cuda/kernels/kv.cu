@@ -30,9 +30,11 @@ struct AppendWork {
 __device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int head, int is_value, int block, int lane, float x) {
   const Row r = w.step.rows[row];
   const uint64_t vector_bytes = static_cast<uint64_t>(kv_bytes(w.type, w.head_dim));
-  std::byte* page = reinterpret_cast<std::byte*>(w.step.pages[static_cast<int64_t>(r.sequence) * w.step.max_pages + r.position / kPageTokens]);
+  std::byte* page =
+      reinterpret_cast<std::byte*>(w.step.pages[static_cast<int64_t>(r.sequence) * w.step.max_pages + r.position / kPageTokens]);
   const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
-  const float stored = store_value(w.type, x, page + w.layer_offset + (2 * token + static_cast<uint64_t>(is_value)) * vector_bytes, block, lane);
+  const float stored =
+      store_value(w.type, x, page + w.layer_offset + (2 * token + static_cast<uint64_t>(is_value)) * vector_bytes, block, lane);
   if (!w.to_heads) return;   // the slot gets the stored value: a copy, or a conversion to the slot's type
   std::byte* slot = reinterpret_cast<std::byte*>(w.step.heads[w.layer * w.n_kv_heads + head].append_at);
   store_value(w.heads_type, w.heads_type == w.type ? x : stored, slot + is_value * kv_bytes(w.heads_type, w.head_dim), block, lane);
@@ -149,7 +151,8 @@ unsigned blocks(int64_t n, int64_t per_block) { return static_cast<unsigned>((n 
 
 namespace {
 
-AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k, ConstRows v) {
+AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
+                       ConstRows v) {
   return {step, k, v, kv.head_offset(layer, 0), layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
           0, kv.type, heads_type, to_heads};
 }

@@ -65,9 +65,8 @@ __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, i
   const int row0 = static_cast<int>(blockIdx.y) * kTile, column0 = static_cast<int>(blockIdx.x) * kTile;
   const int row = row0 + thread / 16 * 4, column = column0 + thread % 16 * 4;
   float sums[4][4];
-  ORRERY_UNROLL for (int i = 0; i < 4; ++i)
-    ORRERY_UNROLL for (int j = 0; j < 4; ++j)
-      sums[i][j] = first_batch || row + i >= width || column + j >= width ? 0.0f : w.products[static_cast<int64_t>(row + i) * width + column + j];
+  ORRERY_UNROLL for (int i = 0; i < 4; ++i) ORRERY_UNROLL for (int j = 0; j < 4; ++j) sums[i][j] =
+      first_batch || row + i >= width || column + j >= width ? 0.0f : w.products[static_cast<int64_t>(row + i) * width + column + j];
   for (int first = 0; first < n; first += kStrip) {
     __syncthreads();
     for (int i = thread; i < kStrip * kTile; i += kThreads) {
@@ -115,7 +114,8 @@ __global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjecti
   const int j = basis_row(), head = static_cast<int>(blockIdx.y);
   if (j >= w.rank) return;
   const std::byte* basis = w.basis + static_cast<uint64_t>(head / w.group) * w.next_basis;
-  const float sum = product_with(w.q + static_cast<int64_t>(head) * w.head_dim, basis + 2 * static_cast<int64_t>(j) * w.head_dim, w.head_dim);
+  const float sum =
+      product_with(w.q + static_cast<int64_t>(head) * w.head_dim, basis + 2 * static_cast<int64_t>(j) * w.head_dim, w.head_dim);
   if (threadIdx.x % 32 == 0) w.out[static_cast<int64_t>(head) * w.rank + j] = sum;
 }
 
@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, K
   __syncthreads();
   const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
   std::byte* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<int64_t>(t) * 2 * slot_bytes;
-  const std::byte* value = reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * (value_bytes + run.values_gap);
+  const std::byte* value =
+      reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * (value_bytes + run.values_gap);
   for (int i = thread; i < dim; i += kThreads) {   // only with F32 and F16 may the last warp be partly idle
     store_value(slot_type, key[i], slot, i / 32, i % 32);
     if (!run.values.address) continue;

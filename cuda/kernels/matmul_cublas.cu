@@ -134,7 +134,8 @@ void to_halves(Queue& queue, const Weight& w, int64_t first, int64_t n, std::byt
   args.weights = reinterpret_cast<const std::byte*>(w.data.address) + first * args.planes.bytes;
   args.out = reinterpret_cast<uint16_t*>(out);
   args.n_cols = static_cast<int>(w.n_cols);
-  const Geometry geometry = {dim3(static_cast<unsigned>((w.n_cols / 8 + kThreads - 1) / kThreads), static_cast<unsigned>(n)), dim3(kThreads)};
+  const Geometry geometry = {dim3(static_cast<unsigned>((w.n_cols / 8 + kThreads - 1) / kThreads), static_cast<unsigned>(n)),
+                             dim3(kThreads)};
   with_block_type(w.type, [&](auto type) { launch(queue, geometry, blocks_to_halves_kernel<type()>, args); });
 }
 
@@ -155,7 +156,8 @@ CublasPlan::CublasPlan(int32_t architecture, bool of_blocks, const StepLimits& l
   stripe = take(stripe_bytes);
 }
 
-void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::byte* scratch, const Products& products, ConstRows x, int32_t n_rows) {
+void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::byte* scratch, const Products& products, ConstRows x,
+                   int32_t n_rows) {
   std::byte* halves = scratch + plan.halves;
   float* scales = reinterpret_cast<float*>(scratch + plan.scales);
   cublas.set_workspace(queue, scratch + plan.workspace, plan.workspace_bytes);
@@ -169,11 +171,13 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
       const float* row_scales = type == TensorType::f16 ? scales : nullptr;
       if (!there) {
         const HalvesArgs args = {x, static_cast<int>(w.n_cols), static_cast<int>(stride), reinterpret_cast<uint16_t*>(halves), scales};
-        launch(queue, a_block_a_row(n_rows), type == TensorType::f16 ? halves_kernel<TensorType::f16> : halves_kernel<TensorType::bf16>, args);
+        launch(queue, a_block_a_row(n_rows), type == TensorType::f16 ? halves_kernel<TensorType::f16> : halves_kernel<TensorType::bf16>,
+               args);
         there = true;
       }
       if (p.bias || (p.accumulate && row_scales)) launch(queue, a_block_a_row(n_rows), begin_sums_kernel, p, row_scales);
-      HalfProduct product = {type, halves, nullptr, p.out, stride, w.n_cols, p.out_stride, n_rows, 0, static_cast<int32_t>(w.n_cols), p.accumulate || p.bias};
+      HalfProduct product = {
+          type, halves, nullptr, p.out, stride, w.n_cols, p.out_stride, n_rows, 0, static_cast<int32_t>(w.n_cols), p.accumulate || p.bias};
       if (is_float(w.type)) {
         product.w = reinterpret_cast<const std::byte*>(w.data.address);
         product.w_stride = row_planes(w.type, w.n_cols).bytes / 2;

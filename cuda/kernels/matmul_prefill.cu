@@ -151,7 +151,8 @@ __device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at,
   for (int half = 0; half < 2; ++half) {
     const uint32_t* code = w.code + 4 * half;
     uint4 bytes = {0, 0, 0, 0};
-    if (valid) bytes = {signed_codes<kType>(code[0]), signed_codes<kType>(code[1]), signed_codes<kType>(code[2]), signed_codes<kType>(code[3])};
+    if (valid)
+      bytes = {signed_codes<kType>(code[0]), signed_codes<kType>(code[1]), signed_codes<kType>(code[2]), signed_codes<kType>(code[3])};
     *reinterpret_cast<uint4*>(stage->w + piece_at(i, 2 * g + half)) = bytes;
   }
 #pragma unroll
@@ -379,7 +380,8 @@ __global__ void __launch_bounds__(HalfTile::kThreads, HalfTile::kBlocks) matmul_
 __global__ void __launch_bounds__(256) row_scales_kernel(ConstRows x, int n_cols, float* scales) {
   const int64_t row = blockIdx.x;
   uint32_t largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n_cols; i += 256) largest = max(largest, __float_as_uint(x.data[row * x.stride + i]) & 0x7FFFFFFFu);
+  for (int i = static_cast<int>(threadIdx.x); i < n_cols; i += 256)
+    largest = max(largest, __float_as_uint(x.data[row * x.stride + i]) & 0x7FFFFFFFu);
   for (int i = 16; i > 0; i /= 2) largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, i));
   __shared__ uint32_t of_warps[8];
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
@@ -469,8 +471,8 @@ void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& pro
       launch(queue, tiles(&args, FloatGeometry::kTile, FloatGeometry::kTile, FloatGeometry::kThreads), matmul_floats_kernel, args);
     } else if (is_float(weight.type)) {
       const Geometry geometry = tiles(&args, HalfTile::kRows, HalfTile::kOuts, HalfTile::kThreads);
-      launch(queue, geometry, weight.type == TensorType::f16 ? matmul_halves_kernel<TensorType::f16> : matmul_halves_kernel<TensorType::bf16>,
-             args);
+      launch(queue, geometry,
+             weight.type == TensorType::f16 ? matmul_halves_kernel<TensorType::f16> : matmul_halves_kernel<TensorType::bf16>, args);
     } else {
       with_block_type(weight.type, [&](auto type) {
         using Large = LargeTile<type()>;

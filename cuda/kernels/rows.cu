@@ -115,7 +115,8 @@ void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows
 }
 
 void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n) {
-  launch(queue, {dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<true>, gate, up, out, quantized, n);
+  launch(queue, {dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<true>, gate, up, out,
+         quantized, n);
 }
 
 void add(Queue& queue, float* x, const float* y, int64_t n) {

@@ -24,12 +24,14 @@ struct ShortlistGeometry {
   static constexpr int kGroupsOfThread = 16;
   static constexpr int64_t kMostLogits = int64_t{kGroup} * kGroupsOfThread * kSelectThreads;   // 524,288
   static constexpr uint64_t kListBytes = sizeof(ShortlistHead) + ShortlistRequest::kMostSums * sizeof(double) +
-                                         ShortlistRequest::kMostBest * sizeof(ShortlistEntry) + ShortlistRequest::kMostTokens * sizeof(float);
+                                         ShortlistRequest::kMostBest * sizeof(ShortlistEntry) +
+                                         ShortlistRequest::kMostTokens * sizeof(float);
   static constexpr uint64_t kResultBytes = (std::max(kListBytes, uint64_t{sizeof(ShortlistTailEntries)}) + 255) / 256 * 256;
   static constexpr int kTailThreads = 256;
 };
 using G = ShortlistGeometry;
-static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32, "32 groups of those that may hold the best a warp, a lane each");
+static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32,
+              "32 groups of those that may hold the best a warp, a lane each");
 static_assert(ShortlistRequest::kSumLogits == SumExp::kBlock && G::kMostLogits == int64_t{SumExp::kBlock} * ShortlistRequest::kMostSums,
               "blocks are those of the other sum");
 static_assert(sizeof(ShortlistHead) % 8 == 0 && sizeof(ShortlistEntry) == 8, "entries are written where they are read");
@@ -155,7 +157,8 @@ __device__ __forceinline__ void for_largest(const uint32_t (&keys)[kN], uint32_t
     const bool above = keys[i] > least, like = keys[i] == least;
     const unsigned lanes_above = __ballot_sync(kAllLanes, above), lanes_like = __ballot_sync(kAllLanes, like);
     const unsigned equal = n_like + static_cast<unsigned>(__popc(lanes_like & lower_lanes));
-    if (above || (like && equal < n_equal)) put(n_above + static_cast<unsigned>(__popc(lanes_above & lower_lanes)) + min(equal, n_equal), i);
+    if (above || (like && equal < n_equal))
+      put(n_above + static_cast<unsigned>(__popc(lanes_above & lower_lanes)) + min(equal, n_equal), i);
     n_above += static_cast<unsigned>(__popc(lanes_above)), n_like += static_cast<unsigned>(__popc(lanes_like));
   }
 }
@@ -239,7 +242,8 @@ __device__ __forceinline__ int band_of(const ShortlistTail& tail, const float* l
   return at < static_cast<float>(ShortlistTail::kBands - 1) ? static_cast<int>(at) : ShortlistTail::kBands - 1;
 }
 
-__global__ void __launch_bounds__(G::kTailThreads) tail_bands_kernel(const float* logits, int n, ShortlistTail tail, unsigned long long* sums) {
+__global__ void __launch_bounds__(G::kTailThreads)
+    tail_bands_kernel(const float* logits, int n, ShortlistTail tail, unsigned long long* sums) {
   const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), band = band_of(tail, logits, i, n);
   if (band < 0) return;
   const double weight = exp((static_cast<double>(as_number(logits[i])) - static_cast<double>(tail.last.logit)) * tail.inverse_temperature);
@@ -285,7 +289,8 @@ void shortlist_bands(Queue& queue, const float* logits, int64_t n, const Shortli
          reinterpret_cast<unsigned long long*>(out));
 }
 
-void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band, std::byte* out) {
+void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
+                       std::byte* out) {
   if (queue.failed()) return;
   queue.check(cudaMemsetAsync(out, 0, 8, queue.stream()), "clearing a count");
   launch(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), tail_entries_kernel, logits, static_cast<int>(n), tail, band, other_band,

@@ -34,7 +34,9 @@ __device__ __forceinline__ float* entry_of(const TopKeysWork& w, int entry) {
 }
 // The parts of an entry: weights (group, stride), units and sums (group, tile_stride) each, the scores' bits (stride), pairs to sort.
 __device__ __forceinline__ float* units_of(const TopKeysWork& w, float* entry) { return entry + w.plan.group * w.plan.stride; }
-__device__ __forceinline__ float* sums_of(const TopKeysWork& w, float* entry) { return units_of(w, entry) + w.plan.group * w.plan.tile_stride; }
+__device__ __forceinline__ float* sums_of(const TopKeysWork& w, float* entry) {
+  return units_of(w, entry) + w.plan.group * w.plan.tile_stride;
+}
 __device__ __forceinline__ uint32_t* bits_of(const TopKeysWork& w, float* entry) {
   return reinterpret_cast<uint32_t*>(sums_of(w, entry) + w.plan.group * w.plan.tile_stride);
 }
@@ -405,8 +407,10 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
   w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
-  launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel, w);
-  if (!shape.products) launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);
+  launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel,
+         w);
+  if (!shape.products)
+    launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);
   return w;
 }
 

@@ -39,7 +39,8 @@ struct CompensationJob {
   int32_t first = 0, end = 0;        // tokens [first, end) of these tiles
   int32_t n_before = 0;              // number of tokens that it stands for already; 0: this job starts it
   Ptr<float> compensation_token;     // (2, head_dim) K and V
-  const float* shares = nullptr;     // (end - first), host memory; requires n_before = 0; tokens with share 0 are not read. Null: equal shares
+  const float* shares =
+      nullptr;   // (end - first), host memory; requires n_before = 0; tokens with share 0 are not read. Null: equal shares
 };
 
 class KvSummaries {

@@ -81,7 +81,8 @@ inline int64_t list_marked(const uint8_t* marks, int64_t n, uint32_t first, uint
 struct LeastScore {
   uint32_t order;      // order() of the k-th best
   int64_t n_equal;
-  int64_t n_left;      // entries of `left`: ascending, every index whose order is at least `order`, and few others; 0: not found, examine all scores
+  // Entries of `left`: ascending, every index whose order is at least `order`, and few others. 0: not found, examine all scores.
+  int64_t n_left;
 };
 constexpr int64_t kSampled = 1024, kMostBetween = 8192;
 // order(score): a number that orders as scores do. left: room for n indices.

@@ -15,7 +15,8 @@ class Cancel {
   Cancel() = default;   // nobody ever cancels
   // The flag says so when it is set. Null: nobody ever cancels.
   Cancel(const std::atomic<bool>* flag)   // NOLINT: a flag converts to a Cancel
-      : asked_(flag ? [](const void* f) { return static_cast<const std::atomic<bool>*>(f)->load(std::memory_order_relaxed); } : Ask{}), context_(flag) {}
+      : asked_(flag ? [](const void* f) { return static_cast<const std::atomic<bool>*>(f)->load(std::memory_order_relaxed); } : Ask{}),
+        context_(flag) {}
   // f() says so. The waiting thread calls it. f outlives the Cancel.
   template <class F>
   static Cancel when(const F* f) {

@@ -26,8 +26,7 @@ struct Workspace {
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in an architecture without post norms
   Ptr<float> logits;   // (kLogitRows, n_vocab)
   Ptr<std::byte> shortlist;     // Device::shortlist_bytes() bytes; null on a device without shortlists
-  Ptr<float> exported_embeddings;   // (kLogitRows, n_embd) embeddings that steps left beside their rows of logits; null on a device
-                                // without shortlists
+  Ptr<float> exported_embeddings;   // (kLogitRows, n_embd) of exported rows of logits; null on a device without shortlists
   Ptr<std::byte> scratch;
   uint64_t bytes = 0;  // size of the whole workspace
 };
@@ -43,12 +42,13 @@ struct ForwardOutput {
   float* logits = nullptr;     // (n_logits, n_vocab), host
   float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
   // Null, or a request for the sampling candidates of a single row. The step then writes the shortlist to `shortlist`
-  // (shortlist_result_bytes(), host). It fetches neither the row nor its embedding: both stay in the workspace, at
-  // exported_logits() and exported_embedding(). Of the workspace's rows of logits, the step writes the first alone.
+  // (shortlist_result_bytes(), host). It exports the row and its embedding: both stay in the workspace, at exported_logits() and
+  // exported_embedding(), and are not fetched. Of the workspace's rows of logits, the step writes the first alone.
   const ShortlistRequest* request = nullptr;
   std::byte* shortlist = nullptr;
 };
 
+// Where a step with a shortlist has exported its row of logits, (n_vocab), and its embedding, (n_embd). n_rows: tokens of the step.
 inline Ptr<const float> exported_logits(const Workspace& work) { return work.logits; }
 inline Ptr<const float> exported_embedding(const Workspace& work, const Hyperparameters& h, int32_t n_rows) {
   return work.normed + static_cast<uint64_t>(n_rows - 1) * static_cast<uint64_t>(h.n_embd);

@@ -112,8 +112,8 @@ Status OptionReader::ascending(const char* name, uint32_t most, std::vector<uint
       n = 0, digits = false;
     }
     if (!fine)
-      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected whole numbers up to %u that ascend, joined by +", policy_,
-                   name, text.c_str(), most);
+      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected whole numbers up to %u that ascend, joined by +",
+                   policy_, name, text.c_str(), most);
   }
   return ok_status();
 }

@@ -7,7 +7,8 @@
 
 namespace orrery::policy {
 
-inline constexpr OptionRow kTailRow = {"tail", "0", "slots for generated tokens; a full tail selects again. 0: a 32nd of the prompt, 16 to 256"};
+inline constexpr OptionRow kTailRow = {"tail", "0",
+                                       "slots for generated tokens; a full tail selects again. 0: a 32nd of the prompt, 16 to 256"};
 inline constexpr OptionRow kRefreshRow = {"refresh", "1", "0: the first selection stays"};
 inline constexpr OptionRow kCalibrationRow = {"calibration", "16", "queries that calibrate a session without a head profile"};
 inline constexpr OptionRow kTopKRow = {"top_k", "1024", "keys in a calibration set, at most a quarter of the prompt"};

@@ -93,7 +93,8 @@ void BestOfLayers::count(size_t layer) {
   std::fill(values, values + kMostValues, 0);
   for (const float score : scores_.subspan(layer * n, n)) {
     const uint32_t x = order_of(score * weight);
-    if (static_cast<uint64_t>(x) >> (digit.shift + digit.n_bits) == least_) ++values[x >> digit.shift & mask];   // true for all in the first round, then for few: predictable
+    if (static_cast<uint64_t>(x) >> (digit.shift + digit.n_bits) == least_)
+      ++values[x >> digit.shift & mask];   // true for all in the first round, then for few: predictable
   }
 }
 

@@ -18,8 +18,16 @@ constexpr uint32_t kLeastChunks = 4;   // of a head: a candidate, a window chunk
 class ChunkPolicy final : public Policy {
  public:
   ChunkPolicy(const char* name, const Shape& shape, const Budget& budget, const ChunkSettings& settings)
-      : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context),
-        head_dim_(shape.head_dim), budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes) {
+      : name_(name),
+        settings_(settings),
+        rings_(shape),
+        n_layers_(shape.n_layers),
+        n_kv_heads_(shape.n_kv_heads),
+        n_context_(shape.n_context),
+        head_dim_(shape.head_dim),
+        budget_(budget),
+        slot_bytes_(shape.slot_bytes),
+        digest_bytes_(shape.digest_bytes) {
     budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
     const uint64_t all = rings_.n_other_heads() * uint64_t{n_context_};
     holds_all_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= all;
@@ -41,17 +49,19 @@ class ChunkPolicy final : public Policy {
     if (heads_.empty() || slots_at(n_context_) >= std::min<uint64_t>(least, n_context_)) return ok_status();
     const uint64_t slots = rings_.slots() + heads_.size() * least + overhead_slots(n_context_), has = budget_.max_slots + rings_.slots();
     if (budget_.slot_bytes > 0)
-      return error(Code::invalid_argument,
-                   "policy %s: %zu heads with %u chunks of %u tokens, with landmarks and keys of rank %u of %u tokens, take %llu bytes of KV, "
-                   "which a KV budget of %llu bytes does not hold",
-                   name_, heads_.size(), kLeastChunks, settings_.chunk, settings_.rank, n_context_,
-                   static_cast<unsigned long long>(slots * slot_bytes_), static_cast<unsigned long long>(has * slot_bytes_));
+      return error(
+          Code::invalid_argument,
+          "policy %s: %zu heads with %u chunks of %u tokens, with landmarks and keys of rank %u of %u tokens, take %llu bytes of KV, "
+          "which a KV budget of %llu bytes does not hold",
+          name_, heads_.size(), kLeastChunks, settings_.chunk, settings_.rank, n_context_,
+          static_cast<unsigned long long>(slots * slot_bytes_), static_cast<unsigned long long>(has * slot_bytes_));
     const uint64_t each = div_up(slots, uint64_t{rings_.n_other_heads()});
-    return error(Code::invalid_argument,
-                 "policy %s: %zu heads with %u chunks of %u tokens, with landmarks and keys of rank %u of %u tokens, take %llu slots, which a "
-                 "KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
-                 name_, heads_.size(), kLeastChunks, settings_.chunk, settings_.rank, n_context_, static_cast<unsigned long long>(slots),
-                 budget_.share.of_bytes(), static_cast<unsigned long long>(has), budget_.share.least(each, n_context_));
+    return error(
+        Code::invalid_argument,
+        "policy %s: %zu heads with %u chunks of %u tokens, with landmarks and keys of rank %u of %u tokens, take %llu slots, which a "
+        "KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
+        name_, heads_.size(), kLeastChunks, settings_.chunk, settings_.rank, n_context_, static_cast<unsigned long long>(slots),
+        budget_.share.of_bytes(), static_cast<unsigned long long>(has), budget_.share.least(each, n_context_));
   }
 
   const char* name() const override { return name_; }
@@ -125,7 +135,9 @@ class ChunkPolicy final : public Policy {
   bool asks_before_attend() const override { return !heads_.empty(); }
 
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
-    const auto at = [this](uint32_t head) { return static_cast<size_t>(std::lower_bound(heads_.begin(), heads_.end(), head) - heads_.begin()); };
+    const auto at = [this](uint32_t head) {
+      return static_cast<size_t>(std::lower_bound(heads_.begin(), heads_.end(), head) - heads_.begin());
+    };
     const size_t begin = at(layer * n_kv_heads_), end = at((layer + 1) * n_kv_heads_);
     if (!paged_ || begin == end) return ok_status();
     ORRERY_TRY(select_best(heads, begin, end, position));
@@ -160,7 +172,8 @@ class ChunkPolicy final : public Policy {
     const uint64_t n_heads = std::max<uint64_t>(heads_.size(), 1), least = kLeastChunks * uint64_t{settings_.chunk};
     const auto left = [&](uint64_t slots, uint32_t n) { return (slots - std::min(slots, overhead_slots(n))) / n_heads; };
     const double share = budget_.share.of_tokens() * static_cast<double>(n_heads) * static_cast<double>(n_tokens);
-    const uint64_t now = std::min(static_cast<uint64_t>(share + 1e-6), budget_.max_slots), most = std::min(left(budget_.max_slots, n_context_), uint64_t{n_context_});
+    const uint64_t now = std::min(static_cast<uint64_t>(share + 1e-6), budget_.max_slots),
+                   most = std::min(left(budget_.max_slots, n_context_), uint64_t{n_context_});
     return budget_.share.of_tokens() >= 1 ? most : std::min(std::max(left(now, n_tokens), least), most);
   }
 
@@ -172,7 +185,8 @@ class ChunkPolicy final : public Policy {
     const Span<const float> cosines = heads->page_cosines(heads_[i]);
     order_.resize(n_candidates_);
     for (uint32_t c = 0; c < n_candidates_; ++c) order_[c] = c;
-    std::partial_sort(order_.begin(), order_.begin() + n_outliers_, order_.end(), [&](uint32_t a, uint32_t b) { return is_more_outlying(cosines, a, b); });
+    std::partial_sort(order_.begin(), order_.begin() + n_outliers_, order_.end(),
+                      [&](uint32_t a, uint32_t b) { return is_more_outlying(cosines, a, b); });
     std::copy_n(order_.begin(), n_outliers_, outliers(i).begin());
     for (const uint32_t c : outliers(i)) heads->hide_page(heads_[i], c, true);
   }

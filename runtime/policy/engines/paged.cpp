@@ -32,8 +32,16 @@ Status PagedSettings::read_kept(OptionReader* reader) {
 }
 
 PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings)
-    : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context),
-      budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes), head_dim_(shape.head_dim) {
+    : name_(name),
+      settings_(settings),
+      rings_(shape),
+      n_layers_(shape.n_layers),
+      n_kv_heads_(shape.n_kv_heads),
+      n_context_(shape.n_context),
+      budget_(budget),
+      slot_bytes_(shape.slot_bytes),
+      digest_bytes_(shape.digest_bytes),
+      head_dim_(shape.head_dim) {
   const uint64_t n = rings_.n_other_heads();
   budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
   holds_all_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= n * n_context_;
@@ -63,19 +71,22 @@ Status PagedPolicy::check() const {
   if (full_.size() * uint64_t{n_context_} <= budget_.max_slots &&
       (heads_.empty() || slots_at(n_context_) >= std::min<uint64_t>(least, n_context_)))
     return ok_status();
-  const uint64_t slots = rings_.slots() + full_.size() * uint64_t{n_context_} + heads_.size() * least + digest_slots(n_context_, settings_.page);
+  const uint64_t slots =
+      rings_.slots() + full_.size() * uint64_t{n_context_} + heads_.size() * least + digest_slots(n_context_, settings_.page);
   if (budget_.slot_bytes > 0)
-    return error(Code::invalid_argument,
-                 "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu bytes of KV, which "
-                 "a KV budget of %llu bytes does not hold",
-                 name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(),
-                 static_cast<unsigned long long>(slots * slot_bytes_),
-                 static_cast<unsigned long long>((budget_.max_slots + rings_.slots()) * slot_bytes_));
+    return error(
+        Code::invalid_argument,
+        "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu bytes of KV, which "
+        "a KV budget of %llu bytes does not hold",
+        name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(),
+        static_cast<unsigned long long>(slots * slot_bytes_),
+        static_cast<unsigned long long>((budget_.max_slots + rings_.slots()) * slot_bytes_));
   return error(Code::invalid_argument,
                "policy %s: %zu heads with %llu tokens in pages of %u, digests of %u tokens and %zu whole heads take %llu slots, which a KV "
                "budget of %g (%llu slots) does not hold; it must be at least %.3f",
-               name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(), static_cast<unsigned long long>(slots),
-               budget_.share.of_bytes(), static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
+               name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(),
+               static_cast<unsigned long long>(slots), budget_.share.of_bytes(),
+               static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
 }
 
 void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {

@@ -34,11 +34,13 @@ struct PagedSettings {
 
 // Option rows with FreeKV's defaults.
 inline constexpr OptionRow kPageRow = {"page", "auto", "tokens: 4, 8, 16, 32 or 64; auto: 32, or less where the budget holds few pages"};
-inline constexpr OptionRow kDigestRow = {"digest", "range", "a page's digest: its keys' range, or their middle and mean deviation (deviation)"};
+inline constexpr OptionRow kDigestRow = {"digest", "range",
+                                         "a page's digest: its keys' range, or their middle and mean deviation (deviation)"};
 inline constexpr OptionRow kSinksRow = {"sinks", "512", "first tokens that always stay, at most a quarter"};
 inline constexpr OptionRow kWindowRow = {"window", "512", "most recent tokens that always stay, at most a quarter, at least two pages"};
 inline constexpr OptionRow kTokenWindowRow = {"window", "32", "most recent tokens that always stay, at most a quarter, at least two"};
-inline constexpr OptionRow kFirstLayersRow = {"first_layers", "(1, where the budget holds twice as much)", "layers, from the first, that keep everything"};
+inline constexpr OptionRow kFirstLayersRow = {"first_layers", "(1, where the budget holds twice as much)",
+                                              "layers, from the first, that keep everything"};
 inline constexpr OptionRow kTwoFirstLayersRow = with(kFirstLayersRow, "(2, where the budget holds twice as much)");
 
 class PagedPolicy : public Policy {
@@ -70,7 +72,9 @@ class PagedPolicy : public Policy {
   // Whole pages of n tokens that are neither sink nor window pages.
   uint32_t n_candidates(uint32_t n_tokens) const { return n_tokens / settings_.page - n_sink_pages_ - n_window_pages_; }
   // The selected pages of heads_[i]; the number of its pages, without the page that is being written.
-  Span<uint32_t> selected(size_t i) { return Span<uint32_t>(selected_).subspan(selected_begin_[i], selected_begin_[i + 1] - selected_begin_[i]); }
+  Span<uint32_t> selected(size_t i) {
+    return Span<uint32_t>(selected_).subspan(selected_begin_[i], selected_begin_[i + 1] - selected_begin_[i]);
+  }
   uint32_t head_pages(size_t i) { return n_sink_pages_ + static_cast<uint32_t>(selected(i).size()) + n_window_pages_; }
 
   const char* const name_;

@@ -24,7 +24,8 @@ class PagePolicy final : public PagedPolicy {
   uint64_t host_bytes(const HostShape& host) const override {
     const uint64_t n_heads = heads_.size();
     const uint64_t exchanged = (sizeof(uint8_t) + sizeof(uint32_t) + sizeof(Replacement)) * (n_context_pages_ + uint64_t{1});
-    const uint64_t scored = options_.selects_by_scores() ? bytes_of<float>((n_heads + uint64_t{n_kv_heads_} * host.group + 2) * n_context_pages_) : 0;
+    const uint64_t scored =
+        options_.selects_by_scores() ? bytes_of<float>((n_heads + uint64_t{n_kv_heads_} * host.group + 2) * n_context_pages_) : 0;
     return paged_bytes() + exchanged + scored + (options_.adaptive && n_heads > 0 ? dividing_bytes(host.group) : 0);
   }
 
@@ -103,7 +104,8 @@ class PagePolicy final : public PagedPolicy {
   uint32_t n_asked(size_t i) {
     if (settling_ || !options_.refresh || options_.asked >= 1) return static_cast<uint32_t>(selected(i).size());
     const uint32_t n = head_pages(i);
-    return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_sink_pages_ + n_window_pages_ + 1, n) - n_sink_pages_ - n_window_pages_;
+    return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_sink_pages_ + n_window_pages_ + 1, n) - n_sink_pages_ -
+           n_window_pages_;
   }
 
   // Working memory of divide_by_attention(): the weights of a head, the attention mass of all pages, and the count of the best pages.
@@ -113,7 +115,8 @@ class PagePolicy final : public PagedPolicy {
   }
   // heads=adaptive: for each of the last queries, counts whose the best pages of all heads are. Heads get room in proportion to their counts.
   Status divide_by_attention(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
-    const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), group = heads->group();
+    const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()),
+                   group = heads->group();
     const size_t n_heads = heads_.size();
     const uint64_t total = uint64_t{n_selected_pages_} * n_heads;
     std::vector<float> weights(size_t{w} * group * n_tokens), mass(w * n_heads * n);
@@ -128,7 +131,8 @@ class PagePolicy final : public PagedPolicy {
     }
     std::vector<double> head_counts(n_heads, kLeastCount);
     for (uint32_t q = 0; q < w; ++q) {
-      ORRERY_ASSIGN(const std::vector<uint64_t> counts, count_best(Span<const float>(mass).subspan(q * n_heads * n, n_heads * n), n_heads, total, 1));
+      ORRERY_ASSIGN(const std::vector<uint64_t> counts,
+                    count_best(Span<const float>(mass).subspan(q * n_heads * n, n_heads * n), n_heads, total, 1));
       for (size_t i = 0; i < n_heads; ++i) head_counts[i] += static_cast<double>(counts[i]);
     }
     const auto least = std::max<uint64_t>(static_cast<uint64_t>(options_.floor * n_selected_pages_), 1);
@@ -151,7 +155,8 @@ class PagePolicy final : public PagedPolicy {
     const uint32_t n = queries[0].n_pages, group = heads->group();
     bounds_queries_.clear();
     for (const PageQuery& query : queries)
-      bounds_queries_.push_back({query.head, query.position, query.first_page, n, true, false, &bounds_[bounds_queries_.size() * group * n]});
+      bounds_queries_.push_back(
+          {query.head, query.position, query.first_page, n, true, false, &bounds_[bounds_queries_.size() * group * n]});
     ORRERY_TRY(heads->scores(bounds_queries_));
     // Reduces the rows of one head, or of all heads of the layer.
     const size_t n_shared = options_.layer_set ? queries.size() : 1;

@@ -56,7 +56,9 @@ class PivotPolicy final : public TailedPolicy {
   uint32_t max_scored_heads() const override { return !settings_.refresh ? 0 : profile_ ? report_.roles.pivot : max_full_; }
   void scored_heads(std::vector<uint32_t>* heads) const override;
   uint32_t queries_wanted() const override { return std::max(TailedPolicy::queries_wanted(), settings_.window); }
-  bool asks_before_attend() const override { return settings_.speculative && settings_.refresh && settings_.tau_query > 0 && !budget_.holds_all(); }
+  bool asks_before_attend() const override {
+    return settings_.speculative && settings_.refresh && settings_.tau_query > 0 && !budget_.holds_all();
+  }
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override;
   uint64_t host_bytes(const HostShape& host) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
@@ -237,7 +239,8 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
     if (!h.full) weights.push_back(h.weight);
   });
   l_base_ = n_tokens;
-  const bool backend_selects = settings_.window == 1 && !settings_.adaptive;   // else this class, by scores of several queries or for a count over heads
+  const bool backend_selects =
+      settings_.window == 1 && !settings_.adaptive;   // else this class, by scores of several queries or for a count over heads
   std::vector<uint64_t> lengths;
   std::vector<float> scores;
   if (!weights.empty()) {
@@ -288,7 +291,8 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   resize_discarding(&best_, settings_.speculative ? max_selected_ * pivots_.size() : max_selected_);
   if (asks_before_attend()) {
     similarity_.resize(n_kv_heads_);
-    for (std::vector<float>* rows : {&rows_, &scratch_.weights, &scratch_.pooled}) resize_discarding(rows, size_t{heads->group()} * n_tokens);
+    for (std::vector<float>* rows : {&rows_, &scratch_.weights, &scratch_.pooled})
+      resize_discarding(rows, size_t{heads->group()} * n_tokens);
     resize_discarding(&scores_, n_tokens);
     order_.reserve(n_tokens);
   }
@@ -321,7 +325,8 @@ Result<std::vector<float>> PivotPolicy::score(Heads* heads, uint32_t n_tokens) c
     for (uint32_t r = 0; r < w; ++r) {   // the sum over the queries orders and counts keys as their mean does
       std::fill(largest.begin(), largest.end(), 0.0f);
       for (uint32_t g = 0; g < group; ++g) {
-        ORRERY_TRY(pool1d(Span<const float>(rows).subspan((size_t{r} * group + g) * n_tokens, n_tokens), rule.pooling, rule.pool_width, pooled));
+        ORRERY_TRY(
+            pool1d(Span<const float>(rows).subspan((size_t{r} * group + g) * n_tokens, n_tokens), rule.pooling, rule.pool_width, pooled));
         for (uint32_t key = 0; key < n_tokens; ++key) largest[key] = std::max(largest[key], pooled[key]);
       }
       for (uint32_t key = 0; key < n_tokens; ++key) out[key] += largest[key];

@@ -29,7 +29,8 @@ class StaticHeads final : public TailedPolicy {
                                       kStreamingShare * share / (1 - (1 - kStreamingShare) * share + 1e-12));
     double full = settings_.full_share;
     if (full < 0 && share >= 1) full = 1;
-    if (full < 0) full = settings_.max_full < 1 ? std::min(settings_.max_full, share / 2) : std::max(0.0, (share - streaming) / (1 - streaming));
+    if (full < 0)
+      full = settings_.max_full < 1 ? std::min(settings_.max_full, share / 2) : std::max(0.0, (share - streaming) / (1 - streaming));
     n_full_ = static_cast<uint32_t>(full * n + 1e-6);
     if (settings_.full_share < 0 && settings_.max_full == 1 && full < 1 && profile_ && profile_->has_gates())
       n_full_ = std::min(n_full_, n_above_quantile());
@@ -117,7 +118,9 @@ class StaticHeads final : public TailedPolicy {
     for (uint32_t head = 0; head < heads_.size(); ++head) {
       const ProfileLayer& layer = profile_->layers[head / n_kv_heads_];
       const uint32_t h = head % n_kv_heads_;
-      const double unstable = !layer.gates.empty() ? layer.gates[h] : !layer.stability.empty() ? 1 - layer.stability[h] : layer.allocation[h];
+      const double unstable = !layer.gates.empty()       ? layer.gates[h]
+                              : !layer.stability.empty() ? 1 - layer.stability[h]
+                                                         : layer.allocation[h];
       rank_scores[head] = unstable + (is_full(layer.roles.roles[h]) ? 1e6 : 0);   // larger than any allocation
     }
     choose_full(rank_scores);

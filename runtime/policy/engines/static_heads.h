@@ -28,7 +28,7 @@ namespace orrery::policy {
 struct StaticHeadSettings {
   uint32_t sinks = 128;
   bool compensation = false;
-  double max_full = 1;      // share of the heads that retrieve, where full_share is not given; below 1: they take at most half of the budget
+  double max_full = 1;   // share of the heads that retrieve, where full_share is not given; below 1: they take at most half of the budget
   double full_share = -1;   // the option: share of the heads that retrieve; below 0: not given
   uint32_t window = 32, tail = 0;
 };

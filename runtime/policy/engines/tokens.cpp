@@ -36,7 +36,8 @@ Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t 
 
 Status TokenPolicy::select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
   queries_.clear();
-  for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
+  for (size_t i = begin; i < end; ++i)
+    queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
   return heads->top_pages(queries_, rule);
 }
 

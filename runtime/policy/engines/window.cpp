@@ -79,7 +79,8 @@ class WindowPolicy final : public TailedPolicy {
       if (!host.makes_moments) moments += (bytes_of<float>(settings_.window) + bytes_of<double>(2)) * host.group * n;
       scoring = std::max(scoring, moments);
     }
-    const uint64_t counting = settings_.heads == HeadBudgets::uniform ? 0 : std::min<uint64_t>(host.n_threads, n_layers) * bytes_of<float>(2 * of_layer);
+    const uint64_t counting =
+        settings_.heads == HeadBudgets::uniform ? 0 : std::min<uint64_t>(host.n_threads, n_layers) * bytes_of<float>(2 * of_layer);
     const uint64_t layers = settings_.layers == LayerBudgets::adaptive ? BestOfLayers::host_bytes(n_layers) : 0;
     return kept + std::max({scoring, counting, layers, bytes_of<uint32_t>(host.n_threads * n)});
   }
@@ -105,7 +106,8 @@ class WindowPolicy final : public TailedPolicy {
   };
 
   bool scores_by_moments() const {
-    return settings_.score == WindowScore::variance || settings_.layers == LayerBudgets::preference || settings_.layers == LayerBudgets::adaptive;
+    return settings_.score == WindowScore::variance || settings_.layers == LayerBudgets::preference ||
+           settings_.layers == LayerBudgets::adaptive;
   }
 
   // Score, allocate, select: `total` tokens for all compressed heads together. The window takes at most half of what a head keeps on average.
@@ -223,7 +225,8 @@ class WindowPolicy final : public TailedPolicy {
     const auto each = 1 / static_cast<float>(w * group);
     for (const uint32_t layer : layers_) {
       for (uint32_t position = n_old; position < n_old + w; ++position) {
-        for (uint32_t h = 0; h < n_kv_heads_; ++h) queries[h] = {layer * n_kv_heads_ + h, position, 0, n_old, false, false, &rows[h * of_head]};
+        for (uint32_t h = 0; h < n_kv_heads_; ++h)
+          queries[h] = {layer * n_kv_heads_ + h, position, 0, n_old, false, false, &rows[h * of_head]};
         ORRERY_TRY(heads->scores(queries));
         const auto add = [&](size_t h) {
           const Span<float> own(&pooled[h * n_old], n_old);

@@ -50,12 +50,15 @@ struct WindowSettings {
 // The methods' option rows, with these defaults.
 constexpr std::array<OptionRow, 15> window_options(const WindowSettings& s) {
   constexpr const char* kNumbers[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"};
-  constexpr OptionRow kShortTail = {"tail", "0", "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less"};
+  constexpr OptionRow kShortTail = {
+      "tail", "0", "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less"};
   const auto index = [](auto value) { return static_cast<size_t>(value); };
-  return {{{"score", kWindowScores[index(s.score)], "of the window's weights: mean; CAKE's mean + gamma variance (variance); Ada-KV's algorithm 2 (each)"},
+  return {{{"score", kWindowScores[index(s.score)],
+            "of the window's weights: mean; CAKE's mean + gamma variance (variance); Ada-KV's algorithm 2 (each)"},
            {"pool", kPoolings[index(s.pooling)], "pooling along the keys: none, avg or max"},
            {"width", kNumbers[s.width], "of the pooling; odd"},
-           {"layers", kLayerBudgets[index(s.layers)], "budget over layers: uniform; pyramid; preference (CAKE); adaptive: by the best scores times preference"},
+           {"layers", kLayerBudgets[index(s.layers)],
+            "budget over layers: uniform; pyramid; preference (CAKE); adaptive: by the best scores times preference"},
            {"heads", kHeadBudgets[index(s.heads)], "a layer's budget over its heads: uniform or adaptive (Ada-KV)"},
            {"window", "32", "last queries, which score tokens and stay themselves; at most 64"},
            {"safeguard", kSafeguards[index(s.safeguard)], "of adaptive heads: floor (Ada-KV's code) or protect (kvpress)"},
@@ -67,7 +70,8 @@ constexpr std::array<OptionRow, 15> window_options(const WindowSettings& s) {
            {"first_layers", "0", "layers, from the first, that keep everything"},
            s.tail_part > 0 ? kShortTail : kTailRow,
            {"compensation", kNumbers[index(s.compensation)],
-            "weight, 0 to 1, of the compensation token that stands for the evicted tokens, times the share of kept tokens; 0: they are dropped"}}};
+            "weight, 0 to 1, of the compensation token that stands for the evicted tokens, times the share of kept tokens; 0: they are "
+            "dropped"}}};
 }
 
 Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettings& defaults, const Shape& shape, const Budget& budget,

@@ -17,7 +17,8 @@ class LayerOverlaps {
   static Result<LayerOverlaps> make(uint32_t n_heads, uint32_t n_steps);
   // Host memory for sets of at most k of n_tokens tokens.
   static uint64_t host_bytes(uint64_t n_heads, uint64_t n_steps, uint64_t k, uint64_t n_tokens) {
-    return n_tokens * sizeof(uint8_t) + n_heads * (sizeof(Tokens) + k * sizeof(uint32_t)) + n_steps * n_heads * (n_heads + 1) / 2 * sizeof(double);
+    return n_tokens * sizeof(uint8_t) + n_heads * (sizeof(Tokens) + k * sizeof(uint32_t)) +
+           n_steps * n_heads * (n_heads + 1) / 2 * sizeof(double);
   }
 
   // sets: (n_heads) of token positions at `step`, each position at most once. The steps of a text come in order, 0 to n_steps; the next text

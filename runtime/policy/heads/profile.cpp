@@ -92,7 +92,8 @@ Status check_gates(const HeadProfile& profile) {
         most_other = std::max(most_other, gate);
     }
   if (most_other <= least_full) return ok_status();
-  return error(Code::invalid_argument, "head profile: a head with a gate of %g is volatile, and one with %g is not", least_full, most_other);
+  return error(Code::invalid_argument, "head profile: a head with a gate of %g is volatile, and one with %g is not", least_full,
+               most_other);
 }
 
 Status check_similarity(const std::vector<double>& s, size_t n, const char* name, size_t layer) {

@@ -69,7 +69,8 @@ struct Demotion {
 // Makes volatile heads anchors, most stable first (tie: lowest layer, then head), until at most max_full heads are full. Returns the demoted
 // heads. `stability`: (n_layers) of (n_heads). invalid_argument, with nothing changed, where the pivots alone exceed max_full: their
 // satellites need them.
-Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers, Span<const std::vector<double>> stability, uint32_t max_full);
+Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers, Span<const std::vector<double>> stability,
+                                              uint32_t max_full);
 
 // Thresholds under which at most max_full heads are full. `preferred`, if it qualifies; else the nearest pair on a grid of .05 (.05 to .95), by
 // |d tau_sim| + |d tau_stable| (tie: the pair that moves tau_sim less, then the lower pair). invalid_argument where no pair qualifies, naming

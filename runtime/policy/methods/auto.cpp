@@ -47,15 +47,15 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 }  // namespace
 
-constexpr Method kAuto = {{"auto", "CAKE's scores, Ada-KV's selection over layers and heads, a compensation token", "",
-                           /* score    */ "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
-                           /* allocate */ "layers by the best scores of all, weighted by entropy and variance; heads of a layer by the layer's best scores",
-                           /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
-                           /* refresh  */ "when as many tokens have been generated as a sixteenth of what a head may hold",
-                           /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries, a token of floats a head",
-                           /* link     */ kSelectionOnLink,
-                           all(kOptions), kPage},
-                          {kMaxWindow, KvType::q8_0},
-                          make};
+constexpr Method kAuto = {
+    {"auto", "CAKE's scores, Ada-KV's selection over layers and heads, a compensation token", "",
+     /* score    */ "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
+     /* allocate */ "layers by the best scores of all, weighted by entropy and variance; heads of a layer by the layer's best scores",
+     /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
+     /* refresh  */ "when as many tokens have been generated as a sixteenth of what a head may hold",
+     /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries, a token of floats a head",
+     /* link     */ kSelectionOnLink, all(kOptions), kPage},
+    {kMaxWindow, KvType::q8_0},
+    make};
 
 }  // namespace orrery::policy

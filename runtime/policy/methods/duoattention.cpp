@@ -32,15 +32,15 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 }  // namespace
 
-constexpr Method kDuoAttention = {{"duoattention", "DuoAttention", "arXiv:2410.10819",
-                                   /* score    */ "a head profile ranks heads, or the last 32 queries",
-                                   /* allocate */ "retrieving heads everything; the others 384 tokens, a quarter of the budget, or what is left",
-                                   /* keep     */ "retrieving heads all; the others sinks and recent tokens",
-                                   /* refresh  */ "never",
-                                   /* device   */ kLastQueries,
-                                   /* link     */ kSelectionOnLink,
-                                   all(kOptions), kPage},
-                                  {kMaxWindow},
-                                  make};
+constexpr Method kDuoAttention = {
+    {"duoattention", "DuoAttention", "arXiv:2410.10819",
+     /* score    */ "a head profile ranks heads, or the last 32 queries",
+     /* allocate */ "retrieving heads everything; the others 384 tokens, a quarter of the budget, or what is left",
+     /* keep     */ "retrieving heads all; the others sinks and recent tokens",
+     /* refresh  */ "never",
+     /* device   */ kLastQueries,
+     /* link     */ kSelectionOnLink, all(kOptions), kPage},
+    {kMaxWindow},
+    make};
 
 }  // namespace orrery::policy

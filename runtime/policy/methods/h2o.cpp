@@ -40,7 +40,11 @@ constexpr char kPage[] =
 class H2O final : public Policy {
  public:
   H2O(const Shape& shape, const Budget& budget, double recent)
-      : uniform_(shape, budget), rings_(shape), recent_(recent), n_context_(shape.n_context), heads_(size_t{shape.n_layers} * shape.n_kv_heads) {}
+      : uniform_(shape, budget),
+        rings_(shape),
+        recent_(recent),
+        n_context_(shape.n_context),
+        heads_(size_t{shape.n_layers} * shape.n_kv_heads) {}
 
   // A head holds at least a heavy hitter and a recent token.
   Status check() const {
@@ -101,7 +105,8 @@ class H2O final : public Policy {
 
   Status after_step(Heads* heads, uint64_t, uint32_t position) override {
     for (uint32_t head = 0; sums_attention() && head < heads_.size(); ++head)
-      if (!rings_.has(head)) heads_[head].victim = least_slot(heads->positions(head), heads->attention_sums(head), position + 1, heads_[head].n_recent);
+      if (!rings_.has(head))
+        heads_[head].victim = least_slot(heads->positions(head), heads->attention_sums(head), position + 1, heads_[head].n_recent);
     return ok_status();
   }
 

@@ -80,9 +80,11 @@ class InfiniGen final : public TokenPolicy {
     // In place: the first row of each head becomes its tokens' largest distance from a query head's best product; distances are negative.
     const size_t n_heads = end - begin, first = begin;
     heads->each(n_heads, [&](size_t i) { n_within_alpha_[i] = max_distances(&rows_[i * group * n], group, n); });
-    const uint64_t n_within = std::accumulate(n_within_alpha_.begin(), n_within_alpha_.begin() + static_cast<ptrdiff_t>(n_heads), uint64_t{0});
+    const uint64_t n_within =
+        std::accumulate(n_within_alpha_.begin(), n_within_alpha_.begin() + static_cast<ptrdiff_t>(n_heads), uint64_t{0});
     const auto most = static_cast<uint64_t>(max_share_ * position + 1e-9);
-    const auto n_wanted = static_cast<uint32_t>(std::min({n_within / (n_heads * group), std::max<uint64_t>(most, 1), uint64_t{n_selected_pages_}}));
+    const auto n_wanted =
+        static_cast<uint32_t>(std::min({n_within / (n_heads * group), std::max<uint64_t>(most, 1), uint64_t{n_selected_pages_}}));
     heads->each(n_heads, [&](size_t i) {
       plan(heads->positions(heads_[first + i]).subspan(n_sink_pages_, n_selected_pages_), {&rows_[i * group * n], n}, n_wanted, i);
     });
@@ -178,15 +180,15 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 }  // namespace
 
-constexpr Method kInfiniGen = {{"infinigen", "InfiniGen (prefetch)", "arXiv:2406.19707",
-                                /* score    */ "the next layer's queries, made of this layer's input; products with a fifth of rotated keys",
-                                /* allocate */ "the first layers everything; the others evenly",
-                                /* keep     */ "the last tokens, others by score",
-                                /* refresh  */ "every step, a layer ahead",
-                                /* device   */ "a fifth of the dimensions of all rotated keys, a basis for each head, the last 64 positions' queries, a staging ring",
-                                /* link     */ "the selection, when it is made; misses of every step, while the layer before is computed",
-                                all(kOptions), kPage},
-                               {kMaxWindow},
-                               make};
+constexpr Method kInfiniGen = {
+    {"infinigen", "InfiniGen (prefetch)", "arXiv:2406.19707",
+     /* score    */ "the next layer's queries, made of this layer's input; products with a fifth of rotated keys",
+     /* allocate */ "the first layers everything; the others evenly",
+     /* keep     */ "the last tokens, others by score",
+     /* refresh  */ "every step, a layer ahead",
+     /* device   */ "a fifth of the dimensions of all rotated keys, a basis for each head, the last 64 positions' queries, a staging ring",
+     /* link     */ "the selection, when it is made; misses of every step, while the layer before is computed", all(kOptions), kPage},
+    {kMaxWindow},
+    make};
 
 }  // namespace orrery::policy

@@ -16,7 +16,8 @@ namespace {
 constexpr PagedSettings kDefaults = {1, 0, 32, 0};
 constexpr double kRankPart = .25;   // of head_dim
 constexpr OptionRow kOptions[] = {
-    {"rank", "(a quarter of a key, or less)", "coefficients of a rotated key that find it, a multiple of 4; less where the budget is small. All of its dimensions: exact"},
+    {"rank", "(a quarter of a key, or less)",
+     "coefficients of a rotated key that find it, a multiple of 4; less where the budget is small. All of its dimensions: exact"},
     {"reduce", "mean", "of a group's softmaxes, or max"},
     with(kSinksRow, "0"),
     kTokenWindowRow,
@@ -43,7 +44,9 @@ class Loki final : public TokenPolicy {
   Loki(const Shape& shape, const Budget& budget, const PagedSettings& settings, GroupReduce reduce)
       : TokenPolicy("loki", shape, budget, settings, PageDigest::low_rank), rule_{reduce, Pooling::none, 1, true, true} {}
 
-  Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override { return settle_tokens(heads, rule_, n_tokens, capacity); }
+  Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
+    return settle_tokens(heads, rule_, n_tokens, capacity);
+  }
 
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     const auto [begin, end] = heads_of(layer);

@@ -49,7 +49,8 @@ class OmniKv final : public TailedPolicy {
       if (window_[l] == 0) layers_.push_back(l);
     const uint64_t room = max_slots(budget) / (2 * uint64_t{n_context_} * std::max(n_kv_heads_, 1u));   // layers
     filters_ = settings.filters.empty() ? default_filters(room) : settings.filters;
-    const bool next_dense = settings.next_dense && (settings.next_dense_given || !settings.filters.empty() || n_dense_with(filters_) <= room);
+    const bool next_dense =
+        settings.next_dense && (settings.next_dense_given || !settings.filters.empty() || n_dense_with(filters_) <= room);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const auto next = std::upper_bound(filters_.begin(), filters_.end(), i);
       if (next != filters_.begin() && i > *(next - 1) + size_t{next_dense}) filter_of_[layers_[i]] = layers_[*(next - 1)];
@@ -59,7 +60,8 @@ class OmniKv final : public TailedPolicy {
 
   Status check(const Budget& budget) const {
     if (!filters_.empty() && filters_.back() >= layers_.size() && !layers_.empty())
-      return error(Code::invalid_argument, "policy omnikv: filter %u is none of %zu layers without window", filters_.back(), layers_.size());
+      return error(Code::invalid_argument, "policy omnikv: filter %u is none of %zu layers without window", filters_.back(),
+                   layers_.size());
     return check_room(budget, "are of dense layers and keep their whole KV");
   }
 
@@ -68,7 +70,8 @@ class OmniKv final : public TailedPolicy {
   double refill_share() const override { return asks_before_attend() ? kNextStepShare : 0; }
   // The filters' sets, and a layer's scores with the best of them.
   uint64_t host_bytes(const HostShape& host) const override {
-    return tailed_bytes() + bytes_of<uint32_t>(n_layers_ * budget_.head_max()) + bytes_of<float>((uint64_t{n_kv_heads_} * host.group + 3) * n_context_);
+    return tailed_bytes() + bytes_of<uint32_t>(n_layers_ * budget_.head_max()) +
+           bytes_of<float>((uint64_t{n_kv_heads_} * host.group + 3) * n_context_);
   }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
@@ -149,7 +152,8 @@ class OmniKv final : public TailedPolicy {
   Status find_tokens(Heads* heads, uint32_t filter, uint32_t position) {
     scores_queries_.clear();
     for (uint32_t h = 0; h < n_kv_heads_; ++h)
-      scores_queries_.push_back({filter * n_kv_heads_ + h, position, 0, n_tokens_, false, true, &rows_[size_t{h} * heads->group() * n_tokens_]});
+      scores_queries_.push_back(
+          {filter * n_kv_heads_ + h, position, 0, n_tokens_, false, true, &rows_[size_t{h} * heads->group() * n_tokens_]});
     ORRERY_TRY(heads->scores(scores_queries_));
     ORRERY_TRY(group_reduce(rows_, n_kv_heads_ * heads->group(), GroupReduce::max, scores_));
     top_k_ascending(scores_, k_, &best_);

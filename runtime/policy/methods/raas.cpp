@@ -47,7 +47,8 @@ constexpr char kPage[] =
 
 class Raas final : public PagedPolicy {
  public:
-  Raas(const Shape& shape, const Budget& budget, const RaasSettings& settings) : PagedPolicy("raas", shape, budget, settings), options_(settings) {}
+  Raas(const Shape& shape, const Budget& budget, const RaasSettings& settings)
+      : PagedPolicy("raas", shape, budget, settings), options_(settings) {}
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     if (!full_tail_) n_prompt_ = n_tokens;
@@ -55,7 +56,8 @@ class Raas final : public PagedPolicy {
     begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
     const uint32_t page = settings_.page, n_pages = n_tokens / page, of_prompt = div_up(n_prompt_, page);
-    if (options_.keep_prompt && of_prompt + n_window_pages_ < n_pages_ && of_prompt + n_window_pages_ <= n_pages) set_sink_pages(std::max(n_sink_pages_, of_prompt));
+    if (options_.keep_prompt && of_prompt + n_window_pages_ < n_pages_ && of_prompt + n_window_pages_ <= n_pages)
+      set_sink_pages(std::max(n_sink_pages_, of_prompt));
     const size_t n_rows = size_t{n_kv_heads_} * heads->group();
     bounds_.resize(n_rows * (n_context_ / page));
     rows_.resize(heads->group() * size_t{n_pages_});
@@ -68,7 +70,8 @@ class Raas final : public PagedPolicy {
 
     std::vector<PageQuery> queries;
     queries.reserve(heads_.size());
-    for (size_t i = 0; i < heads_.size(); ++i) queries.push_back({heads_[i], n_tokens - 1, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
+    for (size_t i = 0; i < heads_.size(); ++i)
+      queries.push_back({heads_[i], n_tokens - 1, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
     ORRERY_TRY(heads->top_pages(queries, {GroupReduce::mean, Pooling::none, 1, true, false}));
     return stamp_pages(heads, n_tokens - 1, n_pages, [&](size_t i) {   // in the order of select()
       for (uint32_t slot = 0; slot < n_pages_; ++slot)

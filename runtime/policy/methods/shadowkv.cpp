@@ -15,7 +15,9 @@ namespace {
 
 constexpr OptionRow kOptions[] = {
     {"chunk", "8", "tokens: 4, 8, 16, 32 or 64"},
-    {"rank", "(160, or less)", "values of a key's low-rank form, all KV heads together; less where heads are narrow or the budget is small. As many as dimensions, or more: exact keys"},
+    {"rank", "(160, or less)",
+     "values of a key's low-rank form, all KV heads together; less where heads are narrow or the budget is small. As many as dimensions, "
+     "or more: exact keys"},
     {"outliers", "48", "chunks that always stay exact, at most a sixth"},
     {"local", "32", "most recent tokens that always stay exact, at most a quarter"},
     kTailRow,

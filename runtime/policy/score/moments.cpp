@@ -86,9 +86,11 @@ double Dispersion::preference(double tau_1, double tau_2) const {
 Status pool_then_mean(Span<const float> scores, uint64_t n_heads, Pooling pooling, uint32_t width, Span<float> out) {
   const size_t n = out.size();
   if (scores.size() != n_heads * n)
-    return error(Code::invalid_argument, "%zu scores are not those of %llu query heads, %zu keys each", scores.size(), static_cast<unsigned long long>(n_heads), n);
+    return error(Code::invalid_argument, "%zu scores are not those of %llu query heads, %zu keys each", scores.size(),
+                 static_cast<unsigned long long>(n_heads), n);
   std::vector<float> pooled(n_heads * n);
-  for (uint64_t h = 0; h < n_heads; ++h) ORRERY_TRY(pool1d(scores.subspan(h * n, n), pooling, width, Span<float>(pooled).subspan(h * n, n)));
+  for (uint64_t h = 0; h < n_heads; ++h)
+    ORRERY_TRY(pool1d(scores.subspan(h * n, n), pooling, width, Span<float>(pooled).subspan(h * n, n)));
   return group_reduce(pooled, static_cast<uint32_t>(n_heads), GroupReduce::mean, out);
 }
 

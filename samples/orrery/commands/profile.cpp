@@ -51,8 +51,8 @@ Counts count(const Json& profile, const std::vector<size_t>& skipped) {
 void print_counts(const Json& profile, const std::vector<size_t>& windowed, Output& out) {
   const Counts counts = count(profile, windowed);
   if (profile.at("layers").at(0).contains("gates")) {
-    out.write(format("Gates       of %zu heads: duoattention keeps %zu whole, or as many as the KV budget holds; the others stream\n", counts.all(),
-                     counts.full()));
+    out.write(format("Gates       of %zu heads: duoattention keeps %zu whole, or as many as the KV budget holds; the others stream\n",
+                     counts.all(), counts.full()));
     return;
   }
   out.write(format("Heads       %zu: %zu anchor, %zu volatile, %zu pivot, %zu satellite\n", counts.all(), counts.anchor,
