@@ -121,7 +121,7 @@ struct Contender {
   uint32_t room = 0;                                 // tokens of the head that is full first
 };
 
-// Chooses everything anew, and computes a token.
+// Settles again, and computes a token.
 void settle(Contender* c) {
   engine::Resident* r = c->session->resident();
   if (!r) return;

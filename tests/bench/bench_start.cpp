@@ -155,7 +155,7 @@ void run(const std::string& path, const std::string& tool, const std::string& de
     const std::vector<int32_t> prompt(kContext - 16, 300);
     until(ask(all.session, prompt, 16), ORRERY_EVENT_DONE);
     const Resident now_resident = resident(path);
-    // What has been repacked is let go where the file is mapped.
+    // The mapped pages of repacked weights are released.
     if (now_resident.model < std::filesystem::file_size(path) / 2) most_load = 1.5;
     orrery_plan_result plan = options(&orrery_plan_result_init);
     orrery_session_options shape = session_options();

@@ -10,8 +10,8 @@
 // Some policies choose by the queries of tokens before the prompt's end. Where a rewind or a load has lost
 // these, the engine computes them again, and that of a generated token is another then
 // (runtime/engine/session/session.h). So an answer that differs is asked for once more, of a fresh session that
-// rewinds and loads where the lineage did: if it is the same now, it counts as chosen anew, otherwise as
-// wrong. Under "full" nothing may be chosen anew.
+// rewinds and loads where the lineage did: if it is the same now, it counts as chosen again, otherwise as
+// wrong. Under "full" nothing may be chosen again.
 //
 // Prints a row for each policy; fails on a wrong answer, a call that fails, an arena that is not empty again,
 // and resident memory that grows beyond a bound after a warm-up.
@@ -77,7 +77,7 @@ struct Lineage {
 };
 
 struct Counts {
-  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, anew = 0,
+  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, again = 0,
            wrong = 0;
   double rss_start_mib = 0, rss_end_mib = 0, rss_peak_mib = 0, seconds = 0;
 };
@@ -332,7 +332,7 @@ class Soak {
     if (differs == lineage.turns.size()) return;
     const size_t wrong = replay(lineage, true, &n_compared);
     if (wrong == lineage.turns.size() && policy_ != "full") {
-      ++counts_.anew;
+      ++counts_.again;
       return;
     }
     if (++counts_.wrong <= kMostTold) tell(lineage, std::min(wrong, lineage.turns.size() - 1));
@@ -419,7 +419,7 @@ void print_row(const std::string& name, const Counts& c) {
               static_cast<unsigned long long>(c.forks), static_cast<unsigned long long>(c.rewinds),
               static_cast<unsigned long long>(c.saves), static_cast<unsigned long long>(c.loads),
               static_cast<unsigned long long>(c.cancels), static_cast<unsigned long long>(c.compared),
-              static_cast<unsigned long long>(c.anew), static_cast<unsigned long long>(c.wrong),
+              static_cast<unsigned long long>(c.again), static_cast<unsigned long long>(c.wrong),
               c.rss_start_mib, c.rss_end_mib, c.rss_peak_mib, c.seconds);
   std::fflush(stdout);
 }
@@ -428,7 +428,7 @@ int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
   if (names.empty()) names = policies();
   if (names.empty()) return std::fprintf(stderr, "no policies\n"), 2;
   std::printf("%-16s %8s %7s %8s %6s %6s %8s %9s %6s %6s %10s %8s %9s %8s\n", "policy", "turns", "forks",
-              "rewinds", "saves", "loads", "cancels", "compared", "anew", "wrong", "RSS start", "RSS end",
+              "rewinds", "saves", "loads", "cancels", "compared", "again", "wrong", "RSS start", "RSS end",
               "RSS peak", "seconds");
   Counts all;
   bool failed = false;
@@ -448,7 +448,7 @@ int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
     failed |= c.wrong > 0 || grown || c.compared == 0;
     all.turns += c.turns, all.forks += c.forks, all.rewinds += c.rewinds, all.saves += c.saves,
         all.loads += c.loads;
-    all.cancels += c.cancels, all.compared += c.compared, all.anew += c.anew, all.wrong += c.wrong,
+    all.cancels += c.cancels, all.compared += c.compared, all.again += c.again, all.wrong += c.wrong,
         all.seconds += c.seconds;
     if (all.rss_start_mib == 0) all.rss_start_mib = c.rss_start_mib;
     all.rss_end_mib = c.rss_end_mib, all.rss_peak_mib = std::max(all.rss_peak_mib, c.rss_peak_mib);

@@ -20,7 +20,7 @@ namespace {
 using namespace testing;
 using nlohmann::json;
 
-// The demo model with F32 tensors: its file's keys as they lie, then the tensors anew.
+// The demo model with F32 tensors: the file's keys unchanged, then new tensors.
 std::vector<std::byte> dequantized_demo() {
   const std::string path = source_path("samples/models/demo-q8_0.gguf");
   std::ifstream in(path, std::ios::binary);

@@ -102,9 +102,8 @@ TEST_P(DemoPolicy, AWholeBudgetGivesFiveHundredEqualTokens) {
   }
 }
 
-// A full tail settles everything anew, several times; slots and bytes keep to the share of what is there, and to the
-// plan. 32 of the demo's heads, 6 of them full where the policy has such: at share .5 neither the least number of slots
-// nor the full heads' own need decides.
+// A full tail makes the session settle again, several times. Slots and bytes keep the share of the tokens, and the plan. The demo has 32
+// heads, 6 of them full under policies with full heads: at share .5 neither the least number of slots nor the need of full heads decides.
 TEST_P(DemoPolicy, ALongAnswerKeepsToItsBudget) {
   const auto model = open_demo();
   const kv::Arena& arena = model->runtime().arena();

@@ -1,5 +1,5 @@
-// H2O on the demo model: heads hold the tokens that all queries together have attended to most, in double precision from the reservoir's keys
-// and every position's query. Lost sums are computed again.
+// H2O on the demo model: heads hold the tokens that all queries together have attended to most, in double precision from the reservoir's
+// keys and every position's query. Lost sums are computed again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ using engine::Session;
 
 constexpr uint32_t kPrompt = 320;
 
-// Every position's queries of a prompt, (n_heads, n_tokens, group, head_dim): a policy that keeps the last 64 is shown the prompt in pieces.
+// Every position's queries of a prompt, (n_heads, n_tokens, group, head_dim): a policy that keeps the last 64 is shown the prompt in
+// pieces.
 std::vector<std::vector<float>> prompt_queries(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& prompt, KvType type) {
   engine::SessionOptions o;
   o.n_context = 1024;
@@ -147,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineH2O,
                                            Case{"coarser_on_the_device", "0.5", KvType::f16, KvType::q4_0}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-// Sums cannot be taken back: where tokens are rewound, a chunk is cancelled half-way or a step fails they are made anew, and come out alike.
+// Sums cannot be taken back: after a rewind, a chunk that is cancelled half-way or a failed step they are computed again, and are the same.
 TEST(EngineH2OSums, ThatWereLostComeBack) {
   const auto model = open_demo();
   const auto prompt = random_tokens(*model, 300, 63), wrong = random_tokens(*model, 90, 64);

@@ -1,5 +1,5 @@
-// RazorAttention on the demo model: the evicted tokens of streaming heads become compensation tokens, in double precision from the reservoir.
-// Where the evicted keys are equal, the answer is full attention's. And auto's compensation tokens, made by shares.
+// RazorAttention on the demo model: the evicted tokens of streaming heads become compensation tokens, in double precision from the
+// reservoir. Where the evicted keys are equal, the answer is full attention's. And auto's compensation tokens, made by shares.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,8 +70,8 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
   EXPECT_GE(resident->report().n_settled, 2u);   // whole heads' tails
 }
 
-// The policy says what the shares are (policy_invariants_test.cpp has them in double), and the head has that, beside its slots, until
-// everything is chosen anew.
+// The policy gives the shares (policy/invariants_test.cpp tests them in double). The head has the compensation token beside its slots until
+// the session settles again.
 TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
   const auto model = open_demo();
   engine::SessionOptions o;

@@ -1,5 +1,5 @@
-// Sessions with refills while they answer: the same answer for any timing, also in forks and after a rewind; and the answer when transfers are
-// late, fail or never end.
+// Sessions with refills while they answer: the same answer for any timing, also in forks and after a rewind; and the answer when transfers
+// are late, fail or never end.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -122,7 +122,7 @@ TEST_P(EveryMode, ASlowLinkDoesNotShowOnSmallModels) {
   }
 }
 
-// The prompt's KV has the same bits, and the resident part is chosen anew.
+// The prompt's KV has the same bits, and the session settles again.
 TEST_P(EveryMode, RewoundItIsAFreshSession) {
   const auto model = open_demo();
   std::vector<int32_t> prompt = random_tokens(*model, 250, 4);
@@ -297,9 +297,9 @@ TEST(Refilling, WhatABlockAsksForIsOnItsWayAtOnce) {
   EXPECT_GE(next_step - frozen, 4096 * token_bytes);
 }
 
-// The last layer's pages never arrive: all layers before it are asked about, which comes behind their own pages. Pages are chosen behind a
-// step for the next one, so that none of them was there when it began. Of the step that fails nothing is left: all is chosen anew by
-// the query of the one before, as it was.
+// The last layer's pages never arrive. The policy is asked about all earlier layers, each after its own pages have arrived. After a step
+// the policy chooses the pages of the next step, so none of them is there when that step begins. The failed step leaves nothing: the
+// session settles again by the query of the step before.
 TEST(Refilling, LayersWaitForTheirOwnPages) {
   std::atomic<bool> hangs{false}, hanging{false};
   engine::RuntimeOptions o = runtime_options(1);
@@ -355,7 +355,8 @@ TEST_P(Refilled, LateTransfersStallAndChangeNothing) {
   const std::vector<float> expected = answer(on_time.get(), prompt, 30);
   const uint64_t step = (now_us() - start) / 30;
   faults.kind = Kind::late;
-  // Longer than a block of steps takes on a loaded machine; where a step waits for its own transfers, than a step, however slow the machine.
+  // Longer than a block of steps takes on a loaded machine; where a step waits for its own transfers, than a step, however slow the
+  // machine.
   faults.late_us = GetParam().within_steps ? std::clamp<uint64_t>(step, 1'000, 50'000) : 20'000;
   EXPECT_TRUE(same_bits(answer(late.get(), prompt, 30), expected));
   EXPECT_GT(late->resident()->refill_stats().stall_us, 500u);
@@ -507,17 +508,17 @@ TEST_P(Refilled, AGenerationEndsWithItsTransfer) {
   }
 }
 
-// What attention has left of a watched head, against its query and its keys; how many heads there were.
-int check_left_weights(const engine::LanguageModel& model, const engine::Resident& resident, uint32_t position) {
+// Checks the exported attention weights of scored heads against their queries and keys. Returns the number of scored heads.
+int check_exported_weights(const engine::LanguageModel& model, const engine::Resident& resident, uint32_t position) {
   const auto& h = model.hyper();
   const int32_t group = h.n_heads / h.n_kv_heads, dim = h.head_dim;
   const KvFormat& format = resident.format();
   std::vector<float> key(static_cast<size_t>(dim));
-  int n_watched = 0;
+  int n_scored = 0;
   for (size_t head = 0; head < resident.views().size(); ++head) {
     const HeadView& view = resident.views()[head];
     if (!view.exported.data) continue;
-    ++n_watched;
+    ++n_scored;
     const int32_t layer = static_cast<int32_t>(head) / h.n_kv_heads, kv_head = static_cast<int32_t>(head) % h.n_kv_heads;
     const QueryRing ring = resident.queries();
     const float* q = reinterpret_cast<const float*>(ring.data.address) +
@@ -536,12 +537,11 @@ int check_left_weights(const engine::LanguageModel& model, const engine::Residen
       }
     }
   }
-  return n_watched;
+  return n_scored;
 }
 
-// Policies choose by the weights that attention leaves: where these always name the first keys, whatever the queries are,
-// everything stays as it is once those are there.
-TEST_P(Watching, ChecksGoByWhatAttentionHasLeft) {
+// Policies choose by exported attention weights: if forged weights always name the first keys, nothing changes once these keys are there.
+TEST_P(Watching, ChecksGoByExportedWeights) {
   for (const bool forged : {false, true}) {
     const auto model = open_demo();
     engine::SessionOptions o = options();
@@ -549,9 +549,9 @@ TEST_P(Watching, ChecksGoByWhatAttentionHasLeft) {
     const auto session = unwrap(Session::open(model, o));
     unwrap(session->prefill(random_tokens(*model, 300, 41), nullptr, nullptr));
     engine::Resident* resident = session->resident();
-    int n_watched = 0;
+    int n_scored = 0;
     resident->set_step_fault([&](uint64_t step) {
-      n_watched += check_left_weights(*model, *resident, 300 + static_cast<uint32_t>(step) - 1);
+      n_scored += check_exported_weights(*model, *resident, 300 + static_cast<uint32_t>(step) - 1);
       for (const HeadView& view : resident->views()) {
         float* weights = reinterpret_cast<float*>(view.exported.data.address);
         const int64_t group = model->hyper().n_heads / model->hyper().n_kv_heads, n_tiles = view.exported.n_tiles();
@@ -566,7 +566,7 @@ TEST_P(Watching, ChecksGoByWhatAttentionHasLeft) {
     const uint64_t missed = resident->report().missed_tokens;
     EXPECT_GT(missed, 0u);
     greedy(session.get(), 20);
-    EXPECT_GT(n_watched, 0);
+    EXPECT_GT(n_scored, 0);
     if (forged)
       EXPECT_EQ(resident->report().missed_tokens, missed);
     else

@@ -178,8 +178,8 @@ TEST(GgufOpen, MapReadAndMemoryAgree) {
   }
 }
 
-// What is let go of a mapped file comes back when it is touched; of one that was read it is gone, whole pages of it, and
-// nothing else is.
+// Released tensors of a mapped file come back when they are touched. Of a file that was read, whole pages of the tensors are gone, and
+// nothing else.
 TEST(GgufOpen, TensorsAreLetGo) {
   const testing::TempDir dir;
   const std::vector<float> values(40000, 1.5f), beside(8, 2.5f);

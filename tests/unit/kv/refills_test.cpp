@@ -1,5 +1,6 @@
-// Refreshes of the resident KV: from the named step on, the slots hold the requested tokens, byte for byte as HeadStore::fill() writes them,
-// whatever the link, its faults and the ring's size. A refresh that fails ends in a status. The model of a store is a table of positions.
+// Refreshes of the resident KV: from the named step on, the slots hold the requested tokens, byte for byte as HeadStore::fill() writes
+// them, whatever the link, its faults and the ring's size. A refresh that fails ends in a status. The model of a store is a table of
+// positions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -412,8 +413,8 @@ TEST(KvRefills, OneSessionsHangingTransferEndsTheOthersCleanly) {
   bench.check();
 }
 
-// A page that gives way while a transfer reads it (a fork's, before it is written): taken back before, read anew
-// after.
+// A page that is replaced while a transfer reads it (a fork's page, before it is written): the transfer is recalled before and reads the
+// new page after.
 TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   IoThread::Options options;
   options.link = {0, 2000};
@@ -600,7 +601,8 @@ TEST(KvRefills, NothingIsAllocatedOnceItStands) {
   bench.check();
 }
 
-// Keys that are rebuilt: those of a layer's heads in one call, while the ring holds what they take; with V that no later chunk has written over.
+// Keys that are rebuilt: those of a layer's heads in one call, while the ring holds what they take; with V that no later chunk has written
+// over.
 TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
   for (const uint64_t staging : {uint64_t{0}, uint64_t{500}, uint64_t{12}}) {   // 0: of the reservoir itself
     SCOPED_TRACE(staging);

@@ -29,7 +29,7 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
       EXPECT_EQ(s.policy().n_full_heads(), c.first_layers * kKvHeads);
       s.settle(kPrompt);
       for (uint32_t t = 0; t < 70; ++t) {
-        ASSERT_FALSE(s.prepare()) << "nothing is chosen anew";
+        ASSERT_FALSE(s.prepare()) << "nothing is chosen again";
         const std::vector<Tokens> before = s.held();
         s.ask_layers(kLayers);
         const uint32_t position = s.n_tokens();
@@ -81,7 +81,8 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
   EXPECT_GT(n_at_most, 100u);
 }
 
-// Ranks: the ratio of a key, a multiple of 4, less where low-rank keys would take more than half of the budget. First layers where there is room.
+// Ranks: the ratio of a key, a multiple of 4, less where low-rank keys would take more than half of the budget. First layers where there is
+// room.
 TEST(PolicyInfiniGen, RanksAndWholeLayersFollowTheBudget) {
   const auto made = [](double share, const Options& options, uint32_t n_layers) {
     static const int32_t kNone[32] = {};

@@ -82,7 +82,7 @@ TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
             EXPECT_EQ(s.policy().report().n_settled, before + again);
             for (const uint32_t head : digests.heads)
               if (n_prompt == 250) check_held(s, head, c), ++n_checked;
-            EXPECT_TRUE(n_prompt < 250 || !again) << "tokens come and go: nothing is chosen anew";
+            EXPECT_TRUE(n_prompt < 250 || !again) << "tokens come and go: nothing is chosen again";
             if (HasFatalFailure()) return;
           }
         }
