@@ -1,4 +1,4 @@
-// append_kv and attend, of every KV type on every path.
+// append_kv and attend, of every KV type on every instruction set.
 //
 // The oracle reads the pages back with gguf's own dequantization and attends in double precision, the whole
 // softmax at once.  Pages lie scattered, each at the end of its own mapping and poisoned where no token is: a

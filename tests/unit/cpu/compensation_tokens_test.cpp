@@ -23,9 +23,9 @@ StepLimits limits(int32_t n_kv_heads, int32_t group, int32_t dim, int32_t max_co
   return l;
 }
 
-class CpuMeans : public ::testing::TestWithParam<std::string> {};
+class CpuCompensationTokens : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(CpuMeans, TakeInTokens) {
+TEST_P(CpuCompensationTokens, TakeInTokens) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : kDims) {
       if (!stores(type, dim)) continue;
@@ -63,7 +63,7 @@ TEST_P(CpuMeans, TakeInTokens) {
 }
 
 // Each token by its share; what has none is not read. What stood there does not matter.
-TEST_P(CpuMeans, TakeInTokensByShares) {
+TEST_P(CpuCompensationTokens, TakeInTokensByShares) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : kDims) {
       if (!stores(type, dim)) continue;
@@ -94,7 +94,7 @@ TEST_P(CpuMeans, TakeInTokensByShares) {
 }
 
 // The mean of tokens alike is the token, however many have come and in however many goes.
-TEST_P(CpuMeans, OfTokensAlikeIsTheToken) {
+TEST_P(CpuCompensationTokens, OfTokensAlikeIsTheToken) {
   Rig rig(GetParam(), 1, limits(1, 1, 64, 64));
   const HeadTokens one(KvType::f16, 64, 1, 3);
   const std::vector<uint64_t> tiles(1000, one.tiles()[0]);
@@ -109,7 +109,7 @@ TEST_P(CpuMeans, OfTokensAlikeIsTheToken) {
 }
 
 // Heads with and without a mean in one step, of slots that do and do not fill their splits.
-TEST_P(CpuMeans, WeighAsManyTokensAlike) {
+TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
   constexpr int32_t kKvHeads = 4, kGroup = 3;
   for (const KvType type : kKvTypes)
     for (const int32_t dim : kDims) {
@@ -177,7 +177,7 @@ TEST_P(CpuMeans, WeighAsManyTokensAlike) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, CpuMeans, ::testing::ValuesIn(paths()), PathName());
+INSTANTIATE_TEST_SUITE_P(Paths, CpuCompensationTokens, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
 }  // namespace orrery

@@ -1,4 +1,4 @@
-// key_weights and key_moments, on every path and of every KV type, against softmax rows in double precision.
+// key_weights and key_moments, on every instruction set and of every KV type, against softmax rows in double precision.
 #include <gtest/gtest.h>
 
 #include "tests/unit/cpu/keys_fixture.h"

@@ -1,4 +1,4 @@
-// matmul of every weight type on every path of this machine.
+// matmul of every weight type on every instruction set of this machine.
 //
 // The oracle is a double-precision product of gguf's own dequantized weights with activations that the test
 // quantizes itself, from the definition in kernels.h: the integers of a kernel must then be exactly right,

@@ -1,4 +1,4 @@
-// top_keys and the ring of queries, on every path and of every KV type.
+// top_keys and the ring of queries, on every instruction set and of every KV type.
 //
 // The oracle scores the stored keys in double precision, row by row, pooling first. Scores are floats in the kernels, so a
 // choice may differ where two scores agree to 1e-5; select_top itself is held to a sorted list, exactly.
