@@ -81,8 +81,12 @@ Result<bool> AtomicFile::find() {
   ORRERY_ASSIGN(const std::wstring given, wide_path(path_));
   const Handle there = owned(::CreateFileW(given.c_str(), GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
                                            nullptr, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr));
+  const DWORD number = ::GetLastError();
+  const DWORD attributes = ::GetFileAttributesW(given.c_str());
+  const bool exists = attributes != INVALID_FILE_ATTRIBUTES;
   former_ = {};
   if (there.number() >= 0) {
+    if (exists && attributes & FILE_ATTRIBUTE_READONLY) return system_error(Code::io, ERROR_ACCESS_DENIED, "cannot write", path_);
     uint64_t size = 0;
     ORRERY_TRY(check_regular(native(there), path_, &size));
     name_ = final_path(native(there));
@@ -90,11 +94,9 @@ Result<bool> AtomicFile::find() {
     former_.exists = true;
     return true;
   }
-  const DWORD number = ::GetLastError();
-  const DWORD attributes = ::GetFileAttributesW(given.c_str());
-  if (attributes != INVALID_FILE_ATTRIBUTES && attributes & FILE_ATTRIBUTE_DIRECTORY)
+  if (exists && attributes & FILE_ATTRIBUTE_DIRECTORY)
     return error(Code::io, "%s: not a regular file but a directory", path_.c_str());
-  if (number != ERROR_FILE_NOT_FOUND || attributes != INVALID_FILE_ATTRIBUTES)   // a link that leads to no file, too
+  if (number != ERROR_FILE_NOT_FOUND || exists)   // a link that leads to no file, too
     return system_error(Code::io, number, "cannot write", path_);
   name_ = utf8(given.c_str(), given.size());
   return false;
@@ -168,6 +170,7 @@ Status AtomicFile::commit() {
     return error(Code::io, "%s: not a regular file but a directory", path_.c_str());
   if (!rename_over(native(file_), target)) return system_error(Code::io, ::GetLastError(), "cannot put the new file in place", path_);
   temporary_.clear();
+  const Handle closed = std::move(file_);   // nobody else can open the file before
   return ok_status();
 }
 
