@@ -37,10 +37,9 @@ Result<InputFile> InputFile::of_descriptor(int descriptor) {
   const auto file = reinterpret_cast<HANDLE>(::_get_osfhandle(descriptor));
   if (file == INVALID_HANDLE_VALUE) return system_error(Code::io, ERROR_INVALID_HANDLE, "cannot read its size", input.path_);
   ORRERY_TRY(check_regular(file, input.path_, &input.size_));
-  HANDLE own = nullptr;
-  if (!::DuplicateHandle(::GetCurrentProcess(), file, ::GetCurrentProcess(), &own, 0, FALSE, DUPLICATE_SAME_ACCESS))
-    return system_error(Code::io, ::GetLastError(), "cannot duplicate it", input.path_);
-  input.file_ = owned(own);
+  // A duplicate would share the caller's position, which reading moves.
+  input.file_ = owned(::ReOpenFile(file, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, 0));
+  if (input.file_.number() < 0) return system_error(Code::io, ::GetLastError(), "cannot open it again", input.path_);
   return input;
 }
 

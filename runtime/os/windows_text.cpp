@@ -30,7 +30,7 @@ Result<std::wstring> wide_path(const std::string& path) {
   if (path.size() > SHRT_MAX) return system_error(Code::io, ERROR_FILENAME_EXCED_RANGE, "cannot open", path.substr(0, 200) + "...");
   const int bytes = static_cast<int>(path.size());
   const int units = ::MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path.data(), bytes, nullptr, 0);
-  if (units <= 0) return error(Code::invalid_argument, "a file path is not UTF-8");
+  if (units <= 0) return error(Code::invalid_argument, "%s: the file path is not UTF-8", path.c_str());
   std::wstring given(static_cast<size_t>(units), L'\0');
   ::MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path.data(), bytes, given.data(), units);
   if (given.compare(0, 4, L"\\\\?\\") == 0) return given;   // the caller's own full path

@@ -13,10 +13,18 @@ foreach(header xxhash.h nlohmann stb simde)
     file(CREATE_LINK /usr/include/${header} ${CMAKE_BINARY_DIR}/headers/include/${header} SYMBOLIC)
   endif()
 endforeach()
+file(WRITE ${CMAKE_BINARY_DIR}/headers/lib/cmake/nlohmann_json/nlohmann_jsonConfig.cmake
+     "if(NOT TARGET nlohmann_json::nlohmann_json)
+  add_library(nlohmann_json::nlohmann_json INTERFACE IMPORTED)
+endif()
+")
+file(WRITE ${CMAKE_BINARY_DIR}/headers/lib/cmake/nlohmann_json/nlohmann_jsonConfigVersion.cmake "set(PACKAGE_VERSION_COMPATIBLE TRUE)
+")
 set(CMAKE_FIND_ROOT_PATH /usr/x86_64-w64-mingw32 ${CMAKE_BINARY_DIR}/headers)
 set(CMAKE_CXX_STANDARD_INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/headers/include)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 # GCC aligns no stack for 32-byte registers on this system (GCC bug 54412): every vector move is assembled as one that needs no
 # alignment. Windows 10 is the oldest system.
