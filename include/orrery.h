@@ -88,7 +88,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
+/* On Windows, a program that links the static library defines ORRERY_STATIC before it includes this header. */
+#if defined(_WIN32) && defined(ORRERY_STATIC)
+#define ORRERY_API
+#elif defined(_WIN32)
 #if defined(ORRERY_BUILD)
 #define ORRERY_API __declspec(dllexport)
 #else

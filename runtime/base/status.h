@@ -61,15 +61,23 @@ class [[nodiscard]] Status {
 
 inline Status ok_status() { return Status(); }
 
+// The compiler checks the arguments `first` and on against argument `pattern`, a format of standard C. (MinGW's own "printf" is that of
+// Microsoft's C library, which knows no %zu; C++ there uses the standard one.)
+#if defined(__MINGW32__) && !defined(__clang__)
+#define ORRERY_PRINTF(pattern, first) __attribute__((format(gnu_printf, pattern, first)))
+#else
+#define ORRERY_PRINTF(pattern, first) __attribute__((format(printf, pattern, first)))
+#endif
+
 // printf-style text as a std::string.
-std::string format(const char* fmt, ...) __attribute__((format(printf, 1, 2)));
+std::string format(const char* fmt, ...) ORRERY_PRINTF(1, 2);
 
 // An error with a printf-style message.
-Status error(Code code, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
+Status error(Code code, const char* fmt, ...) ORRERY_PRINTF(2, 3);
 
 // The same with the numbers of a refused allocation or budget.
 Status memory_error(Code code, uint64_t requested, uint64_t available, const char* fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+    ORRERY_PRINTF(4, 5);
 
 template <class T>
 class [[nodiscard]] Result {

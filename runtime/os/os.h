@@ -1,10 +1,11 @@
 // One interface for everything that differs between operating systems: files and mappings, memory from the system,
-// processors. posix*.cpp implement it; another system adds its own files beside them. Paths are UTF-8. Errors carry
-// the system's error number as native_code and name the path.
+// processors. posix*.cpp and windows*.cpp implement it. Paths are UTF-8. Errors carry the system's error number
+// (errno, GetLastError) as native_code and name the path.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <string>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace orrery::os {
 class InputFile;
 
 // A whole file, mapped read-only. If another program truncates the file, the next access to the lost bytes kills the
-// process (SIGBUS). The ABI documents this exception. A caller that cannot accept it reads the file into a Region
+// process (SIGBUS; Windows refuses to truncate a mapped file). The ABI documents this exception. A caller that cannot accept it reads the file into a Region
 // instead.
 class MappedFile {
  public:
@@ -51,7 +52,7 @@ class Region {
 
   std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
-  // Releases the physical pages of [offset, offset + bytes). They read as zero afterwards. Rounds inward to pages.
+  // Releases the physical pages of [offset, offset + bytes). Their content is undefined afterwards. Rounds inward to pages.
   void discard(uint64_t offset, uint64_t bytes) const;
   // Locks the physical pages of [offset, offset + bytes) in memory until unlock(); `offset` begins a page. Locked
   // pages are never swapped out, and a device may copy from them without the processor. Error: out_of_pinned_memory
@@ -160,6 +161,9 @@ class SignalsBlocked {
 // Lowers the calling thread's priority. False: the system refuses, or has no priorities. A thread inherits the priority of its creator.
 // Only a privileged thread can raise it again, so normal threads are started again instead.
 bool lower_priority();
+
+// `seconds` since 1970 in the zone of this machine's user.
+std::tm local_time(std::time_t seconds);
 
 // The calling process. A child of fork() has another one.
 int64_t process_id();

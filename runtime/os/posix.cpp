@@ -170,6 +170,12 @@ bool lower_priority() {
 
 // Machine ------------------------------------------------------------------------------------------------
 
+std::tm local_time(std::time_t seconds) {
+  std::tm time{};
+  ::localtime_r(&seconds, &time);
+  return time;
+}
+
 int64_t process_id() { return ::getpid(); }
 
 uint64_t page_bytes() {

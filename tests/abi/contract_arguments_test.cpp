@@ -441,11 +441,18 @@ bool is_utf8_line(const char* text) {
   return true;
 }
 
+#ifdef _WIN32
+constexpr bool kNamesAreUtf8 = true;   // file names are UTF-16; no others can be given
+#else
+constexpr bool kNamesAreUtf8 = false;
+#endif
+
 TEST_F(Arguments, MessagesAreLinesOfUtf8) {
   orrery_model* h = nullptr;
   for (const std::string name : {"\xFF\xFE", "a\nb\tc", "\xE6\xBC", "cut \xF0\x9F\x98"}) {
     Error error;
-    EXPECT_EQ(orrery_model_open(runtime.get(), dir.file(name).c_str(), nullptr, &h, &error), ORRERY_IO);
+    const orrery_status status = orrery_model_open(runtime.get(), dir.file(name).c_str(), nullptr, &h, &error);
+    EXPECT_TRUE(status == ORRERY_IO || (kNamesAreUtf8 && status == ORRERY_INVALID_ARGUMENT)) << status;
     EXPECT_TRUE(is_utf8_line(error.message)) << error.message;
   }
   // Longer than the field, cut at every phase of a character.

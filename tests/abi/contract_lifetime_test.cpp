@@ -1,10 +1,12 @@
 // Lifetimes: handles freed in any order, several runtimes in one process, models shared between threads; and a process that is as it was
 // before: no output, no descriptors, no threads, no handlers.
 #include <gtest/gtest.h>
+#ifndef _WIN32
 #include <sched.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
+#endif
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -280,6 +282,7 @@ TEST_F(Lives, WatchingIsSafe) {
   EXPECT_EQ(n_tokens, 20u);
 }
 
+#ifndef _WIN32   // descriptors, signals and threads as POSIX has them
 // The process ----------------------------------------------------------------------------------------------
 
 size_t entries(const char* folder) {
@@ -403,6 +406,7 @@ TEST_F(Lives, IdleCostsNothing) {
                     static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e6;
   EXPECT_LT(ms, kSanitized ? 100.0 : 3.0);
 }
+#endif
 
 }  // namespace
 }  // namespace orrery::testing

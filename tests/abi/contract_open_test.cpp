@@ -53,6 +53,7 @@ TEST_F(Opening, FromADescriptorThatIsClosedBehindTheCall) {
   }
 }
 
+#ifndef _WIN32
 TEST_F(Opening, DescriptorsOfNothingAreRefused) {
   int pipes[2];
   ASSERT_EQ(::pipe(pipes), 0);
@@ -68,6 +69,7 @@ TEST_F(Opening, DescriptorsOfNothingAreRefused) {
   }
   for (const int fd : {pipes[0], pipes[1], folder, empty}) ::close(fd);
 }
+#endif
 
 TEST_F(Opening, FromMemoryThatStays) {
   const std::vector<int32_t> want = answer(open_model(runtime, path));

@@ -1,8 +1,10 @@
 // Runtimes: which device, how many threads and of what priority, what the log tells, and which limits bound the defaults.
 #include <gtest/gtest.h>
+#ifndef _WIN32
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -267,6 +269,7 @@ constexpr bool kOwnAddressSpace = false;   // a sanitizer reserves terabytes
 constexpr bool kOwnAddressSpace = true;
 #endif
 
+#ifndef _WIN32
 TEST_F(Runtimes, ALimitOfAddressSpaceBoundsTheDefaults) {
   if (!kOwnAddressSpace) GTEST_SKIP() << "a sanitizer reserves more than any limit";
   const pid_t child = ::fork();
@@ -297,6 +300,7 @@ TEST_F(Runtimes, ALimitOfAddressSpaceBoundsTheDefaults) {
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
+#endif
 
 }  // namespace
 }  // namespace orrery::testing

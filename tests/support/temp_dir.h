@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,9 +15,14 @@ namespace orrery::testing {
 class TempDir {
  public:
   TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "orrery-test-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("cannot make a temporary directory");
-    path_ = name;
+    std::random_device random;
+    for (int tries = 0; tries < 100; ++tries) {
+      const std::filesystem::path name = std::filesystem::temp_directory_path() / ("orrery-test-" + std::to_string(random()));
+      if (!std::filesystem::create_directory(name)) continue;
+      path_ = name.string();
+      return;
+    }
+    throw std::runtime_error("cannot make a temporary directory");
   }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;

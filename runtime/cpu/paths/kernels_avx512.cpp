@@ -27,14 +27,16 @@ int64_t attend_scratch_bytes_or(int32_t head_dim) {
   return floats > rounded ? floats : rounded;
 }
 
+#ifdef ORRERY_CPU_AMX
 void attend_decode_or_amx(const DecodeTask& t) { attends_decode_amx(t) ? attend_decode_amx(t) : attend_decode(t); }
+bool packs_all(TensorType type) { return type != TensorType::f32; }
+#endif
 
 void pack_basis_or_bf16(const BasisTask& t) { rounds(t.type) ? pack_basis_bf16(t) : pack_basis(t); }
 template <void (*kRounded)(const RebuildTask&)>
 void rebuild_keys_or(const RebuildTask& t) { rounds(t.type) ? kRounded(t) : rebuild_keys(t); }
 
 bool packs_floats(TensorType type) { return type == TensorType::f16 || type == TensorType::bf16; }
-bool packs_all(TensorType type) { return type != TensorType::f32; }
 void matmul_prefill_or_bf16(const MatmulTask& t) { t.packed ? matmul_prefill_bf16(t) : matmul_prefill(t); }
 
 constexpr Kernels avx512(const char* name) { return table(name, matmul_decode_avx512, in_bands_avx512); }
@@ -51,6 +53,7 @@ constexpr Kernels avx512bf16() {
   kernels.rebuild_keys = rebuild_keys_or<rebuild_keys_bf16>;
   return kernels;
 }
+#ifdef ORRERY_CPU_AMX
 constexpr Kernels amx() {
   Kernels kernels = avx512("amx");
   kernels.pack_rows = pack_rows_bf16;
@@ -66,11 +69,14 @@ constexpr Kernels amx() {
   kernels.rebuild_tokens = 16;
   return kernels;
 }
+#endif
 
 }  // namespace
 
 const Kernels kAvx512Kernels = avx512("avx512");
 const Kernels kAvx512Bf16Kernels = avx512bf16();
+#ifdef ORRERY_CPU_AMX
 const Kernels kAmxKernels = amx();
+#endif
 
 }  // namespace orrery::cpu

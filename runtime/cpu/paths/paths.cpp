@@ -20,7 +20,9 @@ struct Path {
 // "auto" takes the first one that is available and worthwhile.
 constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_X86
+#ifdef ORRERY_CPU_AMX
     {&kAmxKernels, has_amx},
+#endif
     {&kAvx512Bf16Kernels, has_avx512bf16, has_quick_bf16},
     {&kAvx512Kernels, has_avx512},
     {&kAvx2VnniKernels, has_avx2vnni},

@@ -91,7 +91,7 @@ class Runtime {
   // False in a child of fork(): the threads of the pool and the I/O thread do not exist there.
   bool in_its_process() const { return os::process_id() == process_; }
 
-  void log(LogLevel level, const char* fmt, ...) __attribute__((format(printf, 3, 4)));
+  void log(LogLevel level, const char* fmt, ...) ORRERY_PRINTF(3, 4);
 
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}

@@ -7,7 +7,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#ifdef _WIN32
+#define NOMINMAX
+#include <windows.h>
+#else
 #include <sys/mman.h>
+#endif
 
 #include <cmath>
 #include <cstring>
@@ -32,10 +37,17 @@ class Guarded {
     const size_t page = os::page_bytes();
     const size_t bytes = (n * sizeof(T) + kFront + page - 1) / page * page;
     mapped_ = bytes + page;
+#ifdef _WIN32
+    base_ = static_cast<std::byte*>(VirtualAlloc(nullptr, mapped_, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE));
+    if (!base_) throw std::bad_alloc();
+    DWORD before;
+    VirtualProtect(base_ + bytes, page, PAGE_NOACCESS, &before);
+#else
     base_ = static_cast<std::byte*>(
         mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (base_ == MAP_FAILED) throw std::bad_alloc();
     mprotect(base_ + bytes, page, PROT_NONE);
+#endif
     data_ = reinterpret_cast<T*>(base_ + bytes - n * sizeof(T));
     std::memset(base_, 0xFF, bytes);  // as floats: NaN
   }
@@ -45,7 +57,11 @@ class Guarded {
     for (size_t i = 1; i <= kFront; ++i)
       EXPECT_EQ(reinterpret_cast<std::byte*>(data_)[-static_cast<ptrdiff_t>(i)], std::byte{0xFF})
           << "written before";
+#ifdef _WIN32
+    VirtualFree(base_, 0, MEM_RELEASE);
+#else
     munmap(base_, mapped_);
+#endif
   }
 
   T* data() const { return data_; }

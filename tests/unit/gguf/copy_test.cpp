@@ -1,7 +1,5 @@
 // The header is copied once: a program that overwrites the file meanwhile or afterwards changes numbers in tensors, and nothing that was checked.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -55,10 +53,10 @@ bool as_written(const File& f) {
 }
 
 void overwrite(const std::string& path, const Bytes& bytes, size_t from, size_t n) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  ASSERT_GE(fd, 0);
-  ASSERT_EQ(::pwrite(fd, bytes.data() + from, n, static_cast<off_t>(from)), static_cast<ssize_t>(n));
-  ::close(fd);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(from));
+  file.write(reinterpret_cast<const char*>(bytes.data()) + from, static_cast<std::streamsize>(n));
+  ASSERT_TRUE(file.flush().good());
 }
 
 TEST(HeaderCopy, MemoryMayChangeBehindIt) {
@@ -93,6 +91,7 @@ TEST(HeaderCopy, AFileMayChangeBehindIt) {
     }
 }
 
+#ifndef _WIN32   // which removes a file's name with its last handle
 // What a file is when it is opened counts, whatever stands at its path later.
 TEST(HeaderCopy, AFileMayBeReplacedWhileItIsOpened) {
   const testing::TempDir dir;
@@ -100,7 +99,7 @@ TEST(HeaderCopy, AFileMayBeReplacedWhileItIsOpened) {
   OpenOptions options;
   options.load = Load::read;
   options.accept = [&](const File&) {
-    EXPECT_EQ(::unlink(path.c_str()), 0);
+    EXPECT_EQ(std::remove(path.c_str()), 0);
     dir.write("m.gguf", Bytes(10, std::byte{0}));
     return ok_status();
   };
@@ -108,6 +107,7 @@ TEST(HeaderCopy, AFileMayBeReplacedWhileItIsOpened) {
   ASSERT_TRUE(f.ok()) << f.status().message();
   EXPECT_TRUE(as_written(f.value()));
 }
+#endif
 
 // A thread writes lengths of strings and arrays, now right, now absurd, while the file is opened over and over. Some of these
 // openings fail; what opens can be read from end to end.

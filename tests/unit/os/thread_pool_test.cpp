@@ -3,12 +3,14 @@
 #include "runtime/os/thread_pool.h"
 
 #include <gtest/gtest.h>
+#ifndef _WIN32
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+#endif
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -161,6 +163,7 @@ TEST(ThreadPool, MoreThreadsThanProcessors) {
   EXPECT_LT(process_seconds() - before, 5.0);
 }
 
+#ifndef _WIN32
 TEST(ThreadPool, WorkersBlockSignals) {
   auto made = ThreadPool::make(3, 3);
   ASSERT_TRUE(made.ok());
@@ -177,6 +180,7 @@ TEST(ThreadPool, WorkersBlockSignals) {
   });
   EXPECT_EQ(blocked, 2);
 }
+#endif
 
 TEST(ThreadPool, RefusesNoThreads) {
   auto made = ThreadPool::make(0, 1);
@@ -184,6 +188,7 @@ TEST(ThreadPool, RefusesNoThreads) {
   EXPECT_EQ(made.status().code(), Code::invalid_argument);
 }
 
+#ifndef _WIN32
 // Workers of low priority work, and the caller keeps its own priority.
 TEST(ThreadPool, LowPriorityIsTheWorkersAlone) {
   const pid_t caller = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -209,6 +214,7 @@ TEST(ThreadPool, LowPriorityIsTheWorkersAlone) {
   EXPECT_EQ(sum % (64 * 63 / 2), 0);
   EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(caller)), own);
 }
+#endif
 
 }  // namespace
 }  // namespace orrery

@@ -2,6 +2,7 @@
 // strftime_now.
 #include <ctime>
 
+#include "runtime/os/os.h"
 #include "runtime/text/jinja/interpreter/interpreter.h"
 
 namespace orrery::text::jinja {
@@ -233,8 +234,7 @@ bool strftime_now(Interp& in, Args& args, Value* out) {
   if (in.now() != nullptr) {
     now = *in.now();
   } else {
-    const std::time_t seconds = std::time(nullptr);
-    localtime_r(&seconds, &now);
+    now = os::local_time(std::time(nullptr));
   }
   std::string text;
   TRY(in.charge(how->as_string().size() * 12) && in.step(how->as_string().size() * 4) && format_time(in, now, how->as_string(), &text));

@@ -1,0 +1,38 @@
+// Shared parts of the files for Windows: names in UTF-16, error texts, checks of paths.
+//
+// A path is UTF-8 on the outside. The system gets the full path behind "\\?\", which admits 32,767 characters and
+// takes no name for a device ("NUL", "COM1.txt").
+#pragma once
+
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+
+#include <string>
+
+#include "runtime/base/status.h"
+#include "runtime/os/os.h"
+
+namespace orrery::os {
+
+// "PATH: WHAT: the system's words", with the system's error number (GetLastError).
+Status system_error(Code code, DWORD number, const char* what, const std::string& path);
+
+// The full path for system calls. Refuses what no system call accepts (empty, a zero byte, no UTF-8) and names of
+// devices and pipes.
+Result<std::wstring> wide_path(const std::string& path);
+// UTF-8 of a text of the system.
+std::string utf8(const wchar_t* text, size_t length);
+
+// Handle keeps the system's handle in an int: 32 bits of a handle are significant on 64-bit Windows, too.
+inline HANDLE native(const Handle& handle) { return reinterpret_cast<HANDLE>(static_cast<intptr_t>(handle.number())); }
+inline Handle owned(HANDLE handle) {
+  return handle == INVALID_HANDLE_VALUE || handle == nullptr ? Handle() : Handle(static_cast<int>(reinterpret_cast<intptr_t>(handle)));
+}
+
+// Refuses everything except a file on a disk. Stores its length in `size`.
+Status check_regular(HANDLE file, const std::string& path, uint64_t* size);
+
+}  // namespace orrery::os
