@@ -71,8 +71,11 @@ func call(f func(e *C.orrery_error) C.orrery_status) error {
 		uint64(e.bytes_available), uint64(e.offset), uint32(e.line), uint32(e.column)}
 }
 
+// planRegion is what sized may fill besides bytes and numbers; cgo wants a name of Go's in a constraint.
+type planRegion = C.orrery_plan_region
+
 // sized calls a function of the header's "Sizes out" kind: for the size, then for the content.
-func sized[T byte | int32 | C.orrery_plan_region](f func(to *T, capacity C.size_t, n *C.size_t, e *C.orrery_error) C.orrery_status) ([]T, error) {
+func sized[T byte | int32 | planRegion](f func(to *T, capacity C.size_t, n *C.size_t, e *C.orrery_error) C.orrery_status) ([]T, error) {
 	n := new(C.size_t)
 	if err := call(func(e *C.orrery_error) C.orrery_status { return f(nil, 0, n, e) }); err != nil {
 		return nil, err
@@ -80,7 +83,7 @@ func sized[T byte | int32 | C.orrery_plan_region](f func(to *T, capacity C.size_
 	for {
 		capacity := *n
 		buffer := make([]T, capacity+1)
-		if region, ok := any(&buffer[0]).(*C.orrery_plan_region); ok {
+		if region, ok := any(&buffer[0]).(*planRegion); ok {
 			C.orrery_plan_region_init(region, C.sizeof_orrery_plan_region)
 		}
 		err := call(func(e *C.orrery_error) C.orrery_status { return f(&buffer[0], capacity, n, e) })

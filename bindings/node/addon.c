@@ -38,7 +38,7 @@ typedef struct call {
   int n_owned, n_used, n_callbacks, out, out_kind, is_async;
   size_t n;            /* of the out buffer, in elements */
   void *made, *filled; /* by P_NEW, P_RESULT */
-  const struct_layout *filled_layout;
+  const struct_layout *filled_layout, *out_layout;
   handle *used[4];
   callback *callbacks[4];
   napi_ref arguments;

@@ -24,7 +24,7 @@ from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
 from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
-from ._native import Callbacks, Handle, call, lib, new, options, result, sized, utf8
+from ._native import Callbacks, Handle, call, lib, new, options, result, results, sized, utf8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -7,7 +7,7 @@
 namespace orrery::kv {
 
 namespace {
-constexpr const char* kName = "KV cache";
+constexpr const char* kName = "KV pages";
 }
 
 Region PagePool::layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir) {

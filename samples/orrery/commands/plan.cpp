@@ -21,8 +21,8 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
                        {"KV cache, full heads", plan.full_kv_bytes},
                        {"KV cache, compressed heads", plan.compressed_kv_bytes},
-                       {"page digests", plan.digests_bytes},
-                       {"staging ring", plan.staging_bytes},
+                       {"digests, other summaries", plan.digests_bytes},
+                       {"staging", plan.staging_bytes},
                        {"workspace", plan.workspace_bytes}};
   const Row outside[] = {{"weights, mapped or read", plan.weights_mapped_bytes},
                          {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes},
