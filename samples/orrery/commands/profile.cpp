@@ -81,6 +81,9 @@ void write_results(const Args& args, const std::string& name, const std::string&
 int import_profile(const Args& args, const char* option, const std::string& path, Output& out) {
   if (!args.words().empty()) throw UsageError(std::string(option) + " reads a profile: it takes no model and no texts");
   const bool gates = std::string(option) == "--import-gates";
+  std::vector<const char*> allowed = {"--out", "--png"};
+  if (gates) allowed.push_back("--sparsity");
+  args.only_with(option, allowed);
   const double sparsity = args.real("--sparsity", 0, 1, .5);
   if (const std::string* folder = args.find("--png")) make_folder(*folder);
   const std::string given = read_text(path);
@@ -100,7 +103,7 @@ int import_profile(const Args& args, const char* option, const std::string& path
 orrery_calibrate_options calibrate_options(const Args& args) {
   orrery_calibrate_options options;
   orrery_calibrate_options_init(&options, sizeof options);
-  options.n_steps = static_cast<uint32_t>(args.integer("--steps", 1, 1024, options.n_steps));
+  options.n_steps = static_cast<uint32_t>(args.tokens("--steps", 1, 1024, options.n_steps));
   options.top_k = static_cast<uint32_t>(args.integer("--top-k", 1, 1u << 20, options.top_k));
   options.n_representatives = static_cast<uint32_t>(args.integer("--representatives", 0, 1024, 0));
   options.tau_sim = args.real("--tau-sim", 0, 1, options.tau_sim);
@@ -132,7 +135,7 @@ int profile_model(const Args& args, Output& out) {
   const Loaded loaded = load(args.words()[0], args, interrupts);
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   const orrery_model_info info = model_info(loaded.model.get());
-  uint64_t context = args.integer("--context", 0, UINT32_MAX, 0);
+  uint64_t context = args.tokens("--context", 0, UINT32_MAX, 0);
   if (context == 0) context = info.trained_context;
   const uint64_t most = context - std::min<uint64_t>(options.n_steps, context);
   // A rendered chat contains its own BOS.

@@ -29,6 +29,16 @@ class Output {
   std::string buffer_;
 };
 
+// Colour, where it is wanted: on a terminal that is not TERM=dumb and without NO_COLOR, or as --color says.
+enum class Color { automatic, always, never };
+struct Style {
+  bool on = false;
+  const char* dim() const { return on ? "\x1b[2m" : ""; }
+  const char* bold() const { return on ? "\x1b[1m" : ""; }
+  const char* plain() const { return on ? "\x1b[0m" : ""; }
+};
+Style style_of(int fd, Color color);
+
 // One line on stderr, "orrery: MESSAGE". Errors of stderr are ignored.
 void note(std::string_view message);
 // Writes to stderr unchanged: progress, lists of an interactive conversation.
