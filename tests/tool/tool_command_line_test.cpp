@@ -81,15 +81,21 @@ TEST(Values, AreStrict) {
     expect_failure({"run", model, "--prompt", "x", std::string("--temperature=") + bad}, 2,
                    "--temperature: '");
   }
-  for (const char* bad : {"", "GiB", "2GB", "2 GiB", "-1MiB", "0", "1e9", "2gib", "9999999TiB", "nanMiB"}) {
+  for (const char* bad : {"", "GiB", "2GX", "2 GiB", "-1MiB", "0", "1e9", "2gibs", "9999999TiB", "nanMiB"}) {
     expect_failure({"plan", model, std::string("--budget=") + bad}, 2, "--budget: '");
   }
-  for (const char* bad : {"", "12", "GB/s", "-1GB/s", "0GB/s", "12GB", "12gb/s", "1e9B/s,", "12GB/s,", "12GB/s,10",
+  for (const char* bad : {"", "12", "GB/s", "-1GB/s", "0GB/s", "12GB", "12gbs", "1e9B/s,", "12GB/s,", "12GB/s,10",
                           "12GB/s,-1us", "12GB/s,us", "12GB/s,1.5us", "12GB/s,10us,", "12GB/s,99999999999us", "0.5B/s",
                           "9999999GB/s", "infGB/s", "nanB/s", "12 GB/s", "1,2GB/s"}) {
     expect_failure({"plan", model, std::string("--link=") + bad}, 2, "--link: ");
   }
-  for (const char* good : {"12GB/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
+  // A size is read the same way wherever it stands (tool_numbers_test.cpp has the table).
+  for (const char* good : {"2GB", "2G", "2gib", "1.5GB"}) EXPECT_EQ(run({"plan", model, "--budget", good}).code, 0) << good;
+  EXPECT_EQ(run({"plan", model, "--context", "2k", "--json"}).out, run({"plan", model, "--context", "2048", "--json"}).out);
+  EXPECT_EQ(run({"plan", model, "--kv-budget", "0.5M", "--policy", "streaming", "--context", "2k", "--json"}).out,
+            run({"plan", model, "--kv-budget", "524288", "--policy", "streaming", "--context", "2048", "--json"}).out);
+  for (const char* bad : {"2GB", "k", "-2k", "5000M"}) expect_failure({"plan", model, std::string("--context=") + bad}, 2, "--context: '");
+  for (const char* good : {"12GB/s", "12gb/s", "12G/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
     EXPECT_EQ(run({"plan", model, "--link", good}).code, 0) << good;
   expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
   expect_failure({"plan", model, "--reservoir", "locked"}, 2, "pageable or pinned");

@@ -62,7 +62,7 @@ TEST(Keys, AreKnownWhereverTheirBytesAreCut) {
       {"\x1b\r\x1b\n", "<N><N>"},
       {"\x1b[200~a\nb\rc\r\nd\x1b[201~\r", "{a\nb\nc\nd}<E>"},
       {"\x1b[200~\x1b[201~x", "x"},
-      {std::string("\x1b[200~a\0b\x03\x04\x1b[A\x1b[31m\x7f\x1b[201~", 27), "{a\xEF\xBF\xBD" "b\x03\x04\x1b[A\x1b[31m\x7f}"},
+      {std::string("\x1b[200~a\0b\x03\x04\x1b[A\x1b[31m\x7f\x1b[201~", 26), "{a\xEF\xBF\xBD" "b\x03\x04\x1b[A\x1b[31m\x7f}"},
       {"\x1b[200~a\x1b[200~b\x1b[201~c", "{a\x1b[200~b}c"},
       {"\x1b[200~\x1b[20\x1b[201\x1b[201~", "{\x1b[20\x1b[201}"},
       {"\x1b[200~\xC3\xA4\xFF\xE2\x82\x1b[201~", "{\xC3\xA4\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD}"},

@@ -230,7 +230,7 @@ int bench(const Args& args, Output& out) {
                          {"half_gflop_per_second", half_peak / 1e9},
                          {"quantized_gop_per_second", quantized_peak / 1e9}}},
                        {"results", rows}};
-    out.write(dump_json(json, 2) + "\n");
+    out.text(dump_json(json, 2) + "\n");
   }
   return kExitOk;
 }

@@ -105,7 +105,7 @@ int run(const Args& args, Output& out) {
   wishes.tokens = json;
   const Answer answer = take_answer(generation.get(), wishes);
   if (json) {
-    out.write(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
+    out.text(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
   } else if (out.terminal() || !raw) {
     out.write("\n");  // a raw continuation on a pipe holds exactly the model's bytes
   }

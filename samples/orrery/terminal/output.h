@@ -16,9 +16,9 @@ class Output {
  public:
   explicit Output(int fd);
   bool terminal() const { return terminal_; }
-  // Writes these bytes unchanged: the tool's own words, JSON, rendered templates, token ids.
+  // Writes these bytes unchanged: the tool's own words, numbers, token ids.
   void write(std::string_view bytes);
-  // Writes words of a model or a file. On a terminal, control characters are replaced.
+  // Writes words of a model or a file, alone or in JSON. On a terminal, control characters are replaced.
   void text(std::string_view words);
   // Passes all bytes to the system. Throws Failure or ClosedPipe.
   void flush();
