@@ -17,26 +17,6 @@ size_t page_columns() {
   return std::clamp(static_cast<size_t>(terminal_columns(kStdout)), kNarrowest, kWidest);
 }
 
-// Appends words to the last line of `page`, breaking it before `columns`; a new line begins with `indent` blanks.
-void append_wrapped(std::string_view words, size_t indent, size_t columns, std::string* page) {
-  size_t column = page->size() - (page->rfind('\n') + 1);
-  bool first = true;
-  while (!words.empty()) {
-    const size_t space = words.find(' ');
-    const std::string_view word = words.substr(0, space);
-    words.remove_prefix(space == std::string_view::npos ? words.size() : space + 1);
-    if (word.empty()) continue;
-    if (!first && column + 1 + word.size() > columns) {
-      *page += "\n" + std::string(indent, ' ');
-      column = indent;
-      first = true;
-    }
-    *page += (first ? "" : " ") + std::string(word);
-    column += (first ? 0 : 1) + word.size();
-    first = false;
-  }
-}
-
 // "  --name VALUE          help, wrapped and indented"
 std::string option_lines(const Option& option, size_t columns) {
   std::string page(kIndent, ' ');
@@ -82,6 +62,25 @@ std::string description_lines(std::string_view text, size_t columns) {
 }
 
 }  // namespace
+
+void append_wrapped(std::string_view words, size_t indent, size_t columns, std::string* page) {
+  size_t column = page->size() - (page->rfind('\n') + 1);
+  bool first = true;
+  while (!words.empty()) {
+    const size_t space = words.find(' ');
+    const std::string_view word = words.substr(0, space);
+    words.remove_prefix(space == std::string_view::npos ? words.size() : space + 1);
+    if (word.empty()) continue;
+    if (!first && column + 1 + word.size() > columns) {
+      *page += "\n" + std::string(indent, ' ');
+      column = indent;
+      first = true;
+    }
+    *page += (first ? "" : " ") + std::string(word);
+    column += (first ? 0 : 1) + word.size();
+    first = false;
+  }
+}
 
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands = {

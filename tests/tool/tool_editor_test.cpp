@@ -1,7 +1,13 @@
 // Typing a message: bytes to keys, keys to a message, a message to a picture. The picture is checked on a small terminal
 // (screen.h): at the window's edge, with wide characters, taller than the window, and after a resize.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "samples/orrery/terminal/history.h"
 #include "samples/orrery/terminal/keys.h"
 #include "samples/orrery/terminal/line_editor.h"
 #include "screen.h"
@@ -298,6 +304,49 @@ TEST(Picture, SurvivesAResize) {
       EXPECT_EQ(t.screen.rows(), t.fresh()) << text << " at " << columns;
     }
   }
+}
+
+std::string file_of(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return content.str();
+}
+
+TEST(History, IsKeptInTheFormThatLibeditReads) {
+  std::string folder = "/tmp/orrery-history-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/deep/history";
+  {
+    tool::History history(path);
+    EXPECT_TRUE(history.messages().empty());
+    history.add("two\nlines \\ \xC3\xA4");
+    history.add("two\nlines \\ \xC3\xA4");   // the same again is kept once
+    history.add("");
+    history.add("next");
+  }
+  EXPECT_EQ(file_of(path), "_HiStOrY_V2_\ntwo\\012lines\\040\\134\\040\\303\\244\nnext\n");
+  {
+    tool::History one(path), other(path);   // two conversations at once
+    EXPECT_EQ(one.messages(), (Words{"two\nlines \\ \xC3\xA4", "next"}));
+    one.add("of one");
+    other.add("of other");
+  }
+  EXPECT_EQ(tool::History(path).messages().size(), 4u);
+  // Bytes that nobody wrote as a message.
+  std::ofstream(path, std::ios::binary) << "\\377\\000x\n\n\\33\\9\\\n\\033[31m\xFF\n";
+  const tool::History strange(path);
+  EXPECT_EQ(strange.messages(), (Words{"\\33\\9\\", "\x1b[31m\xEF\xBF\xBD"}));
+  // A long file is shortened to its last thousand.
+  std::string many = "_HiStOrY_V2_\n";
+  for (int i = 0; i < 2500; ++i) many += "m" + std::to_string(i) + "\n";
+  std::ofstream(path, std::ios::binary) << many;
+  const tool::History shortened(path);
+  ASSERT_EQ(shortened.messages().size(), 1000u);
+  EXPECT_EQ(shortened.messages().front(), "m1500");
+  EXPECT_LT(file_of(path).size(), many.size() / 2);
+  unlink(path.c_str());
+  rmdir((folder + "/deep").c_str());
+  rmdir(folder.c_str());
 }
 
 }  // namespace

@@ -333,6 +333,23 @@ TEST(Color, IsForTerminalsThatWantIt) {
   EXPECT_EQ(run({"chat", demo_model(), "--color", "sometimes"}).code, 2);
 }
 
+TEST(Typing, ATerminalWithoutEscapeCodesShowsNoKeysInAnAnswerEither) {
+  Terminal terminal(endless(), "", {"TERM=dumb"});
+  ASSERT_TRUE(terminal.expect("> ")) << terminal.screen();
+  terminal.type("Who are you?\n");
+  ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
+  terminal.type("/stats\n");
+  terminal.quiet();
+  EXPECT_EQ(terminal.screen().find("/stats"), std::string::npos);
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
+  terminal.quiet();
+  terminal.type("/stats\n");
+  ASSERT_TRUE(terminal.expect("2 messages")) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
+}
+
 TEST(Pipe, GetsNoEscapeCodes) {
   const Finished finished = chat("Who are you?\n/set thinking dim\n/help\nHello!\n");
   EXPECT_EQ(finished.code, 0);

@@ -160,7 +160,7 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
     if (message.find_first_not_of(" \t\n") == std::string::npos) continue;
     if (interactive) message = as_command(message);
     try {
-      const TypeAhead ahead(reader.keys());
+      const LineReader::Away away(reader);
       bool interrupted = false;
       if (message[0] == '/' && message.compare(0, 2, "//") != 0 && message.find('\n') == std::string::npos) {
         if (!carry_out(chat, message, &interrupted)) return kExitOk;
@@ -228,8 +228,8 @@ int chat(const Args& args, Output& out) {
     if (file == "-" && interactive) throw UsageError("--file: standard input is the conversation itself; name a file, or paste the text");
   }
   LineReader reader(interactive, reading, interrupts);
-  std::optional<TypeAhead> ahead(reader.keys());
-  sampling.take_from_model(inspect(path));
+  std::optional<LineReader::Away> away(reader);
+  const std::string recommended = sampling.take_from_model(inspect(path));
   const Loaded loaded = load(path, args, interrupts);
   Session session = open_session(loaded.model, wishes);
   if (templates.given()) {
@@ -251,8 +251,9 @@ int chat(const Args& args, Output& out) {
     const orrery_model_info info = model_info(loaded.model.get());
     aside(printable(format("%s, context %s tokens\n/help lists commands, Ctrl-C stops an answer, Ctrl-D ends the program.\n",
                            info.name[0] ? info.name : path.c_str(), grouped(stats.n_context).c_str())));
+    if (!recommended.empty()) aside("The model's own sampling: " + recommended + ".\n");
   }
-  ahead.reset();
+  away.reset();
   return converse(conversation, reader, interrupts, interactive);
 }
 

@@ -65,6 +65,9 @@ class Chat {
 bool carry_out(Chat& chat, const std::string& line, bool* interrupted);
 std::vector<std::string> slash_names();   // every command, for completion
 
+// "  NAME   EXPLANATION" for the terminal's width, on stderr.
+void explain(const std::string& name, size_t column, const std::string& explanation);
+
 // /set: "" lists all settings, "NAME" shows one, "NAME VALUE" sets it. Throws UsageError that names the values allowed.
 void set(Chat& chat, const std::string& argument);
 

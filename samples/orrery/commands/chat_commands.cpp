@@ -1,7 +1,10 @@
 // The slash commands of a conversation. They write to stderr, so standard output holds only answers.
+#include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "api.h"
+#include "command.h"
 #include "commands/chat.h"
 #include "terminal/write_file.h"
 
@@ -132,13 +135,20 @@ constexpr SlashCommand kCommands[] = {
 
 void help(Request&) {
   for (const SlashCommand& command : kCommands) {
-    say(format("  %-18s %s", (std::string(command.name) + " " + command.argument).c_str(), command.help));
+    explain(std::string("  ") + command.name + " " + command.argument, 22, command.help);
   }
-  say("  A paste is one message. Alt-Enter, or a backslash at the end, begins another line; \"\"\" opens\n"
-      "  and closes a block of lines; // begins a message with /.");
+  explain("", 2, "A paste is one message. Alt-Enter, or a backslash at the end, begins another line; \"\"\" opens and closes a "
+                 "block of lines; // begins a message with /. Tab completes commands.");
 }
 
 }  // namespace
+
+void explain(const std::string& name, size_t column, const std::string& explanation) {
+  std::string line = name;
+  line.resize(std::max(name.size() + (name.empty() ? 0 : 1), column), ' ');
+  append_wrapped(explanation, column, static_cast<size_t>(std::max(terminal_columns(kStderr), 40)), &line);
+  say(line);
+}
 
 std::vector<std::string> slash_names() {
   std::vector<std::string> names;
@@ -165,6 +175,9 @@ bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
     if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes no argument");
     if (!wanted.empty() && wanted[0] != '[' && request.argument.empty())
       throw UsageError(name + " " + command.argument + " is missing");
+    // No shell reads this line, so the tool expands the home folder.
+    const char* home = std::getenv("HOME");
+    if (wanted == "FILE" && request.argument.compare(0, 2, "~/") == 0 && home) request.argument.replace(0, 1, home);
     command.run(request);
     *interrupted = request.interrupted;
     return !request.leave;

@@ -39,7 +39,7 @@ void set(Chat& chat, const std::string& argument) {
   if (space != std::string::npos) value = argument.substr(std::min(argument.find_first_not_of(" \t=", space), argument.size()));
   const std::vector<Sampling::Setting> all = all_settings(chat);
   const auto show = [](const Sampling::Setting& setting) {
-    say(format("  %-18s %-8s ", setting.name.c_str(), setting.value.c_str()) + setting.help);
+    explain(format("  %-18s %-8s", setting.name.c_str(), setting.value.c_str()), 30, setting.help);
   };
   if (argument.empty()) {
     for (const Sampling::Setting& setting : all) show(setting);

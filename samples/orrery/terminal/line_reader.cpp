@@ -50,6 +50,15 @@ LineReader::LineReader(bool interactive, const Wishes& wishes, const Interrupts&
 
 LineReader::~LineReader() { std::free(buffer_); }
 
+LineReader::Away::Away(LineReader& reader)
+    : hidden_(reader.interactive_ && !reader.keys_), ahead_(reader.keys_ ? &*reader.keys_ : nullptr) {
+  if (hidden_) echo_keys(false);
+}
+
+LineReader::Away::~Away() {
+  if (hidden_) echo_keys(true);
+}
+
 LineReader::Got LineReader::edit(std::string* message, bool* typed_something) {
   FramePainter painter;
   bool moved = false;

@@ -31,8 +31,18 @@ class LineReader {
   // interrupted: Ctrl-C dropped the typed line. *typed_something tells whether the line held any text.
   Got read(std::string* message, bool* typed_something);
 
-  // The keys to collect while no message is read; nullptr where no keys are read one by one.
-  KeyInput* keys() { return keys_ ? &*keys_ : nullptr; }
+  // While no message is read: keys that are pressed wait for the next message, unseen.
+  class Away {
+   public:
+    explicit Away(LineReader& reader);
+    ~Away();
+    Away(const Away&) = delete;
+    Away& operator=(const Away&) = delete;
+
+   private:
+    const bool hidden_;   // a terminal that edits its lines itself
+    TypeAhead ahead_;
+  };
 
  private:
   Got edit(std::string* message, bool* typed_something);

@@ -269,6 +269,13 @@ CancelOnInterrupt::~CancelOnInterrupt() {
   watcher_.join();
 }
 
+void echo_keys(bool echo) {
+  struct termios now;
+  if (tcgetattr(kStdin, &now) != 0) return;
+  now.c_lflag = echo ? now.c_lflag | ECHO : now.c_lflag & ~static_cast<tcflag_t>(ECHO);
+  tcsetattr(kStdin, TCSANOW, &now);
+}
+
 RawTerminal::RawTerminal(int screen) : screen_(screen) {
   if (resize_pipe[0] < 0) {
     if (pipe2(resize_pipe, O_CLOEXEC | O_NONBLOCK) != 0)

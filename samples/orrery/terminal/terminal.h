@@ -71,6 +71,9 @@ class CancelOnInterrupt {
   std::thread watcher_;
 };
 
+// Whether a terminal on standard input shows what is typed. For terminals without a RawTerminal.
+void echo_keys(bool echo);
+
 // During its lifetime, standard input gives each key as it is pressed, unseen: no echo, Ctrl-C and Ctrl-Z are bytes, and a paste
 // comes in brackets (keys.h reads them). Every way out of the process restores the terminal, signals included. An Interrupts
 // must be alive; at most one RawTerminal may exist. `screen` is the descriptor that the terminal shows.
