@@ -107,6 +107,18 @@ uint64_t parse_bytes(std::string_view text, const std::string& what) {
   throw UsageError(not_a(text, what) + "a size from 1 byte to 8192TiB, as in 1500000, 512MiB, 4G (= 4GiB) or 1.5GB");
 }
 
+bool is_share(std::string_view text) { return !text.empty() && text.back() == '%'; }
+
+double parse_share(std::string_view text, const std::string& what) {
+  double value = 0;
+  if (is_share(text)) {
+    const char* const end = text.data() + text.size() - 1;
+    const auto read = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+    if (read.ec == std::errc() && read.ptr == end && value >= 1e-4 && value <= 100) return value / 100;
+  }
+  throw UsageError(not_a(text, what) + "a share from 0.0001% to 100%, as in 30%");
+}
+
 uint64_t parse_tokens(std::string_view text, const std::string& what, uint64_t least, uint64_t most) {
   uint64_t tokens = 0;
   if (with_unit(text, kTokenUnits, most, &tokens) && tokens >= least) return tokens;

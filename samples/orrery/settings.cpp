@@ -171,9 +171,8 @@ SessionSettings::SessionSettings(const Args& args) {
     policy_options_.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   if (const std::string* budget = args.find("--kv-budget")) {
-    if (!budget->empty() && budget->back() == '%')
-      options.kv_budget_share =
-          static_cast<float>(parse_real(budget->substr(0, budget->size() - 1), "--kv-budget", 1e-4, 100) / 100);
+    if (is_share(*budget))
+      options.kv_budget_share = static_cast<float>(parse_share(*budget, "--kv-budget"));
     else
       options.kv_budget_bytes = parse_bytes(*budget, "--kv-budget");
   }

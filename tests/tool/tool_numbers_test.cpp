@@ -63,6 +63,14 @@ TEST(Numbers, WhatIsNoSizeIsRefusedByName) {
   }
 }
 
+TEST(Numbers, Shares) {
+  EXPECT_EQ(parse_share("100%", "--kv-budget"), 1);
+  EXPECT_EQ(parse_share("12.5%", "--kv-budget"), 0.125);
+  for (const char* bad : {"", "%", "0%", "-5%", "101%", "5", "5 %", "1e1%", "nan%", "5%%"})
+    EXPECT_EQ(refusal([&] { parse_share(bad, "--kv-budget"); }),
+              "--kv-budget: '" + std::string(bad) + "' is not a share from 0.0001% to 100%, as in 30%");
+}
+
 TEST(Numbers, TokensAsPeopleWriteThem) {
   const struct {
     const char* text;

@@ -87,10 +87,15 @@ int import_profile(const Args& args, const char* option, const std::string& path
   const double sparsity = args.real("--sparsity", 0, 1, .5);
   if (const std::string* folder = args.find("--png")) make_folder(*folder);
   const std::string given = read_text(path);
-  const std::string text = sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
-    return gates ? orrery_head_profile_import_gates(given.c_str(), sparsity, json, capacity, n, error)
-                 : orrery_head_profile_import(given.c_str(), json, capacity, n, error);
-  });
+  std::string text;
+  try {
+    text = sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
+      return gates ? orrery_head_profile_import_gates(given.c_str(), sparsity, json, capacity, n, error)
+                   : orrery_head_profile_import(given.c_str(), json, capacity, n, error);
+    });
+  } catch (const ApiError& error) {   // the library has seen a text, not a file
+    throw Failure(error.code(), (path == "-" ? std::string("standard input") : path) + ": " + error.what());
+  }
   const Json profile = parse_json(text, path);
   const std::string model = profile.at("model");
   out.text(file_name(path) + ": " + (model.empty() ? "of no particular model" : "of the model " + model) + ", " +
@@ -110,11 +115,7 @@ orrery_calibrate_options calibrate_options(const Args& args) {
   options.tau_stable = args.real("--tau-stable", 0, 1, options.tau_stable);
   options.tau_drift = args.real("--tau-drift", 0, 1, options.tau_drift);
   options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", {"f16", "f32", "q8_0", "q4_0"}, 0));
-  if (const std::string* share = args.find("--full-share")) {
-    if (share->empty() || share->back() != '%')
-      throw UsageError("--full-share: '" + *share + "' is not a share, as in 20%");
-    options.full_share = parse_real(share->substr(0, share->size() - 1), "--full-share", 1e-4, 100) / 100;
-  }
+  if (const std::string* share = args.find("--full-share")) options.full_share = parse_share(*share, "--full-share");
   return options;
 }
 
