@@ -118,8 +118,11 @@ std::string overview() {
 
 std::string help_page(const Command& command) {
   const size_t columns = page_columns();
-  std::string page = std::string("orrery ") + command.name + " - " + command.summary + "\n\nUsage: orrery " +
-                     command.name + " " + command.usage + "\n\n" + description_lines(command.description, columns);
+  std::string page = std::string("orrery ") + command.name + " - ";
+  append_wrapped(command.summary, 4, columns, &page);
+  page += std::string("\n\nUsage: orrery ") + command.name + " ";
+  append_wrapped(command.usage, 4, columns, &page);
+  page += "\n\n" + description_lines(command.description, columns);
   bool sizes = false;
   for (const OptionGroup& group : command.groups) {
     page += std::string("\n") + group.title + ":\n";
