@@ -10,6 +10,7 @@
 #include "samples/orrery/terminal/history.h"
 #include "samples/orrery/terminal/keys.h"
 #include "samples/orrery/terminal/line_editor.h"
+#include "samples/orrery/terminal/terminal.h"
 #include "screen.h"
 
 namespace orrery::testing {
@@ -303,6 +304,38 @@ TEST(Picture, SurvivesAResize) {
       t.resize(columns, 12);
       EXPECT_EQ(t.screen.rows(), t.fresh()) << text << " at " << columns;
     }
+  }
+}
+
+// Random keys, pastes and sizes: the picture is always that of a fresh terminal, every row fits, the cursor stands where the text
+// says, and the message is UTF-8.
+TEST(Picture, OfRandomTypingIsThatOfAFreshTerminal) {
+  const Words pieces = {"a", "b ", "word ", "\xC3\xA4", "\xE6\x97\xA5", "\xF0\x9F\x98\x80", "e\xCC\x81", "\xE2\x80\x8D", "\xCC\x81", "\t", "\x1b\r",
+                        "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[D", "\x7f", "\x1b[3~", "\x01", "\x05", "\x17", "\x0b", "\x15", "\x1b" "b",
+                        "\x1b" "f", "\x10", "\x0e", "\xFF", "\x1b[200~p\x07q\r\x1b[31m\xE6\x9C\xAC\x1b[201~", "\\"};
+  uint64_t state = 7;
+  const auto random = [&](size_t n) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<size_t>(state >> 33) % n;
+  };
+  for (int round = 0; round < 60; ++round) {
+    Typing t(4 + random(20), 200);
+    t.editor.set_history({"older", "old \xE6\x97\xA5\nof two lines"});
+    t.editor.begin();
+    std::string keys;
+    for (int i = 0; i < 60; ++i) {
+      const std::string& piece = pieces[random(pieces.size())];
+      keys += piece;
+      t.type(piece);
+      if (random(15) == 0) t.resize(4 + random(20), 200);
+      const Frame frame = t.editor.frame("> ", ". ", t.columns);
+      ASSERT_EQ(t.screen.rows(), t.fresh()) << t.columns << " columns, typed " << ::testing::PrintToString(keys);
+      ASSERT_EQ(t.screen.row(), frame.row) << ::testing::PrintToString(keys);
+      ASSERT_EQ(t.screen.column(), frame.column) << ::testing::PrintToString(keys);
+      ASSERT_LT(frame.column, t.columns);
+      ASSERT_EQ(tool::well_formed(t.editor.message()), t.editor.message());
+    }
+    ASSERT_FALSE(t.screen.unknown());
   }
 }
 

@@ -309,7 +309,7 @@ Frame LineEditor::frame(std::string_view prompt, std::string_view continuation, 
     const bool wide = character.size() > 1;
     const std::string shown = character == "\t" ? std::string(kTab - layout.column() % kTab, ' ') : visible(character);
     const size_t cells = wide ? static_cast<size_t>(character_cells(character)) : character == "\n" ? 1 : shown.size();
-    if (at == cursor_) layout.mark_cursor(cells);
+    if (at == cursor_) layout.mark_cursor(wide ? cells : 1);   // ^X and tabs may break between their cells
     if (character == "\n") {
       layout.next(false);
       put_prompt(continuation);
