@@ -199,12 +199,18 @@ void Terminal::resize(unsigned short columns, unsigned short lines) {
   ioctl(fd_, TIOCSWINSZ, &size);   // the program gets SIGWINCH
 }
 
+void Terminal::read_for(double seconds) {
+  const auto start = Clock::now();
+  while (seconds_since(start) < seconds && read_some(0.05)) continue;
+}
+
 void Terminal::quiet() {
+  const auto start = Clock::now();
   size_t before;
   do {
     before = screen_.size();
     read_some(0.3);
-  } while (screen_.size() != before);
+  } while (screen_.size() != before && seconds_since(start) < 30);
 }
 
 bool Terminal::read_some(double seconds) {

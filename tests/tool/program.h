@@ -45,7 +45,8 @@ class Terminal {
 
   void type(const std::string& keys);  // "\x03" is Ctrl-C, "\x04" Ctrl-D, "\n" Enter
   void resize(unsigned short columns, unsigned short lines);   // 100 x 24 at first
-  void quiet();   // reads until nothing came for some tenths of a second
+  void read_for(double seconds);
+  void quiet();   // reads until nothing came for some tenths of a second, for at most half a minute
   // Reads until `text` appears behind what earlier expect() calls consumed, and consumes it. False: not in
   // time, or the program ended without it.
   bool expect(const std::string& text, double seconds = 120);
