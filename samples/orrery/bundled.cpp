@@ -1,16 +1,14 @@
-// See bundled.h. The build names the two folders (samples/CMakeLists.txt).
+// See bundled.h. The files stand beside the program, wherever that is: in share/orrery of the build folder and of a Windows package,
+// in ORRERY_DEMO_FOLDER (../share/orrery, unless the build has other folders) of an installation. So no place is compiled in.
 #include "bundled.h"
 
-#include <unistd.h>
+#include <cstdio>
 
 #include "terminal/failure.h"
 #include "terminal/terminal.h"
 
-#ifndef ORRERY_DEMO_SOURCE_DIR
-#define ORRERY_DEMO_SOURCE_DIR ""
-#endif
-#ifndef ORRERY_DEMO_INSTALLED_DIR
-#define ORRERY_DEMO_INSTALLED_DIR ""
+#ifndef ORRERY_DEMO_FOLDER
+#define ORRERY_DEMO_FOLDER "../share/orrery"
 #endif
 
 namespace orrery::tool {
@@ -18,13 +16,13 @@ namespace orrery::tool {
 std::string bundled(const char* file) {
   const std::string here = program_folder();
   std::string looked;
-  for (const std::string& folder :
-       {here.empty() ? std::string() : here + "/../share/orrery", std::string(ORRERY_DEMO_INSTALLED_DIR),
-        std::string(ORRERY_DEMO_SOURCE_DIR)}) {
-    if (folder.empty()) continue;
-    const std::string path = folder + "/" + file;
-    if (access(path.c_str(), R_OK) == 0) return path;
-    looked += (looked.empty() ? "" : ", ") + folder;
+  for (const char* folder : {"share/orrery", ORRERY_DEMO_FOLDER}) {
+    const std::string path = here + "/" + folder + "/" + file;
+    if (std::FILE* found = std::fopen(path.c_str(), "rb")) {
+      std::fclose(found);
+      return path;
+    }
+    looked += (looked.empty() ? "" : ", ") + here + "/" + folder;
   }
   throw Failure(kExitFailure, std::string("cannot find ") + file + " in " + looked);
 }

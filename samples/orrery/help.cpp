@@ -107,6 +107,8 @@ std::string overview() {
       "\n"
       "  orrery help COMMAND     options and examples of one command (also: orrery COMMAND --help)\n"
       "  orrery help exit-codes  the meaning of the exit codes\n"
+      "  orrery man [COMMAND]    the page for man(1): orrery man chat | man -l -\n"
+      "  orrery completions SHELL  what bash, zsh or fish reads to complete a command line\n"
       "  orrery --version        version, ABI and build\n"
       "\n"
       "First steps:\n"
