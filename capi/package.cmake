@@ -1,5 +1,5 @@
 # Packages (make package): for Debian the library, what programs are built with, and the tool, each a package of its own; for Windows a
-# zip; the sources. CPack makes them of the components that install.cmake and samples/ name.
+# zip. CPack makes them of the components that install.cmake and samples/ name.
 set(CPACK_PACKAGE_NAME orrery)
 set(CPACK_PACKAGE_VENDOR Orrery)
 set(CPACK_PACKAGE_CONTACT "Orrery <orrery@localhost>")
@@ -10,8 +10,6 @@ set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 
-set(CPACK_SOURCE_GENERATOR TGZ)
-set(CPACK_SOURCE_PACKAGE_FILE_NAME orrery-${PROJECT_VERSION})
 
 if(WIN32)
   set(CPACK_GENERATOR ZIP)
