@@ -55,7 +55,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test check models bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows check models bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -172,6 +172,17 @@ test-arm64:
 	@$(call build,$(BUILD)-arm64,unit_base unit_cpu)
 	@tests/run.sh $(BUILD)-arm64 $(JOBS) $(call only,unit_base unit_cpu)
 
+# 64-bit Windows, cross-compiled and run under Wine: the DLL with what it needs of the system, tests of the rooms that differ there, the
+# C ABI's contract, and C's runner of the conformance script.
+windows_tests = unit_base unit_os unit_gguf unit_kv unit_model abi_contract abi_c99_program
+test-windows:
+	@.ci/packages windows
+	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release -DORRERY_TOOL=OFF)
+	@$(call build,$(BUILD)-windows,orrery_shared orrery_static $(windows_tests))
+	@tests/emulation/windows_needs.sh $(BUILD)-windows/capi/orrery.dll
+	@ORRERY_WINE=$(BUILD)-windows/wine python3 bindings/run_tests.py $(BUILD)-windows windows
+	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/run.sh $(BUILD)-windows $(JOBS) $(call only,$(windows_tests))
+
 # Every kernel for every GPU: what each takes; one that spills registers fails.
 gpu-all:
 	@tests/gpu/resources.sh $(GPU_ARCHITECTURES)
@@ -207,13 +218,14 @@ uninstall:
 	@while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$(BUILD)/install_manifest.txt
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-arm64 $(BUILD)-gpu
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-arm64 $(BUILD)-windows $(BUILD)-gpu
 
 help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
 	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
+	@echo "make test-windows    build for 64-bit Windows with mingw-w64, and run the tests of what differs there under Wine"
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"

@@ -4,11 +4,14 @@ include(CMakePackageConfigHelpers)
 
 set_target_properties(orrery_shared PROPERTIES EXPORT_NAME orrery)
 set_target_properties(orrery_static PROPERTIES EXPORT_NAME static)
-install(TARGETS orrery_shared EXPORT orreryTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS orrery_static EXPORT orreryStaticTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/include/orrery.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+# Components: library (what a program runs with), development (what a program is built with), tool (samples/).
+install(TARGETS orrery_shared EXPORT orreryTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
+        RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT library ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+install(TARGETS orrery_static EXPORT orreryStaticTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/include/orrery.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT development)
 
 # The archive holds our objects alone: if they were made with CUDA, who links it links the CUDA runtime's archive too. (The shared
 # library has it inside.)
@@ -22,17 +25,17 @@ endif()
 
 # find_package(orrery) gives orrery::orrery (shared) and orrery::static, this with CUDA only where a toolkit is.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/orrery)
-install(EXPORT orreryTargets NAMESPACE orrery:: DESTINATION ${package})
-install(EXPORT orreryStaticTargets NAMESPACE orrery:: DESTINATION ${package})
+install(EXPORT orreryTargets NAMESPACE orrery:: DESTINATION ${package} COMPONENT development)
+install(EXPORT orreryStaticTargets NAMESPACE orrery:: DESTINATION ${package} COMPONENT development)
 configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/orreryConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/orreryConfig.cmake INSTALL_DESTINATION ${package})
 # Before 1.0 a minor version may break callers.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/orreryConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/orreryConfig.cmake ${PROJECT_BINARY_DIR}/orreryConfigVersion.cmake
-        DESTINATION ${package})
+        DESTINATION ${package} COMPONENT development)
 
 # The prefix, seen from the pkg-config file's own folder.
 file(RELATIVE_PATH prefix_from_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" prefix_from_pc "${prefix_from_pc}")
 configure_file(orrery.pc.in ${PROJECT_BINARY_DIR}/orrery.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/orrery.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/orrery.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)

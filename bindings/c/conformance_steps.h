@@ -131,7 +131,8 @@ static void step(const char *verb, void *p, int i) {
   }
   if (IS("steps")) found(GIVES(char, orrery_calibration_steps, p), rest(2));
   if (IS("profile") && GIVES(char, orrery_calibration_profile, p)) {
-    char *profile = strndup(buf, n);
+    char *profile = calloc(n + 1, 1);
+    memcpy(profile, buf, n);
     found(GIVES(char, orrery_head_profile_import, profile), rest(2));
   }
   if (IS("gates")) found(GIVES(char, orrery_head_profile_import_gates, rest(3), atof(w[1])), w[2]);

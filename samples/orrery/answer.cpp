@@ -35,10 +35,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         bar.erase();
         const std::string_view text(event.text, event.text_bytes);
         answer.text += text;
-        if (wishes.stream) {
-          wishes.stream->text(text);
-          wishes.stream->flush();
-        }
+        if (wishes.stream) wishes.stream(text);
         break;
       }
       case ORRERY_EVENT_DONE:
@@ -56,6 +53,13 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         break;  // event kinds of a later version
     }
   }
+}
+
+std::function<void(std::string_view)> stream_to(Output& out) {
+  return [&out](std::string_view text) {
+    out.text(text);
+    out.flush();
+  };
 }
 
 const char* finish_name(uint32_t finish_reason) {

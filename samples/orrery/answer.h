@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api.h"
@@ -34,9 +36,13 @@ struct Answer {
 };
 
 struct AnswerWishes {
-  Output* stream = nullptr;  // receives the text as it is generated; nullptr: the text goes only into Answer::text
+  // Receives the text as it is generated, in whole characters; empty: the text goes only into Answer::text.
+  std::function<void(std::string_view)> stream;
   bool tokens = false;
 };
+
+// A stream to an Output, flushed after each piece.
+std::function<void(std::string_view)> stream_to(Output& out);
 
 // An Interrupts must be alive. Throws ApiError on every failure, also for errors in the conversation or its template.
 // The generation is over after a failure.

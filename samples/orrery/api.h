@@ -3,9 +3,13 @@
 // sized(). Nothing else of the library is wrapped: the commands call orrery.h directly.
 #pragma once
 
+#include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "terminal/failure.h"
@@ -34,14 +38,41 @@ class ApiError : public Failure {
       : Failure(exit_code(error.status), text(error)), status_(error.status) {}
   orrery_status status() const { return status_; }
 
-  // The library's message. Its exact byte counts are hard to read, so a refused allocation adds them in GiB or MiB.
+  // The library's message, in the words of the command line. Its exact byte counts are hard to read, so a refused allocation adds
+  // them in GiB or MiB.
   static std::string text(const orrery_error& error) {
-    std::string text = error.message[0] ? error.message : orrery_status_name(error.status);
+    std::string text = error.message[0] ? as_options(error.message) : orrery_status_name(error.status);
     const bool memory = error.status == ORRERY_OUT_OF_DEVICE_MEMORY || error.status == ORRERY_OUT_OF_PINNED_MEMORY ||
                         error.status == ORRERY_OUT_OF_HOST_MEMORY;
     if (memory && error.bytes_requested > 0)
       text += " (" + human_bytes(error.bytes_requested) + " needed, " + human_bytes(error.bytes_available) + " available)";
     return text;
+  }
+
+  // The library names members of its structs; people at a command line know options.
+  static std::string as_options(std::string_view message) {
+    static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+        {"n_context", "--context"},           {"device_budget_bytes", "--budget"}, {"kv_type", "--kv-type"},
+        {"device_kv_type", "--device-kv-type"}, {"kv_budget_bytes", "--kv-budget"}, {"kv_budget_share", "--kv-budget"},
+        {"chunk_tokens", "--chunk"},        {"n_threads", "--threads"},
+        {"max_tokens", "--max-tokens"},       {"rope_scale", "--rope-scale"},     {"rope_scaling", "--rope-scaling"},
+        {"rope_base", "--rope-base"},         {"rope_original_context", "--rope-original-context"}};
+    std::string words;
+    while (!message.empty()) {
+      size_t n = 0;   // of the name at the front
+      while (n < message.size() && (std::isalnum(static_cast<unsigned char>(message[n])) || message[n] == '_')) ++n;
+      std::string_view word = message.substr(0, std::max<size_t>(n, 1));
+      message.remove_prefix(word.size());
+      const bool in_a_path = (!words.empty() && (words.back() == '/' || words.back() == '.' || words.back() == '-')) ||
+                             (message.size() > 1 && (message[0] == '/' || message[0] == '-' || (message[0] == '.' && message[1] != ' ')));
+      for (const auto& [member, option] : kNames) {
+        if (word != member || in_a_path) continue;
+        word = option;
+        break;
+      }
+      words += word;
+    }
+    return words;
   }
 
   static ExitCode exit_code(orrery_status status) {

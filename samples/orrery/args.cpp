@@ -1,22 +1,12 @@
-// See args.h. std::from_chars parses numbers: no locale, no leading blanks, nothing after the number.
+// See args.h. numbers.h reads the values.
 #include "args.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <limits>
-#include <system_error>
 
 #include "terminal/failure.h"
-#include "terminal/output.h"
 
 namespace orrery::tool {
 namespace {
-
-std::string shown(double value) {
-  if (std::isinf(value)) return value < 0 ? "-infinity" : "infinity";
-  return format("%g", value);
-}
 
 // The number of edits (insert, delete, replace, swap of neighbours) that change one word into the other.
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -120,59 +110,31 @@ uint64_t Args::bytes(const char* name, uint64_t fallback) const {
   return value ? parse_bytes(*value, name) : fallback;
 }
 
+uint64_t Args::tokens(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const {
+  const std::string* value = find(name);
+  return value ? parse_tokens(*value, name, least, most) : fallback;
+}
+
 size_t Args::choice(const char* name, const std::vector<const char*>& choices, size_t fallback) const {
   const std::string* value = find(name);
-  if (!value) return fallback;
+  return value ? parse_choice(*value, name, choices) : fallback;
+}
+
+size_t parse_choice(std::string_view text, const std::string& what, const std::vector<const char*>& choices) {
   std::string expected;
   for (size_t i = 0; i < choices.size(); ++i) {
-    if (*value == choices[i]) return i;
+    if (text == choices[i]) return i;
     expected += (i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ") + std::string(choices[i]);
   }
-  throw UsageError(std::string(name) + ": '" + *value + "' is none of " + expected);
+  throw UsageError(what + ": '" + std::string(text) + "' is none of " + expected);
 }
 
-uint64_t parse_integer(std::string_view text, const std::string& what, uint64_t least, uint64_t most) {
-  uint64_t value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = !text.empty() && problem == std::errc() && end == text.data() + text.size();
-  if (whole && value >= least && value <= most) return value;
-  std::string expected = "a whole number";
-  if (most < std::numeric_limits<uint64_t>::max()) {
-    expected += " from " + std::to_string(least) + " to " + std::to_string(most);
-  } else if (least > 0) {
-    expected += " of at least " + std::to_string(least);
+void Args::only_with(const char* leader, const std::vector<const char*>& allowed) const {
+  for (const Given& given : given_) {
+    bool fits = std::string_view(given.name) == leader;
+    for (const char* name : allowed) fits = fits || std::string_view(given.name) == name;
+    if (!fits) throw UsageError(std::string(given.name) + " has no effect with " + leader);
   }
-  throw UsageError(what + ": '" + std::string(text) + "' is not " + expected);
-}
-
-double parse_real(std::string_view text, const std::string& what, double least, double most) {
-  double value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = !text.empty() && problem == std::errc() && end == text.data() + text.size();
-  if (whole && value >= least && value <= most) return value;  // NaN is in no range
-  throw UsageError(what + ": '" + std::string(text) + "' is not a number from " + shown(least) + " to " +
-                   shown(most));
-}
-
-uint64_t parse_bytes(std::string_view text, const std::string& what) {
-  static constexpr struct {
-    const char* suffix;
-    uint64_t factor;
-  } kUnits[] = {{"", 1},          {"B", 1},         {"KiB", 1024},
-                {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", uint64_t{1} << 40}};
-  double value = 0;
-  const auto [end, problem] =
-      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (!text.empty() && problem == std::errc() && value >= 0) {
-    const std::string_view suffix(end, static_cast<size_t>(text.data() + text.size() - end));
-    for (const auto& unit : kUnits) {
-      if (suffix != unit.suffix) continue;
-      // A plain number is exact up to 2^53, far beyond any memory.
-      const double total = value * static_cast<double>(unit.factor);
-      if (total >= 1 && total <= 9007199254740992.0) return static_cast<uint64_t>(total);
-    }
-  }
-  throw UsageError(what + ": '" + std::string(text) + "' is not a size, as in 1500000, 512MiB or 2GiB");
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {

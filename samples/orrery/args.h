@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "numbers.h"
+
 namespace orrery::tool {
 
 struct Option {
@@ -33,9 +35,12 @@ class Args {
 
   uint64_t integer(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const;
   double real(const char* name, double least, double most, double fallback) const;
-  uint64_t bytes(const char* name, uint64_t fallback) const;  // "2GiB", "512MiB", "1000000"
+  uint64_t bytes(const char* name, uint64_t fallback) const;                                     // "2GiB", "4GB", "1000000"
+  uint64_t tokens(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const;   // "8192", "32k"
   // Index into `choices`.
   size_t choice(const char* name, const std::vector<const char*>& choices, size_t fallback) const;
+  // Refuses every given option except `leader` and `allowed`: beside `leader`, the others would be ignored.
+  void only_with(const char* leader, const std::vector<const char*>& allowed) const;
 
  private:
   struct Given {
@@ -46,10 +51,8 @@ class Args {
   std::vector<std::string> words_;
 };
 
-// Parses the whole of `text` as a number in the range. Errors use `what` as its name.
-uint64_t parse_integer(std::string_view text, const std::string& what, uint64_t least, uint64_t most);
-double parse_real(std::string_view text, const std::string& what, double least, double most);
-uint64_t parse_bytes(std::string_view text, const std::string& what);
+// Index into `choices`. Errors use `what` as the value's name.
+size_t parse_choice(std::string_view text, const std::string& what, const std::vector<const char*>& choices);
 
 // The nearest candidate to a misspelt word, or "" if none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

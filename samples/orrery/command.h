@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "args.h"
@@ -40,6 +41,9 @@ const Command& policies_command();
 const Command& demo_command();
 
 const std::vector<const Command*>& all_commands();
+
+// Appends words to the last line of `page`, breaking it before `columns`; a new line begins with `indent` blanks.
+void append_wrapped(std::string_view words, size_t indent, size_t columns, std::string* page);
 
 // Help pages.
 std::string overview();

@@ -8,6 +8,7 @@
 
 #include "api.h"
 #include "command.h"
+#include "pages.h"
 #include "terminal/failure.h"
 #include "terminal/output.h"
 #include "terminal/terminal.h"
@@ -21,7 +22,7 @@ const Command& find_command(const std::string& name) {
     if (name == command->name) return *command;
     names.push_back(command->name);
   }
-  names.insert(names.end(), {"help", "--help", "--version"});
+  names.insert(names.end(), {"help", "man", "completions", "--help", "--version"});
   const std::string near = nearest(name, names);
   throw UsageError("unknown command '" + name + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
 }
@@ -36,6 +37,16 @@ int help(const std::vector<std::string>& words, Output& out) {
   } else {
     out.write(help_page(find_command(words[0])));
   }
+  return kExitOk;
+}
+
+// `orrery man [COMMAND]` and `orrery completions SHELL`.
+int pages(const std::string& name, const std::vector<std::string>& words, Output& out) {
+  const bool man = name == "man";
+  if (words.size() > 1 || (words.empty() && !man)) {
+    throw UsageError(man ? "man takes one command at most" : "completions takes one shell: bash, zsh or fish");
+  }
+  out.write(man ? man_page(words.empty() ? nullptr : &find_command(words[0])) : completions(words[0]));
   return kExitOk;
 }
 
@@ -59,6 +70,7 @@ int dispatch(std::vector<std::string> words, Output& out) {
   const std::string name = words[0];
   words.erase(words.begin());
   if (name == "help") return help(words, out);
+  if (name == "man" || name == "completions") return pages(name, words, out);
   if (name == "--help" || name == "-h") return help({}, out);
   if (name == "--version" || name == "-V") {
     out.write(

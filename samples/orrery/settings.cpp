@@ -1,9 +1,6 @@
 // See settings.h.
 #include "settings.h"
 
-#include <algorithm>
-#include <cmath>
-#include <iterator>
 #include <limits>
 #include <string_view>
 
@@ -24,41 +21,23 @@ void log_to_stderr(void*, int32_t, const char* message) { note(message); }
 
 // --link BANDWIDTH[,LATENCY]: "12GB/s", "12GB/s,10us"
 void parse_link(const std::string& text, orrery_runtime_options* options) {
-  static constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"KB/s", 1e3},      {"MB/s", 1e6},      {"GB/s", 1e9}, {"KiB/s", 0x1p10},
-      {"MiB/s", 0x1p20}, {"GiB/s", 0x1p30}, {"B/s", 1}};
   const auto ends_with = [](std::string_view whole, std::string_view end) {
     return whole.size() >= end.size() && whole.substr(whole.size() - end.size()) == end;
   };
   const size_t comma = text.find(',');
   const std::string_view bandwidth = std::string_view(text).substr(0, comma);
-  const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits),
-                                 [&](const auto& u) { return ends_with(bandwidth, u.first); });
-  if (unit == std::end(kUnits))
+  if (!ends_with(bandwidth, "/s"))
     throw UsageError("--link: '" + text + "' is not a bandwidth, as in 12GB/s, or that and a latency, as in 12GB/s,10us");
-  const std::string_view number = bandwidth.substr(0, bandwidth.size() - unit->first.size());
-  const double bytes = parse_real(number, "--link", 1e-9, 1e15) * unit->second;
-  if (bytes < 1 || bytes > 1e15)
-    throw UsageError("--link: '" + std::string(bandwidth) + "' is not a bandwidth from 1B/s to 1000000GB/s");
-  options->link_bytes_per_second = static_cast<uint64_t>(bytes);
+  constexpr uint64_t kFastest = 1'000'000'000'000'000;
+  options->link_bytes_per_second = parse_bytes(bandwidth.substr(0, bandwidth.size() - 2), "--link");
+  if (options->link_bytes_per_second > kFastest)
+    throw UsageError("--link: '" + std::string(bandwidth) + "' is not a bandwidth from 1B/s to 1000TB/s");
   if (comma == std::string::npos) return;
   const std::string_view latency = std::string_view(text).substr(comma + 1);
   if (!ends_with(latency, "us"))
     throw UsageError("--link: latency '" + std::string(latency) + "' is not in microseconds, as in 10us");
   options->link_latency_us =
       static_cast<uint32_t>(parse_integer(latency.substr(0, latency.size() - 2), "--link", 0, 60'000'000));
-}
-
-// --bias ID=VALUE
-orrery_logit_bias parse_bias(const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos) throw UsageError("--bias: '" + text + "' is not ID=VALUE");
-  orrery_logit_bias bias;
-  bias.token = static_cast<int32_t>(
-      parse_integer(text.substr(0, equals), "--bias", 0, std::numeric_limits<int32_t>::max()));
-  const std::string value = text.substr(equals + 1);
-  bias.bias = value == "-inf" ? -INFINITY : static_cast<float>(parse_real(value, "--bias", -1e6, 1e6));
-  return bias;
 }
 
 // --var NAME=VALUE: JSON if VALUE is JSON (true, 3, "text", [..]), otherwise the text itself.
@@ -119,24 +98,6 @@ OptionGroup session_group() {
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
 
-OptionGroup sampling_group() {
-  return {"Sampling",
-          {{"--max-tokens", "N", "End the answer after N tokens; 0: no limit (default 0)."},
-           {"--temperature", "T", "Sampling temperature; 0: always the likeliest token (default 0)."},
-           {"--top-k", "N", "Only the N likeliest tokens; 0: off (default 0)."},
-           {"--top-p", "P", "Only the likeliest tokens whose probabilities add up to P; 1: off (default 1)."},
-           {"--min-p", "P", "Only tokens at least P times as likely as the likeliest; 0: off (default 0)."},
-           {"--seed", "S", "The same seed gives the same answer (default 0)."},
-           {"--repeat-penalty", "X", "Make recent tokens less likely; 1: off (default 1)."},
-           {"--frequency-penalty", "X", "Make a token less likely by the number of its occurrences (default 0)."},
-           {"--presence-penalty", "X", "Make a token less likely if it occurred at all (default 0)."},
-           {"--penalty-tokens", "N", "Number of last tokens that the penalties count (default 64)."},
-           {"--stop", "TEXT", "End the answer before TEXT; may be given several times.", true},
-           {"--bias", "ID=VALUE", "Add VALUE to a token's logit, -inf bans it; may be given several times.",
-            true},
-           {"--ignore-end", nullptr, "Continue after the model would end its answer."}}};
-}
-
 OptionGroup template_group() {
   return {"Chat template",
           {{"--template", "FILE", "A Jinja template that replaces the model's."},
@@ -187,20 +148,20 @@ orrery_model_options model_options(const Args& args) {
     options.rope_scale = static_cast<float>(args.real("--rope-scale", 1e-3, 1e6, 1));
   if (args.has("--rope-base")) options.rope_base = static_cast<float>(args.real("--rope-base", 1, 1e12, 1));
   options.rope_original_context =
-      static_cast<uint32_t>(args.integer("--rope-original-context", 0, kMaxTokens, 0));
+      static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
   return options;
 }
 
 SessionSettings::SessionSettings(const Args& args) {
   orrery_session_options& options = base_;
   orrery_session_options_init(&options, sizeof options);
-  options.n_context = static_cast<uint32_t>(args.integer("--context", 0, kMaxTokens, options.n_context));
+  options.n_context = static_cast<uint32_t>(args.tokens("--context", 0, kMaxTokens, options.n_context));
   options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", kv_type_names(), options.kv_type));
   if (args.has("--device-kv-type"))
     options.device_kv_type = 1 + static_cast<uint32_t>(args.choice("--device-kv-type", kv_type_names(), 0));
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
-  options.chunk_tokens = static_cast<uint32_t>(args.integer("--chunk", 0, kMaxTokens, options.chunk_tokens));
+  options.chunk_tokens = static_cast<uint32_t>(args.tokens("--chunk", 0, kMaxTokens, options.chunk_tokens));
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
@@ -210,9 +171,8 @@ SessionSettings::SessionSettings(const Args& args) {
     policy_options_.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   if (const std::string* budget = args.find("--kv-budget")) {
-    if (!budget->empty() && budget->back() == '%')
-      options.kv_budget_share =
-          static_cast<float>(parse_real(budget->substr(0, budget->size() - 1), "--kv-budget", 1e-4, 100) / 100);
+    if (is_share(*budget))
+      options.kv_budget_share = static_cast<float>(parse_share(*budget, "--kv-budget"));
     else
       options.kv_budget_bytes = parse_bytes(*budget, "--kv-budget");
   }
@@ -236,46 +196,6 @@ const char* kv_type_name(uint32_t kv_type) {
 std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type) {
   const std::string kept = kv_type_name(kv_type);
   return kv_type == device_kv_type ? kept : kept + ", on the device in " + kv_type_name(device_kv_type);
-}
-
-orrery_generate_options Sampling::defaults() {
-  orrery_generate_options options;
-  orrery_generate_options_init(&options, sizeof options);
-  return options;
-}
-
-Sampling::Sampling(const Args& args) {
-  base_.max_tokens = static_cast<uint32_t>(args.integer("--max-tokens", 0, kMaxTokens, base_.max_tokens));
-  const auto real = [&](const char* name, double least, double most, float fallback) {
-    return static_cast<float>(args.real(name, least, most, static_cast<double>(fallback)));
-  };
-  base_.temperature = real("--temperature", 0, 100, base_.temperature);
-  base_.top_p = real("--top-p", 0, 1, base_.top_p);
-  base_.min_p = real("--min-p", 0, 1, base_.min_p);
-  base_.top_k = static_cast<uint32_t>(args.integer("--top-k", 0, kMaxTokens, base_.top_k));
-  base_.seed = args.integer("--seed", 0, std::numeric_limits<uint64_t>::max(), base_.seed);
-  base_.repetition_penalty = real("--repeat-penalty", 0.01, 100, base_.repetition_penalty);
-  base_.frequency_penalty = real("--frequency-penalty", -100, 100, base_.frequency_penalty);
-  base_.presence_penalty = real("--presence-penalty", -100, 100, base_.presence_penalty);
-  base_.penalty_tokens =
-      static_cast<uint32_t>(args.integer("--penalty-tokens", 0, kMaxTokens, base_.penalty_tokens));
-  base_.ignore_end = args.has("--ignore-end") ? 1 : 0;
-  stop_ = args.all("--stop");
-  for (const std::string& stop : stop_) {
-    if (stop.empty()) throw UsageError("--stop: the empty text would end every answer");
-  }
-  for (const std::string& text : args.all("--bias")) bias_.push_back(parse_bias(text));
-}
-
-orrery_generate_options Sampling::options() const {
-  orrery_generate_options options = base_;
-  stop_pointers_.clear();
-  for (const std::string& stop : stop_) stop_pointers_.push_back(stop.c_str());
-  options.stop = stop_pointers_.data();
-  options.n_stop = stop_pointers_.size();
-  options.logit_bias = bias_.data();
-  options.n_logit_bias = bias_.size();
-  return options;
 }
 
 TemplateSettings::TemplateSettings(const Args& args) {

@@ -1,5 +1,5 @@
 // Options that several commands share, and their translation to the C ABI: running (threads, budget), loading, the
-// session, sampling, the chat template. The group lists are the help text; one function or class below reads each
+// session, the chat template (sampling.h holds the sampling). The group lists are the help text; one function or class below reads each
 // group from Args.
 #pragma once
 
@@ -17,7 +17,6 @@ namespace orrery::tool {
 OptionGroup runtime_group();   // --threads --backend --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
 OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --chunk
-OptionGroup sampling_group();  // --max-tokens --temperature ...
 OptionGroup template_group();  // --template --template-name --tools --var --no-think
 
 // The structs point into `args`, which must outlive them.
@@ -38,24 +37,6 @@ class SessionSettings {
   std::optional<std::string> head_profile_;
   std::vector<std::pair<std::string, std::string>> policy_options_;
   mutable std::vector<orrery_option> pointers_;
-};
-
-// Owns the data that orrery_generate_options points to.
-class Sampling {
- public:
-  Sampling() = default;
-  explicit Sampling(const Args& args);
-  orrery_generate_options options() const;  // valid during the lifetime of this object
-  void set_seed(uint64_t seed) { base_.seed = seed; }
-  uint64_t seed() const { return base_.seed; }
-  bool greedy() const { return base_.temperature <= 0; }
-
- private:
-  orrery_generate_options base_ = defaults();
-  std::vector<std::string> stop_;
-  mutable std::vector<const char*> stop_pointers_;
-  std::vector<orrery_logit_bias> bias_;
-  static orrery_generate_options defaults();
 };
 
 // Owns the data that orrery_template_options points to.

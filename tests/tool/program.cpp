@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -163,10 +164,15 @@ Finished run_program(const std::string& program, const std::vector<std::string>&
   return finished;
 }
 
-Terminal::Terminal(const std::vector<std::string>& arguments, const std::string& program) {
+Terminal::Terminal(const std::vector<std::string>& arguments, const std::string& program,
+                   const std::vector<std::string>& environment) {
   prepare_home();
   struct winsize size = {24, 100, 0, 0};
   child_ = forkpty(&fd_, nullptr, nullptr, &size);
+  if (child_ == 0) {
+    unsetenv("NO_COLOR");
+    for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
+  }
   if (child_ == 0) execute(program.empty() ? tool_path() : program, arguments);
   if (child_ < 0) throw std::runtime_error("forkpty");
 }
@@ -186,6 +192,25 @@ void Terminal::type(const std::string& keys) {
     if (n <= 0) return;
     written += static_cast<size_t>(n);
   }
+}
+
+void Terminal::resize(unsigned short columns, unsigned short lines) {
+  struct winsize size = {lines, columns, 0, 0};
+  ioctl(fd_, TIOCSWINSZ, &size);   // the program gets SIGWINCH
+}
+
+void Terminal::read_for(double seconds) {
+  const auto start = Clock::now();
+  while (seconds_since(start) < seconds && read_some(0.05)) continue;
+}
+
+void Terminal::quiet() {
+  const auto start = Clock::now();
+  size_t before;
+  do {
+    before = screen_.size();
+    read_some(0.3);
+  } while (screen_.size() != before && seconds_since(start) < 30);
 }
 
 bool Terminal::read_some(double seconds) {

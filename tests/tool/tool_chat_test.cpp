@@ -22,7 +22,7 @@ constexpr const char* kWhoAreYou =
 constexpr const char* kHello = "Hello! Give me some text, and ask me about it.";
 
 Words chat_words(const Words& more) {
-  Words words = {"chat", demo_model(), "--context", "2048"};
+  Words words = {"chat", demo_model(), "--context", "2048", "--temperature", "0"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -128,14 +128,14 @@ TEST(ChatPipe, SystemMessagesAndSlashes) {
 TEST(ChatPipe, AFullContextIsToldOrOldTurnsLeave) {
   std::string many;
   for (int i = 0; i < 40; ++i) many += "Hello!\n";
-  const Finished full = run({"chat", demo_model(), "--context", "256"}, [&] {
+  const Finished full = run({"chat", demo_model(), "--context", "256", "--temperature", "0"}, [&] {
     RunOptions options;
     options.input = many;
     return options;
   }());
   EXPECT_TRUE(full.code == 4 || full.err.find("the context is full") != std::string::npos)
       << full.code << full.err;
-  const Finished drop = run({"chat", demo_model(), "--context", "256", "--overflow", "drop-oldest"}, [&] {
+  const Finished drop = run({"chat", demo_model(), "--context", "256", "--overflow", "drop-oldest", "--temperature", "0"}, [&] {
     RunOptions options;
     options.input = many;
     return options;
@@ -156,7 +156,7 @@ TEST(ChatPipe, CtrlCEndsAScript) {
   RunOptions options;
   options.input = "Who are you?\nHello!\n";
   options.interrupt_after_output = 0.05;
-  const Finished finished = run({"chat", demo_model(), "--ignore-end"}, options);
+  const Finished finished = run({"chat", demo_model(), "--ignore-end", "--max-tokens", "0", "--temperature", "0"}, options);
   EXPECT_EQ(finished.code, 130) << finished.err;
   EXPECT_EQ(finished.out.compare(0, 10, kWhoAreYou, 10), 0);
 }
@@ -182,7 +182,7 @@ TEST(ChatTerminal, PromptsAnswersAndLeavesOnCtrlD) {
 }
 
 TEST(ChatTerminal, CtrlCStopsTheAnswerAndKeepsTheConversation) {
-  Terminal terminal({"chat", demo_model(), "--no-history", "--ignore-end"});
+  Terminal terminal({"chat", demo_model(), "--no-history", "--ignore-end", "--max-tokens", "0", "--temperature", "0"});
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Who are you?\n");
   ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();  // and on it goes

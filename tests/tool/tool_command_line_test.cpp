@@ -9,7 +9,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const Words kCommands = {"chat", "run", "inspect", "plan", "bench", "policies", "tokenize", "template", "demo"};
+const Words kCommands = {"chat", "run", "inspect", "plan", "bench", "eval", "profile", "policies", "tokenize", "template", "demo"};
 
 // One line, beginning with "orrery: ".
 void expect_error_line(const Finished& finished) {
@@ -81,15 +81,21 @@ TEST(Values, AreStrict) {
     expect_failure({"run", model, "--prompt", "x", std::string("--temperature=") + bad}, 2,
                    "--temperature: '");
   }
-  for (const char* bad : {"", "GiB", "2GB", "2 GiB", "-1MiB", "0", "1e9", "2gib", "9999999TiB", "nanMiB"}) {
+  for (const char* bad : {"", "GiB", "2GX", "2 GiB", "-1MiB", "0", "1e9", "2gibs", "9999999TiB", "nanMiB"}) {
     expect_failure({"plan", model, std::string("--budget=") + bad}, 2, "--budget: '");
   }
-  for (const char* bad : {"", "12", "GB/s", "-1GB/s", "0GB/s", "12GB", "12gb/s", "1e9B/s,", "12GB/s,", "12GB/s,10",
+  for (const char* bad : {"", "12", "GB/s", "-1GB/s", "0GB/s", "12GB", "12gbs", "1e9B/s,", "12GB/s,", "12GB/s,10",
                           "12GB/s,-1us", "12GB/s,us", "12GB/s,1.5us", "12GB/s,10us,", "12GB/s,99999999999us", "0.5B/s",
                           "9999999GB/s", "infGB/s", "nanB/s", "12 GB/s", "1,2GB/s"}) {
     expect_failure({"plan", model, std::string("--link=") + bad}, 2, "--link: ");
   }
-  for (const char* good : {"12GB/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
+  // A size is read the same way wherever it stands (tool_numbers_test.cpp has the table).
+  for (const char* good : {"2GB", "2G", "2gib", "1.5GB"}) EXPECT_EQ(run({"plan", model, "--budget", good}).code, 0) << good;
+  EXPECT_EQ(run({"plan", model, "--context", "2k", "--json"}).out, run({"plan", model, "--context", "2048", "--json"}).out);
+  EXPECT_EQ(run({"plan", model, "--kv-budget", "0.5M", "--policy", "streaming", "--context", "2k", "--json"}).out,
+            run({"plan", model, "--kv-budget", "524288", "--policy", "streaming", "--context", "2048", "--json"}).out);
+  for (const char* bad : {"2GB", "k", "-2k", "5000M"}) expect_failure({"plan", model, std::string("--context=") + bad}, 2, "--context: '");
+  for (const char* good : {"12GB/s", "12gb/s", "12G/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
     EXPECT_EQ(run({"plan", model, "--link", good}).code, 0) << good;
   expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
   expect_failure({"plan", model, "--reservoir", "locked"}, 2, "pageable or pinned");
@@ -105,6 +111,45 @@ TEST(Values, AreStrict) {
   expect_failure({"run", model, "--prompt", "x", "--stop", ""}, 2, "--stop");
   expect_failure({"run", model, "--prompt", "x", "--bias", "5"}, 2, "ID=VALUE");
   expect_failure({"run", model, "--prompt", "x", "--var", "=3"}, 2, "NAME=VALUE");
+}
+
+// The library speaks of members of its structs; the tool speaks of its options.
+TEST(Values, TheLibrarysRefusalsNameOptions) {
+  const std::string model = demo_model();
+  expect_failure({"plan", model, "--context", "999999999"}, 2, "--context is 999999999, expected at most ");
+  expect_failure({"run", model, "hi", "--budget", "1MB"}, 4, "a larger --budget gives more");
+  const std::string path = scratch_path("n_context.gguf");
+  expect_failure({"plan", path}, 1, path + ": cannot open");   // a file keeps its name
+  expect_failure({"profile", "--import", model, "--full-share", "20%"}, 2, "--full-share has no effect with --import");
+  expect_failure({"profile", "--import", model, "--steps", "3"}, 2, "--steps has no effect with --import");
+  expect_failure({"profile", "--import-gates", model, "--kv-type", "f32"}, 2, "--kv-type has no effect with --import-gates");
+  const std::string broken = scratch_path("broken.json");
+  write_file(broken, "{7");
+  expect_failure({"profile", "--import", broken}, 2, broken + ": head profile: ");
+  expect_failure({"plan", model, "--policy", "nope"}, 2, "there is no KV policy 'nope'; the policies are: adakv, ");
+  expect_failure({"plan", model, "--policy", "h3o"}, 2, "there is no KV policy 'h3o' (did you mean 'h2o'?); the policies are: ");
+}
+
+TEST(Help, PagesFitEightyColumnsAndNameTheirDefaults) {
+  for (const std::string& command : kCommands) {
+    const std::string page = run({"help", command}).out;
+    size_t begin = 0, options = 0;
+    bool examples = false;
+    while (begin < page.size()) {
+      const size_t end = page.find('\n', begin);
+      const std::string line = page.substr(begin, end - begin);
+      begin = end + 1;
+      examples = examples || line == "Examples:";
+      options += line.compare(0, 4, "  --") == 0;
+      if (!examples) {   // an example is a command to copy
+        EXPECT_LE(line.size(), 80u) << command << ": " << line;
+      }
+      EXPECT_TRUE(line.empty() || line.back() != ' ') << command << ": " << line;
+    }
+    EXPECT_GT(options, 0u) << command;
+    EXPECT_TRUE(examples) << command;
+    EXPECT_NE(page.rfind("Exit codes: see `orrery help exit-codes`.\n"), std::string::npos) << command;
+  }
 }
 
 TEST(Words, TooFewTooManyAndContradictions) {

@@ -100,9 +100,13 @@ TEST(Policies, UnknownNamesAreRefusedWithTheNearest) {
   EXPECT_EQ(finished.code, 2);
   EXPECT_EQ(finished.out, "");
   EXPECT_NE(finished.err.find("did you mean 'snapkv'?"), std::string::npos) << finished.err;
-  EXPECT_NE(finished.err.find("? The policies are: adakv, "), std::string::npos) << finished.err;
+  EXPECT_NE(finished.err.find("?); the policies are: adakv, "), std::string::npos) << finished.err;
   const Finished strange = run({"policies", "--explain", "nope"});
-  EXPECT_NE(strange.err.find("there is no policy 'nope'. The policies are: "), std::string::npos) << strange.err;
+  EXPECT_NE(strange.err.find("there is no policy 'nope'; the policies are: "), std::string::npos) << strange.err;
+  // With --json, --explain still chooses the policy.
+  const Finished one = run({"policies", "--explain", "adakv", "--json"});
+  EXPECT_EQ(one.code, 0);
+  EXPECT_EQ(one.out.compare(0, 20, "{\n  \"name\": \"adakv\""), 0) << one.out;
   const Finished session = run({"plan", demo_model(), "--policy", "adakvv"});
   EXPECT_EQ(session.code, 2);
   EXPECT_NE(session.err.find("did you mean 'adakv'?"), std::string::npos) << session.err;

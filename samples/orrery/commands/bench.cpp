@@ -40,7 +40,7 @@ std::vector<uint64_t> parse_lengths(const std::string& text) {
   while (begin <= text.size()) {
     const size_t end = std::min(text.find(',', begin), text.size());
     lengths.push_back(
-        parse_integer(std::string_view(text).substr(begin, end - begin), "--prompt-tokens", 1, 1u << 28));
+        parse_tokens(std::string_view(text).substr(begin, end - begin), "--prompt-tokens", 1, 1u << 28));
     begin = end + 1;
   }
   return lengths;
@@ -133,7 +133,7 @@ Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_
 
 int bench(const Args& args, Output& out) {
   const std::vector<uint64_t> lengths = parse_lengths(args.text("--prompt-tokens", "512"));
-  const auto n_generate = static_cast<uint32_t>(args.integer("--gen-tokens", 2, 1u << 28, 64));
+  const auto n_generate = static_cast<uint32_t>(args.tokens("--gen-tokens", 2, 1u << 28, 64));
   const uint64_t repeat = args.integer("--repeat", 1, 10000, 5);
   const SessionSettings session_settings(args);
   orrery_session_options wishes = session_settings.options();
@@ -230,7 +230,7 @@ int bench(const Args& args, Output& out) {
                          {"half_gflop_per_second", half_peak / 1e9},
                          {"quantized_gop_per_second", quantized_peak / 1e9}}},
                        {"results", rows}};
-    out.write(dump_json(json, 2) + "\n");
+    out.text(dump_json(json, 2) + "\n");
   }
   return kExitOk;
 }

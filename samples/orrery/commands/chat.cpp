@@ -2,6 +2,9 @@
 // a failed turn ends the program, because the later turns may refer to it.
 #include "commands/chat.h"
 
+#include <optional>
+
+#include "bundled.h"
 #include "command.h"
 #include "json_file.h"
 #include "terminal/line_reader.h"
@@ -31,23 +34,27 @@ bool Chat::ask(const std::string& question) {
 }
 
 bool Chat::answer() {
+  AnswerWriter writer(out_, look_.thinking, look_.style, look_.opens_thinking, look_.live);
   const auto take_back = [&] {
     if (n_messages() > 0 && role(n_messages() - 1) == "user") undo(1);
   };
   try {
     const Generation generation = begin_answer(session_.get(), sampling_.options());
     AnswerWishes wishes;
-    wishes.stream = &out_;
+    wishes.stream = [&](std::string_view text) { writer.text(text); };
     last_ = take_answer(generation.get(), wishes);
   } catch (const ApiError&) {
+    writer.end();
     take_back();
     throw;
   }
+  writer.end();
   out_.write("\n");
   out_.flush();
-  if (last_.finish_reason == ORRERY_FINISH_CONTEXT) {
+  if (last_.finish_reason == ORRERY_FINISH_CONTEXT)
     note("the context is full: the answer ends here (/undo, /reset, or --overflow drop-oldest)");
-  }
+  if (last_.finish_reason == ORRERY_FINISH_LENGTH)
+    note("the answer was cut at " + counted(sampling_.max_tokens(), "token") + " (/set max-tokens N; 0: no limit)");
   // A question without an answer would precede the next question, which many templates refuse.
   if (last_.interrupted() && last_.text.empty()) undo(1);
   return !last_.interrupted();
@@ -121,9 +128,20 @@ void Chat::reset() {
 
 namespace {
 
+// A word that means a command where a person types it: at a prompt, nobody expects "exit" to be a question.
+std::string as_command(const std::string& message) {
+  const size_t first = message.find_first_not_of(" \t"), last = message.find_last_not_of(" \t");
+  const std::string word = message.substr(first, last - first + 1);
+  return word == "exit" || word == "quit" || word == "help" ? "/" + word : message;
+}
+
 // Reads and answers until the end of the input. Returns the exit code.
 int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool interactive) {
   bool warned = false;
+  const auto stopped = [&] {
+    aside("(stopped)\n");
+    warned = true;   // Ctrl-C once more, at once, leaves
+  };
   for (;;) {
     if (interactive) interrupts.clear();  // drops a Ctrl-C that came when nothing was running
     std::string message;
@@ -138,8 +156,11 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
     }
     warned = false;
     if (interactive) interrupts.clear();
+    while (!message.empty() && message.back() == '\n') message.pop_back();
     if (message.find_first_not_of(" \t\n") == std::string::npos) continue;
+    if (interactive) message = as_command(message);
     try {
+      const LineReader::Away away(reader);
       bool interrupted = false;
       if (message[0] == '/' && message.compare(0, 2, "//") != 0 && message.find('\n') == std::string::npos) {
         if (!carry_out(chat, message, &interrupted)) return kExitOk;
@@ -149,11 +170,11 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
       }
       if (interrupted) {
         if (!interactive) return kExitInterrupted;
-        aside("(stopped)\n");
+        stopped();
       }
     } catch (const Interrupted&) {
       if (!interactive) throw;
-      aside("(stopped)\n");
+      stopped();
     } catch (const Failure& failure) {
       if (!interactive) throw;
       note(failure.what());
@@ -161,19 +182,55 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
   }
 }
 
+// Whether the model's template begins an answer as thinking. A template that needs more than a question is asked no further.
+bool opens_thinking(const orrery_vocab* vocab, const TemplateSettings& templates) {
+  const orrery_template_options options = templates.options();
+  try {
+    return tool::opens_thinking(sized<std::string>([&](char* text, size_t capacity, size_t* n, orrery_error* error) {
+      return orrery_render_chat(vocab, "[{\"role\": \"user\", \"content\": \"Hello!\"}]", &options, text, capacity, n, error);
+    }));
+  } catch (const ApiError&) {
+    return false;
+  }
+}
+
+Color color_option(const Args& args) {
+  static constexpr Color kColors[] = {Color::automatic, Color::always, Color::never};
+  return kColors[args.choice("--color", {"auto", "always", "never"}, 0)];
+}
+
 int chat(const Args& args, Output& out) {
   if (args.has("--history") && args.has("--no-history"))
     throw UsageError("--history and --no-history contradict each other");
-  Sampling sampling(args);
+  Sampling sampling(args, kChatting);
   const TemplateSettings templates(args);
   const SessionSettings session_settings(args);
   const orrery_session_options wishes = session_settings.options();
   const bool interactive = is_terminal(kStdin);
-  const std::string history =
-      args.has("--no-history") ? "" : args.text("--history", LineReader::default_history_path());
+  LineReader::Wishes reading;
+  reading.history_path = args.has("--no-history") ? "" : args.text("--history", History::default_path());
+  reading.completions = slash_names();
+  reading.color = color_option(args);
+  Chat::Look look;
+  look.style = style_of(kStdout, reading.color);
+  look.live = obeys_escapes(kStdout);
+  look.thinking = look.style.on && out.terminal() ? Thinking::dim : Thinking::show;
+  look.thinking = static_cast<Thinking>(args.choice("--thinking", kThinkingNames, static_cast<size_t>(look.thinking)));
+  const bool named = !args.words().empty();
+  const std::string path = named ? args.words()[0] : bundled(kBundledModel);
+  if (!named) note("no model is named: this is the bundled demo model, " + path);
 
   Interrupts interrupts;
-  const Loaded loaded = load(args.words()[0], args, interrupts);
+  std::string system;
+  if (const std::string* text = args.find("--system")) system = *text;
+  std::vector<std::string> documents = args.all("--file");
+  for (const std::string& file : documents) {
+    if (file == "-" && interactive) throw UsageError("--file: standard input is the conversation itself; name a file, or paste the text");
+  }
+  LineReader reader(interactive, reading, interrupts);
+  std::optional<LineReader::Away> away(reader);
+  const std::string recommended = sampling.take_from_model(inspect(path));
+  const Loaded loaded = load(path, args, interrupts);
   Session session = open_session(loaded.model, wishes);
   if (templates.given()) {
     const orrery_template_options options = templates.options();
@@ -182,21 +239,21 @@ int chat(const Args& args, Output& out) {
   orrery_stats stats;
   orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
-  Chat conversation(std::move(session), Vocab(orrery_model_vocab(loaded.model.get())), std::move(sampling),
-                    out);
-  if (const std::string* system = args.find("--system")) conversation.set_system(*system);
-  for (const std::string& path : args.all("--file")) {
-    const size_t n_tokens = conversation.add_document(path);
-    if (interactive)
-      note(path + ": " + counted(n_tokens, "token") + " before the first question");
+  Vocab vocab(orrery_model_vocab(loaded.model.get()));
+  look.opens_thinking = opens_thinking(vocab.get(), templates);
+  Chat conversation(std::move(session), std::move(vocab), std::move(sampling), look, out);
+  if (!system.empty()) conversation.set_system(system);
+  for (const std::string& file : documents) {
+    const size_t n_tokens = conversation.add_document(file);
+    if (interactive) note(file + ": " + counted(n_tokens, "token") + " before the first question");
   }
   if (interactive) {
     const orrery_model_info info = model_info(loaded.model.get());
-    aside(printable(
-        format("%s, context %s tokens. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends the program.\n",
-               info.name[0] ? info.name : args.words()[0].c_str(), grouped(stats.n_context).c_str())));
+    aside(printable(format("%s, context %s tokens\n/help lists commands, Ctrl-C stops an answer, Ctrl-D ends the program.\n",
+                           info.name[0] ? info.name : path.c_str(), grouped(stats.n_context).c_str())));
+    if (!recommended.empty()) aside("The model's own sampling: " + recommended + ".\n");
   }
-  LineReader reader(interactive, history, interrupts);
+  away.reset();
   return converse(conversation, reader, interrupts, interactive);
 }
 
@@ -205,29 +262,36 @@ int chat(const Args& args, Output& out) {
 const Command& chat_command() {
   static const Command command = {
       "chat",
-      "MODEL.gguf [options]",
+      "[MODEL.gguf] [options]",
       "a conversation, on a terminal or from a pipe",
-      "On a terminal: line editing, history, and commands that begin with a slash (/help lists them). // begins a message\n"
-      "with a slash. A line that ends in a backslash continues on the next line. \"\"\" opens and closes a block of lines.\n"
-      "Ctrl-C stops the answer and keeps the conversation. At the prompt, Ctrl-C twice or Ctrl-D ends the program. A second\n"
-      "Ctrl-C while the first is still pending ends the program at once.\n"
+      "Without MODEL.gguf: the bundled demo model. Sampling is the model's own where its file names it, else as below.\n"
+      "\n"
+      "On a terminal: line editing, history, and commands that begin with a slash (/help lists them, /set changes the sampling).\n"
+      "// begins a message with a slash. A paste is one message, whatever its lines. Alt-Enter, or a backslash at the end, begins\n"
+      "another line of the message; \"\"\" opens and closes a block of lines. Keys pressed during an answer are kept for the next\n"
+      "message. Ctrl-C stops the answer and keeps the conversation; a second Ctrl-C, and Ctrl-D at the prompt, end the program.\n"
       "\n"
       "From a pipe: each line is a question, no prompts are printed, and standard output holds only the answers.\n",
       {{"Options",
         {{"--system", "TEXT", "The system message."},
          {"--file", "FILE", "A document before the first question; may be given several times.",
           true},
-         {"--history", "FILE", "The file for typed lines (default ~/.local/state/orrery/history)."},
+         {"--thinking", "HOW",
+          "A model's thinking: show (with its markers), dim (faint), fold (one line) or hide (default dim on a terminal with "
+          "colour, else show)."},
+         {"--color", "WHEN", "auto, always or never; auto: on a terminal, without NO_COLOR, and not under TERM=dumb (default auto)."},
+         {"--history", "FILE", "The file for typed messages (default ~/.local/state/orrery/history)."},
          {"--no-history", nullptr, "Keep no history."}}},
-       sampling_group(),
+       sampling_group(kChatting),
        session_group(),
        template_group(),
        runtime_group(),
        model_group()},
-      "  orrery chat model.gguf\n"
+      "  orrery chat\n"
+      "  orrery chat model.gguf --temperature 0.8 --max-tokens 2k\n"
       "  orrery chat model.gguf --file report.txt --context 65536 --kv-type q8_0 --overflow drop-oldest\n"
       "  printf 'Hello!\\nWho are you?\\n' | orrery chat model.gguf\n",
-      1,
+      0,
       1,
       chat};
   return command;

@@ -1,6 +1,6 @@
 // One conversation: the session, and the state that the tool keeps beside it. chat.cpp answers questions;
-// chat_commands.cpp runs the commands that begin with a slash. The session holds the messages. The tool holds only
-// documents that no question has used yet.
+// chat_commands.cpp runs the commands that begin with a slash; chat_settings.cpp is /set. The session holds the messages. The
+// tool holds only documents that no question has used yet.
 #pragma once
 
 #include <string>
@@ -8,20 +8,29 @@
 
 #include "answer.h"
 #include "api.h"
-#include "terminal/output.h"
+#include "sampling.h"
 #include "settings.h"
+#include "terminal/output.h"
+#include "thinking.h"
 
 namespace orrery::tool {
 
 class Chat {
  public:
-  Chat(Session session, Vocab vocab, Sampling sampling, Output& out)
-      : session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)), out_(out) {}
+  struct Look {
+    Thinking thinking = Thinking::show;
+    Style style;                   // of the answers
+    bool live = false;             // the answers go to a terminal that obeys escape codes
+    bool opens_thinking = false;   // the template's prompt already begins the model's thinking
+  };
+  Chat(Session session, Vocab vocab, Sampling sampling, const Look& look, Output& out)
+      : session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)), look_(look), out_(out) {}
 
   orrery_session* session() const { return session_.get(); }
   const orrery_vocab* vocab() const { return vocab_.get(); }
   const Answer& last() const { return last_; }
-  bool greedy() const { return sampling_.greedy(); }
+  Sampling& sampling() { return sampling_; }
+  Look& look() { return look_; }
 
   // Asks the question and streams the answer. On a failure the question is undone, and its documents wait for the
   // next question. Returns false after Ctrl-C.
@@ -45,6 +54,7 @@ class Chat {
   Session session_;
   Vocab vocab_;
   Sampling sampling_;
+  Look look_;
   Output& out_;
   Answer last_;
   std::string documents_;                     // documents for the next question, each with the blank line after it
@@ -53,5 +63,12 @@ class Chat {
 
 // Runs "/NAME arguments". Returns false to leave the program. Throws Failure.
 bool carry_out(Chat& chat, const std::string& line, bool* interrupted);
+std::vector<std::string> slash_names();   // every command, for completion
+
+// "  NAME   EXPLANATION" for the terminal's width, on stderr.
+void explain(const std::string& name, size_t column, const std::string& explanation);
+
+// /set: "" lists all settings, "NAME" shows one, "NAME VALUE" sets it. Throws UsageError that names the values allowed.
+void set(Chat& chat, const std::string& argument);
 
 }  // namespace orrery::tool

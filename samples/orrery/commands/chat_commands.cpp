@@ -1,7 +1,10 @@
 // The slash commands of a conversation. They write to stderr, so standard output holds only answers.
+#include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "api.h"
+#include "command.h"
 #include "commands/chat.h"
 #include "terminal/write_file.h"
 
@@ -85,7 +88,7 @@ void rewind_turns(Request& request) {
 }
 
 void retry(Request& request) {
-  if (request.chat.greedy()) say("(at temperature 0 the answer stays the same)");
+  if (request.chat.sampling().greedy()) say("(at temperature 0 the answer stays the same)");
   request.interrupted = !request.chat.retry();
 }
 
@@ -103,14 +106,21 @@ void system_message(Request& request) {
 }
 
 void document(Request& request) {
+  if (request.argument == "-") throw UsageError("/file: standard input is the conversation itself; name a file, or paste the text");
   const size_t n_tokens = request.chat.add_document(request.argument);
   say(request.argument + ": " + counted(n_tokens, "token") + " before the next question");
 }
 
+void settings(Request& request) { set(request.chat, request.argument); }
+
 void quit(Request& request) { request.leave = true; }
 
+// Other names by which people know a command.
+constexpr const char* kAliases[][2] = {{"/?", "/help"}, {"/h", "/help"}, {"/exit", "/quit"}, {"/q", "/quit"}, {"/bye", "/quit"}};
+
 constexpr SlashCommand kCommands[] = {
-    {"/help", "", "this list", help},
+    {"/help", "", "this list (also help, /?)", help},
+    {"/set", "[NAME [VALUE]]", "show or change sampling, limits, thinking and the system message", settings},
     {"/file", "FILE", "put a document before the next question", document},
     {"/system", "[TEXT]", "show or set the system message; - removes it", system_message},
     {"/undo", "", "remove the last question and its answer", undo},
@@ -120,22 +130,38 @@ constexpr SlashCommand kCommands[] = {
     {"/save", "FILE", "save the conversation with its KV cache", save},
     {"/load", "FILE", "continue a saved conversation", load_saved},
     {"/stats", "", "tokens, speed and memory", stats},
-    {"/quit", "", "end the program (Ctrl-D)", quit},
+    {"/quit", "", "end the program (also exit, /exit, Ctrl-D)", quit},
 };
 
 void help(Request&) {
   for (const SlashCommand& command : kCommands) {
-    say(format("  %-18s %s", (std::string(command.name) + " " + command.argument).c_str(), command.help));
+    explain(std::string("  ") + command.name + " " + command.argument, 22, command.help);
   }
-  say("  A line that ends in a backslash continues on the next line; \"\"\" opens and closes a block; // begins a "
-      "message with /.");
+  explain("", 2, "A paste is one message. Alt-Enter, or a backslash at the end, begins another line; \"\"\" opens and closes a "
+                 "block of lines; // begins a message with /. Tab completes commands.");
 }
 
 }  // namespace
 
+void explain(const std::string& name, size_t column, const std::string& explanation) {
+  std::string line = name;
+  line.resize(std::max(name.size() + (name.empty() ? 0 : 1), column), ' ');
+  append_wrapped(explanation, column, static_cast<size_t>(std::max(terminal_columns(kStderr), 40)), &line);
+  say(line);
+}
+
+std::vector<std::string> slash_names() {
+  std::vector<std::string> names;
+  for (const SlashCommand& command : kCommands) names.emplace_back(command.name);
+  return names;
+}
+
 bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
   const size_t end = line.find_first_of(" \t");
-  const std::string name = line.substr(0, end);
+  std::string name = line.substr(0, end);
+  for (const auto& [alias, meant] : kAliases) {
+    if (name == alias) name = meant;
+  }
   Request request{chat, ""};
   if (end != std::string::npos) {
     const size_t first = line.find_first_not_of(" \t", end), last = line.find_last_not_of(" \t");
@@ -149,13 +175,16 @@ bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
     if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes no argument");
     if (!wanted.empty() && wanted[0] != '[' && request.argument.empty())
       throw UsageError(name + " " + command.argument + " is missing");
+    // No shell reads this line, so the tool expands the home folder.
+    const char* home = std::getenv("HOME");
+    if (wanted == "FILE" && request.argument.compare(0, 2, "~/") == 0 && home) request.argument.replace(0, 1, home);
     command.run(request);
     *interrupted = request.interrupted;
     return !request.leave;
   }
   const std::string near = nearest(name, names);
-  throw UsageError("unknown command " + name +
-                   (near.empty() ? ": /help lists them" : "; did you mean " + near + "?"));
+  throw UsageError("unknown command " + name + (near.empty() ? "" : "; did you mean " + near + "?") +
+                   " (/help lists the commands)");
 }
 
 }  // namespace orrery::tool

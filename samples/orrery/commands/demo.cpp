@@ -1,46 +1,17 @@
 // orrery demo: the bundled model reads a document of several thousand tokens and answers questions about it. The
 // output shows the right answers and figures measured in this run. A wrong answer gives exit code 1, because a
 // demonstration that cannot fail proves nothing.
-#include <unistd.h>
-
 #include "answer.h"
 #include "api.h"
+#include "bundled.h"
 #include "command.h"
 #include "json_file.h"
 #include "settings.h"
 
-#ifndef ORRERY_DEMO_SOURCE_DIR
-#define ORRERY_DEMO_SOURCE_DIR ""
-#endif
-#ifndef ORRERY_DEMO_INSTALLED_DIR
-#define ORRERY_DEMO_INSTALLED_DIR ""
-#endif
-
 namespace orrery::tool {
 namespace {
 
-constexpr const char* kModel = "demo-q8_0.gguf";
-constexpr const char* kDocument = "demo-document.txt";
-constexpr const char* kQuestions = "demo-questions.json";
 constexpr uint32_t kContext = 8192;
-
-bool readable(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
-
-// The bundled files are beside an installed program, in the folder of the installation, or in the source tree of the
-// build.
-std::string bundled(const char* file) {
-  const std::string here = program_folder();
-  std::string looked;
-  for (const std::string& folder :
-       {here.empty() ? std::string() : here + "/../share/orrery", std::string(ORRERY_DEMO_INSTALLED_DIR),
-        std::string(ORRERY_DEMO_SOURCE_DIR)}) {
-    if (folder.empty()) continue;
-    const std::string path = folder + "/" + file;
-    if (readable(path)) return path;
-    looked += (looked.empty() ? "" : ", ") + folder;
-  }
-  throw Failure(kExitFailure, std::string("cannot find ") + file + " in " + looked);
-}
 
 struct Question {
   std::string question, answer;
@@ -65,9 +36,9 @@ int demo(const Args& args, Output& out) {
     const std::string* given = args.find(option);
     return given ? *given : bundled(file);
   };
-  const std::string model_path = path_of("--model", kModel);
-  const std::string document_path = path_of("--document", kDocument);
-  const std::string questions_path = path_of("--questions", kQuestions);
+  const std::string model_path = path_of("--model", kBundledModel);
+  const std::string document_path = path_of("--document", kBundledDocument);
+  const std::string questions_path = path_of("--questions", kBundledQuestions);
   std::string document = read_text(document_path);
   while (!document.empty() && document.back() == '\n') document.pop_back();
   const Json json = parse_json(read_text(questions_path), questions_path);
@@ -93,7 +64,7 @@ int demo(const Args& args, Output& out) {
   orrery_runtime_info_init(&running, sizeof running);
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &running, error); });
 
-  out.text(format("Model     %s: %s, %s parameters, %s, %s\n", info.name[0] ? info.name : kModel,
+  out.text(format("Model     %s: %s, %s parameters, %s, %s\n", info.name[0] ? info.name : kBundledModel,
                   info.architecture, human_count(info.n_parameters).c_str(), info.quantization,
                   human_bytes(info.file_bytes).c_str()));
   out.write(format("Running   %s (%s), %d threads, KV cache %s, context %s\n", running.backend, running.path,
@@ -106,7 +77,7 @@ int demo(const Args& args, Output& out) {
   orrery_generate_options_init(&options, sizeof options);
   options.max_tokens = 64;
   AnswerWishes stream;
-  stream.stream = &out;
+  stream.stream = stream_to(out);
   size_t right = 0;
   for (size_t i = 0; i < questions.size(); ++i) {
     const Question& question = questions[i];

@@ -83,7 +83,7 @@ std::vector<EvalSample> collect_samples(const Args& args, const orrery_vocab* vo
   const uint64_t seed = args.integer("--seed", 0, UINT64_MAX, 0);
   std::vector<uint64_t> lengths;
   for (const std::string& text : split(args.text("--lengths", "1024"), ',')) {
-    lengths.push_back(parse_integer(text, "--lengths", kLeastLength, 1u << 28));
+    lengths.push_back(parse_tokens(text, "--lengths", kLeastLength, 1u << 28));
   }
   std::vector<std::string> known(task_names().begin(), task_names().end());
   std::vector<std::string> tasks;
@@ -123,7 +123,7 @@ EvalMode parse_mode(const Args& args) {
   mode.multi_turn = args.choice("--turns", {"multi", "single"}, 0) == 0;
   if (args.has("--aware") && args.has("--agnostic")) throw UsageError("--aware and --agnostic exclude each other");
   mode.aware = !args.has("--agnostic");
-  mode.max_tokens = static_cast<uint32_t>(args.integer("--max-tokens", 1, 1u << 20, 128));
+  mode.max_tokens = static_cast<uint32_t>(args.tokens("--max-tokens", 1, 1u << 20, 128));
   return mode;
 }
 

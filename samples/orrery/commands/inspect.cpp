@@ -3,6 +3,7 @@
 // replaced.
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "api.h"
 #include "command.h"
@@ -13,22 +14,56 @@ namespace {
 
 constexpr size_t kLongestValue = 100;  // characters of a metadata value in the table
 
-// Looks up a metadata key; null if the key is absent.
-class Metadata {
+// What the summary shows of a file. A file may have a million keys, so the others are not kept.
+class Summary {
  public:
-  explicit Metadata(const Json& metadata) : metadata_(metadata) {}
-  const Json& at(const std::string& key) const {
+  explicit Summary(const std::string& description) {
+    walk_json(description, [&](std::string_view part, const std::string& key, const Json& value) {
+      if (part.empty()) {
+        facts_[key] = value;
+      } else if (part == "types") {
+        types_.push_back(value);
+      } else if (part == "metadata" && key.compare(0, kTemplate.size(), kTemplate) == 0 && value.is_string()) {
+        const std::string name = key.size() > kTemplate.size() + 1 ? key.substr(kTemplate.size() + 1) : "default";
+        templates_ += (templates_.empty() ? "" : ", ") + name + " (" + grouped(value.get<std::string>().size()) + " bytes)";
+      } else if (part == "metadata" && shown(key)) {
+        metadata_.emplace(key, value);
+      }
+    });
+  }
+  const Json& at(const std::string& key) const {   // null if the key is absent
     static const Json nothing;
     const auto found = metadata_.find(key);
-    return found == metadata_.end() ? nothing : *found;
+    return found == metadata_.end() ? nothing : found->second;
   }
   std::string text(const std::string& key) const {
     const Json& value = at(key);
     return value.is_string() ? value.get<std::string>() : std::string();
   }
+  const Json& fact(const std::string& key) const { return facts_.at(key); }
+  std::string fact_text(const std::string& key) const {
+    const auto found = facts_.find(key);
+    return found != facts_.end() && found->second.is_string() ? found->second.get<std::string>() : std::string();
+  }
+  const std::string& templates() const { return templates_; }
+  const std::vector<Json>& types() const { return types_; }
 
  private:
-  const Json& metadata_;
+  static constexpr std::string_view kTemplate = "tokenizer.chat_template";
+  static bool shown(const std::string& key) {
+    for (const char* name : {"general.architecture", "general.name", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens"})
+      if (key == name) return true;
+    const size_t dot = key.find('.');
+    if (dot == std::string::npos) return false;
+    for (const char* end : {"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
+                            "feed_forward_length", "context_length", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
+                            "rope.scaling.original_context_length"})
+      if (key.compare(dot + 1, std::string::npos, end) == 0) return true;
+    return false;
+  }
+  std::unordered_map<std::string, Json> facts_, metadata_;
+  std::vector<Json> types_;
+  std::string templates_;
 };
 
 // The number of elements of a metadata array: {"type", "count", "first"}.
@@ -67,20 +102,20 @@ class Table {
   Output& out_;
 };
 
-void print_summary(const Json& file, Output& out) {
-  const Metadata metadata(file.at("metadata"));
+void print_summary(const std::string& description, Output& out) {
+  const Summary metadata(description);
   const std::string architecture = metadata.text("general.architecture");
   const auto number = [&](const char* key) { return number_text(metadata.at(architecture + "." + key)); };
   const auto with = [](const std::string& value, const char* what) {
     return value.empty() ? value : value + " " + what;
   };
   Table table(out);
-  table.row("file", file.value("path", ""));
-  table.row("size", with(grouped(file.at("file_bytes").get<uint64_t>()), "bytes") + "  (" +
-                        human_bytes(file.at("file_bytes").get<uint64_t>()) + ")");
+  table.row("file", metadata.fact_text("path"));
+  table.row("size", with(grouped(metadata.fact("file_bytes").get<uint64_t>()), "bytes") + "  (" +
+                        human_bytes(metadata.fact("file_bytes").get<uint64_t>()) + ")");
   table.row("name", metadata.text("general.name"));
   table.row("architecture", architecture);
-  if (!file.at("supported").get<bool>()) table.row("cannot run", file.value("reason", ""));
+  if (!metadata.fact("supported").get<bool>()) table.row("cannot run", metadata.fact_text("reason"));
 
   std::string shape;
   for (const std::string& part :
@@ -110,14 +145,7 @@ void print_summary(const Json& file, Output& out) {
     table.row("tokenizer",
               tokenizer + (pre.empty() ? "" : " (" + pre + ")") + ", " + grouped(n_tokens) + " tokens");
   }
-  std::string templates;
-  for (const auto& [key, value] : file.at("metadata").items()) {
-    if (key.compare(0, 23, "tokenizer.chat_template") != 0 || !value.is_string()) continue;
-    const std::string name = key.size() > 24 ? key.substr(24) : "default";
-    templates +=
-        (templates.empty() ? "" : ", ") + name + " (" + grouped(value.get<std::string>().size()) + " bytes)";
-  }
-  table.row("chat template", templates.empty() ? "none" : templates);
+  table.row("chat template", metadata.templates().empty() ? "none" : metadata.templates());
 
   struct Sum {
     std::string type;
@@ -126,7 +154,7 @@ void print_summary(const Json& file, Output& out) {
   std::vector<Sum> sums;
   Sum all;
   all.type = "  together";
-  for (const Json& type : file.at("types")) {
+  for (const Json& type : metadata.types()) {
     sums.push_back({"  " + type.at("type").get<std::string>(), type.at("tensors").get<uint64_t>(),
                     type.at("parameters").get<uint64_t>(), type.at("bytes").get<uint64_t>()});
     all.tensors += sums.back().tensors;
@@ -143,16 +171,17 @@ void print_summary(const Json& file, Output& out) {
   }
 }
 
-void print_metadata(const Json& file, Output& out) {
+void print_metadata(const std::string& description, Output& out) {
   out.write("\nmetadata\n");
-  for (const auto& [key, value] : file.at("metadata").items()) {
-    out.text(format("  %-44s ", key.c_str()) + short_text(value) + "\n");
-  }
+  walk_json(description, [&](std::string_view part, const std::string& key, const Json& value) {
+    if (part == "metadata") out.text(format("  %-44s ", key.c_str()) + short_text(value) + "\n");
+  });
 }
 
-void print_tensors(const Json& file, Output& out) {
+void print_tensors(const std::string& description, Output& out) {
   out.write(format("\n%-42s %-8s %-24s %16s\n", "tensors", "type", "shape", "bytes"));
-  for (const Json& tensor : file.at("tensors")) {
+  walk_json(description, [&](std::string_view part, const std::string&, const Json& tensor) {
+    if (part != "tensors") return;
     std::string shape;
     for (const Json& dim : tensor.at("shape"))
       shape += (shape.empty() ? "" : " x ") + std::to_string(dim.get<uint64_t>());
@@ -160,20 +189,19 @@ void print_tensors(const Json& file, Output& out) {
                     tensor.at("type").get<std::string>().c_str(), shape.c_str(),
                     grouped(tensor.at("bytes").get<uint64_t>()).c_str(),
                     human_bytes(tensor.at("bytes").get<uint64_t>()).c_str()));
-  }
+  });
 }
 
 int inspect_file(const Args& args, Output& out) {
   const std::string& path = args.words()[0];
   const std::string description = inspect(path);
   if (args.has("--json")) {
-    out.write(description + "\n");
+    out.text(description + "\n");
     return kExitOk;
   }
-  const Json file = parse_json(description, path);
-  print_summary(file, out);
-  if (args.has("--metadata")) print_metadata(file, out);
-  if (args.has("--tensors")) print_tensors(file, out);
+  print_summary(description, out);
+  if (args.has("--metadata")) print_metadata(description, out);
+  if (args.has("--tensors")) print_tensors(description, out);
   return kExitOk;
 }
 

@@ -82,12 +82,12 @@ void print_page(const Json& row, Output& out) {
 
 int print_policies(const Args& args, Output& out) {
   const std::string json = policies();
-  if (args.has("--json")) {
+  const std::string* name = args.find("--explain");
+  if (args.has("--json") && name == nullptr) {
     out.write(json + "\n");
     return kExitOk;
   }
   const Json rows = parse_json(json, "the table of policies");
-  const std::string* name = args.find("--explain");
   if (name == nullptr) {
     print_table(rows, out);
     return kExitOk;
@@ -96,14 +96,18 @@ int print_policies(const Args& args, Output& out) {
   for (const Json& row : rows) {
     names.push_back(text_of(row, "name"));
     if (names.back() != *name) continue;
-    print_page(row, out);
+    if (args.has("--json")) {
+      out.write(dump_json(row, 2) + "\n");
+    } else {
+      print_page(row, out);
+    }
     return kExitOk;
   }
   const std::string near = nearest(*name, names);
   std::string list;
   for (const std::string& n : names) list += (list.empty() ? "" : ", ") + n;
-  throw UsageError("--explain: there is no policy '" + *name + "'" + (near.empty() ? "." : "; did you mean '" + near + "'?") +
-                   " The policies are: " + list);
+  throw UsageError("--explain: there is no policy '" + *name + "'" + (near.empty() ? "" : " (did you mean '" + near + "'?)") +
+                   "; the policies are: " + list);
 }
 
 }  // namespace
@@ -117,7 +121,7 @@ const Command& policies_command() {
       "selection. Below each row: the method, its paper, its options and their defaults.\n",
       {{"Options",
         {{"--explain", "NAME", "One policy's page: its method, and our choice where its paper and its code disagree."},
-         {"--json", nullptr, "The whole table, as JSON."}}}},
+         {"--json", nullptr, "The whole table as JSON, or with --explain that policy's row."}}}},
       "  orrery policies\n"
       "  orrery policies --explain adakv\n",
       0,

@@ -81,13 +81,21 @@ void write_results(const Args& args, const std::string& name, const std::string&
 int import_profile(const Args& args, const char* option, const std::string& path, Output& out) {
   if (!args.words().empty()) throw UsageError(std::string(option) + " reads a profile: it takes no model and no texts");
   const bool gates = std::string(option) == "--import-gates";
+  std::vector<const char*> allowed = {"--out", "--png"};
+  if (gates) allowed.push_back("--sparsity");
+  args.only_with(option, allowed);
   const double sparsity = args.real("--sparsity", 0, 1, .5);
   if (const std::string* folder = args.find("--png")) make_folder(*folder);
   const std::string given = read_text(path);
-  const std::string text = sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
-    return gates ? orrery_head_profile_import_gates(given.c_str(), sparsity, json, capacity, n, error)
-                 : orrery_head_profile_import(given.c_str(), json, capacity, n, error);
-  });
+  std::string text;
+  try {
+    text = sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
+      return gates ? orrery_head_profile_import_gates(given.c_str(), sparsity, json, capacity, n, error)
+                   : orrery_head_profile_import(given.c_str(), json, capacity, n, error);
+    });
+  } catch (const ApiError& error) {   // the library has seen a text, not a file
+    throw Failure(error.code(), (path == "-" ? std::string("standard input") : path) + ": " + error.what());
+  }
   const Json profile = parse_json(text, path);
   const std::string model = profile.at("model");
   out.text(file_name(path) + ": " + (model.empty() ? "of no particular model" : "of the model " + model) + ", " +
@@ -100,18 +108,14 @@ int import_profile(const Args& args, const char* option, const std::string& path
 orrery_calibrate_options calibrate_options(const Args& args) {
   orrery_calibrate_options options;
   orrery_calibrate_options_init(&options, sizeof options);
-  options.n_steps = static_cast<uint32_t>(args.integer("--steps", 1, 1024, options.n_steps));
+  options.n_steps = static_cast<uint32_t>(args.tokens("--steps", 1, 1024, options.n_steps));
   options.top_k = static_cast<uint32_t>(args.integer("--top-k", 1, 1u << 20, options.top_k));
   options.n_representatives = static_cast<uint32_t>(args.integer("--representatives", 0, 1024, 0));
   options.tau_sim = args.real("--tau-sim", 0, 1, options.tau_sim);
   options.tau_stable = args.real("--tau-stable", 0, 1, options.tau_stable);
   options.tau_drift = args.real("--tau-drift", 0, 1, options.tau_drift);
   options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", {"f16", "f32", "q8_0", "q4_0"}, 0));
-  if (const std::string* share = args.find("--full-share")) {
-    if (share->empty() || share->back() != '%')
-      throw UsageError("--full-share: '" + *share + "' is not a share, as in 20%");
-    options.full_share = parse_real(share->substr(0, share->size() - 1), "--full-share", 1e-4, 100) / 100;
-  }
+  if (const std::string* share = args.find("--full-share")) options.full_share = parse_share(*share, "--full-share");
   return options;
 }
 
@@ -132,7 +136,7 @@ int profile_model(const Args& args, Output& out) {
   const Loaded loaded = load(args.words()[0], args, interrupts);
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   const orrery_model_info info = model_info(loaded.model.get());
-  uint64_t context = args.integer("--context", 0, UINT32_MAX, 0);
+  uint64_t context = args.tokens("--context", 0, UINT32_MAX, 0);
   if (context == 0) context = info.trained_context;
   const uint64_t most = context - std::min<uint64_t>(options.n_steps, context);
   // A rendered chat contains its own BOS.

@@ -5,6 +5,7 @@
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
+#include "sampling.h"
 #include "settings.h"
 
 namespace orrery::tool {
@@ -70,7 +71,7 @@ int run(const Args& args, Output& out) {
   if (raw && args.has("--system")) throw UsageError("--system has no place in a --raw prompt");
   if (!raw && args.has("--special")) throw UsageError("--special is for --raw prompts");
   if (!json && args.has("--logprobs")) throw UsageError("--logprobs needs --json");
-  const Sampling sampling(args);
+  const Sampling sampling(args, kGreedy);
   const TemplateSettings templates(args);
   if (raw && templates.given()) throw UsageError("a --raw prompt has no chat template");
   const SessionSettings session_settings(args);
@@ -100,14 +101,18 @@ int run(const Args& args, Output& out) {
     generation = begin_answer(session.get(), options);
   }
   AnswerWishes wishes;
-  wishes.stream = json ? nullptr : &out;
+  if (!json) wishes.stream = stream_to(out);
   wishes.tokens = json;
   const Answer answer = take_answer(generation.get(), wishes);
   if (json) {
-    out.write(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
+    out.text(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
   } else if (out.terminal() || !raw) {
     out.write("\n");  // a raw continuation on a pipe holds exactly the model's bytes
   }
+  // A script that set a limit knows of it; a person may not see why the answer ends.
+  if (!json && answer.finish_reason == ORRERY_FINISH_CONTEXT) note("the context is full: the answer ends here");
+  if (!json && answer.finish_reason == ORRERY_FINISH_LENGTH && is_terminal(kStderr))
+    note("the answer was cut at --max-tokens " + grouped(options.max_tokens));
   if (args.has("--stats")) note(speed_line(answer));
   return answer.interrupted() ? kExitInterrupted : kExitOk;
 }
@@ -133,7 +138,7 @@ const Command& run_command() {
           "Text, tokens with log-probabilities, finish reason, counts and timings as JSON."},
          {"--logprobs", "N", "With --json: the N likeliest alternatives of each token, at most 20."},
          {"--stats", nullptr, "Counts and speed on standard error."}}},
-       sampling_group(),
+       sampling_group(kGreedy),
        session_group(),
        template_group(),
        runtime_group(),

@@ -28,7 +28,7 @@ int render(const Args& args, Output& out) {
   orrery_template_options options = settings.options();
   options.add_generation_prompt = args.has("--no-generation-prompt") ? 0 : 1;
   const Vocab vocab = open_vocab(args.words()[0]);
-  out.write(sized<std::string>([&](char* text, size_t capacity, size_t* n, orrery_error* error) {
+  out.text(sized<std::string>([&](char* text, size_t capacity, size_t* n, orrery_error* error) {
     return orrery_render_chat(vocab.get(), messages.c_str(), &options, text, capacity, n, error);
   }));
   return kExitOk;

@@ -52,7 +52,7 @@ int tokenize_text(const Args& args, Output& out) {
       Json& pieces = json["pieces"] = Json::array();
       for (const int32_t token : tokens) pieces.push_back(piece(token));
     }
-    out.write(dump_json(json, -1) + "\n");
+    out.text(dump_json(json, -1) + "\n");
   } else if (args.has("--pieces")) {
     for (const int32_t token : tokens) out.write(format("%7d  '%s'\n", token, visible(piece(token)).c_str()));
   } else {

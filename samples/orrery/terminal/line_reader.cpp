@@ -1,34 +1,20 @@
-// See line_reader.h. libedit's signal handler passes SIGINT on to the tool's handler. The tool's own character reader
-// waits for keys and signals together. After a signal it reports the end of input, and readline() returns nothing.
-// libedit's reader would miss a signal that arrives just before its read().
+// See line_reader.h. The picture of a message is drawn on standard error, or on standard output if only that is the terminal.
 #include "terminal/line_reader.h"
 
-#include <editline/readline.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <cwchar>
 
 #include "terminal/failure.h"
-#include "terminal/output.h"
 
 namespace orrery::tool {
 namespace {
 
-constexpr int kHistoryEntries = 1000;
 constexpr const char* kFence = "\"\"\"";
-
-// Makes the folders above `path`, private to the user.
-void make_folders(const std::string& path) {
-  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
-    mkdir(path.substr(0, slash).c_str(),
-          0700);  // an existing folder is fine; other errors show when the file is written
-  }
-}
+constexpr const char *kPrompt = "> ", *kContinuation = ". ";
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -41,83 +27,106 @@ bool continues(const std::string& line) {
   return n % 2 == 1;
 }
 
-const Interrupts* typing_interrupts = nullptr;  // global, because libedit's character reader takes no context
-
-// One character from standard input; -1 at its end or after Ctrl-C. Skips bytes that are not text in the user's
-// locale.
-int read_character(FILE*) {
-  std::mbstate_t state{};
-  for (;;) {
-    char byte;
-    if (!typing_interrupts->wait_for_input(STDIN_FILENO)) return -1;
-    const ssize_t n = read(STDIN_FILENO, &byte, 1);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return -1;
-    wchar_t character;
-    const size_t used = std::mbrtowc(&character, &byte, 1, &state);
-    if (used == static_cast<size_t>(-1)) {
-      state = std::mbstate_t{};
-    } else if (used != static_cast<size_t>(-2)) {
-      return used == 0 ? 0 : static_cast<int>(character);
-    }
+void draw(int screen, const std::string& bytes) {
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t n = write(screen, bytes.data() + written, bytes.size() - written);
+    if (n < 0 && errno != EINTR) return;   // a terminal that is gone shows itself when keys are read
+    if (n > 0) written += static_cast<size_t>(n);
   }
 }
 
 }  // namespace
 
-std::string LineReader::default_history_path() {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  if (state && state[0] == '/') return std::string(state) + "/orrery/history";
-  const char* home = std::getenv("HOME");
-  if (home && home[0] == '/') return std::string(home) + "/.local/state/orrery/history";
-  return "";
-}
-
-LineReader::LineReader(bool interactive, const std::string& history_path, const Interrupts& interrupts)
-    : interactive_(interactive), history_path_(interactive ? history_path : ""), interrupts_(interrupts) {
-  if (!interactive_) return;
-  if (!is_terminal(kStdout)) rl_outstream = stderr;  // prompts do not belong to standard output
-  typing_interrupts = &interrupts;
-  rl_getc_function = read_character;
-  using_history();
-  stifle_history(kHistoryEntries);
-  if (history_path_.empty()) return;
-  make_folders(history_path_);
-  if (access(history_path_.c_str(), F_OK) == 0 && read_history(history_path_.c_str()) != 0) {
-    note(history_path_ + ": cannot read the history; this session's lines are not added");
-    history_path_.clear();
-  }
+LineReader::LineReader(bool interactive, const Wishes& wishes, const Interrupts& interrupts)
+    : interactive_(interactive),
+      interrupts_(interrupts),
+      screen_(is_terminal(kStderr) ? kStderr : kStdout),
+      style_(style_of(screen_, wishes.color)),
+      history_(interactive ? wishes.history_path : ""),
+      editor_(wishes.completions) {
+  if (interactive_ && obeys_escapes(screen_)) keys_.emplace(screen_);
 }
 
 LineReader::~LineReader() { std::free(buffer_); }
 
-void LineReader::remember(const std::string& line) {
-  if (!interactive_ || line.empty()) return;
-  add_history(line.c_str());
-  if (history_path_.empty()) return;
-  if (write_history(history_path_.c_str()) != 0) {
-    note(history_path_ + ": cannot write the history: " + std::strerror(errno));
-    history_path_.clear();
+LineReader::Away::Away(LineReader& reader)
+    : hidden_(reader.interactive_ && !reader.keys_), ahead_(reader.keys_ ? &*reader.keys_ : nullptr) {
+  if (hidden_) echo_keys(false);
+}
+
+LineReader::Away::~Away() {
+  if (hidden_) echo_keys(true);
+}
+
+LineReader::Got LineReader::edit(std::string* message, bool* typed_something) {
+  FramePainter painter;
+  bool moved = false;
+  const auto paint = [&] {
+    const auto columns = static_cast<size_t>(terminal_columns(screen_)), lines = static_cast<size_t>(terminal_lines(screen_));
+    draw(screen_, painter.paint(editor_.frame(kPrompt, kContinuation, columns), std::strlen(kPrompt), lines, style_.bold(),
+                                style_.plain(), moved));
+    moved = false;
+  };
+  const auto leave = [&](Got got) {
+    paint();
+    draw(screen_, painter.leave());
+    *typed_something = !editor_.empty();
+    return got;
+  };
+  editor_.set_history(history_.messages());
+  editor_.begin();
+  for (;;) {
+    if (!keys_->more()) paint();
+    Key key;
+    switch (keys_->next(&key)) {
+      case KeyInput::Woke::resized:
+        moved = true;
+        continue;
+      case KeyInput::Woke::interrupted:
+        return leave(Got::interrupted);
+      case KeyInput::Woke::closed:
+        return leave(Got::end);
+      case KeyInput::Woke::key:
+        break;
+    }
+    switch (editor_.press(key)) {
+      case LineEditor::Did::edited:
+        break;
+      case LineEditor::Did::cleared:
+        draw(screen_, "\x1b[H\x1b[2J");
+        painter.forget();
+        break;
+      case LineEditor::Did::suspended:
+        paint();
+        draw(screen_, painter.leave());
+        keys_->suspend();
+        break;
+      case LineEditor::Did::interrupted:
+        return leave(Got::interrupted);
+      case LineEditor::Did::ended:
+        return leave(Got::end);
+      case LineEditor::Did::submitted:
+        leave(Got::message);
+        if (editor_.cut()) note("the message was cut at " + human_bytes(KeyDecoder::kLargestPaste));
+        *message = editor_.message();
+        history_.add(*message);
+        return Got::message;
+    }
   }
 }
 
 LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
   line->clear();
-  if (interactive_) {
-    char* typed = readline(prompt);
-    if (!typed) {
-      aside("\n");
-      return interrupts_.pending() ? Got::interrupted : Got::end;
-    }
-    *line = typed;
-    std::free(typed);
-    remember(*line);
-    return Got::message;
-  }
   if (interrupts_.pending()) return Got::interrupted;  // Ctrl-C came after the last token of an answer
+  if (interactive_) draw(screen_, prompt);
   const ssize_t n = getline(&buffer_, &buffer_bytes_, stdin);
   if (n < 0) {
-    if (interrupts_.pending()) return Got::interrupted;
+    if (interactive_) draw(screen_, "\n");
+    if (interrupts_.pending()) {
+      std::clearerr(stdin);
+      return Got::interrupted;
+    }
     if (std::ferror(stdin))
       throw Failure(kExitFailure, std::string("standard input: cannot read: ") + std::strerror(errno));
     return Got::end;
@@ -132,18 +141,15 @@ LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
 LineReader::Got LineReader::read(std::string* message, bool* typed_something) {
   message->clear();
   *typed_something = false;
+  if (keys_) return edit(message, typed_something);
   std::string line;
-  Got got = read_line("> ", &line);
-  if (got != Got::message) {
-    // libedit's buffer holds the line that Ctrl-C ended.
-    *typed_something = interactive_ && rl_line_buffer && rl_line_buffer[0] != '\0' && rl_end > 0;
-    return got;
-  }
+  Got got = read_line(kPrompt, &line);
+  if (got != Got::message) return got;
   if (line.compare(0, 3, kFence) == 0) {
     line.erase(0, 3);
     while (!ends_with(line, kFence)) {
       *message += line + "\n";
-      got = read_line(". ", &line);
+      got = read_line(kContinuation, &line);
       if (got == Got::interrupted) *typed_something = true;
       if (got == Got::interrupted) return got;
       if (got == Got::end) break;  // the end of input closes an open block
@@ -157,7 +163,7 @@ LineReader::Got LineReader::read(std::string* message, bool* typed_something) {
   while (continues(line)) {
     line.pop_back();
     *message += line + "\n";
-    got = read_line(". ", &line);
+    got = read_line(kContinuation, &line);
     if (got == Got::interrupted) *typed_something = true;
     if (got == Got::interrupted) return got;
     if (got == Got::end) line.clear();

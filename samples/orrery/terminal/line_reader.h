@@ -1,18 +1,28 @@
-// Reads one message at a time. On a terminal: line editing (libedit) and a history file. From a pipe: plain lines
-// without prompts. In both, a line that ends in a backslash continues on the next line, and """ opens and closes a
-// block of lines.
+// Reads one message at a time. On a terminal: line editing over many lines, pastes, keys typed ahead, and a history. From a
+// pipe: plain lines without prompts, where a line that ends in a backslash continues on the next line, and """ opens and closes
+// a block of lines. A terminal that obeys no escape codes (TERM=dumb) edits its lines itself, and gets prompts.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "terminal/history.h"
+#include "terminal/key_input.h"
+#include "terminal/line_editor.h"
+#include "terminal/output.h"
 #include "terminal/terminal.h"
 
 namespace orrery::tool {
 
 class LineReader {
  public:
-  // `history_path` "": keeps no history. A history that cannot be read or written is reported once, then ignored.
-  LineReader(bool interactive, const std::string& history_path, const Interrupts& interrupts);
+  struct Wishes {
+    std::string history_path;                // "": keeps no history
+    std::vector<std::string> completions;    // words that Tab completes
+    Color color = Color::automatic;          // of the prompt
+  };
+  LineReader(bool interactive, const Wishes& wishes, const Interrupts& interrupts);
   ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
@@ -21,16 +31,30 @@ class LineReader {
   // interrupted: Ctrl-C dropped the typed line. *typed_something tells whether the line held any text.
   Got read(std::string* message, bool* typed_something);
 
-  // $XDG_STATE_HOME/orrery/history or ~/.local/state/orrery/history; "" if there is no home folder.
-  static std::string default_history_path();
+  // While no message is read: keys that are pressed wait for the next message, unseen.
+  class Away {
+   public:
+    explicit Away(LineReader& reader);
+    ~Away();
+    Away(const Away&) = delete;
+    Away& operator=(const Away&) = delete;
+
+   private:
+    const bool hidden_;   // a terminal that edits its lines itself
+    TypeAhead ahead_;
+  };
 
  private:
+  Got edit(std::string* message, bool* typed_something);
   Got read_line(const char* prompt, std::string* line);
-  void remember(const std::string& line);
 
   const bool interactive_;
-  std::string history_path_;
   const Interrupts& interrupts_;
+  int screen_;
+  Style style_;
+  History history_;
+  std::optional<KeyInput> keys_;
+  LineEditor editor_;
   char* buffer_ = nullptr;
   size_t buffer_bytes_ = 0;
 };

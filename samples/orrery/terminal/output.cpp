@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "terminal/failure.h"
@@ -53,6 +54,12 @@ void Output::flush() {
   if (write_all(fd_, pending)) return;
   if (errno == EPIPE) throw ClosedPipe{};
   throw Failure(kExitFailure, std::string("cannot write to standard output: ") + std::strerror(errno));
+}
+
+Style style_of(int fd, Color color) {
+  if (color != Color::automatic) return {color == Color::always};
+  const char* unwanted = std::getenv("NO_COLOR");
+  return {obeys_escapes(fd) && (unwanted == nullptr || *unwanted == '\0')};
 }
 
 void note(std::string_view message) {

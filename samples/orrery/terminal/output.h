@@ -16,9 +16,9 @@ class Output {
  public:
   explicit Output(int fd);
   bool terminal() const { return terminal_; }
-  // Writes these bytes unchanged: the tool's own words, JSON, rendered templates, token ids.
+  // Writes these bytes unchanged: the tool's own words, numbers, token ids.
   void write(std::string_view bytes);
-  // Writes words of a model or a file. On a terminal, control characters are replaced.
+  // Writes words of a model or a file, alone or in JSON. On a terminal, control characters are replaced.
   void text(std::string_view words);
   // Passes all bytes to the system. Throws Failure or ClosedPipe.
   void flush();
@@ -28,6 +28,16 @@ class Output {
   bool terminal_;
   std::string buffer_;
 };
+
+// Colour, where it is wanted: on a terminal that is not TERM=dumb and without NO_COLOR, or as --color says.
+enum class Color { automatic, always, never };
+struct Style {
+  bool on = false;
+  const char* dim() const { return on ? "\x1b[2m" : ""; }
+  const char* bold() const { return on ? "\x1b[1m" : ""; }
+  const char* plain() const { return on ? "\x1b[0m" : ""; }
+};
+Style style_of(int fd, Color color);
 
 // One line on stderr, "orrery: MESSAGE". Errors of stderr are ignored.
 void note(std::string_view message);

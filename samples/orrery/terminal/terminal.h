@@ -20,10 +20,22 @@ void prepare_process();
 
 bool is_terminal(int fd);
 int terminal_columns(int fd);  // 80 if unknown
+int terminal_lines(int fd);    // 24 if unknown
+bool obeys_escapes(int fd);    // a terminal that is not TERM=dumb
 
 // Text that is safe to print. Text of a model or a file may hold escape sequences that control the terminal. Every
 // control character except newline and tab becomes U+FFFD, and so does invalid UTF-8. Pass whole characters.
 std::string printable(std::string_view text);
+
+// Bytes of the UTF-8 character at the front of `text` (shortest form, no surrogates, <= U+10FFFF); 0 if there is none. `text` is
+// not empty.
+size_t character_bytes(std::string_view text);
+// Whether `text` is the beginning of a character that more bytes could complete.
+bool character_may_follow(std::string_view text);
+// Valid UTF-8: every byte that belongs to no character becomes U+FFFD.
+std::string well_formed(std::string_view text);
+// Columns that the character takes on a terminal: 0 (it combines with the one before), 1 or 2. Not for control characters.
+int character_cells(std::string_view character);
 
 // Handles SIGINT during its lifetime. At most one may exist. The first Ctrl-C asks the running work to stop. A second
 // Ctrl-C before clear() ends the process at once, with exit code 130 and the terminal restored, because some work
@@ -57,6 +69,30 @@ class CancelOnInterrupt {
 
  private:
   std::thread watcher_;
+};
+
+// Whether a terminal on standard input shows what is typed. For terminals without a RawTerminal.
+void echo_keys(bool echo);
+
+// During its lifetime, standard input gives each key as it is pressed, unseen: no echo, Ctrl-C and Ctrl-Z are bytes, and a paste
+// comes in brackets (keys.h reads them). Every way out of the process restores the terminal, signals included. An Interrupts
+// must be alive; at most one RawTerminal may exist. `screen` is the descriptor that the terminal shows.
+class RawTerminal {
+ public:
+  explicit RawTerminal(int screen);
+  ~RawTerminal();
+  RawTerminal(const RawTerminal&) = delete;
+  RawTerminal& operator=(const RawTerminal&) = delete;
+
+  void suspend();   // stops the process group, as Ctrl-Z does. Returns when it goes on.
+  enum class Ready { input, interrupt, resize, nothing };
+  // Waits for input, a Ctrl-C that came as a signal, a new size of the window, or the time (milliseconds, -1: no limit).
+  Ready wait(int milliseconds) const;
+
+ private:
+  void enter();
+  void leave();
+  int screen_;
 };
 
 // Resident memory of this process, now and at its peak, in bytes. 0 if the system does not report it.

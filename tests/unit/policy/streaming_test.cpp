@@ -113,7 +113,7 @@ TEST(Streaming, OptionsAreCheckedByNameAndRange) {
   EXPECT_NE(message("steaming", {}).find("did you mean 'streaming'"), std::string::npos);
   std::string names;
   for (const PolicyRow& row : policy_rows()) names += (names.empty() ? "" : ", ") + std::string(row.name);
-  EXPECT_NE(message("h3o", {}).find("these are: " + names), std::string::npos);
+  EXPECT_NE(message("h3o", {}).find("; the policies are: " + names), std::string::npos);
 }
 
 }  // namespace

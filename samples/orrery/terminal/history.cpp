@@ -1,0 +1,133 @@
+// See history.h.
+#include "terminal/history.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "terminal/failure.h"
+#include "terminal/output.h"
+#include "terminal/terminal.h"
+#include "terminal/write_file.h"
+
+namespace orrery::tool {
+namespace {
+
+constexpr size_t kMostMessages = 1000;
+constexpr size_t kLongestMessage = 64 << 10;   // a longer one is a document: it is not worth a search
+constexpr const char* kHeader = "_HiStOrY_V2_\n";
+
+// Makes the folders above `path`, private to the user.
+void make_folders(const std::string& path) {
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    mkdir(path.substr(0, slash).c_str(), 0700);   // an existing folder is fine; other errors show when the file is written
+  }
+}
+
+std::string encoded(const std::string& message) {
+  std::string line;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > 0x20 && byte < 0x7f && c != '\\') {
+      line += c;
+    } else {
+      line += format("\\%03o", byte);
+    }
+  }
+  return line + "\n";
+}
+
+std::string decoded(const std::string& line) {
+  std::string message;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto octal = [&](size_t at) { return at < line.size() && line[at] >= '0' && line[at] <= '7'; };
+    if (line[i] == '\\' && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
+      message += static_cast<char>((line[i + 1] - '0') * 64 + (line[i + 2] - '0') * 8 + (line[i + 3] - '0'));
+      i += 3;
+    } else {
+      message += line[i];
+    }
+  }
+  return well_formed(message);
+}
+
+bool write_all(int fd, const std::string& bytes) {
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t n = write(fd, bytes.data() + written, bytes.size() - written);
+    if (n < 0 && errno != EINTR) return false;
+    if (n > 0) written += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string History::default_path() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state && state[0] == '/') return std::string(state) + "/orrery/history";
+  const char* home = std::getenv("HOME");
+  if (home && home[0] == '/') return std::string(home) + "/.local/state/orrery/history";
+  return "";
+}
+
+History::History(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) return;
+  make_folders(path_);
+  struct stat st;
+  const bool there = stat(path_.c_str(), &st) == 0;
+  if (!there && errno == ENOENT) return;
+  std::string content;
+  try {
+    if (!there || !S_ISREG(st.st_mode)) throw Failure(kExitFailure, "");
+    content = read_file(path_);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Failure&) {
+    note(path_ + ": cannot read the history; this conversation's messages are not added");
+    path_.clear();
+    return;
+  }
+  for (size_t at = 0; at < content.size();) {
+    const size_t end = std::min(content.find('\n', at), content.size());
+    const std::string line = content.substr(at, end - at);
+    at = end + 1;
+    if (line + "\n" == kHeader || line.empty()) continue;
+    std::string message = decoded(line);
+    if (message.find('\0') == std::string::npos) messages_.push_back(std::move(message));
+  }
+  if (messages_.size() <= kMostMessages) return;
+  const size_t before = messages_.size();
+  messages_.erase(messages_.begin(), messages_.end() - static_cast<std::ptrdiff_t>(kMostMessages));
+  if (before < 2 * kMostMessages) return;   // the file is written anew only now and then
+  std::string shorter = kHeader;
+  for (const std::string& message : messages_) shorter += encoded(message);
+  try {
+    write_file(path_, shorter);
+  } catch (const Failure&) {   // adding reports it
+  }
+}
+
+void History::add(const std::string& message) {
+  if (message.empty() || message.size() > kLongestMessage) return;
+  if (!messages_.empty() && messages_.back() == message) return;
+  messages_.push_back(message);
+  if (path_.empty()) return;
+  const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0600);
+  struct stat st;
+  const bool written = fd >= 0 && fstat(fd, &st) == 0 &&
+                       write_all(fd, (st.st_size == 0 ? std::string(kHeader) : std::string()) + encoded(message));
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (written) return;
+  note(path_ + ": cannot write the history: " + std::strerror(error));
+  path_.clear();
+}
+
+}  // namespace orrery::tool
