@@ -53,6 +53,44 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
 using namespace orrery;
 using namespace orrery::capi;
 
+namespace {
+
+// Plans for what set_source(&source) -> Status says.
+template <class F>
+orrery_status make_plan(const orrery_runtime_options* runtime, const orrery_model_options* model, const orrery_session_options* session,
+                        orrery_plan_result* plan, orrery_error* error, F set_source) noexcept {
+  return guarded(error, [&]() -> Status {
+    engine::ModelSource source;
+    ORRERY_TRY(set_source(&source));
+    ORRERY_REQUIRE(plan);
+    ORRERY_ASSIGN(const engine::RuntimeOptions r, runtime_options(runtime));
+    ORRERY_ASSIGN(const engine::ModelOptions m, model_options(model));
+    ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
+    ORRERY_ASSIGN(const kv::Plan p, engine::plan_file(source, r, m, s));
+    orrery_plan_result out;
+    orrery_plan_result_init(&out, sizeof out);
+    out.n_context = p.n_context;
+    out.weights_mapped_bytes = p.weights_mapped_bytes;
+    out.weights_bytes = p.weights_bytes;
+    out.full_kv_bytes = p.full_kv_bytes;
+    out.compressed_kv_bytes = p.compressed_kv_bytes;
+    out.digests_bytes = p.digests_bytes;
+    out.staging_bytes = p.staging_bytes;
+    out.reservoir_bytes = p.reservoir_bytes;
+    out.workspace_bytes = p.workspace_bytes;
+    out.device_bytes = p.device_bytes;
+    out.host_bytes = p.host_bytes;
+    out.budget_bytes = p.budget_bytes;
+    out.largest_context = p.largest_context;
+    out.fits = p.fits;
+    out.device_kv_type = kv_type_number(p.device_type);
+    out.trained_context = p.trained_context;
+    return write_struct(out, plan, "orrery_plan_result");
+  });
+}
+
+}  // namespace
+
 extern "C" {
 
 uint32_t orrery_abi_version(void) { return ORRERY_ABI_VERSION; }
@@ -99,10 +137,10 @@ orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrer
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(runtime);
     ORRERY_ASSIGN(const engine::RuntimeOptions o, runtime_options(options));
-    auto handle = std::make_unique<orrery_runtime>();
-    ORRERY_ASSIGN(handle->runtime, engine::Runtime::create(o));
-    *runtime = handle.release();
-    return ok_status();
+    return make_handle(runtime, [&](orrery_runtime* handle) -> Status {
+      ORRERY_ASSIGN(handle->runtime, engine::Runtime::create(o));
+      return ok_status();
+    });
   });
 }
 
@@ -115,6 +153,7 @@ orrery_status orrery_runtime_set_threads(orrery_runtime* runtime, int32_t n_thre
     ORRERY_REQUIRE(runtime);
     ORRERY_TRY(check_process(*runtime->runtime));
     ORRERY_ASSIGN(const Priority wanted, capi::priority(priority));
+    const AccountScope scope(runtime->account);
     return runtime->runtime->set_threads(n_threads, wanted);
   });
 }
@@ -134,6 +173,9 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     out.path = backend.path;
     out.arena_bytes = runtime->runtime->arena().bytes();
     out.arena_used_bytes = runtime->runtime->arena().used();
+    const AccountUsage usage = runtime->account.usage();
+    out.host_bytes = usage.bytes;
+    out.host_peak_bytes = usage.peak_bytes;
     return write_struct(out, info, "orrery_runtime_info");
   });
 }
@@ -142,33 +184,17 @@ void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { ini
 
 orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
                           const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
-  return guarded(error, [&]() -> Status {
-    ORRERY_REQUIRE(path);
-    ORRERY_REQUIRE(plan);
-    ORRERY_ASSIGN(const engine::RuntimeOptions r, runtime_options(runtime));
-    ORRERY_ASSIGN(const engine::ModelOptions m, model_options(model));
-    ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
-    ORRERY_ASSIGN(const kv::Plan p, engine::plan_file(path, r, m, s));
-    orrery_plan_result out;
-    orrery_plan_result_init(&out, sizeof out);
-    out.n_context = p.n_context;
-    out.weights_mapped_bytes = p.weights_mapped_bytes;
-    out.weights_bytes = p.weights_bytes;
-    out.full_kv_bytes = p.full_kv_bytes;
-    out.compressed_kv_bytes = p.compressed_kv_bytes;
-    out.digests_bytes = p.digests_bytes;
-    out.staging_bytes = p.staging_bytes;
-    out.reservoir_bytes = p.reservoir_bytes;
-    out.workspace_bytes = p.workspace_bytes;
-    out.device_bytes = p.device_bytes;
-    out.host_bytes = p.host_bytes;
-    out.budget_bytes = p.budget_bytes;
-    out.largest_context = p.largest_context;
-    out.fits = p.fits;
-    out.device_kv_type = kv_type_number(p.device_type);
-    out.trained_context = p.trained_context;
-    return write_struct(out, plan, "orrery_plan_result");
-  });
+  return make_plan(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_path(path, source); });
+}
+
+orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options* runtime, const orrery_model_options* model,
+                             const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+  return make_plan(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
+}
+
+orrery_status orrery_plan_memory(const void* bytes, size_t n_bytes, const orrery_runtime_options* runtime, const orrery_model_options* model,
+                                 const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+  return make_plan(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
 }
 
 }  // extern "C"

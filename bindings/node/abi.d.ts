@@ -100,6 +100,8 @@ export interface RuntimeInfo {
   path: string;
   arenaBytes: number;
   arenaUsedBytes: number;
+  hostBytes: number;
+  hostPeakBytes: number;
 }
 export interface VocabInfo {
   nTokens: number;
@@ -145,6 +147,8 @@ export interface ModelInfo {
   name: string;
   quantization: string;
   fingerprint: Buffer;
+  hostBytes: number;
+  hostPeakBytes: number;
 }
 export interface Stats {
   nContext: number;
@@ -178,4 +182,6 @@ export interface Stats {
   nDemotedHeads: number;
   reservoirMode: number;
   deviceKvType: number;
+  hostBytes: number;
+  hostPeakBytes: number;
 }

@@ -15,6 +15,10 @@
 #include <new>
 #include <utility>
 
+#ifdef ORRERY_OWN_OPERATORS
+#include "runtime/base/allocation/blocks.h"
+#endif
+
 namespace orrery::testing {
 
 namespace {
@@ -50,11 +54,13 @@ void* allocate(std::size_t n, std::size_t alignment) {
   return p;
 }
 
+#ifndef ORRERY_OWN_OPERATORS
 void* allocate_or_throw(std::size_t n, std::size_t alignment) {
   void* p = allocate(n, alignment);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
+#endif
 
 void release(void* p) {
   if (p) --live;
@@ -83,6 +89,38 @@ int64_t live_blocks() { return live; }
 using orrery::testing::Fault;
 namespace ot = orrery::testing;
 
+#ifdef ORRERY_OWN_OPERATORS
+// The library's operators, which are the whole program's here, allocate by what the linker wraps below. A request can be refused there,
+// or one level down, where an account takes its chunks. A block counts as live at the upper level alone: an account keeps its chunks.
+extern "C" {
+
+void* host_block_take(size_t n, size_t alignment) {
+  void* const p = ot::allocate(n, alignment > 16 ? alignment : 0);
+  if (p) --ot::live;
+  return p;
+}
+void host_block_give(void* p) {
+  if (p) ++ot::live;
+  ot::release(p);
+}
+void host_blocks_trim(void) {}
+const char* host_blocks_name(void) { return "faults"; }
+
+void* __real__ZN6orrery8allocateEmm(size_t bytes, size_t alignment);
+void __real__ZN6orrery7releaseEPv(void* block);
+void* __wrap__ZN6orrery8allocateEmm(size_t bytes, size_t alignment) {
+  if (ot::refuse(Fault::memory)) return nullptr;
+  void* const block = __real__ZN6orrery8allocateEmm(bytes, alignment);
+  if (block) ++ot::live;
+  return block;
+}
+void __wrap__ZN6orrery7releaseEPv(void* block) {
+  if (block) --ot::live;
+  __real__ZN6orrery7releaseEPv(block);
+}
+
+}  // extern "C"
+#else
 // The whole program's operators.
 void* operator new(std::size_t n) { return ot::allocate_or_throw(n, 0); }
 void* operator new[](std::size_t n) { return ot::allocate_or_throw(n, 0); }
@@ -112,6 +150,7 @@ void operator delete(void* p, const std::nothrow_t&) noexcept { ot::release(p); 
 void operator delete[](void* p, const std::nothrow_t&) noexcept { ot::release(p); }
 void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { ot::release(p); }
 void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { ot::release(p); }
+#endif
 
 // What the static library calls, by the linker's --wrap.
 extern "C" {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/allocation/account.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/shared/waiting_rows.h"
 #include "runtime/engine/shared/runtime.h"
@@ -75,6 +76,7 @@ class LanguageModel {
       : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
         waiting_rows_(model_->hyper.n_vocab, model_->hyper.n_embd) {}
 
+  const AccountRef account_ = AccountRef::current();   // the model's, for what its sessions share
   std::shared_ptr<Runtime> runtime_;            // outlives everything below, which lies in its arena
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;

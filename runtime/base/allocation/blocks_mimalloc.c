@@ -1,0 +1,37 @@
+// Blocks from mimalloc: Debian's source package, compiled into this one file, every name static or hidden.
+//
+// mimalloc by itself reads MIMALLOC_... from the environment, writes warnings to stderr, registers an exit handler and can abort. A
+// library inside other people's programs does none of these: the macros below take the calls out. CMake names the folder of
+// mimalloc's sources, and switches its statistics, checks and environment off (runtime/base/CMakeLists.txt).
+#define _DEFAULT_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/base/allocation/blocks.h"
+
+#define getenv(name) ((char *)0)
+#define fputs(text, file) ((void)(text), (void)(file))
+#define atexit(handler) ((void)(handler))
+#define abort() ((void)0)
+#undef stderr
+#undef stdout
+#define stderr ((FILE *)0)
+#define stdout ((FILE *)0)
+
+#include "static.c"
+
+void *host_block_take(size_t bytes, size_t alignment) {
+  return alignment <= 16 ? mi_malloc(bytes) : mi_malloc_aligned(bytes, alignment);
+}
+void host_block_give(void *block) { mi_free(block); }
+void host_blocks_trim(void) { mi_collect(false); }
+#define TEXT_OF(number) #number
+#define TEXT(number) TEXT_OF(number)
+const char *host_blocks_name(void) { return "mimalloc " TEXT(MI_MALLOC_VERSION); }
+
+// When the library is unloaded, its threads' ends must no longer call into it.
+__attribute__((destructor)) static void forget_threads(void) {
+  mi_collect(true);
+  if (_mi_heap_default_key != (pthread_key_t)(-1)) pthread_key_delete(_mi_heap_default_key);
+  _mi_heap_default_key = (pthread_key_t)(-1);
+}
