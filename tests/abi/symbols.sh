@@ -76,7 +76,7 @@ cuda=''
 grep -q ' memcpy$' "$work/ours" || fail "what the objects of $objects call cannot be read"
 nm -D --undefined-only "$library" | awk '{ print $2 }' | sed 's/@.*//' >"$work/all"
 if [ $own ]; then   # what the C++ library inside calls: std::terminate and its message, locales
-  grep -vxE '__assert_fail|abort|fputs|fputc|putc|fwrite|stderr|getenv|secure_getenv|__?uselocale|setlocale' "$work/all" >"$work/all_alone"
+  grep -vxE '__assert_fail|abort|fputs|fputc|putc|fwrite|stderr|getenv|secure_getenv|uselocale|setlocale' "$work/all" >"$work/all_alone"
   mv "$work/all_alone" "$work/all"
 fi
 if [ $cuda ]; then

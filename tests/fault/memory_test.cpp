@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "runtime/base/allocation/account.h"
 #include "tests/abi/handles.h"
 #include "tests/fault/faults.h"
 #include "tests/support/temp_dir.h"
@@ -334,6 +335,38 @@ TEST_F(SessionOutOfMemory, SaveAndLoad) {
         return orrery_session_load_buffer(live.get(), others.data(), others.size(), e);
       },
       back, [&] { expect_twins(); });
+}
+
+// Whatever is freed first, no account stays open: all that a handle stood for has been given back.
+TEST_F(OutOfMemory, AccountsEndWithTheirHandles) {
+  const uint64_t before = n_accounts();
+  const auto everything = [&](const char* policy) {
+    Runtime runtime = make_runtime(2);
+    Model model = open_model(runtime, path);
+    Vocab vocab(orrery_model_vocab(model.get()));
+    orrery_session_options o = session_options();
+    o.n_context = 512;
+    o.policy = policy;
+    if (policy) o.kv_budget_share = .5f;
+    Session session = open_session(model, o);
+    ask(session, "a past of more than one page of sixty-four tokens, to have something to keep, and to fork", 6);
+    Session child = fork_of(session);
+    Generation generation = generate(session, generate_options(4));
+    EXPECT_GE(n_accounts(), before + 4);
+    runtime.reset();
+    model.reset();
+    session.reset();
+    ask(child, "what next", 4);
+    vocab.reset();
+    child.reset();
+    EXPECT_GE(n_accounts(), before + 3) << "the generation keeps the runtime, the model and the session";
+    generation.reset();
+    EXPECT_EQ(n_accounts(), before);
+  };
+  for (const char* policy : {static_cast<const char*>(nullptr), "auto", "freekv", "heterocache", "shadowkv"}) {
+    SCOPED_TRACE(policy ? policy : "full");
+    everything(policy);
+  }
 }
 
 // A parked session that cannot come back stays parked, and comes back later.

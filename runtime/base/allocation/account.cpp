@@ -125,6 +125,7 @@ class Account {
     }
     this->~Account();
     host_block_give(this);
+    host_blocks_trim();   // what is freed here is not soon needed again
     accounts.fetch_sub(1, std::memory_order_relaxed);
   }
 

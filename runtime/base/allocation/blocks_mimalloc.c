@@ -24,7 +24,22 @@ void *host_block_take(size_t bytes, size_t alignment) {
   return alignment <= 16 ? mi_malloc(bytes) : mi_malloc_aligned(bytes, alignment);
 }
 void host_block_give(void *block) { mi_free(block); }
-void host_blocks_trim(void) { mi_collect(false); }
+
+// mi_collect() frees segments that are empty. Until mimalloc 2.1 it leaves alone what is unused inside the others, until the next block of
+// that segment is freed.
+#if MI_MALLOC_VERSION < 210
+static bool decommit_unused(mi_heap_t *heap, mi_page_queue_t *queue, mi_page_t *page, void *arg1, void *arg2) {
+  (void)queue, (void)arg1, (void)arg2;
+  mi_segment_delayed_decommit(_mi_page_segment(page), true, &heap->tld->stats);
+  return true;
+}
+void host_blocks_trim(void) {
+  mi_collect(true);
+  mi_heap_visit_pages(mi_heap_get_backing(), &decommit_unused, NULL, NULL);
+}
+#else
+void host_blocks_trim(void) { mi_collect(true); }
+#endif
 #define TEXT_OF(number) #number
 #define TEXT(number) TEXT_OF(number)
 const char *host_blocks_name(void) { return "mimalloc " TEXT(MI_MALLOC_VERSION); }
