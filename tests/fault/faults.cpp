@@ -45,7 +45,9 @@ bool refuse(Fault kind) {
 int number(Fault kind) { return armed[static_cast<int>(kind)].error_number; }
 
 void* allocate(std::size_t n, std::size_t alignment) {
+#ifndef ORRERY_OWN_OPERATORS
   if (refuse(Fault::memory)) return nullptr;
+#endif
   n = std::max<std::size_t>(n, 1);
   // malloc underneath, so that sanitizers still see each block.
   void* p =
@@ -91,10 +93,17 @@ namespace ot = orrery::testing;
 
 #ifdef ORRERY_OWN_OPERATORS
 // The library's operators, which are the whole program's here, allocate by what the linker wraps below. A request can be refused there,
-// or one level down, where an account takes its chunks. A block counts as live at the upper level alone: an account keeps its chunks.
+// or one level down, where an account takes its chunks: then the block of its own, which allocate() asks for instead, is refused too. A block
+// counts as live at the upper level alone: an account keeps its chunks.
+namespace {
+thread_local bool allocating = false, refused_below = false;
+}  // namespace
 extern "C" {
 
 void* host_block_take(size_t n, size_t alignment) {
+  if (allocating && refused_below) return nullptr;
+  refused_below = ot::refuse(Fault::memory);
+  if (refused_below) return nullptr;
   void* const p = ot::allocate(n, alignment > 16 ? alignment : 0);
   if (p) --ot::live;
   return p;
@@ -110,7 +119,10 @@ void* __real__ZN6orrery8allocateEmm(size_t bytes, size_t alignment);
 void __real__ZN6orrery7releaseEPv(void* block);
 void* __wrap__ZN6orrery8allocateEmm(size_t bytes, size_t alignment) {
   if (ot::refuse(Fault::memory)) return nullptr;
+  allocating = true;
+  refused_below = false;
   void* const block = __real__ZN6orrery8allocateEmm(bytes, alignment);
+  allocating = false;
   if (block) ++ot::live;
   return block;
 }

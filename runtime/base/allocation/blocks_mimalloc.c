@@ -18,7 +18,7 @@
 #define stderr ((FILE *)0)
 #define stdout ((FILE *)0)
 
-#include "static.c"
+#include <static.c>
 
 void *host_block_take(size_t bytes, size_t alignment) {
   return alignment <= 16 ? mi_malloc(bytes) : mi_malloc_aligned(bytes, alignment);
