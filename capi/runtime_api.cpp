@@ -114,12 +114,17 @@ const char* orrery_build_info(void) {
 #else
 #define ORRERY_GPU ""
 #endif
-#if defined(__x86_64__)
-  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, avx512bf16, amx" ORRERY_GPU;
-#elif defined(__aarch64__)
-  return ORRERY_COMPILER "; cpu: plain, neon" ORRERY_GPU;
+#if defined(ORRERY_WITH_MIMALLOC)
+#define ORRERY_ALLOCATOR "; mimalloc"
 #else
-  return ORRERY_COMPILER "; cpu: plain" ORRERY_GPU;
+#define ORRERY_ALLOCATOR ""
+#endif
+#if defined(__x86_64__)
+  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, avx512bf16, amx" ORRERY_GPU ORRERY_ALLOCATOR;
+#elif defined(__aarch64__)
+  return ORRERY_COMPILER "; cpu: plain, neon" ORRERY_GPU ORRERY_ALLOCATOR;
+#else
+  return ORRERY_COMPILER "; cpu: plain" ORRERY_GPU ORRERY_ALLOCATOR;
 #endif
 }
 

@@ -116,7 +116,7 @@ extern "C" {
 
 ORRERY_API uint32_t orrery_abi_version(void);      /* ORRERY_ABI_VERSION of the library that is loaded */
 ORRERY_API const char *orrery_version(void);       /* "0.1.0"; static */
-ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction paths in this build; static */
+ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction paths in this build, cuda and mimalloc where it has them; static */
 
 /* ---- Status ------------------------------------------------------------------------------------------------ */
 

@@ -113,7 +113,6 @@ void host_block_give(void* p) {
   ot::release(p);
 }
 void host_blocks_trim(void) {}
-const char* host_blocks_name(void) { return "faults"; }
 
 void* __real__ZN6orrery8allocateEmm(size_t bytes, size_t alignment);
 void __real__ZN6orrery7releaseEPv(void* block);

@@ -171,6 +171,10 @@ TEST(HouseRules, ForbiddenWordsAreSeen) {
             (std::vector<std::string>{"runtime/a.cpp:1: abort(", "runtime/a.cpp:2: cout",
                                       "runtime/a.cpp:4: iostream", "runtime/a.cpp:5: getenv(",
                                       "runtime/a.cpp:6: volatile"}));
+  // What a file may say is its exact words.
+  EXPECT_EQ(forbidden_words(make_source("runtime/base/allocation/blocks_mimalloc.c", "#define getenv(name) 0\n#define exit(n)\ngetenv(1);\n")),
+            (std::vector<std::string>{"runtime/base/allocation/blocks_mimalloc.c:2: exit(",
+                                      "runtime/base/allocation/blocks_mimalloc.c:3: getenv("}));
 }
 
 // ---- How a file looks ----

@@ -14,8 +14,6 @@ void *host_block_take(size_t bytes, size_t alignment);
 void host_block_give(void *block);
 // Gives the system what this thread's past blocks have left unused.
 void host_blocks_trim(void);
-// "mimalloc 2.0.9", "malloc"; static.
-const char *host_blocks_name(void);
 
 #ifdef __cplusplus
 }

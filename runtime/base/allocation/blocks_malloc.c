@@ -17,4 +17,3 @@ void *host_block_take(size_t bytes, size_t alignment) {
 void host_block_give(void *block) { free(block); }
 #endif
 void host_blocks_trim(void) {}
-const char *host_blocks_name(void) { return "malloc"; }

@@ -40,9 +40,6 @@ void host_blocks_trim(void) {
 #else
 void host_blocks_trim(void) { mi_collect(true); }
 #endif
-#define TEXT_OF(number) #number
-#define TEXT(number) TEXT_OF(number)
-const char *host_blocks_name(void) { return "mimalloc " TEXT(MI_MALLOC_VERSION); }
 
 // When the library is unloaded, its threads' ends must no longer call into it.
 __attribute__((destructor)) static void forget_threads(void) {
