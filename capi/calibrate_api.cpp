@@ -63,6 +63,7 @@ orrery_status orrery_calibrate(orrery_model* model, const int32_t* tokens, const
     ORRERY_REQUIRE(n_tokens);
     ORRERY_REQUIRE(calibration);
     ORRERY_TRY(check_process(model->model->runtime()));
+    const AccountScope scope(model->account);
     ORRERY_ASSIGN(const engine::CalibrationOptions o, calibration_options(options));
     std::vector<Span<const int32_t>> texts;
     for (size_t i = 0; i < n_texts; ++i) {

@@ -74,8 +74,10 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
     ORRERY_REQUIRE(session);
     ORRERY_REQUIRE(generation);
     ORRERY_TRY(check_process(session->session->model().runtime()));
+    const AccountScope scope(session->account);
     ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options));
     auto handle = std::make_unique<orrery_generation>();
+    handle->account = session->account;
     handle->session = session->session;
     SessionUse use(session->session.get(), SessionUse::For::changing);
     ORRERY_TRY(use.take_status());
@@ -88,6 +90,7 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
 
 Status next(orrery_generation* g, engine::Event* event) {
   ORRERY_TRY(check_process(g->session->model().runtime()));
+  const AccountScope scope(g->account);
   SessionUse use(g->session.get(), SessionUse::For::generating);
   ORRERY_TRY(use.take_status());
   // The session is free again when the answer has ended, in any way.

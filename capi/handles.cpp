@@ -116,6 +116,25 @@ Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_byte
   return ok_status();
 }
 
+Status from_path(const char* path, engine::ModelSource* source) {
+  ORRERY_REQUIRE(path);
+  source->path = path;
+  return ok_status();
+}
+
+Status from_descriptor(int32_t fd, engine::ModelSource* source) {
+  if (fd < 0) return error(Code::invalid_argument, "fd is %d, expected the number of an open file", fd);
+  source->descriptor = fd;
+  return ok_status();
+}
+
+Status from_bytes(const void* bytes, size_t n_bytes, engine::ModelSource* source) {
+  ORRERY_REQUIRE(bytes);
+  source->memory = {static_cast<const std::byte*>(bytes), n_bytes};
+  source->from_memory = true;
+  return ok_status();
+}
+
 Status check_utf8(std::string_view text, const char* name) {
   if (text::utf8_valid(text)) return ok_status();
   const char *p = text.data(), *end = p + text.size();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "orrery.h"
+#include "runtime/base/allocation/account.h"
 #include "runtime/base/float_environment.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
@@ -21,19 +22,25 @@
 #include "runtime/engine/session/session.h"
 #include "runtime/engine/shared/vocabulary.h"
 
+// `account` comes first, so that it outlives the rest: the handle and all that it stands for are charged to it.
 struct orrery_runtime {
+  orrery::AccountRef account;
   std::shared_ptr<orrery::engine::Runtime> runtime;
 };
 struct orrery_vocab {
+  orrery::AccountRef account;   // the model's, for a model's vocabulary
   std::shared_ptr<const orrery::engine::Vocabulary> vocabulary;
 };
 struct orrery_model {
+  orrery::AccountRef account;
   std::shared_ptr<orrery::engine::LanguageModel> model;
 };
 struct orrery_session {
+  orrery::AccountRef account;
   std::shared_ptr<orrery::engine::Session> session;
 };
 struct orrery_generation {
+  orrery::AccountRef account;   // the session's
   std::shared_ptr<orrery::engine::Session> session;   // the session lives as long as its generation
   std::unique_ptr<orrery::engine::Generation> generation;
   std::atomic<std::thread::id> running{};   // the thread inside orrery_run(), whose event function may call back
@@ -60,6 +67,19 @@ orrery_status guarded(orrery_error* error, F f) noexcept {
   } catch (...) {
     return report_exception(error);
   }
+}
+
+// Makes a handle by fill(handle) -> Status, all of it on an account of its own.
+template <class Handle, class F>
+Status make_handle(Handle** out, F fill) {
+  AccountRef account = AccountRef::open();
+  if (!account) return error(Code::out_of_host_memory, "the system gave no memory");
+  const AccountScope scope(account);
+  auto handle = std::make_unique<Handle>();
+  handle->account = std::move(account);
+  ORRERY_TRY(fill(handle.get()));
+  *out = handle.release();
+  return ok_status();
 }
 
 Status null_argument(const char* name);
@@ -176,6 +196,11 @@ class SessionUse {
 };
 
 // Options --------------------------------------------------------------------------------------------------
+
+// Where a model, a vocabulary or a plan comes from, as it was given.
+Status from_path(const char* path, engine::ModelSource* source);
+Status from_descriptor(int32_t fd, engine::ModelSource* source);
+Status from_bytes(const void* bytes, size_t n_bytes, engine::ModelSource* source);
 
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given);
 Result<engine::ModelOptions> model_options(const orrery_model_options* given);

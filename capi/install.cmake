@@ -11,6 +11,9 @@ install(TARGETS orrery_shared EXPORT orreryTargets
 install(TARGETS orrery_static EXPORT orreryStaticTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(FILES ${PROJECT_SOURCE_DIR}/include/orrery.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
+if(ORRERY_MIMALLOC_SOURCE)
+  install(FILES ${ORRERY_MIMALLOC_SOURCE}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME LICENSE.mimalloc COMPONENT development)
+endif()
 install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT development)
 
 # The archive holds our objects alone: if they were made with CUDA, who links it links the CUDA runtime's archive too. (The shared
@@ -21,6 +24,14 @@ if(TARGET CUDA::cudart_static)
   get_target_property(cudart CUDA::cudart_static IMPORTED_LOCATION)
   cmake_path(GET cudart PARENT_PATH cudart_folder)
   set(private_libraries " -L${cudart_folder} -lcudart_static -lrt -ldl")
+endif()
+
+# With operators of its own the static library holds the C++ standard library, and is C to whoever links it.
+set(cxx_library " -lstdc++")
+set(static_is_c OFF)
+if(ORRERY_OWN_OPERATORS)
+  set(cxx_library "")
+  set(static_is_c ON)
 endif()
 
 # find_package(orrery) gives orrery::orrery (shared) and orrery::static, this with CUDA only where a toolkit is.

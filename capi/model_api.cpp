@@ -55,10 +55,10 @@ orrery_status open_model(orrery_runtime* runtime, const orrery_model_options* op
     ORRERY_REQUIRE(model);
     ORRERY_TRY(check_process(*runtime->runtime));
     ORRERY_ASSIGN(const engine::ModelOptions o, model_options(options));
-    auto handle = std::make_unique<orrery_model>();
-    ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, source, o));
-    *model = handle.release();
-    return ok_status();
+    return make_handle(model, [&](orrery_model* handle) -> Status {
+      ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, source, o));
+      return ok_status();
+    });
   });
 }
 
@@ -70,30 +70,17 @@ void orrery_model_options_init(orrery_model_options* options, size_t struct_size
 
 orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
                                 orrery_model** model, orrery_error* error) {
-  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
-    ORRERY_REQUIRE(path);
-    source->path = path;
-    return ok_status();
-  });
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) { return from_path(path, source); });
 }
 
 orrery_status orrery_model_open_fd(orrery_runtime* runtime, int32_t fd, const orrery_model_options* options, orrery_model** model,
                                    orrery_error* error) {
-  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
-    if (fd < 0) return orrery::error(Code::invalid_argument, "fd is %d, expected the number of an open file", fd);
-    source->descriptor = fd;
-    return ok_status();
-  });
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
 }
 
 orrery_status orrery_model_open_memory(orrery_runtime* runtime, const void* bytes, size_t n_bytes, const orrery_model_options* options,
                                        orrery_model** model, orrery_error* error) {
-  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) -> Status {
-    ORRERY_REQUIRE(bytes);
-    source->memory = {static_cast<const std::byte*>(bytes), n_bytes};
-    source->from_memory = true;
-    return ok_status();
-  });
+  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
 }
 
 void orrery_model_free(orrery_model* model) {
@@ -125,13 +112,17 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
     out.name = h.name.c_str();
     out.quantization = type_traits(m.main_type)->name;
     std::memcpy(out.fingerprint, m.fingerprint, sizeof out.fingerprint);
+    const AccountUsage usage = model->account.usage();
+    out.host_bytes = usage.bytes;
+    out.host_peak_bytes = usage.peak_bytes;
     return write_struct(out, info, "orrery_model_info");
   });
 }
 
 orrery_vocab* orrery_model_vocab(const orrery_model* model) {
   if (model == nullptr) return nullptr;
-  return new (std::nothrow) orrery_vocab{model->model->vocabulary()};
+  const AccountScope scope(model->account);
+  return new (std::nothrow) orrery_vocab{model->account, model->model->vocabulary()};
 }
 
 orrery_status orrery_inspect(const char* path, char* json, size_t capacity, size_t* json_bytes, orrery_error* error) {

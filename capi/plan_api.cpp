@@ -1,4 +1,4 @@
-// Plans: the memory of a model and a session, from the file's header alone, as sums and region by region. Both functions translate one
+// Plans: the memory of a model and a session, from the file's header alone, as sums and region by region. All functions translate one
 // kv::Plan, whose layout is the list of regions that opening takes (runtime/engine/session/plan.h).
 #include <vector>
 
@@ -17,13 +17,12 @@ static_assert(ORRERY_REGION_SUMMARIES == static_cast<int>(kv::Holds::summaries))
 static_assert(ORRERY_REGION_STAGING == static_cast<int>(kv::Holds::staging));
 static_assert(ORRERY_REGION_TABLES == static_cast<int>(kv::Holds::tables));
 
-Result<kv::Plan> make_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
+Result<kv::Plan> make_plan(const engine::ModelSource& source, const orrery_runtime_options* runtime, const orrery_model_options* model,
                            const orrery_session_options* session) {
-  ORRERY_REQUIRE(path);
   ORRERY_ASSIGN(const engine::RuntimeOptions r, runtime_options(runtime));
   ORRERY_ASSIGN(const engine::ModelOptions m, model_options(model));
   ORRERY_ASSIGN(const engine::SessionOptions s, session_options(session));
-  return engine::plan_file(path, r, m, s);
+  return engine::plan_file(source, r, m, s);
 }
 
 orrery_plan_region described(const kv::Region& region) {
@@ -38,18 +37,15 @@ orrery_plan_region described(const kv::Region& region) {
   return out;
 }
 
-}  // namespace
-
-extern "C" {
-
-void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { init_struct(plan, struct_size); }
-
-orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
-                          const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+// Writes the plan for the model that set_source(&source) -> Status names.
+template <class F>
+orrery_status plan_of(const orrery_runtime_options* runtime, const orrery_model_options* model, const orrery_session_options* session,
+                      orrery_plan_result* plan, orrery_error* error, F set_source) noexcept {
   return guarded(error, [&]() -> Status {
-    ORRERY_REQUIRE(path);
+    engine::ModelSource source;
+    ORRERY_TRY(set_source(&source));
     ORRERY_REQUIRE(plan);
-    ORRERY_ASSIGN(const kv::Plan p, make_plan(path, runtime, model, session));
+    ORRERY_ASSIGN(const kv::Plan p, make_plan(source, runtime, model, session));
     orrery_plan_result out;
     orrery_plan_result_init(&out, sizeof out);
     out.n_context = p.n_context;
@@ -72,6 +68,27 @@ orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtim
   });
 }
 
+}  // namespace
+
+extern "C" {
+
+void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { init_struct(plan, struct_size); }
+
+orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
+                          const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+  return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_path(path, source); });
+}
+
+orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options* runtime, const orrery_model_options* model,
+                             const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+  return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
+}
+
+orrery_status orrery_plan_memory(const void* bytes, size_t n_bytes, const orrery_runtime_options* runtime, const orrery_model_options* model,
+                                 const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+  return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
+}
+
 void orrery_plan_region_init(orrery_plan_region* region, size_t struct_size) { init_struct(region, struct_size); }
 
 orrery_status orrery_plan_regions(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
@@ -81,7 +98,9 @@ orrery_status orrery_plan_regions(const char* path, const orrery_runtime_options
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(path);
     ORRERY_REQUIRE(n_regions);
-    ORRERY_ASSIGN(const kv::Plan plan, make_plan(path, runtime, model, session));
+    engine::ModelSource source;
+    ORRERY_TRY(from_path(path, &source));
+    ORRERY_ASSIGN(const kv::Plan plan, make_plan(source, runtime, model, session));
     std::vector<orrery_plan_region> all;
     for (const kv::Region& region : plan.layout.regions()) all.push_back(described(region));
     return copy_out_structs(all.data(), all.size(), regions, capacity, n_regions, "orrery_plan_region");

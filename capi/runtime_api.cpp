@@ -75,12 +75,17 @@ const char* orrery_build_info(void) {
 #else
 #define ORRERY_GPU ""
 #endif
-#if defined(__x86_64__)
-  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, avx512bf16, amx" ORRERY_GPU;
-#elif defined(__aarch64__)
-  return ORRERY_COMPILER "; cpu: plain, neon" ORRERY_GPU;
+#if defined(ORRERY_WITH_MIMALLOC)
+#define ORRERY_ALLOCATOR "; mimalloc"
 #else
-  return ORRERY_COMPILER "; cpu: plain" ORRERY_GPU;
+#define ORRERY_ALLOCATOR ""
+#endif
+#if defined(__x86_64__)
+  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, avx512bf16, amx" ORRERY_GPU ORRERY_ALLOCATOR;
+#elif defined(__aarch64__)
+  return ORRERY_COMPILER "; cpu: plain, neon" ORRERY_GPU ORRERY_ALLOCATOR;
+#else
+  return ORRERY_COMPILER "; cpu: plain" ORRERY_GPU ORRERY_ALLOCATOR;
 #endif
 }
 
@@ -98,10 +103,10 @@ orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrer
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(runtime);
     ORRERY_ASSIGN(const engine::RuntimeOptions o, runtime_options(options));
-    auto handle = std::make_unique<orrery_runtime>();
-    ORRERY_ASSIGN(handle->runtime, engine::Runtime::create(o));
-    *runtime = handle.release();
-    return ok_status();
+    return make_handle(runtime, [&](orrery_runtime* handle) -> Status {
+      ORRERY_ASSIGN(handle->runtime, engine::Runtime::create(o));
+      return ok_status();
+    });
   });
 }
 
@@ -114,6 +119,7 @@ orrery_status orrery_runtime_set_threads(orrery_runtime* runtime, int32_t n_thre
     ORRERY_REQUIRE(runtime);
     ORRERY_TRY(check_process(*runtime->runtime));
     ORRERY_ASSIGN(const Priority wanted, capi::priority(priority));
+    const AccountScope scope(runtime->account);
     return runtime->runtime->set_threads(n_threads, wanted);
   });
 }
@@ -133,6 +139,9 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     out.path = backend.instruction_set;
     out.arena_bytes = runtime->runtime->arena().bytes();
     out.arena_used_bytes = runtime->runtime->arena().used();
+    const AccountUsage usage = runtime->account.usage();
+    out.host_bytes = usage.bytes;
+    out.host_peak_bytes = usage.peak_bytes;
     return write_struct(out, info, "orrery_runtime_info");
   });
 }

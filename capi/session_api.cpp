@@ -75,6 +75,7 @@ template <class F>
 orrery_status with_session(const orrery_session* handle, SessionUse::For what, orrery_error* error, F f) noexcept {
   return guarded(error, [&]() -> Status {
     if (handle == nullptr) return null_argument("session");
+    const AccountScope scope(handle->account);
     const std::shared_ptr<engine::Session> session = handle->session;   // a callback may free the handle
     ORRERY_TRY(check_process(session->model().runtime()));
     SessionUse use(session.get(), what);
@@ -140,11 +141,10 @@ orrery_status orrery_session_open(orrery_model* model, const orrery_session_opti
     ORRERY_REQUIRE(session);
     ORRERY_TRY(check_process(model->model->runtime()));
     ORRERY_ASSIGN(const engine::SessionOptions o, session_options(options));
-    auto handle = std::make_unique<orrery_session>();
-    ORRERY_ASSIGN(auto opened, engine::Session::open(model->model, o));
-    handle->session = std::move(opened);
-    *session = handle.release();
-    return ok_status();
+    return make_handle(session, [&](orrery_session* handle) -> Status {
+      ORRERY_ASSIGN(handle->session, engine::Session::open(model->model, o));
+      return ok_status();
+    });
   });
 }
 
@@ -253,11 +253,10 @@ orrery_status orrery_session_fork(orrery_session* session, orrery_session** fork
   if (fork) *fork = nullptr;
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(fork);
-    auto handle = std::make_unique<orrery_session>();
-    ORRERY_ASSIGN(auto child, s->fork());
-    handle->session = std::move(child);
-    *fork = handle.release();
-    return ok_status();
+    return make_handle(fork, [&](orrery_session* handle) -> Status {
+      ORRERY_ASSIGN(handle->session, s->fork());
+      return ok_status();
+    });
   });
 }
 
@@ -377,6 +376,9 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.host_to_device_bytes = from.host_to_device_bytes;
     out.device_to_host_bytes = from.device_to_host_bytes;
     if (s->resident()) add_resident_stats(*s->resident(), &out);
+    const AccountUsage usage = session->account.usage();
+    out.host_bytes = usage.bytes;
+    out.host_peak_bytes = usage.peak_bytes;
     return write_struct(out, stats, "orrery_stats");
   });
 }

@@ -34,21 +34,40 @@ Result<engine::TemplateChoice> template_choice(const orrery_template_options* gi
 using namespace orrery;
 using namespace orrery::capi;
 
-extern "C" {
+namespace {
 
-orrery_status orrery_vocab_open(const char* path, orrery_vocab** vocab, orrery_error* error) {
+// Opens what set_source(&source) -> Status says.
+template <class F>
+orrery_status open_vocab(orrery_vocab** vocab, orrery_error* error, F set_source) noexcept {
   if (vocab) *vocab = nullptr;
   return guarded(error, [&]() -> Status {
-    ORRERY_REQUIRE(path);
+    engine::ModelSource source;
+    ORRERY_TRY(set_source(&source));
     ORRERY_REQUIRE(vocab);
     gguf::OpenOptions header;
     header.header_only = true;
-    ORRERY_ASSIGN(const gguf::File file, gguf::File::open(path, header));
-    auto handle = std::make_unique<orrery_vocab>();
-    ORRERY_ASSIGN(handle->vocabulary, engine::Vocabulary::from_gguf(file));
-    *vocab = handle.release();
-    return ok_status();
+    ORRERY_ASSIGN(const gguf::File file, source.open(header));
+    return make_handle(vocab, [&](orrery_vocab* handle) -> Status {
+      ORRERY_ASSIGN(handle->vocabulary, engine::Vocabulary::from_gguf(file));
+      return ok_status();
+    });
   });
+}
+
+}  // namespace
+
+extern "C" {
+
+orrery_status orrery_vocab_open(const char* path, orrery_vocab** vocab, orrery_error* error) {
+  return open_vocab(vocab, error, [&](engine::ModelSource* source) { return from_path(path, source); });
+}
+
+orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab** vocab, orrery_error* error) {
+  return open_vocab(vocab, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
+}
+
+orrery_status orrery_vocab_open_memory(const void* bytes, size_t n_bytes, orrery_vocab** vocab, orrery_error* error) {
+  return open_vocab(vocab, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
 }
 
 void orrery_vocab_free(orrery_vocab* vocab) { delete vocab; }
@@ -62,6 +81,7 @@ orrery_status orrery_tokenize(const orrery_vocab* vocab, const char* text, size_
     if (text_bytes > 0) ORRERY_REQUIRE(text);
     if (flags & ~(ORRERY_TOKENIZE_BOS | ORRERY_TOKENIZE_SPECIAL))
       return orrery::error(Code::unsupported, "flags are 0x%x: unknown bits", flags);
+    const AccountScope scope(vocab->account);
     text::EncodeOptions options;
     options.add_bos = (flags & ORRERY_TOKENIZE_BOS) != 0;
     options.parse_special = (flags & ORRERY_TOKENIZE_SPECIAL) != 0;
@@ -79,6 +99,7 @@ orrery_status orrery_detokenize(const orrery_vocab* vocab, const int32_t* tokens
     ORRERY_REQUIRE(text_bytes);
     if (n_tokens > 0) ORRERY_REQUIRE(tokens);
     if (flags & ~ORRERY_DETOKENIZE_SPECIAL) return orrery::error(Code::unsupported, "flags are 0x%x: unknown bits", flags);
+    const AccountScope scope(vocab->account);
     const text::Tokenizer& tokenizer = vocab->vocabulary->tokenizer();
     for (size_t i = 0; i < n_tokens; ++i)
       if (tokens[i] < 0 || tokens[i] >= tokenizer.n_vocab())
@@ -133,6 +154,7 @@ orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages
     ORRERY_REQUIRE(vocab);
     ORRERY_REQUIRE(messages_json);
     ORRERY_REQUIRE(text_bytes);
+    const AccountScope scope(vocab->account);
     ORRERY_ASSIGN(engine::TemplateChoice choice, template_choice(options));
     ORRERY_ASSIGN(const text::Value messages, text::parse_json(messages_json));
     if (!messages.is_list()) return orrery::error(Code::invalid_argument, "messages_json is not a JSON array");

@@ -62,7 +62,10 @@
  *              while the session's handle is held, and orrery_cancel() while the generation's is. Callbacks run on the thread
  *              that called in.
  *   Memory     Opening a session reserves the memory that it needs, as orrery_plan() foretells. Generating allocates nothing
- *              on the device. A refusal names the option that helps.
+ *              on the device. A refusal names the option that helps. The library has an allocator of its own: it never calls or
+ *              replaces operator new of the application. host_bytes of a runtime, a model and a session counts what the library
+ *              has allocated for the handle: not the arena, the reservoir, mapped files and weights that were read. Where a build
+ *              has no allocator of its own (sanitizers, systems other than Linux), host_bytes is 0.
  *   fork()     A child process must not use its parent's handles. It may free them, in any order: that returns at once, and
  *              gives no memory back. orrery_cancel() and orrery_session_cancel() do nothing. Other calls with a runtime, a
  *              model, a session or a generation of the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations
@@ -116,7 +119,7 @@ extern "C" {
 
 ORRERY_API uint32_t orrery_abi_version(void);      /* ORRERY_ABI_VERSION of the library that is loaded */
 ORRERY_API const char *orrery_version(void);       /* "0.1.0"; static */
-ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction sets in this build; static */
+ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction sets in this build, cuda and mimalloc where it has them; static */
 
 /* ---- Status ------------------------------------------------------------------------------------------------ */
 
@@ -249,6 +252,8 @@ typedef struct orrery_runtime_info {
   const char *path;             /* "avx512", "sm_89"; static */
   uint64_t arena_bytes;
   uint64_t arena_used_bytes;    /* of the regions of models and sessions, now */
+  uint64_t host_bytes;          /* allocated for the runtime itself, now; see "Memory" */
+  uint64_t host_peak_bytes;     /* the most that host_bytes has been */
 } orrery_runtime_info;
 ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info,
@@ -262,6 +267,16 @@ typedef struct orrery_vocab orrery_vocab;
      path   of the file; bytes
    ORRERY_IO: the file cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer. */
 ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
+/* The same from an open file, or from memory that holds a whole GGUF file. The caller keeps both: nothing of them is used after the call.
+     fd        of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its position
+     bytes     begins at a multiple of 8
+     n_bytes   of the file
+   Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or bytes
+   does not begin at a multiple of 8. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab **vocab, orrery_error *error);
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_vocab_open_memory(const void *bytes, size_t n_bytes, orrery_vocab **vocab, orrery_error *error);
 ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
 
 #define ORRERY_TOKENIZE_BOS 1u       /* begin with the vocabulary's BOS token, if it has one */
@@ -351,6 +366,16 @@ ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_
 ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime,
                                      const orrery_model_options *model, const orrery_session_options *session,
                                      orrery_plan_result *plan, orrery_error *error);
+/* The same for a model in an open file, or in memory, as orrery_vocab_open_fd() and orrery_vocab_open_memory() take them. A split
+   model is planned by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options *runtime,
+                                        const orrery_model_options *model, const orrery_session_options *session,
+                                        orrery_plan_result *plan, orrery_error *error);
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_plan_memory(const void *bytes, size_t n_bytes, const orrery_runtime_options *runtime,
+                                            const orrery_model_options *model, const orrery_session_options *session,
+                                            orrery_plan_result *plan, orrery_error *error);
 
 #define ORRERY_REGION_WEIGHTS 0    /* the model's weights */
 #define ORRERY_REGION_WORKSPACE 1  /* activations, scratch, logits */
@@ -455,6 +480,8 @@ typedef struct orrery_model_info {
   const char *name;               /* general.name, or ""; bytes that are not UTF-8 are U+FFFD; as long as the model */
   const char *quantization;       /* the type that most weights have, "Q4_K" */
   uint8_t fingerprint[16];
+  uint64_t host_bytes;            /* allocated for the model and its vocabulary, now; see "Memory" */
+  uint64_t host_peak_bytes;       /* the most that host_bytes has been */
 } orrery_model_info;
 ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
@@ -675,6 +702,8 @@ typedef struct orrery_stats {
   uint32_t reservoir_mode;           /* ORRERY_RESERVOIR_: of reservoir_bytes */
   uint32_t device_kv_type;           /* ORRERY_KV_: of device_kv_bytes */
   uint32_t reserved;
+  uint64_t host_bytes;               /* allocated for the session, its conversation and its generations, now; see "Memory" */
+  uint64_t host_peak_bytes;          /* the most that host_bytes has been */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */

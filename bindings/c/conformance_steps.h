@@ -18,7 +18,15 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
     OPTIONS(runtime, o);
     orrery_runtime_create(&o, (orrery_runtime **)&p, &err);
   } else if (IS("vocab")) orrery_vocab_open(rest(2), (orrery_vocab **)&p, &err);
-  else if (IS("vocab_of")) p = orrery_model_vocab(from);
+  else if (IS("vocab_fd")) {
+    FILE *file = fopen(rest(2), "rb");
+    orrery_vocab_open_fd(file ? fileno(file) : -1, (orrery_vocab **)&p, &err);
+    if (file) fclose(file);
+  } else if (IS("vocab_memory")) {
+    char *bytes = read_file(rest(2), &n);
+    orrery_vocab_open_memory(bytes, n, (orrery_vocab **)&p, &err);
+    free(bytes);
+  } else if (IS("vocab_of")) p = orrery_model_vocab(from);
   else if (IS("model")) {
     OPTIONS(model, o);
     orrery_model_open(from, rest(3), &o, (orrery_model **)&p, &err);
@@ -43,13 +51,19 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
     OPTIONS(generate, o);
     int32_t *tokens = numbers(3, &n);
     orrery_generate_tokens(from, tokens, n, &o, (orrery_generation **)&p, &err);
-  } else if (IS("plan")) {
+  } else if (IS("plan") || IS("plan_fd") || IS("plan_memory")) {
     OPTIONS(runtime, r);
     OPTIONS(model, m);
     OPTIONS(session, s);
     orrery_plan_result *plan = malloc(sizeof *plan);
     plan_result_layout.init(plan);
-    if (orrery_plan(rest(2), &r, &m, &s, plan, &err) == 0) p = plan;
+    FILE *file = fopen(rest(2), "rb");
+    char *bytes = IS("plan_memory") ? read_file(rest(2), &n) : NULL;
+    if ((IS("plan") ? orrery_plan(rest(2), &r, &m, &s, plan, &err) : bytes ? orrery_plan_memory(bytes, n, &r, &m, &s, plan, &err)
+                      : orrery_plan_fd(file ? fileno(file) : -1, &r, &m, &s, plan, &err)) == 0)
+      p = plan;
+    if (file) fclose(file);
+    free(bytes);
   } else if (IS("save_buffer")) {
     if (GIVES(char, orrery_session_save_buffer, from)) p = memcpy(malloc(n), buf, n);
   } else if (IS("calibrate")) {
@@ -64,6 +78,8 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
   thing *t = at(w[1]);
   snprintf(t->name, sizeof t->name, "%s", w[1]);
   if (strncmp(verb, "model", 5) == 0) verb = "model";
+  if (strncmp(verb, "plan", 4) == 0) verb = "plan";
+  if (strncmp(verb, "vocab", 5) == 0) verb = "vocab";
   t->verb = IS("continue") ? "generate" : IS("fork") ? "session" : strdup(verb), t->p = p, t->n = n;
   return 1;
 }

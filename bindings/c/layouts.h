@@ -91,9 +91,11 @@ static const field_layout runtime_info_fields[] = {
     {"path", FIELD_CSTR, 16, 8, 0, 0, 0, 0, 0},
     {"arena_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
     {"arena_used_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"host_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"host_peak_bytes", FIELD_U64, 48, 8, 0, 0, 0, 0, 0},
 };
 static void init_runtime_info(void *p) { orrery_runtime_info_init(p, sizeof(orrery_runtime_info)); }
-static const struct_layout runtime_info_layout = {"runtime_info", 40, 5, runtime_info_fields, init_runtime_info};
+static const struct_layout runtime_info_layout = {"runtime_info", 56, 7, runtime_info_fields, init_runtime_info};
 
 static const field_layout vocab_info_fields[] = {
     {"n_tokens", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
@@ -178,9 +180,11 @@ static const field_layout model_info_fields[] = {
     {"name", FIELD_CSTR, 64, 8, 0, 0, 0, 0, 0},
     {"quantization", FIELD_CSTR, 72, 8, 0, 0, 0, 0, 0},
     {"fingerprint", FIELD_BYTES, 80, 16, 0, 0, 0, 0, 0},
+    {"host_bytes", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
+    {"host_peak_bytes", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
 };
 static void init_model_info(void *p) { orrery_model_info_init(p, sizeof(orrery_model_info)); }
-static const struct_layout model_info_layout = {"model_info", 96, 14, model_info_fields, init_model_info};
+static const struct_layout model_info_layout = {"model_info", 112, 16, model_info_fields, init_model_info};
 
 static const field_layout session_options_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -229,9 +233,11 @@ static const field_layout stats_fields[] = {
     {"n_demoted_heads", FIELD_U32, 200, 4, 0, 0, 0, 0, 0},
     {"reservoir_mode", FIELD_U32, 204, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 208, 4, 0, 0, 0, 0, 0},
+    {"host_bytes", FIELD_U64, 216, 8, 0, 0, 0, 0, 0},
+    {"host_peak_bytes", FIELD_U64, 224, 8, 0, 0, 0, 0, 0},
 };
 static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
-static const struct_layout stats_layout = {"stats", 216, 31, stats_fields, init_stats};
+static const struct_layout stats_layout = {"stats", 232, 33, stats_fields, init_stats};
 
 static const field_layout calibrate_options_fields[] = {
     {"n_steps", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

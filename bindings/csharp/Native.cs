@@ -174,6 +174,8 @@ internal unsafe struct orrery_runtime_info {
     public IntPtr path;
     public ulong @arena_bytes;
     public ulong @arena_used_bytes;
+    public ulong @host_bytes;
+    public ulong @host_peak_bytes;
     public static orrery_runtime_info New() {
         var value = new orrery_runtime_info();
         Native.orrery_runtime_info_init(ref value, (UIntPtr)sizeof(orrery_runtime_info));
@@ -299,6 +301,8 @@ internal unsafe struct orrery_model_info {
     public IntPtr name;
     public IntPtr quantization;
     public fixed byte fingerprint[16];
+    public ulong @host_bytes;
+    public ulong @host_peak_bytes;
     public static orrery_model_info New() {
         var value = new orrery_model_info();
         Native.orrery_model_info_init(ref value, (UIntPtr)sizeof(orrery_model_info));
@@ -370,6 +374,8 @@ internal unsafe struct orrery_stats {
     public uint @reservoir_mode;
     public uint @device_kv_type;
     public uint @reserved;
+    public ulong @host_bytes;
+    public ulong @host_peak_bytes;
     public static orrery_stats New() {
         var value = new orrery_stats();
         Native.orrery_stats_init(ref value, (UIntPtr)sizeof(orrery_stats));
@@ -564,6 +570,10 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_vocab_open(byte[] @path, out VocabHandle @vocab, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_vocab_open_fd(int @fd, out VocabHandle @vocab, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_vocab_open_memory(byte[] @bytes, UIntPtr @n_bytes, out VocabHandle @vocab, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_vocab_free(IntPtr @vocab);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_tokenize(VocabHandle @vocab, byte[] @text, UIntPtr @text_bytes, uint @flags, int[] @tokens, UIntPtr @capacity, ref UIntPtr @n_tokens, ref orrery_error @error);
@@ -587,6 +597,10 @@ internal static partial class Native {
     internal static extern void orrery_plan_result_init(ref orrery_plan_result @plan, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_plan(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_plan_fd(int @fd, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_plan_memory(byte[] @bytes, UIntPtr @n_bytes, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_region_kind_name(uint @kind);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -972,12 +986,16 @@ public sealed class RuntimeInfo {
     public readonly string Path;
     public readonly ulong ArenaBytes;
     public readonly ulong ArenaUsedBytes;
+    public readonly ulong HostBytes;
+    public readonly ulong HostPeakBytes;
     internal unsafe RuntimeInfo(orrery_runtime_info raw) {
         NThreads = raw.n_threads;
         Backend = Native.Text(raw.backend);
         Path = Native.Text(raw.path);
         ArenaBytes = raw.arena_bytes;
         ArenaUsedBytes = raw.arena_used_bytes;
+        HostBytes = raw.host_bytes;
+        HostPeakBytes = raw.host_peak_bytes;
     }
 }
 
@@ -1077,6 +1095,8 @@ public sealed class ModelInfo {
     public readonly string Name;
     public readonly string Quantization;
     public readonly byte[] Fingerprint;
+    public readonly ulong HostBytes;
+    public readonly ulong HostPeakBytes;
     internal unsafe ModelInfo(orrery_model_info raw) {
         NLayers = raw.n_layers;
         NHeads = raw.n_heads;
@@ -1092,6 +1112,8 @@ public sealed class ModelInfo {
         Name = Native.Text(raw.name);
         Quantization = Native.Text(raw.quantization);
         Fingerprint = Native.Bytes(raw.fingerprint, 16);
+        HostBytes = raw.host_bytes;
+        HostPeakBytes = raw.host_peak_bytes;
     }
 }
 
@@ -1128,6 +1150,8 @@ public sealed class Stats {
     public readonly uint NDemotedHeads;
     public readonly uint ReservoirMode;
     public readonly uint DeviceKvType;
+    public readonly ulong HostBytes;
+    public readonly ulong HostPeakBytes;
     internal unsafe Stats(orrery_stats raw) {
         NContext = raw.n_context;
         NTokens = raw.n_tokens;
@@ -1160,6 +1184,8 @@ public sealed class Stats {
         NDemotedHeads = raw.n_demoted_heads;
         ReservoirMode = raw.reservoir_mode;
         DeviceKvType = raw.device_kv_type;
+        HostBytes = raw.host_bytes;
+        HostPeakBytes = raw.host_peak_bytes;
     }
 }
 

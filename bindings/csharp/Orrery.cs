@@ -61,12 +61,31 @@ public static partial class Library {
 
     /// <summary>What a model and a session would take, from the file's header alone.</summary>
     public static PlanResult Plan(string path, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
+        return Plan(runtime, model, session, (ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan,
+            ref orrery_error e) => Native.orrery_plan(Native.Utf8(path), ref r, ref m, ref s, ref plan, ref e));
+    }
+
+    /// <summary>The same for a model in an open file, by its descriptor.</summary>
+    public static PlanResult PlanFd(int fd, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
+        return Plan(runtime, model, session, (ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan,
+            ref orrery_error e) => Native.orrery_plan_fd(fd, ref r, ref m, ref s, ref plan, ref e));
+    }
+
+    /// <summary>The same for a model in memory.</summary>
+    public static PlanResult PlanMemory(byte[] bytes, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
+        return Plan(runtime, model, session, (ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan,
+            ref orrery_error e) => Native.orrery_plan_memory(bytes, Native.Size(bytes.Length), ref r, ref m, ref s, ref plan, ref e));
+    }
+
+    delegate int PlanBy(ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan, ref orrery_error e);
+
+    static PlanResult Plan(RuntimeOptions runtime, ModelOptions model, SessionOptions session, PlanBy function) {
         using (var keep = new Keep()) {
             var r = (runtime ?? new RuntimeOptions()).ToNative(keep);
             var m = (model ?? new ModelOptions()).ToNative(keep);
             var s = (session ?? new SessionOptions()).ToNative(keep);
             var plan = orrery_plan_result.New();
-            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_plan(Native.Utf8(path), ref r, ref m, ref s, ref plan, ref e));
+            keep.Callbacks.Check((ref orrery_error e) => function(ref r, ref m, ref s, ref plan, ref e));
             return new PlanResult(plan);
         }
     }
@@ -159,6 +178,20 @@ public sealed class Vocab : IDisposable {
     public static Vocab Open(string path) {
         VocabHandle handle = null;
         Native.Check((ref orrery_error e) => Native.orrery_vocab_open(Native.Utf8(path), out handle, ref e));
+        return new Vocab(handle);
+    }
+
+    /// <summary>The same from an open file, by its descriptor, which may be closed behind the call.</summary>
+    public static Vocab OpenFd(int fd) {
+        VocabHandle handle = null;
+        Native.Check((ref orrery_error e) => Native.orrery_vocab_open_fd(fd, out handle, ref e));
+        return new Vocab(handle);
+    }
+
+    /// <summary>The same from a whole file in memory, which is not kept.</summary>
+    public static Vocab OpenMemory(byte[] bytes) {
+        VocabHandle handle = null;
+        Native.Check((ref orrery_error e) => Native.orrery_vocab_open_memory(bytes, Native.Size(bytes.Length), out handle, ref e));
         return new Vocab(handle);
     }
 

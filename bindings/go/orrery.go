@@ -78,6 +78,32 @@ func HeadProfileImportGates(gates string, sparsity float64) (string, error) {
 
 // Plan tells what a model and a session would take, from the file's header alone.
 func Plan(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
+	return plan(path, runtime, model, session, func(name *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options,
+		s *C.orrery_session_options, out *C.orrery_plan_result, e errorOut) status {
+		return C.orrery_plan(name, r, m, s, out, e)
+	})
+}
+
+// PlanFd is Plan for a model in an open file.
+func PlanFd(fd uintptr, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
+	return plan("", runtime, model, session, func(_ *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options,
+		s *C.orrery_session_options, out *C.orrery_plan_result, e errorOut) status {
+		return C.orrery_plan_fd(C.int32_t(fd), r, m, s, out, e)
+	})
+}
+
+// PlanMemory is Plan for a model in memory.
+func PlanMemory(file []byte, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
+	return plan("", runtime, model, session, func(_ *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options,
+		s *C.orrery_session_options, out *C.orrery_plan_result, e errorOut) status {
+		return C.orrery_plan_memory(first(file), C.size_t(len(file)), r, m, s, out, e)
+	})
+}
+
+// plan plans by one of the functions of the header.
+func plan(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions,
+	f func(name *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options, s *C.orrery_session_options,
+		out *C.orrery_plan_result, e errorOut) status) (PlanResult, error) {
 	k := newKeep()
 	defer k.free()
 	defer k.callbacks.release()
@@ -86,7 +112,7 @@ func Plan(path string, runtime *RuntimeOptions, model *ModelOptions, session *Se
 		return PlanResult{}, k.err
 	}
 	return fillPlanResult(func(out *C.orrery_plan_result) error {
-		return call(func(e errorOut) status { return C.orrery_plan(name, r, m, s, out, e) })
+		return call(func(e errorOut) status { return f(name, r, m, s, out, e) })
 	})
 }
 
@@ -217,16 +243,33 @@ func newVocab(p *C.orrery_vocab) *Vocab {
 }
 
 func OpenVocab(path string) (*Vocab, error) {
-	if err := checkABI(); err != nil {
-		return nil, err
-	}
 	k := newKeep()
 	defer k.free()
-	name, out := k.chars(path), new(*C.orrery_vocab)
+	name := k.chars(path)
 	if k.err != nil {
 		return nil, k.err
 	}
-	if err := call(func(e errorOut) status { return C.orrery_vocab_open(name, out, e) }); err != nil {
+	return openVocab(func(out **C.orrery_vocab, e errorOut) status { return C.orrery_vocab_open(name, out, e) })
+}
+
+// OpenVocabFd is OpenVocab on an open file, which may be closed behind the call.
+func OpenVocabFd(fd uintptr) (*Vocab, error) {
+	return openVocab(func(out **C.orrery_vocab, e errorOut) status { return C.orrery_vocab_open_fd(C.int32_t(fd), out, e) })
+}
+
+// OpenVocabMemory is OpenVocab on a whole file in memory, which is not kept.
+func OpenVocabMemory(file []byte) (*Vocab, error) {
+	return openVocab(func(out **C.orrery_vocab, e errorOut) status {
+		return C.orrery_vocab_open_memory(first(file), C.size_t(len(file)), out, e)
+	})
+}
+
+func openVocab(f func(out **C.orrery_vocab, e errorOut) status) (*Vocab, error) {
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	out := new(*C.orrery_vocab)
+	if err := call(func(e errorOut) status { return f(out, e) }); err != nil {
 		return nil, err
 	}
 	return newVocab(*out), nil

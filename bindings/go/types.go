@@ -538,6 +538,8 @@ type RuntimeInfo struct {
 	Path           string
 	ArenaBytes     uint64
 	ArenaUsedBytes uint64
+	HostBytes      uint64
+	HostPeakBytes  uint64
 }
 
 func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, error) {
@@ -552,6 +554,8 @@ func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, erro
 	r.Path = C.GoString(p.path)
 	r.ArenaBytes = uint64(p.arena_bytes)
 	r.ArenaUsedBytes = uint64(p.arena_used_bytes)
+	r.HostBytes = uint64(p.host_bytes)
+	r.HostPeakBytes = uint64(p.host_peak_bytes)
 	return r, nil
 }
 
@@ -675,6 +679,8 @@ type ModelInfo struct {
 	Name           string
 	Quantization   string
 	Fingerprint    []byte
+	HostBytes      uint64
+	HostPeakBytes  uint64
 }
 
 func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
@@ -698,6 +704,8 @@ func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
 	r.Name = C.GoString(p.name)
 	r.Quantization = C.GoString(p.quantization)
 	r.Fingerprint = C.GoBytes(unsafe.Pointer(&p.fingerprint), 16)
+	r.HostBytes = uint64(p.host_bytes)
+	r.HostPeakBytes = uint64(p.host_peak_bytes)
 	return r, nil
 }
 
@@ -734,6 +742,8 @@ type Stats struct {
 	NDemotedHeads     uint32
 	ReservoirMode     uint32
 	DeviceKvType      uint32
+	HostBytes         uint64
+	HostPeakBytes     uint64
 }
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
@@ -774,5 +784,7 @@ func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	r.NDemotedHeads = uint32(p.n_demoted_heads)
 	r.ReservoirMode = uint32(p.reservoir_mode)
 	r.DeviceKvType = uint32(p.device_kv_type)
+	r.HostBytes = uint64(p.host_bytes)
+	r.HostPeakBytes = uint64(p.host_peak_bytes)
 	return r, nil
 }

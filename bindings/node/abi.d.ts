@@ -101,6 +101,8 @@ export interface RuntimeInfo {
   path: string;
   arenaBytes: number;
   arenaUsedBytes: number;
+  hostBytes: number;
+  hostPeakBytes: number;
 }
 export interface VocabInfo {
   nTokens: number;
@@ -154,6 +156,8 @@ export interface ModelInfo {
   name: string;
   quantization: string;
   fingerprint: Buffer;
+  hostBytes: number;
+  hostPeakBytes: number;
 }
 export interface Stats {
   nContext: number;
@@ -187,4 +191,6 @@ export interface Stats {
   nDemotedHeads: number;
   reservoirMode: number;
   deviceKvType: number;
+  hostBytes: number;
+  hostPeakBytes: number;
 }

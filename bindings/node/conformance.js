@@ -85,22 +85,27 @@ async function regions(plan, path) {
   print(...all.map((r) => quote(r.name)), yes(all.reduce((sum, r) => sum + r.deviceBytes, 0) === plan.deviceBytes));
 }
 
-async function openFd(runtime, path) {
+async function withFd(path, f) {
   const fd = fs.openSync(path);
   try {
-    return await runtime.openFd(fd, take('model'));
+    return await f(fd);
   } finally {
     fs.closeSync(fd);
   }
 }
 
+const planOptions = () => ({ runtime: take('runtime'), model: take('model'), session: take('session') });
+
 async function step(verb, w, rest, t) {
   const make = {
     runtime: () => new orrery.Runtime(take('runtime')), vocab: () => orrery.Vocab.open(rest(1)),
-    model_fd: () => openFd(t[w[1]], rest(2)), model_memory: () => t[w[1]].openMemory(fs.readFileSync(rest(2)), take('model')),
+    vocab_fd: () => withFd(rest(1), orrery.Vocab.openFd), vocab_memory: () => orrery.Vocab.openMemory(fs.readFileSync(rest(1))),
+    plan_fd: () => withFd(rest(1), (fd) => orrery.planFd(fd, planOptions())),
+    plan_memory: () => orrery.planMemory(fs.readFileSync(rest(1)), planOptions()),
+    model_fd: () => withFd(rest(2), (fd) => t[w[1]].openFd(fd, take('model'))), model_memory: () => t[w[1]].openMemory(fs.readFileSync(rest(2)), take('model')),
     model: () => t[w[1]].open(rest(2), take('model')), vocab_of: () => t[w[1]].vocab(),
     session: () => t[w[1]].session(take('session')), fork: () => t[w[1]].fork(),
-    plan: () => orrery.plan(rest(1), { runtime: take('runtime'), model: take('model'), session: take('session') }),
+    plan: () => orrery.plan(rest(1), planOptions()),
     calibrate: () => t[w[1]].calibrate(rest(3).split('|').map((x) => t[w[2]].tokenize(x)), take('calibrate')),
     generate: () => t[w[1]].generate(take('generate')), save_buffer: () => t[w[1]].saveBuffer(),
     continue: () => t[w[1]].generateTokens(w.slice(2), take('generate')),

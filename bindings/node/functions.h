@@ -47,6 +47,10 @@ static void invoke_orrery_runtime_get_info(slot *a, slot *result) { (void)a, res
 static const parameter parameters_orrery_runtime_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &runtime_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_open(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open((const char *)a[0].p, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_vocab_open[] = {{P_STRING, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_vocab_open_fd(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open_fd((int32_t)a[0].i, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_vocab_open_fd[] = {{P_INTEGER, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_vocab_open_memory(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open_memory((const void *)a[0].p, (size_t)a[1].i, (orrery_vocab **)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_vocab_open_memory[] = {{P_BYTES, 2, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_free(slot *a, slot *result) { (void)a, (void)result, orrery_vocab_free((orrery_vocab *)a[0].p); }
 static const parameter parameters_orrery_vocab_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_tokenize(slot *a, slot *result) { (void)a, result->i = orrery_tokenize((const orrery_vocab *)a[0].p, (const char *)a[1].p, (size_t)a[2].i, (uint32_t)a[3].i, (int32_t *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
@@ -65,6 +69,10 @@ static void invoke_orrery_rope_scaling_name(slot *a, slot *result) { (void)a, re
 static const parameter parameters_orrery_rope_scaling_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_plan(slot *a, slot *result) { (void)a, result->i = orrery_plan((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_plan[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_plan_fd(slot *a, slot *result) { (void)a, result->i = orrery_plan_fd((int32_t)a[0].i, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
+static const parameter parameters_orrery_plan_fd[] = {{P_INTEGER, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_plan_memory(slot *a, slot *result) { (void)a, result->i = orrery_plan_memory((const void *)a[0].p, (size_t)a[1].i, (const orrery_runtime_options *)a[2].p, (const orrery_model_options *)a[3].p, (const orrery_session_options *)a[4].p, (orrery_plan_result *)a[5].p, (orrery_error *)a[6].p); }
+static const parameter parameters_orrery_plan_memory[] = {{P_BYTES, 2, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_region_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_region_kind_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_region_kind_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_plan_regions(slot *a, slot *result) { (void)a, result->i = orrery_plan_regions((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_region *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
@@ -175,6 +183,8 @@ static const function functions[] = {
     {"orrery_runtime_set_threads", R_STATUS, 4, invoke_orrery_runtime_set_threads, 0, parameters_orrery_runtime_set_threads},
     {"orrery_runtime_get_info", R_STATUS, 3, invoke_orrery_runtime_get_info, 0, parameters_orrery_runtime_get_info},
     {"orrery_vocab_open", R_STATUS, 3, invoke_orrery_vocab_open, free_orrery_vocab, parameters_orrery_vocab_open},
+    {"orrery_vocab_open_fd", R_STATUS, 3, invoke_orrery_vocab_open_fd, free_orrery_vocab, parameters_orrery_vocab_open_fd},
+    {"orrery_vocab_open_memory", R_STATUS, 3, invoke_orrery_vocab_open_memory, free_orrery_vocab, parameters_orrery_vocab_open_memory},
     {"orrery_vocab_free", R_VOID, 1, invoke_orrery_vocab_free, 0, parameters_orrery_vocab_free},
     {"orrery_tokenize", R_STATUS, 5, invoke_orrery_tokenize, 0, parameters_orrery_tokenize},
     {"orrery_detokenize", R_STATUS, 5, invoke_orrery_detokenize, 0, parameters_orrery_detokenize},
@@ -184,6 +194,8 @@ static const function functions[] = {
     {"orrery_kv_type_name", R_STRING, 1, invoke_orrery_kv_type_name, 0, parameters_orrery_kv_type_name},
     {"orrery_rope_scaling_name", R_STRING, 1, invoke_orrery_rope_scaling_name, 0, parameters_orrery_rope_scaling_name},
     {"orrery_plan", R_STATUS, 6, invoke_orrery_plan, 0, parameters_orrery_plan},
+    {"orrery_plan_fd", R_STATUS, 6, invoke_orrery_plan_fd, 0, parameters_orrery_plan_fd},
+    {"orrery_plan_memory", R_STATUS, 6, invoke_orrery_plan_memory, 0, parameters_orrery_plan_memory},
     {"orrery_region_kind_name", R_STRING, 1, invoke_orrery_region_kind_name, 0, parameters_orrery_region_kind_name},
     {"orrery_plan_regions", R_STATUS, 6, invoke_orrery_plan_regions, 0, parameters_orrery_plan_regions},
     {"orrery_load_mode_name", R_STRING, 1, invoke_orrery_load_mode_name, 0, parameters_orrery_load_mode_name},

@@ -40,6 +40,8 @@ export class Runtime extends Handle {
 }
 export class Vocab extends Handle {
   static open(path: string): Promise<Vocab>;
+  static openFd(fd: number): Promise<Vocab>;
+  static openMemory(bytes: Buffer): Promise<Vocab>; // of a whole file; unchanged until then
   info(): abi.VocabInfo;
   tokenize(text: string | Buffer, flags?: number): Int32Array;
   detokenize(tokens: Iterable<number>, flags?: number): Buffer;
@@ -96,6 +98,10 @@ export function devices(): abi.DeviceInfo[];
 export function inspect(path: string): Promise<string>;
 export function policies(): string;
 export function plan(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
+  Promise<abi.PlanResult>;
+export function planFd(fd: number, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
+  Promise<abi.PlanResult>;
+export function planMemory(bytes: Buffer, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
   Promise<abi.PlanResult>;
 /** The plan region by region: its sums are those of `plan`. */
 export function planRegions(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):

@@ -60,6 +60,12 @@ class Vocab extends Handle {
   static async open(path) {
     return new Vocab(await async.orrery_vocab_open(path));
   }
+  static async openFd(fd) {
+    return new Vocab(await async.orrery_vocab_open_fd(fd));
+  }
+  static async openMemory(bytes) {
+    return new Vocab(await async.orrery_vocab_open_memory(bytes));
+  }
   info() {
     return sync.orrery_vocab_get_info(this.handle);
   }
@@ -257,6 +263,8 @@ module.exports = {
   policies: () => sync.orrery_policies().toString(),
   plan: (path, { runtime, model, session } = {}) => async.orrery_plan(path, runtime, model, session),
   planRegions: (path, { runtime, model, session } = {}) => async.orrery_plan_regions(path, runtime, model, session),
+  planFd: (fd, { runtime, model, session } = {}) => async.orrery_plan_fd(fd, runtime, model, session),
+  planMemory: (bytes, { runtime, model, session } = {}) => async.orrery_plan_memory(bytes, runtime, model, session),
   headProfileImport: (profile) => sync.orrery_head_profile_import(json(profile)).toString(),
   headProfileImportGates: (gates, sparsity) => sync.orrery_head_profile_import_gates(gates, sparsity).toString(),
 };

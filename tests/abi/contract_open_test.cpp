@@ -1,4 +1,4 @@
-// Models opened from a descriptor or from memory. And the calls that orrery_session_cancel() stops.
+// Models, vocabularies and plans opened from a descriptor or from memory. And the calls that orrery_session_cancel() stops.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -100,6 +100,85 @@ TEST_F(Opening, MemoryThatIsNoModelIsRefused) {
     from_memory(file.data(), 100, load, ORRERY_BAD_MODEL);
     from_memory(file.data(), file.size() - 1, load, ORRERY_BAD_MODEL);
   }
+}
+
+// Vocabularies and plans ----------------------------------------------------------------------------------------------
+
+std::vector<int32_t> tokens_of_text(const orrery_vocab* vocab) {
+  std::vector<int32_t> tokens(100);
+  size_t n = 0;
+  EXPECT_EQ(orrery_tokenize(vocab, "some words to cut", 17, 0, tokens.data(), tokens.size(), &n, nullptr), ORRERY_OK);
+  tokens.resize(n);
+  return tokens;
+}
+
+TEST_F(Opening, AVocabularyFromADescriptorAndFromMemory) {
+  orrery_vocab* h = nullptr;
+  ASSERT_EQ(orrery_vocab_open(path.c_str(), &h, nullptr), ORRERY_OK);
+  const std::vector<int32_t> want = tokens_of_text(Vocab(h).get());
+  ASSERT_FALSE(want.empty());
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  ASSERT_EQ(::lseek(fd, 7, SEEK_SET), 7);
+  ASSERT_EQ(orrery_vocab_open_fd(fd, &h, nullptr), ORRERY_OK);
+  const Vocab by_fd(h);
+  EXPECT_EQ(::lseek(fd, 0, SEEK_CUR), 7) << "its position moved";
+  ::close(fd);
+  EXPECT_EQ(tokens_of_text(by_fd.get()), want);
+  std::vector<std::byte> copy = file;
+  ASSERT_EQ(orrery_vocab_open_memory(copy.data(), copy.size(), &h, nullptr), ORRERY_OK);
+  const Vocab inside(h);
+  std::fill(copy.begin(), copy.end(), std::byte{0xAA});   // nothing of it is used after the call
+  EXPECT_EQ(tokens_of_text(inside.get()), want);
+}
+
+TEST_F(Opening, APlanFromADescriptorAndFromMemory) {
+  const auto empty = [] { return options(&orrery_plan_result_init); };
+  orrery_plan_result want = empty(), by_fd = empty(), inside = empty();
+  orrery_session_options o = session_options();
+  o.n_context = 512;
+  ASSERT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &want, nullptr), ORRERY_OK);
+  EXPECT_GT(want.device_bytes, 0u);
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  EXPECT_EQ(orrery_plan_fd(fd, nullptr, nullptr, &o, &by_fd, nullptr), ORRERY_OK);
+  EXPECT_EQ(orrery_plan_memory(file.data(), file.size(), nullptr, nullptr, &o, &inside, nullptr), ORRERY_OK);
+  // The budget by default depends on what the machine has free at that moment.
+  for (orrery_plan_result* plan : {&want, &by_fd, &inside}) plan->budget_bytes = plan->largest_context = 0;
+  EXPECT_EQ(std::memcmp(&by_fd, &want, sizeof want), 0);
+  EXPECT_EQ(std::memcmp(&inside, &want, sizeof want), 0);
+  EXPECT_EQ(::fcntl(fd, F_GETFD) >= 0, true) << "the descriptor stays the caller's";
+  ::close(fd);
+}
+
+TEST_F(Opening, NoVocabularyAndNoPlanFromWhatIsNoModel) {
+  const int folder = ::open("/", O_RDONLY), nothing = ::open(dir.write("empty", {}).c_str(), O_RDONLY);
+  const std::pair<int, orrery_status> bad[] = {
+      {-1, ORRERY_INVALID_ARGUMENT}, {100000, ORRERY_IO}, {folder, ORRERY_IO}, {nothing, ORRERY_BAD_MODEL}};
+  orrery_vocab* h = nullptr;
+  orrery_plan_result plan = options(&orrery_plan_result_init);
+  for (const auto& [fd, want] : bad) {
+    Error error;
+    EXPECT_EQ(orrery_vocab_open_fd(fd, &h, &error), want) << fd << ": " << error.message;
+    EXPECT_EQ(h, nullptr);
+    EXPECT_EQ(orrery_plan_fd(fd, nullptr, nullptr, nullptr, &plan, &error), want) << fd << ": " << error.message;
+  }
+  std::vector<std::byte> longer(file.size() + 8);
+  std::memcpy(longer.data() + 1, file.data(), file.size());
+  const struct {
+    const std::byte* bytes;
+    size_t n;
+    orrery_status want;
+  } pieces[] = {{nullptr, 8, ORRERY_INVALID_ARGUMENT}, {longer.data() + 1, file.size(), ORRERY_INVALID_ARGUMENT},
+                {file.data(), 0, ORRERY_BAD_MODEL}, {file.data(), 100, ORRERY_BAD_MODEL}};
+  for (const auto& piece : pieces) {
+    Error error;
+    EXPECT_EQ(orrery_vocab_open_memory(piece.bytes, piece.n, &h, &error), piece.want) << error.message;
+    EXPECT_EQ(h, nullptr);
+    EXPECT_EQ(orrery_plan_memory(piece.bytes, piece.n, nullptr, nullptr, nullptr, &plan, &error), piece.want) << error.message;
+  }
+  EXPECT_EQ(orrery_vocab_open_fd(folder, nullptr, nullptr), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_vocab_open_memory(file.data(), file.size(), nullptr, nullptr), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_plan_memory(file.data(), file.size(), nullptr, nullptr, nullptr, nullptr, nullptr), ORRERY_INVALID_ARGUMENT);
+  for (const int fd : {folder, nothing}) ::close(fd);
 }
 
 // Cancelling a session ------------------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 #!/bin/sh
-# symbols.sh LIBRARY STATIC HEADER CC: what the linker and the loader see of the library.
+# symbols.sh LIBRARY STATIC HEADER CC OBJECTS: what the linker and the loader see of the library. OBJECTS is an archive of what STATIC is made
+# of; STATIC itself, in a build without operators new of the library's own.
 #
 #   exports   exactly the functions that orrery.h declares, all of version ORRERY_0
+#   C++       with operators of its own, the library holds all C++ code that it runs: no operator new or delete, and nothing else of a C++
+#             library, is looked up outside. So what its operator new has allocated, its operator delete gives back, and the other way round
 #   needs     only the C, math, C++ and compiler's own libraries
 #   calls     nothing that ends the process, prints, reads the environment or installs handlers
 #   globals   no writable data: two runtimes in one process share nothing
@@ -11,7 +14,7 @@
 # the registration when the library is unloaded (atexit, in a library, is of that library); and bodies on the host's side of device
 # functions, which end the process (exit) and which nothing calls. And one file of ours opens a library, cuBLAS.
 set -eu
-library=$1 static=$2 header=$3 cc=$4
+library=$1 static=$2 header=$3 cc=$4 objects=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bad=0
@@ -27,6 +30,25 @@ nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' >"$work/exported_
 sed 's/@.*//' "$work/exported_with_version" | sort >"$work/exported"
 diff "$work/declared" "$work/exported" >"$work/diff" || fail "declared (<) and exported (>) differ: $(cat "$work/diff")"
 ! grep -v '@@ORRERY_0$' "$work/exported_with_version" || fail "exported without the version ORRERY_0"
+
+own=''
+[ "$objects" = "$static" ] || own=yes
+if [ $own ]; then
+  # Names of C++ begin with _Z; __cxa_ and __gxx_ names are of its run-time library, but for three of the C library. _ZGTt names are weak,
+  # and of transactional memory, which nobody compiles for.
+  cxx='^(_Z|__cxa_|__gxx_|__dynamic_cast)'
+  c='^(__cxa_finalize|__cxa_atexit|__cxa_thread_atexit_impl|_ZGTt.*)$'
+  nm -D --undefined-only "$library" | awk '{ print $NF }' | sed 's/@.*//' >"$work/outside"
+  [ -s "$work/outside" ] || fail "what $library looks up cannot be read"
+  ! grep -E "$cxx" "$work/outside" | grep -vE "$c" || fail "the shared library looks C++ up outside"
+  nm --undefined-only "$static" | awk 'NF == 2 { print $2 }' >"$work/outside"
+  ! grep -E "$cxx" "$work/outside" | grep -vE "$c" || fail "the static library looks C++ up outside"
+  nm --defined-only --extern-only "$static" | awk 'NF == 3 { print $3 }' | sort >"$work/visible"
+  diff "$work/declared" "$work/visible" >"$work/diff" || fail "declared (<) and visible in the static library (>) differ: $(cat "$work/diff")"
+  # The test would find them: the objects alone have both.
+  nm "$objects" 2>/dev/null | grep -q ' T _Znwm$' || fail "$objects has no operator new"
+  nm "$objects" 2>/dev/null | grep -q ' U __cxa_throw$' || fail "$objects throws nothing"
+fi
 
 readelf -dW "$library" >"$work/dynamic"
 sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' "$work/dynamic" >"$work/needed"
@@ -48,11 +70,15 @@ _ZSt4c(out|err|log|in)|_ZSt5wc(out|err|in)|_ZNSt8ios_base4InitC1Ev
 setlocale|uselocale|rand|srand|gettimeofday|system|popen|fork|v?fork|exec[vlpe]+
 dlopen|dlsym
 NAMES
-nm -A --undefined-only "$static" 2>/dev/null | sed -n 's/^[^:]*:\([^:]*\): *[A-Za-z] \(.*\)/\1 \2/p' >"$work/ours"   # object, name
+nm -A --undefined-only "$objects" 2>/dev/null | sed -n 's/^[^:]*:\([^:]*\): *[A-Za-z] \(.*\)/\1 \2/p' >"$work/ours"   # object, name
 cuda=''
 ! grep -q ' __cudaRegisterFatBinary$' "$work/ours" || cuda=yes
-grep -q ' memcpy$' "$work/ours" || fail "what the objects of $static call cannot be read"
+grep -q ' memcpy$' "$work/ours" || fail "what the objects of $objects call cannot be read"
 nm -D --undefined-only "$library" | awk '{ print $2 }' | sed 's/@.*//' >"$work/all"
+if [ $own ]; then   # what the C++ library inside calls: std::terminate and its message, locales
+  grep -vxE '__assert_fail|abort|fputs|fputc|putc|fwrite|stderr|getenv|secure_getenv|uselocale|setlocale' "$work/all" >"$work/all_alone"
+  mv "$work/all_alone" "$work/all"
+fi
 if [ $cuda ]; then
   grep -vE '\.cu\.o (atexit|exit)$|^cublas\.cpp\.o dl(open|sym)$' "$work/ours" >"$work/ours_alone"
   grep -vxE 'exit|dlopen|dlsym|fwrite|getenv|gettimeofday|kill|pthread_kill|setenv' "$work/all" >"$work/all_alone"
@@ -64,17 +90,19 @@ while read -r names; do
 done <"$work/forbidden"
 
 # Variables in .data and .bss, plain and per thread, of every object in the archive.  (.data.rel.ro is constant once loaded;
-# DW.ref is made by the compiler for exceptions.)  One is allowed: the paths that this machine can run, found once.
-objdump -t "$static" | awk -F '\t' '
+# DW.ref is made by the compiler for exceptions.)  These are allowed: the paths that this machine can run, found once; the allocator,
+# which is one for the process as the C library's is, the account that a thread works for, and the number of accounts.
+objdump -t "$objects" | awk -F '\t' '
   /file format/ { object = $1 }
   NF == 2 && match($1, / \.(data|bss|tdata|tbss)[^ ]*$/) && $1 !~ /\.data\.rel\.(ro|local\.DW\.ref)/ {
     split($2, field, " ")
     if (field[1] ~ /^0+$/ || field[2] ~ /available_pathsEvE9available$/) next
+    if (object ~ /blocks_mimalloc\.c\.o:/ || field[2] ~ /12_GLOBAL__N_1(15current_account|8accounts)E$/) next
     if (object ~ /\.cu\.o:/ && field[length(field)] ~ /__device_stub__|__cudaFatCubinHandle$/) next
     sub(/:.*/, "", object)
     print object, field[length(field)], "size 0x" field[1]
   }' >"$work/globals"
 [ ! -s "$work/globals" ] || fail "writable globals: $(cat "$work/globals")"
-readelf -SW "$static" | grep -q '\.text' || fail "$static holds no code"
+readelf -SW "$objects" | grep -q '\.text' || fail "$static holds no code"
 [ $bad = 0 ] && echo "$(wc -l <"$work/exported") functions${cuda:+, CUDA}, needs $(tr '\n' ' ' <"$work/needed")"
 exit $bad

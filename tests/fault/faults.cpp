@@ -15,6 +15,10 @@
 #include <new>
 #include <utility>
 
+#ifdef ORRERY_OWN_OPERATORS
+#include "runtime/base/allocation/blocks.h"
+#endif
+
 namespace orrery::testing {
 
 namespace {
@@ -41,7 +45,9 @@ bool refuse(Fault kind) {
 int number(Fault kind) { return armed[static_cast<int>(kind)].error_number; }
 
 void* allocate(std::size_t n, std::size_t alignment) {
+#ifndef ORRERY_OWN_OPERATORS
   if (refuse(Fault::memory)) return nullptr;
+#endif
   n = std::max<std::size_t>(n, 1);
   // malloc underneath, so that sanitizers still see each block.
   void* p =
@@ -50,11 +56,13 @@ void* allocate(std::size_t n, std::size_t alignment) {
   return p;
 }
 
+#ifndef ORRERY_OWN_OPERATORS
 void* allocate_or_throw(std::size_t n, std::size_t alignment) {
   void* p = allocate(n, alignment);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
+#endif
 
 void release(void* p) {
   if (p) --live;
@@ -83,6 +91,47 @@ int64_t live_blocks() { return live; }
 using orrery::testing::Fault;
 namespace ot = orrery::testing;
 
+#ifdef ORRERY_OWN_OPERATORS
+// The library's operators, which are the whole program's here, allocate by what the linker wraps below. A request can be refused there,
+// or one level down, where an account takes its chunks: then the block of its own, which allocate() asks for instead, is refused too. A block
+// counts as live at the upper level alone: an account keeps its chunks.
+namespace {
+thread_local bool allocating = false, refused_below = false;
+}  // namespace
+extern "C" {
+
+void* host_block_take(size_t n, size_t alignment) {
+  if (allocating && refused_below) return nullptr;
+  refused_below = ot::refuse(Fault::memory);
+  if (refused_below) return nullptr;
+  void* const p = ot::allocate(n, alignment > 16 ? alignment : 0);
+  if (p) --ot::live;
+  return p;
+}
+void host_block_give(void* p) {
+  if (p) ++ot::live;
+  ot::release(p);
+}
+void host_blocks_trim(void) {}
+
+void* __real__ZN6orrery8allocateEmm(size_t bytes, size_t alignment);
+void __real__ZN6orrery7releaseEPv(void* block);
+void* __wrap__ZN6orrery8allocateEmm(size_t bytes, size_t alignment) {
+  if (ot::refuse(Fault::memory)) return nullptr;
+  allocating = true;
+  refused_below = false;
+  void* const block = __real__ZN6orrery8allocateEmm(bytes, alignment);
+  allocating = false;
+  if (block) ++ot::live;
+  return block;
+}
+void __wrap__ZN6orrery7releaseEPv(void* block) {
+  if (block) --ot::live;
+  __real__ZN6orrery7releaseEPv(block);
+}
+
+}  // extern "C"
+#else
 // The whole program's operators.
 void* operator new(std::size_t n) { return ot::allocate_or_throw(n, 0); }
 void* operator new[](std::size_t n) { return ot::allocate_or_throw(n, 0); }
@@ -112,6 +161,7 @@ void operator delete(void* p, const std::nothrow_t&) noexcept { ot::release(p); 
 void operator delete[](void* p, const std::nothrow_t&) noexcept { ot::release(p); }
 void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { ot::release(p); }
 void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { ot::release(p); }
+#endif
 
 // What the static library calls, by the linker's --wrap.
 extern "C" {

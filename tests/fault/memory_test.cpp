@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "runtime/base/allocation/account.h"
 #include "tests/abi/handles.h"
 #include "tests/fault/faults.h"
 #include "tests/support/temp_dir.h"
@@ -340,6 +341,67 @@ TEST_F(SessionOutOfMemory, SaveAndLoad) {
         return orrery_session_load_buffer(live.get(), others.data(), others.size(), e);
       },
       back, [&] { expect_twins(); });
+}
+
+// Whatever is freed first, no account stays open: all that a handle stood for has been given back.
+TEST_F(OutOfMemory, AccountsEndWithTheirHandles) {
+  const uint64_t before = n_accounts();
+  const auto everything = [&](const char* policy) {
+    Runtime runtime = make_runtime(2);
+    Model model = open_model(runtime, path);
+    Vocab vocab(orrery_model_vocab(model.get()));
+    orrery_session_options o = session_options();
+    o.n_context = 512;
+    o.policy = policy;
+    if (policy) o.kv_budget_share = .5f;
+    Session session = open_session(model, o);
+    ask(session, "a past of more than one page of sixty-four tokens, to have something to keep, and to fork", 6);
+    Session child = fork_of(session);
+    Generation generation = generate(session, generate_options(4));
+    EXPECT_GE(n_accounts(), before + 4);
+    runtime.reset();
+    model.reset();
+    session.reset();
+    ask(child, "what next", 4);
+    vocab.reset();
+    child.reset();
+    EXPECT_GE(n_accounts(), before + 3) << "the generation keeps the runtime, the model and the session";
+    generation.reset();
+    EXPECT_EQ(n_accounts(), before);
+  };
+  for (const char* policy : {static_cast<const char*>(nullptr), "auto", "freekv", "heterocache", "shadowkv"}) {
+    SCOPED_TRACE(policy ? policy : "full");
+    everything(policy);
+  }
+}
+
+// What a session's calls allocate for the model or the runtime is not on the session's account: that ends with the session.
+TEST_F(OutOfMemory, ASessionsAccountEndsBeforeTheModels) {
+  orrery_runtime_options r = runtime_options();
+  r.n_threads = 2;
+  r.device_budget_bytes = uint64_t{256} << 20;
+  r.link_latency_us = 1;   // a link that is simulated has an I/O thread
+  orrery_runtime* h = nullptr;
+  ASSERT_EQ(orrery_runtime_create(&r, &h, nullptr), ORRERY_OK);
+  const Runtime runtime(h);
+  const Model model = open_model(runtime, path);
+  const uint64_t before = n_accounts();
+  for (const char* policy : {static_cast<const char*>(nullptr), "auto", "freekv", "heterocache", "shadowkv", "quest"}) {
+    SCOPED_TRACE(policy ? policy : "full");
+    orrery_session_options o = session_options();
+    o.n_context = 512;
+    o.policy = policy;
+    if (policy) o.kv_budget_share = .5f;
+    Session session = open_session(model, o);
+    ask(session, "a past of more than one page of sixty-four tokens, to have something to keep, and to fork", 6);
+    std::vector<unsigned char> saved = save(session);
+    ASSERT_EQ(orrery_session_load_buffer(session.get(), saved.data(), saved.size(), nullptr), ORRERY_OK);
+    Session child = fork_of(session);
+    session.reset();
+    ask(child, "what next", 4);
+    child.reset();
+    EXPECT_EQ(n_accounts(), before);
+  }
 }
 
 // A parked session that cannot come back stays parked, and comes back later.

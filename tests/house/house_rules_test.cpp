@@ -122,7 +122,20 @@ TEST(HouseRules, WrongIncludesAreSeen) {
 
 // ---- What the library never does ----
 
+// What one file may say: the names of calls that it takes out of mimalloc, which tests/abi/symbols.sh then looks for in the objects; and the
+// account that a thread works for, which operator new has no other way to learn.
+const std::multimap<std::string, std::string> kAllowedWords = {
+    {"runtime/base/allocation/blocks_mimalloc.c", "#define getenv("}, {"runtime/base/allocation/blocks_mimalloc.c", "#define fputs("},
+    {"runtime/base/allocation/blocks_mimalloc.c", "#define atexit("}, {"runtime/base/allocation/blocks_mimalloc.c", "#define abort("},
+    {"runtime/base/allocation/blocks_mimalloc.c", "#undef stderr"},   {"runtime/base/allocation/blocks_mimalloc.c", "#undef stdout"},
+    {"runtime/base/allocation/blocks_mimalloc.c", "#define stderr "}, {"runtime/base/allocation/blocks_mimalloc.c", "#define stdout "},
+    {"runtime/base/allocation/account.cpp", "thread_local Account* current_account"}};
+
 std::vector<std::string> forbidden_words(Source source) {
+  const auto [first, last] = kAllowedWords.equal_range(source.path);
+  for (auto allowed = first; allowed != last; ++allowed)
+    for (std::string& line : source.lines)
+      if (begins_with(line, allowed->second)) line.erase(0, allowed->second.size());
   // An instruction that must stay where it stands is no variable.
   for (std::string& line : source.lines)
     if (const size_t at = line.find("asm volatile("); at != std::string::npos) line.replace(at, 12, "asm");
@@ -158,6 +171,10 @@ TEST(HouseRules, ForbiddenWordsAreSeen) {
             (std::vector<std::string>{"runtime/a.cpp:1: abort(", "runtime/a.cpp:2: cout",
                                       "runtime/a.cpp:4: iostream", "runtime/a.cpp:5: getenv(",
                                       "runtime/a.cpp:6: volatile"}));
+  // What a file may say is its exact words.
+  EXPECT_EQ(forbidden_words(make_source("runtime/base/allocation/blocks_mimalloc.c", "#define getenv(name) 0\n#define exit(n)\ngetenv(1);\n")),
+            (std::vector<std::string>{"runtime/base/allocation/blocks_mimalloc.c:2: exit(",
+                                      "runtime/base/allocation/blocks_mimalloc.c:3: getenv("}));
 }
 
 // ---- How a file looks ----

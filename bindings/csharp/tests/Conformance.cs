@@ -83,6 +83,10 @@ static class Conformance {
         switch (verb) {
             case "runtime": return new Runtime(Take<RuntimeOptions>("runtime")); case "vocab": return Vocab.Open(rest(1));
             case "vocab_of": return At<Model>(w[1]).Vocab(); case "model": return At<Runtime>(w[1]).Open(rest(2), Take<ModelOptions>("model"));
+            case "vocab_memory": return Vocab.OpenMemory(File.ReadAllBytes(rest(1)));
+            case "vocab_fd": using (var file = File.OpenRead(rest(1))) return Vocab.OpenFd((int)file.SafeFileHandle.DangerousGetHandle());
+            case "plan_memory": return Library.PlanMemory(File.ReadAllBytes(rest(1)), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
+            case "plan_fd": using (var file = File.OpenRead(rest(1))) return Library.PlanFd((int)file.SafeFileHandle.DangerousGetHandle(), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
             case "model_memory": return At<Runtime>(w[1]).OpenMemory(File.ReadAllBytes(rest(2)), Take<ModelOptions>("model"));
             case "model_fd": using (var file = File.OpenRead(rest(2))) return At<Runtime>(w[1]).OpenFd((int)file.SafeFileHandle.DangerousGetHandle(), Take<ModelOptions>("model"));
             case "session": return At<Model>(w[1]).OpenSession(Take<SessionOptions>("session")); case "fork": return At<Session>(w[1]).Fork();

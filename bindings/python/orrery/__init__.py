@@ -115,10 +115,30 @@ def head_profile_import_gates(gates: str, sparsity: float) -> str:
 def plan(path: str, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
          session: Optional[SessionOptions] = None) -> PlanResult:
     """What a model and a session would take, from the file's header alone. Options are dicts."""
+    return _plan("orrery_plan", utf8(path), given=(runtime, model, session))
+
+
+def plan_fd(fd: int, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
+            session: Optional[SessionOptions] = None) -> PlanResult:
+    """The same for a model in an open file."""
+    return _plan("orrery_plan_fd", fd, given=(runtime, model, session))
+
+
+def plan_memory(data: Union[bytes, bytearray, memoryview], runtime: Optional[RuntimeOptions] = None,
+                model: Optional[ModelOptions] = None, session: Optional[SessionOptions] = None) -> PlanResult:
+    """The same for a model in memory."""
+    return _plan("orrery_plan_memory", in_memory(data), len(data), given=(runtime, model, session))
+
+
+def _plan(function: str, *source: Any, given: tuple[Any, Any, Any]) -> PlanResult:
     callbacks = Callbacks()
-    given = [options(s, dict(o or {}), callbacks) for s, o in (
-        (_abi.orrery_runtime_options, runtime), (_abi.orrery_model_options, model), (_abi.orrery_session_options, session))]
-    return result(PlanResult, "orrery_plan", utf8(path), *[byref(o) for o in given])
+    structs = (_abi.orrery_runtime_options, _abi.orrery_model_options, _abi.orrery_session_options)
+    return result(PlanResult, function, *source, *[byref(options(s, dict(o or {}), callbacks)) for s, o in zip(structs, given)])
+
+
+def in_memory(data: Union[bytes, bytearray, memoryview]) -> Any:
+    """A file in memory as an argument that keeps it."""
+    return ctypes.c_char_p(data) if isinstance(data, bytes) else (c_uint8 * len(data)).from_buffer(data)
 
 
 def plan_regions(path: str, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
@@ -185,6 +205,20 @@ class Vocab(Handle):
         if isinstance(source, str):
             call("orrery_vocab_open", utf8(source), byref(pointer))
         super().__init__(pointer)
+
+    @classmethod
+    def from_fd(cls, fd: int) -> "Vocab":
+        """The vocabulary of an open file, which may be closed behind the call."""
+        pointer = c_void_p()
+        call("orrery_vocab_open_fd", fd, byref(pointer))
+        return cls(pointer)
+
+    @classmethod
+    def from_memory(cls, data: Union[bytes, bytearray, memoryview]) -> "Vocab":
+        """The vocabulary of a whole file in memory, which is not kept."""
+        pointer = c_void_p()
+        call("orrery_vocab_open_memory", in_memory(data), len(data), byref(pointer))
+        return cls(pointer)
 
     def info(self) -> VocabInfo:
         with self.use() as pointer:

@@ -276,6 +276,8 @@ class orrery_runtime_info(Structure):
         ("path", c_char_p),
         ("arena_bytes", c_uint64),
         ("arena_used_bytes", c_uint64),
+        ("host_bytes", c_uint64),
+        ("host_peak_bytes", c_uint64),
     ]
     INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
@@ -383,6 +385,8 @@ class orrery_model_info(Structure):
         ("name", c_char_p),
         ("quantization", c_char_p),
         ("fingerprint", c_uint8 * 16),
+        ("host_bytes", c_uint64),
+        ("host_peak_bytes", c_uint64),
     ]
     INIT = "orrery_model_info_init"
     COUNTS: dict[str, str] = {}
@@ -442,6 +446,8 @@ class orrery_stats(Structure):
         ("reservoir_mode", c_uint32),
         ("device_kv_type", c_uint32),
         ("reserved", c_uint32),
+        ("host_bytes", c_uint64),
+        ("host_peak_bytes", c_uint64),
     ]
     INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
@@ -572,6 +578,8 @@ FUNCTIONS = {
     "orrery_runtime_info_init": (None, [POINTER(orrery_runtime_info), c_size_t]),
     "orrery_runtime_get_info": (c_int32, [c_void_p, POINTER(orrery_runtime_info), POINTER(orrery_error)]),
     "orrery_vocab_open": (c_int32, [c_char_p, POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_vocab_open_fd": (c_int32, [c_int32, POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_vocab_open_memory": (c_int32, [c_void_p, c_size_t, POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_vocab_free": (None, [c_void_p]),
     "orrery_tokenize": (c_int32, [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_detokenize": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, c_uint32, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
@@ -584,6 +592,8 @@ FUNCTIONS = {
     "orrery_rope_scaling_name": (c_char_p, [c_uint32]),
     "orrery_plan_result_init": (None, [POINTER(orrery_plan_result), c_size_t]),
     "orrery_plan": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
+    "orrery_plan_fd": (c_int32, [c_int32, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
+    "orrery_plan_memory": (c_int32, [c_void_p, c_size_t, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
     "orrery_region_kind_name": (c_char_p, [c_uint32]),
     "orrery_plan_region_init": (None, [POINTER(orrery_plan_region), c_size_t]),
     "orrery_plan_regions": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_region), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
@@ -735,6 +745,8 @@ class RuntimeInfo:
     path: str
     arena_bytes: int
     arena_used_bytes: int
+    host_bytes: int
+    host_peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -796,6 +808,8 @@ class ModelInfo:
     name: str
     quantization: str
     fingerprint: bytes
+    host_bytes: int
+    host_peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -831,3 +845,5 @@ class Stats:
     n_demoted_heads: int
     reservoir_mode: int
     device_kv_type: int
+    host_bytes: int
+    host_peak_bytes: int

@@ -101,18 +101,26 @@ def regions(plan, path):
     all = orrery.plan_regions(path, take("runtime"), take("model"), take("session"))
     print(*[quote(r.name) for r in all], yes(sum(r.device_bytes for r in all) == plan.device_bytes))
 
-def open_fd(runtime, path):
+def with_fd(path, f):
     with open(path, "rb") as file:
-        return runtime.open_fd(file.fileno(), **take("model"))
+        return f(file.fileno())
+
+def data_of(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+plan_options = lambda: (take("runtime"), take("model"), take("session"))  # noqa: E731
 
 def step(verb, w, rest, t):
     """`w`: the arguments as words; `rest(i)`: from the i-th on, as text; `t`: handles by name."""
     make = {
         "runtime": lambda: orrery.Runtime(**take("runtime")), "vocab": lambda: orrery.Vocab(rest(1)),
-        "model": lambda: t[w[1]].open(rest(2), **take("model")), "model_fd": lambda: open_fd(t[w[1]], rest(2)),
-        "model_memory": lambda: t[w[1]].open_memory(open(rest(2), "rb").read(), **take("model")), "vocab_of": lambda: t[w[1]].vocab(),
+        "model": lambda: t[w[1]].open(rest(2), **take("model")), "model_fd": lambda: with_fd(rest(2), lambda fd: t[w[1]].open_fd(fd, **take("model"))),
+        "model_memory": lambda: t[w[1]].open_memory(data_of(rest(2)), **take("model")), "vocab_memory": lambda: orrery.Vocab.from_memory(data_of(rest(1))),
+        "vocab_fd": lambda: with_fd(rest(1), orrery.Vocab.from_fd), "plan_fd": lambda: with_fd(rest(1), lambda fd: orrery.plan_fd(fd, *plan_options())),
+        "plan_memory": lambda: orrery.plan_memory(data_of(rest(1)), *plan_options()), "vocab_of": lambda: t[w[1]].vocab(),
         "session": lambda: t[w[1]].session(**take("session")), "fork": lambda: t[w[1]].fork(),
-        "plan": lambda: orrery.plan(rest(1), take("runtime"), take("model"), take("session")),
+        "plan": lambda: orrery.plan(rest(1), *plan_options()),
         "calibrate": lambda: t[w[1]].calibrate([t[w[2]].tokenize(x) for x in rest(3).split("|")], **take("calibrate")),
         "generate": lambda: t[w[1]].generate(**take("generate")), "save_buffer": lambda: t[w[1]].save_buffer(),
         "continue": lambda: t[w[1]].generate_tokens([int(x) for x in w[2:]], **take("generate")),

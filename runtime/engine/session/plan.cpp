@@ -93,11 +93,11 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   return decide(input, options, runtime.arena().largest_free());
 }
 
-Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,
+Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model,
                            SessionOptions session) {
   gguf::OpenOptions open;
   open.header_only = true;
-  ORRERY_ASSIGN(const gguf::File file, gguf::File::open(path, open));
+  ORRERY_ASSIGN(const gguf::File file, source.open(open));
   ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(file, model.weights.rope));
   ORRERY_TRY(session.validate(hyper));
   ORRERY_ASSIGN(const auto backend, make_backend(runtime));

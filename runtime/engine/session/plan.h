@@ -30,6 +30,11 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options);
 inline kv::Plan plan_session(const LanguageModel& model, SessionOptions options) { return plan_session(model, &options); }
 
 // The whole plan from a file's header: model, one session, and the budget.
-Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session);
+Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session);
+inline Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session) {
+  ModelSource source;
+  source.path = path;
+  return plan_file(source, runtime, model, std::move(session));
+}
 
 }  // namespace orrery::engine

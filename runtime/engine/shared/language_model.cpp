@@ -73,6 +73,7 @@ LanguageModel::Shared LanguageModel::shared_with(const SessionOptions& options) 
 }
 
 Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool in_reservoir) {
+  const AccountScope scope(account_);
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? 4 : 0)];
   kv::Arena& arena = in_reservoir ? runtime_->reservoir() : runtime_->arena();
@@ -81,6 +82,7 @@ Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool
 }
 
 Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions& options) {
+  const AccountScope scope(account_);
   const Device& device = runtime_->device();
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/allocation/account.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/shared/waiting_rows.h"
 #include "runtime/engine/shared/runtime.h"
@@ -74,6 +75,7 @@ class LanguageModel {
       : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
         waiting_rows_(model_->hyper.n_vocab, model_->hyper.n_embd) {}
 
+  const AccountRef account_ = AccountRef::current();   // the model's, for what its sessions share
   std::shared_ptr<Runtime> runtime_;            // its arena holds the members below, so it is destroyed last
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;

@@ -134,6 +134,7 @@ Status Runtime::set_threads(int32_t n_threads, Priority priority) {
 Result<kv::IoThread*> Runtime::io() {
   std::lock_guard<std::mutex> lock(io_mutex_);
   if (!io_) {
+    const AccountScope scope(account_);
     kv::IoThread::Options io;
     io.link = options_.link;
     io.fault = options_.io_fault;

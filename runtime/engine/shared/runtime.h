@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/backend/turn.h"
+#include "runtime/base/allocation/account.h"
 #include "runtime/base/cancel.h"
 #include "runtime/base/priority.h"
 #include "runtime/base/span.h"
@@ -96,6 +97,7 @@ class Runtime {
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
 
+  const AccountRef account_ = AccountRef::current();   // the runtime's, for what models and sessions share
   RuntimeOptions options_;
   const int64_t process_ = os::process_id();
   std::unique_ptr<Turns> turns_;       // owns the backend; destroyed after the members below

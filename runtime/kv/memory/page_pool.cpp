@@ -21,6 +21,7 @@ uint32_t PagePool::spare() const {
 }
 
 Status PagePool::reserve(uint32_t n) {
+  const AccountScope scope(account_);
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t spare = total_ - reserved_;
   if (n > spare) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/backend/kv.h"
+#include "runtime/base/allocation/account.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 
@@ -54,6 +55,7 @@ class PagePool {
   };
   bool idle(const Slab& slab) const;
 
+  const AccountRef account_ = AccountRef::current();   // of the model: slabs outlive the session that needs them first
   Arena* arena_;
   KvFormat format_;
   mutable std::mutex mutex_;

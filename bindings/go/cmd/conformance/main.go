@@ -109,6 +109,27 @@ func step(verb string, w []string) {
 			f := func(o *orrery.ModelOptions) (*orrery.Model, error) { return at[*orrery.Runtime](w[1]).OpenMemory(file, o) }
 			things[w[0]] = invoke(reflect.ValueOf(f), nil)
 		},
+		"vocab_fd": func() {
+			file := must(os.Open(text(w[1:])))
+			defer file.Close()
+			things[w[0]] = must(orrery.OpenVocabFd(file.Fd()))
+		},
+		"vocab_memory": func() { things[w[0]] = must(orrery.OpenVocabMemory(must(os.ReadFile(text(w[1:]))))) },
+		"plan_fd": func() {
+			file := must(os.Open(text(w[1:])))
+			defer file.Close()
+			f := func(r *orrery.RuntimeOptions, m *orrery.ModelOptions, s *orrery.SessionOptions) (orrery.PlanResult, error) {
+				return orrery.PlanFd(file.Fd(), r, m, s)
+			}
+			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+		},
+		"plan_memory": func() {
+			file := must(os.ReadFile(text(w[1:])))
+			f := func(r *orrery.RuntimeOptions, m *orrery.ModelOptions, s *orrery.SessionOptions) (orrery.PlanResult, error) {
+				return orrery.PlanMemory(file, r, m, s)
+			}
+			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+		},
 		"set":      func() { set(w[0], text(w[1:])) },
 		"callback": func() { callback(w[0], w[1], numbers(w[2:])) },
 		"calls":    func() { fmt.Println(yes(calls[w[0]] > 0)) },

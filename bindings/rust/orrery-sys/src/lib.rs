@@ -151,8 +151,10 @@ pub struct orrery_runtime_info {
     pub path: *const c_char,
     pub arena_bytes: u64,
     pub arena_used_bytes: u64,
+    pub host_bytes: u64,
+    pub host_peak_bytes: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_runtime_info>() == 40);
+const _: () = assert!(std::mem::size_of::<orrery_runtime_info>() == 56);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -252,8 +254,10 @@ pub struct orrery_model_info {
     pub name: *const c_char,
     pub quantization: *const c_char,
     pub fingerprint: [u8; 16],
+    pub host_bytes: u64,
+    pub host_peak_bytes: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_model_info>() == 96);
+const _: () = assert!(std::mem::size_of::<orrery_model_info>() == 112);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -317,8 +321,10 @@ pub struct orrery_stats {
     pub reservoir_mode: u32,
     pub device_kv_type: u32,
     pub reserved: u32,
+    pub host_bytes: u64,
+    pub host_peak_bytes: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_stats>() == 216);
+const _: () = assert!(std::mem::size_of::<orrery_stats>() == 232);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -425,6 +431,8 @@ extern "C" {
     pub fn orrery_runtime_info_init(info: *mut orrery_runtime_info, struct_size: usize);
     pub fn orrery_runtime_get_info(runtime: *const orrery_runtime, info: *mut orrery_runtime_info, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_vocab_open(path: *const c_char, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_vocab_open_fd(fd: i32, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_vocab_open_memory(bytes: *const c_void, n_bytes: usize, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_vocab_free(vocab: *mut orrery_vocab);
     pub fn orrery_tokenize(vocab: *const orrery_vocab, text: *const c_char, text_bytes: usize, flags: u32, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_detokenize(vocab: *const orrery_vocab, tokens: *const i32, n_tokens: usize, flags: u32, text: *mut c_char, capacity: usize, text_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
@@ -437,6 +445,8 @@ extern "C" {
     pub fn orrery_rope_scaling_name(scaling: u32) -> *const c_char;
     pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
     pub fn orrery_plan(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_plan_fd(fd: i32, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_plan_memory(bytes: *const c_void, n_bytes: usize, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_region_kind_name(kind: u32) -> *const c_char;
     pub fn orrery_plan_region_init(region: *mut orrery_plan_region, struct_size: usize);
     pub fn orrery_plan_regions(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;

@@ -133,10 +133,34 @@ pub fn head_profile_import_gates(gates: &str, sparsity: f64) -> Result<String> {
 }
 /// What a model and a session would take, from the file's header alone.
 pub fn plan(path: &str, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
+    let path = c_string(path)?;
+    plan_by(runtime, model, session, |r, m, s, out, e| unsafe { sys::orrery_plan(path.as_ptr(), r, m, s, out, e) })
+}
+/// The same for a model in an open file.
+pub fn plan_fd(fd: i32, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
+    plan_by(runtime, model, session, |r, m, s, out, e| unsafe { sys::orrery_plan_fd(fd, r, m, s, out, e) })
+}
+/// The same for a model in memory.
+pub fn plan_memory(file: &[u8], runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
+    let data = file.as_ptr() as *const c_void;
+    plan_by(runtime, model, session, |r, m, s, out, e| unsafe { sys::orrery_plan_memory(data, file.len(), r, m, s, out, e) })
+}
+fn plan_by(
+    runtime: RuntimeOptions,
+    model: ModelOptions,
+    session: SessionOptions,
+    function: impl Fn(
+        *const sys::orrery_runtime_options,
+        *const sys::orrery_model_options,
+        *const sys::orrery_session_options,
+        *mut sys::orrery_plan_result,
+        *mut sys::orrery_error,
+    ) -> i32,
+) -> Result<PlanResult> {
     check_abi()?;
-    let (path, mut keep) = (c_string(path)?, Keep::default());
+    let mut keep = Keep::default();
     let (r, m, s) = (runtime.into_raw(&mut keep)?, model.into_raw(&mut keep)?, session.into_raw(&mut keep)?);
-    PlanResult::fill(|out| call(|e| unsafe { sys::orrery_plan(path.as_ptr(), &r, &m, &s, out, e) }))
+    PlanResult::fill(|out| call(|e| function(&r, &m, &s, out, e)))
 }
 /// The same region by region: its sums are those of `plan`.
 pub fn plan_regions(path: &str, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<Vec<PlanRegion>> {
@@ -225,6 +249,20 @@ impl Vocab {
         check_abi()?;
         let (path, mut raw) = (c_string(path)?, null_mut());
         call(|e| unsafe { sys::orrery_vocab_open(path.as_ptr(), &mut raw, e) })?;
+        Ok(Vocab { raw })
+    }
+    /// The same from an open file, which may be closed behind the call.
+    pub fn open_fd(fd: i32) -> Result<Vocab> {
+        check_abi()?;
+        let mut raw = null_mut();
+        call(|e| unsafe { sys::orrery_vocab_open_fd(fd, &mut raw, e) })?;
+        Ok(Vocab { raw })
+    }
+    /// The same from a whole file in memory, which is not kept.
+    pub fn open_memory(file: &[u8]) -> Result<Vocab> {
+        check_abi()?;
+        let (data, mut raw) = (file.as_ptr() as *const c_void, null_mut());
+        call(|e| unsafe { sys::orrery_vocab_open_memory(data, file.len(), &mut raw, e) })?;
         Ok(Vocab { raw })
     }
     pub fn info(&self) -> Result<VocabInfo> {

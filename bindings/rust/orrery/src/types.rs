@@ -741,6 +741,8 @@ pub struct RuntimeInfo {
     pub path: String,
     pub arena_bytes: u64,
     pub arena_used_bytes: u64,
+    pub host_bytes: u64,
+    pub host_peak_bytes: u64,
 }
 
 impl RuntimeInfo {
@@ -753,6 +755,8 @@ impl RuntimeInfo {
             path: raw::text(raw.path),
             arena_bytes: raw.arena_bytes,
             arena_used_bytes: raw.arena_used_bytes,
+            host_bytes: raw.host_bytes,
+            host_peak_bytes: raw.host_peak_bytes,
         })
     }
 
@@ -764,6 +768,8 @@ impl RuntimeInfo {
             "path" => Value::Text(self.path.clone()),
             "arena_bytes" => Value::Integer(self.arena_bytes.into()),
             "arena_used_bytes" => Value::Integer(self.arena_used_bytes.into()),
+            "host_bytes" => Value::Integer(self.host_bytes.into()),
+            "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
             _ => return None,
         })
     }
@@ -942,6 +948,8 @@ pub struct ModelInfo {
     pub name: String,
     pub quantization: String,
     pub fingerprint: Vec<u8>,
+    pub host_bytes: u64,
+    pub host_peak_bytes: u64,
 }
 
 impl ModelInfo {
@@ -963,6 +971,8 @@ impl ModelInfo {
             name: raw::text(raw.name),
             quantization: raw::text(raw.quantization),
             fingerprint: raw.fingerprint.to_vec(),
+            host_bytes: raw.host_bytes,
+            host_peak_bytes: raw.host_peak_bytes,
         })
     }
 
@@ -983,6 +993,8 @@ impl ModelInfo {
             "name" => Value::Text(self.name.clone()),
             "quantization" => Value::Text(self.quantization.clone()),
             "fingerprint" => Value::Bytes(self.fingerprint.clone()),
+            "host_bytes" => Value::Integer(self.host_bytes.into()),
+            "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
             _ => return None,
         })
     }
@@ -1022,6 +1034,8 @@ pub struct Stats {
     pub n_demoted_heads: u32,
     pub reservoir_mode: u32,
     pub device_kv_type: u32,
+    pub host_bytes: u64,
+    pub host_peak_bytes: u64,
 }
 
 impl Stats {
@@ -1060,6 +1074,8 @@ impl Stats {
             n_demoted_heads: raw.n_demoted_heads,
             reservoir_mode: raw.reservoir_mode,
             device_kv_type: raw.device_kv_type,
+            host_bytes: raw.host_bytes,
+            host_peak_bytes: raw.host_peak_bytes,
         })
     }
 
@@ -1097,6 +1113,8 @@ impl Stats {
             "n_demoted_heads" => Value::Integer(self.n_demoted_heads.into()),
             "reservoir_mode" => Value::Integer(self.reservoir_mode.into()),
             "device_kv_type" => Value::Integer(self.device_kv_type.into()),
+            "host_bytes" => Value::Integer(self.host_bytes.into()),
+            "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
             _ => return None,
         })
     }

@@ -15,6 +15,10 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(get!(r, Runtime, w[1]).open(&rest(2), o)?) }
         "model_fd" => { use std::os::unix::io::AsRawFd; let (file, options) = (std::fs::File::open(rest(2)).unwrap(), options!(r, ModelOptions, "model")); Thing::Model(get!(r, Runtime, w[1]).open_fd(file.as_raw_fd(), options)?) }
         "model_memory" => { let o = options!(r, ModelOptions, "model"); Thing::Model(get!(r, Runtime, w[1]).open_memory(&std::fs::read(rest(2)).unwrap(), o)?) }
+        "vocab_memory" => Thing::Vocab(Vocab::open_memory(&std::fs::read(rest(1)).unwrap())?),
+        "vocab_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Vocab(Vocab::open_fd(file.as_raw_fd())?) }
+        "plan_memory" => Thing::Plan(plan_memory(&std::fs::read(rest(1)).unwrap(), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
+        "plan_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Plan(plan_fd(file.as_raw_fd(), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?) }
         "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
         "plan" => Thing::Plan(plan(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
