@@ -73,7 +73,7 @@ typedef struct {
   GtkBuilder* ui;                      /* window.ui */
   GtkWidget* window;
   Worker* worker;
-  guint64 memory_bytes;                /* --memory; 0: the runtime's default */
+  int memory_mib;                      /* --memory; 0: the runtime's default */
   char* frame_report;                  /* --frame-report */
   /* setup.c */
   char *model_path, *document_name;    /* the path is bytes, the name UTF-8 */

@@ -97,7 +97,7 @@ void app_settings(App* a, gboolean save) {
 
 static void start(App* a) {
   if (a->window) return;
-  a->worker = worker_new(a->memory_bytes, app_event, a);
+  a->worker = worker_new((guint64)MAX(a->memory_mib, 0) << 20, app_event, a);
   window_new(a);
   if (orrery_abi_version() != ORRERY_ABI_VERSION) app_error(a, "liborrery is of another ABI than this program.");
 }
@@ -125,9 +125,8 @@ static gboolean on_signal(gpointer app) {
 
 int main(int argc, char** argv) {
   App a = {.edit_from = G_MAXSIZE, .document_tokens = -1, .next_id = 1, .stick = TRUE};
-  int memory_mib = 0;
   const GOptionEntry options[] = {
-      {"memory", 0, 0, G_OPTION_ARG_INT, &memory_mib, "The memory budget (default: the runtime's own)", "MIB"},
+      {"memory", 0, 0, G_OPTION_ARG_INT, &a.memory_mib, "The memory budget (default: the runtime's own)", "MIB"},
       {"frame-report", 0, 0, G_OPTION_ARG_FILENAME, &a.frame_report, "Write how long frames took while the model worked; - is standard output", "FILE"},
       {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL}};
   a.app = gtk_application_new("org.orrery.Desktop", G_APPLICATION_HANDLES_OPEN);

@@ -50,8 +50,9 @@ static void show_plan(App* a, const Plan* p) {
   g_autofree char* verdict = !r->fits
       ? g_strdup_printf("Does not fit: it takes %s of device memory, the budget is %s. The longest context that fits has %s tokens.", s[4], s[5], largest)
       : too_long ? g_strdup_printf("The document does not fit: it has %s tokens, the context %s.", tokens, context)
-                 : g_strdup_printf("Fits: %s of a memory budget of %s.%s%s%s", s[4], s[5], p->document ? " The document has " : "",
-                                   p->document ? tokens : "", p->document ? " tokens." : "");
+                 : g_strdup_printf("Fits: %s of a memory budget of %s.%s%s%s%s", s[4], s[5], p->document ? " The document has " : "",
+                                   p->document ? tokens : "", p->document ? " tokens." : "", r->compressed_kv_bytes > 0 && p->session.kv_budget_share >= 1
+                                   ? " Not all KV fits the device: a part of it is kept there, all of it in host memory." : "");
   gtk_label_set_markup(GTK_LABEL(ui(a, "legend")), legend);
   gtk_label_set_text(GTK_LABEL(ui(a, "verdict")), verdict);
   memory_bar_set(ui(a, "bar"), r, gtk_label_get_text(GTK_LABEL(ui(a, "legend"))));
@@ -100,7 +101,7 @@ static gboolean plan_now(gpointer app) {
   orrery_runtime_options_init(&p->runtime, sizeof p->runtime);
   orrery_session_options_init(&p->session, sizeof p->session);
   orrery_plan_result_init(&p->result, sizeof p->result);
-  p->runtime.device_budget_bytes = a->memory_bytes;
+  p->runtime.device_budget_bytes = (guint64)MAX(a->memory_mib, 0) << 20;
   p->session.n_context = a->fresh ? 0 : (guint32)gtk_range_get_value(GTK_RANGE(ui(a, "context")));
   if (share < 1) p->session.kv_budget_share = (float)share;
   g_task_set_task_data(task, p, plan_free);
@@ -114,8 +115,9 @@ void setup_plan(App* a) {
   g_autofree char *tokens = g_strconcat(context, " tokens", NULL), *share = g_strdup_printf("%.0f %% of full KV", gtk_range_get_value(GTK_RANGE(ui(a, "share"))));
   gtk_label_set_text(GTK_LABEL(ui(a, "context_value")), tokens);
   gtk_label_set_text(GTK_LABEL(ui(a, "share_value")), share);
-  a->plan_again = TRUE;
-  if (a->model_path && !a->planning && !a->replan) a->replan = g_timeout_add(40, plan_now, a);
+  const gboolean chat = g_str_equal(gtk_stack_get_visible_child_name(GTK_STACK(ui(a, "pages"))), "chat");
+  a->plan_again = !chat || (a->document && a->document_tokens < 0);   /* beside a conversation only a document is counted */
+  if (a->plan_again && a->model_path && !a->planning && !a->replan) a->replan = g_timeout_add(40, plan_now, a);
 }
 
 void setup_model(App* a, const char* path, guint32 context, double share) {

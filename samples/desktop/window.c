@@ -58,7 +58,8 @@ static void add_message(App* a, guint i) {
                                 "halign", user ? GTK_ALIGN_END : GTK_ALIGN_FILL, "margin-start", user ? 60 : 0, NULL);
   GtkWidget* body = user ? line(m->text + m->hidden, "bubble") : markdown_new(m->text);
   g_autofree char* name = g_strdup_printf("%s %u", user ? "Question" : "Answer", i / 2 + 1);
-  gtk_accessible_update_property(GTK_ACCESSIBLE(body), GTK_ACCESSIBLE_PROPERTY_LABEL, name, -1);
+  gtk_accessible_update_property(GTK_ACCESSIBLE(row), GTK_ACCESSIBLE_PROPERTY_LABEL, name, -1);
+  if (!user) gtk_accessible_update_property(GTK_ACCESSIBLE(body), GTK_ACCESSIBLE_PROPERTY_LABEL, name, -1);   /* a label's name is its text */
   gtk_box_append(GTK_BOX(row), g_object_new(GTK_TYPE_LABEL, "label", user ? "You" : "Assistant", "xalign", user ? 1.0f : 0.0f,
                                             "css-classes", (const char*[]){"role", NULL}, NULL));
   if (m->document) gtk_box_append(GTK_BOX(row), g_object_new(GTK_TYPE_LABEL, "label", m->document, "xalign", 1.0f, "css-classes", (const char*[]){"meta", NULL}, NULL));
@@ -111,25 +112,47 @@ static void on_row(App* a, GtkListBoxRow* row) {
   show_messages(a);
 }
 
-static void on_renamed(GtkEditable* name, GParamSpec* what G_GNUC_UNUSED, gpointer row) {
-  Conversation* c = g_object_get_data(row, "conversation");
+static void set_title(Conversation* c, const char* title) {
+  char* copy = g_strdup(title);
   g_free(c->title);
-  c->title = g_strdup(gtk_editable_get_text(name));
-  gtk_accessible_update_property(GTK_ACCESSIBLE(row), GTK_ACCESSIBLE_PROPERTY_LABEL, c->title, -1);
+  c->title = copy;
+  gtk_label_set_text(GTK_LABEL(gtk_stack_get_child_by_name(GTK_STACK(c->name), "label")), title);
+  gtk_accessible_update_property(GTK_ACCESSIBLE(c->row), GTK_ACCESSIBLE_PROPERTY_LABEL, title, -1);
 }
 
+static void rename_conversation(Conversation* c) {
+  GtkWidget* entry = gtk_stack_get_child_by_name(GTK_STACK(c->name), "entry");
+  gtk_editable_set_text(GTK_EDITABLE(entry), c->title);
+  gtk_stack_set_visible_child(GTK_STACK(c->name), entry);
+  gtk_widget_grab_focus(entry);
+}
+
+static void on_renamed(App* a, GtkEditable* entry) {
+  if (*gtk_editable_get_text(entry)) set_title(a->current, gtk_editable_get_text(entry));
+  gtk_widget_grab_focus(ui(a, "composer"));
+}
+
+static void leave_rename(GtkStack* name) { gtk_stack_set_visible_child_name(name, "label"); }
+
+/* A row is a name, and an entry in its place while it is renamed. */
 static void add_row(App* a, Conversation* c) {
-  GtkWidget *row = gtk_list_box_row_new(), *name = gtk_editable_label_new(c->title);
-  c->row = row;
-  c->name = name;
+  GtkWidget *label = gtk_label_new(NULL), *entry = gtk_entry_new();
+  GtkEventController* focus = gtk_event_controller_focus_new();
+  c->row = gtk_list_box_row_new();
+  c->name = gtk_stack_new();
   a->next_id = MAX(a->next_id, c->id + 1);
-  GtkWidget* label = gtk_stack_get_child_by_name(GTK_STACK(gtk_widget_get_first_child(name)), "label");
-  if (GTK_IS_LABEL(label)) gtk_label_set_ellipsize(GTK_LABEL(label), PANGO_ELLIPSIZE_END);
-  gtk_list_box_row_set_child(GTK_LIST_BOX_ROW(row), name);
-  g_object_set_data(G_OBJECT(row), "conversation", c);
-  g_signal_connect(name, "notify::text", G_CALLBACK(on_renamed), row);
-  on_renamed(GTK_EDITABLE(name), NULL, row);
-  gtk_list_box_append(GTK_LIST_BOX(ui(a, "list")), row);
+  g_object_set(label, "xalign", 0.0f, "ellipsize", PANGO_ELLIPSIZE_END, NULL);
+  gtk_editable_set_width_chars(GTK_EDITABLE(entry), 5);
+  gtk_accessible_update_property(GTK_ACCESSIBLE(entry), GTK_ACCESSIBLE_PROPERTY_LABEL, "Name of the conversation", -1);
+  gtk_stack_add_named(GTK_STACK(c->name), label, "label");
+  gtk_stack_add_named(GTK_STACK(c->name), entry, "entry");
+  gtk_widget_add_controller(entry, focus);
+  g_signal_connect_swapped(focus, "leave", G_CALLBACK(leave_rename), c->name);
+  g_signal_connect_swapped(entry, "activate", G_CALLBACK(on_renamed), a);
+  gtk_list_box_row_set_child(GTK_LIST_BOX_ROW(c->row), c->name);
+  g_object_set_data(G_OBJECT(c->row), "conversation", c);
+  set_title(c, c->title);
+  gtk_list_box_append(GTK_LIST_BOX(ui(a, "list")), c->row);
 }
 
 /* A conversation that shares another's session up to `keep` messages. */
@@ -205,7 +228,7 @@ static void send(App* a) {
   conversation_add(c, "assistant", "");
   if (g_str_equal(c->title, "New conversation")) {
     g_autofree char* title = g_utf8_substring(typed, 0, MIN(g_utf8_strlen(typed, -1), 40));
-    gtk_editable_set_text(GTK_EDITABLE(c->name), g_strdelimit(title, "\n", ' '));
+    set_title(c, g_strdelimit(title, "\n", ' '));
   }
   gtk_text_buffer_set_text(composed(a), "", 0);
   a->edit_from = G_MAXSIZE;
@@ -407,11 +430,15 @@ void app_action(App* a, const char* name, GVariant* value) {
   else if (g_str_equal(name, "fork")) {
     g_autofree char* title = g_strconcat("Fork of ", a->current->title, NULL);
     start_conversation(a, title, a->current, a->current->messages->len);
-  } else if (g_str_equal(name, "rename")) gtk_widget_grab_focus(a->current->name), gtk_editable_label_start_editing(GTK_EDITABLE_LABEL(a->current->name));
+  } else if (g_str_equal(name, "rename")) rename_conversation(a->current);
   else if (g_str_equal(name, "close")) a->current->messages->len ? ask_to_close(a) : close_conversation(a, GTK_RESPONSE_ACCEPT);
   else if (g_str_equal(name, "model") || g_str_equal(name, "document")) setup_choose(a, g_str_equal(name, "model"));
   else if (g_str_equal(name, "open")) app_open(a);
-  else if (g_str_equal(name, "back")) gtk_stack_set_visible_child_name(GTK_STACK(ui(a, "pages")), "chat"), window_show(a);
+  else if (g_str_equal(name, "back")) {
+    setup_model(a, a->opened_path, a->opened_context, 0);
+    gtk_stack_set_visible_child_name(GTK_STACK(ui(a, "pages")), "chat");
+    window_show(a);
+  }
   else if (g_str_equal(name, "drop")) setup_document(a, NULL), leave_edit(a);
   else if (g_str_equal(name, "send")) send(a);
   else if (g_str_equal(name, "stop")) a->answering || a->opening ? worker_stop(a->worker) : leave_edit(a);
