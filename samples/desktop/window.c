@@ -113,11 +113,11 @@ static void on_row(App* a, GtkListBoxRow* row) {
 }
 
 static void set_title(Conversation* c, const char* title) {
-  char* copy = g_strdup(title);
+  char* copy = g_strdup(title);   /* which may be the old one */
   g_free(c->title);
   c->title = copy;
-  gtk_label_set_text(GTK_LABEL(gtk_stack_get_child_by_name(GTK_STACK(c->name), "label")), title);
-  gtk_accessible_update_property(GTK_ACCESSIBLE(c->row), GTK_ACCESSIBLE_PROPERTY_LABEL, title, -1);
+  gtk_label_set_text(GTK_LABEL(gtk_stack_get_child_by_name(GTK_STACK(c->name), "label")), copy);
+  gtk_accessible_update_property(GTK_ACCESSIBLE(c->row), GTK_ACCESSIBLE_PROPERTY_LABEL, copy, -1);
 }
 
 static void rename_conversation(Conversation* c) {
@@ -236,7 +236,8 @@ static void send(App* a) {
   frames_phase(PHASE_PREFILL);
   gtk_widget_add_tick_callback(a->window, on_tick, a, NULL);
   if (document) setup_document(a, NULL);
-  show_messages(a);
+  if (edits || keep == 0) show_messages(a);
+  else add_message(a, keep), add_message(a, keep + 1), a->stick = TRUE;
   window_show(a);
 }
 

@@ -32,7 +32,7 @@ def until(what, condition, seconds=PATIENCE_S):
             return result
         if time.monotonic() > end:
             raise Missing(what)
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def walk(node):
@@ -69,6 +69,7 @@ class App:
             [*os.environ.get("ORRERY_DESKTOP_UNDER", "").split(), program, "--frame-report", self.report, *arguments], stdout=self.log, stderr=self.log,
             env={**os.environ, "XDG_DATA_HOME": data, "GTK_A11Y": "atspi", **(environment or {})})
         App.running.append(self.process)
+        self.known = {}
         self.root = until("the application's window", self._find_root)
         if size:
             self.window_id()
@@ -105,8 +106,25 @@ class App:
     def gone(self, role, name):
         until(f"no {role} named {name!r}", lambda: not self.all(role, name))
 
+    def fixed(self, role, name):
+        """A widget that stays for the whole run is looked for once: GTK 4.8 dies of questions about widgets that have just gone."""
+        if (role, name) not in self.known:
+            self.known[role, name] = self.find(role, name)
+        node = self.known[role, name]
+        node.clear_cache()
+        return node
+
     def is_enabled(self, role, name):
         return self.find(role, name).get_state_set().contains(Atspi.StateType.SENSITIVE)
+
+    @staticmethod
+    def has(node, state):
+        node.clear_cache()
+        return node.get_state_set().contains(state)
+
+    def rows(self, name):
+        """Conversations in the side bar."""
+        return [n for n in walk(self.fixed("list", "Conversations")) if n.get_role_name() == "list item" and name in named(n)]
 
     def labels(self):
         return [named(n) for n in self.all("label")]
@@ -122,7 +140,7 @@ class App:
     def dialogue(self):
         """[(role, text)] of the messages on the screen."""
         messages = []
-        for row in walk(self.find("list", "Messages")):
+        for row in walk(self.fixed("list", "Messages")):
             if row.get_role_name() == "list item":
                 bodies = [c for c in (row.get_child_at_index(i) for i in range(row.get_child_count())) if c.get_role_name() in ("label", "text")]
                 texts = [c for c in bodies if c.get_role_name() == "text"]
@@ -132,10 +150,12 @@ class App:
     def answer(self, number, seconds=2 * PATIENCE_S):
         """The text of an answer that is complete."""
         self.finished(seconds)
-        return self.text(self.find("text", f"Answer {number}"))
+        return until(f"answer {number}", lambda: [n for n in walk(self.fixed("list", "Messages")) if n.get_role_name() == "text"][number - 1:],
+                     seconds) and self.text([n for n in walk(self.fixed("list", "Messages")) if n.get_role_name() == "text"][number - 1])
 
     def finished(self, seconds=2 * PATIENCE_S):
-        until("the answer's end", lambda: self.all("push button", "Send") and not self.all("push button", "Stop"), seconds)
+        fork = self.fixed("push button", "Fork")   # which is enabled while nothing is answered
+        until("the answer's end", lambda: self.has(fork, Atspi.StateType.SENSITIVE), seconds)
 
     def banner(self):
         """What the banner says, or an empty text."""
@@ -150,9 +170,10 @@ class App:
         node = until(f"a {role} {name!r} that can be pressed",
                      lambda: [n for n in self.all(role, name) if n.get_state_set().contains(Atspi.StateType.SENSITIVE)])[0]
         assert Atspi.Action.do_action(node, 0), name
+        time.sleep(0.5)  # a button acts a quarter of a second later
 
     def write(self, text):
-        box = self.find("text", "Message")
+        box = self.fixed("text", "Message")
         assert Atspi.EditableText.set_text_contents(box, text)
         until("the text in the box", lambda: self.text(box) == text)
 
@@ -162,8 +183,7 @@ class App:
         self.sent()
 
     def sent(self):
-        """A button that is pressed acts a quarter of a second later."""
-        until("an empty box", lambda: self.text(self.find("text", "Message")) == "")
+        until("an empty box", lambda: self.text(self.fixed("text", "Message")) == "")
 
     def slide(self, name, value):
         assert Atspi.Value.set_current_value(self.find("slider", name), value)
@@ -171,8 +191,7 @@ class App:
     def open(self):
         """From the first page to the conversation."""
         self.press("Open model and start")
-        self.find("text", "Message")
-        until("a conversation", lambda: self.all("list item") or self.all("editbar") or self.find("list", "Conversations").get_child_count())
+        until("a conversation", lambda: self.rows(""))
 
     # ---- keyboard and pictures ----
     def window_id(self):
@@ -185,7 +204,7 @@ class App:
         subprocess.run(["xdotool", "windowfocus", "--sync", self.window], check=True)
         for key in keys:
             subprocess.run(["xdotool", "key", "--clearmodifiers", key], check=True)
-            time.sleep(0.05)
+            time.sleep(0.15)
 
     def type(self, text):
         subprocess.run(["xdotool", "type", "--delay", "10", text], check=True)
