@@ -63,6 +63,7 @@ static void watch_system_style(App* a) {
 void app_style(App* a) {
   const gboolean dark = g_str_equal(a->style, "dark") || (g_str_equal(a->style, "system") && a->system_dark);
   g_object_set(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", dark, NULL);
+  g_simple_action_set_state(G_SIMPLE_ACTION(g_action_map_lookup_action(G_ACTION_MAP(a->app), "style")), g_variant_new_string(a->style));
 }
 
 /* ---- Settings: the style, and the model that was open ---- */
@@ -95,27 +96,22 @@ void app_settings(App* a, gboolean save) {
 
 /* ---- Beginning and end ---- */
 
-static void start(App* a) {
-  if (a->window) return;
-  a->worker = worker_new((guint64)MAX(a->memory_mib, 0) << 20, app_event, a);
-  window_new(a);
-  if (orrery_abi_version() != ORRERY_ABI_VERSION) app_error(a, "liborrery is of another ABI than this program.");
-}
-
-static void on_activate(App* a) {
-  const gboolean first = !a->window;
-  start(a);
-  if (first) app_settings(a, FALSE), watch_system_style(a), app_style(a);
-  gtk_window_present(GTK_WINDOW(a->window));
-}
-
 static void on_open(App* a, GFile** files, int n) {
-  const gboolean first = !a->window;
-  start(a);
-  for (int i = 0; i < n; ++i) app_take(a, files[i]);
-  if (first) app_settings(a, FALSE), watch_system_style(a), app_style(a);
+  if (!a->window) {
+    a->worker = worker_new((guint64)MAX(a->memory_mib, 0) << 20, app_event, a);
+    window_new(a);
+    for (int i = 0; i < n; ++i) app_take(a, files[i]);
+    app_settings(a, FALSE);   /* opens the last model, if no other was named */
+    watch_system_style(a);
+    app_style(a);
+    if (orrery_abi_version() != ORRERY_ABI_VERSION) app_error(a, "liborrery is of another ABI than this program.");
+  } else {
+    for (int i = 0; i < n; ++i) app_take(a, files[i]);
+  }
   gtk_window_present(GTK_WINDOW(a->window));
 }
+
+static void on_activate(App* a) { on_open(a, NULL, 0); }
 
 static gboolean on_signal(gpointer app) {
   App* a = app;

@@ -42,7 +42,7 @@ static void show_plan(App* a, const Plan* p) {
   char* s[G_N_ELEMENTS(sizes)];
   for (gsize i = 0; i < G_N_ELEMENTS(sizes); ++i) s[i] = g_format_size_full(sizes[i], G_FORMAT_SIZE_IEC_UNITS);
   g_autofree char *context = grouped(r->n_context), *largest = grouped(r->largest_context), *tokens = grouped((guint64)MAX(p->tokens, 0));
-  g_autofree char* legend = g_strdup_printf("<span color='#3584e4'>■</span> Weights %s%s   <span color='#2ec27e'>■</span> KV on the device %s   "
+  g_autofree char* legend = g_strdup_printf("<span color='#3584e4'>■</span> Weights %s%s   <span color='#2ec27e'>■</span> KV on the device %s\n"
       "<span color='#986a44'>■</span> Working memory %s   <span color='#c061cb'>■</span> KV in host memory %s",
       s[0], r->weights_mapped_bytes ? " (mapped)" : "", s[1], s[2], s[3]);
   const gboolean too_long = p->document && p->tokens >= (gint64)r->n_context;

@@ -457,8 +457,8 @@ static void on_action(GSimpleAction* action, GVariant* value, gpointer app) { ap
 
 static void on_state(GSimpleAction* action, GVariant* value, gpointer app) {
   App* a = app;
-  g_simple_action_set_state(action, value);
   if (g_variant_is_of_type(value, G_VARIANT_TYPE_BOOLEAN)) {
+    g_simple_action_set_state(action, value);
     gtk_revealer_set_reveal_child(GTK_REVEALER(ui(a, "panel")), g_variant_get_boolean(value));
     return;
   }

@@ -116,6 +116,47 @@ def test_answers_about_a_document_as_the_library_does(data):
     equal(app.close(), 0)
 
 
+def test_opens_by_dialog(data):
+    app = App(BUILD, data)
+    app.label("Choose a model to see whether it fits")
+    for key, path in (("ctrl+o", MODEL), ("ctrl+d", DOCUMENT)):
+        before = app.windows()
+        app.keys(key)
+        dialog = until("the dialog", lambda: set(app.windows()) - set(before)).pop()
+        time.sleep(1)                              # it reads the folder
+        subprocess.run(["xdotool", "windowfocus", "--sync", dialog], check=True)
+        app.type(path)                             # its "/" opens the line for a path
+        time.sleep(1)
+        subprocess.run(["xdotool", "key", "Return"], check=True)
+        until("the dialog is closed", lambda: dialog not in app.windows())   # GTK 4.8 dies of questions about its list of files
+        time.sleep(1)
+        app.label(os.path.basename(path))
+    app.label("Fits: .* The document has 4,984 tokens")
+    equal(app.close(), 0)
+
+
+def test_opens_by_drag_and_drop(data):
+    program = os.path.join(SCRATCH, "drag_source")
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "gtk4"], capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run(["cc", os.path.join(HERE, "drag_source.c"), "-o", program, *flags], check=True)
+    app = App(BUILD, data)
+    app.label("Choose a model to see whether it fits")
+    for path in (MODEL, DOCUMENT):
+        source = subprocess.Popen([program, path])
+        App.running.append(source)
+        window = until("the other window", lambda: subprocess.run(["xdotool", "search", "--onlyvisible", "--pid", str(source.pid)],
+                                                                  capture_output=True, text=True).stdout.split())[-1]
+        subprocess.run(["xdotool", "windowmove", "--sync", window, "900", "600", "windowraise", window], check=True)
+        time.sleep(0.5)
+        moves = [arg for step in range(0, 11) for arg in ("mousemove", str(930 - 40 * step), str(630 - 25 * step), "sleep", "0.05")]
+        subprocess.run(["xdotool", "mousemove", "930", "630", "sleep", "0.2", "mousedown", "1", *moves, "sleep", "0.3", "mouseup", "1"], check=True)
+        app.label(os.path.basename(path))
+        source.kill()
+        source.wait()
+    app.label("Fits: .* The document has 4,984 tokens")
+    equal(app.close(), 0)
+
+
 def test_answers_under_a_kv_budget(data):
     app = App(BUILD, data, MODEL, DOCUMENT)
     app.label("Fits")

@@ -194,9 +194,11 @@ class App:
         until("a conversation", lambda: self.rows(""))
 
     # ---- keyboard and pictures ----
+    def windows(self):
+        return subprocess.run(["xdotool", "search", "--onlyvisible", "--pid", str(self.process.pid)], capture_output=True, text=True).stdout.split()
+
     def window_id(self):
-        self.window = until("the X window", lambda: subprocess.run(
-            ["xdotool", "search", "--onlyvisible", "--pid", str(self.process.pid)], capture_output=True, text=True).stdout.split())[-1]
+        self.window = until("the X window", self.windows)[-1]
         return self.window
 
     def keys(self, *keys):
