@@ -45,7 +45,7 @@ GPtrArray* conversation_strings(const Conversation* c, gsize n) {
   return strings;
 }
 
-char* conversations_to_text(GPtrArray* all, guint current) {
+GVariant* conversations_index(GPtrArray* all, guint current) {
   GVariantBuilder index;
   g_variant_builder_init(&index, G_VARIANT_TYPE(INDEX_TYPE));
   g_variant_builder_add(&index, "u", current);
@@ -64,8 +64,11 @@ char* conversations_to_text(GPtrArray* all, guint current) {
     g_variant_builder_close(&index);
   }
   g_variant_builder_close(&index);
-  g_autoptr(GVariant) value = g_variant_ref_sink(g_variant_builder_end(&index));
-  g_autofree char *data = g_variant_print(value, FALSE), *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, data, -1);
+  return g_variant_ref_sink(g_variant_builder_end(&index));
+}
+
+char* index_to_text(GVariant* index) {
+  g_autofree char *data = g_variant_print(index, FALSE), *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, data, -1);
   return g_strconcat(sum, "\n", data, NULL);
 }
 

@@ -15,7 +15,8 @@ typedef struct {
   guint id, from;       /* the conversation; NEW: the one that is forked, 0: none */
   gsize keep;           /* NEW, SEND: messages that stand in front; SAVE: 1 with the sessions, 0 the index alone */
   char* path;           /* OPEN: the model; NEW: a saved session, or NULL; CLOSE: its saved session; SAVE: the folder */
-  char* text;           /* SEND: the question; SAVE: the index */
+  char* text;           /* SEND: the question */
+  GVariant* index;      /* SAVE: of all conversations */
   GPtrArray* messages;  /* NEW, SEND: role, text, role, text ... of those `keep` messages, for a session that lacks them */
   guint32 context;      /* OPEN: tokens */
   float share;          /* OPEN: KV budget, a share of full KV; 1: all of it */
@@ -34,7 +35,7 @@ typedef struct {
 } Event;
 typedef struct Worker Worker;
 Worker* worker_new(guint64 memory_bytes, void (*on_event)(const Event* event, gpointer user), gpointer user);
-void worker_do(Worker* worker, Job job);   /* takes over the job's strings and messages */
+void worker_do(Worker* worker, Job job);   /* takes over what the job points to */
 void worker_stop(Worker* worker);          /* the answer or the loading of this moment */
 void worker_drain(Worker* worker);         /* hands over all events; once per frame while an answer streams */
 void worker_free(Worker* worker);          /* after EVENT_QUIT */
@@ -54,7 +55,8 @@ Conversation* conversation_new(guint id, const char* title);
 void conversation_free(gpointer conversation);
 Message* conversation_add(Conversation* c, const char* role, const char* text);
 GPtrArray* conversation_strings(const Conversation* c, gsize n);   /* for Job.messages */
-char* conversations_to_text(GPtrArray* all, guint current);
+GVariant* conversations_index(GPtrArray* all, guint current);
+char* index_to_text(GVariant* index);   /* with a checksum; on any thread */
 gboolean conversations_from_text(const char* text, GPtrArray* all, guint* current);   /* FALSE: the text is damaged */
 
 /* ---- markdown.c, drawing.c, frames.c ---- */

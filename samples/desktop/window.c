@@ -172,7 +172,7 @@ static void start_conversation(App* a, const char* title, const Conversation* fr
 
 static void save(App* a, gboolean sessions) {
   worker_do(a->worker, (Job){.type = JOB_SAVE, .keep = (gsize)sessions, .path = g_strdup(a->folder),
-                             .text = conversations_to_text(a->conversations, a->current ? a->current->id : 0)});
+                             .index = conversations_index(a->conversations, a->current ? a->current->id : 0)});
 }
 
 static void close_conversation(App* a, int response) {

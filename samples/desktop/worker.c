@@ -231,8 +231,8 @@ static void save(Worker* w, const Job* job) {
     fail(w, EVENT_ERROR, "A conversation's KV was not saved", &error);
     ++event.done;
   }
-  g_autofree char* path = g_build_filename(job->path, "conversations", NULL);
-  if (!g_file_set_contents_full(path, job->text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600, &failure)) {
+  g_autofree char *path = g_build_filename(job->path, "conversations", NULL), *text = index_to_text(job->index);
+  if (!g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600, &failure)) {
     g_snprintf(error.message, sizeof error.message, "%s", failure->message);
     error.status = ORRERY_IO;
     fail(w, EVENT_ERROR, "The conversations were not saved", &error);
@@ -257,7 +257,8 @@ static gpointer run(gpointer worker) {
         break;
       case JOB_QUIT: more = FALSE; break;
     }
-    if (job->messages) g_ptr_array_unref(job->messages);
+    g_clear_pointer(&job->messages, g_ptr_array_unref);
+    g_clear_pointer(&job->index, g_variant_unref);
     g_free(job->path), g_free(job->text), g_free(job);
   }
   g_hash_table_unref(w->sessions);   /* sessions, then their model, then its runtime */

@@ -48,7 +48,13 @@ class Oracle:
         if keep is not None:
             self.session.rewind_messages(keep)
         self.session.add_message("user", question)
-        return "".join(self.session.generate().text())
+        pieces = []
+        for event in self.session.generate():
+            if isinstance(event, orrery.Text):
+                pieces.append(event.text)
+            elif isinstance(event, orrery.Done):
+                self.prompt_tokens = f"{event.prompt_tokens:,}"
+        return "".join(pieces)
 
 
 def equal(found, expected):
@@ -192,7 +198,7 @@ def test_edit_and_resend_rewinds(data):
     app.ask(ORLA)
     equal(app.answer(1), oracle.ask(TEXT + "\n\n" + ORLA, keep=0))   # the document stays with its question
     equal([t for _, t in app.dialogue()], [ORLA, app.answer(1)])
-    app.label(r"\([45],[0-9]+ reused\)")                              # and its KV is reused
+    app.label(f"prompt of {oracle.prompt_tokens} " + r"\([45],[0-9]+ reused\)")   # nothing else is in the prompt, and the KV is reused
     app.press("Edit question 1")
     app.label("This replaces an earlier message")
     app.keys("Escape")
@@ -215,8 +221,10 @@ def test_forks_and_switches(data):
     until("the first conversation", lambda: len(app.dialogue()) == 2)
     app.ask(ORLA)
     equal(app.answer(2), oracle.ask(ORLA, keep=2))
+    app.label(f"prompt of {oracle.prompt_tokens} ")   # which does not hold the fork's question
     app.keys("ctrl+Page_Down")
     until("the fork again", lambda: (("Question", BRUNO) in app.dialogue()))
+    app.picture(os.path.join(PICTURES, "window.png"))
     app.keys("ctrl+n")                             # a new conversation about the same document reuses its KV
     until("an empty conversation", lambda: app.dialogue() == [])
     app.keys("F2", "ctrl+a")
@@ -529,6 +537,19 @@ def test_the_model_is_removed_while_it_is_open(data):
     until("the banner", lambda: "ORRERY_IO" in app.banner())
     equal(app.close(), 0)
     equal(index_of(data), kept)
+
+
+def test_a_failed_save_is_said(data):
+    app = App(BUILD, data, MODEL)
+    app.open()
+    app.ask("Hello")
+    app.answer(1)
+    shutil.rmtree(folder(data))
+    app.keys("ctrl+q")
+    until("the banner", lambda: "was not saved" in app.banner() and "once more to leave without saving" in app.banner())
+    assert app.process.poll() is None
+    app.keys("ctrl+q")
+    equal(app.wait(), 0)
 
 
 def test_closing_at_any_time(data):
