@@ -11,6 +11,7 @@ typedef struct {
   GtkTextMark* begins;   /* where it stands in the buffer */
   gboolean fenced;       /* inside fenced code */
   gboolean started;      /* there are lines before */
+  int unsettled;         /* frames for which the height is measured again */
 } Writer;
 
 enum { BOLD = 1, ITALIC = 2, CODE = 4 };
@@ -110,6 +111,23 @@ static void draw(Writer* w, gboolean whole) {
   }
 }
 
+static gboolean settle(GtkWidget* view, GdkFrameClock* clock G_GNUC_UNUSED, gpointer writer) {
+  Writer* w = writer;
+  GtkTextIter end;
+  GdkRectangle at;
+  gtk_text_buffer_get_end_iter(w->buffer, &end);
+  gtk_text_view_get_iter_location(GTK_TEXT_VIEW(view), &end, &at);   /* lays out all lines */
+  gtk_widget_queue_resize(view);
+  return --w->unsettled > 0;
+}
+
+/* GTK's text view measures its height with the width of the frame before: for some frames after a change it is measured again. */
+static void unsettle(GtkWidget* view) {
+  Writer* w = g_object_get_data(G_OBJECT(view), "writer");
+  if (w->unsettled == 0) gtk_widget_add_tick_callback(view, settle, w, NULL);
+  w->unsettled = 4;
+}
+
 void markdown_append(GtkWidget* view, const char* text) {
   Writer* w = g_object_get_data(G_OBJECT(view), "writer");
   for (GtkTextIter from, to; w;) {
@@ -125,6 +143,7 @@ void markdown_append(GtkWidget* view, const char* text) {
     g_string_truncate(w->line, 0);
     text += bytes + 1;
   }
+  unsettle(view);
 }
 
 GtkWidget* markdown_new(const char* text) {
@@ -150,6 +169,7 @@ GtkWidget* markdown_new(const char* text) {
   gtk_text_buffer_get_start_iter(buffer, &start);
   *w = (Writer){.buffer = buffer, .line = g_string_new(NULL), .begins = gtk_text_buffer_create_mark(buffer, NULL, &start, TRUE)};
   g_object_set_data_full(G_OBJECT(view), "writer", w, writer_free);
+  g_signal_connect_object(gtk_scrollable_get_hadjustment(GTK_SCROLLABLE(view)), "notify::page-size", G_CALLBACK(unsettle), view, G_CONNECT_SWAPPED);
   markdown_append(view, text);
   return view;
 }

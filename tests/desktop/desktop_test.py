@@ -224,6 +224,7 @@ def test_forks_and_switches(data):
     app.label(f"prompt of {oracle.prompt_tokens} ")   # which does not hold the fork's question
     app.keys("ctrl+Page_Down")
     until("the fork again", lambda: (("Question", BRUNO) in app.dialogue()))
+    until("answers of one line each", lambda: app.heights() and all(12 <= h <= 30 for h in app.heights()))
     app.picture(os.path.join(PICTURES, "window.png"))
     app.keys("ctrl+n")                             # a new conversation about the same document reuses its KV
     until("an empty conversation", lambda: app.dialogue() == [])
@@ -339,7 +340,7 @@ def test_markdown(data):
     app = App(BUILD, data, MODEL)
     app.open()
     equal(app.close(), 0)
-    body = f"(uint32 1, [(uint32 1, 'Wolves', [('user', 'Tell', nothing, nothing, uint64 0), ('assistant', {MARKDOWN!r}, 'meta', nothing, 0)])])"
+    body = f"(uint32 1, [(uint32 1, 'Wolves', [('user', 'Tell', nothing, nothing, uint64 0), ('assistant', {MARKDOWN!r}, 'meta', nothing, 0), ('user', 'More', nothing, nothing, 0), ('assistant', {'word ' * 60!r}, 'meta', nothing, 0)])])"
     with open(os.path.join(folder(data), "conversations"), "w", encoding="utf-8") as file:
         file.write(hashlib.sha256(body.encode()).hexdigest() + "\n" + body)
     app = App(BUILD, data)
@@ -352,6 +353,15 @@ def test_markdown(data):
     assert int(style("Wolves")["weight"]) >= 700 and int(style("bold")["weight"]) >= 700, style("bold")
     assert style("italic").get("style") == "italic" and style("word").get("style") != "italic", style("italic")
     assert "mono" in style("code_span")["family-name"].lower() and "mono" in style("x = a_b")["family-name"].lower()
+    equal(len(app.heights()), 2)
+    until("all lines are seen", lambda: app.heights()[0] > 180)   # 11 lines
+    paragraph = app.heights()[1]
+    app.window_id()
+    subprocess.run(["xdotool", "windowsize", "--sync", app.window, "700", "600"], check=True)
+    until("a narrow window takes more lines", lambda: app.heights()[1] > paragraph)
+    app.picture(os.path.join(PICTURES, "narrow.png"))
+    subprocess.run(["xdotool", "windowsize", "--sync", app.window, "1100", "750"], check=True)
+    until("and a wide one fewer", lambda: app.heights()[1] == paragraph)
     app.picture(os.path.join(PICTURES, "markdown.png"))
     equal(app.close(), 0)
 

@@ -122,6 +122,11 @@ class App:
         node.clear_cache()
         return node.get_state_set().contains(state)
 
+    def heights(self):
+        """Of the answers, in pixels: their text may be there and not be seen."""
+        return [Atspi.Component.get_extents(n, Atspi.CoordType.WINDOW).height
+                for n in walk(self.fixed("list", "Messages")) if n.get_role_name() == "text"]
+
     def rows(self, name):
         """Conversations in the side bar."""
         return [n for n in walk(self.fixed("list", "Conversations")) if n.get_role_name() == "list item" and name in named(n)]
