@@ -69,6 +69,9 @@ static void on_plan(GObject* source G_GNUC_UNUSED, GAsyncResult* result, gpointe
   if (p->document == a->document && !p->error) a->document_tokens = p->tokens;
   if (p->error && !a->plan_again) {
     app_error(a, p->error);
+    const orrery_plan_result none = {0};
+    memory_bar_set(ui(a, "bar"), &none, "Memory");
+    gtk_label_set_text(GTK_LABEL(ui(a, "legend")), "");
     gtk_label_set_text(GTK_LABEL(ui(a, "verdict")), "This model cannot be opened.");
     a->fits = a->open_when_planned = FALSE;
   } else if (!p->error && a->fresh) {   /* the context that the model was trained for bounds the slider */

@@ -12,7 +12,7 @@ static GtkTextBuffer* composed(App* a) { return gtk_text_view_get_buffer(GTK_TEX
 
 void app_error(App* a, const char* text) {
   GtkInfoBar* banner = GTK_INFO_BAR(ui(a, "banner"));
-  const char* before = gtk_info_bar_get_revealed(banner) ? gtk_label_get_text(GTK_LABEL(ui(a, "banner_text"))) : "";
+  const char* before = gtk_label_get_text(GTK_LABEL(ui(a, "banner_text")));
   g_autofree char* all = strstr(before, text) ? g_strdup(before) : g_strconcat(before, *before ? "\n" : "", text, NULL);
   set_text(a, "banner_text", all);
   gtk_info_bar_set_revealed(banner, TRUE);
@@ -54,10 +54,12 @@ static GtkWidget* line(const char* text, const char* style) {
 static void add_message(App* a, guint i) {
   const Message* m = a->current->messages->pdata[i];
   const gboolean user = g_str_equal(m->role, "user");
+  guint number = 0;   /* of questions so far */
+  for (guint j = 0; j <= i; ++j) number += g_str_equal(((Message*)a->current->messages->pdata[j])->role, "user");
   GtkWidget* row = g_object_new(GTK_TYPE_BOX, "orientation", GTK_ORIENTATION_VERTICAL, "spacing", 4, "accessible-role", GTK_ACCESSIBLE_ROLE_LIST_ITEM,
                                 "halign", user ? GTK_ALIGN_END : GTK_ALIGN_FILL, "margin-start", user ? 60 : 0, NULL);
   GtkWidget* body = user ? line(m->text + m->hidden, "bubble") : markdown_new(m->text);
-  g_autofree char* name = g_strdup_printf("%s %u", user ? "Question" : "Answer", i / 2 + 1);
+  g_autofree char* name = g_strdup_printf("%s %u", user ? "Question" : "Answer", number);
   gtk_accessible_update_property(GTK_ACCESSIBLE(row), GTK_ACCESSIBLE_PROPERTY_LABEL, name, -1);
   if (!user) gtk_accessible_update_property(GTK_ACCESSIBLE(body), GTK_ACCESSIBLE_PROPERTY_LABEL, name, -1);   /* a label's name is its text */
   gtk_box_append(GTK_BOX(row), g_object_new(GTK_TYPE_LABEL, "label", user ? "You" : "Assistant", "xalign", user ? 1.0f : 0.0f,
@@ -68,7 +70,7 @@ static void add_message(App* a, guint i) {
     GtkWidget* edit = g_object_new(GTK_TYPE_BUTTON, "label", "Edit", "has-frame", FALSE, "halign", GTK_ALIGN_END, "action-name", "app.edit",
                                    "action-target", g_variant_new_uint32(i), "tooltip-text", "Edit and send again (Ctrl+E edits the last question)",
                                    "css-classes", (const char*[]){"flat", "edit", NULL}, NULL);
-    g_autofree char* words = g_strdup_printf("Edit question %u", i / 2 + 1);
+    g_autofree char* words = g_strdup_printf("Edit question %u", number);
     gtk_accessible_update_property(GTK_ACCESSIBLE(edit), GTK_ACCESSIBLE_PROPERTY_LABEL, words, -1);
     gtk_box_append(GTK_BOX(row), edit);
   } else {
@@ -416,6 +418,11 @@ static gboolean on_drop(App* a, const GValue* value) {
 
 static void on_text(App* a) { gtk_widget_set_visible(ui(a, "hint"), gtk_text_buffer_get_char_count(composed(a)) == 0); }
 
+static void on_dismissed(App* a) {
+  set_text(a, "banner_text", "");
+  gtk_info_bar_set_revealed(GTK_INFO_BAR(ui(a, "banner")), FALSE);
+}
+
 static void on_width(App* a) {
   int width = 0;
   g_object_get(a->window, "default-width", &width, NULL);
@@ -445,7 +452,9 @@ void app_action(App* a, const char* name, GVariant* value) {
   else if (g_str_equal(name, "stop")) a->answering || a->opening ? worker_stop(a->worker) : leave_edit(a);
   else if (g_str_equal(name, "edit")) edit(a, g_variant_get_uint32(value));
   else if (g_str_equal(name, "edit-last")) {
-    if (a->current && !a->answering && a->current->messages->len) edit(a, (a->current->messages->len - 1) / 2 * 2);
+    guint i = a->current && !a->answering ? a->current->messages->len : 0;
+    while (i > 0 && !g_str_equal(((Message*)a->current->messages->pdata[i - 1])->role, "user")) --i;
+    if (i > 0) edit(a, i - 1);
   } else if (g_str_equal(name, "next") || g_str_equal(name, "previous")) {
     GtkListBoxRow* row = gtk_list_box_get_row_at_index(list, gtk_list_box_row_get_index(gtk_list_box_get_selected_row(list)) + step);
     if (row) gtk_list_box_select_row(list, row);
@@ -505,6 +514,6 @@ void window_new(App* a) {
   g_signal_connect_swapped(ui(a, "list"), "row-selected", G_CALLBACK(on_row), a);
   g_signal_connect_swapped(ui(a, "context"), "value-changed", G_CALLBACK(setup_plan), a);
   g_signal_connect_swapped(ui(a, "share"), "value-changed", G_CALLBACK(setup_plan), a);
-  g_signal_connect(ui(a, "banner"), "response", G_CALLBACK(gtk_info_bar_set_revealed), NULL);
+  g_signal_connect_swapped(ui(a, "banner"), "response", G_CALLBACK(on_dismissed), a);
   window_show(a);
 }

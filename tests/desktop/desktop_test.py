@@ -490,6 +490,8 @@ def test_bad_models(data):
     assert expected.split(" (")[0] in app.banner(), (expected, app.banner())
     assert not app.is_enabled("push button", "Open model and start")
     app.picture(os.path.join(PICTURES, "banner.png"))
+    assert Atspi.Action.do_action([n for n in walk(app.banner_node()) if n.get_role_name() == "push button"][0], 0)
+    until("the banner is closed", lambda: not app.banner())
     equal(app.close(), 0)
     with open(MODEL, "rb") as file:
         cut = scratch("cut.gguf", file.read()[:3000000])

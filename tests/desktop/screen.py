@@ -162,13 +162,14 @@ class App:
         fork = self.fixed("push button", "Fork")   # which is enabled while nothing is answered
         until("the answer's end", lambda: self.has(fork, Atspi.StateType.SENSITIVE), seconds)
 
+    def banner_node(self):
+        return next((n for n in self.all("filler", "InfoBar") + self.all("info bar")), None)
+
     def banner(self):
         """What the banner says, or an empty text."""
-        for node in self.all("filler", "") + self.all("alert", "") + self.all("info bar", ""):
-            if "InfoBar" in named(node) or node.get_role_name() == "info bar":
-                texts = [named(n) for n in walk(node) if n.get_role_name() == "label"]
-                return texts[0] if texts and texts[0] != "GtkLabel" else ""
-        return ""
+        bar = self.banner_node()
+        shown = bar and [n for n in walk(bar) if n.get_role_name() == "label" and n.get_state_set().contains(Atspi.StateType.VISIBLE)]
+        return named(shown[0]) if shown and named(shown[0]) != "GtkLabel" else ""
 
     # ---- acting ----
     def press(self, name, role="push button"):
