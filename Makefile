@@ -55,7 +55,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows check models bindings-test bindings-wheel test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows check models bindings-test bindings-wheel desktop desktop-test test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -86,6 +86,18 @@ bindings-wheel:
 	@$(call configure,$(BUILD),$(without_tests))
 	@$(call build,$(BUILD),orrery_static)
 	@python3 bindings/python/build_wheel.py $(BUILD) $(BUILD)/wheel
+
+# The desktop application, and its test in a real window under Xvfb: CASES="markdown frames" names some of its cases.
+desktop:
+	@.ci/packages check build desktop
+	@$(call configure,$(BUILD),$(without_tests) -DORRERY_DESKTOP=ON)
+	@$(call build,$(BUILD),orrery_desktop)
+
+desktop-test:
+	@.ci/packages build desktop
+	@$(call configure,$(BUILD),$(without_tests) -DORRERY_DESKTOP=ON)
+	@$(call build,$(BUILD),orrery_desktop)
+	@tests/desktop/run.sh $(BUILD) $(CASES)
 
 # The quick cases of the rooms that an edit touches (ROOM="text kv"; none named: what differs from the last commit), and the house's rules.
 check:
@@ -229,6 +241,7 @@ help:
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
+	@echo "make desktop         build the desktop application (GTK 4); make desktop-test tries it in a window under Xvfb"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
