@@ -6,7 +6,7 @@ target_link_libraries(tiny_model PUBLIC test_support)
 if(TARGET orrery_shared AND NOT ORRERY_FUZZ)
   find_package(nlohmann_json 3.9 REQUIRED)
   file(GLOB contract_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/contract_*_test.cpp)
-  orrery_test(abi_contract SOURCES ${contract_sources} LIBS orrery_shared tiny_model nlohmann_json::nlohmann_json TIMEOUT 600)
+  orrery_test(abi_contract SOURCES ${contract_sources} LIBS orrery_shared tiny_model nlohmann_json::nlohmann_json TIMEOUT 600 COST 20)
 
   # As a C program has it: to the letter of C99, with the header alone.
   add_executable(abi_c99_program c99_program.c)
