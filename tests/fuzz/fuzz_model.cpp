@@ -5,6 +5,7 @@
 // Bytes in front: model; storage of matrices; storage of vectors and how the file is loaded; the prompt.
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/recipe.h"

@@ -33,8 +33,8 @@ struct World {
     TinyModel tiny;
     paths.push_back(dir.write("tiny.gguf", tiny.build()));
     // More KV heads, and a sliding window.
-    paths.push_back(dir.write("heads.gguf", build_model_gguf(load_model_spec("llama-plain"))));
-    paths.push_back(dir.write("window.gguf", build_model_gguf(load_model_spec("phi3-window"))));
+    paths.push_back(dir.write("heads.gguf", named_model_gguf("llama-plain")));
+    paths.push_back(dir.write("window.gguf", named_model_gguf("phi3-window")));
     for (const std::string& path : paths) models.push_back(open_model(runtime, path));
     idle_bytes = arena_used(runtime);
   }

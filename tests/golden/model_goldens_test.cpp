@@ -3,6 +3,8 @@
 // the engine.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "runtime/cpu/cpu_backend.h"
 #include "tests/support/bf16.h"
 #include "tests/support/engine_fixture.h"
@@ -90,7 +92,7 @@ TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
 
 TEST(ModelGoldensRefused, HeadsThatDifferBetweenLayers) {
   const TempDir dir;
-  const std::string path = dir.write("model.gguf", build_model_gguf(load_model_spec(kRefused)));
+  const std::string path = dir.write("model.gguf", named_model_gguf(kRefused));
   auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())), path, {});
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().code(), Code::unsupported_architecture);

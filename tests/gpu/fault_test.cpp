@@ -77,7 +77,7 @@ class GpuFaults : public ::testing::Test {
     const TempDir dir;
     MatrixStorage halves;
     halves.type = TensorType::f16;   // so that cuBLAS takes part
-    const std::string path = dir.write("model.gguf", build_model_gguf(load_model_spec("qwen3"), halves));
+    const std::string path = dir.write("model.gguf", named_model_gguf("qwen3", halves));
     const size_t before = emulated::n_live();
     std::vector<float> expected, logits;
     refuse(cudaSuccess, -1, false);
@@ -121,7 +121,7 @@ TEST_F(GpuFaults, ALostDeviceIsNamed) {
   const Status s = session->decode();
   EXPECT_EQ(s.code(), Code::device_lost);
   EXPECT_EQ(s.detail().native_code, 700);
-  EXPECT_EQ(open_bytes(build_model_gguf(load_model_spec("llama-plain"), {}))->runtime().backend_info().name, std::string("cpu"))
+  EXPECT_EQ(open_bytes(named_model_gguf("llama-plain"))->runtime().backend_info().name, std::string("cpu"))
       << "auto, where the GPU does not answer";
 }
 

@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Specs, GpuModel, ::testing::ValuesIn(specs()), [](const
 
 TEST(GpuModel, HeadsWithoutAKernelAreRefusedWhenLoading) {
   const TempDir dir;
-  const std::string path = dir.write("model.gguf", build_model_gguf(load_model_spec("llama-hd40"), {}));
+  const std::string path = dir.write("model.gguf", named_model_gguf("llama-hd40"));
   const auto opened = engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), path, {});
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().code(), Code::unsupported);

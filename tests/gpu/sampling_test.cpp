@@ -2,6 +2,8 @@
 // available when a caller asks.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED

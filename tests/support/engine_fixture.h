@@ -50,7 +50,7 @@ inline std::shared_ptr<engine::LanguageModel> open_bytes(
 inline std::shared_ptr<engine::LanguageModel> open_spec(
     const std::string& name, const engine::RuntimeOptions& options = runtime_options(),
     const MatrixStorage& matrices = {}) {
-  return open_bytes(build_model_gguf(load_model_spec(name), matrices), options);
+  return open_bytes(named_model_gguf(name, matrices), options);
 }
 
 inline std::unique_ptr<engine::Session> open_session(const std::shared_ptr<engine::LanguageModel>& model,

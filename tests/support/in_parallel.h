@@ -81,7 +81,7 @@ inline void expect_all_right(const AnswersInParallel& result) {
 inline void answer_beside_loading(const engine::RuntimeOptions& options, const char* spec) {
   const auto runtime = unwrap(engine::Runtime::create(options));
   const TempDir dir;
-  const std::string path = dir.write("model.gguf", build_model_gguf(load_model_spec(spec), {}));
+  const std::string path = dir.write("model.gguf", named_model_gguf(spec));
   const auto model = unwrap(engine::LanguageModel::open(runtime, path, {}));
   engine::SessionOptions session;
   session.n_context = 320;

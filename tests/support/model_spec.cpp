@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "runtime/gguf/dequantize.h"
@@ -174,6 +175,16 @@ std::vector<std::byte> build_model_gguf(const json& spec, const MatrixStorage& m
     file.tensor(name, type, shape, std::move(data));
   }
   return file.build();
+}
+
+std::vector<std::byte> named_model_gguf(const std::string& name, const MatrixStorage& matrices) {
+  return build_model_gguf(load_model_spec(name), matrices);
+}
+
+std::vector<std::byte> chat_model_gguf(const std::string& name, const std::string& chat_template) {
+  json spec = load_model_spec(name);
+  spec["keys"].push_back({"tokenizer.chat_template", "string", chat_template});
+  return build_model_gguf(spec);
 }
 
 std::vector<ModelRun> load_model_runs(const std::string& name) {

@@ -3,11 +3,13 @@
 //
 // A weight is a pure function of (spec seed, tensor name, index), with the same bits here and in tests/golden/spec_weights.py. So the
 // repository contains expected logits, but no weights. A broken spec throws std::runtime_error.
+//
+// A test that changes a spec includes <nlohmann/json.hpp>. The others do not compile it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +44,9 @@ bool can_store(const nlohmann::json& spec, TensorType type);
 // The file's bytes, with a vocabulary of spec.vocab.size SentencePiece pieces (0 <unk>, 1 <s>, 2 </s>).
 // Throws if can_store() is false.
 std::vector<std::byte> build_model_gguf(const nlohmann::json& spec, const MatrixStorage& matrices = {});
+// Those of a spec as it stands in its file; and with a chat template.
+std::vector<std::byte> named_model_gguf(const std::string& name, const MatrixStorage& matrices = {});
+std::vector<std::byte> chat_model_gguf(const std::string& name, const std::string& chat_template);
 
 // A run that an engine must reproduce. Feed `prompt` at positions 0, 1, ...: prompt_logits are the logits at `positions`. Then decode
 // greedily: answer[0] is the argmax of the last prompt row, and row i of step_logits has the logits after answer[i] has been fed.

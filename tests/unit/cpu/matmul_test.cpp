@@ -102,6 +102,15 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
       const int64_t stride = s.n_in + 3;
       Guarded<float> x(static_cast<size_t>(stride * (s.n_rows - 1) + s.n_in));
       fill_normal(x, 11);
+      // Of each output's weights: the largest, and the sums over blocks of 32. Of each row's activations: the largest of each block.
+      const auto n_blocks = static_cast<size_t>((s.n_in + 31) / 32);
+      std::vector<double> largest(static_cast<size_t>(s.n_out)), of_weights(largest.size() * n_blocks);
+      for (size_t o = 0; o < largest.size(); ++o)
+        for (size_t c = 0; c < static_cast<size_t>(s.n_in); ++c) {
+          const double weight = std::fabs(static_cast<double>(m.values[o * static_cast<size_t>(s.n_in) + c]));
+          largest[o] = std::max(largest[o], weight);
+          of_weights[o * n_blocks + c / 32] += weight;
+        }
       for (Phase phase : {Phase::prefill, Phase::decode}) {
         const std::vector<float> out = multiply(rig, phase, m, x, stride, s.n_rows),
                                  seen_weights = seen(GetParam(), phase, type.type, m.values),
@@ -112,25 +121,21 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
           const std::vector<double> activations = float_type(type.type) || rounds_both
                                                       ? std::vector<double>(as_seen, as_seen + s.n_in)
                                                       : quantized(row, s.n_in);
+          std::vector<double> of_row(n_blocks);
+          for (size_t c = 0; c < static_cast<size_t>(s.n_in); ++c)
+            of_row[c / 32] = std::max(of_row[c / 32], std::fabs(static_cast<double>(row[c])));
           for (int64_t o = 0; o < s.n_out; ++o) {
             const float *w = m.values.data() + o * s.n_in, *seen_w = seen_weights.data() + o * s.n_in;
-            double expected = 0, exact = 0, magnitude = 0, bound = 0, largest = 0;
-            for (int64_t c = 0; c < s.n_in; ++c)
-              largest = std::max(largest, std::fabs(static_cast<double>(w[c])));
+            double expected = 0, exact = 0, magnitude = 0, bound = 0;
             for (int64_t c = 0; c < s.n_in; ++c) {
               expected += seen_w[c] * activations[static_cast<size_t>(c)];
               exact += static_cast<double>(w[c]) * row[c];
-              magnitude += largest * std::fabs(activations[static_cast<size_t>(c)]);
+              magnitude += std::fabs(activations[static_cast<size_t>(c)]);
               if (rounds_both) bound += std::fabs(static_cast<double>(w[c]) * row[c]) / 255;   // 2^-9 of each
             }
-            for (int64_t c = 0; c < s.n_in; c += 32) {
-              double weights = 0, max = 0;
-              for (int64_t i = c; i < std::min(c + 32, s.n_in); ++i) {
-                weights += std::fabs(static_cast<double>(w[i]));
-                max = std::max(max, std::fabs(static_cast<double>(row[i])));
-              }
-              bound += float_type(type.type) || rounds_both ? 0 : max / 254 * weights;
-            }
+            magnitude *= largest[static_cast<size_t>(o)];
+            for (size_t b = 0; b < n_blocks && !float_type(type.type) && !rounds_both; ++b)
+              bound += of_row[b] / 254 * of_weights[static_cast<size_t>(o) * n_blocks + b];
             const double got = out[static_cast<size_t>(r * s.n_out + o)];
             ASSERT_NEAR(got, expected, 4e-7 * magnitude)
                 << type.name << " " << s.n_out << "x" << s.n_in << " row " << r << " of " << s.n_rows

@@ -28,9 +28,7 @@ constexpr const char* kTemplate =
 constexpr int32_t kBegin = 1, kEnd = 2;  // <s>, </s>
 
 std::shared_ptr<engine::LanguageModel> chat_model(const char* chat_template = kTemplate) {
-  nlohmann::json spec = load_model_spec("llama3-factors");
-  spec["keys"].push_back({"tokenizer.chat_template", "string", chat_template});
-  return open_bytes(build_model_gguf(spec));
+  return open_bytes(chat_model_gguf("llama3-factors", chat_template));
 }
 std::shared_ptr<engine::LanguageModel> demo_model() {
   return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),

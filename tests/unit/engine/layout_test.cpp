@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/count_allocations.h"
 #include "tests/support/policy_sessions.h"

@@ -1,6 +1,8 @@
 // Opening a model in the engine: contradictions between tokenizer and weights are refused, and a refused model leaves nothing behind.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/engine_fixture.h"
 
 namespace orrery {
@@ -37,7 +39,7 @@ TEST(EngineModel, ATokenizerWithMoreTokensThanTheModelIsRefused) {
 
 TEST(EngineModel, LoadingMayBeCancelled) {
   Attempt attempt;
-  const std::vector<std::byte> file = build_model_gguf(load_model_spec("llama-256"), {TensorType::q8_0});
+  const std::vector<std::byte> file = named_model_gguf("llama-256", {TensorType::q8_0});
   for (const bool full : {false, true}) {
     int calls = 0;
     engine::ModelOptions options;
@@ -80,7 +82,7 @@ TEST(EngineModel, WeightsThatDoNotFitAreRefusedWithTheNumbers) {
   const TempDir dir;
   MatrixStorage storage;
   storage.vectors = TensorType::f16;
-  const std::string path = dir.write("m.gguf", build_model_gguf(load_model_spec("glm4"), storage));
+  const std::string path = dir.write("m.gguf", named_model_gguf("glm4", storage));
   const kv::Plan plan = unwrap(engine::plan_file(path, small, {}, {}));
   ASSERT_GT(plan.weights_bytes, kv::kArenaAlignment);
   small.device_budget_bytes = plan.weights_bytes;

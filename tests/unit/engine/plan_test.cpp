@@ -15,7 +15,7 @@ struct OpenFile {
   std::string path;
   explicit OpenFile(TensorType type)
       : path(dir.write("m.gguf",
-                       build_model_gguf(load_model_spec("llama-256"), {type, false, TensorType::f16}))) {}
+                       named_model_gguf("llama-256", {type, false, TensorType::f16}))) {}
 
   kv::Plan plan(const engine::RuntimeOptions& runtime, const engine::SessionOptions& session) const {
     return unwrap(engine::plan_file(path, runtime, {}, session));

@@ -30,9 +30,7 @@ constexpr const char* kTemplate =
 
 // Without a template of its own: the vocabulary of the specs, where most characters are tokens.
 std::shared_ptr<engine::LanguageModel> chat_model(const std::string& chat_template = kTemplate) {
-  nlohmann::json spec = load_model_spec("llama3-factors");
-  spec["keys"].push_back({"tokenizer.chat_template", "string", chat_template});
-  return open_bytes(build_model_gguf(spec));
+  return open_bytes(chat_model_gguf("llama3-factors", chat_template));
 }
 
 std::unique_ptr<Session> chat_session(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context,

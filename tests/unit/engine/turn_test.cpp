@@ -28,7 +28,7 @@ TEST(Turns, AnswersStayRightWhileOtherSessionsBeginAndEnd) {
 TEST(Turns, FiguresAreReadAtAnyTime) {
   const auto runtime = unwrap(engine::Runtime::create(runtime_options(2, "auto", 256u << 20)));
   const TempDir dir;
-  const auto model = unwrap(engine::LanguageModel::open(runtime, dir.write("model.gguf", build_model_gguf(load_model_spec("qwen3"), {})), {}));
+  const auto model = unwrap(engine::LanguageModel::open(runtime, dir.write("model.gguf", named_model_gguf("qwen3")), {}));
   const auto watched = open_session(model, 128);
   std::atomic<bool> stop{false};
   // One reader takes no lock, so that nothing but the figures themselves orders what it does.

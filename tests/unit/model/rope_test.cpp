@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "runtime/model/rope.h"
 #include "tests/support/model_spec.h"

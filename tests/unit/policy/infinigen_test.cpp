@@ -1,6 +1,8 @@
 // InfiniGen's prefetch on made-up attention: how many tokens a step asks for, which tokens, and which tokens are replaced.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/unit/policy/made_up.h"
 
 namespace orrery::policy {

@@ -2,6 +2,8 @@
 // selections change.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/unit/policy/made_up.h"
 
 namespace orrery::policy {

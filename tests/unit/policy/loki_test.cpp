@@ -1,6 +1,8 @@
 // Loki on made-up attention: the tokens of its heads step by step; how much of a budget its low-rank keys leave; their ranks.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/unit/policy/made_up.h"
 
 namespace orrery::policy {

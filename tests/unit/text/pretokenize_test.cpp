@@ -128,10 +128,11 @@ TEST_P(Scanner, TakesBytesThatAreNotUtf8) {
   }
 }
 
-// Processor time of this thread: other work on the machine does not count.
-double seconds(PreTokenizer kind, const std::string& text) {
+// Processor time of this thread: other work on the machine does not count. The least of three runs, or of those up to the first that is
+// fast enough.
+double seconds(PreTokenizer kind, const std::string& text, double enough) {
   double best = 1e9;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 3 && best >= enough; i++) {
     std::vector<uint32_t> ends;
     const double start = testing::thread_seconds();
     pre_tokenize(kind, text, &ends);
@@ -147,11 +148,11 @@ TEST_P(Scanner, IsLinear) {
         "A\u4E00",    "A\u0301", "\u0301A", "\u0301!", "'s",   " '",  " \n", "\n ", "1a",
         " 1",         "$ ",      "\u00DCn", " \u3000", "!\n",  "/\n"}) {
     std::string small, large;
-    while (small.size() < (1u << 16)) small += unit;
-    while (large.size() < (1u << 20)) large += unit;
+    while (small.size() < (1u << 14)) small += unit;
+    while (large.size() < (1u << 18)) large += unit;
     // Sixteen times the text: linear is 16 times the time, quadratic 256.
-    const double t_small = seconds(GetParam().kind, small), t_large = seconds(GetParam().kind, large);
-    EXPECT_LT(t_large, 100 * std::max(t_small, 100e-6)) << "'" << unit << "'";
+    const double allowed = 100 * std::max(seconds(GetParam().kind, small, 0), 100e-6);
+    EXPECT_LT(seconds(GetParam().kind, large, allowed), allowed) << "'" << unit << "'";
   }
 }
 
