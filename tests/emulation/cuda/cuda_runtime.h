@@ -156,7 +156,7 @@ constexpr T max(T a, T b) { return a < b ? b : a; }
 
 // ---- the runtime
 enum cudaError_t {
-  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
+  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
   cudaErrorIllegalAddress = 700, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
@@ -189,6 +189,29 @@ uint64_t bytes_to_device();
 // The number of waits for a stream or an event, so far, in the whole process.
 uint64_t n_waits();
 extern std::atomic<uint64_t> n_launches;   // kernels that were launched so far, by any thread
+
+// What runs the kernels in place of this program's own functions (tests/ptx), and sees all that happens to memory. Any thread calls these
+// functions.
+struct Argument {
+  const void* at;
+  size_t bytes;
+};
+class Device {
+ public:
+  virtual ~Device() = default;
+  // The static shared memory of the kernel.
+  virtual size_t shared_bytes(const void* kernel) = 0;
+  virtual void run(const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes, const Argument* arguments, size_t n) = 0;
+  // host: the host may write the memory unseen.
+  virtual void allocated(const void* at, size_t bytes, bool host) = 0;
+  virtual void released(const void* at) = 0;
+  virtual void copied(void* to, const void* from, size_t bytes) = 0;
+  virtual void written(const void* at, size_t bytes) = 0;
+};
+extern Device* device;   // null: none
+// Whether the device could launch this (limits.cpp).
+cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes);
+cudaError_t allow_shared(const void* kernel, int bytes);
 // The number of launches of kernels with the signature F, such as void(int, float).
 template <class F>
 std::atomic<uint64_t>& launches_of() {
@@ -248,7 +271,9 @@ cudaError_t cudaGetLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 template <class F>
-cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute, int value) {
+  return orrery::emulated::allow_shared(reinterpret_cast<const void*>(kernel), value);
+}
 
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) {
@@ -259,8 +284,17 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     std::tuple<P...> args;
   } call{kernel, std::tuple<P...>(std::forward<A>(args)...)};
   const cudaLaunchConfig_t c = *config;
+  const void* function = reinterpret_cast<const void*>(kernel);
+  if (const cudaError_t e = orrery::emulated::check_launch(function, c.gridDim, c.blockDim, c.dynamicSmemBytes)) return e;
   ++orrery::emulated::n_launches, ++orrery::emulated::launches_of<void(P...)>();
-  orrery::emulated::enqueue(c.stream, [call, c]() mutable {
+  orrery::emulated::enqueue(c.stream, [call, c, function]() mutable {
+    if (orrery::emulated::Device* device = orrery::emulated::device) {
+      std::apply([&](auto&... values) {
+        const orrery::emulated::Argument arguments[] = {{&values, sizeof values}...};
+        device->run(function, c.gridDim, c.blockDim, c.dynamicSmemBytes, arguments, sizeof...(values));
+      }, call.args);
+      return;
+    }
     orrery::emulated::run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes,
                                [](void* context) {
                                  Call& k = *static_cast<Call*>(context);

@@ -18,6 +18,7 @@ std::function<cudaError_t()> fault;
 int driver_version = 12040;
 int architecture = 86;
 std::atomic<uint64_t> n_launches{0};
+Device* device = nullptr;
 
 struct Graph {
   std::vector<std::function<void()>> nodes;
@@ -106,6 +107,7 @@ cudaError_t allocate(void** at, size_t bytes, bool host) {
   *at = end - (bytes + 255) / 256 * 256;
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   allocations[*at] = {base, mapped, host};
+  if (device) device->allocated(*at, bytes, host);
   return cudaSuccess;
 }
 
@@ -115,6 +117,7 @@ cudaError_t release(void* at) {
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   const auto found = allocations.find(at);
   if (found == allocations.end()) return cudaErrorInvalidValue;
+  if (device) device->released(at);
   munmap(found->second.base, found->second.mapped);
   allocations.erase(found);
   return cudaSuccess;
@@ -182,21 +185,32 @@ cudaError_t cudaMalloc(void** at, size_t bytes) { return allocate(at, bytes, fal
 cudaError_t cudaFree(void* at) { return release(at); }
 cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) { return allocate(at, bytes, true); }
 cudaError_t cudaFreeHost(void* at) { return release(at); }
-cudaError_t cudaHostRegister(void*, size_t, unsigned) { return faulty(); }
-cudaError_t cudaHostUnregister(void*) {
+cudaError_t cudaHostRegister(void* at, size_t bytes, unsigned) {
+  if (const cudaError_t e = faulty()) return e;
+  if (device) device->allocated(at, bytes, true);
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* at) {
   do_everything();
+  if (device) device->released(at);
   return faulty();
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
   if (lies_in(to, true) && lies_in(from, false)) n_bytes_to_host += bytes;
   if (lies_in(to, false) && !lies_in(from, false)) n_bytes_to_device += bytes;
-  enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  enqueue(stream, [=] {
+    std::memmove(to, from, bytes);
+    if (device) device->copied(to, from, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
-  enqueue(stream, [=] { std::memset(at, value, bytes); });
+  enqueue(stream, [=] {
+    std::memset(at, value, bytes);
+    if (device) device->written(at, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
