@@ -91,6 +91,7 @@ class Buffer {
     // An allocation of its own: the device knows its bounds, and it is aligned as on a GPU.
     void* at = nullptr;
     if (cudaMalloc(&at, n * sizeof(T)) != cudaSuccess) throw std::runtime_error("no memory for a buffer");
+    std::memset(at, 0xFF, n * sizeof(T));
     at_ = {reinterpret_cast<uintptr_t>(at)};
 #else
     at_ = machine->take(n * sizeof(T) + 2 * kMargin) + kMargin;

@@ -58,6 +58,9 @@ const Case kCases[] = {
      "cp.async.wait_group 0;", "16", "0", "where cp.async is still to write", 1, 1},
     {"AsyncNeverWaited", "", "mov.u32 %r3, dynamic; cp.async.cg.shared.global [%r3], [%rd1], 16, 16; cp.async.commit_group; @", "",
      "cp.async.wait_group 0;", "ends with a copy of cp.async under way", 1, 1},
+    // What is copied before anybody has written it may not be read, and zeros may.
+    {"AsyncOfUnwritten", "", "mov.u32 %r3, dynamic; cp.async.cg.shared.global [%r3], [%rd2], 16, @; cp.async.commit_group; cp.async.wait_group 0;"
+     "ld.shared.u32 %r4, [%r3];", "8", "0", "which nobody has written", 1, 1},
     {"AsyncReadByAnotherWarp", "", "mov.u32 %r3, dynamic; setp.ne.u32 %p1, %r1, 0;"
      "@!%p1 cp.async.cg.shared.global [%r3], [%rd1], 16, 16; cp.async.commit_group; cp.async.wait_group 0; @ ld.shared.u32 %r4, [%r3];", "",
      "bar.sync 0;", "races with another", 1, 64},

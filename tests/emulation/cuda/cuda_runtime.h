@@ -157,7 +157,7 @@ constexpr T max(T a, T b) { return a < b ? b : a; }
 // ---- the runtime
 enum cudaError_t {
   cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
-  cudaErrorIllegalAddress = 700, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorUnknown = 999,
+  cudaErrorInvalidResourceHandle = 400, cudaErrorIllegalAddress = 700, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -171,6 +171,7 @@ struct Stream;
 struct Event {
   Stream* stream = nullptr;   // the event was recorded here, after this much work of the stream
   uint64_t behind = 0;
+  int device = 0;             // that was current when the event was made
 };
 // Launches in a stream: as a node of the graph that the stream captures, or by the schedule.
 void enqueue(Stream* stream, std::function<void()> work);
@@ -180,6 +181,7 @@ void set_schedule(uint64_t seed);
 extern std::function<cudaError_t()> fault;   // for tests: called before every call that can fail, and gives its error
 extern int driver_version;                   // for tests; 0: the machine has no driver
 extern int architecture;                     // for tests; 86 unless a test changes it
+extern int n_devices;                        // for tests; 1 unless a test changes it
 // The number of memory blocks, streams, events and graphs that the process has not released.
 size_t n_live();
 bool capturing();              // whether any stream captures
@@ -211,6 +213,8 @@ class Device {
 extern Device* device;   // null: none
 // Whether the device could launch this (limits.cpp).
 cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes);
+// Whether the calling thread may launch in the stream: its current device must be the stream's.
+cudaError_t check_device(const Stream* stream);
 cudaError_t allow_shared(const void* kernel, int bytes);
 // The number of launches of kernels with the signature F, such as void(int, float).
 template <class F>
@@ -243,6 +247,7 @@ cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 cudaError_t cudaMalloc(void** at, size_t bytes);
 cudaError_t cudaFree(void* at);
@@ -285,6 +290,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   } call{kernel, std::tuple<P...>(std::forward<A>(args)...)};
   const cudaLaunchConfig_t c = *config;
   const void* function = reinterpret_cast<const void*>(kernel);
+  if (const cudaError_t e = orrery::emulated::check_device(c.stream)) return e;
   if (const cudaError_t e = orrery::emulated::check_launch(function, c.gridDim, c.blockDim, c.dynamicSmemBytes)) return e;
   ++orrery::emulated::n_launches, ++orrery::emulated::launches_of<void(P...)>();
   orrery::emulated::enqueue(c.stream, [call, c, function]() mutable {

@@ -132,26 +132,27 @@ void Warp::access_global(const Instruction& instruction, uint32_t mask, const ui
   if (!how.write || how.atomic) b.counters.read_bytes += asked, b.counters.read_sectors += sectors;
   for_set(mask, [&](unsigned l) {
     const uint64_t a = address[l];
+    const unsigned n = how.read_bytes ? how.read_bytes[l] : bytes;
     if (a % bytes != 0) fail(l, std::to_string(bytes) + " bytes at " + hex(a) + ", which is not aligned to them");
-    if (!recent || !recent->contains(a, bytes)) {
+    if (!recent || !recent->contains(a, n)) {
       recent = b.executor.memory().find(a);
       if (!recent) {
         const Region* below = b.executor.memory().below(a);
-        fail(l, std::string(how.write ? "writes " : "reads ") + std::to_string(bytes) + " bytes at " + hex(a) +
+        fail(l, std::string(how.write ? "writes " : "reads ") + std::to_string(n) + " bytes at " + hex(a) +
                     (below && a - below->end < 1 << 20 ? ", " + std::to_string(a - below->end) + " bytes behind an allocation of " +
                                                              std::to_string(below->end - below->begin) + " bytes"
                                                        : ", outside every allocation"));
       }
-      if (!recent->contains(a, bytes))
+      if (!recent->contains(a, n))
         fail(l, std::string(how.write ? "writes " : "reads ") + std::to_string(bytes) + " bytes at " + hex(a) + ", beyond the end of an allocation of " +
                     std::to_string(recent->end - recent->begin) + " bytes");
     }
-    if (recent->tracked && (!how.write || how.atomic))
+    if (recent->tracked && (!how.write || how.atomic) && !how.copies)
       if (const unsigned k = first_unwritten(recent->written_at(a), bytes, how.used_bytes); k < bytes)
         fail(l, "reads byte " + std::to_string(a + k - recent->begin) + " of an allocation of " + std::to_string(recent->end - recent->begin) +
                     " bytes, which nobody has written");
     if (b.settings().races) {
-      for (uint64_t piece = a; piece < a + bytes; piece += granule) {
+      for (uint64_t piece = a; piece < a + n; piece += granule) {
         Cell* cell = recent->cell(piece, granule);
         const uint8_t lane = static_cast<uint8_t>(l);
         const Race race = how.write ? note_write(cell, now, lane, how.atomic) : note_read(cell, now, lane, how.read_only);
@@ -219,8 +220,11 @@ void Warp::deliver(const Instruction& instruction, uint32_t mask, uint32_t under
     Access how;
     how.write = how.delivers = true;
     access_shared(instruction, 1u << c.lane, to, 16, how, at);
-    if (c.bytes) std::memcpy(at[c.lane], reinterpret_cast<const std::byte*>(c.from), c.bytes);
-    std::memset(at[c.lane] + c.bytes, 0, 16u - c.bytes);
+    std::memset(at[c.lane], 0, 16);
+    if (c.bytes == 0) continue;
+    std::memcpy(at[c.lane], reinterpret_cast<const std::byte*>(c.from), c.bytes);
+    Region* source = block->executor.memory().find(c.from);
+    if (source && source->tracked) std::memcpy(&block->shared_state[c.to], source->written_at(c.from), c.bytes);
   }
   copies.erase(std::remove_if(copies.begin(), copies.end(), due), copies.end());
 }

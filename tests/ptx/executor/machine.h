@@ -56,7 +56,9 @@ class Warp {
     bool write = false, atomic = false, every_lane = false, read_only = false;
     bool asynchronous = false;   // cp.async: the bytes are under way from here on
     bool delivers = false;       // cp.async: they arrive
+    bool copies = false;         // of a source that need not be written: what is not, is not written in the copy either
     uint32_t used_bytes = ~0u;
+    const uint32_t* read_bytes = nullptr;   // cp.async: how many of the bytes each lane reads
   };
   void access(const Instruction& instruction, Space space, uint32_t mask, const uint64_t* address, unsigned bytes, Access how, std::byte** at);
   // Delivers the lanes' copies of groups before the last `under_way`; all: also of the group that is open.

@@ -97,7 +97,7 @@ void load_matrices(Warp& w, const Instruction& i, uint32_t) {
   }
 }
 
-// cp.async.cg.shared.global [to], [from], 16, bytes: copies so many bytes, and zeros up to 16. Nothing arrives before its wait.
+// cp.async.cg.shared.global [to], [from], 16, bytes: copies so many bytes, and zeros behind them, up to 16. Nothing arrives before its wait.
 void copy_async(Warp& w, const Instruction& i, uint32_t m) {
   uint64_t to[kLanes], from[kLanes];
   std::byte* at[kLanes];
@@ -107,10 +107,13 @@ void copy_async(Warp& w, const Instruction& i, uint32_t m) {
   uint32_t reads = 0;
   for (unsigned l = 0; l < kLanes; ++l)
     if (m >> l & 1) {
-      if (bytes[l] != 0 && bytes[l] != 16) w.fail(l, "copies " + std::to_string(bytes[l]) + " bytes: the executor knows 0 and 16");
+      if (bytes[l] > 16) w.fail(l, "copies " + std::to_string(bytes[l]) + " bytes of 16");
       reads |= static_cast<uint32_t>(bytes[l] != 0) << l;
     }
-  w.access(i, Space::global, reads, from, 16, {}, at);
+  Warp::Access source;
+  source.copies = true;
+  source.read_bytes = bytes;
+  w.access(i, Space::global, reads, from, 16, source, at);
   Warp::Access how;
   how.write = how.asynchronous = true;
   w.access(i, Space::shared, m, to, 16, how, at);
