@@ -79,6 +79,11 @@ const Case kCases[] = {
      "ld.shared.u32 %r5, [%r4]; @ @!%p1 st.shared.u32 [%r4], %r5;", "", "bar.sync 0;", "races with another", 1, 64},
     {"SharedAddWithoutAtomic", "", "mov.u32 %r4, dynamic; setp.ne.u32 %p1, %r1, 0; @!%p1 st.shared.u32 [%r4], %r1; bar.sync 0; @",
      "st.shared.u32 [%r4], %r1;", "atom.shared.add.u32 %r5, [%r4], 1;", "races with another lane", 1, 64},
+    // A thread's own atomic does not hide its store before from the other threads' atomics; nor does a store hide atomics from a load.
+    {"SharedStoreBeforeAtomics", "", "mov.u32 %r4, dynamic; setp.ne.u32 %p1, %r1, 0; @!%p1 st.shared.u32 [%r4], %r1; @"
+     "atom.shared.add.u32 %r5, [%r4], 1;", "", "bar.sync 0;", "races with another", 1, 64},
+    {"SharedLoadAfterAtomics", "", "mov.u32 %r4, dynamic; setp.ne.u32 %p1, %r1, 0; @!%p1 st.shared.u32 [%r4], %r1; bar.sync 0;"
+     "atom.shared.add.u32 %r5, [%r4], 1; @ @!%p1 ld.shared.u32 %r6, [%r4];", "", "bar.sync 0;", "races with another", 1, 64},
     {"GlobalRaceOfBlocks", "", "add.s32 %r3, %r2, @; mul.wide.u32 %rd4, %r3, 4; add.s64 %rd4, %rd1, %rd4; ld.global.u32 %r4, [%rd4];"
      "mul.wide.u32 %rd5, %r2, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r4;", "1", "0", "races with another block", 4, 1},
     {"GlobalWritesOfBlocks", "", "@", "st.global.u32 [%rd1], %r2;", "atom.global.add.u32 %r3, [%rd1], 1;", "races with another block", 4, 1},

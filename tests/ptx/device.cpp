@@ -2,7 +2,8 @@
 // finds its kernel by name, and the executor runs it. What the executor finds wrong fails the test that runs.
 //
 // Environment: ORRERY_PTX, the folder of the .ptx files (else the one the build made); ORRERY_PTX_SEED, the order of warps and blocks;
-// ORRERY_PTX_COUNTERS, a file that gets what each kernel did.
+// ORRERY_PTX_COUNTERS, a file that gets what each kernel did; ORRERY_PTX_COMPARE, 1: each launch also runs as source, and a kernel that
+// exact.txt names must give the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -42,14 +44,20 @@ class PtxDevice : public emulated::Device {
       for (const auto& [at, bytes] : module.variables()) executor_.memory().add(at, bytes, false);
     }
     functions_ = functions_with("_kernel");
+    std::ifstream exact(ORRERY_SOURCE_DIR "/tests/ptx/exact.txt");
+    for (std::string line; std::getline(exact, line);)
+      if (!line.empty() && line[0] != '#') exact_.insert(line);
   }
 
   size_t shared_bytes(const void* function) override {
     const std::lock_guard<std::mutex> lock(mutex_);
+    const auto name = functions_.find(function);
+    if (name == functions_.end() || by_name_.count(name->second) == 0) return 0;   // run() says so
     const Kernel* kernel = find(function);
     return kernel ? kernel->static_shared_bytes : 0;
   }
-  void run(const void* function, dim3 grid, dim3 block, size_t dynamic_shared_bytes, const emulated::Argument* arguments, size_t n) override {
+  void run(const void* function, dim3 grid, dim3 block, size_t dynamic_shared_bytes, const emulated::Argument* arguments, size_t n,
+           const std::function<void()>& as_source) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Kernel* kernel = find(function);
     if (!kernel) return;
@@ -65,7 +73,10 @@ class PtxDevice : public emulated::Device {
       std::memcpy(launch.parameters.data() + p.offset, arguments[i].at, p.bytes);
     }
     if (launch.block.product() > kernel->max_threads) return fail(kernel->name + ": launched with more threads than its launch bounds");
-    executor_.run(*kernel, launch, &counters_[kernel->name]);
+    std::vector<Replaced> replaced;
+    if (compares_) executor_.replaced = &replaced;
+    const bool ended = executor_.run(*kernel, launch, &counters_[kernel->name]);
+    if (compares_ && ended) compare(*kernel, replaced, as_source);
   }
   void allocated(const void* at, size_t bytes, bool host) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -82,6 +93,35 @@ class PtxDevice : public emulated::Device {
   void written(const void* at, size_t bytes) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     executor_.memory().mark_written(at, bytes);
+  }
+
+  // Runs the launch again as source, from the same memory, and compares all bytes that the kernel wrote. The kernel's results stay.
+  void compare(const Kernel& kernel, const std::vector<Replaced>& replaced, const std::function<void()>& as_source) {
+    const auto memory = [](uint64_t at) { return reinterpret_cast<std::byte*>(at); };
+    std::vector<std::byte> results(16 * replaced.size());
+    for (size_t i = 0; i < replaced.size(); ++i) std::memcpy(&results[16 * i], memory(replaced[i].at), replaced[i].bytes);
+    for (size_t i = replaced.size(); i-- > 0;) std::memcpy(memory(replaced[i].at), replaced[i].before, replaced[i].bytes);
+    as_source();
+    size_t different = 0;
+    for (size_t i = 0; i < replaced.size(); ++i) {
+      different += std::memcmp(&results[16 * i], memory(replaced[i].at), replaced[i].bytes) != 0;
+      std::memcpy(memory(replaced[i].at), &results[16 * i], replaced[i].bytes);
+    }
+    Compared& c = compared_[template_of(kernel.name)];
+    ++c.launches, c.different += different > 0, c.stores += replaced.size(), c.different_stores += different;
+    if (different > 0 && exact_.count(template_of(kernel.name)))
+      fail(demangled(kernel.name) + ": " + std::to_string(different) + " of " + std::to_string(replaced.size()) + " stores differ from the source's");
+  }
+  // "add_kernel" of a kernel's symbol.
+  static std::string template_of(const std::string& symbol) {
+    const std::string name = demangled(symbol);
+    const size_t end = name.find("_kernel") + 7, begin = name.rfind("::", end);
+    return name.substr(begin + 2, end - begin - 2);
+  }
+  void write_compared(std::ostream& out) const {
+    for (const auto& [name, c] : compared_)
+      out << name << ": " << c.different << " of " << c.launches << " launches differ from the source's, in " << c.different_stores << " of "
+          << c.stores << " stores\n";
   }
 
   void new_test() {
@@ -129,7 +169,14 @@ class PtxDevice : public emulated::Device {
     return kernels_[function] = kernel;
   }
 
+  struct Compared {
+    uint64_t launches = 0, different = 0, stores = 0, different_stores = 0;
+  };
+
   std::mutex mutex_;
+  bool compares_ = std::string(environment("ORRERY_PTX_COMPARE", "0")) == "1";
+  std::set<std::string> exact_;   // templates
+  std::map<std::string, Compared> compared_;
   std::set<std::string> reported_;
   Executor executor_;
   std::deque<Module> modules_;
@@ -160,6 +207,7 @@ struct Installed {
       std::ofstream out(path);
       device.write_counters(out);
     }
+    device.write_compared(std::cerr);
   }
   PtxDevice device;
 } installed;

@@ -5,7 +5,8 @@ mutate.py BUILD [FAMILY...]: for each family of the table below, runs its tests 
 `caught`, `harmless` with the reason that mutations.txt gives, or `SURVIVES`. With --write it rewrites mutations.txt; reasons stay. It fails
 if a mutant survives that has no reason, or if one is caught that has a reason.
 
-Instances of one template have the same barriers: of each template the instance that the tests run most often is changed.
+Instances of one template have the same barriers: of each template, and of each number of barriers among its instances, the instance that the
+tests run most often is changed. Files of kernels without a barrier are not in the table.
 """
 import argparse
 import collections
@@ -20,18 +21,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "mutations.txt")
 # family: the file of kernels, and the smallest tests that run all of them
 FAMILIES = {
-    "rows": "GpuRows.*",
-    "kv": "GpuKv.*:GpuMoves.*",
-    "low_rank": "GpuLowRank.*",
-    "top_keys": "GpuTopKeys.*",
-    "digests": "GpuDigests.*",
+    "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
+    "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
+    "low_rank": "GpuLowRank.AsThePlainPath",
+    "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans",
     "shortlist": "GpuShortlist.*",
-    "attend_decode": "GpuAttend.*",
-    "attend_prefill": "GpuAttend.*",
-    "matmul_prefill": "GpuMatmul.*",
-    "matmul_decode": "GpuMatmul.*",
-    "matmul_cublas": "GpuCublas.*",
-    "embed": "GpuRows.*",
+    "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.EveryGroup:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
+    "attend_prefill": "GpuAttendPrefill.EveryTypeAndHeadSize:GpuAttendPrefill.EveryLength",
+    "matmul_prefill": "*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*",
+    "matmul_cublas": "*GpuCublas.*",
 }
 REMOVED = re.compile(r"^\s*(@!?%p\d+\s+)?(bar\.sync|bar\.warp\.sync|cp\.async\.wait_group|membar|fence)\b.*;\s*$")
 LETTERS = {"bar.sync": "barrier", "bar.warp.sync": "warp barrier", "cp.async.wait_group": "wait"}
@@ -73,8 +71,11 @@ def main():
     options.add_argument("build")
     options.add_argument("families", nargs="*")
     options.add_argument("--write", action="store_true")
+    options.add_argument("--program", help="in place of BUILD/tests/ptx/ptx_cuda")
+    options.add_argument("--ptx", help="in place of BUILD/ptx")
     options = options.parse_args()
-    program = os.path.join(options.build, "tests/ptx/ptx_cuda")
+    program = options.program or os.path.join(options.build, "tests/ptx/ptx_cuda")
+    ptx = options.ptx or os.path.join(options.build, "ptx")
     known = {}
     if os.path.exists(LIST):
         for line in open(LIST):
@@ -86,9 +87,9 @@ def main():
         tests = FAMILIES[family]
         folder = tempfile.mkdtemp()
         try:
-            for name in os.listdir(os.path.join(options.build, "ptx")):
+            for name in os.listdir(ptx):
                 if name.endswith(".ptx"):
-                    shutil.copy(os.path.join(options.build, "ptx", name), folder)
+                    shutil.copy(os.path.join(ptx, name), folder)
             path = os.path.join(folder, family + ".ptx")
             text = open(path).read().split("\n")
             counters = os.path.join(folder, "counters")
@@ -102,9 +103,10 @@ def main():
             for symbol, begin, end in entries(text):
                 full = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout.strip().replace("_", " ")
                 n, template = launches.get(full, 0), short(symbol).split("<")[0]
-                if n > 0 and n > templates.get(template, (0,))[0]:
-                    templates[template] = (n, symbol, begin, end)
-            for template, (_, symbol, begin, end) in sorted(templates.items()):
+                barriers = sum(1 for i in range(begin, end) if REMOVED.match(text[i]))
+                if n > 0 and n > templates.get((template, barriers), (0,))[0]:
+                    templates[template, barriers] = (n, symbol, begin, end)
+            for (template, barriers), (_, symbol, begin, end) in sorted(templates.items()):
                 ordinal = collections.Counter()
                 for i in range(begin, end):
                     match = REMOVED.match(text[i])
@@ -112,7 +114,7 @@ def main():
                         continue
                     kind = LETTERS.get(match.group(2), match.group(2))
                     ordinal[kind] += 1
-                    key = f"{family} {template} {kind} {ordinal[kind]}"
+                    key = f"{family} {template} of {barriers}: {kind} {ordinal[kind]}"
                     mutant = list(text)
                     mutant[i] = ""
                     with open(path, "w") as out:

@@ -203,7 +203,9 @@ class Device {
   virtual ~Device() = default;
   // The static shared memory of the kernel.
   virtual size_t shared_bytes(const void* kernel) = 0;
-  virtual void run(const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes, const Argument* arguments, size_t n) = 0;
+  // `as_source` runs the launch as this program's own function.
+  virtual void run(const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes, const Argument* arguments, size_t n,
+                   const std::function<void()>& as_source) = 0;
   // host: the host may write the memory unseen.
   virtual void allocated(const void* at, size_t bytes, bool host) = 0;
   virtual void released(const void* at) = 0;
@@ -294,19 +296,20 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (const cudaError_t e = orrery::emulated::check_launch(function, c.gridDim, c.blockDim, c.dynamicSmemBytes)) return e;
   ++orrery::emulated::n_launches, ++orrery::emulated::launches_of<void(P...)>();
   orrery::emulated::enqueue(c.stream, [call, c, function]() mutable {
-    if (orrery::emulated::Device* device = orrery::emulated::device) {
-      std::apply([&](auto&... values) {
-        const orrery::emulated::Argument arguments[] = {{&values, sizeof values}...};
-        device->run(function, c.gridDim, c.blockDim, c.dynamicSmemBytes, arguments, sizeof...(values));
-      }, call.args);
-      return;
-    }
-    orrery::emulated::run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes,
-                               [](void* context) {
-                                 Call& k = *static_cast<Call*>(context);
-                                 std::apply(k.kernel, k.args);
-                               },
-                               &call);
+    const auto as_source = [&] {
+      orrery::emulated::run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes,
+                                 [](void* context) {
+                                   Call& k = *static_cast<Call*>(context);
+                                   std::apply(k.kernel, k.args);
+                                 },
+                                 &call);
+    };
+    orrery::emulated::Device* device = orrery::emulated::device;
+    if (!device) return as_source();
+    std::apply([&](auto&... values) {
+      const orrery::emulated::Argument arguments[] = {{&values, sizeof values}...};
+      device->run(function, c.gridDim, c.blockDim, c.dynamicSmemBytes, arguments, sizeof...(values), as_source);
+    }, call.args);
   });
   return cudaSuccess;
 }

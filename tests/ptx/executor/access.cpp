@@ -163,6 +163,10 @@ void Warp::access_global(const Instruction& instruction, uint32_t mask, const ui
       }
     }
     if (recent->tracked && how.write) std::memset(recent->written_at(a), 1, bytes);
+    if (how.write && b.executor.replaced) {
+      b.executor.replaced->push_back({a, static_cast<uint8_t>(bytes), {}});
+      std::memcpy(b.executor.replaced->back().before, reinterpret_cast<const std::byte*>(a), bytes);
+    }
     at[l] = reinterpret_cast<std::byte*>(a);
   });
 }

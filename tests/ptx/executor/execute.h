@@ -35,6 +35,13 @@ struct Settings {
   std::function<void(const Fault&)> report;   // called for each fault
 };
 
+// What a store to global memory replaced.
+struct Replaced {
+  uint64_t at;
+  uint8_t bytes;
+  std::byte before[16];
+};
+
 class Executor {
  public:
   explicit Executor(Settings settings) : settings_(std::move(settings)) {}
@@ -43,6 +50,8 @@ class Executor {
   // Runs the launch. Reports races and goes on; any other fault ends the launch. True if the launch has run to its end.
   bool run(const Kernel& kernel, const Launch& launch, Counters* counters);
   const Settings& settings() const { return settings_; }
+  // Where not null: every store to global memory is noted there, in order.
+  std::vector<Replaced>* replaced = nullptr;
 
  private:
   friend class Block;

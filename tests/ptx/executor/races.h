@@ -1,8 +1,8 @@
 // Accesses that nothing orders, to one piece of memory, one of them a write: races.
 //
-// The executor runs a launch's blocks one after another and a block's warps in turns, so an access finds, in the cell of each piece that it
-// touches, the last write and the last reads before it. Two accesses are ordered if a barrier of the block lies between them, or, for lanes
-// of one warp, a barrier of the warp; between blocks nothing orders them. Two atomics do not race.
+// The executor runs a launch's blocks one after another and a block's warps in turns. Each piece of memory has a cell with the last plain write,
+// the last reads and the last atomics; an access is compared with them. Two accesses are ordered if a barrier of the block lies between them, or,
+// for lanes of one warp, a barrier of the warp; between blocks nothing orders them. Two atomics do not race, and two reads neither.
 #pragma once
 
 #include <cstdint>
@@ -16,70 +16,59 @@ struct Moment {
   uint8_t warp;
 };
 
-struct Cell {
-  uint32_t write_epoch, read_epoch;            // 0: never
-  uint16_t write_clock, read_clock;
-  uint8_t write_warp, write_lane, read_warp, read_lane;   // of the last
-  uint8_t flags;
-  uint8_t unused[3];
-};
-enum CellFlag : uint8_t {
-  kAtomicWrite = 1,
-  kReadByLanes = 2,    // since read_clock by several lanes of read_warp
-  kReadByWarps = 4,    // since read_epoch by several warps
-  kReadByBlocks = 8,   // since the launch began by several blocks
-  kReadOnly = 16,      // since the launch began by an instruction that asks that nobody writes
-};
-
 enum class Race : uint8_t { none, lanes, warps, blocks, read_only };
 
-// The race of this access with those before it, which the cell then remembers. `lane` 32: every lane of the warp.
-inline Race note_read(Cell* c, const Moment& now, uint8_t lane, bool read_only, bool atomic = false) {
-  Race race = Race::none;
-  if (c->write_epoch >= now.launch_began && !(atomic && (c->flags & kAtomicWrite))) {
-    if (read_only) race = Race::read_only;
-    else if (c->write_epoch < now.block_began) race = Race::blocks;
-    else if (c->write_epoch == now.epoch) {
-      if (c->write_warp != now.warp) race = Race::warps;
-      else if (c->write_clock == now.warp_clock && c->write_lane != lane) race = Race::lanes;
+// Accesses of one kind: the last, and whether others came since the last barrier.
+struct Accesses {
+  uint32_t epoch;       // 0: never
+  uint16_t clock;
+  uint8_t warp, lane;   // lane 32: every lane
+  uint8_t flags;
+  uint8_t unused[3];
+  enum : uint8_t { kLanes = 1, kWarps = 2, kBlocks = 4, kReadOnly = 8 };
+
+  // The race of an access now with these.
+  Race with(const Moment& now, uint8_t of_lane) const {
+    if (epoch < now.launch_began) return Race::none;
+    if (flags & kReadOnly) return Race::read_only;
+    if (epoch < now.block_began || (flags & kBlocks)) return Race::blocks;
+    if (epoch != now.epoch) return Race::none;
+    if (warp != now.warp || (flags & kWarps)) return Race::warps;
+    return clock == now.warp_clock && (lane != of_lane || (flags & kLanes)) ? Race::lanes : Race::none;
+  }
+  void note(const Moment& now, uint8_t by_lane, bool read_only) {
+    if (epoch == now.epoch) {
+      if (warp != now.warp) flags = static_cast<uint8_t>((flags | kWarps) & ~kLanes);
+      else if (clock != now.warp_clock) flags = static_cast<uint8_t>(flags & ~kLanes);
+      else if (lane != by_lane) flags |= kLanes;
+    } else {
+      if (epoch < now.launch_began) flags = 0;
+      else if (epoch < now.block_began) flags |= kBlocks;
+      flags = static_cast<uint8_t>(flags & ~(kLanes | kWarps));
     }
+    if (by_lane == 32) flags |= kLanes;
+    if (read_only) flags |= kReadOnly;
+    epoch = now.epoch, clock = now.warp_clock, warp = now.warp, lane = by_lane;
   }
-  if (c->read_epoch == now.epoch) {
-    if (c->read_warp != now.warp) c->flags |= kReadByWarps, c->flags &= static_cast<uint8_t>(~kReadByLanes);
-    else if (c->read_clock != now.warp_clock) c->flags &= static_cast<uint8_t>(~kReadByLanes);
-    else if (c->read_lane != lane) c->flags |= kReadByLanes;
-  } else {
-    if (c->read_epoch < now.launch_began) c->flags &= kAtomicWrite;
-    else if (c->read_epoch < now.block_began) c->flags |= kReadByBlocks;
-    c->flags &= static_cast<uint8_t>(~(kReadByLanes | kReadByWarps));
-  }
-  if (lane == 32) c->flags |= kReadByLanes;
-  if (read_only) c->flags |= kReadOnly;
-  c->read_epoch = now.epoch, c->read_clock = now.warp_clock, c->read_warp = now.warp, c->read_lane = lane;
+};
+
+struct Cell {
+  Accesses writes, reads, atomics;
+};
+
+// The race of this access with those before it, which the cell then remembers. `lane` 32: every lane of the warp.
+inline Race note_read(Cell* c, const Moment& now, uint8_t lane, bool read_only) {
+  Race race = c->writes.with(now, lane);
+  if (race == Race::none) race = c->atomics.with(now, lane);
+  if (read_only && (c->writes.epoch >= now.launch_began || c->atomics.epoch >= now.launch_began)) race = Race::read_only;
+  c->reads.note(now, lane, read_only);
   return race;
 }
-
 inline Race note_write(Cell* c, const Moment& now, uint8_t lane, bool atomic) {
-  Race race = Race::none;
-  if (c->write_epoch >= now.launch_began && !(atomic && (c->flags & kAtomicWrite))) {
-    if (c->write_epoch < now.block_began) race = Race::blocks;
-    else if (c->write_epoch == now.epoch) {
-      if (c->write_warp != now.warp) race = Race::warps;
-      else if (c->write_clock == now.warp_clock && c->write_lane != lane) race = Race::lanes;
-    }
-  }
-  if (c->read_epoch >= now.launch_began) {
-    if (c->flags & kReadOnly) race = Race::read_only;
-    else if (c->read_epoch < now.block_began || (c->flags & kReadByBlocks)) race = Race::blocks;
-    else if (c->read_epoch == now.epoch) {
-      if (c->read_warp != now.warp || (c->flags & kReadByWarps)) race = Race::warps;
-      else if (c->read_clock == now.warp_clock && (c->read_lane != lane || (c->flags & kReadByLanes))) race = Race::lanes;
-    }
-  } else {
-    c->flags = 0;
-  }
-  c->write_epoch = now.epoch, c->write_clock = now.warp_clock, c->write_warp = now.warp, c->write_lane = lane;
-  c->flags = static_cast<uint8_t>(atomic ? c->flags | kAtomicWrite : c->flags & ~kAtomicWrite);
+  Race race = c->writes.with(now, lane);
+  if (race == Race::none) race = c->reads.with(now, lane);
+  if (race == Race::none && !atomic) race = c->atomics.with(now, lane);
+  (atomic ? c->atomics : c->writes).note(now, lane, false);
   return race;
 }
 
