@@ -55,7 +55,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows check models bindings-test bindings-wheel desktop desktop-test test-cuda test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows check models bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -195,6 +195,13 @@ test-windows:
 	@ORRERY_WINE=$(BUILD)-windows/wine python3 bindings/run_tests.py $(BUILD)-windows windows
 	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/run.sh $(BUILD)-windows $(JOBS) $(call only,$(windows_tests))
 
+# The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: all of them (tests/ptx).
+test-ptx:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),ptx_cuda)
+	@tests/ptx/run.sh $(BUILD) $(FULL)
+
 # Every kernel for every GPU: what each takes; one that spills registers fails.
 gpu-all:
 	@tests/gpu/resources.sh $(GPU_ARCHITECTURES)
@@ -243,6 +250,7 @@ help:
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make desktop         build the desktop application (GTK 4); make desktop-test tries it in a window under Xvfb"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
+	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: all tests"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"

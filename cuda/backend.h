@@ -1,7 +1,7 @@
 // The backend's class. Each file of this folder defines the members that stand under its name below.
 //
 // All members share the queue and the scratch memory. Everything but copy_in() happens in the queue's order. Each file has its own part
-// of the scratch memory (scratch.h).
+// of the scratch memory (scratch.h). Any thread may call them: those that call CUDA begin with an OnDevice.
 #pragma once
 
 #include <algorithm>
@@ -123,6 +123,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   LowRankWork low_rank_work(const LowRankKeys& keys);
 
   // The device.
+  int device_index_ = 0;
   ErrorLatch latch_;
   DeviceShape shape_;
   Tuning tuning_ = kTuning[0];

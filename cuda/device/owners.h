@@ -1,4 +1,5 @@
-// Owners of resources of the CUDA runtime: events, pinned memory, streams. Each releases its resource when it is destroyed.
+// Owners of resources of the CUDA runtime: events, pinned memory, streams, and the thread's device. Each releases its resource when it is
+// destroyed.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,6 +11,30 @@
 #include "runtime/base/status.h"
 
 namespace orrery::cuda {
+
+// Makes a device the calling thread's current one, and puts back the thread's own. CUDA takes launches and allocations only so: each thread
+// has a current device, which is device 0 until the thread chooses another.
+class OnDevice {
+ public:
+  explicit OnDevice(int index) {
+    error_ = cudaGetDevice(&before_);
+    if (error_ == cudaSuccess && before_ != index) {
+      error_ = cudaSetDevice(index);
+      changed_ = error_ == cudaSuccess;
+    }
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    if (changed_ && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
+  }
+  cudaError_t error() const { return error_; }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  cudaError_t error_ = cudaSuccess;
+};
 
 // A point in a queue: the last one that mark() has set.
 class EventOwner {

@@ -48,7 +48,10 @@ class Queue {
   ErrorLatch* latch_;
 };
 
-struct Geometry {
+// What a thread block may have of shared memory, static and dynamic: 99 KiB on sm_86, sm_89 and sm_120; other GPUs have more.
+inline constexpr int kMostSharedBytes = 99 << 10;
+
+struct Geometry {   // grid.y and grid.z: at most 65,535
   dim3 grid, block;
   size_t shared_bytes = 0;   // dynamic
 };

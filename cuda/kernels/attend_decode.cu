@@ -2,8 +2,8 @@
 //
 // An item is one row, one KV head, up to 8 of its query heads, and one split of its keys: pages from a fixed position on. Thread blocks of
 // 4 warps find their items from the rows' positions or the heads' lengths, so one graph serves every step. Warp w takes tokens 16 w ..
-// 16 w + 15 of every page. It copies K and V of this strip to shared memory as they are stored, and multiplies with m16n8k16. Warps share
-// only the queries. At an item's end the warps' (o, m, l) merge in order; a second kernel merges the splits in order. A compensation token
+// 16 w + 15 of every page. It copies K and V of this strip to shared memory as they are stored, and multiplies with m16n8k16. Where both do
+// not fit (F32 heads of 256), V takes K's place when the scores are known. Warps share only the queries. At an item's end the warps' (o, m, l) merge in order; a second kernel merges the splits in order. A compensation token
 // is an item of its own: its (o, l) is multiplied by the number of tokens that it stands for. Precision of the products: README.md.
 #include <algorithm>
 
@@ -103,22 +103,33 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr bool kBlocks = in_blocks(kType);
   static constexpr int kSteps = kDim / 16;
   static constexpr int kParts = kType == KvType::f32 ? 2 : 1;   // halves that represent a value
-  static constexpr int kPitch = L::kTokenBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
+
+  // A thread block's queries as fragments, (kSteps, 32 lanes).
+  static constexpr int kQueryBytes = kSteps * 32 * 16;
+  static constexpr int kMergeBytes = G::kWarps * G::kQueries * kDim * 4;
+  static constexpr int kFixedBytes = G::kWarps * G::kQueries * 8;   // ml
+  // K first, and then V in its place, where the whole strips do not fit.
+  static constexpr bool kTwice = kQueryBytes + kFixedBytes + G::kWarps * G::kStrip * (L::kTokenBytes + 16) > kMostSharedBytes;
+  static constexpr int kPartBytes = kTwice ? L::kVectorBytes : L::kTokenBytes, kValueAt = kTwice ? 0 : L::kVectorBytes;
+  static constexpr int kPitch = kPartBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
   static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
+  static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
+  static_assert(kSharedBytes + kFixedBytes <= kMostSharedBytes && !(kTwice && kBlocks), "no GPU of the list has so much shared memory");
 
   // Copies tokens [first, last) of the strip at `from`, and zeros for the other tokens, because their V is multiplied by 0. Returns the
-  // strip's start in shared memory. Slots of quantized types lie at any address: whole 16-byte pieces around their ends are copied.
+  // strip's start in shared memory. Slots of quantized types lie at any address: the first 16-byte piece may begin before them.
   static __device__ __forceinline__ const std::byte* copy(std::byte* to, const std::byte* from, int first, int last, int lane) {
     if constexpr (kBlocks) {
       const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
       const int begin = before + max(first, 0) * L::kTokenBytes, end = before + min(last, G::kStrip) * L::kTokenBytes;
-      for (int i = begin / 16 + lane; i * 16 < end; i += 32) copy_async_16(to + i * 16, from - before + i * 16);
+      for (int i = lane; i * 16 < before + G::kStrip * L::kTokenBytes; i += 32)
+        copy_async_16(to + i * 16, from - before + i * 16, i * 16 + 16 <= begin ? 0 : min(max(end - i * 16, 0), 16));
       return to + before;
     } else {
-      constexpr int kChunks = L::kTokenBytes, kPerToken = L::kTokenBytes / 16;   // chunks of 16 tokens, of 16 bytes each
+      constexpr int kChunks = kPartBytes, kPerToken = kPartBytes / 16;   // chunks of 16 tokens, of 16 bytes each
       for (int i = lane; i < kChunks; i += 32) {
         const int token = i / kPerToken;
-        copy_async_16(to + token * kPitch + i % kPerToken * 16, from + i * 16, token >= first && token < last);
+        copy_async_16(to + token * kPitch + i % kPerToken * 16, from + token * L::kTokenBytes + i % kPerToken * 16, token >= first && token < last ? 16 : 0);
       }
       return to;
     }
@@ -158,10 +169,10 @@ struct Strip : KvLayout<kType, kDim> {
   static __device__ __forceinline__ void values(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
     const int t = lane % 4, c = lane / 4;
     if constexpr (kType == KvType::f16) {
-      load_matrices_4_transposed(b, strip + (lane % 16) * kPitch + L::kVectorBytes + (2 * k + lane / 16) * 16);
+      load_matrices_4_transposed(b, strip + (lane % 16) * kPitch + kValueAt + (2 * k + lane / 16) * 16);
     } else {
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
-        const std::byte* value = strip + (8 * half + 2 * t) * kPitch + L::kVectorBytes;   // the next key's V lies kPitch further
+        const std::byte* value = strip + (8 * half + 2 * t) * kPitch + kValueAt;   // the next key's V lies kPitch further
         if constexpr (kType == KvType::f32) {
           const float2 x = *reinterpret_cast<const float2*>(value + (16 * k + 2 * c) * 4);
           const float2 y = *reinterpret_cast<const float2*>(value + kPitch + (16 * k + 2 * c) * 4);
@@ -182,11 +193,6 @@ struct Strip : KvLayout<kType, kDim> {
   static __device__ __forceinline__ float scale(const std::byte* strip, int key, int is_value, int block) {
     return half_at(strip + key * kPitch + is_value * L::kVectorBytes + block * L::kBlockBytes);
   }
-
-  // A thread block's queries as fragments, (kSteps, 32 lanes).
-  static constexpr int kQueryBytes = kSteps * 32 * 16;
-  static constexpr int kMergeBytes = G::kWarps * G::kQueries * kDim * 4;
-  static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
 };
 
 // A lane's share of a warp's results: query lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1 of each 8 dimensions.
@@ -197,9 +203,10 @@ struct Partial {
 };
 constexpr float kWeightScale = 16.0f;   // keeps weights times V's small scales within the range of halves
 
-template <KvType kType, int kDim>
-__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane,
-                                             Partial<kDim>* to) {
+// `fetch_values` is called between the products with K and those with V.
+template <KvType kType, int kDim, class F>
+__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<kDim>* to,
+                                             const F& fetch_values) {
   using S = Strip<kType, kDim>;
   const int t = lane % 4;
   float s[2][2] = {};   // scores; [n][e]: key 8 n + 2 t + e
@@ -247,6 +254,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
   ORRERY_UNROLL for (int i = 0; i < 4; ++i) p[i] = exp2_approx(s[i / 2][i % 2] - base);
   to->l += (p[0] + p[1]) + (p[2] + p[3]);
 
+  fetch_values();
   uint32_t a[4];
   if constexpr (!S::kBlocks) {
     split_halves(p[0], p[1], &a[0], &a[1]);
@@ -344,7 +352,14 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       copy_async_commit();
       copy_async_wait<0>();
       __syncwarp();
-      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part);
+      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part, [&] {
+        if constexpr (!S::kTwice) return;
+        __syncwarp();   // every lane has read K
+        S::copy(strip, from + S::kVectorBytes, first - at, last - at, lane);
+        copy_async_commit();
+        copy_async_wait<0>();
+        __syncwarp();
+      });
       __syncwarp();   // before the next strip comes
     }
     part.l += __shfl_xor_sync(kAllLanes, part.l, 1);
@@ -394,7 +409,8 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   for (int i = lane; i < n; i += 32) m = fmaxf(m, ml[i].x);
   m = warp_max(m);
 
-  __shared__ float sums[kMergeWarps][256], totals[kMergeWarps];
+  __shared__ __align__(16) float sums[kMergeWarps][256];   // written four at a time
+  __shared__ float totals[kMergeWarps];
   float4 o[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};   // dimensions 4 lane .., 128 + 4 lane ..
   float l = 0.0f;
   ORRERY_UNROLL_TWICE for (int i = warp; i < n; i += kMergeWarps) {

@@ -28,7 +28,7 @@ struct Prefill : KvLayout<kType, kDim> {
   static constexpr int kRawBytes = kRaw ? kKeys * L::kTokenBytes : 0;
   static constexpr int kQueryBytes = kQueriesInRegisters ? 0 : kSteps * kThreads * 16;
   static constexpr int kSharedBytes = kQueryBytes + kRawBytes + (kRaw ? 1 : 2) * kStageBytes;
-  static_assert(kSharedBytes <= 99 << 10, "what a block may have on sm_86");
+  static_assert(kSharedBytes <= kMostSharedBytes, "no GPU of the list has so much shared memory");
 };
 
 struct PrefillWork {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile,
     constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / 2;
     for (int i = thread; i < P::kKeys * kPerToken; i += P::kThreads) {
       const int token = i / kPerToken, at = i % kPerToken, is_value = at / kPerVector;
-      copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16, token >= begin && token < end);
+      copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16, token >= begin && token < end ? 16 : 0);
     }
   }
   copy_async_commit();

@@ -5,9 +5,12 @@
 // - Products: a thread block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory. Blocks below the diagonal are
 //   left out. Each sum is one chain over the tokens, wherever a batch ends. A thread has the sum of one dimension.
 // - Coefficients, of keys and of queries: a warp has one product with a row of the basis.
-// - Rebuilt keys: a thread block has a token, and a thread a dimension. Coefficients and basis come from the second-level cache.
+// - Rebuilt keys: a thread block has every 65,535th token of a run, and a thread a dimension. Coefficients and basis come from the
+//   second-level cache.
 //
 // Cost: README.md.
+#include <algorithm>
+
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
@@ -119,11 +122,9 @@ __global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjecti
   if (threadIdx.x % 32 == 0) w.out[static_cast<int64_t>(head) * w.rank + j] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
-  const RebuiltRun run = reinterpret_cast<const RebuiltRun*>(w.batch)[blockIdx.y];
-  const int t = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  if (t >= run.count) return;
-  const int dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, half = w.n_rot / 2;
+// Makes the key of token t of a run, and copies its value.
+__device__ __forceinline__ void rebuild_key(const LowRankWork& w, KvType slot_type, const RebuiltRun& run, int t) {
+  const int thread = static_cast<int>(threadIdx.x), dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, half = w.n_rot / 2;
   float *key = dynamic_shared<float>(), *table = key + dim;
   const std::byte* row = w.rows + 2 * static_cast<int64_t>(run.position + t) * w.rank;
   for (int i = thread; i < dim; i += kThreads) {
@@ -148,6 +149,14 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, K
   }
   if (run.values.address && slot_type == w.kv.type && in_blocks(slot_type))   // equal types are copied byte by byte
     for (int i = thread; i < slot_bytes; i += kThreads) slot[slot_bytes + i] = value[i];
+}
+
+__global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
+  const RebuiltRun run = reinterpret_cast<const RebuiltRun*>(w.batch)[blockIdx.x];
+  for (int t = static_cast<int>(blockIdx.y); t < run.count; t += static_cast<int>(gridDim.y)) {
+    rebuild_key(w, slot_type, run, t);
+    __syncthreads();   // before the next key takes the place of this one
+  }
 }
 
 unsigned tiles(int64_t n, int64_t of) { return static_cast<unsigned>((n + of - 1) / of); }
@@ -176,7 +185,7 @@ void project_queries(Queue& queue, const QueryProjection& w) {
 }
 
 void rebuild_keys(Queue& queue, const LowRankWork& w, KvType slot_type, int32_t n_runs, int32_t longest) {
-  launch(queue, {dim3(static_cast<unsigned>(longest), static_cast<unsigned>(n_runs)), dim3(kThreads),
+  launch(queue, {dim3(static_cast<unsigned>(n_runs), static_cast<unsigned>(std::min(longest, 65535))), dim3(kThreads),
                  static_cast<size_t>(w.kv.head_dim + w.n_rot) * sizeof(float)},
          rebuild_keys_kernel, w, slot_type);
 }

@@ -133,7 +133,7 @@ __device__ __forceinline__ void fetch_rows(const PrefillArgs& a, const Place<T>&
     const int i = static_cast<int>(threadIdx.x) + k * T::kThreads, row = i / kPieces, piece = i % kPieces;
     const bool valid = at.first_row + row < a.n_rows;
     const int from = valid ? at.first_row + row : 0;
-    copy_async_16(stage->x + piece_at(row, piece), a.quantized.q + from * a.quantized.n_padded + kRowBytes * step + 16 * piece, valid);
+    copy_async_16(stage->x + piece_at(row, piece), a.quantized.q + from * a.quantized.n_padded + kRowBytes * step + 16 * piece, valid ? 16 : 0);
   }
   copy_async_commit();
 }
@@ -293,7 +293,7 @@ __device__ __forceinline__ void fetch_halves(const PrefillArgs& a, const Place<H
     const int i = thread + k * HalfTile::kThreads, out = i / kPieces, piece = i % kPieces;
     const int o = at.first_out + out, from = kRowBytes * step + 16 * piece;
     const bool valid = o < p.weight.n_rows && from < a.planes.bytes;
-    copy_async_16(stage->w + piece_at(out, piece), weights_of(p) + (valid ? o * a.planes.bytes + from : 0), valid);
+    copy_async_16(stage->w + piece_at(out, piece), weights_of(p) + (valid ? o * a.planes.bytes + from : 0), valid ? 16 : 0);
   }
   copy_async_commit();
 #pragma unroll

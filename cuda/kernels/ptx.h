@@ -58,10 +58,10 @@ __device__ __forceinline__ void load_matrices_2(uint32_t* out, const void* row) 
                : "=r"(out[0]), "=r"(out[1])
                : "r"(shared_address(row)));
 }
-// Copies 16 bytes from global to shared memory, past the registers; writes zeros if not `valid`. copy_async_commit() closes a group of
-// copies. copy_async_wait() returns when at most kUnderWay groups are still under way.
-__device__ __forceinline__ void copy_async_16(void* to, const void* from, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+// Copies `bytes` bytes, 0 to 16, from global to shared memory, past the registers, and writes zeros behind them, up to 16.
+// copy_async_commit() closes a group of copies. copy_async_wait() returns when at most kUnderWay groups are still under way.
+__device__ __forceinline__ void copy_async_16(void* to, const void* from, int bytes = 16) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 template <int kUnderWay>
@@ -103,10 +103,10 @@ inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { emulated::mm
 inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, false); }
 inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
 inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
-inline void copy_async_16(void* to, const void* from, bool valid = true) {
+inline void copy_async_16(void* to, const void* from, int bytes = 16) {
   emulated::aligned_16(from), emulated::aligned_16(to);
-  if (valid) std::memcpy(to, from, 16);
-  else std::memset(to, 0, 16);
+  if (bytes) std::memcpy(to, from, static_cast<size_t>(bytes));
+  std::memset(static_cast<std::byte*>(to) + bytes, 0, static_cast<size_t>(16 - bytes));
 }
 inline void copy_async_commit() {}
 template <int kUnderWay>

@@ -14,6 +14,9 @@
 
 #include "cuda/cuda_backend.h"
 #include "tests/unit/cpu/fixture.h"
+#ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/cuda_runtime.h"
+#endif
 
 namespace orrery::testing {
 
@@ -80,7 +83,16 @@ class Buffer {
  public:
   Buffer(Machine* machine, size_t n) : machine_(*machine), n_(n) {
 #ifdef ORRERY_EMULATED
-    memory_ = std::make_unique<Guarded<T>>(n);
+    if (!emulated::device) {
+      memory_ = std::make_unique<Guarded<T>>(n);
+      at_ = {memory_->ptr().address};
+      return;
+    }
+    // An allocation of its own: the device knows its bounds, and it is aligned as on a GPU.
+    void* at = nullptr;
+    if (cudaMalloc(&at, n * sizeof(T)) != cudaSuccess) throw std::runtime_error("no memory for a buffer");
+    std::memset(at, 0xFF, n * sizeof(T));
+    at_ = {reinterpret_cast<uintptr_t>(at)};
 #else
     at_ = machine->take(n * sizeof(T) + 2 * kMargin) + kMargin;
     const std::vector<std::byte> poison(n * sizeof(T) + 2 * kMargin, std::byte{0xFF});
@@ -90,7 +102,11 @@ class Buffer {
   Buffer(Machine* machine, const std::vector<T>& values) : Buffer(machine, values.size()) { set(values); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-#ifndef ORRERY_EMULATED
+#ifdef ORRERY_EMULATED
+  ~Buffer() {
+    if (!memory_) cudaFree(reinterpret_cast<void*>(at_.address));
+  }
+#else
   ~Buffer() {
     std::vector<std::byte> all(n_ * sizeof(T) + 2 * kMargin);
     machine_->download(all.data(), Ptr<const std::byte>{at_.address - kMargin}, all.size());
@@ -101,13 +117,7 @@ class Buffer {
   }
 #endif
 
-  Ptr<T> ptr() const {
-#ifdef ORRERY_EMULATED
-    return memory_->ptr();
-#else
-    return {at_.address};
-#endif
-  }
+  Ptr<T> ptr() const { return {at_.address}; }
   Ptr<const T> cptr() const { return {ptr().address}; }
   uint64_t address() const { return ptr().address; }
   void set(const std::vector<T>& values) {
@@ -127,8 +137,8 @@ class Buffer {
   std::unique_ptr<Guarded<T>> memory_;
 #else
   static constexpr size_t kMargin = 256;
-  Ptr<std::byte> at_;
 #endif
+  Ptr<std::byte> at_;
 };
 
 inline std::vector<float> normal_values(size_t n, uint64_t seed, float scale = 1.0f) {

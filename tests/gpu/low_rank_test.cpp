@@ -89,6 +89,33 @@ TEST(GpuLowRank, AsThePlainPath) {
       }
 }
 
+// More runs than a grid may have in y, all but the last one empty.
+TEST(GpuLowRank, AnyNumberOfRuns) {
+  constexpr int32_t kDim = 32, kRank = 4, kHeads = 96;
+  constexpr size_t kRuns = 65537;
+  const KvFormat kv = kv_format(KvType::f32, 1, kHeads, kDim), slot = kv_format(KvType::f32, 1, 1, kDim);
+  const auto [expected, got] = on_both(limits(kDim), [&](Machine* m) {
+    LowRankKeys keys;
+    keys.kv = kv, keys.rank = kRank;
+    const auto values = static_cast<size_t>(kRank * keys.width());
+    EXPECT_LE(kRuns, LowRankKeys::kBatch * static_cast<size_t>(keys.padded_width()) * sizeof(float) / sizeof(RebuiltRun)) << "one launch";
+    std::vector<std::byte> basis(2 * values), rows(2 * kRank);
+    cpu::store_kv(TensorType::f16, normal_values(values, 6).data(), static_cast<int32_t>(values), basis.data());
+    cpu::store_kv(TensorType::f16, normal_values(kRank, 7).data(), kRank, rows.data());
+    Buffer<std::byte> basis_at(m, basis), rows_at(m, rows), work(m, keys.work_bytes());
+    Buffer<std::byte> slots(m, std::vector<std::byte>(slot.token_bytes()));
+    keys.basis = basis_at.ptr(), keys.rows = rows_at.ptr(), keys.work = work.ptr();
+    std::vector<RebuiltRun> runs(kRuns);
+    runs.back() = {0, 1, slots.ptr(), {}, 3};
+    (*m)->low_rank()->rebuild_keys(keys, KvType::f32, runs);
+    const Status status = (*m)->synchronize();
+    EXPECT_TRUE(status.ok()) << status.message();
+    return floats(KvType::f32, slots.get(), 2 * kDim);
+  });
+  expect_near(got, expected, 1e-6);
+  EXPECT_NE(got[0], 0.0f);
+}
+
 // Keys of a single head, not rotated back, with a basis of its own; and the queries of all heads, each by its KV head's basis.
 Made make_by_head(Machine* m, KvType type, int32_t dim, int32_t rank) {
   constexpr int32_t kGroup = 2, kHeads = kGroup * kKvHeads;

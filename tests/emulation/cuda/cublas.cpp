@@ -39,6 +39,7 @@ int set_stream(Handle* handle, Stream* stream) {
 int set_workspace(Handle* handle, void* at, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(at) % 256 != 0 || bytes == 0) return kInvalid;
   std::memset(at, 0xA5, bytes);   // the library may write the workspace at any time
+  if (device) device->written(at, bytes);
   handle->workspace = at;
   return kSuccess;
 }
@@ -66,6 +67,7 @@ int gemm(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha,
         for (int64_t l = 0; l < k; ++l) sum += value(a, a_type, i * lda + l) * value(b, b_type, j * ldb + l);
         float* out = static_cast<float*>(c) + j * ldc + i;
         *out = kept == 0.0f ? scale * sum : scale * sum + kept * *out;   // C is not read where beta is 0
+        if (device) device->written(out, sizeof *out);
       }
   });
   return kSuccess;

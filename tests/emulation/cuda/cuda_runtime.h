@@ -156,8 +156,8 @@ constexpr T max(T a, T b) { return a < b ? b : a; }
 
 // ---- the runtime
 enum cudaError_t {
-  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
-  cudaErrorIllegalAddress = 700, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorUnknown = 999,
+  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
+  cudaErrorInvalidResourceHandle = 400, cudaErrorIllegalAddress = 700, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -171,6 +171,7 @@ struct Stream;
 struct Event {
   Stream* stream = nullptr;   // the event was recorded here, after this much work of the stream
   uint64_t behind = 0;
+  int device = 0;             // that was current when the event was made
 };
 // Launches in a stream: as a node of the graph that the stream captures, or by the schedule.
 void enqueue(Stream* stream, std::function<void()> work);
@@ -180,6 +181,7 @@ void set_schedule(uint64_t seed);
 extern std::function<cudaError_t()> fault;   // for tests: called before every call that can fail, and gives its error
 extern int driver_version;                   // for tests; 0: the machine has no driver
 extern int architecture;                     // for tests; 86 unless a test changes it
+extern int n_devices;                        // for tests; 1 unless a test changes it
 // The number of memory blocks, streams, events and graphs that the process has not released.
 size_t n_live();
 bool capturing();              // whether any stream captures
@@ -189,6 +191,33 @@ uint64_t bytes_to_device();
 // The number of waits for a stream or an event, so far, in the whole process.
 uint64_t n_waits();
 extern std::atomic<uint64_t> n_launches;   // kernels that were launched so far, by any thread
+
+// What runs the kernels in place of this program's own functions (tests/ptx), and sees all that happens to memory. Any thread calls these
+// functions.
+struct Argument {
+  const void* at;
+  size_t bytes;
+};
+class Device {
+ public:
+  virtual ~Device() = default;
+  // The static shared memory of the kernel.
+  virtual size_t shared_bytes(const void* kernel) = 0;
+  // `as_source` runs the launch as this program's own function.
+  virtual void run(const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes, const Argument* arguments, size_t n,
+                   const std::function<void()>& as_source) = 0;
+  // host: the host may write the memory unseen.
+  virtual void allocated(const void* at, size_t bytes, bool host) = 0;
+  virtual void released(const void* at) = 0;
+  virtual void copied(void* to, const void* from, size_t bytes) = 0;
+  virtual void written(const void* at, size_t bytes) = 0;
+};
+extern Device* device;   // null: none
+// Whether the device could launch this (limits.cpp).
+cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes);
+// Whether the calling thread may launch in the stream: its current device must be the stream's.
+cudaError_t check_device(const Stream* stream);
+cudaError_t allow_shared(const void* kernel, int bytes);
 // The number of launches of kernels with the signature F, such as void(int, float).
 template <class F>
 std::atomic<uint64_t>& launches_of() {
@@ -220,6 +249,7 @@ cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 cudaError_t cudaMalloc(void** at, size_t bytes);
 cudaError_t cudaFree(void* at);
@@ -248,7 +278,9 @@ cudaError_t cudaGetLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 template <class F>
-cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute, int value) {
+  return orrery::emulated::allow_shared(reinterpret_cast<const void*>(kernel), value);
+}
 
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) {
@@ -259,14 +291,25 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     std::tuple<P...> args;
   } call{kernel, std::tuple<P...>(std::forward<A>(args)...)};
   const cudaLaunchConfig_t c = *config;
+  const void* function = reinterpret_cast<const void*>(kernel);
+  if (const cudaError_t e = orrery::emulated::check_device(c.stream)) return e;
+  if (const cudaError_t e = orrery::emulated::check_launch(function, c.gridDim, c.blockDim, c.dynamicSmemBytes)) return e;
   ++orrery::emulated::n_launches, ++orrery::emulated::launches_of<void(P...)>();
-  orrery::emulated::enqueue(c.stream, [call, c]() mutable {
-    orrery::emulated::run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes,
-                               [](void* context) {
-                                 Call& k = *static_cast<Call*>(context);
-                                 std::apply(k.kernel, k.args);
-                               },
-                               &call);
+  orrery::emulated::enqueue(c.stream, [call, c, function]() mutable {
+    const auto as_source = [&] {
+      orrery::emulated::run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes,
+                                 [](void* context) {
+                                   Call& k = *static_cast<Call*>(context);
+                                   std::apply(k.kernel, k.args);
+                                 },
+                                 &call);
+    };
+    orrery::emulated::Device* device = orrery::emulated::device;
+    if (!device) return as_source();
+    std::apply([&](auto&... values) {
+      const orrery::emulated::Argument arguments[] = {{&values, sizeof values}...};
+      device->run(function, c.gridDim, c.blockDim, c.dynamicSmemBytes, arguments, sizeof...(values), as_source);
+    }, call.args);
   });
   return cudaSuccess;
 }

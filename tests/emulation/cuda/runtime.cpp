@@ -16,13 +16,15 @@ namespace orrery::emulated {
 
 std::function<cudaError_t()> fault;
 int driver_version = 12040;
-int architecture = 86;
+int architecture = 86, n_devices = 1;
 std::atomic<uint64_t> n_launches{0};
+Device* device = nullptr;
 
 struct Graph {
   std::vector<std::function<void()>> nodes;
 };
 struct Stream {
+  int device = 0;
   std::unique_ptr<Graph> capture;
   std::atomic<bool> captures{false}, spoilt{false};   // spoilt: a thread waited for the stream during the capture
   std::deque<std::function<void()>> work;   // not done yet; empty without a schedule
@@ -32,6 +34,7 @@ struct Stream {
 
 namespace {
 
+thread_local int current_device = 0;
 std::recursive_mutex schedule_mutex;   // guards the variables below, and delayed work
 std::atomic<uint64_t> schedule{0};
 std::vector<Stream*> streams;
@@ -74,6 +77,10 @@ void enqueue(Stream* stream, std::function<void()> work) {
   do_some();
 }
 
+cudaError_t check_device(const Stream* stream) {
+  return !stream || stream->device == current_device ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
+
 void set_schedule(uint64_t seed) {
   do_everything();
   schedule = seed;
@@ -106,6 +113,7 @@ cudaError_t allocate(void** at, size_t bytes, bool host) {
   *at = end - (bytes + 255) / 256 * 256;
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   allocations[*at] = {base, mapped, host};
+  if (device) device->allocated(*at, bytes, host);
   return cudaSuccess;
 }
 
@@ -115,6 +123,7 @@ cudaError_t release(void* at) {
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   const auto found = allocations.find(at);
   if (found == allocations.end()) return cudaErrorInvalidValue;
+  if (device) device->released(at);
   munmap(found->second.base, found->second.mapped);
   allocations.erase(found);
   return cudaSuccess;
@@ -157,12 +166,12 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = n_devices;
   if (driver_version < 12000) return cudaErrorInsufficientDriver;
   return faulty();
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  if (device != 0) return cudaErrorInvalidValue;
+  if (device < 0 || device >= n_devices) return cudaErrorInvalidValue;
   *p = {};
   std::snprintf(p->name, sizeof p->name, "emulated device");
   p->totalGlobalMem = size_t{8} << 30;
@@ -173,7 +182,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->canMapHostMemory = 1;
   return faulty();
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? faulty() : cudaErrorInvalidValue; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= n_devices) return cudaErrorInvalidValue;
+  if (const cudaError_t e = faulty()) return e;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = *total_bytes = size_t{8} << 30;
   return faulty();
@@ -182,26 +200,38 @@ cudaError_t cudaMalloc(void** at, size_t bytes) { return allocate(at, bytes, fal
 cudaError_t cudaFree(void* at) { return release(at); }
 cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) { return allocate(at, bytes, true); }
 cudaError_t cudaFreeHost(void* at) { return release(at); }
-cudaError_t cudaHostRegister(void*, size_t, unsigned) { return faulty(); }
-cudaError_t cudaHostUnregister(void*) {
+cudaError_t cudaHostRegister(void* at, size_t bytes, unsigned) {
+  if (const cudaError_t e = faulty()) return e;
+  if (device) device->allocated(at, bytes, true);
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* at) {
   do_everything();
+  if (device) device->released(at);
   return faulty();
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
   if (lies_in(to, true) && lies_in(from, false)) n_bytes_to_host += bytes;
   if (lies_in(to, false) && !lies_in(from, false)) n_bytes_to_device += bytes;
-  enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  enqueue(stream, [=] {
+    std::memmove(to, from, bytes);
+    if (device) device->copied(to, from, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
-  enqueue(stream, [=] { std::memset(at, value, bytes); });
+  enqueue(stream, [=] {
+    std::memset(at, value, bytes);
+    if (device) device->written(at, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   if (const cudaError_t e = faulty()) return e;
   *stream = new Stream;
+  (*stream)->device = current_device;
   ++n_alive;
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   streams.push_back(*stream);
@@ -253,6 +283,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
+  if (const cudaError_t e = check_device(stream)) return e;
   for (const auto& node : exec->nodes) enqueue(stream, node);
   return cudaSuccess;
 }
@@ -273,6 +304,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void*, size_t* n_nodes) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   if (const cudaError_t e = faulty()) return e;
   *event = new Event;
+  (*event)->device = current_device;
   ++n_alive;
   return cudaSuccess;
 }
@@ -283,8 +315,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (const cudaError_t e = faulty()) return e;
+  if (stream && event->device != stream->device) return cudaErrorInvalidResourceHandle;
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
-  *event = {stream, stream ? stream->n_given() : 0};
+  event->stream = stream, event->behind = stream ? stream->n_given() : 0;
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -1,0 +1,25 @@
+// What a kernel's launches did, in numbers that do not depend on a card's clock.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/ptx/executor/program.h"
+
+namespace orrery::ptx {
+
+struct Counters {
+  uint64_t launches = 0, blocks = 0, barriers = 0;
+  uint64_t instructions[static_cast<int>(Class::kCount)] = {};   // of warps, by class
+  uint64_t read_bytes = 0, written_bytes = 0;    // that lanes asked of global memory
+  uint64_t read_sectors = 0, written_sectors = 0;   // of 32 bytes, that a warp's accesses touched
+  uint64_t shared_requests = 0, bank_conflicts = 0;   // accesses of a warp to shared memory; passes beyond the fewest that their bytes take
+  uint64_t products = 0;                         // multiplications of mma
+
+  uint64_t all_instructions() const {
+    uint64_t n = 0;
+    for (const uint64_t x : instructions) n += x;
+    return n;
+  }
+};
+
+}  // namespace orrery::ptx

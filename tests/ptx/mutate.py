@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Removes each barrier, warp barrier and wait for asynchronous copies from the kernels, one by one, and looks whether a test notices.
+
+mutate.py BUILD [FAMILY...]: for each family of the table below, runs its tests on PTX without one of these instructions. It prints, for each,
+`caught`, `harmless` with the reason that mutations.txt gives, or `SURVIVES`. With --write it rewrites mutations.txt; reasons stay. It fails
+if a mutant survives that has no reason, or if one is caught that has a reason.
+
+Instances of one template have the same barriers: of each template, and of each number of barriers among its instances, the instance that the
+tests run most often is changed. Files of kernels without a barrier are not in the table.
+"""
+import argparse
+import collections
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIST = os.path.join(HERE, "mutations.txt")
+# family: the file of kernels, and the smallest tests that run all of them
+FAMILIES = {
+    "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
+    "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
+    "low_rank": "GpuLowRank.AsThePlainPath",
+    "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans",
+    "shortlist": "GpuShortlist.*",
+    "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.EveryGroup:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
+    "attend_prefill": "GpuAttendPrefill.EveryTypeAndHeadSize:GpuAttendPrefill.EveryLength",
+    "matmul_prefill": "*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*",
+    "matmul_cublas": "*GpuCublas.*",
+}
+REMOVED = re.compile(r"^\s*(@!?%p\d+\s+)?(bar\.sync|bar\.warp\.sync|cp\.async\.wait_group|membar|fence)\b.*;\s*$")
+LETTERS = {"bar.sync": "barrier", "bar.warp.sync": "warp barrier", "cp.async.wait_group": "wait"}
+
+
+def entries(text):
+    """(name, first line, last line) of each kernel in the text's lines."""
+    found, name, begin, depth = [], None, 0, 0
+    for i, line in enumerate(text):
+        match = re.match(r"\s*(?:\.visible )?\.entry (\S+?)\(", line)
+        if match:
+            name, begin = match.group(1), i
+        if name and line.startswith("}"):
+            found.append((name, begin, i))
+            name = None
+    return found
+
+
+def short(symbol):
+    """The template's name and the instance: attend_decode_kernel<0, 16>."""
+    text = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout.strip()
+    text = re.sub(r"orrery::cuda::|orrery::|\(anonymous namespace\)::|^void ", "", text)
+    return re.sub(r"\(((?:[A-Z]\w*))\)", "", text.split(">(")[0] + ">" if ">(" in text else text.split("(")[0])
+
+
+def run(program, folder, tests, counters=None, timeout=600):
+    environment = dict(os.environ, ORRERY_PTX=folder)
+    if counters:
+        environment["ORRERY_PTX_COUNTERS"] = counters
+    try:
+        return subprocess.run([program, "--gtest_filter=" + tests, "--gtest_brief=1", "--gtest_fail_fast"], env=environment,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    options.add_argument("build")
+    options.add_argument("families", nargs="*")
+    options.add_argument("--write", action="store_true")
+    options.add_argument("--program", help="in place of BUILD/tests/ptx/ptx_cuda")
+    options.add_argument("--ptx", help="in place of BUILD/ptx")
+    options = options.parse_args()
+    program = options.program or os.path.join(options.build, "tests/ptx/ptx_cuda")
+    ptx = options.ptx or os.path.join(options.build, "ptx")
+    known = {}
+    if os.path.exists(LIST):
+        for line in open(LIST):
+            if "\t" in line and not line.startswith("#"):
+                key, _, verdict = line.rstrip("\n").partition("\t")
+                known[key] = verdict
+    bad = 0
+    for family in options.families or FAMILIES:
+        tests = FAMILIES[family]
+        folder = tempfile.mkdtemp()
+        try:
+            for name in os.listdir(ptx):
+                if name.endswith(".ptx"):
+                    shutil.copy(os.path.join(ptx, name), folder)
+            path = os.path.join(folder, family + ".ptx")
+            text = open(path).read().split("\n")
+            counters = os.path.join(folder, "counters")
+            if not run(program, folder, tests, counters):
+                sys.exit(f"{family}: {tests} fails as it is")
+            launches = collections.Counter()
+            for line in open(counters).read().split("\n")[1:]:
+                if line:
+                    launches[re.sub(r"_", " ", line.split()[0])] = int(line.split()[1])
+            templates = {}
+            for symbol, begin, end in entries(text):
+                full = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout.strip().replace("_", " ")
+                n, template = launches.get(full, 0), short(symbol).split("<")[0]
+                barriers = sum(1 for i in range(begin, end) if REMOVED.match(text[i]))
+                if n > 0 and n > templates.get((template, barriers), (0,))[0]:
+                    templates[template, barriers] = (n, symbol, begin, end)
+            for (template, barriers), (_, symbol, begin, end) in sorted(templates.items()):
+                ordinal = collections.Counter()
+                for i in range(begin, end):
+                    match = REMOVED.match(text[i])
+                    if not match:
+                        continue
+                    kind = LETTERS.get(match.group(2), match.group(2))
+                    ordinal[kind] += 1
+                    key = f"{family} {template} of {barriers}: {kind} {ordinal[kind]}"
+                    mutant = list(text)
+                    mutant[i] = ""
+                    with open(path, "w") as out:
+                        out.write("\n".join(mutant))
+                    caught = not run(program, folder, tests)
+                    before = known.get(key, "")
+                    if caught:
+                        verdict = "caught"
+                        bad += before.startswith("harmless")
+                    else:
+                        verdict = before if before.startswith("harmless") else "SURVIVES"
+                        bad += verdict == "SURVIVES"
+                    print(f"{key}\t{verdict}", flush=True)
+                    known[key] = verdict
+        finally:
+            shutil.rmtree(folder)
+    if options.write:
+        with open(LIST, "w") as out:
+            out.write("# Made by mutate.py: what a test says when this instruction is removed. A reason stands behind \"harmless\".\n")
+            for key in sorted(known):
+                out.write(f"{key}\t{known[key]}\n")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
