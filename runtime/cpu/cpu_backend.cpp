@@ -37,6 +37,9 @@ constexpr int64_t kSplitTokens = 8 * kPageTokens;
 constexpr uint64_t kPartialBytes = uint64_t{8} << 20;
 // Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
 constexpr int64_t kSmallWork = 16384;
+// Rows of a prompt up to which decode's kernel is faster than prefill's, where both give the same bits.
+constexpr int32_t kShortPrompt = 16;
+static_assert(kShortPrompt <= kFewRows);
 // Lists of tokens of at least this many bytes have left the second-level cache before they are read.
 constexpr uint64_t kPastCaches = 1 << 20;
 
@@ -343,7 +346,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   const int64_t n_in = products[0].weight->n_cols;
   // A short prompt's few rows take decode's kernel where it gives the same bits.
   const auto decodes = [&](const Product& p) {
-    return step_.phase == Phase::decode || (rows <= kFewRows && in_bands(*p.weight) && kernels_.bands_as_prefill(p.weight->type));
+    return step_.phase == Phase::decode || (rows <= kShortPrompt && in_bands(*p.weight) && kernels_.bands_as_prefill(p.weight->type));
   };
   const auto packed = [&](const Product& p) { return !decodes(p) && kernels_.packs && kernels_.packs(p.weight->type); };
   const bool packs = packed(products[0]);

@@ -157,18 +157,71 @@ struct Bands<Q4K> {
     }
   }
 
-  // The same for n <= kFewRows rows and B bands, two rows at a time: unpacking is two of ten instructions. Codes kept in memory took
-  // longer.
+  // The same for n <= kFewRows rows and B bands, as GroupBands::dot_many(), 256 columns at a time.
   template <int B>
   static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, int64_t n_columns, V::F (*sums)[kFewRows]) {
-    for (int b = 0; b < B; ++b, w += band_bytes) {
+    for (int b = 0; b < B; ++b)
+      for (int r = 0; r < n; ++r) sums[b][r] = V::zero();
+    for (int64_t c = 0; c < n_columns; c += 256, w += kBytes) {
+      Unpacked256<B> u;
+      for (int b = 0; b < B; ++b) {
+        const uint8_t* at = w + b * band_bytes;
+        prefetch_stream<2048>(at, kBytes);
+        const Header header(at);
+        u.d[b] = header.d, u.dmin[b] = header.dmin;
+        for (int g = 0; g < 8; ++g) u.scale[b][g] = Header::twice(header.scales, g), u.minimum[b][g] = Header::twice(header.minima, g);
+        for (int i = 0; i < 4; ++i)
+          for (int k = 0; k < 8; ++k) {
+            const V::I codes = bytes32(at + 128 + 256 * i + 32 * k);
+            u.codes[b][2 * i][k] = low_nibbles(codes), u.codes[b][2 * i + 1][k] = high_nibbles(codes);
+          }
+      }
       int r = 0;
-      for (; r + 2 <= n; r += 2) dot<2>(w, x + r, n_columns, sums[b] + r);
-      if (r < n) dot<1>(w, x + r, n_columns, sums[b] + r);
+      for (; r + kTogether <= n; r += kTogether) add_rows<B, kTogether>(u, x + r, c, r, sums);
+      for (; r < n; ++r) add_rows<B, 1>(u, x + r, c, r, sums);
     }
   }
 
  private:
+  static constexpr int kTogether = 4;   // rows whose products are in registers
+  template <int B>
+  struct Unpacked256 {
+    V::I codes[B][8][8], scale[B][8], minimum[B][8];   // groups, quads
+    V::F d[B], dmin[B];
+  };
+  // The sums of add_block(), in the same order.
+  template <int B, int R>
+  static void add_rows(const Unpacked256<B>& u, const QuantizedRow* x, int64_t c, int at, V::F (*sums)[kFewRows]) {
+    V::F dots[R][B], minima[R][B];
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < B; ++b) dots[r][b] = minima[r][b] = V::zero();
+    for (int g = 0; g < 8; ++g) {
+      V::I products[R][B];
+      for (auto& row : products)
+        for (V::I& p : row) p = V::zero_i();
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) {
+        V::Codes codes[B];
+        for (int b = 0; b < B; ++b) codes[b] = V::prepared(u.codes[b][g][k]);
+        for (int r = 0; r < R; ++r) {
+          const V::I four = V::repeated(x[r].q + c + 32 * g + 4 * k);
+          for (int b = 0; b < B; ++b) products[r][b] = V::products<false>(products[r][b], codes[b], four);
+        }
+      }
+      for (int r = 0; r < R; ++r) {
+        const V::F d = V::set(x[r].d[c / 32 + g]);
+        const V::I row_sums = two_words(x[r].sums + c / 16 + 2 * g);
+        for (int b = 0; b < B; ++b) {
+          dots[r][b] = V::fma(V::to_float(V::scaled(products[r][b], u.scale[b][g])), d, dots[r][b]);
+          minima[r][b] = V::fma(V::to_float(_mm256_madd_epi16(row_sums, u.minimum[b][g])), d, minima[r][b]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < B; ++b)
+        sums[b][at + r] = V::fnma(minima[r][b], u.dmin[b], V::fma(dots[r][b], u.d[b], sums[b][at + r]));
+  }
+
   struct Quads {
     V::I low, high;   // four columns of groups 2 i and 2 i + 1
   };

@@ -151,6 +151,7 @@ int bench(const Args& args, Output& out) {
   const Json description = parse_json(inspect(path), path);
   const Json& tensors = description.at("tensors");
   const std::string* picture = args.find("--trace-svg");
+  if (picture && is_standard_output(*picture)) throw UsageError("--trace-svg: the table goes to standard output, the picture needs a file");
   std::optional<StepTrace> trace;
   if (picture || args.has("--trace")) trace.emplace(tensors);
   const std::optional<LogSink> sink = trace ? std::optional<LogSink>(trace->sink()) : std::nullopt;
