@@ -45,7 +45,7 @@ StepTrace::StepTrace(const Json& tensors) {
     const std::string full = tensor.at("name");
     if (full == "token_embd.weight" && has_output) continue;
     const std::string name = full == "token_embd.weight" || full == "output.weight" ? "vocabulary" : short_name(full);
-    const std::string key = product_key(tensor.at("type"), shape[0].get<uint64_t>(), shape[1].get<uint64_t>());
+    const std::string key = product_key(tensor.at("type"), shape[1].get<uint64_t>(), shape[0].get<uint64_t>());   // (rows, columns)
     const auto known = std::find_if(products_.begin(), products_.end(), [&](const auto& p) { return p.first == key; });
     if (known == products_.end()) {
       products_.emplace_back(key, name);
