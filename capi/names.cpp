@@ -36,6 +36,7 @@ const char* orrery_log_level_name(int32_t level) {
     ORRERY_NAME(ORRERY_LOG_WARNING)
     ORRERY_NAME(ORRERY_LOG_INFO)
     ORRERY_NAME(ORRERY_LOG_DEBUG)
+    ORRERY_NAME(ORRERY_LOG_TRACE)
     default: return "unknown log level";
   }
 }

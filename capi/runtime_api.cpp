@@ -19,8 +19,8 @@ Result<Priority> priority(int32_t given) {
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given) {
   orrery_runtime_options o;
   ORRERY_TRY(read_options(given, &orrery_runtime_options_init, "orrery_runtime_options", &o));
-  if (o.log_level < 0 || o.log_level > ORRERY_LOG_DEBUG)
-    return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_DEBUG);
+  if (o.log_level < 0 || o.log_level > ORRERY_LOG_TRACE)
+    return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_TRACE);
   if (o.reservoir_mode > ORRERY_RESERVOIR_PINNED)
     return error(Code::invalid_argument, "reservoir_mode is %u, expected 0 (pageable) or 1 (pinned)",
                  o.reservoir_mode);

@@ -167,6 +167,9 @@ typedef struct orrery_runtime orrery_runtime;
 #define ORRERY_LOG_WARNING 2
 #define ORRERY_LOG_INFO 3
 #define ORRERY_LOG_DEBUG 4
+#define ORRERY_LOG_TRACE 5   /* the CPU backend also measures where its decode steps spend their time, which slows them a little. When
+                                an answer ends, messages "trace {...}" say it: one JSON object for all steps, and one for each
+                                operation, with its bytes and the nanoseconds that each thread works and waits. The keys may change */
 ORRERY_API const char *orrery_log_level_name(int32_t level);
 /* `message`: one line, NUL-terminated; lives during the call. Called on any thread that calls the library. */
 typedef void (*orrery_log_fn)(void *user, int32_t level, const char *message);

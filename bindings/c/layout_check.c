@@ -254,6 +254,7 @@ _Static_assert(ORRERY_LOG_ERROR == 1, "value");
 _Static_assert(ORRERY_LOG_WARNING == 2, "value");
 _Static_assert(ORRERY_LOG_INFO == 3, "value");
 _Static_assert(ORRERY_LOG_DEBUG == 4, "value");
+_Static_assert(ORRERY_LOG_TRACE == 5, "value");
 _Static_assert(ORRERY_RESERVOIR_PAGEABLE == 0, "value");
 _Static_assert(ORRERY_RESERVOIR_PINNED == 1, "value");
 _Static_assert(ORRERY_PRIORITY_NORMAL == 0, "value");

@@ -31,6 +31,7 @@ public static class LogLevel {
     public const int Warning = 2;
     public const int Info = 3;
     public const int Debug = 4;
+    public const int Trace = 5;
 }
 
 public static class ReservoirMode {

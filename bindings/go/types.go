@@ -45,6 +45,7 @@ const (
 	LogLevelWarning = 2
 	LogLevelInfo    = 3
 	LogLevelDebug   = 4
+	LogLevelTrace   = 5
 )
 
 const (

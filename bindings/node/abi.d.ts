@@ -3,7 +3,7 @@
 
 export const ABI_VERSION: number;
 export const Status: {readonly OK: 0; readonly INVALID_ARGUMENT: 1; readonly OUT_OF_DEVICE_MEMORY: 2; readonly OUT_OF_PINNED_MEMORY: 3; readonly OUT_OF_HOST_MEMORY: 4; readonly CONTEXT_FULL: 5; readonly CANCELLED: 6; readonly BAD_MODEL: 7; readonly UNSUPPORTED_ARCHITECTURE: 8; readonly UNSUPPORTED_QUANTIZATION: 9; readonly UNSUPPORTED_TEMPLATE: 10; readonly UNSUPPORTED: 11; readonly BUSY: 12; readonly DEVICE_LOST: 13; readonly IO: 14; readonly BAD_SESSION: 15; readonly INTERNAL: 16;};
-export const LogLevel: {readonly ERROR: 1; readonly WARNING: 2; readonly INFO: 3; readonly DEBUG: 4;};
+export const LogLevel: {readonly ERROR: 1; readonly WARNING: 2; readonly INFO: 3; readonly DEBUG: 4; readonly TRACE: 5;};
 export const ReservoirMode: {readonly PAGEABLE: 0; readonly PINNED: 1;};
 export const Priority: {readonly NORMAL: 0; readonly LOW: 1;};
 export const TokenizeFlags: {readonly BOS: 1; readonly SPECIAL: 2;};

@@ -5,7 +5,7 @@
 
 exports.ABI_VERSION = 1;
 exports.Status = Object.freeze({OK: 0, INVALID_ARGUMENT: 1, OUT_OF_DEVICE_MEMORY: 2, OUT_OF_PINNED_MEMORY: 3, OUT_OF_HOST_MEMORY: 4, CONTEXT_FULL: 5, CANCELLED: 6, BAD_MODEL: 7, UNSUPPORTED_ARCHITECTURE: 8, UNSUPPORTED_QUANTIZATION: 9, UNSUPPORTED_TEMPLATE: 10, UNSUPPORTED: 11, BUSY: 12, DEVICE_LOST: 13, IO: 14, BAD_SESSION: 15, INTERNAL: 16});
-exports.LogLevel = Object.freeze({ERROR: 1, WARNING: 2, INFO: 3, DEBUG: 4});
+exports.LogLevel = Object.freeze({ERROR: 1, WARNING: 2, INFO: 3, DEBUG: 4, TRACE: 5});
 exports.ReservoirMode = Object.freeze({PAGEABLE: 0, PINNED: 1});
 exports.Priority = Object.freeze({NORMAL: 0, LOW: 1});
 exports.TokenizeFlags = Object.freeze({BOS: 1, SPECIAL: 2});

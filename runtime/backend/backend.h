@@ -13,6 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "runtime/backend/device.h"
 #include "runtime/backend/keys.h"
@@ -67,6 +69,10 @@ class Backend : public Device, public StepOperations {
                               Ptr<std::byte> at, Weight* weight) = 0;
   // Scratch memory of the steps that follow, scratch_bytes() long.
   virtual void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) = 0;
+
+  // Where the time of the decode steps since the last call went, as lines of JSON (runtime/cpu/trace.h); empty where nothing is
+  // measured.
+  virtual std::vector<std::string> take_trace() { return {}; }
 
   // Interfaces that a backend may lack. Calls need the same turn as calls to the backend.
   virtual KvMoves* kv_moves() { return nullptr; }

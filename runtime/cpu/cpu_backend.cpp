@@ -23,6 +23,7 @@
 #include "runtime/cpu/kernels/moves.h"
 #include "runtime/cpu/paths/paths.h"
 #include "runtime/cpu/top_keys.h"
+#include "runtime/cpu/trace.h"
 #include "runtime/os/os.h"
 
 namespace orrery::cpu {
@@ -36,6 +37,9 @@ constexpr int64_t kSplitTokens = 8 * kPageTokens;
 constexpr uint64_t kPartialBytes = uint64_t{8} << 20;
 // Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
 constexpr int64_t kSmallWork = 16384;
+// Rows of a prompt up to which decode's kernel is faster than prefill's, where both give the same bits.
+constexpr int32_t kShortPrompt = 16;
+static_assert(kShortPrompt <= kFewRows);
 // Lists of tokens of at least this many bytes have left the second-level cache before they are read.
 constexpr uint64_t kPastCaches = 1 << 20;
 
@@ -97,14 +101,16 @@ bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
-  CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors)
+  CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors, bool traces)
       : kernels_(kernels), pool_(std::move(pool)), n_processors_(n_processors),
-        max_threads_(std::max(pool_->n_threads(), n_processors)), n_threads_(pool_->n_threads()) {}
+        max_threads_(std::max(pool_->n_threads(), n_processors)), n_threads_(pool_->n_threads()),
+        trace_(traces ? std::make_unique<StepTrace>(max_threads_) : nullptr) {}
 
   BackendInfo info() const override {
     return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, 0, true, true};
   }
   Status set_threads(int32_t n_threads, Priority priority) override;
+  std::vector<std::string> take_trace() override { return trace_ ? trace_->take(pool_->n_threads()) : std::vector<std::string>(); }
 
   Status reserve_arena(uint64_t bytes) override {
     ORRERY_ASSIGN(arena_, os::Region::allocate(bytes));
@@ -160,7 +166,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   }
 
   void begin_step(const Step& step) override;
-  void end_step() override { pool_->end_burst(); }
+  void end_step() override {
+    pool_->end_burst();
+    if (trace_) trace_->end_step();
+  }
 
   void embed(const Weight& table, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
@@ -208,6 +217,15 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     return at < arena_.size();
   }
 
+  // fn(item, thread) for each item, on all threads.
+  template <class F>
+  void run(int64_t n_items, const F& fn) {
+    if (!trace_) return pool_->run(n_items, fn);
+    pool_->run(n_items, [&](int64_t item, int32_t thread) {
+      const StepTrace::Busy busy(trace_.get(), thread);
+      fn(item, thread);
+    });
+  }
   // Calls fn(first, last) for ranges that cover [0, n): on all threads if n * work_per_unit is large enough.
   template <class F>
   void for_ranges(int64_t n, int64_t work_per_unit, const F& fn);
@@ -227,6 +245,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   ScratchPlan plan_;
   Step step_;
   Span<RowRun> runs_;  // of step_, in the scratch memory
+  const std::unique_ptr<StepTrace> trace_;   // null: nothing is measured
   int32_t n_rot_ = 0;  // from prepare_rope()
   bool interleaved_ = false;
 };
@@ -236,11 +255,11 @@ void CpuBackend::for_ranges(int64_t n, int64_t work_per_unit, const F& fn) {
   const int64_t units =
       std::max<int64_t>(1, div_up<int64_t>(kSmallWork / 2, std::max<int64_t>(work_per_unit, 1)));
   if (n * work_per_unit < kSmallWork || units >= n) {
+    const StepTrace::Busy busy(trace_.get(), 0);
     if (n > 0) fn(int64_t{0}, n);
     return;
   }
-  pool_->run(div_up(n, units),
-             [&](int64_t item, int32_t) { fn(item * units, std::min(n, (item + 1) * units)); });
+  run(div_up(n, units), [&](int64_t item, int32_t) { fn(item * units, std::min(n, (item + 1) * units)); });
 }
 
 Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
@@ -286,10 +305,12 @@ void CpuBackend::begin_step(const Step& step) {
     ++runs[n_runs - 1].n_rows;
   }
   runs_ = {runs, n_runs};
+  if (trace_) trace_->begin_step(step.phase == Phase::decode);
   pool_->begin_burst();
 }
 
 void CpuBackend::embed(const Weight& table, Ptr<float> out) {
+  const StepTrace::Scope scope(trace_.get(), Operation::embed, static_cast<uint64_t>(n_rows()) * row_bytes(table.type, static_cast<uint64_t>(table.n_cols)));
   const uint64_t row_size = row_bytes(table.type, static_cast<uint64_t>(table.n_cols));
   for_ranges(n_rows(), table.n_cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
@@ -306,6 +327,7 @@ void CpuBackend::embed(const Weight& table, Ptr<float> out) {
 
 void CpuBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
                           int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) {
+  const StepTrace::Scope scope(trace_.get(), Operation::norm, static_cast<uint64_t>(3 * n_rows() * n_vectors * dim) * sizeof(float));
   for_ranges(n_rows() * n_vectors, dim, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t row = i / n_vectors, vector = i % n_vectors;
@@ -322,8 +344,11 @@ int64_t CpuBackend::matmul_items(const Product& p, int64_t rows, int64_t out_ste
 void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t rows) {
   if (products.empty() || rows <= 0) return;
   const int64_t n_in = products[0].weight->n_cols;
-  const bool decode = step_.phase == Phase::decode;
-  const auto packed = [&](const Product& p) { return !decode && kernels_.packs && kernels_.packs(p.weight->type); };
+  // A short prompt's few rows take decode's kernel where it gives the same bits.
+  const auto decodes = [&](const Product& p) {
+    return step_.phase == Phase::decode || (rows <= kShortPrompt && in_bands(*p.weight) && kernels_.bands_as_prefill(p.weight->type));
+  };
+  const auto packed = [&](const Product& p) { return !decodes(p) && kernels_.packs && kernels_.packs(p.weight->type); };
   const bool packs = packed(products[0]);
   // Activations exist in one form at a time. Products that take the other form run afterwards.
   for (size_t i = 1; i < products.size(); ++i)
@@ -331,6 +356,17 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
       matmul(products.first(i), x, x_stride, rows);
       return matmul(products.subspan(i, products.size() - i), x, x_stride, rows);
     }
+  // Each product's items count as its own. The first product's row has the waiting of all.
+  constexpr size_t kMostTraced = 4;
+  size_t traced[kMostTraced] = {};
+  const auto weight_of = [&](size_t i) { return products[i].weight; };
+  const auto read_bytes = [&](size_t i) { return row_bytes(weight_of(i)->type, static_cast<uint64_t>(weight_of(i)->n_rows * n_in)); };
+  const StepTrace::Scope scope(trace_.get(), Operation::product, read_bytes(0), weight_of(0)->type, weight_of(0)->n_rows, n_in);
+  if (trace_) {
+    traced[0] = trace_->current();
+    for (size_t i = 1; i < products.size() && i < kMostTraced; ++i)
+      traced[i] = trace_->find(Operation::product, read_bytes(i), weight_of(i)->type, weight_of(i)->n_rows, n_in);
+  }
   std::byte* quantized = scratch_ + plan_.quantized;
   const int64_t quantized_stride = quantized_row_bytes(n_in);
   if (packs) {
@@ -341,6 +377,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
                            quantized + strip * packed_strip_bytes(n_in));
     });
   } else if (std::any_of(products.begin(), products.end(), [](const Product& p) { return quantized_type(p.weight->type); })) {
+    const StepTrace::Scope quantizing(trace_.get(), Operation::quantize, static_cast<uint64_t>(rows * n_in) * sizeof(float));
     for_ranges(rows, n_in, [&](int64_t first, int64_t last) {
       for (int64_t r = first; r < last; ++r)
         kernels_.quantize_row(host(x) + r * x_stride, n_in, quantized + r * quantized_stride);
@@ -355,32 +392,33 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
     return std::accumulate(products.begin(), products.end(), int64_t{0},
                            [&](int64_t n, const Product& p) { return n + matmul_items(p, rows, tile_out, tile_rows); });
   };
-  const auto too_few = [&] { return !decode && n_tiles() < 8 * pool_->n_threads(); };
+  const auto too_few = [&] { return n_tiles() < 8 * pool_->n_threads(); };
   for (const int64_t least : {64, 32}) {
     while (tile_out > least && too_few()) tile_out /= 2;
     while (tile_rows > 256 && too_few()) tile_rows /= 2;
   }
   const auto out_step = [&](const Product& p) -> int64_t {
-    if (!decode) return tile_out;
+    if (!decodes(p)) return tile_out;
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
     const int64_t bytes = static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in)));
     const int64_t share = std::clamp(p.weight->n_rows * bytes / (8 * pool_->n_threads()), kLeast, kMost);
     const int64_t step = div_up(share, bytes);
     return in_bands(*p.weight) ? div_up<int64_t>(step, kBandRows) * kBandRows : step;
   };
-  const int64_t row_step = decode ? rows : tile_rows;
+  const auto row_step = [&](const Product& p) -> int64_t { return decodes(p) ? rows : tile_rows; };
 
   int64_t n_items = 0;
-  for (const Product& p : products) n_items += matmul_items(p, rows, out_step(p), row_step);
+  for (const Product& p : products) n_items += matmul_items(p, rows, out_step(p), row_step(p));
   pool_->run(n_items, [&](int64_t item, int32_t thread) {
-    for (const Product& p : products) {
-      const int64_t step = out_step(p), n = matmul_items(p, rows, step, row_step);
+    for (size_t i = 0; i < products.size(); ++i) {
+      const Product& p = products[i];
+      const int64_t step = out_step(p), per_item = row_step(p), n = matmul_items(p, rows, step, per_item);
       if (item >= n) {
         item -= n;
         continue;
       }
-      const int64_t row_tiles = div_up<int64_t>(rows, row_step);
-      const int64_t first_out = item / row_tiles * step, first_row = item % row_tiles * row_step;
+      const int64_t row_tiles = div_up<int64_t>(rows, per_item);
+      const int64_t first_out = item / row_tiles * step, first_row = item % row_tiles * per_item;
       const MatmulTask task{p.weight->type,
                             host(p.weight->data),
                             in_bands(*p.weight),
@@ -394,13 +432,14 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
                             quantized_stride,
                             packs ? quantized : nullptr,
                             first_row,
-                            std::min<int64_t>(rows, first_row + row_step),
+                            std::min<int64_t>(rows, first_row + per_item),
                             host(p.bias),
                             host(p.out),
                             p.out_stride,
                             p.accumulate,
                             thread_scratch(thread)};
-      (decode ? kernels_.matmul_decode : kernels_.matmul_prefill)(task);
+      const StepTrace::Busy busy(trace_.get(), thread, traced[std::min(i, kMostTraced - 1)]);
+      (decodes(p) ? kernels_.matmul_decode : kernels_.matmul_prefill)(task);
       return;
     }
   });
@@ -411,6 +450,7 @@ void CpuBackend::prepare_rope(const RopeSpec& spec) {
   n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
   interleaved_ = spec.interleaved;
   const int32_t half = n_rot_ / 2;
+  const StepTrace::Scope scope(trace_.get(), Operation::rope, 0);
   for_ranges(n_rows(), 64 * half, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       float* table = rope_row(r);
@@ -426,6 +466,7 @@ void CpuBackend::prepare_rope(const RopeSpec& spec) {
 
 void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {
   const int32_t half = n_rot_ / 2;
+  const StepTrace::Scope scope(trace_.get(), Operation::rope, static_cast<uint64_t>(2 * n_rows() * n_heads * head_dim) * sizeof(float));
   for_ranges(n_rows(), static_cast<int64_t>(n_heads) * n_rot_, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r)
       kernels_.rope(host(x) + r * stride, rope_row(r), rope_row(r) + half, n_rot_, interleaved_, n_heads,
@@ -441,6 +482,7 @@ KvHead CpuBackend::kv_head(int32_t sequence, int32_t layer, int32_t head) const 
 
 void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
   const KvFormat& format = step_.kv;
+  const StepTrace::Scope scope(trace_.get(), Operation::append_kv, static_cast<uint64_t>(n_rows() * format.n_kv_heads) * format.token_bytes());
   for_ranges(n_rows() * format.n_kv_heads, int64_t{8} * format.head_dim, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t r = i / format.n_kv_heads;
@@ -590,6 +632,13 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     const bool has_mean = view && view->compensation_weight > 0.0f;
     return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first + has_mean, has_mean};
   };
+  uint64_t kv_read = 0;
+  for (int64_t row = 0; trace_ && row < n_rows(); ++row)
+    for (int32_t head = 0; head < n_kv; ++head) {
+      const Splits s = splits_of(row, head);
+      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (step_.heads.empty() ? step_.kv : step_.heads_kv).token_bytes();
+    }
+  const StepTrace::Scope scope(trace_.get(), Operation::attend, kv_read);
   const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
     return partials + ((wave_row * shape.n_heads + head) * plan_.max_splits + split) * floats;
   };
@@ -637,7 +686,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       return i;
     };
     const int64_t n_items = rows * row_items;
-    pool_->run(n_items, [&](int64_t item, int32_t thread) {
+    run(n_items, [&](int64_t item, int32_t thread) {
       const Item i = item_of(item);
       if (i.first_key == i.last_key) return;
       const Item then = item + 1 < n_items ? item_of(item + 1) : Item{};   // most likely this thread's next item
@@ -715,6 +764,7 @@ void CpuBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stri
                         int64_t out_stride, int64_t n) {
   // A unit is a stretch of one row. 16 columns are whole vectors for every instruction set, so cuts change nothing.
   constexpr int64_t kStretch = 2048;
+  const StepTrace::Scope scope(trace_.get(), Operation::swiglu, static_cast<uint64_t>(3 * n_rows() * n) * sizeof(float));
   const int64_t stretches = div_up(n, kStretch);
   for_ranges(n_rows() * stretches, 4 * std::min(n, kStretch), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
@@ -728,6 +778,7 @@ void CpuBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stri
 void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   constexpr int64_t kStretch = 4096;
   const int64_t total = n_rows() * n;
+  const StepTrace::Scope scope(trace_.get(), Operation::add, static_cast<uint64_t>(3 * total) * sizeof(float));
   for_ranges(div_up(total, kStretch), kStretch / 2, [&](int64_t first, int64_t last) {
     const int64_t from = first * kStretch, to = std::min(total, last * kStretch);
     kernels_.add(host(x) + from, host(y) + from, to - from);
@@ -755,7 +806,7 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
                  options.n_threads);
   const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(n_processors);
   ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors, options.priority));
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool), n_processors));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool), n_processors, options.trace));
 }
 
 }  // namespace orrery::cpu

@@ -21,6 +21,7 @@ struct Options {
   int32_t n_threads = 0;        // 0: default_threads()
   std::string path = "auto";    // an instruction set by name (available_paths()), or "auto": the best one that this machine has
   Priority priority = Priority::normal;   // of the backend's own threads
+  bool trace = false;           // measure where the time of decode steps goes (Backend::take_trace())
 };
 
 // An unknown name gives invalid_argument, with a list of the known ones. An instruction set that this machine lacks gives

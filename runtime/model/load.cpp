@@ -47,11 +47,6 @@ bool in_place(const gguf::Tensor& t, const Device& device) {
   return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && device.info().unified_memory;
 }
 
-// Bytes of the arena that a matrix takes if it is repacked.
-uint64_t repacked_bytes(const gguf::Tensor& t, const Device& device) {
-  return device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
-}
-
 // The callbacks of visit(), one call for each tensor of a model.
 class Visitor {
  public:
@@ -193,10 +188,10 @@ class Checker final : public Visitor {
 // Adds up the bytes that the arena must hold.
 class Counter final : public Visitor {
  public:
-  explicit Counter(const Device& device) : device_(device) {}
+  Counter(const gguf::File& file, const Device& device) : file_(file), device_(device) {}
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     out->data.address = 1;   // present
-    matrices_ += align_up(repacked_bytes(t, device_), kWeightAlignment);
+    matrices_ += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
     return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>*) override {
@@ -213,6 +208,7 @@ class Counter final : public Visitor {
   }
 
  private:
+  const gguf::File& file_;
   const Device& device_;
   uint64_t matrices_ = 0;                  // repacked
   uint64_t vectors_ = 0, converted_ = 0;   // all vectors; vectors that must be converted
@@ -232,7 +228,7 @@ class Placer final : public Visitor {
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     ORRERY_TRY(account(t));
     const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
-    const uint64_t bytes = repacks_ ? repacked_bytes(t, turns_.device()) : 0;
+    const uint64_t bytes = repacks_ ? repacked_bytes(model_.file, t, turns_.device()) : 0;
     if (bytes) copied_.push_back(&t);
     ORRERY_ASSIGN(const Turn turn, take_turn());
     return turn.backend().place_weight(t.type, rows, cols, t.data, bytes ? take(bytes) : Ptr<std::byte>{}, out);
@@ -310,6 +306,12 @@ class Placer final : public Visitor {
 
 }  // namespace
 
+uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device) {
+  const bool rows_alone = t.name == "token_embd.weight" && file.find_tensor("output.weight") != nullptr;
+  if (rows_alone && device.info().unified_memory) return 0;
+  return device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
+}
+
 Status check_tensors(const gguf::File& file, const Hyperparameters& hyper) {
   Checker checker;
   Weights scratch;
@@ -321,7 +323,7 @@ Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& h
                                 uint64_t arena_bytes) {
   if (const Status heads = device.check_heads(hyper.head_dim); !heads.ok())
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
-  Counter counter(device);
+  Counter counter(file, device);
   Weights scratch;
   RopeFactors none;
   ORRERY_TRY(visit(file, hyper, &counter, &scratch, &none));

@@ -75,8 +75,11 @@ Status check_tensors(const gguf::File& file, const Hyperparameters& hyper);
 // more than half of the arena; the arena then takes only the vectors that need converting.
 struct Placement {
   uint64_t arena_bytes = 0;
-  bool repacks = false;                        // whether matrices with Device::weight_bytes() above 0 are repacked
+  bool repacks = false;                        // whether matrices with repacked_bytes() above 0 are repacked
 };
+// Bytes of the arena that a matrix takes if it is repacked. 0 for an embedding with an output matrix of its own, where the backend
+// reads it in the file: a step reads one row of it.
+uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device);
 Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Device& device,
                                 uint64_t arena_bytes);
 

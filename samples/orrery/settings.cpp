@@ -227,9 +227,10 @@ orrery_template_options TemplateSettings::options() const {
   return options;
 }
 
-Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts) {
+Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts, const LogSink* sink) {
   InterruptibleProgress progress{interrupts, ProgressBar("loading", ProgressBar::Unit::bytes)};
-  const orrery_runtime_options runtime = runtime_options(args);
+  orrery_runtime_options runtime = runtime_options(args);
+  if (sink) runtime.log = sink->log, runtime.log_user = sink->user, runtime.log_level = sink->level;
   orrery_model_options model = model_options(args);
   model.progress = InterruptibleProgress::step;
   model.progress_user = &progress;

@@ -57,7 +57,13 @@ struct Loaded {
   Runtime runtime;
   Model model;
 };
-Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts);
+// Takes the library's log in place of --verbose.
+struct LogSink {
+  orrery_log_fn log;
+  void* user;
+  int32_t level;
+};
+Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts, const LogSink* sink = nullptr);
 Session open_session(const Model& model, const orrery_session_options& options);
 
 }  // namespace orrery::tool

@@ -593,7 +593,7 @@ TEST(Names, RuntimeOptionsOutOfRange) {
   EXPECT_EQ(with(&O::n_threads, -1), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::n_threads, INT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::log_level, -1), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::log_level, 5), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::log_level, 6), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::max_sessions, 0u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::max_sessions, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::device_budget_bytes, UINT64_MAX), ORRERY_OUT_OF_HOST_MEMORY);

@@ -1,7 +1,7 @@
 // What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
 // [SECTION...] [TYPE...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines
-// where others work too. Sections: pool, decode, prefill, attend, top_keys, rebuild; types as files name them (Q4_0); all of them
-// if none is named.
+// where others work too. Sections: pool, decode, prefill, shapes, attend, top_keys, rebuild; types as files name them (Q4_0); all of
+// them if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
 // memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4 MB;
@@ -24,10 +24,12 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/checked.h"
 #include "runtime/os/thread_pool.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/os/os.h"
 #include "samples/orrery/commands/peak.h"
+#include "tests/bench/shapes.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery {
@@ -120,7 +122,7 @@ struct Bench {
   Backend& backend;
   Clock clock;
   std::vector<std::string> types;  // that are measured; empty: all
-  StepLimits limits{512, 40000, 32, 8, 128, 4096, 32768};
+  StepLimits limits{512, 40000, 32, 8, 128, 18944, 32768};
   os::Region scratch;
 
   Bench(Backend& b, const Clock& c, std::vector<std::string> t)
@@ -159,6 +161,61 @@ struct Bench {
     backend.end_step();
     if (bandwidth) *bandwidth = (before + read_bandwidth(clock, weights)) / 2;
     return s;
+  }
+
+  // A published model's layers, one after the other, as many as exceed the caches: seconds of one layer's products with n rows.
+  // Products of one input are one call, as in a step. bytes: of a layer's weights.
+  double layer(const bench::ModelShape& shape, TensorType type, Phase phase, int32_t n_rows, uint64_t* bytes, double* bandwidth) {
+    constexpr uint64_t kBeyondCaches = uint64_t{192} << 20;
+    const int64_t q = int64_t{shape.n_heads} * shape.head_dim, kv = int64_t{shape.n_kv_heads} * shape.head_dim, n = shape.n_embd, ff = shape.n_ff;
+    const std::pair<int64_t, int64_t> matrices[] = {{q, n}, {kv, n}, {kv, n}, {n, q}, {ff, n}, {ff, n}, {n, ff}};   // outputs, inputs
+    constexpr size_t kMatrices = std::size(matrices);
+    *bytes = 0;
+    for (const auto& [n_out, n_in] : matrices) *bytes += align_up(row_bytes(type, static_cast<uint64_t>(n_out * n_in)), 64);
+    const int64_t n_layers = static_cast<int64_t>(kBeyondCaches / *bytes) + 1;
+    const os::Region weights = region(*bytes * static_cast<uint64_t>(n_layers));
+    const uint64_t pattern = std::min<uint64_t>(static_cast<uint64_t>(16 * ff), *bytes / type_traits(type)->block_bytes * type_traits(type)->block_elements);
+    const uint64_t pattern_bytes = row_bytes(type, pattern / 256 * 256);
+    fill_random_blocks(type, weights.data(), pattern / 256 * 256, 1, 0.02f);
+    for (uint64_t at = pattern_bytes; at < weights.size(); at += pattern_bytes)
+      std::memcpy(weights.data() + at, weights.data(), std::min(pattern_bytes, weights.size() - at));
+    const bool banded = backend.weight_bytes(type, 8, type_traits(type)->block_elements) > 0;
+    if (!backend.reserve_arena(banded ? weights.size() : 64).ok()) std::exit(1);
+    std::vector<Weight> placed;
+    for (int64_t i = 0; i < n_layers; ++i) {
+      uint64_t at = *bytes * static_cast<uint64_t>(i);
+      for (const auto& [n_out, n_in] : matrices) {
+        Weight weight;
+        const Ptr<std::byte> to = backend.weight_bytes(type, n_out, n_in) ? backend.arena() + at : Ptr<std::byte>{};
+        if (!backend.place_weight(type, n_out, n_in, weights.data() + at, to, &weight).ok()) std::exit(1);
+        placed.push_back(weight);
+        at += align_up(row_bytes(type, static_cast<uint64_t>(n_out * n_in)), 64);
+      }
+    }
+    const int64_t widest = std::max({q + 2 * kv, 2 * ff, n});
+    const os::Region x = region(static_cast<uint64_t>(n_rows * widest) * sizeof(float)), out = region(x.size());
+    Random random(1);
+    for (int64_t i = 0; i < n_rows * widest; ++i) reinterpret_cast<float*>(x.data())[i] = random.normal();
+    const auto multiply = [&](const Weight* first, size_t count) {
+      Product products[3];
+      int64_t stride = 0, offset = 0;
+      for (size_t i = 0; i < count; ++i) stride += first[i].n_rows;
+      for (size_t i = 0; i < count; offset += first[i++].n_rows)
+        products[i] = {&first[i], {}, pointer(reinterpret_cast<float*>(out.data()) + offset), stride, false};
+      backend.matmul({products, count}, {reinterpret_cast<uintptr_t>(x.data())}, first->n_cols, n_rows);
+    };
+    const double before = bandwidth ? read_bandwidth(clock, weights) : 0;
+    const std::vector<Row> rows(static_cast<size_t>(n_rows));
+    backend.begin_step({phase, rows, {}, {}});
+    const double s = seconds(clock, [&] {
+      for (int64_t i = 0; i < n_layers; ++i) {
+        const Weight* layer = &placed[static_cast<size_t>(i) * kMatrices];
+        multiply(layer, 3), multiply(layer + 3, 1), multiply(layer + 4, 2), multiply(layer + 6, 1);
+      }
+    });
+    backend.end_step();
+    if (bandwidth) *bandwidth = (before + read_bandwidth(clock, weights)) / 2;
+    return s / static_cast<double>(n_layers);
   }
 
   // Attention of n rows at the end of `context` tokens, of 32 heads over 8; resident: each KV head's tiles together, as
@@ -301,6 +358,29 @@ void bench_prefill(Bench& bench) {
   }
 }
 
+// The layers of published models, most of whose rows are no multiples of 256: a generated token's products beside the reading rate, what
+// several rows take beside one, and a prompt's.
+void bench_shapes(Bench& bench) {
+  std::printf("\n%-14s %-8s %9s %12s %10s %8s %9s %9s %9s %16s\n", "layers of", "weights", "MB", "decode GB/s", "read GB/s", "of read", "4 rows",
+              "8 rows", "32 rows", "512 rows GFLOP/s");
+  for (const bench::ModelShape& shape : bench::kModelShapes)
+    for (const TypeTraits& type : kTypeTraits) {
+      const bool usual = type.type == TensorType::q8_0 || type.type == TensorType::q5_0 || type.type == TensorType::q4_1 ||
+                         type.type == TensorType::q4_0 || type.type == TensorType::q4_k;
+      if (bench.types.empty() ? !usual : !bench.wants(type.name)) continue;
+      if (shape.n_embd % static_cast<int32_t>(type.block_elements) != 0 || shape.n_ff % static_cast<int32_t>(type.block_elements) != 0) continue;
+      uint64_t bytes = 0;
+      double bandwidth = 0;
+      const double one = bench.layer(shape, type.type, Phase::decode, 1, &bytes, &bandwidth), rate = static_cast<double>(bytes) * 1e-9 / one;
+      std::printf("%-14s %-8s %9.1f %12.1f %10.1f %7.0f%%", shape.name, type.name, static_cast<double>(bytes) * 1e-6, rate, bandwidth,
+                  100 * rate / bandwidth);
+      for (const int32_t n : {4, 8, 32}) std::printf(" %8.2fx", bench.layer(shape, type.type, Phase::decode, n, &bytes, nullptr) / one);
+      const double weights = static_cast<double>(bytes) / type.block_bytes * type.block_elements;
+      std::printf(" %16.0f\n", 2 * weights * 512 * 1e-9 / bench.layer(shape, type.type, Phase::prefill, 512, &bytes, nullptr));
+      std::fflush(stdout);
+    }
+}
+
 void bench_attend(Bench& bench) {
   const std::string path = bench.backend.info().instruction_set;
   const double floats = peak_rate(bench.clock, path, peak::Kind::floats) * 1e-9;
@@ -410,7 +490,7 @@ constexpr struct {
   const char* name;
   void (*run)(Bench&);
 } kSections[] = {
-    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"attend", bench_attend}, {"top_keys", bench_top_keys},
+    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"shapes", bench_shapes}, {"attend", bench_attend}, {"top_keys", bench_top_keys},
     {"rebuild", bench_rebuild}};
 
 int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& words) {
@@ -419,7 +499,7 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::ve
     const bool is_type = type_traits_by_name(word) != nullptr;
     if (!is_type &&
         std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
-      std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, attend, top_keys, rebuild\n", word.c_str());
+      std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, shapes, attend, top_keys, rebuild\n", word.c_str());
       return 1;
     }
     (is_type ? types : only).push_back(word);

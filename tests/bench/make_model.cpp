@@ -1,6 +1,6 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
-// that llama.cpp accepts too.  make_model TYPE FILE [small|LAYERS]: 1.1 thousand million parameters, a tenth of
-// them, or as many layers as that instead of 16.
+// that llama.cpp accepts too.  make_model TYPE FILE [small|LAYERS|MODEL]: 1.1 thousand million parameters, a tenth of
+// them, as many layers as that instead of 16, or the matrices of a published model (shapes.h), vocabulary included.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/bench/shapes.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/random_blocks.h"
 
@@ -50,11 +51,22 @@ void add_vocabulary(GgufBuilder* b, uint32_t n) {
 int main(int argc, char** argv) {
   const TypeTraits* traits = argc >= 3 ? type_traits_by_name(argv[1]) : nullptr;
   if (traits == nullptr) {
-    std::fprintf(stderr, "usage: make_model TYPE FILE [small|LAYERS]\n");
+    std::fprintf(stderr, "usage: make_model TYPE FILE [small|LAYERS|MODEL]\n");
     return 2;
   }
   Shape s;
-  if (argc > 3) s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));   // small: no number
+  const bench::ModelShape* published = argc > 3 ? bench::model_shape(argv[3]) : nullptr;
+  if (published && published->n_embd % static_cast<int32_t>(traits->block_elements) != 0) {
+    std::fprintf(stderr, "make_model: rows of %d columns are no whole blocks of %s\n", published->n_embd, traits->name);
+    return 2;
+  }
+  if (published) {
+    const auto number = [](int32_t n) { return static_cast<uint32_t>(n); };
+    s = {number(published->n_embd), number(published->n_layers), number(published->n_heads), number(published->n_kv_heads), number(published->n_ff),
+         number(published->n_vocab)};
+  } else if (argc > 3) {
+    s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));   // small: no number
+  }
   GgufBuilder b;
   b.key("general.architecture", "llama").key("general.name", "random " + std::string(traits->name));
   b.key("llama.block_count", s.n_layers).key("llama.embedding_length", s.n_embd);

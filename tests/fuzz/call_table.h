@@ -54,7 +54,7 @@ struct Callbacks {
   }
   static int32_t on_event(void* user, const orrery_event* event);
   static void on_log(void*, int32_t level, const char* message) {
-    require(level >= ORRERY_LOG_ERROR && level <= ORRERY_LOG_DEBUG, "a log level of the header's");
+    require(level >= ORRERY_LOG_ERROR && level <= ORRERY_LOG_TRACE, "a log level of the header's");
     require(whole_utf8(message), "a log line is whole UTF-8");
   }
 };

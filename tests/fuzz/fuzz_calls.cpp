@@ -76,7 +76,7 @@ class Program {
     o.reservoir_bytes = uint64_t{1} << (18 + r_.byte() % 7);
     o.max_sessions = r_.byte() % 8;
     o.log = &Callbacks::on_log;
-    o.log_level = r_.byte() % 5;
+    o.log_level = r_.byte() % 6;
     static constexpr const char* kPaths[] = {"auto", "plain", "auto", "no such path", ""};
     o.cpu_path = kPaths[r_.byte() % std::size(kPaths)];
     o.backend = "cpu";

@@ -6,10 +6,42 @@
 
 #include "samples/orrery/charts/chart.h"
 #include "samples/orrery/charts/chart_parts.h"
+#include "samples/orrery/charts/chart_steps.h"
+#include "samples/orrery/terminal/failure.h"
 #include "tests/tool/picture.h"
 
 namespace orrery::tool {
 namespace {
+
+// ---- Steps ----
+
+TEST(StepChart, PiecesFollowEachOtherToScale) {
+  StepChart chart;
+  chart.title = "A & B < C";
+  chart.parts = {"product", "waiting"};
+  chart.idle = {false, true};
+  chart.bars = {"thread 0", "thread 1"};
+  chart.lengths = {{300, 100}, {100, kMissing}};
+  const std::string text = svg(chart);
+  // 846 pixels for 400 microseconds.
+  EXPECT_NE(text.find("x=\"90.0\" y=\"64.0\" width=\"634.5\""), std::string::npos) << text;
+  EXPECT_NE(text.find("x=\"724.5\" y=\"64.0\" width=\"211.5\" height=\"34.0\" fill=\"#dddddd\""), std::string::npos) << text;
+  EXPECT_NE(text.find("x=\"90.0\" y=\"112.0\" width=\"211.5\""), std::string::npos) << text;
+  EXPECT_NE(text.find("A &amp; B &lt; C"), std::string::npos);
+  size_t blocks = 0;
+  for (size_t at = text.find("<title>"); at != std::string::npos; at = text.find("<title>", at + 1)) ++blocks;
+  EXPECT_EQ(blocks, 5u) << "three pieces and two in the legend: a length that is no number is not drawn";
+}
+
+TEST(StepChart, NothingToDrawAndSizesThatDisagree) {
+  StepChart chart;
+  EXPECT_NE(svg(chart).find("</svg>"), std::string::npos);
+  chart.title = "steps";
+  chart.bars = {"thread 0"};
+  EXPECT_THROW(svg(chart), Failure);
+  chart.lengths = {{1.0}};
+  EXPECT_THROW(svg(chart), Failure);
+}
 
 // ---- Line charts ----
 

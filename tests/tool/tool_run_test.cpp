@@ -3,7 +3,10 @@
 // at these margins.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "program.h"
@@ -227,6 +230,43 @@ TEST(Bench, MeasuresWhatItWasAskedFor) {
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("GB/s"), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("Measured between the runs"), std::string::npos) << table.out;
+}
+
+// A step's bytes by operation are the file's tensors, once each; what the threads do and wait fills the step.
+TEST(Bench, TraceSaysWhereAStepGoes) {
+  const Finished finished = run({"bench", demo_model(), "--backend", "cpu", "--threads", "2", "--prompt-tokens", "32", "--gen-tokens", "9",
+                                 "--repeat", "2", "--trace", "--trace-svg", "/dev/stdout", "--json"});
+  ASSERT_EQ(finished.code, 2) << "a picture and JSON in one stream are refused";
+  const std::string picture = ::testing::TempDir() + "trace-" + std::to_string(::getpid()) + ".svg";
+  const Finished measured = run({"bench", demo_model(), "--backend", "cpu", "--threads", "2", "--prompt-tokens", "32", "--gen-tokens", "9",
+                                 "--repeat", "2", "--trace-svg", picture, "--json"});
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  const Json trace = Json::parse(measured.out).at("results")[0].at("trace");
+  EXPECT_EQ(trace.at("steps"), 16);   // two runs; a prompt gives the first of nine tokens
+  uint64_t matrices = 0;
+  const Json file = Json::parse(run({"inspect", demo_model(), "--json"}).out);
+  for (const Json& tensor : file.at("tensors"))
+    if (tensor.at("shape").size() >= 2) matrices += tensor.at("bytes").get<uint64_t>();
+  double product_bytes = 0, sum_us = 0;
+  bool has_vocabulary = false, has_attention = false;
+  for (const Json& row : trace.at("rows")) {
+    const std::string name = row.at("name");
+    if (name.find("(Q8_0 ") != std::string::npos) product_bytes += row.at("bytes").get<double>();
+    has_vocabulary = has_vocabulary || name.find("vocabulary (Q8_0 ") == 0;
+    has_attention = has_attention || (name == "attention" && row.at("bytes").get<double>() > 0);
+    ASSERT_EQ(row.at("threads_us").size(), 2u) << name;
+    for (const Json& us : row.at("threads_us")) EXPECT_GE(us.get<double>(), 0) << name;
+    sum_us += row.at("us").get<double>();
+  }
+  EXPECT_EQ(product_bytes, static_cast<double>(matrices));
+  EXPECT_TRUE(has_vocabulary);
+  EXPECT_TRUE(has_attention);
+  EXPECT_NEAR(sum_us, trace.at("step_us").get<double>(), .02 * sum_us);
+  const std::string svg = read_whole(picture);
+  std::remove(picture.c_str());
+  EXPECT_EQ(svg.compare(0, 5, "<svg "), 0);
+  EXPECT_NE(svg.find(">thread 1</text>"), std::string::npos);
+  EXPECT_NE(svg.find("waiting for other threads"), std::string::npos);
 }
 
 TEST(Demo, EveryAnswerIsRight) {

@@ -37,6 +37,7 @@ class LogLevel(IntEnum):
     WARNING = 2
     INFO = 3
     DEBUG = 4
+    TRACE = 5
 
 
 class ReservoirMode(IntEnum):

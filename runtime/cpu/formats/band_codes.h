@@ -1,5 +1,5 @@
-// Unpacks codes and scales of bands (formats/bands.h) for decode and for the panels of prefill. Both have weight rows in lanes, as
-// bands do. A unit is 256 bits (eight rows), whatever the width of the instruction set's vector.
+// Unpacks codes and scales of bands (formats/bands.h) for decode and for the panels of prefill: the formats with blocks of 32, and
+// Q4_K. Both have weight rows in lanes, as bands do. A unit is 256 bits (eight rows), whatever the width of the instruction set's vector.
 #pragma once
 
 #include <immintrin.h>
@@ -14,30 +14,112 @@ namespace {
 // row, in the format's own code values, and scales(group, scale, minimum) with one float for each row.
 template <class Format>
 struct BandCodes {
-  static constexpr bool kHas = false;
+  static constexpr bool kHas = false, kGroups = false;
 };
 
-template <>
-struct BandCodes<Q4_0> {
-  static constexpr bool kHas = true;
-  static constexpr int kBytes = kBandRows * 18;  // 32 columns: scales, then four vectors of codes
+// The formats with blocks of 32, whose bands are read a block at a time (kGroups): each has
+//   kBytes                     bytes of 32 columns of a band
+//   group(w, codes)            calls codes(i, quad, bytes) for i = 0 .. 7, four columns at a time
+//   scale(w, minimum)          one scale for each row; also the minima, if the format has them
+template <class Format, class Block>
+struct BandGroups {
+  static constexpr bool kHas = true, kGroups = true;
+  static constexpr int kBytes = kBandRows * Format::kBytes / 8;
 
   template <class Codes, class Scales>
   static void unpack(const uint8_t* w, int n_columns, const Codes& codes, const Scales& scales) {
     for (int g = 0; g < n_columns / 32; ++g, w += kBytes) {
-      for (int k = 0; k < 4; ++k) {
-        const __m256i x = bytes32(w + 16 + 32 * k);
-        codes(8 * g + k, low_nibbles(x));
-        codes(8 * g + 4 + k, high_nibbles(x));
-      }
-      scales(g, _mm256_cvtph_ps(bytes16(w)), _mm256_setzero_ps());
+      Block::group(w, [&](int, int quad, __m256i bytes) { codes(8 * g + quad, bytes); });
+      __m256 minimum = _mm256_setzero_ps();
+      const __m256 scale = Block::scale(w, &minimum);
+      scales(g, scale, minimum);
     }
   }
+
+ protected:
+  // A block that begins with its scale: a half, in the band's head.
+  static __m256 head_scale(const uint8_t* w) { return _mm256_cvtph_ps(bytes16(w)); }
+  // A block whose first word is its scale and the value of code 0, two halves. The minimum is that value, negated.
+  static __m256 word_scale(const uint8_t* w, __m256* minimum) {
+    const __m256i both = bytes32(w), low = _mm256_and_si256(both, _mm256_set1_epi32(0xFFFF));
+    const __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, _mm256_srli_epi32(both, 16)), 0xD8);
+    *minimum = negated(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+  }
+  // Four words of nibbles: columns 4 k in the low ones, 16 + 4 k in the high ones. turn(quad, nibbles) makes codes.
+  template <class Codes, class Turn>
+  [[gnu::always_inline]] static void nibbles(const uint8_t* words, const Codes& codes, const Turn& turn) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      const __m256i x = bytes32(words + 32 * k);
+      codes(2 * k, k, turn(k, low_nibbles(x)));
+      codes(2 * k + 1, 4 + k, turn(4 + k, high_nibbles(x)));
+    }
+  }
+  // The same, with the fifth bits of all columns in a word of their own, `bits`: bit i belongs to column i.
+  template <class Codes>
+  [[gnu::always_inline]] static void five_bits(const uint8_t* words, __m256i bits, const Codes& codes) {
+    nibbles(words, codes, [&](int quad, __m256i low) __attribute__((always_inline)) {
+      const __m256i starts = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C, 0, 0x04040404, 0x08080808, 0x0C0C0C0C);
+      const __m256i byte = _mm256_shuffle_epi8(bits, _mm256_add_epi8(starts, _mm256_set1_epi8(static_cast<char>(quad / 2))));
+      const __m256i each = _mm256_set1_epi32(static_cast<int32_t>(quad % 2 ? 0x80402010u : 0x08040201u));
+      const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, each), each);
+      return _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)));
+    });
+  }
+  static __m256i as_it_is(int, __m256i x) { return x; }
+};
+
+template <>
+struct BandCodes<Q8_0> : BandGroups<Q8_0, BandCodes<Q8_0>> {
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) codes(k, k, bytes32(w + 16 + 32 * k));
+  }
+  static __m256 scale(const uint8_t* w, __m256*) { return head_scale(w); }
+};
+
+template <>
+struct BandCodes<Q4_0> : BandGroups<Q4_0, BandCodes<Q4_0>> {
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { nibbles(w + 16, codes, as_it_is); }
+  static __m256 scale(const uint8_t* w, __m256*) { return head_scale(w); }
+};
+
+template <>
+struct BandCodes<Q4_1> : BandGroups<Q4_1, BandCodes<Q4_1>> {
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { nibbles(w + 32, codes, as_it_is); }
+  static __m256 scale(const uint8_t* w, __m256* minimum) { return word_scale(w, minimum); }
+};
+
+template <>
+struct BandCodes<Q5_0> : BandGroups<Q5_0, BandCodes<Q5_0>> {
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { five_bits(w + 48, bytes32(w + 16), codes); }
+  static __m256 scale(const uint8_t* w, __m256*) { return head_scale(w); }
+};
+
+template <>
+struct BandCodes<Q5_1> : BandGroups<Q5_1, BandCodes<Q5_1>> {
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { five_bits(w + 64, bytes32(w + 32), codes); }
+  static __m256 scale(const uint8_t* w, __m256* minimum) { return word_scale(w, minimum); }
+};
+
+template <>
+struct BandCodes<Iq4Nl> : BandGroups<Iq4Nl, BandCodes<Iq4Nl>> {
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
+    nibbles(w + 16, codes, [](int, __m256i x) { return codebook(x); });
+  }
+  static __m256 scale(const uint8_t* w, __m256*) { return head_scale(w); }
 };
 
 template <>
 struct BandCodes<Q4K> {
-  static constexpr bool kHas = true;
+  static constexpr bool kHas = true, kGroups = false;
   static constexpr int kBytes = kBandRows * 144;  // 256 columns: d and dmin, three vectors of scales, 32 vectors of codes
 
   // The header of 256 columns. Byte g % 4 of lane r of scales[g / 4] is the scale of group g of row r; `minima` has the same

@@ -2,7 +2,7 @@
 // floats, and for groups of 16 also the small integers that scales and minima are made of.
 //
 // weight = scale * (code - kOffset) - min. Codes are unsigned and below 64, or signed (kSigned). Eight blocks of a 32-weight format
-// are read at a time. The AVX2 and the AVX-512 kernels share this file, because 128 to 256 bits are the natural width of these
+// are read at a time, or the last ones of a row (unpack_part()). The AVX2 and the AVX-512 kernels share this file, because 128 to 256 bits are the natural width of these
 // layouts. It needs AVX2 and F16C. Loads never leave the blocks.
 #pragma once
 
@@ -107,50 +107,52 @@ struct FormatTraits {
   static constexpr bool kSigned = kSignedValue, kHasMin = kHasMinValue;
 };
 
-struct Q8_0 : FormatTraits<8 * 34, 32, 32, 0, true, false> {
+// The formats with blocks of 32. Block::codes(p) gives the 32 codes of a block. The half at the block's start is its scale,
+// and the next one, negated, its minimum.
+template <class Block, class Traits>
+struct Blocks32 : Traits {
+  static constexpr int kBlockBytes = Traits::kBytes / 8;
   static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i) u.q[i] = bytes32(p + 34 * i + 2);
-    u.scale[0] = eight_halves(p, 34);
+    for (int i = 0; i < 8; ++i) u.q[i] = Block::codes(p + kBlockBytes * i);
+    u.scale[0] = eight_halves(p, kBlockBytes);
+    if (Traits::kHasMin) u.min[0] = negated(eight_halves(p + 2, kBlockBytes));
+  }
+  // The last n < 8 blocks of a row, then zeros.
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    alignas(32) float scale[8] = {}, min[8] = {};
+    for (int i = 0; i < 8; ++i) u.q[i] = _mm256_setzero_si256();
+    for (int i = 0; i < n; ++i, p += kBlockBytes) {
+      u.q[i] = Block::codes(p);
+      scale[i] = half_value(p);
+      if (Traits::kHasMin) min[i] = -half_value(p + 2);
+    }
+    u.scale[0] = _mm256_load_ps(scale);
+    u.min[0] = _mm256_load_ps(min);
   }
 };
 
-struct Q4_0 : FormatTraits<8 * 18, 32, 32, 8, false, false> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i) u.q[i] = nibbles32(p + 18 * i + 2);
-    u.scale[0] = eight_halves(p, 18);
-  }
+struct Q8_0 : Blocks32<Q8_0, FormatTraits<8 * 34, 32, 32, 0, true, false>> {
+  static __m256i codes(const uint8_t* p) { return bytes32(p + 2); }
 };
 
-struct Q4_1 : FormatTraits<8 * 20, 32, 32, 0, false, true> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i) u.q[i] = nibbles32(p + 20 * i + 4);
-    u.scale[0] = eight_halves(p, 20);
-    u.min[0] = negated(eight_halves(p + 2, 20));
-  }
+struct Q4_0 : Blocks32<Q4_0, FormatTraits<8 * 18, 32, 32, 8, false, false>> {
+  static __m256i codes(const uint8_t* p) { return nibbles32(p + 2); }
 };
 
-struct Q5_0 : FormatTraits<8 * 22, 32, 32, 16, false, false> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i)
-      u.q[i] = _mm256_or_si256(nibbles32(p + 22 * i + 6), fifth_bits(p + 22 * i + 2));
-    u.scale[0] = eight_halves(p, 22);
-  }
+struct Q4_1 : Blocks32<Q4_1, FormatTraits<8 * 20, 32, 32, 0, false, true>> {
+  static __m256i codes(const uint8_t* p) { return nibbles32(p + 4); }
 };
 
-struct Q5_1 : FormatTraits<8 * 24, 32, 32, 0, false, true> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i)
-      u.q[i] = _mm256_or_si256(nibbles32(p + 24 * i + 8), fifth_bits(p + 24 * i + 4));
-    u.scale[0] = eight_halves(p, 24);
-    u.min[0] = negated(eight_halves(p + 2, 24));
-  }
+struct Q5_0 : Blocks32<Q5_0, FormatTraits<8 * 22, 32, 32, 16, false, false>> {
+  static __m256i codes(const uint8_t* p) { return _mm256_or_si256(nibbles32(p + 6), fifth_bits(p + 2)); }
 };
 
-struct Iq4Nl : FormatTraits<8 * 18, 32, 32, 0, true, false> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i) u.q[i] = codebook(nibbles32(p + 18 * i + 2));
-    u.scale[0] = eight_halves(p, 18);
-  }
+struct Q5_1 : Blocks32<Q5_1, FormatTraits<8 * 24, 32, 32, 0, false, true>> {
+  static __m256i codes(const uint8_t* p) { return _mm256_or_si256(nibbles32(p + 8), fifth_bits(p + 4)); }
+};
+
+struct Iq4Nl : Blocks32<Iq4Nl, FormatTraits<8 * 18, 32, 32, 0, true, false>> {
+  static __m256i codes(const uint8_t* p) { return codebook(nibbles32(p + 2)); }
 };
 
 struct Q2K : FormatTraits<84, 256, 16, 0, false, true> {
@@ -267,6 +269,18 @@ struct Iq4Xs : FormatTraits<136, 256, 32, 0, true, false> {
     u.scale[0] = scaled_words(_mm256_sub_epi32(s, _mm256_set1_epi32(32)), half_value(p));
   }
 };
+
+// Bits of a code; unsigned codes without a line of their own have at most 4.
+template <class Format>
+constexpr int kCodeBits = Format::kSigned ? 8 : 4;  // at most 4 for unsigned codes
+template <>
+constexpr int kCodeBits<Q5_0> = 5;
+template <>
+constexpr int kCodeBits<Q5_1> = 5;
+template <>
+constexpr int kCodeBits<Q5K> = 5;
+template <>
+constexpr int kCodeBits<Q6K> = 6;
 
 }  // namespace
 }  // namespace orrery::cpu

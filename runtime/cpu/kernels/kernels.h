@@ -240,13 +240,15 @@ struct RotateTask {       // to[t] = keys[t] rotated by RoPE and stored as K, th
   const std::byte* const* values;      // (n_keys) V as stored; a null pointer, or a null entry: V in the slot stays
 };
 
+constexpr int kFewRows = 32;
+
 struct Kernels {
   const char* name;
 
   // x (n) -> one quantized row.
   void (*quantize_row)(const float* x, int64_t n, std::byte* out);
 
-  // Decode reads weights once for a few rows. Prefill unpacks tiles of tile_out weight rows and multiplies up to tile_rows rows
+  // Decode reads weights once for a few rows, and unpacks them once for up to kFewRows. Prefill unpacks tiles of tile_out weight rows and multiplies up to tile_rows rows
   // with each. Any ranges are valid; tasks of these shapes are the fastest.
   void (*matmul_decode)(const MatmulTask& task);
   void (*matmul_prefill)(const MatmulTask& task);
@@ -258,6 +260,9 @@ struct Kernels {
   int64_t matmul_scratch_bytes;
   // Whether both products want weights of this type in bands. They also take weights without bands.
   bool (*in_bands)(TensorType type);
+  // Whether matmul_decode gives the bits of matmul_prefill for weights of this type in bands, so that it may take the few rows of a
+  // short prompt.
+  bool (*bands_as_prefill)(TensorType type);
 
   void (*rms_norm)(const float* x, const float* weight, float* out, int64_t dim, float eps);
   // Rotates n_heads vectors; cosines and sines (n_rot / 2).

@@ -7,7 +7,7 @@
 #include "runtime/cpu/attention/attend.h"
 #include "runtime/cpu/products/bands_avx2.h"
 #include "runtime/cpu/products/dot_avx2.h"
-// decode.h uses dot_row().
+// decode.h uses dot_rows().
 #include "runtime/cpu/products/decode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"
@@ -18,6 +18,6 @@
 
 namespace orrery::cpu {
 
-const Kernels kAvx2Kernels = table("avx2", matmul_decode, in_bands);
+const Kernels kAvx2Kernels = table("avx2", matmul_decode, in_bands, bands_as_prefill);
 
 }  // namespace orrery::cpu

@@ -6,7 +6,7 @@
 #include "runtime/cpu/attention/attend.h"
 #include "runtime/cpu/products/bands_avx2.h"
 #include "runtime/cpu/products/dot_avx2.h"
-// decode.h uses dot_row().
+// decode.h uses dot_rows().
 #include "runtime/cpu/products/decode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"
@@ -17,6 +17,6 @@
 
 namespace orrery::cpu {
 
-const Kernels kAvx2VnniKernels = table("avx2vnni", matmul_decode, in_bands);
+const Kernels kAvx2VnniKernels = table("avx2vnni", matmul_decode, in_bands, bands_as_prefill);
 
 }  // namespace orrery::cpu

@@ -39,7 +39,7 @@ void rebuild_keys_or(const RebuildTask& t) { rounds(t.type) ? kRounded(t) : rebu
 bool packs_floats(TensorType type) { return type == TensorType::f16 || type == TensorType::bf16; }
 void matmul_prefill_or_bf16(const MatmulTask& t) { t.packed ? matmul_prefill_bf16(t) : matmul_prefill(t); }
 
-constexpr Kernels avx512(const char* name) { return table(name, matmul_decode_avx512, in_bands_avx512); }
+constexpr Kernels avx512(const char* name) { return table(name, matmul_decode_avx512, in_bands_avx512, bands_as_prefill_avx512); }
 // Products of bytes are twice as fast as products of bf16, so quantized weights keep them.
 constexpr Kernels avx512bf16() {
   Kernels kernels = avx512("avx512bf16");
@@ -59,6 +59,7 @@ constexpr Kernels amx() {
   kernels.pack_rows = pack_rows_bf16;
   kernels.packs = packs_all;
   kernels.matmul_prefill = matmul_prefill_amx;
+  kernels.bands_as_prefill = [](TensorType) { return false; };   // prefill multiplies weights rounded to bf16
   kernels.tile_rows = kTileRows;
   kernels.attend_decode = attend_decode_or_amx;
   kernels.attend_prefill = attend_prefill_or<attend_prefill_amx>;

@@ -6,9 +6,10 @@
 
 namespace orrery::cpu {
 
-// Kernels::matmul_decode and Kernels::in_bands, 256 bits wide (kernels_avx512_decode.cpp).
+// Kernels::matmul_decode, Kernels::in_bands and Kernels::bands_as_prefill, 256 bits wide (kernels_avx512_decode.cpp).
 void matmul_decode_avx512(const MatmulTask& task);
 bool in_bands_avx512(TensorType type);
+bool bands_as_prefill_avx512(TensorType type);
 
 // Kernels::pack_rows, and Kernels::matmul_prefill with packed rows and the scratch of the AVX-512 table. ..._bf16
 // (kernels_avx512bf16.cpp): on vectors, weights of F16 and BF16. ..._amx (kernels_amx.cpp): on AMX's tiles, all weight types but

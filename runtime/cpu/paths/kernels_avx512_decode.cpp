@@ -1,6 +1,6 @@
 // Decode products on machines with AVX-512: 256 bits wide, as on AVX2, with AVX-512's VNNI. Memory is the limit. Vectors of 512
 // bits compute no faster from the caches (Q4_K: 34 GB/s on two threads, against 42 with 256 bits): they would gather scales across
-// twice as many lanes, and the eight rows of a band (products/bands_avx2.h) are eight lanes. Only the two functions have external
+// twice as many lanes, and the eight rows of a band (products/bands_avx2.h) are eight lanes. Only the three functions have external
 // linkage.
 #include "runtime/cpu/paths/kernels_avx512.h"
 #include "runtime/cpu/vectors/bytes_avx2vnni.h"
@@ -9,12 +9,13 @@
 // These headers use V.
 #include "runtime/cpu/products/bands_avx2.h"
 #include "runtime/cpu/products/dot_avx2.h"
-// decode.h uses dot_row().
+// decode.h uses dot_rows().
 #include "runtime/cpu/products/decode.h"
 
 namespace orrery::cpu {
 
 void matmul_decode_avx512(const MatmulTask& t) { matmul_decode(t); }
 bool in_bands_avx512(TensorType type) { return in_bands(type); }
+bool bands_as_prefill_avx512(TensorType type) { return bands_as_prefill(type); }
 
 }  // namespace orrery::cpu

@@ -4,7 +4,7 @@
 // These headers use V.
 #include "runtime/cpu/attention/attend.h"
 #include "runtime/cpu/products/dot_neon.h"
-// decode.h uses dot_row().
+// decode.h uses dot_rows().
 #include "runtime/cpu/products/decode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"
@@ -15,6 +15,6 @@
 
 namespace orrery::cpu {
 
-const Kernels kNeonKernels = table("neon", matmul_decode, in_bands);
+const Kernels kNeonKernels = table("neon", matmul_decode, in_bands, bands_as_prefill);
 
 }  // namespace orrery::cpu

@@ -186,6 +186,7 @@ const Kernels kPlainKernels = {
     64,
     0,
     [](TensorType) { return false; },
+    [](TensorType) { return false; },
     rms_norm,
     rope,
     swiglu,

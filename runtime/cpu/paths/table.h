@@ -7,7 +7,8 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decode, decltype(Kernels::in_bands) wants_bands) {
+constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decode, decltype(Kernels::in_bands) wants_bands,
+                        decltype(Kernels::bands_as_prefill) as_prefill) {
   return {
       name,
       quantize_row,
@@ -19,6 +20,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       kIntegerRows,
       sizeof(MatmulScratch),
       wants_bands,
+      as_prefill,
       rms_norm,
       rope,
       swiglu,

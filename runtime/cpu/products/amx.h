@@ -54,9 +54,8 @@ template <class Format>
 void unpack_row(const uint8_t* w, int64_t left, int64_t n, int i, WeightTiles& tiles) {
   static_assert(kPanel == 256);
   constexpr bool kPlain = !Format::kHasMin && !Format::kOffset;
-  uint8_t buffer[kMostBytes];
   alignas(64) Unpacked u;
-  Format::unpack(whole_block<Format>(w, left, buffer), u);
+  unpack_next<Format>(w, left, u);
   if (!kPlain)
     for (int k = 0; k < (Format::kGroup == 16 ? 2 : 1); ++k) {
       const __m256 min = Format::kHasMin ? u.min[k] : _mm256_setzero_ps();

@@ -1,9 +1,10 @@
-// Decode over bands (formats/bands.h), for the formats that the 256-bit kernels want in bands: Q4_0 and Q4_K.
+// Decode over bands (formats/bands.h), for the formats that the 256-bit kernels want in bands: those with blocks of 32, and Q4_K.
 //
 // Memory gives a core about 18 bytes of weights in four cycles. In the file's layout, 256 weights of Q4_0 (144 bytes) take 72
 // vector instructions, most of which sum across lanes and gather scales. In a band they take 35, and Q4_K takes 37: 12 for the
 // nibbles, 8 products with four activations repeated in all lanes, 7 sums in 16 bits (15 * 127 * 2 * 8 = 30480 fits). Offsets of
-// codes and minima become products with the sums of activations. README.md has measurements.
+// codes and minima become products with the sums of activations. A band has no remainder but whole blocks of 32 columns, and the
+// end of a row is paid once for eight rows. README.md has measurements.
 #pragma once
 
 #include "runtime/cpu/vectors/avx2.h"
@@ -16,83 +17,246 @@ namespace {
 // Two 16-bit numbers, repeated in every lane.
 inline V::I two_words(const int16_t* p) { return V::repeated(reinterpret_cast<const int8_t*>(p)); }
 
-template <>
-struct Bands<Q4_0> {
-  static constexpr bool kHas = true;
-  static constexpr int kBytes = BandCodes<Q4_0>::kBytes;
+// The formats with blocks of 32 (BandCodes::kGroups). For each 32 columns: eight products with four activations each, summed in
+// integers, then a scale, as in prefill (group_dots(), multiply_panel()). So decode and prefill give the same bits.
+template <class Format>
+struct GroupBands {
+  static constexpr bool kHas = true, kAsPrefill = true;
+  using Block = BandCodes<Format>;
+  static constexpr int kOffset = V::kPanelOffset<Format>;
+  // True: each product is added in 32 bits. False: kRun products are summed in 16 bits first.
+  static constexpr bool kWhole = Format::kSigned || V::kWholeSums;
+  static constexpr int kRun = kWhole || V::run(kCodeBits<Format>) > 8 ? 8 : V::run(kCodeBits<Format>);
+  static_assert(8 % kRun == 0);
+
+  static V::Codes prepared(V::I codes) {
+    if constexpr (Format::kSigned)
+      return V::signed_codes(codes);
+    else
+      return V::prepared(codes);
+  }
+  static V::I start(const int16_t* sums) {
+    return kOffset ? _mm256_madd_epi16(two_words(sums), _mm256_set1_epi16(static_cast<int16_t>(-kOffset))) : V::zero_i();
+  }
+  // The dots of one row with four columns more, the i-th of eight. x: four activations in all lanes.
+  [[gnu::always_inline]] static void add_quad(int i, const V::Codes& codes, V::I x, V::I& products, V::I& dots) {
+    if constexpr (Format::kSigned) {
+      dots = V::signed_dots(dots, codes, x);
+    } else if constexpr (V::kWholeSums) {
+      dots = V::products<false>(dots, codes, x);
+    } else {
+      products = V::products<false>(i % kRun == 0 ? V::zero_i() : products, codes, x);
+      if (i % kRun == kRun - 1) dots = V::widened(dots, products);
+    }
+  }
+  static V::F with_group(V::F sum, V::I dots, V::F scale, V::F minimum, const QuantizedRow& x, int64_t c) {
+    const V::F d = V::set(x.d[c / 32]);
+    sum = V::fma(V::to_float(dots), V::mul(scale, d), sum);
+    if (!Format::kHasMin) return sum;
+    const int16_t* s = x.sums + c / 16;
+    return V::fnma(minimum, V::mul(d, V::set(static_cast<float>(s[0] + s[1]))), sum);
+  }
 
   // sums (R, 8) = a band times R rows of activations.
   template <int R>
   static void dot(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, V::F* sums) {
     for (int r = 0; r < R; ++r) sums[r] = V::zero();
-    for (int64_t c = 0; c < n_columns; c += 32, w += kBytes) {
-      prefetch_stream<2048>(w, kBytes);
-      V::I products[R];
-      for (int r = 0; r < R; ++r) products[r] = V::zero_i();
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-        const V::I codes = bytes32(w + 16 + 32 * k);
-        const V::Codes low = V::prepared(low_nibbles(codes)), high = V::prepared(high_nibbles(codes));
-        for (int r = 0; r < R; ++r) {
-          products[r] = V::products<false>(products[r], low, V::repeated(x[r].q + c + 4 * k));
-          products[r] = V::products<false>(products[r], high, V::repeated(x[r].q + c + 16 + 4 * k));
-        }
+    for (int64_t c = 0; c < n_columns; c += 32, w += Block::kBytes) {
+      prefetch_stream<2048>(w, Block::kBytes);
+      V::I products[R], dots[R];
+      for (int r = 0; r < R; ++r) products[r] = V::zero_i(), dots[r] = start(x[r].sums + c / 16);
+      Block::group(w, [&](int i, int quad, V::I bytes) __attribute__((always_inline)) {
+        const V::Codes codes = prepared(bytes);
+        for (int r = 0; r < R; ++r) add_quad(i, codes, V::repeated(x[r].q + c + 4 * quad), products[r], dots[r]);
+      });
+      V::F minimum = V::zero();
+      const V::F scale = Block::scale(w, &minimum);
+      for (int r = 0; r < R; ++r) sums[r] = with_group(sums[r], dots[r], scale, minimum, x[r], c);
+    }
+  }
+
+  // The same for n <= kFewRows rows and B bands, band_bytes apart: sums (B, kFewRows, 8). The codes of 32 columns are unpacked once,
+  // to the first-level cache. Two bands share the broadcasts of activations, of which there are as many as products.
+  template <int B>
+  static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, int64_t n_columns, V::F (*sums)[kFewRows]) {
+    for (int b = 0; b < B; ++b)
+      for (int r = 0; r < n; ++r) sums[b][r] = V::zero();
+    for (int64_t c = 0; c < n_columns; c += 32, w += Block::kBytes) {
+      Unpacked32<B> u;
+      for (int b = 0; b < B; ++b) {
+        const uint8_t* at = w + b * band_bytes;
+        prefetch_stream<2048>(at, Block::kBytes);
+        Block::group(at, [&](int, int quad, V::I bytes) __attribute__((always_inline)) { u.codes[b][quad] = bytes; });
+        u.minimum[b] = V::zero();
+        u.scale[b] = Block::scale(at, &u.minimum[b]);
       }
-      const V::F scale = _mm256_cvtph_ps(bytes16(w));
+      int r = 0;
+      for (; r + kTogether <= n; r += kTogether) add_rows<B, kTogether>(u, x + r, c, r, sums);
+      for (; r < n; ++r) add_rows<B, 1>(u, x + r, c, r, sums);
+    }
+  }
+
+ private:
+  static constexpr int kTogether = 4;   // rows whose dots are in registers
+  template <int B>
+  struct Unpacked32 {
+    V::I codes[B][8];
+    V::F scale[B], minimum[B];
+  };
+  template <int B, int R>
+  static void add_rows(const Unpacked32<B>& u, const QuantizedRow* x, int64_t c, int at, V::F (*sums)[kFewRows]) {
+    V::I products[R][B], dots[R][B];
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < B; ++b) products[r][b] = V::zero_i(), dots[r][b] = start(x[r].sums + c / 16);
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) {
+      V::Codes codes[B];
+      for (int b = 0; b < B; ++b) codes[b] = prepared(u.codes[b][k]);
       for (int r = 0; r < R; ++r) {
-        const V::I offset = _mm256_madd_epi16(two_words(x[r].sums + c / 16), _mm256_set1_epi16(-8));
-        const V::F dots = V::to_float(V::widened(offset, products[r]));
-        sums[r] = V::fma(dots, V::mul(scale, V::set(x[r].d[c / 32])), sums[r]);
+        const V::I four = V::repeated(x[r].q + c + 4 * k);
+        for (int b = 0; b < B; ++b) add_quad(k, codes[b], four, products[r][b], dots[r][b]);
       }
     }
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < B; ++b) sums[b][at + r] = with_group(sums[b][at + r], dots[r][b], u.scale[b], u.minimum[b], x[r], c);
   }
 };
 
 template <>
+struct Bands<Q8_0> : GroupBands<Q8_0> {};
+template <>
+struct Bands<Q4_0> : GroupBands<Q4_0> {};
+template <>
+struct Bands<Q4_1> : GroupBands<Q4_1> {};
+template <>
+struct Bands<Q5_0> : GroupBands<Q5_0> {};
+template <>
+struct Bands<Q5_1> : GroupBands<Q5_1> {};
+template <>
+struct Bands<Iq4Nl> : GroupBands<Iq4Nl> {};
+
+template <>
 struct Bands<Q4K> {
-  static constexpr bool kHas = true;
+  static constexpr bool kHas = true, kAsPrefill = false;
   static constexpr int kBytes = BandCodes<Q4K>::kBytes;
 
   using Header = BandCodes<Q4K>::Header;
 
+  // sums (R, 8) = a band times R rows of activations.
   template <int R>
   static void dot(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, V::F* sums) {
     for (int r = 0; r < R; ++r) sums[r] = V::zero();
     for (int64_t c = 0; c < n_columns; c += 256, w += kBytes) {
       prefetch_stream<2048>(w, 128);
-      const Header header(w);
-      V::F dots[R], minima[R];
-      for (int r = 0; r < R; ++r) dots[r] = minima[r] = V::zero();
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const uint8_t* at = w + 128 + 256 * i;
-        V::I products[R][2];
-        for (auto& p : products) p[0] = p[1] = V::zero_i();
+      add_block<R>(Header(w), x, c, sums, [&](int i, int k) __attribute__((always_inline)) {
+        const uint8_t* at = w + 128 + 256 * i + 32 * k;
+        if (k % 2 == 0) prefetch_stream<2048>(at, 64);
+        const V::I codes = bytes32(at);
+        return Quads{low_nibbles(codes), high_nibbles(codes)};
+      });
+    }
+  }
+
+  // The same for n <= kFewRows rows and B bands, as GroupBands::dot_many(), 256 columns at a time.
+  template <int B>
+  static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, int64_t n_columns, V::F (*sums)[kFewRows]) {
+    for (int b = 0; b < B; ++b)
+      for (int r = 0; r < n; ++r) sums[b][r] = V::zero();
+    for (int64_t c = 0; c < n_columns; c += 256, w += kBytes) {
+      Unpacked256<B> u;
+      for (int b = 0; b < B; ++b) {
+        const uint8_t* at = w + b * band_bytes;
+        prefetch_stream<2048>(at, kBytes);
+        const Header header(at);
+        u.d[b] = header.d, u.dmin[b] = header.dmin;
+        for (int g = 0; g < 8; ++g) u.scale[b][g] = Header::twice(header.scales, g), u.minimum[b][g] = Header::twice(header.minima, g);
+        for (int i = 0; i < 4; ++i)
+          for (int k = 0; k < 8; ++k) {
+            const V::I codes = bytes32(at + 128 + 256 * i + 32 * k);
+            u.codes[b][2 * i][k] = low_nibbles(codes), u.codes[b][2 * i + 1][k] = high_nibbles(codes);
+          }
+      }
+      int r = 0;
+      for (; r + kTogether <= n; r += kTogether) add_rows<B, kTogether>(u, x + r, c, r, sums);
+      for (; r < n; ++r) add_rows<B, 1>(u, x + r, c, r, sums);
+    }
+  }
+
+ private:
+  static constexpr int kTogether = 4;   // rows whose products are in registers
+  template <int B>
+  struct Unpacked256 {
+    V::I codes[B][8][8], scale[B][8], minimum[B][8];   // groups, quads
+    V::F d[B], dmin[B];
+  };
+  // The sums of add_block(), in the same order.
+  template <int B, int R>
+  static void add_rows(const Unpacked256<B>& u, const QuantizedRow* x, int64_t c, int at, V::F (*sums)[kFewRows]) {
+    V::F dots[R][B], minima[R][B];
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < B; ++b) dots[r][b] = minima[r][b] = V::zero();
+    for (int g = 0; g < 8; ++g) {
+      V::I products[R][B];
+      for (auto& row : products)
+        for (V::I& p : row) p = V::zero_i();
 #pragma GCC unroll 8
-        for (int k = 0; k < 8; ++k) {
-          if (k % 2 == 0) prefetch_stream<2048>(at + 32 * k, 64);
-          const V::I codes = bytes32(at + 32 * k);
-          const V::Codes low = V::prepared(low_nibbles(codes)), high = V::prepared(high_nibbles(codes));
-          for (int r = 0; r < R; ++r) {
-            const int8_t* q = x[r].q + c + 64 * i + 4 * k;
-            products[r][0] = V::products<false>(products[r][0], low, V::repeated(q));
-            products[r][1] = V::products<false>(products[r][1], high, V::repeated(q + 32));
-          }
-        }
-        for (int j = 0; j < 2; ++j) {
-          const int g = 2 * i + j;
-          const V::I scale = Header::twice(header.scales, g), minimum = Header::twice(header.minima, g);
-          for (int r = 0; r < R; ++r) {
-            const V::F d = V::set(x[r].d[c / 32 + g]);
-            dots[r] = V::fma(V::to_float(V::scaled(products[r][j], scale)), d, dots[r]);
-            const V::I taken = _mm256_madd_epi16(two_words(x[r].sums + c / 16 + 2 * g), minimum);
-            minima[r] = V::fma(V::to_float(taken), d, minima[r]);
-          }
+      for (int k = 0; k < 8; ++k) {
+        V::Codes codes[B];
+        for (int b = 0; b < B; ++b) codes[b] = V::prepared(u.codes[b][g][k]);
+        for (int r = 0; r < R; ++r) {
+          const V::I four = V::repeated(x[r].q + c + 32 * g + 4 * k);
+          for (int b = 0; b < B; ++b) products[r][b] = V::products<false>(products[r][b], codes[b], four);
         }
       }
-      for (int r = 0; r < R; ++r)
-        sums[r] = V::fnma(minima[r], header.dmin, V::fma(dots[r], header.d, sums[r]));
+      for (int r = 0; r < R; ++r) {
+        const V::F d = V::set(x[r].d[c / 32 + g]);
+        const V::I row_sums = two_words(x[r].sums + c / 16 + 2 * g);
+        for (int b = 0; b < B; ++b) {
+          dots[r][b] = V::fma(V::to_float(V::scaled(products[r][b], u.scale[b][g])), d, dots[r][b]);
+          minima[r][b] = V::fma(V::to_float(_mm256_madd_epi16(row_sums, u.minimum[b][g])), d, minima[r][b]);
+        }
+      }
     }
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < B; ++b)
+        sums[b][at + r] = V::fnma(minima[r][b], u.dmin[b], V::fma(dots[r][b], u.d[b], sums[b][at + r]));
+  }
+
+  struct Quads {
+    V::I low, high;   // four columns of groups 2 i and 2 i + 1
+  };
+
+  // sums += the products of 256 columns. get(i, k) gives the codes of columns 64 i + 4 k and 64 i + 32 + 4 k.
+  template <int R, class Get>
+  [[gnu::always_inline]] static void add_block(const Header& header, const QuantizedRow* x, int64_t c, V::F* sums, const Get& get) {
+    V::F dots[R], minima[R];
+    for (int r = 0; r < R; ++r) dots[r] = minima[r] = V::zero();
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      V::I products[R][2];
+      for (auto& p : products) p[0] = p[1] = V::zero_i();
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) {
+        const Quads quads = get(i, k);
+        const V::Codes low = V::prepared(quads.low), high = V::prepared(quads.high);
+        for (int r = 0; r < R; ++r) {
+          const int8_t* q = x[r].q + c + 64 * i + 4 * k;
+          products[r][0] = V::products<false>(products[r][0], low, V::repeated(q));
+          products[r][1] = V::products<false>(products[r][1], high, V::repeated(q + 32));
+        }
+      }
+      for (int j = 0; j < 2; ++j) {
+        const int g = 2 * i + j;
+        const V::I scale = Header::twice(header.scales, g), minimum = Header::twice(header.minima, g);
+        for (int r = 0; r < R; ++r) {
+          const V::F d = V::set(x[r].d[c / 32 + g]);
+          dots[r] = V::fma(V::to_float(V::scaled(products[r][j], scale)), d, dots[r]);
+          const V::I taken = _mm256_madd_epi16(two_words(x[r].sums + c / 16 + 2 * g), minimum);
+          minima[r] = V::fma(V::to_float(taken), d, minima[r]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) sums[r] = V::fnma(minima[r], header.dmin, V::fma(dots[r], header.d, sums[r]));
   }
 };
 

@@ -49,18 +49,24 @@ struct FormatTraits {
   static constexpr bool kHasMin = kHasMinValue;
 };
 
-struct Q8_0 : FormatTraits<8 * 34, 32, 32, false> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i, p += 34) {
+// The formats with blocks of 32. Format::unpack_part() unpacks the last n <= 8 blocks of a row and leaves the other codes as they are.
+template <class Format, class Traits>
+struct Blocks32 : Traits {
+  static void unpack(const uint8_t* p, Unpacked& u) { Format::unpack_part(p, 8, u); }
+};
+
+struct Q8_0 : Blocks32<Q8_0, FormatTraits<8 * 34, 32, 32, false>> {
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    for (int i = 0; i < n; ++i, p += 34) {
       for (int j = 0; j < 2; ++j) u.q[2 * i + j] = vreinterpretq_s8_u8(vld1q_u8(p + 2 + 16 * j));
       u.scale[i] = half_value(p);
     }
   }
 };
 
-struct Q4_0 : FormatTraits<8 * 18, 32, 32, false> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i, p += 18) {
+struct Q4_0 : Blocks32<Q4_0, FormatTraits<8 * 18, 32, 32, false>> {
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    for (int i = 0; i < n; ++i, p += 18) {
       const uint8x16_t x = vld1q_u8(p + 2);
       u.q[2 * i] = less(low_nibbles(x), 8);
       u.q[2 * i + 1] = less(high_nibbles(x), 8);
@@ -69,9 +75,9 @@ struct Q4_0 : FormatTraits<8 * 18, 32, 32, false> {
   }
 };
 
-struct Q4_1 : FormatTraits<8 * 20, 32, 32, true> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i, p += 20) {
+struct Q4_1 : Blocks32<Q4_1, FormatTraits<8 * 20, 32, 32, true>> {
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    for (int i = 0; i < n; ++i, p += 20) {
       const uint8x16_t x = vld1q_u8(p + 4);
       u.q[2 * i] = vreinterpretq_s8_u8(low_nibbles(x));
       u.q[2 * i + 1] = vreinterpretq_s8_u8(high_nibbles(x));
@@ -81,9 +87,9 @@ struct Q4_1 : FormatTraits<8 * 20, 32, 32, true> {
   }
 };
 
-struct Q5_0 : FormatTraits<8 * 22, 32, 32, false> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i, p += 22) {
+struct Q5_0 : Blocks32<Q5_0, FormatTraits<8 * 22, 32, 32, false>> {
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    for (int i = 0; i < n; ++i, p += 22) {
       const uint8x16_t x = vld1q_u8(p + 6);
       u.q[2 * i] = less(vorrq_u8(low_nibbles(x), fifth_bits(p + 2)), 16);
       u.q[2 * i + 1] = less(vorrq_u8(high_nibbles(x), fifth_bits(p + 4)), 16);
@@ -92,9 +98,9 @@ struct Q5_0 : FormatTraits<8 * 22, 32, 32, false> {
   }
 };
 
-struct Q5_1 : FormatTraits<8 * 24, 32, 32, true> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i, p += 24) {
+struct Q5_1 : Blocks32<Q5_1, FormatTraits<8 * 24, 32, 32, true>> {
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    for (int i = 0; i < n; ++i, p += 24) {
       const uint8x16_t x = vld1q_u8(p + 8);
       u.q[2 * i] = vreinterpretq_s8_u8(vorrq_u8(low_nibbles(x), fifth_bits(p + 4)));
       u.q[2 * i + 1] = vreinterpretq_s8_u8(vorrq_u8(high_nibbles(x), fifth_bits(p + 6)));
@@ -104,9 +110,9 @@ struct Q5_1 : FormatTraits<8 * 24, 32, 32, true> {
   }
 };
 
-struct Iq4Nl : FormatTraits<8 * 18, 32, 32, false> {
-  static void unpack(const uint8_t* p, Unpacked& u) {
-    for (int i = 0; i < 8; ++i, p += 18) {
+struct Iq4Nl : Blocks32<Iq4Nl, FormatTraits<8 * 18, 32, 32, false>> {
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    for (int i = 0; i < n; ++i, p += 18) {
       const uint8x16_t x = vld1q_u8(p + 2);
       u.q[2 * i] = codebook(low_nibbles(x));
       u.q[2 * i + 1] = codebook(high_nibbles(x));

@@ -1,9 +1,9 @@
 // Decode's products: a few rows of activations times weights of any format, written once over V. Include after products/dot_avx2.h
 // or products/dot_neon.h.
 //
-// Decode reads weights in the file's layout. It unpacks 256 weights of a row in registers and multiplies them with the quantized
-// activations of a few rows (dot_row(), in a file for each instruction set). One pass over the weights and no other traffic: memory
-// is the limit. Formats whose arithmetic takes longer than memory are placed in bands (products/bands_avx2.h).
+// Decode reads weights in bands (products/bands_avx2.h), where the instruction set has them for the format, or in the file's layout:
+// it unpacks 256 weights of a row and multiplies them with the quantized activations of up to kFewRows rows (dot_rows(), in a file
+// for each instruction set). One pass over the weights and no other traffic: memory is the limit for few rows.
 //
 // Every output is its own chain of sums in ascending columns, so its bits do not depend on the rows beside it.
 #pragma once
@@ -40,42 +40,58 @@ void dot_float_row(const std::byte* w, const float* const* x, int64_t n_columns,
     out[r] = V::sum(V::add(V::add(sums[r][0], sums[r][1]), V::add(sums[r][2], sums[r][3])));
 }
 
-// Multiplies one weight row with all rows of activations, a few at a time. The weight row stays in the cache.
-template <class F1, class FR>
-void decode_rows(const MatmulTask& t, const F1& one, const FR& several) {
-  float sums[V::kDecodeRows];
-  for (int64_t o = t.first_out; o < t.last_out; ++o) {
-    int64_t r = t.first_row;
-    for (; r + V::kDecodeRows <= t.last_row; r += V::kDecodeRows) {
-      several(o, r, sums);
-      for (int i = 0; i < V::kDecodeRows; ++i) store_outputs(t, r + i, o, sums + i, 1);
-    }
-    for (; r < t.last_row; ++r) {
-      one(o, r, sums);
-      store_outputs(t, r, o, sums, 1);
-    }
-  }
+// out (n) = a weight row times n <= kFewRows rows of activations, two at a time. The weight row stays in the first-level cache, and
+// its conversion is one instruction.
+template <TensorType kType>
+void dot_floats(const std::byte* w, const float* const* x, int n, int64_t n_columns, float* out) {
+  int r = 0;
+  for (; r + 2 <= n; r += 2) dot_float_row<kType, 2>(w, x + r, n_columns, out + r);
+  if (r < n) dot_float_row<kType, 1>(w, x + r, n_columns, out + r);
 }
 
-template <class Format, int R>
-void decode_band(const MatmulTask& t, int64_t o, int64_t r) {
-  QuantizedRow x[R];
-  for (int i = 0; i < R; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
-  V::F sums[R];
-  Bands<Format>::template dot<R>(reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes), x, t.n_columns, sums);
-  for (int i = 0; i < R; ++i) {
-    float values[kBandRows];
-    V::store(values, sums[i]);
-    store_outputs(t, r + i, o, values, kBandRows);
-  }
+// Multiplies each weight row with all rows of activations, kFewRows at a time: dot(o, first row, n, sums).
+template <class Dot>
+void decode_rows(const MatmulTask& t, const Dot& dot) {
+  float sums[kFewRows];
+  for (int64_t o = t.first_out; o < t.last_out; ++o)
+    for (int64_t r = t.first_row; r < t.last_row; r += kFewRows) {
+      const int n = static_cast<int>(t.last_row - r < kFewRows ? t.last_row - r : kFewRows);
+      dot(o, r, n, sums);
+      for (int i = 0; i < n; ++i) store_outputs(t, r + i, o, sums + i, 1);
+    }
+}
+
+// n <= kFewRows rows of activations, from row r on, times B bands from output o on.
+template <class Format, int B>
+void decode_bands_at(const MatmulTask& t, int64_t o, int64_t r, int n) {
+  const auto* w = reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
+  QuantizedRow x[kFewRows];
+  for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
+  V::F sums[B][kFewRows];
+  if (B == 1 && n == 1)
+    Bands<Format>::template dot<1>(w, x, t.n_columns, sums[0]);
+  else if (B == 1 && n == 2)
+    Bands<Format>::template dot<2>(w, x, t.n_columns, sums[0]);
+  else
+    Bands<Format>::template dot_many<B>(w, kBandRows * t.row_bytes, x, n, t.n_columns, sums);
+  for (int i = 0; i < n; ++i)
+    for (int b = 0; b < B; ++b) {
+      float values[kBandRows];
+      V::store(values, sums[b][i]);
+      store_outputs(t, r + i, o + b * kBandRows, values, kBandRows);
+    }
 }
 
 template <class Format>
 void decode_bands(const MatmulTask& t) {
-  for (int64_t o = t.first_out; o < t.last_out; o += kBandRows) {
-    int64_t r = t.first_row;
-    for (; r + V::kDecodeRows <= t.last_row; r += V::kDecodeRows) decode_band<Format, V::kDecodeRows>(t, o, r);
-    for (; r < t.last_row; ++r) decode_band<Format, 1>(t, o, r);
+  const bool many = t.last_row - t.first_row > 2;
+  for (int64_t o = t.first_out; o < t.last_out;) {
+    const bool two = many && o + kBandRows < t.last_out;
+    for (int64_t r = t.first_row; r < t.last_row; r += kFewRows) {
+      const int n = static_cast<int>(t.last_row - r < kFewRows ? t.last_row - r : kFewRows);
+      two ? decode_bands_at<Format, 2>(t, o, r, n) : decode_bands_at<Format, 1>(t, o, r, n);
+    }
+    o += two ? 2 * kBandRows : kBandRows;
   }
 }
 
@@ -83,38 +99,20 @@ template <class Format>
 void decode_blocks(const MatmulTask& t) {
   if constexpr (Bands<Format>::kHas)
     if (t.in_bands) return decode_bands<Format>(t);
-  const auto weights = [&](int64_t o) {
-    return reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
-  };
-  const auto row = [&](int64_t r) {
-    return quantized_row(t.quantized + r * t.quantized_stride, t.n_columns);
-  };
-  decode_rows(
-      t,
-      [&](int64_t o, int64_t r, float* sums) {
-        const QuantizedRow x = row(r);
-        dot_row<Format, 1>(weights(o), &x, t.n_columns, sums);
-      },
-      [&](int64_t o, int64_t r, float* sums) {
-        QuantizedRow x[V::kDecodeRows];
-        for (int i = 0; i < V::kDecodeRows; ++i) x[i] = row(r + i);
-        dot_row<Format, V::kDecodeRows>(weights(o), x, t.n_columns, sums);
-      });
+  decode_rows(t, [&](int64_t o, int64_t r, int n, float* sums) {
+    QuantizedRow x[kFewRows];
+    for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
+    dot_rows<Format>(reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes), x, n, t.n_columns, sums);
+  });
 }
 
 template <TensorType kType>
 void decode_floats(const MatmulTask& t) {
-  decode_rows(
-      t,
-      [&](int64_t o, int64_t r, float* sums) {
-        const float* x = t.x + r * t.x_stride;
-        dot_float_row<kType, 1>(t.weight + o * t.row_bytes, &x, t.n_columns, sums);
-      },
-      [&](int64_t o, int64_t r, float* sums) {
-        const float* x[V::kDecodeRows];
-        for (int i = 0; i < V::kDecodeRows; ++i) x[i] = t.x + (r + i) * t.x_stride;
-        dot_float_row<kType, V::kDecodeRows>(t.weight + o * t.row_bytes, x, t.n_columns, sums);
-      });
+  decode_rows(t, [&](int64_t o, int64_t r, int n, float* sums) {
+    const float* x[kFewRows];
+    for (int i = 0; i < n; ++i) x[i] = t.x + (r + i) * t.x_stride;
+    dot_floats<kType>(t.weight + o * t.row_bytes, x, n, t.n_columns, sums);
+  });
 }
 
 void matmul_decode(const MatmulTask& t) {

@@ -1,4 +1,4 @@
-// dot_row() of products/decode.h, 256 bits wide: a row of quantized weights times rows of activations.
+// dot_rows() of products/decode.h, 256 bits wide: a row of quantized weights times rows of activations.
 //
 // Memory gives a core about 18 bytes of weights (32 weights of Q4_0) in four cycles, so the number of instructions for 32 weights
 // is the limit. vpmaddubsw adds two products of unsigned and signed bytes in 16 bits. Unsigned codes: sums stay in 16 bits as long
@@ -92,24 +92,39 @@ template <class Format>
     sum[i % 2] = V::fma(V::to_float(fours<true>(u.q[i], q + 32 * i)), _mm256_broadcast_ss(scale + i), sum[i % 2]);
 }
 
-template <class Format, int R>
-void dot_row(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, float* out) {
-  V::F sums[R][2];
-  for (auto& s : sums) s[0] = s[1] = V::zero();
-  uint8_t buffer[kMostBytes];
-  for (int64_t c = 0; c < n_columns; c += 256, w += Format::kBytes) {
-    prefetch_stream<2048>(w, Format::kBytes);
-    Unpacked u;
-    Format::unpack(whole_block<Format>(w, n_columns - c, buffer), u);
-    for (int r = 0; r < R; ++r) {
-      const __m256 d = _mm256_loadu_ps(x[r].d + c / 32);
-      if constexpr (kUnsigned<Format>)
-        dot_unsigned<Format>(u, x[r].q + c, d, x[r].sums + c / 16, sums[r]);
-      else
-        dot_bytes<Format>(u, x[r].q + c, d, sums[r]);
+// sums += 256 unpacked columns times those from column c on of one row of activations.
+template <class Format>
+[[gnu::always_inline]] inline void add_columns(const Unpacked& u, const QuantizedRow& x, int64_t c, V::F* sums) {
+  const __m256 d = _mm256_loadu_ps(x.d + c / 32);
+  if constexpr (kUnsigned<Format>)
+    dot_unsigned<Format>(u, x.q + c, d, x.sums + c / 16, sums);
+  else
+    dot_bytes<Format>(u, x.q + c, d, sums);
+}
+
+// out (n) = a weight row times n <= kFewRows rows of activations. One row's codes stay in registers.
+template <class Format>
+void dot_rows(const uint8_t* w, const QuantizedRow* x, int n, int64_t n_columns, float* out) {
+  const auto columns = [&](auto&& rows) {
+    for (int64_t c = 0; c < n_columns; c += 256, w += Format::kBytes) {
+      prefetch_stream<2048>(w, Format::kBytes);
+      Unpacked u;
+      unpack_next<Format>(w, n_columns - c, u);
+      rows(u, c);
     }
+  };
+  if (n == 1) {
+    V::F one[2] = {V::zero(), V::zero()};
+    columns([&](const Unpacked& u, int64_t c) { add_columns<Format>(u, x[0], c, one); });
+    out[0] = V::sum(V::add(one[0], one[1]));
+    return;
   }
-  for (int r = 0; r < R; ++r) out[r] = V::sum(V::add(sums[r][0], sums[r][1]));
+  V::F sums[kFewRows][2];
+  for (int r = 0; r < n; ++r) sums[r][0] = sums[r][1] = V::zero();
+  columns([&](const Unpacked& u, int64_t c) {
+    for (int r = 0; r < n; ++r) add_columns<Format>(u, x[r], c, sums[r]);
+  });
+  for (int r = 0; r < n; ++r) out[r] = V::sum(V::add(sums[r][0], sums[r][1]));
 }
 
 }  // namespace

@@ -78,8 +78,8 @@ inline void transpose_rows(const void* rows, int64_t stride, int n, float* out) 
 // Splits signed codes into magnitudes and signs, and computes the part that sums of their products lack. W is V. (A template,
 // because V may not have split().)
 template <class Format, class W = V>
-void take_signs(Panel* panel) {
-  for (int g = 0; g < 256 / Format::kGroup; ++g)
+void take_signs(int groups, Panel* panel) {
+  for (int g = 0; g < groups; ++g)
     for (int at = 0; at < kStrip; at += W::kLanes) {
       typename W::I lacking = W::zero_i();
       for (int k = g * Format::kGroup / 4; k < (g + 1) * Format::kGroup / 4; ++k) {
@@ -169,7 +169,7 @@ typename W::Codes panel_codes(const Panel& panel, int quad, int at) {
     return W::prepared(W::load_i(panel.codes[quad][at]));
 }
 
-// Columns [c, c + 256) of the weight rows [o, o + n), n <= kStrip; further rows are zeros. kOffset: the codes' offset in the panel.
+// Columns [c, c + 256), or as many as there are, of the weight rows [o, o + n), n <= kStrip; further rows are zeros. kOffset: the codes' offset in the panel.
 template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
   struct Row {
@@ -177,7 +177,6 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
     float scale[16], min[16];
   };
   Row rows[V::kLanes];
-  uint8_t buffer[kMostBytes];
   RowColumns<Format> columns(t, c);
   for (int half = 0; half < 2; ++half) {
     for (int i = 0; i < V::kLanes; ++i) {
@@ -189,7 +188,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
       }
       const uint8_t* w = columns.row(o + out);
       Unpacked u;
-      Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
+      unpack_next<Format>(w, t.n_columns - c, u);
       const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));
       for (int j = 0; j < 8; ++j)
         _mm256_store_si256(reinterpret_cast<__m256i*>(row.codes) + j, _mm256_add_epi8(u.q[j], shift));
@@ -203,36 +202,31 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
     transpose_rows(rows[0].scale, sizeof(Row), 256 / Format::kGroup, &panel->scale[0][at]);
     if (Format::kHasMin) transpose_rows(rows[0].min, sizeof(Row), 256 / Format::kGroup, &panel->min[0][at]);
   }
-  if constexpr (Format::kSigned && V::kComplements) take_signs<Format>(panel);
+  if constexpr (Format::kSigned && V::kComplements) take_signs<Format>(n_groups<Format>(t.n_columns - c), panel);
 }
 
-// The same from bands, whose lanes are rows already.
-template <class Format>
+// The same from bands, whose lanes are rows already. Columns beyond the last one stay as they are.
+template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_panel_from_bands(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
-  static_assert(V::kPanelOffset<Format> == Format::kOffset && Format::kGroup == 32 && V::kLanes % kBandRows == 0);
+  static_assert(Format::kGroup == 32 && V::kLanes % kBandRows == 0);
   const int n_columns = static_cast<int>(t.n_columns - c < kPanel ? t.n_columns - c : kPanel);
-  if (n < kStrip || n_columns < kPanel) __builtin_memset(panel, 0, sizeof *panel);
+  const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));
+  if (n < kStrip) __builtin_memset(panel, 0, sizeof *panel);
   for (int64_t at = 0; at < n; at += kBandRows) {
     const uint8_t* band = reinterpret_cast<const uint8_t*>(t.weight + (o + at) * t.row_bytes) + c * kBandRows / 256 * Format::kBytes;
     BandCodes<Format>::unpack(
-        band, n_columns, [&](int quad, __m256i codes) { _mm256_store_si256(reinterpret_cast<__m256i*>(panel->codes[quad][at]), codes); },
+        band, n_columns,
+        [&](int quad, __m256i codes) {
+          const __m256i moved = kOffset == Format::kOffset ? codes : _mm256_add_epi8(codes, shift);
+          _mm256_store_si256(reinterpret_cast<__m256i*>(panel->codes[quad][at]), moved);
+        },
         [&](int g, __m256 scale, __m256 min) {
           _mm256_store_ps(&panel->scale[g][at], scale);
           if (Format::kHasMin) _mm256_store_ps(&panel->min[g][at], min);
         });
   }
+  if constexpr (Format::kSigned && V::kComplements) take_signs<Format>(n_columns / 32, panel);
 }
-
-template <class Format>
-constexpr int kCodeBits = Format::kSigned ? 8 : 4;  // at most 4 for unsigned codes
-template <>
-constexpr int kCodeBits<Q5_0> = 5;
-template <>
-constexpr int kCodeBits<Q5_1> = 5;
-template <>
-constexpr int kCodeBits<Q5K> = 5;
-template <>
-constexpr int kCodeBits<Q6K> = 6;
 
 // Dots of group g of a panel with R rows of activations, summed in integers.
 template <class Format, int R>
@@ -263,14 +257,14 @@ void group_dots(const Panel& panel, const int8_t* const* q, const RowParts* part
   }
 }
 
-// sums (R, kStrip) += the panel times columns [c, c + 256) of R rows of activations.
+// sums (R, kStrip) += the first `groups` groups of the panel times columns from c on of R rows of activations.
 template <class Format, int R>
-void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* parts, int64_t c,
+void multiply_panel(const Panel& panel, int groups, const QuantizedRow* x, const RowParts* parts, int64_t c,
                     float (*sums)[kStrip]) {
   constexpr int kGroup = Format::kGroup;
   const int8_t* q[R];
   for (int r = 0; r < R; ++r) q[r] = x[r].q + c;
-  for (int g = 0; g < 256 / kGroup; ++g) {
+  for (int g = 0; g < groups; ++g) {
     V::I dots[R][2];
     group_dots<Format, R>(panel, q, parts, g, dots);
     for (int r = 0; r < R; ++r) {
@@ -290,11 +284,11 @@ void multiply_panel(const Panel& panel, const QuantizedRow* x, const RowParts* p
 
 // The same for n <= kMost rows.
 template <class Format, int kMost>
-void multiply_rows(int n, const Panel& panel, const QuantizedRow* x, const RowParts* parts, int64_t c,
+void multiply_rows(int n, const Panel& panel, int groups, const QuantizedRow* x, const RowParts* parts, int64_t c,
                    float (*sums)[kStrip]) {
   if constexpr (kMost > 1)
-    if (n < kMost) return multiply_rows<Format, kMost - 1>(n, panel, x, parts, c, sums);
-  multiply_panel<Format, kMost>(panel, x, parts, c, sums);
+    if (n < kMost) return multiply_rows<Format, kMost - 1>(n, panel, groups, x, parts, c, sums);
+  multiply_panel<Format, kMost>(panel, groups, x, parts, c, sums);
 }
 
 // sums (n_panels, kIntegerRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last). The last three
@@ -303,6 +297,7 @@ template <class Format>
 void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t, int64_t first, int64_t last,
                      int64_t c, float (*sums)[kIntegerRows][kStrip], int64_t next_out, int64_t n_next, int64_t next_c) {
   constexpr int kRows = V::rows(kCodeBits<Format>);
+  const int groups = n_groups<Format>(t.n_columns - c);
   Ahead ahead(t, next_out, n_next, next_c, kPanel, (last - first + kRows - 1) / kRows);
   for (int64_t r = first; r < last; r += kRows) {
     const int n = static_cast<int>(last - r < kRows ? last - r : kRows);
@@ -313,7 +308,7 @@ void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t,
       for (int line = 0; line < kPanel; line += 64)
         _mm_prefetch(t.quantized + i * t.quantized_stride + c + line, _MM_HINT_T0);
     for (int p = 0; p < n_panels; ++p) {
-      multiply_rows<Format, kRows>(n, tile.panels[p], x, tile.parts + (r - first), c, sums[p] + (r - first));
+      multiply_rows<Format, kRows>(n, tile.panels[p], groups, x, tile.parts + (r - first), c, sums[p] + (r - first));
       if (p == 0) ahead.step();
     }
   }

@@ -32,24 +32,24 @@ struct MatmulScratch {
   alignas(64) float sums[kTileRows][kTileOut];
 };
 
-// Columns [c, c + 256) of the weight rows [o, o + n), n <= kTileOut; further rows are zeros.
+// Columns [c, c + 256), or as many as there are, of the weight rows [o, o + n), n <= kTileOut; further rows are zeros.
 template <class Format>
 void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
-  uint8_t buffer[kMostBytes];
+  const int groups = n_groups<Format>(t.n_columns - c);
   for (int64_t i = 0; i < kTileOut; ++i) {
     Unpacked u;
     if (i < n) {
       const uint8_t* w = reinterpret_cast<const uint8_t*>(t.weight + (o + i) * t.row_bytes) + c / 256 * Format::kBytes;
-      Format::unpack(whole_block<Format>(w, t.n_columns - c, buffer), u);
+      unpack_next<Format>(w, t.n_columns - c, u);
     } else {
       __builtin_memset(&u, 0, sizeof u);
     }
-    for (int j = 0; j < 16; ++j) {
+    for (int j = 0; j < groups * Format::kGroup / 16; ++j) {
       int32_t dwords[4];
       vst1q_s32(dwords, vreinterpretq_s32_s8(u.q[j]));
       for (int k = 0; k < 4; ++k) __builtin_memcpy(panel->codes[4 * j + k][i], &dwords[k], 4);
     }
-    for (int g = 0; g < 256 / Format::kGroup; ++g) {
+    for (int g = 0; g < groups; ++g) {
       panel->scale[g][i] = u.scale[g];
       if (Format::kHasMin) panel->min[g][i] = u.min[g];
     }
@@ -66,12 +66,12 @@ void multiply_columns(const int8_t (*codes)[4], const int8x16_t* x, int32x4_t (*
   }
 }
 
-// sums (R, kTileOut) += the panel times columns [c, c + 256) of R rows of activations.
+// sums (R, kTileOut) += the first `groups` groups of the panel times columns from c on of R rows of activations.
 template <class Format, int R>
-void multiply_panel(const Panel& panel, const QuantizedRow* x, int64_t c, float (*sums)[kTileOut]) {
+void multiply_panel(const Panel& panel, int groups, const QuantizedRow* x, int64_t c, float (*sums)[kTileOut]) {
   V::F s[R];
   for (int r = 0; r < R; ++r) s[r] = V::load(sums[r]);
-  for (int g = 0; g < 256 / Format::kGroup; ++g) {
+  for (int g = 0; g < groups; ++g) {
     const int64_t at = c + g * Format::kGroup;
     int32x4_t dots[R][2];
     for (auto& d : dots) d[0] = d[1] = vdupq_n_s32(0);
@@ -116,16 +116,17 @@ void prefill_blocks(const MatmulTask& t) {
   for_tiles(t, [&](MatmulScratch& scratch, int64_t o, int64_t n, int64_t first, int64_t last) {
     for (int64_t c = 0; c < t.n_columns; c += kPanel) {
       fill_panel<Format>(t, o, n, c, &scratch.panel);
+      const int groups = n_groups<Format>(t.n_columns - c);
       float(*sums)[kTileOut] = scratch.sums;
       QuantizedRow x[kRows];
       int64_t r = first;
       for (; r + kRows <= last; r += kRows, sums += kRows) {
         for (int i = 0; i < kRows; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
-        multiply_panel<Format, kRows>(scratch.panel, x, c, sums);
+        multiply_panel<Format, kRows>(scratch.panel, groups, x, c, sums);
       }
       for (; r < last; ++r, ++sums) {
         x[0] = quantized_row(t.quantized + r * t.quantized_stride, t.n_columns);
-        multiply_panel<Format, 1>(scratch.panel, x, c, sums);
+        multiply_panel<Format, 1>(scratch.panel, groups, x, c, sums);
       }
     }
   });

@@ -1,4 +1,4 @@
-// Weights, as products for decode and prefill read them: their formats, blocks that end within 256 columns, float types, and the
+// Weights, as products for decode and prefill read them: their formats, rows that end within 256 columns, float types, and the
 // stores of sums. Written over V; include after a file of vectors/ and the formats in registers.
 #pragma once
 
@@ -48,9 +48,10 @@ void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
 }
 
 // Products over bands (formats/bands.h) of a format. products/bands_avx2.h specializes it for the formats that have them.
+// kAsPrefill: whether they give the bits of prefill.
 template <class Format>
 struct Bands {
-  static constexpr bool kHas = false;
+  static constexpr bool kHas = false, kAsPrefill = false;
 };
 inline bool in_bands(TensorType type) {
   bool has = false;
@@ -58,16 +59,24 @@ inline bool in_bands(TensorType type) {
       type, [&](auto format) { has = Bands<decltype(format)>::kHas; }, [](auto) {});
   return has;
 }
+inline bool bands_as_prefill(TensorType type) {
+  bool as_prefill = false;
+  by_type(
+      type, [&](auto format) { as_prefill = Bands<decltype(format)>::kAsPrefill; }, [](auto) {});
+  return as_prefill;
+}
 
-// The next 256 columns of a row. If fewer are left in a format of 32: a copy in `buffer`, with zero blocks after them.
-constexpr int kMostBytes = 8 * 34;
+// The next 256 columns of a row, or as many as are left: formats with blocks of 32 may end within them.
 template <class Format>
-const uint8_t* whole_block(const uint8_t* p, int64_t columns_left, uint8_t* buffer) {
-  if (Format::kBlock == 256 || columns_left >= 256) return p;
-  const size_t bytes = static_cast<size_t>(columns_left / 32 * (Format::kBytes / 8));
-  __builtin_memcpy(buffer, p, bytes);
-  __builtin_memset(buffer + bytes, 0, kMostBytes - bytes);
-  return buffer;
+void unpack_next(const uint8_t* p, int64_t columns_left, Unpacked& u) {
+  if constexpr (Format::kBlock == 32)
+    if (columns_left < 256) return Format::unpack_part(p, static_cast<int>(columns_left / 32), u);
+  Format::unpack(p, u);
+}
+// Groups among these columns.
+template <class Format>
+int n_groups(int64_t columns_left) {
+  return static_cast<int>((columns_left < 256 ? columns_left : 256) / Format::kGroup);
 }
 
 // Prefetches weights that are read once. Without this, processors stop their own prefetching at the end of every page. Rows follow

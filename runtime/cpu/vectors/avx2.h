@@ -16,7 +16,6 @@ struct V : ByteProducts {
   using F = __m256;
   using I = __m256i;
   static constexpr int kLanes = 8;
-  static constexpr int kDecodeRows = 2;   // activation rows in registers, when decode reads weights in the file's layout
   static constexpr int kGemmVectors = 2;  // width of a float tile, in vectors
   static constexpr int kAccumulators = 8;
 

@@ -50,6 +50,12 @@ struct ByteProducts {
     const I signs_given = kSigned ? _mm256_xor_si256(activations, codes.negative) : activations;
     return in_order(_mm256_add_epi16(sums, _mm256_maddubs_epi16(codes.magnitudes, signs_given)));
   }
+  // Signed codes of a band, for few rows: dots + sums of four products. The codes' signs go to the activations, as in dot().
+  static Codes signed_codes(I codes) { return {_mm256_abs_epi8(codes), codes}; }
+  static I signed_dots(I dots, const Codes& codes, I activations) {
+    const I pairs = _mm256_maddubs_epi16(codes.magnitudes, _mm256_sign_epi8(activations, codes.negative));
+    return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
+  }
   static I widened(I dots, I sums) {
     return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1))));
   }

@@ -51,6 +51,9 @@ struct ByteProducts {
     return add_dots(sums, codes, activations);
   }
   static I widened(I dots, I sums) { return _mm256_add_epi32(dots, sums); }
+  // Signed codes of a band, for few rows: with an offset of 128, as in the panels of prefill.
+  static Codes signed_codes(I codes) { return _mm256_xor_si256(codes, _mm256_set1_epi8(-128)); }
+  static I signed_dots(I dots, I codes, I activations) { return add_dots(dots, codes, activations); }
 
   // Decode attention over quantized blocks (attention/attend_blocks.h). vectors/avx512.h has the same functions, 512 bits wide, and
   // says what each one does.

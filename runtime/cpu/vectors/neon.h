@@ -24,7 +24,6 @@ struct V {
     int32x4_t a, b;
   };
   static constexpr int kLanes = 8;
-  static constexpr int kDecodeRows = 4;   // activation rows in registers, when decode reads weights in the file's layout
   static constexpr int kGemmVectors = 2;  // width of a float tile, in vectors
   static constexpr bool kTwoStages = false;  // how weights are prefetched (prefetch_stream())
   static constexpr bool kAttendsInIntegers = false;  // decode attention over blocks

@@ -264,6 +264,7 @@ Status Generation::sample_step(Event* event) {
 
 void Generation::finish(Finish reason, Event* event) {
   end(reason);
+  session_->model().runtime().log_trace();
   event->type = EventType::done;
   event->finish = finish_;
   event->stop_index = finish_ == Finish::stop ? static_cast<uint32_t>(stream_.stop_index()) : 0;

@@ -105,8 +105,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, hyper, *backend, budget));
   uint64_t mapped = 0;
   for (const gguf::Tensor& t : file.tensors())
-    if (!weights.repacks ||
-        backend->weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0])) == 0)
+    if (!weights.repacks || model::repacked_bytes(file, t, *backend) == 0)
       mapped += t.bytes;
   const SessionOptions given = session;
   const LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena_bytes, mapped};

@@ -73,6 +73,7 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   cpu.n_threads = options.n_threads;
   cpu.priority = options.priority;
   cpu.path = options.cpu_path;
+  cpu.trace = options.log && options.log_level >= LogLevel::trace;
   return cpu::make_backend(cpu);
 }
 
@@ -153,6 +154,12 @@ Status Runtime::take_session_slot() {
                           options_.max_sessions);
   } while (!n_sessions_.compare_exchange_weak(n, n + 1));
   return ok_status();
+}
+
+void Runtime::log_trace() {
+  if (!options_.log || options_.log_level < LogLevel::trace) return;
+  const std::vector<std::string> lines = take_turn().backend().take_trace();
+  for (const std::string& line : lines) log(LogLevel::trace, "trace %s", line.c_str());
 }
 
 void Runtime::log(LogLevel level, const char* fmt, ...) {

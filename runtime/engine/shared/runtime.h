@@ -27,7 +27,7 @@ namespace orrery::engine {
 // UTF-8 (a file name may have any bytes) become question marks. A character that does not fit is left out.
 void copy_message(std::string_view text, Span<char> out) noexcept;
 
-enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4 };
+enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4, trace = 5 };
 using LogSink = void (*)(void* user, int32_t level, const char* message);
 
 // A GPU of this machine, as cuda/cuda_backend.h describes it.
@@ -93,6 +93,8 @@ class Runtime {
   bool in_its_process() const { return os::process_id() == process_; }
 
   void log(LogLevel level, const char* fmt, ...) ORRERY_PRINTF(3, 4);
+  // Logs where the decode steps since the last call spent their time, at level trace. Not from within a turn.
+  void log_trace();
 
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}

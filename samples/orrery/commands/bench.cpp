@@ -4,13 +4,16 @@
 // bound prefill. Both limits (limits.h) are measured between the runs with the same number of threads, and each speed
 // is shown as a share of its limit.
 #include <algorithm>
+#include <optional>
 
 #include "answer.h"
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
+#include "commands/bench_trace.h"
 #include "commands/limits.h"
 #include "settings.h"
+#include "terminal/write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -84,9 +87,7 @@ struct Work {
 
 // A token reads one row of an embedding that is not also the output matrix, so such an embedding does not count. Only
 // a prompt's last token is multiplied by the output matrix.
-Work work_per_token(const std::string& path) {
-  const Json description = parse_json(inspect(path), path);
-  const Json& tensors = description.at("tensors");
+Work work_per_token(const Json& tensors) {
   const bool has_output = std::any_of(tensors.begin(), tensors.end(),
                                       [](const Json& tensor) { return tensor.at("name") == "output.weight"; });
   Work work;
@@ -106,7 +107,7 @@ Work work_per_token(const std::string& path) {
 }
 
 Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate,
-                 uint64_t repeat, Limits* limits) {
+                 uint64_t repeat, Limits* limits, StepTrace* trace) {
   const std::vector<int32_t> prompt = bench_prompt(vocab, n_prompt);
   const std::vector<int32_t> short_prompt(prompt.begin(), prompt.begin() + static_cast<int64_t>(std::min<uint64_t>(n_prompt, 32)));
   orrery_generate_options options;
@@ -120,7 +121,9 @@ Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_
     const Answer answer = take_answer(generation.get(), {});
     if (answer.interrupted()) throw Failure(kExitInterrupted, "interrupted");
     limits->sample();
+    if (trace && i == 0) trace->clear();
     if (i == 0) continue;
+    if (trace) trace->add_decode(answer.decode_seconds * 1e6, answer.generated_tokens - 1);
     prefill.push_back(answer.prefill_rate());
     decode.push_back(answer.decode_rate());
     first.push_back(static_cast<double>(answer.first_token_us) / 1000);
@@ -145,7 +148,14 @@ int bench(const Args& args, Output& out) {
   }
   const std::string& path = args.words()[0];
   const Interrupts interrupts;
-  const Loaded loaded = load(path, args, interrupts);
+  const Json description = parse_json(inspect(path), path);
+  const Json& tensors = description.at("tensors");
+  const std::string* picture = args.find("--trace-svg");
+  if (picture && is_standard_output(*picture)) throw UsageError("--trace-svg: the table goes to standard output, the picture needs a file");
+  std::optional<StepTrace> trace;
+  if (picture || args.has("--trace")) trace.emplace(tensors);
+  const std::optional<LogSink> sink = trace ? std::optional<LogSink>(trace->sink()) : std::nullopt;
+  const Loaded loaded = load(path, args, interrupts, sink ? &*sink : nullptr);
   const Session session = open_session(loaded.model, wishes);
   orrery_stats opened;
   orrery_stats_init(&opened, sizeof opened);
@@ -155,7 +165,7 @@ int bench(const Args& args, Output& out) {
   orrery_runtime_info runtime;
   orrery_runtime_info_init(&runtime, sizeof runtime);
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &runtime, error); });
-  const Work work = work_per_token(path);
+  const Work work = work_per_token(tensors);
   Limits limits(runtime.n_threads, runtime.path, work.weights_bytes);
 
   Json rows = Json::array();
@@ -173,7 +183,7 @@ int bench(const Args& args, Output& out) {
     out.flush();
   }
   for (const uint64_t length : lengths) {
-    const Measured measured = measure(session.get(), vocab.get(), length, n_generate, repeat, &limits);
+    const Measured measured = measure(session.get(), vocab.get(), length, n_generate, repeat, &limits, trace ? &*trace : nullptr);
     const double read = limits.read_bytes_per_second();
     const double rate = measured.decode.median * static_cast<double>(work.weights_bytes + measured.kv_bytes);
     const double prefill_share = measured.prefill.median * work.prefill_seconds(length, limits);
@@ -193,12 +203,17 @@ int bench(const Args& args, Output& out) {
                       {"first_token_ms", measured.first_token_ms.json()},
                       {"kv_bytes", measured.kv_bytes},
                       {"weights_gb_per_second", measured.decode.median * static_cast<double>(work.weights_bytes) / 1e9}});
+      if (trace) rows.back()["trace"] = trace->json(read);
       continue;
     }
     out.write(format("%8llu  %28s  %7s  %28s  %4.1f GB/s  %7s  %9.1f ms\n", static_cast<unsigned long long>(length),
                      cell(measured.prefill, 0).c_str(), percent(prefill_share).c_str(),
                      cell(measured.decode, 1).c_str(), rate / 1e9, percent(decode_share).c_str(),
                      measured.first_token_ms.median));
+    if (trace) out.text(trace->empty() ? "the backend does not measure its steps\n" : trace->table(read) + "\n");
+    if (picture && !trace->empty())
+      write_file(*picture, trace->svg(format("%s, %s, %d threads, behind %llu tokens", info.name[0] ? info.name : path.c_str(), runtime.path,
+                                             runtime.n_threads, static_cast<unsigned long long>(length)), read));
     out.flush();
   }
   const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
@@ -245,11 +260,15 @@ const Command& bench_command() {
       "For each context length: prefill of that many tokens, then decode of --gen-tokens after them. GB/s is the rate of\n"
       "reading weights and KV that the measured decode speed implies. The machine's limits are measured between the runs,\n"
       "with the same number of threads: reading a buffer of the weights' size (this needs that memory for a moment, 4 GiB\n"
-      "at most), and products in registers (the limit of prefill; products of attention are not counted).\n",
+      "at most), and products in registers (the limit of prefill; products of attention are not counted).\n"
+      "--trace adds a table of a decode step's microseconds by operation and thread, with the bytes beside each; measuring them\n"
+      "slows the step a little.\n",
       {{"Options",
         {{"--prompt-tokens", "N[,N...]", "Context lengths to measure at (default 512)."},
          {"--gen-tokens", "N", "Tokens written at each, at least 2 (default 64)."},
          {"--repeat", "N", "Runs that count (default 5)."},
+         {"--trace", nullptr, "Where a decode step's time goes (CPU)."},
+         {"--trace-svg", "FILE", "The same as a picture, of the last context length; implies --trace."},
          {"--json", nullptr, "The results as JSON."}}},
        session_group(),
        runtime_group(),

@@ -26,7 +26,8 @@ TEST(ModelLoad, RepacksWithinHalfOfTheArena) {
     uint64_t matrices = 0, vectors = 0;
     for (const gguf::Tensor& t : file.tensors()) {
       if (t.dims[1] == 1) vectors += (t.n_elements * sizeof(float) + 63) / 64 * 64;
-      else matrices += device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
+      else if (t.name != "token_embd.weight" || file.find_tensor("output.weight") == nullptr)   // a step reads one of its rows
+        matrices += device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
     }
     for (const uint64_t arena_bytes : {uint64_t{kArenaBytes}, 2 * matrices, 2 * matrices - 64}) {
       if (arena_bytes == 0 || arena_bytes > kArenaBytes) continue;   // nothing is repacked on this path

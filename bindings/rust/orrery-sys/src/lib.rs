@@ -26,6 +26,7 @@ pub const ORRERY_LOG_ERROR: i32 = 1;
 pub const ORRERY_LOG_WARNING: i32 = 2;
 pub const ORRERY_LOG_INFO: i32 = 3;
 pub const ORRERY_LOG_DEBUG: i32 = 4;
+pub const ORRERY_LOG_TRACE: i32 = 5;
 pub const ORRERY_RESERVOIR_PAGEABLE: u32 = 0;
 pub const ORRERY_RESERVOIR_PINNED: u32 = 1;
 pub const ORRERY_PRIORITY_NORMAL: i32 = 0;

@@ -29,6 +29,7 @@ pub mod log_level {
     pub const WARNING: i32 = 2;
     pub const INFO: i32 = 3;
     pub const DEBUG: i32 = 4;
+    pub const TRACE: i32 = 5;
 }
 pub mod reservoir_mode {
     pub const PAGEABLE: u32 = 0;
