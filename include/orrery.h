@@ -503,8 +503,9 @@ struct orrery_session_options {
                                      are made from host memory's. "full" takes kv_type alone, also where nobody named it */
   const char *head_profile;       /* JSON of orrery_calibration_profile(), of orrery_head_profile_import_gates(), or the
                                      published HeteroCache format: policies
-                                     that tell heads apart go by it; NULL: these calibrate themselves on the prompt.
-                                     Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy
+                                     that tell heads apart go by it. NULL: "heterocache" and "synckv" calibrate
+                                     themselves on the prompt; "duoattention" and "razorattention" are
+                                     ORRERY_INVALID_ARGUMENT under a budget that makes heads different. Copied. One of another model, or shape, is ORRERY_INVALID_ARGUMENT under any policy
                                      (orrery_plan() sees the shape alone) */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
@@ -646,10 +647,11 @@ typedef struct orrery_calibrate_options {
 ORRERY_UNSTABLE
 ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
 
-/* Finds out which of the model's KV heads attend to the same keys, and which keep attending to them while tokens are
-   generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). `tokens` are those of all texts one behind another,
+/* Finds out which of the model's KV heads attend to the same keys, which keep attending to them while tokens are generated
+   (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1), and which retrieve: attend to what followed an earlier
+   occurrence of a token, in 256 random tokens that are read four times (RazorAttention, section 3.2). `tokens` are those of all texts one behind another,
    n_tokens (n_texts) how many each has, at least 16. The same texts give the same profile under any number of
-   threads. Takes the memory of one session of the longest text and n_steps while it runs. Layers with a sliding window
+   threads. Takes the memory of one session of the longest text and n_steps, at least 1,025 tokens, while it runs. Layers with a sliding window
    are scored as if they had none; policies pass over them. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,

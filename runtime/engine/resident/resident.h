@@ -110,6 +110,8 @@ class Resident final : public model::LayerHook {
   // Which keys of the session's pages, all that it holds, the queries of some positions attend to most, settled or not.
   // Those positions' queries must be known still: the last ones, as many as the policy's kept_queries.
   Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
+  // How much they attend to them.
+  Status page_key_weights(Span<const policy::WeightsQuery> queries, uint32_t n_tokens);
   // What is resident does not count any more.
   void invalidate();
   // For benchmarks: the queries of n tokens have been.
@@ -134,6 +136,8 @@ class Resident final : public model::LayerHook {
   void rebuild_noted(uint32_t layer);
   void compensate(uint32_t head, uint32_t n_tokens);
   void add_replaced();
+  template <class Query>
+  Status check_known(Span<const Query> queries, uint32_t n_tokens) const;
 
   const model::Hyperparameters& hyper_;
   const uint32_t n_context_;

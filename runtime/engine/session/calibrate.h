@@ -3,7 +3,7 @@
 //
 // The way of the data: tokens -> a session with full attention that keeps its last queries -> top-k sets of every head,
 // step by step (step 0: the prompt's last query, then one for each decoded token) -> policy::LayerOverlaps -> roles and
-// clusters. Decoding goes on where the model would end its text: what is counted are steps.
+// clusters. Then random tokens that are repeated -> how much each head retrieves (retrieval.h). Decoding goes on where the model would end its text: what is counted are steps.
 //
 // Layers with a sliding window are scored as if they had none: the profile is whole, policies pass over such layers.
 #pragma once
@@ -32,7 +32,7 @@ struct CalibrationOptions {
   double full_share = 0;             // > 0: thresholds are moved until no more heads than this share are full
   KvType kv_type = KvType::f16;
   std::string note;                  // of the profile
-  std::function<bool(uint64_t done, uint64_t total)> progress;   // tokens of texts and steps; false: cancelled
+  std::function<bool(uint64_t done, uint64_t total)> progress;   // tokens of texts, steps and repetitions; false: cancelled
 };
 
 // What pictures are drawn from.
@@ -56,7 +56,7 @@ struct CalibrationResult {
 
 constexpr uint32_t kLeastCalibrationTokens = 16;   // of a text
 
-// Takes a session's memory, of the longest text and its steps, while it runs. Errors: invalid_argument (a text that is
+// Takes a session's memory, of the longest text and its steps or of the repeated tokens, while it runs. Errors: invalid_argument (a text that is
 // too short, a token outside the vocabulary, options out of range, a share that no thresholds meet), cancelled, and what
 // opening a session and computing can fail with.
 Result<CalibrationResult> calibrate(const std::shared_ptr<LanguageModel>& model,

@@ -95,6 +95,8 @@ class Session {
   // Which of the computed tokens' keys some of the last queries attend to most, whatever is resident: see
   // Resident::top_page_keys. invalid_argument under policies that keep no queries.
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule);
+  // How much they attend to the keys; errors as above.
+  Status key_weights(Span<const policy::WeightsQuery> queries);
 
   // For benchmarks of contexts that would take hours to compute: takes prompt tokens as computed, with KV pages whose
   // bytes `fill` makes up. The session is empty before.
