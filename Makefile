@@ -55,7 +55,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows check models bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -144,6 +144,11 @@ bench:
 models:
 	@command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 || .ci/packages models
 	@python3 tests/bench/models.py $(BUILD)/models $(MODELS)
+
+# Texts and questions for `orrery eval` on such models, made out of Python's documentation and sources and manual pages.
+texts:
+	@command -v python3 >/dev/null || .ci/packages models
+	@python3 tests/bench/make_texts.py $(BUILD)/texts
 
 fuzz:
 	@.ci/packages fuzz
@@ -245,6 +250,7 @@ help:
 	@echo "make test            build and run every test; the last line counts them"
 	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
 	@echo "make test-windows    build for 64-bit Windows with mingw-w64, and run the tests of what differs there under Wine"
+	@echo "make texts           make an evaluation set for them, out of text that every Debian and Python has"
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"

@@ -562,9 +562,11 @@ struct orrery_session_options {
                                      "auto" if kv_type is finer and head_dim % 32 == 0; else kv_type. Values are converted from
                                      host memory's. "full" takes kv_type alone, also where policy is NULL */
   const char *head_profile;       /* for policies that tell heads apart: JSON of orrery_calibration_profile() or
-                                     orrery_head_profile_import_gates(), or the published HeteroCache format. Copied. NULL: such
-                                     a policy calibrates itself on the prompt. ORRERY_INVALID_ARGUMENT under any policy: the
-                                     profile is of another model or shape (orrery_plan() checks the shape alone) */
+                                     orrery_head_profile_import_gates(), or the published HeteroCache format. Copied. NULL:
+                                     "heterocache" and "synckv" calibrate themselves on the prompt; "duoattention" and
+                                     "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
+                                     ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape
+                                     (orrery_plan() checks the shape alone) */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -737,13 +739,14 @@ ORRERY_UNSTABLE
 ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
 
 /* Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while tokens are
-   generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1).
+   generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256 random tokens that are
+   read four times, they attend to the token after an earlier occurrence of their own (RazorAttention, section 3.2).
      tokens       of all texts, one text behind the other
      n_tokens     (n_texts) tokens of each text, at least 16
      options      NULL: the defaults
      calibration  the result, freed with orrery_calibration_free()
    The same texts give the same profile under any number of threads. While it runs, it takes the memory of one session of the
-   longest text and n_steps. Layers with a sliding window are scored as if they had none; policies skip them.
+   longest text and n_steps, of at least 1,025 tokens. Layers with a sliding window are scored as if they had none; policies skip them.
    ORRERY_CANCELLED: `progress` returned a value other than 0. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,

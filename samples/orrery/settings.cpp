@@ -92,8 +92,8 @@ OptionGroup session_group() {
             "KV cache on the device under a policy: 30% (of the bytes of the full KV cache in --kv-type), or 512MiB (default 100%)."},
            {"--head-profile", "FILE",
             "A profile of the model's heads: from `orrery profile` (its --import-gates converts DuoAttention's gates), or a "
-            "published HeteroCache head analysis. Policies heterocache, synckv, duoattention and razorattention use it "
-            "(default: they measure the heads at the prompt's end)."},
+            "published HeteroCache head analysis. Policies heterocache and synckv use it (default: they measure the heads at the "
+            "prompt's end); duoattention and razorattention need it."},
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest (drop the oldest turns) (default stop)."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }

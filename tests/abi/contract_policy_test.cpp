@@ -22,7 +22,7 @@ const std::vector<Policy>& policies() {
                                           {"heterocache", {{"tau_sim", "0.2"}, {"tau_drift", "1"}}, true, true},
                                           {"synckv", {}, true, true},
                                           {"adakv", {}, false, false},
-                                          {"duoattention", {}, false, true}};
+                                          {"duoattention", {{"rank", "attention"}}, false, true}};
   return all;
 }
 

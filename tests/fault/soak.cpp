@@ -187,6 +187,8 @@ class Soak {
     o.n_context = kContext;
     o.chunk_tokens = 48;
     o.policy = policy_.c_str();
+    const orrery_option by_prompt = {"rank", "attention"};   // these refuse a session without a head profile
+    if (policy_ == "duoattention" || policy_ == "razorattention") o.policy_options = &by_prompt, o.n_policy_options = 1;
     // The least budget that the policy takes of these.
     orrery_session* h = nullptr;
     Error error;

@@ -70,6 +70,7 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
     o.policy = run.at("policy");
     o.kv_share = run.at("share");
     for (const auto& [key, value] : run.at("options").items()) o.policy_options.emplace_back(key, value.get<std::string>());
+    o.policy_options = without_profile(o.policy, o.policy_options);
     const auto session = unwrap(engine::Session::open(model, o));
     unwrap(session->prefill(prompt, nullptr, nullptr));
     engine::Resident& resident = *session->resident();

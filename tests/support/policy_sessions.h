@@ -116,6 +116,12 @@ inline double share_of_tokens(double share, KvType kept, KvType device) {
   return share * bytes(device) / bytes(kept);
 }
 
+// The options, and for policies that refuse a session without a head profile the ranking of heads by the prompt.
+inline policy::Options without_profile(const std::string& policy, policy::Options options = {}) {
+  if (policy == "duoattention" || policy == "razorattention") options.emplace_back("rank", "attention");
+  return options;
+}
+
 inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, uint32_t n_context = 320,
                                         KvType kv = KvType::f16, uint32_t chunk = 0) {
   engine::SessionOptions o;
@@ -124,7 +130,7 @@ inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, ui
   o.device_kv_type = kv;   // overrides the policy's own choice
   o.chunk_tokens = chunk;
   o.policy = mode.policy;
-  o.policy_options = mode.options;
+  o.policy_options = without_profile(mode.policy, mode.options);
   o.kv_share = share;
   return o;
 }

@@ -55,6 +55,27 @@ LineChart simple_chart() {
   return chart;
 }
 
+// Three equal series, then one that meets them at its first point alone: every colour shows on the lines and at the markers.
+TEST(LineChart, SeriesThatCoincideAreToldApart) {
+  LineChart chart = simple_chart();
+  chart.series = {{"a", {0, 5, 10}, {.5, .5, .9}}, {"b", {0, 5, 10}, {.5, .5, .9}}, {"c", {0, 5, 10}, {.5, .5, .9}},
+                  {"d", {0, 5, 10}, {.5, .2, .1}}};
+  const LinePicture picture = draw(chart);
+  const Seen seen(picture.canvas);
+  const auto between = [&](size_t s, double from, double to) {
+    size_t n = 0;
+    for (double x = from; x < to; x += .02) n += seen.at(picture.at(x, .5)) == series_color(s);
+    return n;
+  };
+  for (size_t s = 0; s < 3; ++s) EXPECT_GT(between(s, .3, 4.7), 20u) << s;
+  // Smaller markers on larger ones: all three have pixels around the common point.
+  const Point p = picture.at(5, .5);
+  for (size_t s = 0; s < 3; ++s) EXPECT_GE(seen.count(series_color(s), {p.x - 5, p.y - 5, 10, 10}), 2u) << s;
+  // A line of its own is whole.
+  for (double x : {1.0, 2.5, 3.3, 4.4, 6.0, 8.5})
+    EXPECT_EQ(seen.at(picture.at(x, x < 5 ? .5 - .06 * x : .2 - .02 * (x - 5))), series_color(3)) << x;
+}
+
 TEST(LineChart, PointsAreWhereTheAxesSay) {
   LineChart chart = simple_chart();
   chart.series = {{"a", {0, 5, 10}, {.1, .9, .5}}, {"b", {0, 5, 10}, {.6, .3, .2}}};
@@ -237,11 +258,11 @@ TEST(LineChart, OrderedSeriesRunAlongTheRamp) {
   EXPECT_EQ(ordered_color(0, 1), ramp_color(0));
 }
 
-TEST(LineChart, TheFirstSevenColoursDiffer) {
-  for (size_t i = 0; i < 7; ++i) {
+TEST(LineChart, TheFirstFourteenColoursDiffer) {
+  for (size_t i = 0; i < 14; ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(series_color(i), series_color(j));
   }
-  EXPECT_EQ(series_color(7), series_color(0));
+  EXPECT_EQ(series_color(14), series_color(0));
 }
 
 // ---- Heat maps ----

@@ -13,9 +13,8 @@ namespace {
 EvalAnswer answer(double score, uint64_t compared, uint64_t agreed, double kl_sum) {
   EvalAnswer a;
   a.score = score;
-  a.compared = compared;
+  a.kl.assign(compared, compared ? static_cast<float>(kl_sum / static_cast<double>(compared)) : 0.0f);
   a.agreed = agreed;
-  a.kl_sum = kl_sum;
   return a;
 }
 
@@ -36,7 +35,7 @@ EvalSample sample(const char* task, uint64_t length, std::vector<double> depths)
   s.id = std::string(task) + std::to_string(length);
   s.task = task;
   s.length = length;
-  for (const double depth : depths) s.questions.push_back({"q", {"a"}, depth});
+  for (const double depth : depths) s.questions.push_back({"q", {"answer"}, depth});
   return s;
 }
 
@@ -73,7 +72,7 @@ TEST(EvalResults, RowsSumUp) {
   EXPECT_EQ(row.answers, 3u);
   EXPECT_DOUBLE_EQ(row.score, 2.0 / 3);
   EXPECT_DOUBLE_EQ(row.kept.value(), 1.5 / 2.5);  // 1 and 0 of 1 and 1; of the third, no more than full's .5
-  EXPECT_DOUBLE_EQ(row.kl.value(), 8.0 / 10);     // over tokens, not answers
+  EXPECT_NEAR(row.kl.value(), 8.0 / 10, 1e-6);     // over tokens, not answers
   EXPECT_DOUBLE_EQ(row.top1.value(), 6.0 / 10);
   EXPECT_DOUBLE_EQ(row.decode_tokens_per_second, 40);
   EXPECT_DOUBLE_EQ(row.prefill_tokens_per_second, 3000);
@@ -133,10 +132,77 @@ TEST(EvalResults, JsonHoldsEveryAnswerAndEveryError) {
   const Json json = results_json(made_up());
   size_t errors = 0;
   for (const Json& answer : json.at("answers")) errors += answer.contains("error");
-  EXPECT_EQ(errors, 3u);
-  EXPECT_EQ(json.at("answers").size(), 12u + 3);
+  EXPECT_EQ(errors, 4u);   // a refused sample has one for each question
+  EXPECT_EQ(json.at("answers").size(), 12u + 4);
+  for (const Json& answer : json.at("answers")) EXPECT_TRUE(answer.at("question").is_number_unsigned() && answer.at("asked") == "aware") << answer;
   EXPECT_EQ(json.at("rows").size(), made_up().rows().size());
   EXPECT_EQ(json.at("samples").size(), 3u);
+}
+
+// 20 tokens of which two are far off: the 99th percentile is the larger one, and the mean is of all.
+TEST(EvalResults, PercentileOfKl) {
+  EvalResults results = made_up();
+  results.entries[1].record.answers[0].kl.assign(19, .01f);
+  results.entries[1].record.answers[0].kl.push_back(3.0f);
+  results.entries[1].record.answers[1].kl.assign(80, .02f);
+  results.entries[5].record.answers[0].kl.clear();
+  const EvalRow row = results.row(1, 1000, "");
+  EXPECT_NEAR(row.kl.value(), (19 * .01 + 3 + 80 * .02) / 100, 1e-6);
+  EXPECT_NEAR(row.kl_p99.value(), .02, 1e-6);   // of 100 tokens, 99 have at most this
+  results.entries[1].record.answers[0].kl[0] = 4.0f;
+  EXPECT_NEAR(results.row(1, 1000, "").kl_p99.value(), 3, 1e-6);
+}
+
+// Agresti and Coull (1998), and the closed form at the ends: 0 of n reaches z^2 / (n + z^2).
+TEST(EvalResults, KeptHasWilsonsInterval) {
+  const Interval half = wilson(.5, 10), none = wilson(0, 10), all = wilson(1, 16);
+  EXPECT_NEAR(half.low, .2366, 5e-5);
+  EXPECT_NEAR(half.high, .7634, 5e-5);
+  EXPECT_DOUBLE_EQ(none.low, 0);
+  EXPECT_NEAR(none.high, 3.841459 / 13.841459, 1e-6);
+  EXPECT_NEAR(all.low, 16 / 19.841459, 1e-6);
+  EXPECT_DOUBLE_EQ(all.high, 1);
+  const EvalRow row = made_up().row(1, 1000, "");
+  EXPECT_DOUBLE_EQ(row.kept_of, 2.5);
+  EXPECT_DOUBLE_EQ(row.kept_low, wilson(.6, 2.5).low);
+  EXPECT_DOUBLE_EQ(row.kept_high, wilson(.6, 2.5).high);
+}
+
+TEST(EvalResults, WhatDoesNotCountAsKept) {
+  EvalResults results = made_up();
+  const auto kept_of = [&] { return results.row(1, 1000, "").kept_of; };
+  results.samples[0].questions[0].answers = {"7"};   // one character is found by chance
+  EXPECT_DOUBLE_EQ(kept_of(), 1.5);
+  results.entries[0].record.answers[1].cut = true;   // full attention's answer, compared as a whole, has no end
+  EXPECT_DOUBLE_EQ(kept_of(), .5);
+  results.samples[0].metric = Metric::contains;      // where the answer is found in it, the end does not matter
+  EXPECT_DOUBLE_EQ(kept_of(), 1.5);
+  results.samples[0].metric = Metric::none;
+  EXPECT_DOUBLE_EQ(kept_of(), .5);
+  EXPECT_EQ(results.row(1, 1000, "").scored, 1u);
+  EXPECT_EQ(results.row(1, 1000, "").answers, 3u);
+  EXPECT_NE(table_line(results, results.row(1, 1000, "one")).find("      2      -      -           - "), std::string::npos)
+      << table_line(results, results.row(1, 1000, "one"));
+}
+
+TEST(EvalResults, RowsSayWhenPoliciesSettle) {
+  EvalResults results = made_up();
+  EXPECT_STREQ(results.row(1, 1000, "").question, "aware");
+  results.samples[1].question_after = true;
+  EXPECT_STREQ(results.row(1, 1000, "").question, "both");
+  EXPECT_STREQ(results.row(1, 1000, "two").question, "agnostic");
+  EXPECT_STREQ(results.row(1, 1000, "one").question, "aware");
+  results.aware = false;
+  EXPECT_STREQ(results.row(1, 1000, "one").question, "agnostic");
+}
+
+TEST(EvalResults, KlAgainstBudget) {
+  const LineChart chart = kl_chart(made_up(), 1000);
+  ASSERT_EQ(chart.series.size(), 1u);
+  EXPECT_TRUE(chart.y.log2);
+  EXPECT_NEAR(chart.series[0].y[0], .8, 1e-6);
+  EXPECT_NEAR(chart.series[0].y[1], .2, 1e-6);
+  EXPECT_TRUE(chart.references.empty());
 }
 
 TEST(EvalResults, AccuracyAgainstBudget) {

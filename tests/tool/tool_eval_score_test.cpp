@@ -43,6 +43,34 @@ TEST(EvalScore, F1OfWords) {
   EXPECT_EQ(score({"the"}, "a"), 0);  // nothing is left of either
 }
 
+TEST(EvalScore, QuotesAreWholeAndWhiteSpaceIsOneSpace) {
+  const auto score = [](const char* said) { return score_answer(Metric::quote, {"Return the\n    length of the list"}, said); };
+  EXPECT_EQ(score("The docstring is: \"Return the length of  the list.\""), 1);
+  EXPECT_EQ(score("Return the length of the"), 0);   // cut off
+  EXPECT_EQ(score("return the length of the list"), 0);
+  EXPECT_EQ(score_answer(Metric::quote, {"no", "one two"}, "one\ttwo"), 1);
+}
+
+TEST(EvalScore, AnswersInOrder) {
+  const auto score = [](const char* said) { return score_answer(Metric::order, {"open", "read", "seek", "close"}, said); };
+  EXPECT_EQ(score("1. open\n2. read\n3. seek\n4. close"), 1);
+  EXPECT_EQ(score("read, open, close"), .5);          // open or read, then close
+  EXPECT_EQ(score("close seek read open"), .25);
+  EXPECT_EQ(score("open and close"), .5);
+  EXPECT_EQ(score("nothing"), 0);
+  EXPECT_EQ(score_answer(Metric::none, {"open"}, "open"), 0);
+}
+
+TEST(EvalScore, PairsThatSayNothingOfWhatIsKept) {
+  EXPECT_TRUE(counts_as_kept(Metric::exact, {"12"}, 1, false));
+  EXPECT_FALSE(counts_as_kept(Metric::exact, {"12"}, 0, false));    // full attention has nothing to keep
+  EXPECT_FALSE(counts_as_kept(Metric::exact, {" 2\n"}, 1, false));  // one character
+  EXPECT_FALSE(counts_as_kept(Metric::contains, {"123", "7"}, 1, false));
+  EXPECT_FALSE(counts_as_kept(Metric::f1, {"a long quote"}, .5, true));
+  EXPECT_TRUE(counts_as_kept(Metric::quote, {"a long quote"}, 1, true));   // it stands in the answer whole
+  EXPECT_FALSE(counts_as_kept(Metric::none, {}, 1, false));
+}
+
 TEST(EvalScore, Divergence) {
   // p = (1/2, 1/2), q = (1/4, 3/4): (1/2) ln 2 + (1/2) ln (2/3) = (1/2) ln (4/3).
   const float p[] = {7.0f, 7.0f}, q[] = {0.0f, std::log(3.0f)};

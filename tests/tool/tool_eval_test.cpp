@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -281,6 +283,105 @@ TEST(Eval, TheWholeBudgetIsFullAttentionAndLessIsLess) {
   EXPECT_NEAR(third.at("kept").get<double>(), both / full, 1e-12);
 }
 
+// The context is read once, by full attention: other rows load its KV and compute the last 64 tokens again. Answers and
+// divergences are those of a session that reads everything itself, which H2O's is.
+TEST(Eval, AContextIsReadOnce) {
+  const Words words = {"--policies", "h2o,snapkv,cake,full:kv-type=q8_0,snapkv:kv-type=q8_0", "--budgets", "40%", "--lengths", "700",
+                       "--samples", "1", "--tasks", "facts", "--questions", "2", "--turns", "single"};
+  const Json json = eval_json(words, "once.json");
+  const uint64_t full = row(json, "full", "").at("prompt_tokens");
+  EXPECT_GT(full, 700u);
+  EXPECT_EQ(row(json, "h2o", "40%").at("prompt_tokens"), full);
+  EXPECT_EQ(row(json, "full:kv-type=q8_0", "").at("kv_type"), "q8_0");
+  EXPECT_EQ(row(json, "snapkv:kv-type=q8_0", "40%").at("kv_type"), "q8_0");
+  EXPECT_EQ(row(json, "snapkv", "40%").at("kv_type"), "f16");
+  for (const char* policy : {"snapkv", "cake"}) {
+    EXPECT_LE(row(json, policy, "40%").at("prompt_tokens").get<uint64_t>(), 2 * 64 + 40u) << policy;
+    EXPECT_LT(row(json, policy, "40%").at("host_to_device_bytes").get<uint64_t>(), row(json, "full", "").at("device_kv_bytes").get<uint64_t>())
+        << "what was loaded was not moved by the policy";
+  }
+  EXPECT_GT(row(json, "full:kv-type=q8_0", "").at("kl"), 0);
+  EXPECT_LT(row(json, "full:kv-type=q8_0", "").at("kl"), .05);
+}
+
+// One text of two tasks, with the question in the prompt and after it, and a summary without a right answer.
+TEST(EvalFiles, SamplesDecideForThemselves) {
+  const std::string path = scratch_path("mixed.jsonl");
+  std::string text = "Bruno owns a teal fox.";
+  for (int i = 0; i < 40; ++i) text += " On Sunday there was snow over the cellar. The grass is green.";
+  text += " Ada lives in Oslo.";
+  Json before = {{"id", "b"}, {"task", "before"}, {"length", 1024}, {"metric", "contains"}, {"context", text}, {"turns", "single"},
+                 {"questions", {{{"question", "Where does Ada live?"}, {"answers", {"Oslo"}}}}}};
+  Json after = before, summary = before;
+  after["id"] = "a", after["task"] = "after", after["question_after"] = true;
+  summary["id"] = "s", summary["task"] = "summary", summary["metric"] = "none";
+  summary["questions"] = Json::array({{{"question", "Say what the text says."}}});
+  write_file(path, before.dump() + "\n" + after.dump() + "\n" + summary.dump() + "\n");
+  const Json json = eval_json({"--tasks", path, "--policies", "streaming", "--budgets", "60%", "--max-tokens", "8"}, "mixed.json");
+  EXPECT_EQ(row(json, "full", "", "before").at("score"), 1);
+  EXPECT_EQ(row(json, "full", "", "before").at("question"), "aware");
+  EXPECT_EQ(row(json, "full", "", "after").at("question"), "agnostic");
+  EXPECT_EQ(row(json, "full", "").at("question"), "both");
+  const Json without = row(json, "streaming", "60%", "summary");
+  EXPECT_TRUE(without.at("score").is_null() && without.at("kept").is_null());
+  EXPECT_GT(without.at("kl"), 0);
+  EXPECT_GT(without.at("decode_tokens_per_second"), 0);
+  EXPECT_EQ(samples({"--tasks", path}, "mixed-again.jsonl").size(), 3u);
+  EXPECT_EQ(samples({"--tasks", path}, "mixed-again.jsonl")[1].at("question_after"), true);
+}
+
+// Written in a layout of another benchmark and read again, the questions are the same.
+TEST(EvalFiles, LayoutsAreWritten) {
+  const Words made = {"--lengths", "400", "--samples", "2", "--questions", "2", "--tasks", "single"};
+  const std::vector<Json> own = samples(made, "layout-own.jsonl");
+  for (const char* layout : {"ruler", "longbench", "scbench"}) {
+    Words words = made;
+    words.insert(words.end(), {"--layout", layout});
+    const std::vector<Json> lines = samples(words, std::string("layout-") + layout + ".jsonl");
+    const bool scbench = std::string(layout) == "scbench";
+    ASSERT_EQ(lines.size(), scbench ? 2u : 4u) << layout;
+    const Json question = own[0].at("questions")[1];
+    if (scbench) {
+      EXPECT_EQ(lines[0].at("multi_turns")[1], (Json{{"input", question.at("question")}, {"answer", question.at("answers")[0]}}));
+    } else if (std::string(layout) == "longbench") {
+      EXPECT_EQ(lines[1].at("input"), question.at("question"));
+      EXPECT_EQ(lines[1].at("answers"), question.at("answers"));
+      EXPECT_EQ(lines[1].at("context"), own[0].at("context"));
+    } else {
+      EXPECT_EQ(lines[1].at("input"), own[0].at("context").get<std::string>() + "\n\n" + question.at("question").get<std::string>());
+      EXPECT_EQ(lines[1].at("outputs"), question.at("answers"));
+    }
+    const std::vector<Json> again = samples({"--tasks", scratch_path(std::string("layout-") + layout + ".jsonl")}, "layout-again.jsonl");
+    ASSERT_EQ(again.size(), lines.size()) << layout;
+    EXPECT_EQ(again[0].at("metric"), std::string(layout) == "longbench" ? "f1" : "contains");
+  }
+  Words wrong = made;
+  wrong.insert(wrong.end(), {"--write-samples", "-", "--layout", "helmet"});
+  EXPECT_EQ(eval(wrong).code, 2);
+}
+
+// kvpress's evaluation: config.yaml, metrics.json in percent, a line of predictions.csv for each answer.
+TEST(Eval, KvpressReadsTheResults) {
+  const std::string folder = scratch_path("kvpress"), path = scratch_path("niah.jsonl");
+  const std::string text = "Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
+  write_file(path, Json({{"index", 0}, {"input", text + "\n\nWhere does Ada live?"}, {"outputs", {"Oslo", "\"x\""}}}).dump() + "\n");
+  ASSERT_EQ(eval({"--tasks", path, "--policies", "streaming", "--budgets", "100%", "--kvpress", folder}).code, 0);
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) found.push_back(entry.path().filename());
+  std::sort(found.begin(), found.end());
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].find("ruler__"), 0u) << found[0];
+  EXPECT_NE(found[0].find("__no_press__0.00__query_aware"), std::string::npos) << found[0];
+  EXPECT_NE(found[1].find("__streaming__0.00__query_aware"), std::string::npos) << found[1];
+  EXPECT_EQ(Json::parse(read_whole(folder + "/" + found[1] + "/metrics.json")), (Json{{"niah", {{"string_match", 50.0}}}}));
+  const std::string csv = read_whole(folder + "/" + found[1] + "/predictions.csv");
+  EXPECT_NE(csv.find("\"[\"\"Oslo\"\",\"\"\\\"\"x\\\"\"\"\"]\""), std::string::npos) << csv;
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2);
+  const std::string config = read_whole(folder + "/" + found[1] + "/config.yaml");
+  for (const char* line : {"dataset: \"ruler\"\n", "press_name: \"streaming\"\n", "compression_ratio: 0.0000\n", "query_aware: true\n"})
+    EXPECT_NE(config.find(line), std::string::npos) << config;
+}
+
 TEST(Eval, RefillsHaveColumns) {
   const Json json = eval_json({"--policies", "streaming,heterocache:tau_sim=0.2:tau_drift=1,synckv", "--budgets", "60%",
                                "--lengths", "700", "--samples", "1", "--tasks", "facts,variables"},
@@ -369,7 +470,7 @@ TEST(Eval, Pictures) {
   const Words words = {"--budgets", "50%", "--lengths",   "300", "--samples", "1",   "--tasks",
                        "single",    "--questions", "1",    "--png",     folder};
   for (int twice = 0; twice < 2; ++twice) ASSERT_EQ(eval(words).code, 0);
-  for (const char* file : {"accuracy-300.png", "depth-00-full.png", "depth-01-streaming-50.png"}) {
+  for (const char* file : {"accuracy-300.png", "kl-300.png", "depth-00-full.png", "depth-01-streaming-50.png"}) {
     EXPECT_GT(read_png(read_whole(folder + "/" + file)).width, 300) << file;
   }
   Words nowhere = words;
@@ -387,7 +488,9 @@ TEST(Eval, WrongWordsAreSaid) {
     EXPECT_NE(finished.err.find(part), std::string::npos) << finished.err;
   };
   said({"--tasks", "singel"}, "did you mean 'single'");
-  said({"--policies", "nobody"}, "nobody");
+  said({"--policies", "nobody"}, "no policy is called 'nobody'");
+  said({"--policies", "duo"}, "did you mean 'duoattention'");
+  said({"--policies", "full:kv-type=q9"}, "none of f16, f32, q8_0, q4_0");
   said({"--policies", "streaming:sinks"}, "'sinks' in 'streaming:sinks' is not NAME=VALUE");
   said({"--policies", "streaming:pinks=3"}, "pinks");
   said({"--policies", ":a=b"}, "does not begin with a name");
@@ -473,6 +576,10 @@ TEST(EvalFiles, WhatIsWrongNamesFileAndLine) {
   said(R"({"context": "a", "questions": [{"question": "q", "answer": "c", "depth": 2}]})", "\"depth\"");
   said(R"({"context": "a", "metric": "luck", "questions": [{"question": "q", "answer": "c"}]})", "'luck'");
   said(R"({"context": "a", "length": -1, "questions": [{"question": "q", "answer": "c"}]})", "\"length\"");
+  said(R"({"context": "a", "multi_turns": []})", "\"multi_turns\" is not a list");
+  said(R"({"context": "a", "multi_turns": [{"input": "q"}]})", "no \"answer\"");
+  said(R"({"context": "a", "turns": "many", "questions": [{"question": "q", "answer": "c"}]})", "not multi or single");
+  said(R"({"context": "a", "question_after": 1, "questions": [{"question": "q", "answer": "c"}]})", "neither true nor false");
   said(std::string(100000, '['), "nested deeper");
   write_file(path, "\n \n");
   EXPECT_NE(eval({"--tasks", path}).err.find("holds no samples"), std::string::npos);
@@ -566,6 +673,27 @@ TEST_F(EvalResume, OtherSettingsAndNonsenseAreEvaluated) {
   other.insert(other.end(), {"--seed", "5", "--json", path_});
   ASSERT_EQ(eval(other).code, 0);
   EXPECT_NE(result().at("answers"), expected.at("answers"));
+}
+
+// --records outlives the run: another policy costs its own work alone, and another text none of the first one's.
+TEST_F(EvalResume, RecordsServeLaterRuns) {
+  const std::string records = scratch_path("records.jsonl");
+  const auto with = [&](const char* policies, const char* n_samples) {
+    return eval({"--policies", policies, "--budgets", "40%", "--lengths", "300", "--samples", n_samples, "--tasks", "single", "--questions",
+                 "2", "--records", records, "--json", path_});
+  };
+  const auto lines = [&] {
+    const std::string all = read_whole(records);
+    return std::count(all.begin(), all.end(), '\n');
+  };
+  ASSERT_EQ(with("streaming", "1").code, 0);
+  EXPECT_EQ(lines(), 2);
+  ASSERT_EQ(with("streaming,snapkv", "2").code, 0);
+  EXPECT_EQ(lines(), 2 + 1 + 3);
+  ASSERT_EQ(with("streaming:kv-type=q8_0", "1").code, 0);
+  EXPECT_EQ(lines(), 2 + 1 + 3 + 1) << "another KV type is another row";
+  EXPECT_NE(access(partial_.c_str(), F_OK), 0);
+  unlink(records.c_str());
 }
 
 TEST_F(EvalResume, InterruptedAndKilled) {

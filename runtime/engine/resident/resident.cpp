@@ -113,15 +113,29 @@ Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stri
   return place();
 }
 
-Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule,
-                               uint32_t n_tokens) {
+template <class Query>
+Status Resident::check_known(Span<const Query> queries, uint32_t n_tokens) const {
   const uint32_t known = answers_.known_queries(n_tokens);
-  for (const policy::KeyQuery& query : queries)
+  for (const Query& query : queries)
     if (query.first_position + query.n_positions > n_tokens || query.first_position < n_tokens - known)
       return error(Code::invalid_argument, "queries of positions %u to %u: those of the last %u of %u tokens are known",
                    query.first_position, query.first_position + query.n_positions, known, n_tokens);
+  return ok_status();
+}
+
+Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule,
+                               uint32_t n_tokens) {
+  ORRERY_TRY(check_known(queries, n_tokens));
   now_.settling = true;
   Status status = answers_.top_keys(queries, rule);
+  now_.settling = false;
+  return status;
+}
+
+Status Resident::page_key_weights(Span<const policy::WeightsQuery> queries, uint32_t n_tokens) {
+  ORRERY_TRY(check_known(queries, n_tokens));
+  now_.settling = true;
+  Status status = answers_.key_weights(queries);
   now_.settling = false;
   return status;
 }

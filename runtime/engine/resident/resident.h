@@ -105,6 +105,8 @@ class Resident final : public model::LayerHook {
   // The keys of all the session's pages that the queries of some positions attend to most, settled or not. Only the last positions have
   // queries, as many as the policy's kept_queries.
   Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
+  // How much those queries attend to those keys.
+  Status page_key_weights(Span<const policy::WeightsQuery> queries, uint32_t n_tokens);
   // Drops the resident KV: the next prepare() settles.
   void invalidate();
   // For benchmarks: as if the queries of n tokens had been summed.
@@ -129,6 +131,8 @@ class Resident final : public model::LayerHook {
   void rebuild_noted(uint32_t layer);
   void compensate(uint32_t head, uint32_t n_tokens);
   void add_replaced();
+  template <class Query>
+  Status check_known(Span<const Query> queries, uint32_t n_tokens) const;
 
   const model::Hyperparameters& hyper_;
   const uint32_t n_context_;

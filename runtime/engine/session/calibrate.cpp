@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "runtime/engine/session/retrieval.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/policy/heads/clusters.h"
 #include "runtime/text/json/json.h"
@@ -174,7 +175,9 @@ class Calibrator {
       longest = std::max(longest, text.size());
       c.total_ += text.size() + options.n_steps;
     }
-    const auto n_context = static_cast<uint32_t>(longest + options.n_steps);
+    ORRERY_ASSIGN(const RepeatedTokens repeated, RepeatedTokens::make(*model));
+    c.total_ += repeated.tokens.size();
+    const auto n_context = static_cast<uint32_t>(std::max(longest + options.n_steps, repeated.tokens.size()));
     ORRERY_ASSIGN(const auto session, Session::open(model, full_session(h, options, n_context)));
     for (Sets* sets : {&c.star_, &c.sync_})
       for (uint32_t l = 0; l < c.n_layers_; ++l) {
@@ -182,6 +185,7 @@ class Calibrator {
         sets->overlaps.push_back(std::move(overlaps));
       }
     for (const auto& text : texts) ORRERY_TRY(c.read(session.get(), text));
+    ORRERY_ASSIGN(c.retrieval_, measure_retrieval(session.get(), repeated, [&c](uint64_t n) { return c.advance(n); }));
     return c.finish();
   }
 
@@ -262,6 +266,10 @@ class Calibrator {
       policy::ProfileLayer layer;
       ORRERY_ASSIGN(layer.roles, classify(all[l], profile.thresholds));
       layer.stability = std::move(all[l].stability);
+      for (uint32_t h = 0; h < n_kv_heads_; ++h) {
+        layer.induction.push_back(retrieval_.induction[size_t{l} * n_kv_heads_ + h]);
+        layer.echo.push_back(retrieval_.echo[size_t{l} * n_kv_heads_ + h]);
+      }
       layer.similarity = std::move(all[l].similarity);
       ORRERY_ASSIGN(layer.mean_similarity, sync_.overlaps[l].mean_similarity());
       ORRERY_ASSIGN(layer.clusters, policy::cluster_heads(layer.mean_similarity, n_kv_heads_, n_clusters));
@@ -290,6 +298,7 @@ class Calibrator {
   uint64_t done_ = 0, total_ = 0;
   Sets star_{kStarRule, {}, {}}, sync_{kSyncRule, {}, {}};
   LayerMatches matches_;
+  RetrievalScores retrieval_;
   CalibrationSteps steps_;
 };
 

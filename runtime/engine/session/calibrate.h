@@ -3,7 +3,7 @@
 //
 // The data's way: tokens -> a session with full attention that keeps its last queries -> top-k sets of every head at every step (step 0 is
 // the prompt's last query, then one step for each decoded token) -> policy::LayerOverlaps -> roles and clusters. Decoding continues after
-// an end-of-generation token.
+// an end-of-generation token. Then random tokens that are repeated -> how much each head retrieves (retrieval.h).
 //
 // Layers with a sliding window are scored as if they had none. So the profile covers all layers; policies skip layers with a window.
 #pragma once
@@ -32,7 +32,7 @@ struct CalibrationOptions {
   double full_share = 0;             // > 0: thresholds move until at most this share of the heads is full
   KvType kv_type = KvType::f16;
   std::string note;                  // of the profile
-  std::function<bool(uint64_t done, uint64_t total)> progress;   // tokens of texts and steps; false cancels
+  std::function<bool(uint64_t done, uint64_t total)> progress;   // tokens of texts, steps and repetitions; false cancels
 };
 
 // Measurements for pictures.
@@ -56,7 +56,7 @@ struct CalibrationResult {
 
 constexpr uint32_t kLeastCalibrationTokens = 16;   // of a text
 
-// While it runs, it takes the memory of a session for the longest text and its steps. Errors: invalid_argument (a text is too short, a
+// While it runs, it takes the memory of a session for the longest text and its steps, or for the repeated tokens. Errors: invalid_argument (a text is too short, a
 // token is outside the vocabulary, options are out of range, no thresholds meet full_share), cancelled, and the errors of opening a session
 // and of its steps.
 Result<CalibrationResult> calibrate(const std::shared_ptr<LanguageModel>& model,

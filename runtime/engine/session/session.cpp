@@ -392,6 +392,14 @@ Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::Sco
   return resident_->top_page_keys(queries, rule, n_computed());
 }
 
+Status Session::key_weights(Span<const policy::WeightsQuery> queries) {
+  if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
+  const Turn turn = model_->runtime().take_turn();
+  const Resident::Use use(resident_.get(), turn);
+  turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  return resident_->page_key_weights(queries, n_computed());
+}
+
 // Fork and park ------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Session>> Session::fork() {

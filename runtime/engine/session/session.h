@@ -94,6 +94,8 @@ class Session {
   // The keys of all computed tokens that some of the last queries attend to most (Resident::top_page_keys). invalid_argument under policies
   // that keep no queries.
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule);
+  // How much they attend to the keys; errors as above.
+  Status key_weights(Span<const policy::WeightsQuery> queries);
 
   // For benchmarks of contexts that would take hours to compute: treats prompt tokens as computed, with invented KV pages from `fill`. The
   // session is empty before.

@@ -40,6 +40,9 @@ class StaticHeads final : public TailedPolicy {
     if (profile_) rank_by_profile();
   }
 
+  // Some heads retrieve and others stream, and nothing says which.
+  bool lacks_profile() const { return !profile_ && settings_.rank == HeadRank::profile && n_full_ > 0 && n_full_ < rings_.n_other_heads(); }
+
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return n_full_; }
   uint32_t max_compensation_tokens() const override { return settings_.compensation ? rings_.n_other_heads() - n_full_ : 0; }
@@ -96,12 +99,13 @@ class StaticHeads final : public TailedPolicy {
   uint32_t sinks(uint32_t capacity) const { return std::min(settings_.sinks, capacity / 3); }
 
   // The n_full_ heads with the largest scores retrieve; tie: the lower head.
-  void choose_full(const std::vector<double>& rank_scores) {
+  void choose_full(const std::vector<double>& rank_scores) { choose_full(rank_scores, n_full_); }
+  void choose_full(const std::vector<double>& rank_scores, uint32_t n_full) {
     std::vector<uint32_t> order;
     for (uint32_t head = 0; head < heads_.size(); ++head)
       if (!rings_.has(head)) order.push_back(head);
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return rank_scores[a] > rank_scores[b]; });
-    for (size_t i = 0; i < order.size(); ++i) heads_[order[i]].full = i < n_full_;
+    for (size_t i = 0; i < order.size(); ++i) heads_[order[i]].full = i < n_full;
   }
 
   // Full heads of the profile in layers without window: those above the gates' quantile.
@@ -112,8 +116,24 @@ class StaticHeads final : public TailedPolicy {
     return n;
   }
 
-  // By gates; or full roles first, then by instability, or allocation.
+  // The heads with the largest induction scores, but for some with the largest echo scores among the others; or both together.
+  void rank_by_retrieval() {
+    const auto n_echo = static_cast<uint32_t>(settings_.echo_share * n_full_ + .5);
+    std::vector<double> rank_scores(heads_.size());
+    const auto layer = [&](uint32_t head) -> const ProfileLayer& { return profile_->layers[head / n_kv_heads_]; };
+    for (uint32_t head = 0; head < heads_.size(); ++head) {
+      const uint32_t h = head % n_kv_heads_;
+      rank_scores[head] = layer(head).induction[h] + (settings_.echo_share > 0 ? 0 : layer(head).echo[h]);
+    }
+    choose_full(rank_scores, n_full_ - n_echo);
+    if (n_echo == 0) return;
+    for (uint32_t head = 0; head < heads_.size(); ++head) rank_scores[head] = heads_[head].full ? 2 : layer(head).echo[head % n_kv_heads_];
+    choose_full(rank_scores);
+  }
+
+  // By gates; or by what heads retrieve; or full roles first, then by instability, or allocation.
   void rank_by_profile() {
+    if (!profile_->has_gates() && profile_->has_retrieval()) return rank_by_retrieval();
     std::vector<double> rank_scores(heads_.size());
     for (uint32_t head = 0; head < heads_.size(); ++head) {
       const ProfileLayer& layer = profile_->layers[head / n_kv_heads_];
@@ -157,11 +177,18 @@ Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Static
   ORRERY_TRY(reader.fraction("full_share", &s.full_share));
   ORRERY_TRY(reader.count("sinks", 0, 1u << 20, &s.sinks));
   ORRERY_TRY(reader.flag("compensation", &s.compensation));
+  ORRERY_TRY(reader.choice("rank", {"profile", "attention"}, &s.rank));
   ORRERY_TRY(reader.count("window", 1, kMaxWindow, &s.window));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.finish());
   auto policy = std::make_unique<StaticHeads>(name, shape, budget, s, profile);
   ORRERY_TRY(policy->check_room(budget, "retrieve and keep their whole KV"));
+  if (policy->lacks_profile())
+    return error(Code::invalid_argument,
+                 "policy %s: a head profile must say which heads retrieve: `orrery profile MODEL TEXT --out FILE`, or orrery_calibrate(), makes "
+                 "one, and --head-profile FILE, or head_profile of the session's options, gives it; option rank=attention ranks heads by the "
+                 "prompt instead, which loses much of a published model's answers",
+                 name);
   return std::unique_ptr<Policy>(std::move(policy));
 }
 

@@ -80,6 +80,16 @@ Status check_weights(const ProfileLayer& layer, size_t index) {
   return ok_status();
 }
 
+Status check_retrieval(const ProfileLayer& layer, size_t index, bool expected) {
+  for (const auto& [name, scores] : {std::pair<const char*, const std::vector<double>&>{"induction", layer.induction}, {"echo", layer.echo}}) {
+    if (scores.size() != (expected ? layer.n_kv_heads() : 0))
+      return wrong(index, format("%s has %zu entries for %u heads", name, scores.size(), layer.n_kv_heads()));
+    for (size_t h = 0; h < scores.size(); ++h)
+      if (!is_fraction(scores[h])) return wrong(index, format("%s of head %zu is %g", name, h, scores[h]));
+  }
+  return ok_status();
+}
+
 // The full heads must be the heads with the largest gates.
 Status check_gates(const HeadProfile& profile) {
   double least_full = 1, most_other = 0;
@@ -164,6 +174,8 @@ text::Value layer_value(const ProfileLayer& layer) {
   if (!layer.stability.empty()) map.set("stability", list_of(layer.stability));
   if (!layer.allocation.empty()) map.set("allocation", list_of(layer.allocation));
   if (!layer.gates.empty()) map.set("gates", list_of(layer.gates));
+  if (!layer.induction.empty()) map.set("induction", list_of(layer.induction));
+  if (!layer.echo.empty()) map.set("echo", list_of(layer.echo));
   const size_t n = layer.n_kv_heads();
   if (!layer.similarity.empty()) map.set("similarity", list_of(upper_triangle(layer.similarity, n)));
   if (!layer.mean_similarity.empty())
@@ -246,7 +258,7 @@ Result<LayerRoles> read_roles(const Place& place) {
 }
 
 Result<ProfileLayer> read_layer(const Place& place) {
-  ORRERY_TRY(place.only_members({"roles", "pivot_of", "stability", "allocation", "gates", "similarity",
+  ORRERY_TRY(place.only_members({"roles", "pivot_of", "stability", "allocation", "gates", "induction", "echo", "similarity",
                                  "mean_similarity", "cluster_of", "representatives"}));
   ProfileLayer layer;
   ORRERY_ASSIGN(layer.roles, read_roles(place));
@@ -263,6 +275,14 @@ Result<ProfileLayer> read_layer(const Place& place) {
   if (has("gates")) {
     ORRERY_ASSIGN(const Place part, place.member("gates"));
     ORRERY_ASSIGN(layer.gates, part.numbers());
+  }
+  if (has("induction")) {
+    ORRERY_ASSIGN(const Place part, place.member("induction"));
+    ORRERY_ASSIGN(layer.induction, part.numbers());
+  }
+  if (has("echo")) {
+    ORRERY_ASSIGN(const Place part, place.member("echo"));
+    ORRERY_ASSIGN(layer.echo, part.numbers());
   }
   if (has("similarity")) {
     ORRERY_ASSIGN(const Place part, place.member("similarity"));
@@ -336,6 +356,7 @@ Status check_profile(const HeadProfile& profile) {
       return error(Code::invalid_argument,
                    "head profile: top_k is 0, and stability was measured with sets of that size");
     }
+    ORRERY_TRY(check_retrieval(layer, l, profile.has_retrieval()));
     ORRERY_TRY(check_similarity(layer.similarity, layer.n_kv_heads(), "similarity", l));
     ORRERY_TRY(check_similarity(layer.mean_similarity, layer.n_kv_heads(), "mean_similarity", l));
     ORRERY_TRY(check_clusters(layer.clusters, layer.n_kv_heads(), l));

@@ -10,6 +10,7 @@
 //              "gates": [x, ...]           DuoAttention's: no full head (volatile) has a lower gate than another head (anchor)
 //      optional: "similarity": [x, ...]       for pairs i < j, row by row: medians over steps
 //                "mean_similarity": [x, ...]  means over steps, for SyncKV
+//                "induction": [x, ...] and "echo": [x, ...]   attention on repeated random tokens, both in all layers or neither
 //                "cluster_of": [0, 1, ...] and "representatives": [head or null, ...]   SyncKV's, both or neither
 //     }, ...]}
 // An imported profile has no fingerprint ("model" is ""): it fits every model of its shape.
@@ -37,6 +38,8 @@ struct ProfileLayer {
   std::vector<double> stability;        // (n_kv_heads) S, 0 to 1; empty in imported profiles
   std::vector<double> allocation;       // (n_kv_heads) published w / mean(w), 0 for full heads; or empty
   std::vector<double> gates;            // (n_kv_heads) DuoAttention's, 0 to 1 (gates.h); or empty
+  std::vector<double> induction, echo;  // (n_kv_heads) 0 to 1: attention on what followed an earlier occurrence of the query's token, and
+                                        // on that occurrence, in repeated random tokens (RazorAttention, section 3.2); or empty
   std::vector<double> similarity;       // (n_kv_heads, n_kv_heads), or empty
   std::vector<double> mean_similarity;  // (n_kv_heads, n_kv_heads), or empty
   LayerClusters clusters;               // or empty
@@ -57,6 +60,7 @@ struct HeadProfile {
 
   RoleCounts counts() const;
   bool has_gates() const { return !layers.empty() && !layers[0].gates.empty(); }
+  bool has_retrieval() const { return !layers.empty() && !layers[0].induction.empty(); }
   // HeteroCache's eq. 8: the weights of the compressed heads, layer by layer, heads ascending. From stability, else the published allocation;
   // empty for gates.
   std::vector<double> weights() const;

@@ -1,5 +1,5 @@
 // DuoAttention (Xiao et al., arXiv:2410.10819): a few heads retrieve from the whole context, the others stream.
-//   score     heads are ranked once, by learned gates, another head profile, or the prompt's last 32 queries
+//   score     heads are ranked once, by learned gates or another head profile
 //   allocate  streaming heads get 384 tokens, or a quarter of the budget if that is less; as many heads retrieve as the rest holds
 //   select    retrieving heads keep everything; streaming heads their sinks and most recent tokens
 //   refresh   never
@@ -20,9 +20,12 @@ constexpr char kPage[] =
     "that is less. full_share fixes the number.\n"
     "- 128 first and 256 recent tokens are those of the published patterns' configuration; the README says 64 and 256.\n"
     "- `orrery profile --import-gates` makes a head profile of the code's gates. With it, the heads above the gates' quantile\n"
-    "  retrieve, or as many of them as the budget holds, largest gates first; the other heads share the rest. Other profiles\n"
-    "  have no gates: volatile and pivot heads retrieve first, then the less stable heads. Without a profile heads are ranked\n"
-    "  by the attention of the prompt's last queries to tokens that a streaming head would not hold.\n"
+    "  retrieve, or as many of them as the budget holds, largest gates first; the other heads share the rest. `orrery\n"
+    "  profile` makes a profile without training: heads are ranked by induction and echo scores, RazorAttention's criterion.\n"
+    "  Imported profiles have neither: volatile and pivot heads retrieve first, then those with the larger allocation.\n"
+    "- Without a profile the session is refused, unless its budget makes all heads alike. rank=attention ranks heads by the\n"
+    "  attention of the prompt's last queries to tokens that a streaming head would not hold. On published models that finds\n"
+    "  diffuse heads of early layers, not retrieving ones.\n"
     "- The code trims streaming heads after each forward pass, so chunks of the prompt show. Here they are trimmed once, after\n"
     "  the prompt.\n";
 
@@ -34,7 +37,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 constexpr Method kDuoAttention = {
     {"duoattention", "DuoAttention", "arXiv:2410.10819",
-     /* score    */ "a head profile ranks heads, or the last 32 queries",
+     /* score    */ "a head profile ranks heads",
      /* allocate */ "retrieving heads everything; the others 384 tokens, a quarter of the budget, or what is left",
      /* keep     */ "retrieving heads all; the others sinks and recent tokens",
      /* refresh  */ "never",

@@ -67,8 +67,8 @@ LinePicture draw(const LineChart& chart);
 
 // The colour of the i-th of n ordered series: along the ramp, without its end, which is too bright for lines.
 Rgb ordered_color(size_t i, size_t n);
-// The colour of the i-th of unordered series. Colour-blind readers can tell the first seven apart; later series
-// repeat the colours.
+// The colour of the i-th of unordered series. Colour-blind readers can tell the first seven apart, and seven darker ones by
+// their lightness; from the fifteenth on, series repeat the colours.
 Rgb series_color(size_t i);
 
 // ---- Heat maps ----

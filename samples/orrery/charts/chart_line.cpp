@@ -1,5 +1,6 @@
 // Line charts (chart.h): lay out the legend, the axes and their ticks, then draw the series in order. Each series has
-// its own colour and marker; from the eighth series on, also dashes.
+// its own colour and marker; from the fifteenth series on, also dashes. Where a series coincides with earlier ones, its
+// line is dashed and its markers are smaller, so that the others stay visible below it.
 #include <algorithm>
 #include <cmath>
 
@@ -11,14 +12,19 @@
 namespace orrery::tool {
 namespace {
 
-// The palette of Okabe and Ito (2008), without its yellow, which is hard to see on white.
+// The palette of Okabe and Ito (2008), without its yellow, which is hard to see on white; then dark colours of Paul Tol's
+// "muted" scheme, which differ from these by lightness too.
 constexpr Rgb kSeriesColors[] = {{0x00, 0x72, 0xB2}, {0xD5, 0x5E, 0x00}, {0x00, 0x9E, 0x73},
                                  {0xCC, 0x79, 0xA7}, {0xE6, 0x9F, 0x00}, {0x56, 0xB4, 0xE9},
-                                 {0x55, 0x55, 0x55}};
+                                 {0x55, 0x55, 0x55}, {0x33, 0x22, 0x88}, {0x88, 0x22, 0x55},
+                                 {0x99, 0x99, 0x33}, {0x66, 0x11, 0x00}, {0x44, 0xAA, 0x99},
+                                 {0xAA, 0x44, 0x99}, {0x11, 0x11, 0x11}};
 constexpr size_t kColors = sizeof kSeriesColors / sizeof *kSeriesColors;
 constexpr Marker kMarkers[] = {Marker::circle, Marker::square, Marker::triangle, Marker::diamond};
 constexpr double kLineWidth = 2.2, kThinLineWidth = 1.5, kReferenceWidth = 1.4, kMarkerRadius = 4.4;
 constexpr Dash kSeriesDash{7, 5}, kReferenceDash{3, 4};
+constexpr double kSamePlace = 1.5;       // pixels; nearer points of two series coincide
+constexpr size_t kMostCompared = 4096;   // points of a series that are compared with other series
 constexpr size_t kMostMarkers = 40;      // per series; a longer series is a line without markers
 constexpr size_t kMostPoints = 1 << 16;  // more points do not change the picture
 constexpr size_t kMostLegendRows = 3;
@@ -181,6 +187,29 @@ std::vector<Point> thinned(const std::vector<Point>& points) {
   return some;
 }
 
+// For each point of a series, the number of earlier series that have a point at the same place.
+std::vector<size_t> covered(const LinePicture& picture, const LineChart& chart, size_t index) {
+  const Series& s = chart.series[index];
+  std::vector<size_t> n(s.x.size(), 0);
+  const auto is_shown = [&](const Series& of, size_t i) { return shown(chart.x, of.x[i]) && shown(chart.y, of.y[i]); };
+  for (size_t other = 0; other < index && s.x.size() <= kMostCompared; ++other) {
+    const Series& o = chart.series[other];
+    if (chart.ordered || o.x.size() > kMostMarkers) continue;
+    for (size_t i = 0; i < s.x.size(); ++i) {
+      if (!is_shown(s, i)) continue;
+      const Point p = picture.at(s.x[i], s.y[i]);
+      for (size_t j = 0; j < o.x.size(); ++j) {
+        if (!is_shown(o, j)) continue;
+        const Point q = picture.at(o.x[j], o.y[j]);
+        if (std::abs(p.x - q.x) >= kSamePlace || std::abs(p.y - q.y) >= kSamePlace) continue;
+        ++n[i];
+        break;
+      }
+    }
+  }
+  return n;
+}
+
 void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
   const Series& s = chart.series[index];
   const Rgb color = color_of(chart, index);
@@ -190,12 +219,23 @@ void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
     const bool known = shown(chart.x, s.x[i]) && shown(chart.y, s.y[i]);
     points[i] = known ? picture->at(s.x[i], s.y[i]) : Point{kMissing, kMissing};
   }
+  const std::vector<size_t> below_point = covered(*picture, chart, index);
   Canvas& canvas = picture->canvas;
   const Rect plot = picture->plot;
   if (s.line) {
     canvas.clip({plot.x - 2, plot.y - 2, plot.w + 4, plot.h + 4});
-    canvas.polyline(thinned(points), color, line_width(n_shown),
-                    is_dashed(chart, index) ? kSeriesDash : Dash{});
+    // Runs of segments that lie on as many earlier lines: a segment lies on those that both of its ends lie on.
+    for (size_t from = 0; from + 1 < points.size() || from == 0;) {
+      const auto below = [&](size_t i) { return std::min(below_point[i], below_point[i + 1]); };
+      size_t end = from;   // the run's last point
+      while (end + 1 < points.size() && below(end) == below(from)) ++end;
+      if (end == from) break;
+      const size_t n_below = below(from);
+      const double gap = 7.0 * static_cast<double>(n_below);
+      canvas.polyline(thinned(std::vector<Point>(points.begin() + static_cast<ptrdiff_t>(from), points.begin() + static_cast<ptrdiff_t>(end) + 1)),
+                      color, line_width(n_shown), n_below > 0 ? Dash{7, gap} : is_dashed(chart, index) ? kSeriesDash : Dash{});
+      from = end;
+    }
     canvas.clip_nothing();
   }
   const bool few = has_markers(s, n_shown);
@@ -209,9 +249,10 @@ void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
     if (!inside) continue;
     const bool alone = missing(i + 1) && (i == 0 || missing(i - 1));  // no line would show this point
     if (!few && !alone) continue;
-    if (few && s.line)
+    const double size = std::max(2.4, radius - static_cast<double>(below_point[i]));
+    if (few && s.line && below_point[i] == 0)
       canvas.marker(marker_of(chart, index), p, radius + 1.4, kPaper);  // a rim keeps crossings visible
-    canvas.marker(marker_of(chart, index), p, radius, color);
+    canvas.marker(marker_of(chart, index), p, size, color);
     ++drawn;
   }
 }

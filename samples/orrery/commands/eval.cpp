@@ -3,9 +3,11 @@
 // an evaluation of hours can be interrupted and continued.
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "command.h"
 #include "eval/charts.h"
+#include "eval/kvpress.h"
 #include "eval/results.h"
 #include "eval/store.h"
 #include "terminal/terminal.h"
@@ -26,7 +28,16 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// "streaming:sinks=8" and "30%" or "512MiB".
+uint32_t parse_kv_type(const std::string& name, const std::string& where) {
+  std::string expected;
+  for (uint32_t type = 0; std::string_view(kv_type_name(type)) != "unknown"; ++type) {
+    if (name == kv_type_name(type)) return type;
+    expected += (type ? ", " : "") + std::string(kv_type_name(type));
+  }
+  throw UsageError("--policies: '" + where + "': '" + name + "' is none of " + expected);
+}
+
+// "streaming:sinks=8", "full:kv-type=q8_0", and "30%" or "512MiB".
 EvalConfig parse_config(const std::string& policy, const std::string& budget) {
   EvalConfig config;
   config.policy = policy;
@@ -38,7 +49,16 @@ EvalConfig parse_config(const std::string& policy, const std::string& budget) {
     const size_t equals = parts[i].find('=');
     if (equals == 0 || equals == std::string::npos)
       throw UsageError("--policies: '" + parts[i] + "' in '" + policy + "' is not NAME=VALUE");
-    config.options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
+    const std::string name = parts[i].substr(0, equals), value = parts[i].substr(equals + 1);
+    if (name == "kv-type") {
+      config.kv_type = parse_kv_type(value, policy);
+    } else if (name == "device-kv-type") {
+      config.device_kv_type = parse_kv_type(value, policy);
+    } else if (name == "head-profile") {
+      config.head_profile = read_text(value);
+    } else {
+      config.options.emplace_back(name, value);
+    }
   }
   if (!budget.empty() && budget.back() == '%') {
     config.share = static_cast<float>(parse_real(budget.substr(0, budget.size() - 1), "--budgets", 1e-4, 100) / 100);
@@ -54,6 +74,12 @@ std::vector<EvalConfig> parse_configs(const Args& args) {
   std::vector<std::string> seen;
   for (const std::string& policy : split(args.text("--policies", "full,streaming"), ',')) {
     if (policy == "full") continue;
+    if (policy.compare(0, 5, "full:") == 0) {   // full attention has no budget
+      if (std::find(seen.begin(), seen.end(), policy) != seen.end()) continue;
+      seen.push_back(policy);
+      configs.push_back(parse_config(policy, ""));
+      continue;
+    }
     for (const std::string& budget : split(args.text("--budgets", "50%"), ',')) {
       if (budget.empty()) throw UsageError("--budgets: '' is not a share or a size, as in 30% or 512MiB");
       if (std::find(seen.begin(), seen.end(), policy + " " + budget) != seen.end()) continue;
@@ -127,11 +153,24 @@ EvalMode parse_mode(const Args& args) {
   return mode;
 }
 
+// The names of all policies.
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const Json& row : parse_json(policies(), "policies")) names.push_back(row.at("name").get<std::string>());
+  return names;
+}
+
 // An unknown policy or option would fail at every budget, so it is reported once, before the work.
 void check_policies(const std::string& path, const Args& args, const std::vector<EvalConfig>& configs) {
   const orrery_runtime_options runtime = runtime_options(args);
   const orrery_model_options model = model_options(args);
+  const std::vector<std::string> names = policy_names();
   for (size_t i = 1; i < configs.size(); ++i) {
+    if (configs[i].name != "full" && std::find(names.begin(), names.end(), configs[i].name) == names.end()) {
+      const std::string near = nearest(configs[i].name, names);
+      throw UsageError("--policies: no policy is called '" + configs[i].name + "'" +
+                       (near.empty() ? "" : "; did you mean '" + near + "'?"));
+    }
     const SessionSettings settings(args);
     orrery_session_options session = settings.options();
     std::vector<orrery_option> options;
@@ -139,6 +178,10 @@ void check_policies(const std::string& path, const Args& args, const std::vector
     session.policy = configs[i].name.c_str();
     session.policy_options = options.data();
     session.n_policy_options = static_cast<uint32_t>(options.size());
+    if (configs[i].kv_type) session.kv_type = *configs[i].kv_type;
+    if (configs[i].device_kv_type) session.device_kv_type = 1 + *configs[i].device_kv_type;
+    if (configs[i].head_profile) session.head_profile = configs[i].head_profile->c_str();
+    if (configs[i].name == "full") session.device_kv_type = 0;
     orrery_plan_result plan;
     orrery_plan_result_init(&plan, sizeof plan);
     call([&](orrery_error* error) { return orrery_plan(path.c_str(), &runtime, &model, &session, &plan, error); });
@@ -151,8 +194,8 @@ std::string hexadecimal(const uint8_t* bytes, size_t n) {
   return text;
 }
 
-// All settings that decide an answer, except the sample, the policy and the budget.
-Json settings_json(const Args& args, const orrery_model_info& info, const TemplateSettings& chat,
+// All settings that decide an answer, except the sample and the row. The instruction path decides last bits.
+Json settings_json(const Args& args, const Loaded& loaded, const orrery_model_info& info, const TemplateSettings& chat,
                    const orrery_session_options& session, const EvalMode& mode) {
   const orrery_template_options given = chat.options();
   Json words = Json::array();
@@ -162,9 +205,15 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
   for (const char* option : {"--rope-scaling", "--rope-scale", "--rope-base", "--rope-original-context"}) {
     if (const std::string* value = args.find(option)) rope[option] = *value;
   }
+  orrery_runtime_info runtime;
+  orrery_runtime_info_init(&runtime, sizeof runtime);
+  call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &runtime, error); });
   Json link;
   if (const std::string* value = args.find("--link")) link = *value;  // decides how long steps wait
   return {{"library", orrery_version()},
+          {"build", orrery_build_info()},
+          {"backend", runtime.backend},
+          {"path", runtime.path},
           {"model", {{"name", info.name},
                      {"architecture", info.architecture},
                      {"quantization", info.quantization},
@@ -182,7 +231,13 @@ Json settings_json(const Args& args, const orrery_model_info& info, const Templa
           {"max_tokens", mode.max_tokens}};
 }
 
-// The context that the largest sample in [first, last) needs.
+// What tells the row from others: its own settings, beside the policy as it is written and the budget.
+Json config_json(const EvalConfig& config) {
+  return {config.policy, config.budget, config.head_profile ? Json(digest_of(*config.head_profile)) : Json()};
+}
+
+// The context that the largest sample in [first, last) needs, in units of 256 tokens: another sample of about that length
+// changes no other sample's session.
 uint32_t context_for(const EvalRunner& runner, const std::vector<EvalSample>& samples, size_t first, size_t last,
                      uint32_t wished) {
   uint64_t most = 0;
@@ -196,6 +251,7 @@ uint32_t context_for(const EvalRunner& runner, const std::vector<EvalSample>& sa
     most = std::max(most, needed);
   }
   if (wished > 0) return wished;
+  most = (most + 255) / 256 * 256;
   if (most > UINT32_MAX) throw Failure(kExitDoesNotFit, "the samples are longer than any context");
   return static_cast<uint32_t>(most);
 }
@@ -205,11 +261,12 @@ class Evaluation {
   Evaluation(const EvalRunner& runner, EvalStore& store, const Json& settings, EvalResults& results)
       : runner_(runner), store_(store), settings_(dump_json(settings, -1)), results_(results) {}
 
-  void run_sample(size_t s, uint32_t n_context, const std::function<void(size_t)>& before) {
+  // before(c): config c is about to be evaluated; done(c): its record is there.
+  void run_sample(size_t s, uint32_t n_context, const std::function<void(size_t)>& before, const std::function<void(size_t)>& done) {
     const EvalSample& sample = results_.samples[s];
     std::vector<std::string> keys;
     for (const EvalConfig& config : results_.configs) {
-      const Json what = {settings_, n_context, config.policy, config.budget, sample_json(sample)};
+      const Json what = {settings_, n_context, config_json(config), sample_json(sample)};
       keys.push_back(digest_of(dump_json(what, -1)));
     }
     EvalReference reference;
@@ -223,10 +280,11 @@ class Evaluation {
           have_reference = true;
           if (c == 0) record = full;
         }
-        if (c > 0) record = runner_.run_policy(sample, results_.configs[c], n_context, reference);
+        if (c > 0) record = runner_.run_policy(sample, results_.configs[c], n_context, &reference);
         store_.add(keys[c], record_json(record));
       }
       results_.entries.push_back({s, c, std::move(record)});
+      done(c);
     }
   }
 
@@ -254,6 +312,7 @@ int eval(const Args& args, Output& out) {
   EvalResults results;
   results.configs = parse_configs(args);
   const EvalMode mode = parse_mode(args);
+  results.aware = mode.aware;
   const SessionSettings session_settings(args);
   const TemplateSettings chat(args);
   {
@@ -262,7 +321,8 @@ int eval(const Args& args, Output& out) {
   }
   if (const std::string* file = args.find("--write-samples")) {
     out.flush();
-    write_samples(*file, results.samples);
+    write_samples(*file, results.samples,
+                  static_cast<Layout>(args.choice("--layout", {"own", "ruler", "longbench", "scbench"}, 0)));
     return kExitOk;
   }
   for (const EvalSample& sample : results.samples) {
@@ -273,7 +333,10 @@ int eval(const Args& args, Output& out) {
   }
   check_policies(path, args, results.configs);
   const std::string* png_folder = args.find("--png");
-  if (png_folder) make_folder(*png_folder);  // fails before hours of work, not after them
+  const std::string* kvpress_folder = args.find("--kvpress");
+  for (const std::string* folder : {png_folder, kvpress_folder}) {
+    if (folder) make_folder(*folder);  // fails before hours of work, not after them
+  }
 
   const Interrupts interrupts;
   const Loaded loaded = load(path, args, interrupts);
@@ -285,15 +348,16 @@ int eval(const Args& args, Output& out) {
   const std::string* json_path = args.find("--json");
   Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never mix with the JSON
   const bool resumable = json_path && !is_stream(*json_path);
-  const std::string partial = resumable ? *json_path + ".partial" : "";
+  const std::string* kept_records = args.find("--records");
+  const std::string records = kept_records ? *kept_records : resumable ? *json_path + ".partial" : "";
   std::optional<EvalStore> store;
-  if (resumable) {
-    store.emplace(partial);
+  if (!records.empty()) {
+    store.emplace(records);
   } else {
     store.emplace();
   }
-  if (store->size() > 0) note(partial + ": " + counted(store->size(), "result") + " from an earlier run");
-  const Json settings = settings_json(args, info, chat, session, mode);
+  if (store->size() > 0) note(records + ": " + counted(store->size(), "result") + " from an earlier run");
+  const Json settings = settings_json(args, loaded, info, chat, session, mode);
   Evaluation evaluation(runner, *store, settings, results);
 
   words.text(format("%s: %s, %zu samples, %s-turn, question-%s\n\n", info.name[0] ? info.name : path.c_str(),
@@ -302,31 +366,41 @@ int eval(const Args& args, Output& out) {
   words.write(table_head());
   words.flush();
   const size_t n = results.samples.size();
+  const bool one_task = results.tasks().size() == 1;
   for (size_t first = 0, last; first < n; first = last) {
     const uint64_t length = results.samples[first].length;
     for (last = first; last < n && results.samples[last].length == length;) ++last;
     const uint32_t n_context = context_for(runner, results.samples, first, last, session.n_context);
     for (size_t s = first; s < last; ++s) {
-      evaluation.run_sample(s, n_context, [&](size_t c) {
+      const std::string& task = results.samples[s].task;
+      bool ends_task = true;
+      for (size_t later = s + 1; later < last; ++later) ends_task = ends_task && results.samples[later].task != task;
+      const auto before = [&](size_t c) {
         if (interrupts.pending()) throw Interrupted();
         const EvalConfig& config = results.configs[c];
         runner.set_label(format("sample %zu of %zu, %s %s", s + 1, n, config.policy.c_str(), config.budget.c_str()));
-      });
+      };
+      // A row appears with its last record.
+      const auto done = [&](size_t c) {
+        if (ends_task && !one_task) words.text(table_line(results, results.row(c, length, task)));
+        if (s + 1 == last && one_task) words.text(table_line(results, results.row(c, length, "")));
+        if (ends_task) words.flush();
+      };
+      evaluation.run_sample(s, n_context, before, done);
     }
-    for (size_t c = 0; c < results.configs.size(); ++c) {
-      words.text(table_line(results, results.row(c, length, "")));
-    }
+    for (size_t c = 0; !one_task && c < results.configs.size(); ++c) words.text(table_line(results, results.row(c, length, "")));
     words.flush();
   }
   words.text("\n" + task_table(results));
   words.flush();
   if (png_folder) write_charts(*png_folder, results);
+  if (kvpress_folder) write_kvpress(*kvpress_folder, info.name[0] ? info.name : path, results);
   if (json_path) {
     Json json = {{"settings", settings}};
     json["settings"]["seed"] = args.integer("--seed", 0, UINT64_MAX, 0);
     json.update(results_json(results));
     write_file(*json_path, dump_json(json, 1) + "\n");
-    store->remove_file();
+    if (!kept_records) store->remove_file();
   }
   return kExitOk;
 }
@@ -353,13 +427,14 @@ const Command& eval_command() {
       "KV policies compared with full attention, on generated tasks and on files",
       "Asks questions about long texts: first under full attention, then under every policy at every budget, all greedy.\n"
       "  score        mean of the answers' scores\n"
-      "  kept         share of full attention's score that the policy keeps, answer by answer\n"
-      "  KL, top-1    divergence KL(full || policy) in nats, and share of equal likeliest tokens, both over full attention's\n"
-      "               own answers, forced token by token through the policy's decode steps\n"
+      "  kept         share of full attention's score that the policy keeps, answer by answer, with its 95% interval\n"
+      "               (Wilson's). Right answers of one character, and full answers that were cut off, do not count\n"
+      "  KL, top-1    divergence KL(full || policy) in nats (mean, and 99th percentile), and share of equal likeliest tokens,\n"
+      "               both over full attention's own answers, forced token by token through the policy's decode steps\n"
       "  tokens/s     decode speed\n"
-      "  device KV    the KV of a session on the device\n"
+      "  device KV    the KV of a session on the device, and its type\n"
       "  moved/token  bytes from host memory per generated token\n"
-      "Policies that refresh add:\n"
+      "A text is read once: every row loads its KV. A row appears as soon as it is complete. Policies that refresh add:\n"
       "  hits         share of the needed tokens that were already on the device\n"
       "  hidden       share of the transfer time that no step waited for\n"
       "  exposed      waiting time per generated token\n"
@@ -376,11 +451,13 @@ const Command& eval_command() {
       "Their answers are compared as a whole, ignoring case and punctuation. --tasks also takes files of JSON lines:\n"
       "  RULER        (input, outputs); score: share of the outputs that the answer contains\n"
       "  LongBench    (input, context, answers, dataset); score: F1 of the words, for the nearest answer\n"
+      "  SCBench      (context, multi_turns); score: share of a turn's answers that the answer contains, F1 for choices\n"
       "  our own      files of --write-samples\n",
       {{"Options",
         {{"--policies", "LIST",
-          "Policies, as in full,streaming:sinks=8,streaming. Options follow the name, each after a colon. Full "
-          "attention is always evaluated (default full,streaming)."},
+          "Policies, as in full,streaming:sinks=8,streaming. Options follow the name, each after a colon; kv-type=TYPE, "
+          "device-kv-type=TYPE and head-profile=FILE are the session's, of this row alone, as in full:kv-type=q8_0. Full "
+          "attention in --kv-type is always evaluated (default full,streaming)."},
          {"--budgets", "LIST",
           "KV cache on the device, as shares or sizes: 80%,50%,64MiB. A budget that a policy refuses is reported in "
           "its row (default 50%)."},
@@ -402,15 +479,24 @@ const Command& eval_command() {
           "All results, with every answer, as JSON. FILE.partial holds finished results: after an interruption, the same "
           "command continues there. - is standard output (the tables then go to standard error). Standard output, a "
           "device or a pipe has no FILE.partial."},
+         {"--records", "FILE",
+          "Keep finished results in FILE instead of FILE.partial, also after the end: a later run with more policies or texts "
+          "evaluates the missing ones alone."},
          {"--png", "DIR",
-          "Pictures: accuracy-LENGTH.png, score against budget; depth-NN-POLICY.png, scores by depth and length."},
-         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines without evaluating; - is standard output."}}},
+          "Pictures: accuracy-LENGTH.png and kl-LENGTH.png, score and KL against budget; depth-NN-POLICY.png, scores by depth "
+          "and length."},
+         {"--kvpress", "DIR",
+          "Results as kvpress's evaluation writes them: for each length, policy and budget a folder with config.yaml, "
+          "metrics.json and predictions.csv."},
+         {"--write-samples", "FILE", "Write the texts, questions and answers as JSON lines without evaluating; - is standard output."},
+         {"--layout", "NAME", "Of --write-samples: own, ruler, longbench or scbench (default own)."}}},
        eval_session_group(),
        template_group(),
        runtime_group(),
        model_group()},
       "  orrery eval model.gguf --policies full,streaming --budgets 80%,50%,30% --lengths 1024,4096\n"
       "  orrery eval model.gguf --tasks niah_single_1.jsonl,hotpotqa.jsonl --turns single --json board.json\n"
+      "  orrery eval model.gguf --policies full:kv-type=q8_0,auto,auto:device-kv-type=q4_0 --budgets 20% --records all.jsonl\n"
       "  orrery eval model.gguf --tasks single,facts --lengths 2048 --samples 100 --write-samples texts.jsonl\n",
       1,
       1,

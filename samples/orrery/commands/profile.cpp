@@ -48,6 +48,27 @@ Counts count(const Json& profile, const std::vector<size_t>& skipped) {
   return counts;
 }
 
+// "12.1 (0.83 + 0.02), ...": layer and head, induction and echo, of the heads that retrieve most.
+void print_retrieval(const Json& profile, const std::vector<size_t>& skipped, Output& out) {
+  constexpr size_t kShown = 6;
+  struct Found {
+    double induction, echo;
+    size_t layer, head;
+  };
+  std::vector<Found> found;
+  const Json& layers = profile.at("layers");
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (!layers[l].contains("induction") || std::find(skipped.begin(), skipped.end(), l) != skipped.end()) continue;
+    for (size_t h = 0; h < layers[l].at("induction").size(); ++h) found.push_back({layers[l].at("induction")[h], layers[l].at("echo")[h], l, h});
+  }
+  if (found.empty()) return;
+  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.induction + a.echo > b.induction + b.echo; });
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, found.size()); ++i)
+    text += format("%s%zu.%zu (%.2f + %.2f)", i ? ", " : "", found[i].layer, found[i].head, found[i].induction, found[i].echo);
+  out.write("Retrieving  most: " + text + "; layer.head (induction + echo)\n");
+}
+
 void print_counts(const Json& profile, const std::vector<size_t>& windowed, Output& out) {
   const Counts counts = count(profile, windowed);
   if (profile.at("layers").at(0).contains("gates")) {
@@ -64,6 +85,7 @@ void print_counts(const Json& profile, const std::vector<size_t>& windowed, Outp
                      counts.representatives, counts.in_clusters,
                      static_cast<double>(counts.representatives) / static_cast<double>(counts.in_clusters)));
   }
+  print_retrieval(profile, windowed, out);
 }
 
 void write_results(const Args& args, const std::string& name, const std::string& text, const Json& profile,
@@ -218,7 +240,9 @@ const Command& profile_command() {
       "Reads texts, generates some tokens after each, and records the keys that every KV head attends to most. The profile\n"
       "names anchors (heads that keep the prompt's keys), volatile heads (heads that do not), satellites (heads that attend\n"
       "as another head does), pivots (the heads that satellites follow), and clusters for policy synckv. Volatile and pivot\n"
-      "heads keep their whole KV under policy heterocache, so their share is the smallest possible budget. --head-profile of\n"
+      "heads keep their whole KV under policy heterocache, so their share is the smallest possible budget. 256 random tokens,\n"
+      "read four times, then tell which heads retrieve, for policies duoattention and razorattention: by the attention to what\n"
+      "followed a token's earlier occurrence (induction) and to that occurrence (echo). --head-profile of\n"
       "run, chat, bench, eval, plan and demo reads the file. TEXT is a file, or - for standard input. Best are a few\n"
       "thousand tokens of the kind of text that the model will read. A small model has few similar heads: --full-share\n"
       "finds thresholds for a wanted share of heads with whole KV.\n",

@@ -24,9 +24,9 @@ std::string plain(const std::string& text) {
   return out.substr(0, 80);
 }
 
-}  // namespace
-
-LineChart accuracy_chart(const EvalResults& results, uint64_t length) {
+// One line per policy: values of its rows at the share of full attention's KV that its budget is.
+template <class Value>
+std::vector<Series> lines_over_budgets(const EvalResults& results, uint64_t length, const Value& value) {
   const EvalRow full = results.row(0, length, "");
   std::map<std::string, std::vector<std::pair<double, double>>> points;
   std::vector<std::string> order;
@@ -34,24 +34,15 @@ LineChart accuracy_chart(const EvalResults& results, uint64_t length) {
     const EvalConfig& config = results.configs[c];
     const EvalRow row = results.row(c, length, "");
     if (row.answers == 0) continue;
-    // A budget in bytes is drawn at the same place as the equal share.
+    // A budget in bytes is drawn at the same place as the equal share. Full attention in another type has no budget.
     const double share =
-        config.bytes == 0 || full.device_kv_bytes == 0
+        (config.bytes == 0 && !config.budget.empty()) || full.device_kv_bytes == 0
             ? static_cast<double>(config.share)
             : static_cast<double>(row.device_kv_bytes) / static_cast<double>(full.device_kv_bytes);
     if (!points.count(config.policy)) order.push_back(config.policy);
-    points[config.policy].emplace_back(share, row.score);
+    points[config.policy].emplace_back(share, value(row));
   }
-  LineChart chart;
-  chart.title = format("Accuracy against budget, %s tokens", grouped(length).c_str());
-  chart.subtitle = format("mean score of %zu answers", full.answers);
-  chart.x.label = "KV cache on the device, share of full attention's";
-  chart.x.numbers = Numbers::percent;
-  chart.x.min = 0;
-  chart.x.max = 1;
-  chart.y.label = "score";
-  chart.y.min = 0;
-  chart.y.max = 1;
+  std::vector<Series> lines;
   for (const std::string& policy : order) {
     auto& of_policy = points[policy];
     std::sort(of_policy.begin(), of_policy.end());
@@ -61,9 +52,41 @@ LineChart accuracy_chart(const EvalResults& results, uint64_t length) {
       series.x.push_back(x);
       series.y.push_back(y);
     }
-    chart.series.push_back(std::move(series));
+    lines.push_back(std::move(series));
   }
-  chart.references = {{"full", full.score}};
+  return lines;
+}
+
+LineChart over_budgets(const std::string& title, uint64_t length) {
+  LineChart chart;
+  chart.title = title + format(" against budget, %s tokens", grouped(length).c_str());
+  chart.x.label = "KV cache on the device, share of full attention's";
+  chart.x.numbers = Numbers::percent;
+  chart.x.min = 0;
+  chart.x.max = 1;
+  return chart;
+}
+
+}  // namespace
+
+LineChart accuracy_chart(const EvalResults& results, uint64_t length) {
+  const EvalRow full = results.row(0, length, "");
+  LineChart chart = over_budgets("Accuracy", length);
+  chart.subtitle = format("mean score of %zu answers", full.scored);
+  chart.y.label = "score";
+  chart.y.min = 0;
+  chart.y.max = 1;
+  chart.series = lines_over_budgets(results, length, [](const EvalRow& row) { return row.scored ? row.score : kMissing; });
+  if (full.scored > 0) chart.references = {{"full", full.score}};
+  return chart;
+}
+
+LineChart kl_chart(const EvalResults& results, uint64_t length) {
+  LineChart chart = over_budgets("Divergence from full attention", length);
+  chart.subtitle = format("mean over the tokens of %zu answers; less is better", results.row(0, length, "").answers);
+  chart.y.label = "KL(full || policy), nats";
+  chart.y.log2 = true;
+  chart.series = lines_over_budgets(results, length, [](const EvalRow& row) { return row.kl.value_or(kMissing); });
   return chart;
 }
 
@@ -105,10 +128,12 @@ HeatMap depth_map(const EvalResults& results, size_t config) {
 
 void write_charts(const std::string& folder, const EvalResults& results) {
   for (const uint64_t length : results.lengths()) {
-    const LineChart chart = accuracy_chart(results, length);
-    if (chart.series.empty()) continue;
-    write_file(format("%s/accuracy-%llu.png", folder.c_str(), static_cast<unsigned long long>(length)),
-                     draw(chart).canvas.png());
+    const auto write = [&](const char* name, const LineChart& chart) {
+      if (!chart.series.empty())
+        write_file(format("%s/%s-%llu.png", folder.c_str(), name, static_cast<unsigned long long>(length)), draw(chart).canvas.png());
+    };
+    write("accuracy", accuracy_chart(results, length));
+    write("kl", kl_chart(results, length));
   }
   for (size_t c = 0; c < results.configs.size(); ++c) {
     const HeatMap map = depth_map(results, c);

@@ -1,4 +1,4 @@
-// Samples in files of JSON lines: reads the layouts of RULER and LongBench, reads and writes our own.
+// Samples in files of JSON lines: reads and writes the layouts of RULER, LongBench and SCBench, and our own.
 #include <algorithm>
 
 #include "eval/sample.h"
@@ -33,6 +33,12 @@ class Line {
     const auto it = object.find(key);
     return it == object.end() || it->is_null() ? fallback : text(object, key);
   }
+  bool flag(const char* key) const {
+    const auto it = json_.find(key);
+    if (it == json_.end()) return false;
+    if (!it->is_boolean()) fail(std::string("\"") + key + "\" is neither true nor false");
+    return it->get<bool>();
+  }
   // Strings; numbers are taken as they are written.
   std::vector<std::string> answers(const Json& object, const char* key) const {
     const Json& list = object.at(key);
@@ -64,10 +70,10 @@ std::string id_of(const Json& json, const std::string& stem, size_t number) {
 
 Metric metric_of(const Line& line) {
   const std::string name = line.text_or(line.json(), "metric", "exact");
-  for (const Metric metric : {Metric::exact, Metric::contains, Metric::f1}) {
+  for (const Metric metric : {Metric::exact, Metric::contains, Metric::f1, Metric::quote, Metric::order, Metric::none}) {
     if (name == metric_name(metric)) return metric;
   }
-  line.fail("\"metric\" is '" + name + "', not exact, contains or f1");
+  line.fail("\"metric\" is '" + name + "', not exact, contains, f1, quote, order or none");
 }
 
 void read_own(const Line& line, EvalSample* sample) {
@@ -76,11 +82,15 @@ void read_own(const Line& line, EvalSample* sample) {
   sample->context = line.text(json, "context");
   sample->system = line.text_or(json, "system", "");
   sample->metric = metric_of(line);
-  const auto inside = json.find("question_inside");
-  if (inside != json.end()) {
-    if (!inside->is_boolean()) line.fail("\"question_inside\" is neither true nor false");
-    sample->question_inside = inside->get<bool>();
+  sample->question_inside = line.flag("question_inside");
+  sample->question_after = line.flag("question_after");
+  const std::string turns = line.text_or(json, "turns", "");
+  if (turns == "multi" || turns == "single") {
+    sample->multi_turn = turns == "multi";
+  } else if (!turns.empty()) {
+    line.fail("\"turns\" is '" + turns + "', not multi or single");
   }
+  if (sample->question_inside && sample->question_after) line.fail("the question is both inside the text and after it");
   const Json& questions = json.at("questions");
   if (!questions.is_array() || questions.empty()) line.fail("\"questions\" is not a list of questions");
   if (questions.size() > kMostQuestions) line.fail(format("more than %zu questions", kMostQuestions));
@@ -89,8 +99,8 @@ void read_own(const Line& line, EvalSample* sample) {
     EvalQuestion question;
     question.question = line.text(entry, "question");
     if (entry.contains("answers")) {
-      question.answers = line.answers(entry, "answers");
-    } else {
+      if (!entry.at("answers").is_null()) question.answers = line.answers(entry, "answers");
+    } else if (entry.contains("answer") || sample->metric != Metric::none) {
       question.answers = {line.text(entry, "answer")};
     }
     const auto depth = entry.find("depth");
@@ -103,6 +113,34 @@ void read_own(const Line& line, EvalSample* sample) {
   }
 }
 
+void read_scbench(const Line& line, EvalSample* sample) {
+  const Json& json = line.json();
+  sample->context = line.text(json, "context");
+  sample->metric = Metric::contains;
+  const Json& turns = json.at("multi_turns");
+  if (!turns.is_array() || turns.empty()) line.fail("\"multi_turns\" is not a list of turns");
+  if (turns.size() > kMostQuestions) line.fail(format("more than %zu turns", kMostQuestions));
+  for (const Json& turn : turns) {
+    if (!turn.is_object()) line.fail("a turn is not a JSON object");
+    EvalQuestion question;
+    question.question = line.text(turn, "input");
+    if (turn.contains("options") && !turn.at("options").is_null()) {
+      sample->metric = Metric::f1;
+      char letter = 'A';
+      for (const std::string& option : line.answers(turn, "options"))
+        question.question += std::string("\n") + letter++ + ". " + option;
+    }
+    const auto answer = turn.find("answer");
+    if (answer == turn.end()) line.fail("a turn has no \"answer\"");
+    if (answer->is_array()) {
+      question.answers = line.answers(turn, "answer");
+    } else {
+      question.answers = {answer->is_number() ? answer->dump() : line.text(turn, "answer")};
+    }
+    sample->questions.push_back(question);
+  }
+}
+
 EvalSample read_sample(const Line& line, const std::string& stem, size_t number, const TokenCount& count) {
   const Json& json = line.json();
   EvalSample sample;
@@ -110,6 +148,8 @@ EvalSample read_sample(const Line& line, const std::string& stem, size_t number,
   sample.task = stem;
   if (json.contains("questions")) {
     read_own(line, &sample);
+  } else if (json.contains("multi_turns")) {
+    read_scbench(line, &sample);
   } else if (json.contains("outputs")) {
     sample.metric = Metric::contains;
     sample.context = line.text(json, "input");
@@ -121,7 +161,7 @@ EvalSample read_sample(const Line& line, const std::string& stem, size_t number,
     sample.context = line.text(json, "context");
     sample.questions = {{line.text(json, "input"), line.answers(json, "answers"), -1}};
   } else {
-    line.fail("it has neither \"questions\" (ours), \"outputs\" (RULER) nor \"answers\" (LongBench)");
+    line.fail("it has neither \"questions\" (ours), \"multi_turns\" (SCBench), \"outputs\" (RULER) nor \"answers\" (LongBench)");
   }
   if (sample.context.empty()) line.fail("the text is empty");
   // Our own samples state their length. For other files the tokens are counted, and samples of about one size are
@@ -160,20 +200,55 @@ std::vector<EvalSample> read_samples(const std::string& path, uint64_t most, con
 Json sample_json(const EvalSample& sample) {
   Json questions = Json::array();
   for (const EvalQuestion& question : sample.questions) {
-    Json entry = {{"question", question.question}, {"answers", question.answers}};
+    Json entry = {{"question", question.question}, {"answers", question.answers.empty() ? Json() : Json(question.answers)}};
     if (question.depth >= 0) entry["depth"] = question.depth;
     questions.push_back(entry);
   }
   Json json = {{"id", sample.id},         {"task", sample.task},       {"length", sample.length},
                {"metric", metric_name(sample.metric)}, {"system", sample.system}, {"context", sample.context}};
   if (sample.question_inside) json["question_inside"] = true;
+  if (sample.question_after) json["question_after"] = true;
+  if (sample.multi_turn) json["turns"] = *sample.multi_turn ? "multi" : "single";
   json["questions"] = questions;
   return json;
 }
 
-void write_samples(const std::string& path, const std::vector<EvalSample>& samples) {
+namespace {
+
+Json ruler_json(const EvalSample& sample, size_t number, const EvalQuestion& question) {
+  const std::string text = sample.question_inside ? sample.context : sample.context + "\n\n" + question.question;
+  return {{"index", number}, {"input", text}, {"outputs", question.answers}, {"length", sample.length}};
+}
+
+Json longbench_json(const EvalSample& sample, const EvalQuestion& question) {
+  return {{"input", question.question}, {"context", sample.context}, {"answers", question.answers}, {"length", sample.length},
+          {"dataset", sample.task},     {"language", "en"},          {"all_classes", Json()},       {"_id", sample.id}};
+}
+
+Json scbench_json(const EvalSample& sample) {
+  Json turns = Json::array();
+  for (const EvalQuestion& question : sample.questions) {
+    Json answer = question.answers;
+    if (question.answers.size() == 1) answer = question.answers[0];
+    turns.push_back({{"input", question.question}, {"answer", answer}});
+  }
+  return {{"id", sample.id}, {"context", sample.context}, {"multi_turns", turns}};
+}
+
+}  // namespace
+
+void write_samples(const std::string& path, const std::vector<EvalSample>& samples, Layout layout) {
   std::string text;
-  for (const EvalSample& sample : samples) text += dump_json(sample_json(sample), -1) + "\n";
+  size_t number = 0;
+  const auto add = [&](const Json& json) { text += dump_json(json, -1) + "\n"; };
+  for (const EvalSample& sample : samples) {
+    if (layout == Layout::own) add(sample_json(sample));
+    if (layout == Layout::scbench) add(scbench_json(sample));
+    for (const EvalQuestion& question : sample.questions) {
+      if (layout == Layout::ruler) add(ruler_json(sample, number++, question));
+      if (layout == Layout::longbench) add(longbench_json(sample, question));
+    }
+  }
   write_file(path, text);
 }
 

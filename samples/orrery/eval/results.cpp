@@ -2,6 +2,8 @@
 #include "eval/results.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <set>
 
 #include "answer.h"
@@ -40,8 +42,10 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
   row.config = config;
   row.length = length;
   row.task = task;
-  double score = 0, full_score = 0, both = 0, kl = 0;
-  uint64_t compared = 0, agreed = 0, prompt_tokens = 0, prefill_us = 0, decode_us = 0;
+  double score = 0, both = 0;
+  std::vector<float> kl;
+  bool aware_seen = false, agnostic_seen = false;
+  uint64_t agreed = 0, prefill_us = 0, decode_us = 0;
   uint64_t n_checks = 0, n_triggers = 0, wanted = 0, missed = 0;
   std::vector<const EvalRecord*> full(samples.size(), nullptr);
   for (const Entry& entry : entries) {
@@ -51,25 +55,27 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
     const EvalSample& sample = samples[entry.sample];
     if (entry.config != config || sample.length != length || (!task.empty() && sample.task != task)) continue;
     const EvalRecord& record = entry.record;
+    (aware && !sample.question_after ? aware_seen : agnostic_seen) = true;
     if (!record.error.empty()) {
       row.error = record.error;
       continue;
     }
     for (size_t i = 0; i < record.answers.size(); ++i) {
-      const EvalAnswer& answer = record.answers[i];
-      const double of_full = full[entry.sample]->answers[i].score;
-      score += answer.score;
-      full_score += of_full;
-      both += std::min(answer.score, of_full);
-      kl += answer.kl_sum;
-      compared += answer.compared;
+      const EvalAnswer &answer = record.answers[i], &of_full = full[entry.sample]->answers[i];
+      if (sample.has_right_answer(i)) score += answer.score, ++row.scored;
+      if (counts_as_kept(sample.metric, sample.questions[i].answers, of_full.score, of_full.cut)) {
+        row.kept_of += of_full.score;
+        both += std::min(answer.score, of_full.score);
+      }
+      kl.insert(kl.end(), answer.kl.begin(), answer.kl.end());
       agreed += answer.agreed;
     }
     row.answers += record.answers.size();
     row.generated_tokens += record.generated_tokens;
-    prompt_tokens += record.prompt_tokens;
+    row.prompt_tokens += record.prompt_tokens;
     prefill_us += record.prefill_us;
     decode_us += record.decode_us;
+    row.kv_type = record.kv_type;
     row.device_kv_type = record.device_kv_type;
     row.device_kv_bytes = std::max(row.device_kv_bytes, record.device_kv_bytes);
     row.host_to_device_bytes += record.host_to_device_bytes;
@@ -80,11 +86,23 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
     wanted += record.wanted_tokens;
     missed += record.missed_tokens;
   }
-  if (row.answers > 0) row.score = score / static_cast<double>(row.answers);
-  if (full_score > 0) row.kept = both / full_score;
-  if (compared > 0) {
-    row.kl = kl / static_cast<double>(compared);
-    row.top1 = static_cast<double>(agreed) / static_cast<double>(compared);
+  row.question = aware_seen && agnostic_seen ? "both" : agnostic_seen ? "agnostic" : "aware";
+  if (row.scored > 0) row.score = score / static_cast<double>(row.scored);
+  if (row.kept_of > 0) {
+    row.kept = both / row.kept_of;
+    const Interval interval = wilson(*row.kept, row.kept_of);
+    row.kept_low = interval.low;
+    row.kept_high = interval.high;
+  }
+  if (!kl.empty()) {
+    double sum = 0;
+    for (const float x : kl) sum += static_cast<double>(x);
+    row.kl = sum / static_cast<double>(kl.size());
+    row.top1 = static_cast<double>(agreed) / static_cast<double>(kl.size());
+    // The smallest value that at least 99% of the tokens do not exceed.
+    const size_t rank = (kl.size() * 99 + 99) / 100 - 1;
+    std::nth_element(kl.begin(), kl.begin() + static_cast<std::ptrdiff_t>(rank), kl.end());
+    row.kl_p99 = static_cast<double>(kl[rank]);
   }
   const auto ratio = [](uint64_t part, uint64_t of) { return static_cast<double>(part) / static_cast<double>(of); };
   if (wanted > 0) row.hits = 1 - ratio(missed, wanted);
@@ -92,7 +110,7 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
   if (row.transfer_us > 0 && row.generated_tokens > 0) row.exposed_us = ratio(row.stall_us, row.generated_tokens);
   if (n_checks > 0 && row.generated_tokens > 0) row.triggers = 100 * ratio(n_triggers, row.generated_tokens);
   row.decode_tokens_per_second = per_second(row.generated_tokens, decode_us);
-  row.prefill_tokens_per_second = per_second(prompt_tokens, prefill_us);
+  row.prefill_tokens_per_second = per_second(row.prompt_tokens, prefill_us);
   return row;
 }
 
@@ -124,17 +142,20 @@ std::vector<EvalPoint> EvalResults::points() const {
 }
 
 std::string table_head() {
-  return format("%8s  %-28s %6s %6s %8s %9s %6s %9s %11s %12s %6s %7s %8s %8s\n", "length", "policy, budget", "score",
-                "kept", "answers", "KL", "top-1", "tokens/s", "device KV", "moved/token", "hits", "hidden", "exposed", "triggers");
+  return format("%8s  %-14s  %-32s %7s %6s %6s %11s %9s %9s %6s %9s %16s %12s %6s %7s %8s %8s\n", "length", "task", "policy, budget",
+                "answers", "score", "kept", "95% between", "KL", "KL p99", "top-1", "tokens/s", "device KV", "moved/token", "hits", "hidden",
+                "exposed", "triggers");
 }
 
 std::string table_line(const EvalResults& results, const EvalRow& row) {
-  std::string line = format("%8llu  %-28s ", static_cast<unsigned long long>(row.length),
+  std::string line = format("%8llu  %-14s  %-32s ", static_cast<unsigned long long>(row.length), row.task.empty() ? "all" : row.task.c_str(),
                             title(results.configs[row.config]).c_str());
   if (row.answers == 0) return line + row.error + "\n";
-  line += format("%6.3f %6s %8zu %9s %6s %9.1f %11s %12s %6s %7s %8s %8s\n", row.score, shown(row.kept, 3).c_str(),
-                 row.answers, shown(row.kl, 5).c_str(), shown(row.top1, 3).c_str(),
-                 row.decode_tokens_per_second, human_bytes(row.device_kv_bytes).c_str(),
+  line += format("%7zu %6s %6s %11s %9s %9s %6s %9.1f %16s %12s %6s %7s %8s %8s\n", row.answers,
+                 row.scored ? format("%.3f", row.score).c_str() : "-", shown(row.kept, 3).c_str(),
+                 row.kept ? format("%.3f-%.3f", row.kept_low, row.kept_high).c_str() : "-", shown(row.kl, 5).c_str(),
+                 shown(row.kl_p99, 4).c_str(), shown(row.top1, 3).c_str(), row.decode_tokens_per_second,
+                 (human_bytes(row.device_kv_bytes) + " " + row.device_kv_type).c_str(),
                  human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str(),
                  shown(row.hits, 3).c_str(), shown(row.hidden, 3).c_str(),
                  row.exposed_us ? format("%.1f us", *row.exposed_us).c_str() : "-", shown(row.triggers, 1).c_str());
@@ -142,19 +163,26 @@ std::string table_line(const EvalResults& results, const EvalRow& row) {
   return line;
 }
 
+Interval wilson(double p, double n) {
+  constexpr double z = 1.959964;
+  const double scale = 1 / (1 + z * z / n), middle = scale * (p + z * z / (2 * n));
+  const double half = scale * z * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n));
+  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+}
+
 std::string task_table(const EvalResults& results) {
   const std::vector<std::string> tasks = results.tasks();
-  std::string text = format("%8s  %-28s", "length", "score by task");
+  std::string text = format("%8s  %-32s", "length", "score by task");
   for (const std::string& task : tasks) text += format(" %*s", static_cast<int>(std::max<size_t>(6, task.size())), task.c_str());
   text += "\n";
   for (const uint64_t length : results.lengths()) {
     for (size_t config = 0; config < results.configs.size(); ++config) {
       if (results.row(config, length, "").answers == 0) continue;
-      text += format("%8llu  %-28s", static_cast<unsigned long long>(length), title(results.configs[config]).c_str());
+      text += format("%8llu  %-32s", static_cast<unsigned long long>(length), title(results.configs[config]).c_str());
       for (const std::string& task : tasks) {
         const EvalRow row = results.row(config, length, task);
         text += format(" %*s", static_cast<int>(std::max<size_t>(6, task.size())),
-                       row.answers ? format("%.3f", row.score).c_str() : "-");
+                       row.scored ? format("%.3f", row.score).c_str() : "-");
       }
       text += "\n";
     }
@@ -170,17 +198,23 @@ Json results_json(const EvalResults& results) {
                   {"budget", config.budget.empty() ? Json() : Json(config.budget)},
                   {"length", row.length},
                   {"task", row.task.empty() ? Json() : Json(row.task)},
+                  {"question", row.question},
                   {"answers", row.answers}};
     if (!row.error.empty()) entry["error"] = row.error;
     if (row.answers > 0) {
-      entry["score"] = row.score;
+      entry["score"] = row.scored ? Json(row.score) : Json();
       entry["kept"] = optional_json(row.kept);
+      entry["kept_95"] = row.kept ? Json({row.kept_low, row.kept_high}) : Json();
+      entry["kept_of"] = row.kept_of;
       entry["kl"] = optional_json(row.kl);
+      entry["kl_p99"] = optional_json(row.kl_p99);
       entry["top1"] = optional_json(row.top1);
       entry["decode_tokens_per_second"] = row.decode_tokens_per_second;
       entry["prefill_tokens_per_second"] = row.prefill_tokens_per_second;
+      entry["kv_type"] = row.kv_type;
       entry["device_kv_type"] = row.device_kv_type;
       entry["device_kv_bytes"] = row.device_kv_bytes;
+      entry["prompt_tokens"] = row.prompt_tokens;
       entry["generated_tokens"] = row.generated_tokens;
       entry["host_to_device_bytes"] = row.host_to_device_bytes;
       entry["transfer_us"] = row.transfer_us;
@@ -207,25 +241,25 @@ Json results_json(const EvalResults& results) {
   }
   for (const EvalResults::Entry& entry : results.entries) {
     const EvalConfig& config = results.configs[entry.config];
-    if (!entry.record.error.empty()) {
-      answers.push_back({{"sample", results.samples[entry.sample].id},
-                         {"policy", config.policy},
-                         {"budget", config.budget},
-                         {"error", entry.record.error}});
-    }
-    for (size_t i = 0; i < entry.record.answers.size(); ++i) {
-      const EvalAnswer& answer = entry.record.answers[i];
-      const auto mean = [&](double sum) {
-        return answer.compared ? Json(sum / static_cast<double>(answer.compared)) : Json();
-      };
-      answers.push_back({{"sample", results.samples[entry.sample].id},
-                         {"question", i},
-                         {"policy", config.policy},
-                         {"budget", config.budget.empty() ? Json() : Json(config.budget)},
-                         {"answer", answer.text},
-                         {"score", answer.score},
-                         {"kl", mean(answer.kl_sum)},
-                         {"top1", mean(static_cast<double>(answer.agreed))}});
+    const EvalSample& sample = results.samples[entry.sample];
+    for (size_t i = 0; i < sample.questions.size(); ++i) {
+      Json json = {{"sample", sample.id},
+                   {"question", i},
+                   {"asked", results.aware && !sample.question_after ? "aware" : "agnostic"},
+                   {"policy", config.policy},
+                   {"budget", config.budget.empty() ? Json() : Json(config.budget)}};
+      if (!entry.record.error.empty()) {
+        json["error"] = entry.record.error;
+      } else {
+        const EvalAnswer& answer = entry.record.answers[i];
+        const auto mean = [&](double sum) { return answer.kl.empty() ? Json() : Json(sum / static_cast<double>(answer.kl.size())); };
+        json["answer"] = answer.text;
+        json["cut"] = answer.cut;
+        json["score"] = sample.has_right_answer(i) ? Json(answer.score) : Json();
+        json["kl"] = mean(std::accumulate(answer.kl.begin(), answer.kl.end(), 0.0));
+        json["top1"] = mean(static_cast<double>(answer.agreed));
+      }
+      answers.push_back(std::move(json));
     }
   }
   return {{"rows", rows}, {"samples", samples}, {"answers", answers}};

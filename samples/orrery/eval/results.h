@@ -24,12 +24,19 @@ struct EvalRow {
   std::string task;  // "": all tasks
   std::string error;  // the reason why (some of) the samples have no answers; or ""
   size_t answers = 0;
-  double score = 0;                        // mean
-  std::optional<double> kept;              // the share of full attention's score that the policy keeps
+  size_t scored = 0;                       // answers to questions that have a right answer
+  double score = 0;                        // mean over these
+  // The share of full attention's score that the policy keeps, over the answers that count (counts_as_kept()). The
+  // interval is Wilson's at 95%, as if each point of full attention's score was one trial.
+  std::optional<double> kept;
+  double kept_low = 0, kept_high = 1, kept_of = 0;   // kept_of: full attention's score, in whole answers
   std::optional<double> kl, top1;          // KL(full || policy) in nats, and agreement: means over answer tokens
+  std::optional<double> kl_p99;            // the 99th percentile over answer tokens
+  const char* question = "aware";          // "aware", "agnostic", or "both": whether policies settle before the question
   double decode_tokens_per_second = 0, prefill_tokens_per_second = 0;
-  std::string device_kv_type;              // of the sessions
+  std::string kv_type, device_kv_type;     // of the sessions
   uint64_t device_kv_bytes = 0;            // the largest of all sessions
+  uint64_t prompt_tokens = 0;              // computed as prompts, without what was loaded
   uint64_t generated_tokens = 0;
   uint64_t host_to_device_bytes = 0;       // over all samples
   uint64_t transfer_us = 0, stall_us = 0;  // of refills, over all samples
@@ -47,6 +54,7 @@ struct EvalResults {
     EvalRecord record;
   };
   std::vector<Entry> entries;  // in the order of evaluation
+  bool aware = true;           // policies settle after the question, unless the sample says otherwise
 
   std::vector<uint64_t> lengths() const;    // ascending
   std::vector<std::string> tasks() const;   // in the samples' order
@@ -62,5 +70,11 @@ std::string table_line(const EvalResults& results, const EvalRow& row);
 std::string task_table(const EvalResults& results);
 
 Json results_json(const EvalResults& results);
+
+// Wilson's interval at 95% for a share p of n trials.
+struct Interval {
+  double low, high;
+};
+Interval wilson(double p, double n);
 
 }  // namespace orrery::tool

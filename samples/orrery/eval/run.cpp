@@ -13,9 +13,13 @@
 namespace orrery::tool {
 namespace {
 
-// A policy may use a prompt's last queries when it settles. After a rewind, this many tokens are computed again, so
-// the policy sees the same queries as in a fresh prompt.
-constexpr size_t kComputedAgain = 256;
+// A policy may use a prompt's last queries when it settles, at most 64 of them. After a rewind or a load, this many
+// tokens are computed again as a prompt, so the policy sees the same queries as in a fresh prompt, and no step computes
+// them.
+constexpr size_t kComputedAgain = 64;
+// H2O adds up the attention of every query of the prompt. A session that loads the KV would compute the prompt again
+// within its first step, and the step's time would count as decoding. So H2O reads the prompt itself.
+constexpr std::string_view kReadsItself = "h2o";
 constexpr uint32_t kSlack = 16;  // spare tokens after the last answer
 
 size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
@@ -28,6 +32,13 @@ Json message(const char* role, const std::string& content) { return {{"role", ro
 
 std::string before_question(const EvalSample& sample) {
   return sample.questions[0].question.empty() ? sample.context : sample.context + "\n\n";
+}
+
+orrery_stats stats_of(const orrery_session* session) {
+  orrery_stats stats;
+  orrery_stats_init(&stats, sizeof stats);
+  call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
+  return stats;
 }
 
 Json opening(const EvalSample& sample) {
@@ -59,9 +70,8 @@ int32_t EvalRunner::on_logits(void* user, float* logits, size_t n_vocab, const i
     if (f.against && f.same && (at + 1) * n_vocab <= f.against->size()) {
       const float* full = f.against->data() + at * n_vocab;
       const auto chosen = std::max_element(logits, logits + n_vocab) - logits;
-      f.compared->kl_sum += kl_divergence(full, logits, n_vocab);
+      f.compared->kl.push_back(static_cast<float>(kl_divergence(full, logits, n_vocab)));
       f.compared->agreed += chosen == std::max_element(full, full + n_vocab) - full;
-      ++f.compared->compared;
       if (step >= f.forced.size()) f.same = chosen == (*f.tokens)[at];
     }
   }
@@ -99,13 +109,13 @@ std::vector<int32_t> EvalRunner::render(const Json& messages) const {
   return tokenize(vocab_.get(), text, ORRERY_TOKENIZE_SPECIAL | (info_.add_bos ? ORRERY_TOKENIZE_BOS : 0u));
 }
 
-EvalRunner::Prompt EvalRunner::prompt(Json messages, const std::string& text_before,
+EvalRunner::Prompt EvalRunner::prompt(const EvalSample& sample, Json messages, const std::string& text_before,
                                       const std::string& question) const {
   Json without = messages;
   messages.push_back(message("user", text_before + question));
   Prompt prompt{render(messages), 0};
   prompt.settled = prompt.tokens.size();
-  if (!mode_.aware) {
+  if (!mode_.aware || sample.question_after) {
     // The policy settles after the tokens that are equal with and without the question; at least one token.
     without.push_back(message("user", text_before));
     prompt.settled = std::max<size_t>(1, common_prefix(prompt.tokens, render(without)));
@@ -117,12 +127,12 @@ uint64_t EvalRunner::context_needed(const EvalSample& sample) const {
   Json messages = opening(sample);
   uint64_t most = 0;
   for (size_t i = 0; i < sample.questions.size(); ++i) {
-    const bool first = i == 0 || !mode_.multi_turn;
+    const bool first = i == 0 || !multi_turn(sample);
     Json asked = messages;
     asked.push_back(message("user", (first ? before_question(sample) : "") + sample.questions[i].question));
-    const uint64_t turns = mode_.multi_turn ? i + 1 : 1;
+    const uint64_t turns = multi_turn(sample) ? i + 1 : 1;
     most = std::max<uint64_t>(most, render(asked).size() + turns * mode_.max_tokens + kSlack);
-    if (mode_.multi_turn) {
+    if (multi_turn(sample)) {
       messages = asked;
       messages.push_back(message("assistant", ""));
     }
@@ -153,11 +163,43 @@ Session EvalRunner::open(const EvalConfig* config, uint32_t n_context) const {
     options.policy = config->name.c_str();
     options.kv_budget_share = config->share;
     options.kv_budget_bytes = config->bytes;
+    if (config->kv_type) options.kv_type = *config->kv_type;
+    if (config->device_kv_type) options.device_kv_type = 1 + *config->device_kv_type;
+    if (config->head_profile) options.head_profile = config->head_profile->c_str();
   }
   if (std::string_view(options.policy) == "full") options.device_kv_type = 0;   // the session's one copy of the KV is on the device
   options.policy_options = parameters.data();
   options.n_policy_options = static_cast<uint32_t>(parameters.size());
   return open_session(model_, options);
+}
+
+void EvalRunner::save(orrery_session* session, uint32_t kv_type, EvalReference* reference) const {
+  reference->saved[kv_type] = sized<std::vector<uint8_t>>([&](uint8_t* bytes, size_t capacity, size_t* n, orrery_error* error) {
+    return orrery_session_save_buffer(session, bytes, capacity, n, error);
+  });
+}
+
+// A session under the config's policy that has read the first prompt, up to the tokens that are computed again.
+Session EvalRunner::open_read(const EvalConfig& config, uint32_t n_context, EvalReference* reference) const {
+  if (config.name == kReadsItself || reference->prompts.empty()) return open(&config, n_context);
+  const uint32_t kv_type = config.kv_type.value_or(session_.kv_type);
+  const size_t settled = reference->settled[0];
+  if (reference->saved.find(kv_type) == reference->saved.end()) {
+    EvalConfig full;
+    full.kv_type = kv_type;
+    full.name = "full";
+    const Session reader = open(&full, n_context);
+    const std::vector<int32_t>& prompt = reference->prompts[0];
+    CancelOnInterrupt watcher([&] { orrery_session_cancel(reader.get()); });
+    call([&](orrery_error* error) { return orrery_session_evaluate(reader.get(), prompt.data(), settled, nullptr, error); });
+    save(reader.get(), kv_type, reference);
+  }
+  Session session = open(&config, n_context);   // the tool's runtime holds one session at a time
+  const std::vector<uint8_t>& saved = reference->saved[kv_type];
+  call([&](orrery_error* error) { return orrery_session_load_buffer(session.get(), saved.data(), saved.size(), error); });
+  const size_t keep = settled - std::min(settled, kComputedAgain);
+  call([&](orrery_error* error) { return orrery_session_rewind(session.get(), keep, error); });
+  return session;
 }
 
 // The answer's tokens, including the token that ended it.
@@ -209,16 +251,21 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
   Json messages = opening(sample);
   for (size_t i = 0; i < sample.questions.size(); ++i) {
     const EvalQuestion& question = sample.questions[i];
-    const bool first = i == 0 || !mode_.multi_turn;
+    const bool first = i == 0 || !multi_turn(sample);
     const std::string before = first ? before_question(sample) : "";
-    const Prompt asked = prompt(messages, before, question.question);
-    if (first) step_back(session, asked);
+    const Prompt asked = prompt(sample, messages, before, question.question);
     EvalAnswer answer;
     Forcing forcing;
     forcing.forced.assign(asked.tokens.begin() + static_cast<ptrdiff_t>(asked.settled), asked.tokens.end());
     forcing.n_question = forcing.forced.size();
     std::vector<float> logits;
     if (reference) forcing.keep = &logits;
+    // A question without a right answer, asked alone, needs no answer of the policy: replay() compares the distributions.
+    if (against && !sample.has_right_answer(i) && !multi_turn(sample)) {
+      record.answers.emplace_back();
+      continue;
+    }
+    if (first) step_back(session, asked);
     // While both conversations are equal, asking and comparing are one run.
     if (against && asked.tokens == against->prompts[i]) {
       forcing.against = &against->logits[i];
@@ -229,38 +276,45 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
     size_t n_text = answer.tokens.size();
     if (n_text > 0 && (orrery_token_flags(vocab_.get(), answer.tokens[n_text - 1]) & ORRERY_TOKEN_END_OF_GENERATION))
       --n_text;
+    answer.cut = n_text == answer.tokens.size();
     answer.text = detokenize(vocab_.get(), answer.tokens.data(), n_text, 0);
     answer.score = score_answer(sample.metric, question.answers, answer.text);
-    if (mode_.multi_turn) {
+    if (multi_turn(sample)) {
       messages.push_back(message("user", before + question.question));
       messages.push_back(message("assistant", answer.text));
     }
     if (reference) {
-      answer.compared = answer.agreed = answer.tokens.size();  // full attention agrees with itself
+      answer.agreed = answer.tokens.size();  // full attention agrees with itself
+      answer.kl.assign(answer.tokens.size(), 0.0f);
       reference->prompts.push_back(asked.tokens);
       reference->settled.push_back(asked.settled);
       reference->answers.push_back(answer.tokens);
       reference->logits.push_back(std::move(logits));
+      if (i == 0) save(session, session_.kv_type, reference);
     }
     record.answers.push_back(std::move(answer));
   }
-  orrery_stats stats;
-  orrery_stats_init(&stats, sizeof stats);
-  call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
+  return record;
+}
+
+// What the session did since `before`.
+void EvalRunner::take_stats(const orrery_session* session, uint32_t kv_type, const orrery_stats& before, EvalRecord* out) const {
+  EvalRecord& record = *out;
+  const orrery_stats stats = stats_of(session);
   record.prompt_tokens = stats.prompt_tokens;
   record.generated_tokens = stats.generated_tokens;
   record.prefill_us = stats.prefill_us;
   record.decode_us = stats.decode_us;
+  record.kv_type = kv_type_name(kv_type);
   record.device_kv_type = kv_type_name(stats.device_kv_type);
   record.device_kv_bytes = stats.device_kv_bytes;
-  record.host_to_device_bytes = stats.host_to_device_bytes;
+  record.host_to_device_bytes = stats.host_to_device_bytes - before.host_to_device_bytes;  // without what was loaded
   record.transfer_us = stats.transfer_us;
   record.stall_us = stats.stall_us;
   record.n_checks = stats.n_checks;
   record.n_triggers = stats.n_triggers;
   record.wanted_tokens = stats.wanted_tokens;
   record.missed_tokens = stats.missed_tokens;
-  return record;
 }
 
 // Full attention's conversation from question `first` to before `last`. The answers are forced through the session's
@@ -271,8 +325,8 @@ void EvalRunner::replay(orrery_session* session, const EvalReference& reference,
     const Prompt asked{reference.prompts[i], reference.settled[i]};
     if (i == first) step_back(session, asked);
     EvalAnswer& answer = (*answers)[i];
-    answer.compared = answer.agreed = 0;
-    answer.kl_sum = 0;
+    answer.agreed = 0;
+    answer.kl.clear();
     Forcing forcing;
     forcing.forced.assign(asked.tokens.begin() + static_cast<ptrdiff_t>(asked.settled), asked.tokens.end());
     forcing.n_question = forcing.forced.size();
@@ -286,19 +340,26 @@ void EvalRunner::replay(orrery_session* session, const EvalReference& reference,
 EvalRecord EvalRunner::run_full(const EvalSample& sample, uint32_t n_context, EvalReference* reference) const {
   *reference = EvalReference();
   const Session session = open(nullptr, n_context);
-  return ask(session.get(), sample, nullptr, reference);
+  const orrery_stats before = stats_of(session.get());
+  EvalRecord record = ask(session.get(), sample, nullptr, reference);
+  take_stats(session.get(), session_.kv_type, before, &record);
+  return record;
 }
 
 EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
-                                  const EvalReference& reference) const {
+                                  EvalReference* given) const {
+  const EvalReference& reference = *given;
   Session session;
   try {
-    session = open(&config, n_context);
+    session = open_read(config, n_context, given);
+    const orrery_stats before = stats_of(session.get());
+    const uint32_t kv_type = config.kv_type.value_or(session_.kv_type);
     EvalRecord record = ask(session.get(), sample, &reference, nullptr);
+    take_stats(session.get(), kv_type, before, &record);
     // If an answer differed, the comparison runs again along full attention's answer.
     const size_t n = record.answers.size();
     const auto same = [&](size_t i) { return record.answers[i].tokens == reference.answers[i]; };
-    if (mode_.multi_turn) {
+    if (multi_turn(sample)) {
       bool all = true;
       for (size_t i = 0; i < n; ++i) all = all && same(i);
       if (!all) replay(session.get(), reference, 0, n, &record.answers);
@@ -307,6 +368,7 @@ EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& co
         if (!same(i)) replay(session.get(), reference, i, i + 1, &record.answers);
       }
     }
+    if (record.generated_tokens == 0) take_stats(session.get(), kv_type, before, &record);   // nothing but comparisons
     return record;
   } catch (const ApiError& error) {
     switch (error.status()) {
@@ -332,15 +394,16 @@ Json record_json(const EvalRecord& record) {
     answers.push_back({{"text", answer.text},
                        {"tokens", answer.tokens},
                        {"score", answer.score},
-                       {"compared", answer.compared},
+                       {"cut", answer.cut},
                        {"agreed", answer.agreed},
-                       {"kl_sum", answer.kl_sum}});
+                       {"kl", answer.kl}});
   }
   return {{"answers", answers},
           {"prompt_tokens", record.prompt_tokens},
           {"generated_tokens", record.generated_tokens},
           {"prefill_us", record.prefill_us},
           {"decode_us", record.decode_us},
+          {"kv_type", record.kv_type},
           {"device_kv_type", record.device_kv_type},
           {"device_kv_bytes", record.device_kv_bytes},
           {"host_to_device_bytes", record.host_to_device_bytes},
@@ -363,15 +426,16 @@ EvalRecord record_from(const Json& json) {
     answer.text = entry.at("text").get<std::string>();
     answer.tokens = entry.at("tokens").get<std::vector<int32_t>>();
     answer.score = entry.at("score").get<double>();
-    answer.compared = entry.at("compared").get<uint64_t>();
+    answer.cut = entry.at("cut").get<bool>();
     answer.agreed = entry.at("agreed").get<uint64_t>();
-    answer.kl_sum = entry.at("kl_sum").get<double>();
+    answer.kl = entry.at("kl").get<std::vector<float>>();
     record.answers.push_back(std::move(answer));
   }
   record.prompt_tokens = json.at("prompt_tokens").get<uint64_t>();
   record.generated_tokens = json.at("generated_tokens").get<uint64_t>();
   record.prefill_us = json.at("prefill_us").get<uint64_t>();
   record.decode_us = json.at("decode_us").get<uint64_t>();
+  record.kv_type = json.at("kv_type").get<std::string>();
   record.device_kv_type = json.at("device_kv_type").get<std::string>();
   record.device_kv_bytes = json.at("device_kv_bytes").get<uint64_t>();
   record.host_to_device_bytes = json.at("host_to_device_bytes").get<uint64_t>();

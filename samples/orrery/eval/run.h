@@ -2,6 +2,8 @@
 // forced through the same policy, to compare the two distributions token by token.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +14,7 @@
 
 namespace orrery::tool {
 
-// A policy with its options and budget; "full" has neither.
+// A policy with its options, budget, KV types and head profile: everything that tells one row of a table from another.
 struct EvalConfig {
   std::string policy;  // as written: "streaming:sinks=8"
   std::string budget;  // as written: "30%", "512MiB"; "": full
@@ -20,6 +22,9 @@ struct EvalConfig {
   std::vector<std::pair<std::string, std::string>> options;
   float share = 1;
   uint64_t bytes = 0;  // 0: the budget is a share
+  // As in orrery_session_options; without a value, those of the whole evaluation apply.
+  std::optional<uint32_t> kv_type = {}, device_kv_type = {};
+  std::optional<std::string> head_profile = {};  // JSON
 };
 
 struct EvalMode {
@@ -32,10 +37,10 @@ struct EvalAnswer {
   std::string text;
   std::vector<int32_t> tokens;  // including the token that ended the answer
   double score = 0;
+  bool cut = false;             // the answer reached the largest number of tokens and did not end by itself
   // Over full attention's answer tokens, with the same preceding tokens for both:
-  uint64_t compared = 0;  // number of compared tokens
+  std::vector<float> kl;  // KL(full || policy) of each token, nats
   uint64_t agreed = 0;    // tokens whose likeliest token is the same
-  double kl_sum = 0;      // KL(full || policy), nats
 };
 
 struct EvalRecord {
@@ -45,7 +50,7 @@ struct EvalRecord {
   std::vector<EvalAnswer> answers;                       // one per question
   uint64_t prompt_tokens = 0, generated_tokens = 0;      // computed
   uint64_t prefill_us = 0, decode_us = 0;
-  std::string device_kv_type;                            // "q8_0"
+  std::string kv_type, device_kv_type;                   // "q8_0"; of the whole KV, and of its part on the device
   uint64_t device_kv_bytes = 0, host_to_device_bytes = 0;
   uint64_t transfer_us = 0, stall_us = 0;                // of refills during answers
   uint64_t n_checks = 0, n_triggers = 0, wanted_tokens = 0, missed_tokens = 0;   // as in orrery_stats
@@ -59,6 +64,9 @@ struct EvalReference {
   std::vector<size_t> settled;                // number of its tokens that are prefilled; the rest is decoded
   std::vector<std::vector<int32_t>> answers;
   std::vector<std::vector<float>> logits;  // per question: (n answer tokens, n_vocab)
+  // The KV of the first prompt, as orrery_session_save_buffer() writes it, for each KV type. A policy's session loads it:
+  // the prompt is computed once for all rows. Prompt tokens attend to everything, so the KV is the same under any policy.
+  std::map<uint32_t, std::vector<uint8_t>> saved;
 };
 
 class EvalRunner {
@@ -79,7 +87,7 @@ class EvalRunner {
   // A policy's record. If the policy cannot work with its budget, the record holds the error. Every other failure is
   // thrown.
   EvalRecord run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
-                        const EvalReference& reference) const;
+                        EvalReference* reference) const;
 
  private:
   struct Prompt {
@@ -91,11 +99,15 @@ class EvalRunner {
 
   EvalRecord ask(orrery_session* session, const EvalSample& sample, const EvalReference* against,
                  EvalReference* reference) const;
+  void take_stats(const orrery_session* session, uint32_t kv_type, const orrery_stats& before, EvalRecord* out) const;
+  void save(orrery_session* session, uint32_t kv_type, EvalReference* reference) const;
   void replay(orrery_session* session, const EvalReference& reference, size_t first, size_t last,
               std::vector<EvalAnswer>* answers) const;
   Session open(const EvalConfig* config, uint32_t n_context) const;
   std::vector<int32_t> render(const Json& messages) const;
-  Prompt prompt(Json messages, const std::string& text_before, const std::string& question) const;
+  bool multi_turn(const EvalSample& sample) const { return sample.multi_turn.value_or(mode_.multi_turn); }
+  Prompt prompt(const EvalSample& sample, Json messages, const std::string& text_before, const std::string& question) const;
+  Session open_read(const EvalConfig& config, uint32_t n_context, EvalReference* reference) const;
   std::vector<int32_t> generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens,
                                 Forcing* forcing) const;
   void step_back(orrery_session* session, const Prompt& prompt) const;

@@ -62,6 +62,36 @@ double f1(const std::string& right, const std::string& said) {
   return 2 * precision * recall / (precision + recall);
 }
 
+// Any run of white space becomes one space; none at the ends.
+std::string spaced(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c != ' ' && !(c >= '\t' && c <= '\r')) {
+      out += c;
+    } else if (!out.empty() && out.back() != ' ') {
+      out += ' ';
+    }
+  }
+  if (!out.empty() && out.back() == ' ') out.pop_back();
+  return out;
+}
+
+// The most right answers whose first places in `said` ascend.
+size_t in_order(const std::vector<std::string>& right, const std::string& said) {
+  std::vector<size_t> last;  // last[i]: the lowest place at which i + 1 answers in order can end
+  for (const std::string& answer : right) {
+    const size_t place = said.find(answer);
+    if (place == std::string::npos) continue;
+    const auto at = std::lower_bound(last.begin(), last.end(), place);
+    if (at == last.end()) {
+      last.push_back(place);
+    } else {
+      *at = place;
+    }
+  }
+  return last.size();
+}
+
 }  // namespace
 
 const char* metric_name(Metric metric) {
@@ -72,12 +102,19 @@ const char* metric_name(Metric metric) {
       return "contains";
     case Metric::f1:
       return "f1";
+    case Metric::quote:
+      return "quote";
+    case Metric::order:
+      return "order";
+    case Metric::none:
+      return "none";
   }
   return "exact";
 }
 
 double score_answer(Metric metric, const std::vector<std::string>& right, const std::string& said) {
-  if (right.empty()) return 0;
+  if (right.empty() || metric == Metric::none) return 0;
+  if (metric == Metric::order) return static_cast<double>(in_order(right, said)) / static_cast<double>(right.size());
   if (metric == Metric::contains) {
     const std::string text = lower(said);
     size_t found = 0;
@@ -88,11 +125,19 @@ double score_answer(Metric metric, const std::vector<std::string>& right, const 
   for (const std::string& answer : right) {
     if (metric == Metric::f1) {
       best = std::max(best, f1(answer, said));
+    } else if (metric == Metric::quote) {
+      if (spaced(said).find(spaced(answer)) != std::string::npos) best = 1;
     } else if (words_of(answer, true) == words_of(said, true)) {
       best = 1;
     }
   }
   return best;
+}
+
+bool counts_as_kept(Metric metric, const std::vector<std::string>& right, double full_score, bool full_cut) {
+  if (metric == Metric::none || full_score <= 0) return false;
+  if (full_cut && (metric == Metric::exact || metric == Metric::f1)) return false;
+  return std::all_of(right.begin(), right.end(), [](const std::string& answer) { return spaced(answer).size() > 1; });
 }
 
 double kl_divergence(const float* p, const float* q, size_t n) {

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "runtime/engine/session/retrieval.h"
 #include "runtime/policy/heads/clusters.h"
 #include "runtime/policy/select/sets.h"
 #include "runtime/text/json/json.h"
@@ -181,6 +182,72 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineCalibrate, ::testing::Values("demo", "qwe
                            return name;
                          });
 
+// ---- Heads that retrieve ----
+
+// The scores of the profile, by their definition: token by token, of each query head the weights of the keys whose token is the
+// query's, and of the keys behind these; means over all queries whose token has occurred, and the largest of a KV head's query heads.
+TEST(EngineCalibrateDemo, RetrievalIsAttentionOnRepeatedTokens) {
+  for (const char* name : {"demo", "qwen3"}) {
+    const auto model = name == std::string("demo") ? open_demo() : open_spec(name);
+    const auto& h = model->hyper();
+    const engine::RepeatedTokens repeated = unwrap(engine::RepeatedTokens::make(*model));
+    const std::vector<int32_t>& tokens = repeated.tokens;
+    ASSERT_EQ(tokens.size(), repeated.first + 4 * repeated.n_distinct);
+    const std::set<int32_t> distinct(tokens.begin() + repeated.first, tokens.end());
+    EXPECT_EQ(distinct.size(), repeated.n_distinct);
+    for (const int32_t id : distinct) EXPECT_FALSE(model->tokenizer().is_special(id)) << id;
+    const auto n = static_cast<uint32_t>(tokens.size()), group = static_cast<uint32_t>(h.n_heads / h.n_kv_heads);
+    const auto n_heads = static_cast<uint32_t>(h.n_layers * h.n_kv_heads);
+    const auto session = unwrap(Session::open(model, with_policy("heterocache", 1.0, n)));
+    std::vector<double> induction(size_t{n_heads} * group), echo(induction.size());
+    std::vector<float> weights(size_t{group} * n);
+    double n_asked = 0;
+    for (uint32_t t = 0; t < n; ++t) {
+      unwrap(session->prefill({&tokens[t], 1}, nullptr, nullptr));
+      std::vector<uint32_t> same;
+      for (uint32_t e = repeated.first; e < t; ++e)
+        if (tokens[e] == tokens[t]) same.push_back(e);
+      if (t < repeated.first || same.empty()) continue;
+      ++n_asked;
+      for (uint32_t head = 0; head < n_heads; ++head) {
+        const policy::WeightsQuery query{head, t, 1, t + 1, false, weights.data()};
+        unwrap(session->key_weights({&query, 1}));
+        for (uint32_t g = 0; g < group; ++g)
+          for (const uint32_t e : same) {
+            echo[head * group + g] += static_cast<double>(weights[g * (t + 1) + e]);
+            induction[head * group + g] += static_cast<double>(weights[g * (t + 1) + e + 1]);
+          }
+      }
+    }
+    const CalibrationResult found = calibrate(model, {random_tokens(*model, 40, 9)}, quick());
+    EXPECT_TRUE(found.profile.has_retrieval());
+    for (uint32_t head = 0; head < n_heads; ++head) {
+      const policy::ProfileLayer& layer = found.profile.layers[head / static_cast<uint32_t>(h.n_kv_heads)];
+      const auto largest = [&](const std::vector<double>& sums) {
+        return *std::max_element(sums.begin() + head * group, sums.begin() + (head + 1) * group) / n_asked;
+      };
+      EXPECT_NEAR(layer.induction[head % static_cast<uint32_t>(h.n_kv_heads)], largest(induction), 1e-6) << name << ", head " << head;
+      EXPECT_NEAR(layer.echo[head % static_cast<uint32_t>(h.n_kv_heads)], largest(echo), 1e-6) << name << ", head " << head;
+    }
+  }
+}
+
+// Sessions without a profile are refused before they take memory; with one, and where all heads are alike, they open.
+TEST(EngineCalibrateDemo, StaticHeadsNeedAProfile) {
+  const auto model = open_demo();
+  const auto profile = std::make_shared<policy::HeadProfile>(calibrate(model, {random_tokens(*model, 64, 8)}, quick()).profile);
+  const uint64_t used = model->runtime().arena().used();
+  for (const char* policy : {"duoattention", "razorattention"}) {
+    auto refused = Session::open(model, with_policy(policy, .5, 512));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), Code::invalid_argument);
+    EXPECT_NE(std::string(refused.status().message()).find("head profile"), std::string::npos) << refused.status().message();
+    EXPECT_EQ(model->runtime().arena().used(), used);
+    EXPECT_TRUE(Session::open(model, with_policy(policy, 1.0, 512)).ok());
+    EXPECT_TRUE(Session::open(model, with_policy(policy, .5, 512, profile)).ok());
+  }
+}
+
 // ---- What calibration promises ----
 
 TEST(EngineCalibrateDemo, ThreadsDoNotShow) {
@@ -234,17 +301,18 @@ TEST(EngineCalibrateDemo, RefusesWhatItCannotRead) {
 
   // Progress counts every token, and may end it anywhere; nothing stays behind.
   const uint64_t used = model->runtime().arena().used();
+  const uint64_t n_repeated = unwrap(engine::RepeatedTokens::make(*model)).tokens.size();
   options = quick();
   uint64_t last = 0, calls = 0;
   options.progress = [&](uint64_t done, uint64_t total) {
-    EXPECT_EQ(total, 32u + 7u);
+    EXPECT_EQ(total, 32u + 7u + n_repeated);
     EXPECT_GE(done, last);
     last = done;
     ++calls;
     return true;
   };
   calibrate(model, good, options);
-  EXPECT_EQ(last, 39u);
+  EXPECT_EQ(last, 39u + n_repeated);
   for (uint64_t end = 1; end <= calls; ++end) {
     uint64_t at = 0;
     options.progress = [&](uint64_t, uint64_t) { return ++at < end; };

@@ -360,7 +360,7 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
     SessionOptions o;
     o.n_context = 512;
     o.policy = policy;
-    o.policy_options = parameters;
+    o.policy_options = without_profile(policy, parameters);
     o.kv_type = kept;
     if (o.compressed()) o.kv_share = .4;
     unwrap(o.validate(of.hyper()));

@@ -22,6 +22,7 @@ SessionOptions with_policy(double share, uint32_t n_context = 320, KvType kv = K
   o.kv_type = kv;
   o.chunk_tokens = chunk;
   o.policy = policy;
+  o.policy_options = without_profile(policy);
   o.kv_share = share;
   return o;
 }

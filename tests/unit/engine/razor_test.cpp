@@ -30,6 +30,7 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "razorattention";
+  o.policy_options = {{"rank", "attention"}};
   o.kv_share = share_of_tokens(.4, GetParam().type, GetParam().device_type);
   o.kv_type = GetParam().type;
   o.device_kv_type = GetParam().device_type;
@@ -140,7 +141,7 @@ TEST(EngineRazorAlike, DroppedKeysThatAreAlikeChangeNothing) {
     o.n_context = 1024;
     o.kv_type = KvType::f32;
     o.policy = policy;
-    o.policy_options = options;
+    o.policy_options = without_profile(policy, options);
     if (o.compressed()) o.kv_share = .3;
     const auto session = unwrap(Session::open(model, o));
     unwrap(session->assume_prompt(tokens, [&](uint32_t page, Span<std::byte> bytes) {

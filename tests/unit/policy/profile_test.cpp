@@ -46,7 +46,10 @@ HeadProfile sample() {
   p.layers.resize(2);
   p.layers[0].roles = {{P, S, S, P, S, V}, {no, 0, 0, no, 3, no}};
   p.layers[1].roles = {{A, S, P}, {no, 2, no}};
-  for (ProfileLayer& layer : p.layers) layer.stability = fractions(layer.n_kv_heads());
+  for (ProfileLayer& layer : p.layers) {
+    layer.stability = fractions(layer.n_kv_heads());
+    layer.induction = fractions(layer.n_kv_heads()), layer.echo = fractions(layer.n_kv_heads());
+  }
   p.layers[0].similarity = matrix(6);
   p.layers[0].mean_similarity = matrix(6);
   p.layers[0].clusters = {{0, 0, 1, 0, 1, 1}, {3, 2, no}};
@@ -131,6 +134,11 @@ TEST(PolicyProfile, ContradictionsInMemoryAreRefused) {
   refused([](HeadProfile& p) { p.layers[0].roles.pivot_of[4] = 0; }, "pivot 3 has no satellite");
   refused([](HeadProfile& p) { p.layers[0].roles.pivot_of[5] = 0; }, "head 5 has a pivot");
   refused([](HeadProfile& p) { p.layers[0].stability.pop_back(); }, "stability has 5");
+  refused([](HeadProfile& p) { p.layers[0].echo.clear(); }, "layer 0: echo has 0 entries for 6 heads");
+  refused([](HeadProfile& p) { p.layers[1].induction.pop_back(); }, "layer 1: induction has 2 entries for 3 heads");
+  refused([](HeadProfile& p) { p.layers[0].induction.clear(); }, "layer 0: echo has 6 entries");
+  refused([&](HeadProfile& p) { p.layers[1].echo[2] = nan; }, "layer 1: echo of head 2");
+  refused([](HeadProfile& p) { p.layers[0].induction[5] = 1.5; }, "induction of head 5 is 1.5");
   refused([&](HeadProfile& p) { p.layers[0].stability[3] = nan; }, "stability of head 3");
   refused([](HeadProfile& p) { p.layers[0].stability[3] = 1.1; }, "stability of head 3");
   refused([](HeadProfile& p) { p.layers[0].stability.clear(); }, "either stability or allocation");

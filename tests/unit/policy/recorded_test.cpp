@@ -50,6 +50,7 @@ TEST(PolicyRecorded, EveryMethodKeepsTheSameSets) {
     for (const auto& [key, value] : run["options"].items())
       if (key != "policy" && key != "budget") options.emplace_back(key, value.get<std::string>());
     const Budget budget{std::stod(run["options"]["budget"].get<std::string>()), uint64_t{n_heads} * n_context};
+    if (run["options"]["policy"] == "duoattention") options.emplace_back("rank", "attention");
     FakeSession session(must(make_policy(run["options"]["policy"], shape, budget, options)), n_heads, group, n_context, attention);
     session.root_dim = golden["root_dim"];
     session.settle(n);

@@ -98,6 +98,7 @@ FakeSession open(const Synthetic& a, const json& options) {
     if (key == "policy" || key == "budget" || key == "max_slots" || key == "context") continue;
     given.emplace_back(key, value.get<std::string>());
   }
+  if (options["policy"] == "duoattention") given.emplace_back("rank", "attention");
   const std::vector<int32_t> windows(a.n_layers, 0);
   const Shape shape{a.n_layers, a.n_kv_heads, n_context, windows};
   return FakeSession(must(make_policy(options["policy"], shape, budget, given)), a.n_heads, a.group, n_context,

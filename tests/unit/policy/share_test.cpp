@@ -91,6 +91,11 @@ TEST(Share, WindowsAndAFewTokensStayWhateverItIs) {
   EXPECT_EQ(slots_for_share(shape, {.6, kF16, kQ8}), 2u * (1000 + 32 + 1000));
 }
 
+// Policies that refuse a session without a head profile rank heads by the prompt.
+Options ranked(const std::string& name) {
+  return name == "duoattention" || name == "razorattention" ? Options{{"rank", "attention"}} : Options{};
+}
+
 // After a prompt far from the end of the context too, with everything that a policy takes besides its slots.
 TEST(Share, PoliciesKeepToItsBytes) {
   const Model m{"long", 4, {0, 0, 0}, 600};
@@ -104,7 +109,7 @@ TEST(Share, PoliciesKeepToItsBytes) {
       SCOPED_TRACE(name + std::string(", ") + std::to_string(device));
       const KvShare share(.4, kF16, device);
       shape.slot_bytes = device;
-      FakeSession s(must(make_policy(name, shape, {share, slots_for_share(shape, share)}, {})), m.n_heads(), kGroup, m.n_context, restless);
+      FakeSession s(must(make_policy(name, shape, {share, slots_for_share(shape, share)}, ranked(name))), m.n_heads(), kGroup, m.n_context, restless);
       s.settle(kTokens);
       const PageDigests digests = s.policy().digests();
       const uint64_t n_pages = digests.page_tokens > 0 ? kTokens / digests.page_tokens : 0;

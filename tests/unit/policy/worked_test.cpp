@@ -375,16 +375,57 @@ TEST(PolicyWorked, RazorAttentionsHeads) {
   razor.step();   // position 390: in place of the oldest recent one
   EXPECT_EQ(razor.held()[0][4], 390u);
   // Full heads take at most half of a small budget. A full head has no compensation token.
-  const auto n_full = [&](double share) { return must(make_policy("razorattention", s, {share, slots_for_share(s, share)}, {}))->n_full_heads(); };
+  const auto n_full = [&](double share) { return must(make_policy("razorattention", s, {share, slots_for_share(s, share)}, {{"rank", "attention"}}))->n_full_heads(); };
   EXPECT_EQ(n_full(.2), 2u);
   EXPECT_EQ(n_full(.8), 3u);
   EXPECT_EQ(n_full(1), 20u);
 }
 
+// A profile's induction scores say which heads retrieve. DuoAttention adds the echo scores; RazorAttention takes one of 15 by echo alone.
+// Without a profile there is nothing to go by, and the session is refused.
+TEST(PolicyWorked, HeadsThatRetrieveByInductionAndEcho) {
+  std::vector<double> induction(100, .01), echo(100, .01);
+  for (uint32_t head = 20; head < 40; ++head) induction[head] = .3 + .01 * head;   // 39 before 38 ...
+  echo[7] = .6;
+  echo[39] = .9;
+  std::vector<double> stability(100, .9);
+  stability[3] = 0;   // says nothing here
+  auto of = profile(std::vector<Role>(100, kAnchor), std::vector<uint32_t>(100, kNo), stability);
+  auto changed = std::make_shared<HeadProfile>(*of);
+  changed->layers[0].induction = induction, changed->layers[0].echo = echo;
+  const auto whole = [&](const char* policy, double share) {
+    FakeSession s(must(make_policy(policy, shape(100, 1000), {share, slots_for_share(shape(100, 1000), share)}, {}, changed)), 100, 1, 1000, noise);
+    EXPECT_EQ(s.policy().queries_wanted(), 0u);
+    s.settle(700);
+    Tokens heads;
+    for (uint32_t head = 0; head < 100; ++head)
+      if (s.n_selected(head) == 700) heads.push_back(head);
+    return heads;
+  };
+  // 15 heads: 14 by induction, and of the others the one with the largest echo.
+  EXPECT_EQ(whole("razorattention", .5), (Tokens{7, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39}));
+  // Streaming heads get .05 / .85 of the context, and (.2 - .0588) / (1 - .0588) of 100 heads are 15.
+  EXPECT_EQ(whole("duoattention", .2), (Tokens{7, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39}));
+  changed->layers[0].echo[7] = .5;   // less than .55 of head 25
+  EXPECT_EQ(whole("duoattention", .2)[0], 25u);
+  EXPECT_EQ(whole("razorattention", .5)[0], 7u);
+
+  for (const char* policy : {"duoattention", "razorattention"}) {
+    const auto refused = make_policy(policy, shape(100, 1000), {.5, 50000}, {});
+    ASSERT_FALSE(refused.ok()) << policy;
+    EXPECT_EQ(refused.status().code(), Code::invalid_argument);
+    for (const char* part : {policy, "orrery profile", "orrery_calibrate()", "rank=attention"})
+      EXPECT_NE(std::string(refused.status().message()).find(part), std::string::npos) << refused.status().message();
+    EXPECT_TRUE(make_policy(policy, shape(100, 1000), {1, 100000}, {}).ok()) << "every head is whole";
+    EXPECT_TRUE(make_policy(policy, shape(100, 1000), {.5, 50000}, {{"full_share", "0"}}).ok()) << "every head streams";
+    EXPECT_TRUE(make_policy(policy, shape(100, 1000), {.5, 50000}, {{"rank", "attention"}}).ok());
+  }
+}
+
 // A whole share with a budget in slots: as many full heads as fit besides one token and a tail of the others.
 TEST(PolicyWorked, DuoAttentionsBudgets) {
   const auto n_full = [](double share, uint64_t slots, uint32_t n_context) {
-    return must(make_policy("duoattention", shape(8, n_context), {share, slots}, {}))->n_full_heads();
+    return must(make_policy("duoattention", shape(8, n_context), {share, slots}, {{"rank", "attention"}}))->n_full_heads();
   };
   EXPECT_EQ(n_full(1, 8 * 1000, 1000), 8u);
   EXPECT_EQ(n_full(.2, 1600, 1000), 1u);         // streaming .05 / .85, full .15 of 8

@@ -1,0 +1,90 @@
+#include "runtime/engine/session/retrieval.h"
+
+#include <algorithm>
+
+#include "runtime/policy/given/questions.h"
+
+namespace orrery::engine {
+
+namespace {
+
+constexpr uint32_t kQueries = 64;   // of a chunk: their weights are asked for before the next chunk takes their place
+
+// SplitMix64 (Steele et al. 2014).
+class Random {
+ public:
+  uint64_t below(uint64_t n) { return next() % n; }
+
+ private:
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  uint64_t state_ = 20240722;
+};
+
+}  // namespace
+
+Result<RepeatedTokens> RepeatedTokens::make(const LanguageModel& model) {
+  const text::Tokenizer& tokenizer = model.tokenizer();
+  const int32_t n_vocab = std::min(model.hyper().n_vocab, tokenizer.n_vocab());
+  std::vector<int32_t> plain;
+  for (int32_t id = 0; id < n_vocab; ++id)
+    if (!tokenizer.is_special(id) && tokenizer.token_type(id) != text::TokenType::unused) plain.push_back(id);
+  if (plain.size() < 2) return error(Code::unsupported, "the vocabulary has %zu tokens that stand for text, ranking heads needs two", plain.size());
+  Random random;
+  RepeatedTokens repeated;
+  repeated.n_distinct = static_cast<uint32_t>(std::min<size_t>(kMostDistinct, plain.size()));
+  for (uint32_t i = 0; i < repeated.n_distinct; ++i) std::swap(plain[i], plain[i + random.below(plain.size() - i)]);
+  if (tokenizer.add_bos() && tokenizer.bos() >= 0) repeated.tokens.push_back(tokenizer.bos());
+  repeated.first = static_cast<uint32_t>(repeated.tokens.size());
+  for (uint32_t i = 0; i < kTimes; ++i) repeated.tokens.insert(repeated.tokens.end(), plain.begin(), plain.begin() + repeated.n_distinct);
+  return repeated;
+}
+
+Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated, const std::function<Status(uint64_t n)>& advance) {
+  const uint32_t n = repeated.n_distinct;
+  const model::Hyperparameters& h = session->model().hyper();
+  const auto n_heads = static_cast<uint32_t>(h.n_layers * h.n_kv_heads), group = static_cast<uint32_t>(h.n_heads / h.n_kv_heads);
+  const auto n_tokens = static_cast<uint32_t>(repeated.tokens.size()), first_asked = repeated.first + n;
+  const Span<const int32_t> tokens = repeated.tokens;
+  std::vector<double> induction(size_t{n_heads} * group), echo(induction.size());
+  std::vector<float> weights(size_t{kQueries} * group * n_tokens);
+  ORRERY_TRY(session->rewind(0));
+  for (uint32_t from = 0; from < n_tokens;) {
+    // Up to the first repetition nothing is asked; then chunk by chunk.
+    const uint32_t end = from < first_asked ? first_asked : n_tokens;
+    const uint32_t m = std::min({from < first_asked ? session->options().chunk() : kQueries, session->options().chunk(), end - from});
+    ORRERY_TRY(session->prefill_chunk(tokens.subspan(from, m), nullptr, false, nullptr));
+    ORRERY_TRY(advance(m));
+    const uint32_t n_keys = from + m;
+    for (uint32_t head = 0; from >= first_asked && head < n_heads; ++head) {
+      const policy::WeightsQuery query{head, from, m, n_keys, false, weights.data()};
+      ORRERY_TRY(session->key_weights({&query, 1}));
+      for (uint32_t i = 0; i < m; ++i)
+        for (uint32_t g = 0; g < group; ++g) {
+          const float* row = &weights[(size_t{i} * group + g) * n_keys];
+          for (uint32_t earlier = (from + i - repeated.first) % n + repeated.first; earlier + n <= from + i; earlier += n) {
+            echo[size_t{head} * group + g] += static_cast<double>(row[earlier]);
+            induction[size_t{head} * group + g] += static_cast<double>(row[earlier + 1]);
+          }
+        }
+    }
+    from += m;
+  }
+  const double n_asked = n_tokens - first_asked;
+  const auto of_heads = [&](const std::vector<double>& sums) {
+    std::vector<double> scores(n_heads);
+    for (uint32_t head = 0; head < n_heads; ++head) {
+      const auto begin = sums.begin() + static_cast<ptrdiff_t>(size_t{head} * group);
+      // Rounding may pass 1.
+      scores[head] = std::clamp(*std::max_element(begin, begin + static_cast<ptrdiff_t>(group)) / n_asked, 0.0, 1.0);
+    }
+    return scores;
+  };
+  return RetrievalScores{of_heads(induction), of_heads(echo)};
+}
+
+}  // namespace orrery::engine
