@@ -398,10 +398,16 @@ TEST_F(OutOfMemory, ASessionsAccountEndsBeforeTheModels) {
     ASSERT_EQ(orrery_session_load_buffer(session.get(), saved.data(), saved.size(), nullptr), ORRERY_OK);
     Session child = fork_of(session);
     session.reset();
-    ask(child, "what next", 4);
+    ask(child, "what next", 4);   // the fork shares the messages: until then the other session's account stays
     child.reset();
     EXPECT_EQ(n_accounts(), before);
   }
+  // Pages that a fork shares are the model's.
+  Session session = open_session(model, 512);
+  ASSERT_EQ(orrery_session_evaluate(session.get(), std::vector<int32_t>(300, 70).data(), 300, nullptr, nullptr), ORRERY_OK);
+  const Session child = fork_of(session);
+  session.reset();
+  EXPECT_EQ(n_accounts(), before + 1);
 }
 
 // A parked session that cannot come back stays parked, and comes back later.
