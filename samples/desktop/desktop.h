@@ -17,7 +17,7 @@ typedef struct {
   char* path;           /* OPEN: the model; NEW: a saved session, or NULL; CLOSE: its saved session; SAVE: the folder */
   char* text;           /* SEND: the question */
   GVariant* index;      /* SAVE: of all conversations */
-  GPtrArray* messages;  /* NEW, SEND: role, text, role, text ... of those `keep` messages, for a session that lacks them */
+  GPtrArray* messages;  /* NEW, SEND: role, text, role, text ... of the first `keep` messages, for a session that lacks them */
   guint32 context;      /* OPEN: tokens */
   float share;          /* OPEN: KV budget, a share of full KV; 1: all of it */
 } Job;
