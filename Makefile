@@ -172,7 +172,8 @@ test-arm64:
 	@$(call build,$(BUILD)-arm64,unit_base unit_cpu)
 	@tests/run.sh $(BUILD)-arm64 $(JOBS) $(call only,unit_base unit_cpu)
 
-# The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: all of them (tests/ptx).
+# The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: in two orders of warps and blocks
+# (tests/ptx).
 test-ptx:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
@@ -225,7 +226,7 @@ help:
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
-	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: all tests"
+	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: in two orders"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"

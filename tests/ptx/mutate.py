@@ -21,13 +21,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "mutations.txt")
 # family: the file of kernels, and the smallest tests that run all of them
 FAMILIES = {
+    "attend_prefill": "GpuAttendPrefill.EveryTypeAndHeadSize:GpuAttendPrefill.EveryLength",
     "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
     "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
     "low_rank": "GpuLowRank.AsThePlainPath",
     "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans",
     "shortlist": "GpuShortlist.*",
     "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.EveryGroup:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
-    "attend_prefill": "GpuAttendPrefill.EveryTypeAndHeadSize:GpuAttendPrefill.EveryLength",
     "matmul_prefill": "*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*",
     "matmul_cublas": "*GpuCublas.*",
 }
@@ -131,11 +131,11 @@ def main():
                     known[key] = verdict
         finally:
             shutil.rmtree(folder)
-    if options.write:
-        with open(LIST, "w") as out:
-            out.write("# Made by mutate.py: what a test says when this instruction is removed. A reason stands behind \"harmless\".\n")
-            for key in sorted(known):
-                out.write(f"{key}\t{known[key]}\n")
+        if options.write:
+            with open(LIST, "w") as out:
+                out.write("# Made by mutate.py: what a test says when this instruction is removed. A reason stands behind \"harmless\".\n")
+                for key in sorted(known):
+                    out.write(f"{key}\t{known[key]}\n")
     sys.exit(1 if bad else 0)
 
 
