@@ -200,7 +200,8 @@ test-windows:
 	@ORRERY_WINE=$(BUILD)-windows/wine python3 bindings/run_tests.py $(BUILD)-windows windows
 	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/run.sh $(BUILD)-windows $(JOBS) $(call only,$(windows_tests))
 
-# The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: all of them (tests/ptx).
+# The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: in two orders of warps and blocks
+# (tests/ptx).
 test-ptx:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
@@ -256,7 +257,7 @@ help:
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make desktop         build the desktop application (GTK 4); make desktop-test tries it in a window under Xvfb"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
-	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: all tests"
+	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: in two orders"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"

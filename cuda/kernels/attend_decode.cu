@@ -129,7 +129,8 @@ struct Strip : KvLayout<kType, kDim> {
       constexpr int kChunks = kPartBytes, kPerToken = kPartBytes / 16;   // chunks of 16 tokens, of 16 bytes each
       for (int i = lane; i < kChunks; i += 32) {
         const int token = i / kPerToken;
-        copy_async_16(to + token * kPitch + i % kPerToken * 16, from + token * L::kTokenBytes + i % kPerToken * 16, token >= first && token < last ? 16 : 0);
+        const std::byte* chunk = from + (kTwice ? token * L::kTokenBytes + i % kPerToken * 16 : i * 16);
+        copy_async_16(to + token * kPitch + i % kPerToken * 16, chunk, token >= first && token < last ? 16 : 0);
       }
       return to;
     }

@@ -3,7 +3,7 @@
 //
 // Environment: ORRERY_PTX, the folder of the .ptx files (else the one the build made); ORRERY_PTX_SEED, the order of warps and blocks;
 // ORRERY_PTX_COUNTERS, a file that gets what each kernel did; ORRERY_PTX_COMPARE, 1: each launch also runs as source, and a kernel that
-// exact.txt names must give the same bits.
+// exact.txt names must give the same bits; ORRERY_PTX_APPROXIMATE, 1: approximations are off by what the manual allows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -145,7 +145,7 @@ class PtxDevice : public emulated::Device {
   Settings settings() {
     Settings s;
     s.seed = std::strtoull(environment("ORRERY_PTX_SEED", "0"), nullptr, 0);
-    s.races = std::string(environment("ORRERY_PTX_RACES", "1")) == "1";
+    s.approximate = std::string(environment("ORRERY_PTX_APPROXIMATE", "0")) == "1";
     s.report = [this](const Fault& fault) {
       // Once for each line of the text; what follows from it says little.
       if (reported_.size() < 10 && reported_.insert(fault.file + ":" + std::to_string(fault.line)).second)

@@ -5,8 +5,8 @@ mutate.py BUILD [FAMILY...]: for each family of the table below, runs its tests 
 `caught`, `harmless` with the reason that mutations.txt gives, or `SURVIVES`. With --write it rewrites mutations.txt; reasons stay. It fails
 if a mutant survives that has no reason, or if one is caught that has a reason.
 
-Instances of one template have the same barriers: of each template, and of each number of barriers among its instances, the instance that the
-tests run most often is changed. Files of kernels without a barrier are not in the table.
+Instances of one template have the same barriers: one is removed from all instances (with this number of barriers) that the tests run. Files of kernels
+without a barrier are not in the table.
 """
 import argparse
 import collections
@@ -21,13 +21,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "mutations.txt")
 # family: the file of kernels, and the smallest tests that run all of them
 FAMILIES = {
+    "attend_prefill": "GpuAttendPrefill.EveryTypeAndHeadSize:GpuAttendPrefill.RowsOfSeveralSequences",
     "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
     "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
     "low_rank": "GpuLowRank.AsThePlainPath",
     "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans",
     "shortlist": "GpuShortlist.*",
-    "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.EveryGroup:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
-    "attend_prefill": "GpuAttendPrefill.EveryTypeAndHeadSize:GpuAttendPrefill.EveryLength",
+    "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
     "matmul_prefill": "*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*",
     "matmul_cublas": "*GpuCublas.*",
 }
@@ -37,14 +37,12 @@ LETTERS = {"bar.sync": "barrier", "bar.warp.sync": "warp barrier", "cp.async.wai
 
 def entries(text):
     """(name, first line, last line) of each kernel in the text's lines."""
-    found, name, begin, depth = [], None, 0, 0
-    for i, line in enumerate(text):
-        match = re.match(r"\s*(?:\.visible )?\.entry (\S+?)\(", line)
+    starts = [i for i, line in enumerate(text) if re.match(r"\s*(?:\.visible )?\.(entry|func)\b", line)]
+    found = []
+    for begin, end in zip(starts, starts[1:] + [len(text)]):
+        match = re.match(r"\s*(?:\.visible )?\.entry (\S+?)\(", text[begin])
         if match:
-            name, begin = match.group(1), i
-        if name and line.startswith("}"):
-            found.append((name, begin, i))
-            name = None
+            found.append((match.group(1), begin, end))
     return found
 
 
@@ -95,28 +93,23 @@ def main():
             counters = os.path.join(folder, "counters")
             if not run(program, folder, tests, counters):
                 sys.exit(f"{family}: {tests} fails as it is")
-            launches = collections.Counter()
-            for line in open(counters).read().split("\n")[1:]:
-                if line:
-                    launches[re.sub(r"_", " ", line.split()[0])] = int(line.split()[1])
-            templates = {}
+            launches = {line.split()[0].replace("_", " ") for line in open(counters).read().split("\n")[1:] if line}
+            templates = collections.defaultdict(list)
             for symbol, begin, end in entries(text):
                 full = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout.strip().replace("_", " ")
-                n, template = launches.get(full, 0), short(symbol).split("<")[0]
-                barriers = sum(1 for i in range(begin, end) if REMOVED.match(text[i]))
-                if n > 0 and n > templates.get((template, barriers), (0,))[0]:
-                    templates[template, barriers] = (n, symbol, begin, end)
-            for (template, barriers), (_, symbol, begin, end) in sorted(templates.items()):
+                barriers = [i for i in range(begin, end) if REMOVED.match(text[i])]
+                if full in launches and barriers:
+                    templates[short(symbol).split("<")[0], len(barriers)].append(barriers)
+            for (template, n_barriers), instances in sorted(templates.items()):
                 ordinal = collections.Counter()
-                for i in range(begin, end):
-                    match = REMOVED.match(text[i])
-                    if not match:
-                        continue
-                    kind = LETTERS.get(match.group(2), match.group(2))
+                for k in range(n_barriers):
+                    kind = REMOVED.match(text[instances[0][k]]).group(2)
+                    kind = LETTERS.get(kind, kind)
                     ordinal[kind] += 1
-                    key = f"{family} {template} of {barriers}: {kind} {ordinal[kind]}"
+                    key = f"{family} {template} of {n_barriers}: {kind} {ordinal[kind]}"
                     mutant = list(text)
-                    mutant[i] = ""
+                    for barriers in instances:
+                        mutant[barriers[k]] = ""
                     with open(path, "w") as out:
                         out.write("\n".join(mutant))
                     caught = not run(program, folder, tests)
@@ -131,11 +124,11 @@ def main():
                     known[key] = verdict
         finally:
             shutil.rmtree(folder)
-    if options.write:
-        with open(LIST, "w") as out:
-            out.write("# Made by mutate.py: what a test says when this instruction is removed. A reason stands behind \"harmless\".\n")
-            for key in sorted(known):
-                out.write(f"{key}\t{known[key]}\n")
+        if options.write:
+            with open(LIST, "w") as out:
+                out.write("# Made by mutate.py: what a test says when this instruction is removed. A reason stands behind \"harmless\".\n")
+                for key in sorted(known):
+                    out.write(f"{key}\t{known[key]}\n")
     sys.exit(1 if bad else 0)
 
 

@@ -1,25 +1,41 @@
 #!/bin/sh
-# run.sh BUILD [FULL]: runs the tests of tests/gpu on the kernels that nvcc compiled, in two shards side by side. Without FULL, the tests of
-# quick.txt are left out. The last line counts the tests.
+# run.sh BUILD [FULL]: runs the tests of tests/gpu on the kernels that nvcc compiled, in two shards side by side; then compares kernels with their
+# source, bit by bit (exact.txt). FULL 1: once more, with warps and blocks in another order. The last line counts the tests.
 set -u
 program=$1/tests/ptx/ptx_cuda
 here=$(dirname "$0")
-filter=$(grep -v '^#' "$here/skipped.txt" | grep . | paste -sd: -)
-[ "${2:-}" = 1 ] || filter=$filter:$(grep -v '^#' "$here/slow.txt" | grep . | paste -sd: -)
+skipped=$(grep -v '^#' "$here/skipped.txt" | grep . | paste -sd: -)
+compared='GpuKv.*:GpuRows*:GpuLowRank.ByHead*:GpuTopKeys.SeveralJobs:GpuTopKeys.CountsWhatIsCommon:GpuFusions.Att*:GpuFusions.Other*'
+compared=$compared:'Types/GpuMatmul.EveryWeight*:GpuMatmulFloats.*:GpuShortlist.Tails:GpuCublasProducts.*:GpuFormats.Embeddings*'
 reports=$1/ptx-reports
+rm -rf "$reports"
 mkdir -p "$reports"
 status=0
-for shard in 0 1; do
-  (ORRERY_PTX_COUNTERS="$reports/counters_$shard.txt" GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$shard \
-    timeout 1800 "$program" --gtest_filter="*:-$filter" --gtest_brief=1 >"$reports/log_$shard.txt" 2>&1; echo $? >"$reports/status_$shard") &
-done
-wait
+
+# one NAME FILTER: a run of the program, its report in files of that name.
+one() {
+  ORRERY_PTX_COUNTERS="$reports/counters_$1.txt" timeout 1800 "$program" --gtest_filter="$2" --gtest_brief=1 >"$reports/log_$1.txt" 2>&1
+  echo $? >"$reports/status_$1"
+}
+# both SEED: every test, in two shards.
+both() {
+  for shard in 0 1; do
+    (export ORRERY_PTX_SEED="$1" GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$shard; one "seed$1_$shard" "*:-$skipped") &
+  done
+  wait
+}
+both 0
+(export ORRERY_PTX_COMPARE=1; one compared "$compared")
+[ "${2:-}" = 1 ] && both 7
+
 passed=0
 failed=0
-for shard in 0 1; do
-  [ "$(cat "$reports/status_$shard")" = 0 ] || { status=1; cat "$reports/log_$shard.txt"; }
-  passed=$((passed + $(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$reports/log_$shard.txt" | tail -1)))
-  failed=$((failed + $(grep -c '^\[  FAILED  \].*ms)$' "$reports/log_$shard.txt")))
+for log in "$reports"/log_*.txt; do
+  name=${log#"$reports/log_"}
+  [ "$(cat "$reports/status_${name%.txt}")" = 0 ] || { status=1; cat "$log"; }
+  n=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -1)
+  passed=$((passed + ${n:-0}))
+  failed=$((failed + $(grep -c '^\[  FAILED  \].*ms)$' "$log")))
 done
 echo "$passed passed, $failed failed on compiled kernels"
 exit $status

@@ -110,7 +110,7 @@ void Warp::access_shared(const Instruction& instruction, uint32_t mask, const ui
       for (uint64_t piece = a / granule; piece * granule < a + bytes; ++piece) {
         Cell* cell = &b.shared_cells[piece];
         const Race race = how.write ? note_write(cell, now, lane, how.atomic) : note_read(cell, now, lane, false);
-        if (race != Race::none)
+        if (race != Race::none && b.is_new_race(instruction))
           report(instruction, l, std::string(how.write ? "write" : "read") + " of shared memory at " + hex(piece * granule) + " " + describe(race));
       }
     }
@@ -156,7 +156,7 @@ void Warp::access_global(const Instruction& instruction, uint32_t mask, const ui
         Cell* cell = recent->cell(piece, granule);
         const uint8_t lane = static_cast<uint8_t>(l);
         const Race race = how.write ? note_write(cell, now, lane, how.atomic) : note_read(cell, now, lane, how.read_only);
-        if (race != Race::none)
+        if (race != Race::none && b.is_new_race(instruction))
           report(instruction, l,
                  std::string(how.write ? "write" : "read") + " of byte " + std::to_string(piece - recent->begin) + " of an allocation of " +
                      std::to_string(recent->end - recent->begin) + " bytes " + describe(race));

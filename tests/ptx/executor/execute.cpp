@@ -19,6 +19,7 @@ Block::Block(Executor* executor_, const Kernel& kernel_, const Launch& launch_, 
   shared_cells.resize(shared.size() / kernel.granule + 4);
   registers_.resize(size_t{kernel.register_bytes} * n_warps + 64);
   aligned_registers_ = registers_.data() + (64 - reinterpret_cast<uintptr_t>(registers_.data()) % 64) % 64;
+  races_known_ = std::make_unique<bool[]>(kernel.code.size());
   warps_.resize(n_warps);
   order_.resize(n_warps);
   std::iota(order_.begin(), order_.end(), 0u);

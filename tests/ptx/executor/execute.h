@@ -47,7 +47,7 @@ class Executor {
   explicit Executor(Settings settings) : settings_(std::move(settings)) {}
 
   Memory& memory() { return memory_; }
-  // Runs the launch. Reports races and goes on; any other fault ends the launch. True if the launch has run to its end.
+  // Runs the launch. Reports races, one for each instruction, and goes on; any other fault ends the launch. True if the launch has run to its end.
   bool run(const Kernel& kernel, const Launch& launch, Counters* counters);
   const Settings& settings() const { return settings_; }
   // Where not null: every store to global memory is noted there, in order.

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstring>
-#include <deque>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/ptx/executor/execute.h"
@@ -94,6 +95,11 @@ class Block {
     return {executor.epoch_, began, launch_began, warp.clock, static_cast<uint8_t>(warp.index)};
   }
   const Settings& settings() const { return executor.settings_; }
+  // Whether the launch has not yet reported a race of this instruction: one for each says enough.
+  bool is_new_race(const Instruction& instruction) {
+    bool& known = races_known_[static_cast<size_t>(&instruction - kernel.code.data())];
+    return !std::exchange(known, true);
+  }
 
   Executor& executor;
   const Kernel& kernel;
@@ -110,6 +116,7 @@ class Block {
   void run_warp(Warp* warp);
   static void place(Warp* warp, Group lanes);
   static uint32_t needed_lanes(const Warp& warp, const Instruction& instruction, uint32_t lanes);
+  std::unique_ptr<bool[]> races_known_;   // by instruction
   std::vector<Warp> warps_;
   std::vector<std::byte> registers_;
   std::byte* aligned_registers_ = nullptr;
