@@ -544,8 +544,21 @@ TEST(PolicyInvariants, PagesShrinkWhereTheBudgetHoldsFew) {
 // Every row belongs to a policy, and giving a default explicitly changes nothing.
 TEST(PolicyInvariants, TheTableTellsTheDefaults) {
   const Model& m = kModels[0];
+  const auto profile = std::make_shared<HeadProfile>();   // for policies that refuse a session without one
+  profile->top_k = 1;
+  for (uint32_t l = 0; l < m.shape().n_layers; ++l) {
+    const size_t n = m.shape().n_kv_heads;
+    ProfileLayer layer;
+    layer.roles.roles.assign(n, Role::anchor), layer.roles.pivot_of.assign(n, kNoHead);
+    layer.stability.assign(n, .5), layer.echo.assign(n, .1);
+    for (size_t h = 0; h < n; ++h) layer.induction.push_back(.01 * static_cast<double>((7 * h + 3 * l) % 50));
+    profile->layers.push_back(layer);
+  }
+  must(write_profile(*profile));
   const auto kept = [&](const char* policy, const Options& options) {
-    FakeSession s(must(make_policy(policy, m.shape(), {.5, slots_for_share(m.shape(), .5)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+    const bool asks = policy == std::string("duoattention") || policy == std::string("razorattention");
+    FakeSession s(must(make_policy(policy, m.shape(), {.5, slots_for_share(m.shape(), .5)}, options, asks ? profile : nullptr)), m.n_heads(), kGroup,
+                  m.n_context, restless);
     s.settle(250);
     for (int t = 0; t < 12; ++t) s.step();
     return s.held();
