@@ -55,7 +55,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -185,7 +185,7 @@ sanitize-thread:
 # The kernels of 64-bit ARM, cross-compiled and run in user-mode emulation.
 test-arm64:
 	@.ci/packages arm64
-	@$(call configure,$(BUILD)-arm64,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/arm64.cmake -DCMAKE_BUILD_TYPE=Release -DORRERY_TOOL=OFF)
+	@$(call configure,$(BUILD)-arm64,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/arm64.cmake -DCMAKE_BUILD_TYPE=Release)
 	@$(call build,$(BUILD)-arm64,unit_base unit_cpu)
 	@tests/run.sh $(BUILD)-arm64 $(JOBS) $(call only,unit_base unit_cpu)
 
@@ -194,7 +194,7 @@ test-arm64:
 windows_tests = unit_base unit_os unit_gguf unit_kv unit_model abi_contract abi_c99_program
 test-windows:
 	@.ci/packages windows
-	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release -DORRERY_TOOL=OFF)
+	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release)
 	@$(call build,$(BUILD)-windows,orrery_shared orrery_static $(windows_tests))
 	@tests/emulation/windows_needs.sh $(BUILD)-windows/capi/orrery.dll
 	@ORRERY_WINE=$(BUILD)-windows/wine python3 bindings/run_tests.py $(BUILD)-windows windows
@@ -233,6 +233,20 @@ gpu-bench:
 	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_bench) ]
 	@$(gpu_bench) $(GPU_SECTIONS)
 
+# Packages of this version in $(BUILD)/packages: for Debian, the Python wheel, a zip for Windows, the sources. Each is installed into an
+# empty root and tried there.
+package: all
+	@.ci/packages windows
+	@cd $(BUILD) && rm -rf packages && cpack -G DEB >package.log || { cat package.log; exit 1; }
+	@$(MAKE) --no-print-directory bindings-wheel && cp $(BUILD)/wheel/*.whl $(BUILD)/packages/
+	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release)
+	@$(call build,$(BUILD)-windows,orrery_shared orrery_static orrery_chat_sample)
+	@cd $(BUILD)-windows && rm -rf packages && cpack -G ZIP >package.log || { cat package.log; exit 1; }
+	@cp $(BUILD)-windows/packages/*.zip $(BUILD)/packages/
+	@git archive --format=tar.gz --prefix=orrery-$$(sed -n 's/^project(orrery VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)/ \
+		-o $(BUILD)/packages/orrery-$$(sed -n 's/^project(orrery VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt).tar.gz HEAD
+	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/install/packages.sh $(BUILD)/packages
+
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
@@ -252,6 +266,7 @@ help:
 	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
 	@echo "make test-windows    build for 64-bit Windows with mingw-w64, and run the tests of what differs there under Wine"
 	@echo "make texts           make an evaluation set for them, out of text that every Debian and Python has"
+	@echo "make package         packages for Debian, Python and Windows and the sources in $(BUILD)/packages, each tried in an empty root"
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"

@@ -3,6 +3,9 @@
 include(CMakePackageConfigHelpers)
 
 set_target_properties(orrery_shared PROPERTIES EXPORT_NAME orrery)
+if(WIN32)
+  install(FILES ${PROJECT_BINARY_DIR}/orrery.def DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+endif()
 set_target_properties(orrery_static PROPERTIES EXPORT_NAME static)
 # Components: library (what a program runs with), development (what a program is built with), tool (samples/).
 install(TARGETS orrery_shared EXPORT orreryTargets

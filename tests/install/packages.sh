@@ -1,0 +1,87 @@
+#!/bin/sh
+# packages.sh FOLDER: installs each package of FOLDER into an empty root, and lets the bundled model answer there. An empty root holds the C
+# library and nothing else of this machine. The last line counts.
+set -u
+folder=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+question='Who are you?'
+answer='I am the Orrery demo model. I answer questions about the text that you give me.'
+passed=0 failed=0 skipped=0
+ok() { echo "passed   $1"; passed=$((passed + 1)); }
+bad() { echo "failed   $1: $2"; failed=$((failed + 1)); }
+skip() { echo "skipped  $1: $2"; skipped=$((skipped + 1)); }
+expect() {  # expect WHAT SAID
+  if [ "$2" = "$answer" ]; then ok "$1"; else bad "$1" "said '$2'"; fi
+}
+
+# copy_libraries ROOT PROGRAM: what the dynamic loader takes for PROGRAM, except ours, at the same places in ROOT.
+copy_libraries() {
+  ldd "$2" 2>/dev/null | grep -o '/[^ ]*' | grep -v liborrery | while read -r library; do
+    mkdir -p "$1$(dirname "$library")"
+    cp -L "$library" "$1$library"
+  done
+}
+
+debian() {
+  for name in liborrery0 liborrery-dev orrery; do
+    [ "$(ls "$folder/${name}"_*.deb 2>/dev/null | wc -l)" = 1 ] || { bad debian "no package $name in $folder"; return; }
+  done
+  [ "$(id -u)" = 0 ] || { skip debian "only root may change its root"; return; }
+  root=$work/debian
+  mkdir -p "$root/etc" "$root/tmp"
+  for package in "$folder"/*.deb; do dpkg-deb -x "$package" "$root" || { bad debian "$package cannot be unpacked"; return; }; done
+  copy_libraries "$root" "$root/usr/bin/orrery"
+  copy_libraries "$root" "$(ls "$root"/usr/lib/*/liborrery.so.0)"
+  ldconfig -r "$root" 2>/dev/null
+  expect "debian: the tool answers" "$(chroot "$root" /usr/bin/orrery run /usr/share/orrery/demo-q8_0.gguf "$question" 2>&1)"
+  if chroot "$root" /usr/bin/orrery demo >"$work/demo.log" 2>&1; then ok "debian: orrery demo finds the bundled model"; else bad "debian: orrery demo" "$(tail -3 "$work/demo.log")"; fi
+  missing=''
+  for page in orrery orrery-chat orrery-plan; do [ -s "$root/usr/share/man/man1/$page.1.gz" ] || missing="$missing $page.1"; done
+  [ -s "$root/usr/share/bash-completion/completions/orrery" ] || missing="$missing bash-completion"
+  [ -s "$root/usr/include/orrery.h" ] && [ -e "$root"/usr/lib/*/liborrery.so ] || missing="$missing development"
+  if [ -z "$missing" ]; then ok "debian: man pages, completions, header"; else bad "debian: contents" "missing$missing"; fi
+  if bash -n "$root/usr/share/bash-completion/completions/orrery"; then ok "debian: bash reads the completions"; else bad "debian: completions" "bash does not read them"; fi
+  if grep -rqF -e "$(cd "$here/../.." && pwd)" "$root/usr"; then bad "debian: places" "a file names the folder of the sources"; else ok "debian: no file names the place that it was built in"; fi
+}
+
+wheel() {
+  wheel=$(ls "$folder"/*.whl 2>/dev/null | head -1)
+  [ -n "$wheel" ] || { bad wheel "no wheel in $folder"; return; }
+  python3 -m venv "$work/venv" >/dev/null 2>&1 || { skip wheel "this Python makes no virtual environments"; return; }
+  "$work/venv/bin/pip" install --no-index --quiet "$wheel" || { bad wheel "pip does not install it"; return; }
+  said=$(cd "$work" && "$work/venv/bin/python" -c "
+import sys, orrery
+with orrery.Runtime() as runtime, runtime.open(sys.argv[1]) as model, model.session() as session:
+    session.add_message('user', sys.argv[2])
+    print(''.join(session.generate(temperature=0).text()))
+" "$here/../../samples/models/demo-q8_0.gguf" "$question" 2>&1)
+  expect "wheel: Python answers" "$said"
+}
+
+windows() {
+  zip=$(ls "$folder"/*.zip 2>/dev/null | head -1)
+  [ -n "$zip" ] || { bad windows "no zip in $folder"; return; }
+  mkdir "$work/windows"
+  python3 -m zipfile -e "$zip" "$work/windows" || { bad windows "it cannot be unpacked"; return; }
+  program=$(find "$work/windows" -name chat-sample.exe)
+  said=$(echo "$question" | (cd "$work" && "$here/../emulation/wine.sh" "$program" "$(find "$work/windows" -name demo-q8_0.gguf)") 2>/dev/null | tr -d '\r' | sed '/^$/d')
+  expect "windows: the sample answers from the folder that it was unpacked to" "$said"
+}
+
+sources() {
+  tarball=$(ls "$folder"/orrery-*.tar.gz 2>/dev/null | head -1)
+  [ -n "$tarball" ] || { bad sources "no tarball in $folder"; return; }
+  mkdir "$work/sources"
+  tar -xzf "$tarball" -C "$work/sources"
+  cd "$work/sources"/orrery-* || { bad sources "no folder orrery-VERSION inside"; return; }
+  if cmake -S . -B build -DORRERY_TESTS=OFF >"$work/configure.log" 2>&1; then ok "sources: CMake configures them"; else bad sources "$(tail -3 "$work/configure.log")"; fi
+}
+
+debian
+wheel
+windows
+sources
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ] && [ $passed -gt 0 ]
