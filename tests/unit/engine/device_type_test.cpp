@@ -93,8 +93,9 @@ TEST_P(DeviceType, WhatIsResidentDerivesFromTheReservoir) {
   uint64_t n_fetched = 0;
   const ptrdiff_t pair = std::find(std::begin(kPairs), std::end(kPairs), types()) - std::begin(kPairs);
   const ptrdiff_t turn = static_cast<ptrdiff_t>(std::string(mode().name).size());
+  const bool with_demo = (pair + turn) % 5 <= 1;
   for (const std::string name : {"demo", "qwen3", "phi3-window"}) {
-    if (name == "demo" && (pair + turn) % 5 > 1) continue;
+    if (name == "demo" && !with_demo) continue;
     SCOPED_TRACE(name);
     const auto model = name == "demo" ? open_demo() : open_spec(name);
     ASSERT_EQ(model->hyper().head_dim % 32, 0);
@@ -108,7 +109,8 @@ TEST_P(DeviceType, WhatIsResidentDerivesFromTheReservoir) {
     EXPECT_LE(session->kv_used_bytes(), session->kv_bytes());
     n_fetched += session->resident()->refill_stats().tokens;
   }
-  EXPECT_EQ(n_fetched > 0, mode().refills);
+  // Heads of random weights need not drift; those of the demo model do.
+  if (with_demo || !mode().refills) EXPECT_EQ(n_fetched > 0, mode().refills);
 }
 
 // With everything resident the two sessions differ by the rounding of the device's type alone: the bounds are those of

@@ -101,10 +101,11 @@ TEST(EnginePlan, TheLargestContextOpensAndAPageMoreDoesNot) {
 // A second session may need a larger workspace: the one that is in use stays until the new one is there.
 TEST(EnginePlan, TheNextSessionsPlanHoldsToo) {
   const OpenFile file(TensorType::q8_0);
+  const uint64_t weights = file.open(runtime_options())->runtime().arena().used();
   Random random(4);
   int bound = 0;
   for (int i = 0; i < 40; ++i) {
-    const auto model = file.open(runtime_options(2, "auto", (3 << 20) + random.below(6 << 20)));
+    const auto model = file.open(runtime_options(2, "auto", weights + (3 << 20) + random.below(6 << 20)));
     const uint32_t chunk = 8 + static_cast<uint32_t>(random.below(64));
     const auto first = unwrap(Session::open(
         model, session_options(1 + static_cast<uint32_t>(random.below(200)), KvType::f16, chunk)));
