@@ -75,7 +75,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
 }
 
 CudaBackend::~CudaBackend() {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   cudaStreamSynchronize(main_stream_.get());
   graphs_.clear();
   if (arena_) cudaFree(arena_);
@@ -83,7 +83,7 @@ CudaBackend::~CudaBackend() {
 
 // The figure is the device memory that is free now: ask before the arena is reserved.
 BackendInfo CudaBackend::info() const {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   const auto instruction_set = [](int32_t architecture) {
     switch (architecture) {
       case 80: return "sm_80";
@@ -102,7 +102,7 @@ BackendInfo CudaBackend::info() const {
 }
 
 Status CudaBackend::reserve_arena(uint64_t bytes) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   if (const cudaError_t e = cudaMalloc(&arena_, bytes); e != cudaSuccess) {
     arena_ = nullptr;
     cudaGetLastError();
@@ -128,7 +128,7 @@ uint64_t CudaBackend::weight_bytes(TensorType type, int64_t n_rows, int64_t n_co
 
 Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
                                  Weight* weight) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   const TypeTraits* traits = type_traits(type);
   if (!traits || !supported(type))
     return error(Code::unsupported_quantization, "tensor type %u is not one that the CUDA backend reads", static_cast<unsigned>(type));
@@ -158,7 +158,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
 }
 
 void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   scratch_ = device(scratch);
   plan_ = scratch_plan(limits);
   StepContext context;

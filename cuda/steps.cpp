@@ -42,7 +42,7 @@ bool CudaBackend::within(const Step& step) const {
 }
 
 void CudaBackend::begin_step(const Step& step) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   step_ = step;
   context_.phase = step.phase;
   context_.query_ring = device(step.queries.data);
@@ -77,7 +77,7 @@ Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
 }
 
 void CudaBackend::send() {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   if (step_waits_ && !queue_.failed()) {
     const Pinned& bounce = step_bounce_.now();
     queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), step_bytes_, cudaMemcpyDefault, queue_.stream()),

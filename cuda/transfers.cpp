@@ -16,7 +16,7 @@ void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
 }
 
 void CudaBackend::upload_all(Span<const Upload> uploads) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
     const Pinned& bounce = bounce_.next(queue_);
     for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
@@ -35,7 +35,7 @@ void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) 
 
 // The host empties one half of the pinned memory while the device copies to the other half.
 void CudaBackend::download_all(Span<const Download> downloads) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   send();
   Cursor sent, fetched;
   for (const Pinned* under_way = nullptr;;) {
@@ -65,13 +65,13 @@ void CudaBackend::download_all(Span<const Download> downloads) {
 }
 
 void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   if (bytes == 0 || queue_.failed()) return;
   queue_.check(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDefault, queue_.stream()), "copying on the device");
 }
 
 void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   std::byte* list = scratch_ + plan_.moves;
   for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
     const size_t n = std::min(kMostMoves, moves.size() - at);
@@ -82,7 +82,7 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
 }
 
 Status CudaBackend::synchronize() {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   send();
   if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
   return latch_.status();
@@ -90,7 +90,7 @@ Status CudaBackend::synchronize() {
 
 // The caller's thread gathers pieces in one half of the pinned memory while the device copies the other half.
 Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   const std::lock_guard<std::mutex> lock(io_mutex_);
   const Pinned* half = &io_bounce_.next(io_queue_);
   uint64_t filled = 0;
@@ -116,7 +116,7 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
 
 // Every 64-bit system has unified addressing: the device reaches registered memory by the host's addresses.
 Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   const cudaError_t e = cudaHostRegister(at, bytes, cudaHostRegisterDefault);
   if (e == cudaSuccess) return ok_status();
   cudaGetLastError();
@@ -128,7 +128,7 @@ Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
 
 // Does not wait for the device: its work no longer needs the memory, and another thread may be capturing the stream.
 void CudaBackend::unshare_host(std::byte* at) {
-  const OnDevice here(device_index_);
+  const OnDevice here(device_index_, queue_);
   if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
 }
 

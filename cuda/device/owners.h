@@ -23,6 +23,8 @@ class OnDevice {
       changed_ = error_ == cudaSuccess;
     }
   }
+  // A failure is the queue's: nothing is sent to another device.
+  OnDevice(int index, Queue& queue) : OnDevice(index) { queue.check(error_, "choosing the device"); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
   ~OnDevice() {

@@ -55,7 +55,7 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
           s.kv_type = type;
           s.chunk_tokens = chunk;
           s.policy = "full";
-          const orrery_plan_result plan = plan_of(path, r, s);
+          const orrery_plan_result plan = exact_plan(&r.device_budget_bytes, [&] { return plan_of(path, r, s); });
           EXPECT_EQ(plan.fits, 1u);
           EXPECT_EQ(plan.n_context, context);
           EXPECT_EQ(plan.device_bytes, plan.weights_bytes + plan.full_kv_bytes + plan.compressed_kv_bytes +
@@ -248,6 +248,8 @@ TEST_F(Files, RegionsAddUpToThePlanUnderEveryPolicy) {
       s.n_context = 4096;
       s.policy = name.c_str();
       s.kv_budget_share = share;
+      const orrery_option by_attention = {"rank", "attention"};   // without a head profile
+      if (name == "duoattention" || name == "razorattention") s.policy_options = &by_attention, s.n_policy_options = 1;
       const orrery_plan_result plan = plan_of(demo, r, s);
       const Regions regions = regions_of(demo, r, s);
       const auto device = &orrery_plan_region::device_bytes;

@@ -86,7 +86,8 @@ TEST_F(Policies, ThePlansPartsAreWhatOpeningTakes) {
           orrery_session_options s = options_of(policy, share, context);
           s.kv_type = type;
           s.chunk_tokens = 32;
-          const orrery_plan_result p = plan(runtime_with(uint64_t{1} << 30), s);
+          uint64_t budget = uint64_t{1} << 30;
+          const orrery_plan_result p = exact_plan(&budget, [&] { return plan(runtime_with(budget), s); });
           EXPECT_EQ(p.fits, 1u);
           EXPECT_EQ(p.device_bytes, p.weights_bytes + p.full_kv_bytes + p.compressed_kv_bytes + p.digests_bytes +
                                         p.staging_bytes + p.workspace_bytes);

@@ -222,4 +222,16 @@ inline orrery_generate_options scripted(Script* script) {
   return o;
 }
 
+
+// The plan whose budget is exactly its own bytes. Whether weights are copied into the arena depends on the budget, so this takes a few plans.
+template <class F>
+orrery_plan_result exact_plan(uint64_t* budget, const F& plan) {
+  orrery_plan_result p = plan();
+  for (int i = 0; i < 4 && p.device_bytes != *budget; ++i) {
+    *budget = p.device_bytes;
+    p = plan();
+  }
+  return p;
+}
+
 }  // namespace orrery::testing

@@ -106,7 +106,7 @@ TEST(Policies, UnknownNamesAreRefusedWithTheNearest) {
   // With --json, --explain still chooses the policy.
   const Finished one = run({"policies", "--explain", "adakv", "--json"});
   EXPECT_EQ(one.code, 0);
-  EXPECT_EQ(one.out.compare(0, 20, "{\n  \"name\": \"adakv\""), 0) << one.out;
+  EXPECT_EQ(one.out.compare(0, 19, "{\n  \"name\": \"adakv\""), 0) << one.out;
   const Finished session = run({"plan", demo_model(), "--policy", "adakvv"});
   EXPECT_EQ(session.code, 2);
   EXPECT_NE(session.err.find("did you mean 'adakv'?"), std::string::npos) << session.err;

@@ -193,6 +193,9 @@ int bench(const Args& args, Output& out) {
     };
     const auto percent = [](double share) { return share > 0 ? format("%.0f%%", 100 * share) : std::string("-"); };
     const auto known = [](double value) { return value > 0 ? Json(value) : Json(); };
+    if (picture && !trace->empty())
+      write_file(*picture, trace->svg(format("%s, %s, %d threads, behind %llu tokens", info.name[0] ? info.name : path.c_str(), runtime.path,
+                                             runtime.n_threads, static_cast<unsigned long long>(length)), read));
     if (args.has("--json")) {
       rows.push_back({{"prompt_tokens", length},
                       {"generated_tokens", n_generate},
@@ -211,9 +214,6 @@ int bench(const Args& args, Output& out) {
                      cell(measured.decode, 1).c_str(), rate / 1e9, percent(decode_share).c_str(),
                      measured.first_token_ms.median));
     if (trace) out.text(trace->empty() ? "the backend does not measure its steps\n" : trace->table(read) + "\n");
-    if (picture && !trace->empty())
-      write_file(*picture, trace->svg(format("%s, %s, %d threads, behind %llu tokens", info.name[0] ? info.name : path.c_str(), runtime.path,
-                                             runtime.n_threads, static_cast<unsigned long long>(length)), read));
     out.flush();
   }
   const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
