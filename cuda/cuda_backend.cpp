@@ -83,7 +83,7 @@ CudaBackend::~CudaBackend() {
 
 // The figure is the device memory that is free now: ask before the arena is reserved.
 BackendInfo CudaBackend::info() const {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(device_index_);
   const auto instruction_set = [](int32_t architecture) {
     switch (architecture) {
       case 80: return "sm_80";

@@ -110,7 +110,7 @@ class GpuFaults : public ::testing::Test {
 };
 
 TEST_F(GpuFaults, EveryCallInTurn) { every_call_in_turn("full", 24); }
-TEST_F(GpuFaults, EveryCallInTurnUnderAPolicy) { every_call_in_turn("synckv", 12); }
+TEST_F(GpuFaults, EveryCallInTurnUnderAPolicy) { every_call_in_turn("synckv", 16); }
 
 TEST_F(GpuFaults, ALostDeviceIsNamed) {
   const auto model = open_spec("llama-plain", on_cuda());
