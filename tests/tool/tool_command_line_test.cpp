@@ -239,5 +239,37 @@ TEST(Output, AClosedPipeEndsQuietly) {
   }
 }
 
+// What packages install for man(1) and for shells names every command with every option of its page.
+TEST(Pages, ManPagesAndCompletionsNameEveryOption) {
+  const Finished overview = run({"man"});
+  EXPECT_EQ(overview.code, 0);
+  EXPECT_EQ(overview.out.compare(0, 13, ".TH ORRERY 1 "), 0) << overview.out;
+  std::vector<std::string> scripts;
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Finished script = run({"completions", shell});
+    EXPECT_EQ(script.code, 0) << shell;
+    scripts.push_back(script.out);
+  }
+  for (const std::string& command : kCommands) {
+    EXPECT_NE(overview.out.find(".B orrery " + command + "\n"), std::string::npos) << command;
+    const Finished page = run({"man", command});
+    EXPECT_EQ(page.code, 0);
+    const std::string help = run({"help", command}).out;
+    for (size_t at = help.find("\n  --"); at != std::string::npos; at = help.find("\n  --", at + 1)) {
+      const std::string name = help.substr(at + 5, help.find_first_of(" \n", at + 5) - at - 5);
+      std::string roff = ".B \\-\\-";
+      for (const char c : name) roff += c == '-' ? std::string("\\-") : std::string(1, c);
+      EXPECT_NE(page.out.find(roff), std::string::npos) << command << " --" << name;
+      EXPECT_NE(scripts[0].find("--" + name), std::string::npos) << command << " --" << name;
+      EXPECT_NE(scripts[1].find("--" + name + "["), std::string::npos) << command << " --" << name;
+      EXPECT_NE(scripts[2].find(command + "' -l " + name), std::string::npos) << command << " --" << name;
+    }
+  }
+  expect_failure({"completions", "tcsh"}, 2, "expected bash, zsh or fish");
+  expect_failure({"completions"}, 2, "one shell");
+  expect_failure({"man", "chta"}, 2, "did you mean 'chat'?");
+  expect_failure({"man", "chat", "run"}, 2, "one command at most");
+}
+
 }  // namespace
 }  // namespace orrery::testing
