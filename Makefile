@@ -197,7 +197,7 @@ test-windows:
 	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release)
 	@$(call build,$(BUILD)-windows,orrery_shared orrery_static $(windows_tests))
 	@tests/emulation/windows_needs.sh $(BUILD)-windows/capi/orrery.dll
-	@ORRERY_WINE=$(BUILD)-windows/wine python3 bindings/run_tests.py $(BUILD)-windows windows
+	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine python3 bindings/run_tests.py $(BUILD)-windows windows
 	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/run.sh $(BUILD)-windows $(JOBS) $(call only,$(windows_tests))
 
 # The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: in two orders of warps and blocks

@@ -65,11 +65,13 @@ def folder(name):
     return path
 
 
-def conformance(command, **environment):
-    """The runner prints the expected lines."""
+def conformance(command, different=None, **environment):
+    """The runner prints the expected lines, but for steps that print something `different` on its system."""
     printed = run(command + [SCRIPT], **environment).splitlines()
     with open(EXPECTED, encoding="utf-8") as file:
         expected = file.read().splitlines()
+    for i, line in enumerate(expected[:-1]):
+        expected[i + 1] = (different or {}).get(line, expected[i + 1])
     for i, (a, b) in enumerate(zip(printed + ["(the end)"], expected + ["(the end)"])):
         if a != b:
             step = next((line for line in reversed(expected[:i + 1]) if line.startswith(">")), "")
@@ -146,16 +148,26 @@ def c_conformance():
     conformance(c_runner())
 
 
+# Errors have the system's own numbers, and the library counts allocations where it has an allocator of its own.
+ON_WINDOWS = {
+    "> model bad r .": "error IO 0 0 0 0 no yes",
+    "> save f missing/folder.bin": "error IO 0 0 0 3 no yes",
+    "> compare r host_bytes 0": "=",
+    "> compare m host_bytes 0": "=",
+    "> compare m host_bytes host_peak_bytes": "=",
+}
+
+
 def windows_conformance():
     """The same runner and orrery.dll, under Wine: `make test-windows` names this language and a BUILD that holds the DLL."""
     if not os.path.exists(os.path.join(CAPI, "orrery.dll")):
         raise Skip("no " + os.path.join(CAPI, "orrery.dll"))
     program = os.path.join(folder("windows"), "conformance.exe")
     run([tool("x86_64-w64-mingw32-gcc-posix"), "-std=gnu11", "-D__USE_MINGW_ANSI_STDIO=1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
-         "-I", os.path.join(ROOT, "include"), os.path.join(HERE, "c", "conformance.c"), "-L", CAPI, "-lorrery", "-lm", "-static", "-lpthread",
+         "-I", os.path.join(ROOT, "include"), os.path.join(HERE, "c", "conformance.c"), os.path.join(CAPI, "liborrery.dll.a"), "-lm", "-static", "-lpthread",
          "-o", program])
     shutil.copy(os.path.join(CAPI, "orrery.dll"), folder("windows"))
-    conformance([os.path.join(ROOT, "tests", "emulation", "wine.sh"), program])
+    conformance([os.path.join(ROOT, "tests", "emulation", "wine.sh"), program], ON_WINDOWS)
 
 
 def write_expected():

@@ -33,14 +33,14 @@ debian() {
   mkdir -p "$root/etc" "$root/tmp"
   for package in "$folder"/*.deb; do dpkg-deb -x "$package" "$root" || { bad debian "$package cannot be unpacked"; return; }; done
   copy_libraries "$root" "$root/usr/bin/orrery"
-  copy_libraries "$root" "$(ls "$root"/usr/lib/*/liborrery.so.0)"
+  copy_libraries "$root" "$(find "$root/usr/lib" -name liborrery.so.0)"
   ldconfig -r "$root" 2>/dev/null
   expect "debian: the tool answers" "$(chroot "$root" /usr/bin/orrery run /usr/share/orrery/demo-q8_0.gguf "$question" 2>&1)"
   if chroot "$root" /usr/bin/orrery demo >"$work/demo.log" 2>&1; then ok "debian: orrery demo finds the bundled model"; else bad "debian: orrery demo" "$(tail -3 "$work/demo.log")"; fi
   missing=''
   for page in orrery orrery-chat orrery-plan; do [ -s "$root/usr/share/man/man1/$page.1.gz" ] || missing="$missing $page.1"; done
   [ -s "$root/usr/share/bash-completion/completions/orrery" ] || missing="$missing bash-completion"
-  [ -s "$root/usr/include/orrery.h" ] && [ -e "$root"/usr/lib/*/liborrery.so ] || missing="$missing development"
+  [ -s "$root/usr/include/orrery.h" ] && [ -n "$(find "$root/usr/lib" -name liborrery.so)" ] || missing="$missing development"
   if [ -z "$missing" ]; then ok "debian: man pages, completions, header"; else bad "debian: contents" "missing$missing"; fi
   if bash -n "$root/usr/share/bash-completion/completions/orrery"; then ok "debian: bash reads the completions"; else bad "debian: completions" "bash does not read them"; fi
   if grep -rqF -e "$(cd "$here/../.." && pwd)" "$root/usr"; then bad "debian: places" "a file names the folder of the sources"; else ok "debian: no file names the place that it was built in"; fi

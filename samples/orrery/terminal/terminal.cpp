@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <termios.h>
@@ -366,8 +367,13 @@ ResidentMemory resident_memory() {
 std::string program_folder() {
   char path[4096];
   const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-  if (n <= 0 || n == static_cast<ssize_t>(sizeof path)) return "";
-  const std::string whole(path, static_cast<size_t>(n));
+  if (n == static_cast<ssize_t>(sizeof path)) return "";
+  std::string whole(path, n > 0 ? static_cast<size_t>(n) : 0);
+  if (n <= 0) {   // without /proc: the path that the program was started by, if it is one
+    const auto* started = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+    if (started && started[0] == '/') whole = started;
+  }
+  if (whole.empty()) return "";
   return whole.substr(0, whole.rfind('/'));
 }
 
