@@ -31,7 +31,7 @@ struct ShortlistGeometry {
 };
 using G = ShortlistGeometry;
 static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32,
-              "32 groups of those that may hold the best a warp, a lane each");
+              "a warp reads 32 candidate groups, one in each lane");
 static_assert(ShortlistRequest::kSumLogits == SumExp::kBlock && G::kMostLogits == int64_t{SumExp::kBlock} * ShortlistRequest::kMostSums,
               "blocks are those of the other sum");
 static_assert(sizeof(ShortlistHead) % 8 == 0 && sizeof(ShortlistEntry) == 8, "entries are written where they are read");

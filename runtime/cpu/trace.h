@@ -78,7 +78,7 @@ class StepTrace {
 
   static constexpr size_t kNone = SIZE_MAX;
   size_t current() const { return row_; }   // of the operation that runs
-  // The row of an operation, which has one more call of so many bytes; kNone outside steps that count.
+  // The row of an operation. Counts one more call, of `bytes` bytes; kNone outside steps that count.
   size_t find(Operation operation, uint64_t bytes, TensorType type, int64_t n_out, int64_t n_in);
 
   // What was measured since the last call: a line of JSON for the steps, then one for each row. Empty without steps.

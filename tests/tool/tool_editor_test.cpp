@@ -225,8 +225,8 @@ struct Typing {
   // The same message on a terminal of this size from the beginning.
   Words fresh() const {
     Screen other(columns, lines);
-    FramePainter anew;
-    other.feed(anew.paint(editor.frame("> ", ". ", columns), 2, lines, "", "", false));
+    FramePainter fresh;
+    other.feed(fresh.paint(editor.frame("> ", ". ", columns), 2, lines, "", "", false));
     return other.rows();
   }
 };

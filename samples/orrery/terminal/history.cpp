@@ -105,7 +105,7 @@ History::History(std::string path) : path_(std::move(path)) {
   if (messages_.size() <= kMostMessages) return;
   const size_t before = messages_.size();
   messages_.erase(messages_.begin(), messages_.end() - static_cast<std::ptrdiff_t>(kMostMessages));
-  if (before < 2 * kMostMessages) return;   // the file is written anew only now and then
+  if (before < 2 * kMostMessages) return;   // the file is rewritten only now and then
   std::string shorter = kHeader;
   for (const std::string& message : messages_) shorter += encoded(message);
   try {

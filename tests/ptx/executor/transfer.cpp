@@ -97,7 +97,7 @@ void load_matrices(Warp& w, const Instruction& i, uint32_t) {
   }
 }
 
-// cp.async.cg.shared.global [to], [from], 16, bytes: copies so many bytes, and zeros behind them, up to 16. Nothing arrives before its wait.
+// cp.async.cg.shared.global [to], [from], 16, bytes: copies `bytes` bytes, and fills up to 16 with zeros. Nothing arrives before its wait.
 void copy_async(Warp& w, const Instruction& i, uint32_t m) {
   uint64_t to[kLanes], from[kLanes];
   std::byte* at[kLanes];

@@ -290,7 +290,7 @@ std::vector<std::string> test_names();
 std::vector<std::string> global_names();
 std::vector<std::string> method_names();
 
-// The value of a global name: range, namespace, dict, ...; undefined when there is none.
+// The value of a global name: range, namespace, dict, ...; undefined if no global has the name.
 Value global_function(std::string_view name);
 
 const Method* string_method(std::string_view name);
