@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(, PtxChecks, ::testing::ValuesIn(kCases), [](const auto
 
 // Both orders of warps and blocks find a race: what orders two accesses is a barrier, and not who comes first.
 TEST(PtxSchedule, ARaceIsFoundInEveryOrder) {
-  for (const uint64_t seed : {0, 1, 2, 3, 4, 5}) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
     Words<uint32_t> memory(64);
     Rig rig;
     Settings settings = rig.settings();

@@ -300,7 +300,7 @@ TEST(Picture, SurvivesAResize) {
       t.type("\x7f");
     }
     t.type("\x01");   // and with the cursor at its beginning
-    for (const size_t columns : {8, 25, 12}) {
+    for (const size_t columns : {8u, 25u, 12u}) {
       t.resize(columns, 12);
       EXPECT_EQ(t.screen.rows(), t.fresh()) << text << " at " << columns;
     }

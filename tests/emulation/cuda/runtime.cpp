@@ -170,8 +170,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
   if (driver_version < 12000) return cudaErrorInsufficientDriver;
   return faulty();
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  if (device < 0 || device >= n_devices) return cudaErrorInvalidValue;
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
+  if (index < 0 || index >= n_devices) return cudaErrorInvalidValue;
   *p = {};
   std::snprintf(p->name, sizeof p->name, "emulated device");
   p->totalGlobalMem = size_t{8} << 30;
@@ -182,14 +182,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->canMapHostMemory = 1;
   return faulty();
 }
-cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device >= n_devices) return cudaErrorInvalidValue;
+cudaError_t cudaSetDevice(int index) {
+  if (index < 0 || index >= n_devices) return cudaErrorInvalidValue;
   if (const cudaError_t e = faulty()) return e;
-  current_device = device;
+  current_device = index;
   return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* device) {
-  *device = current_device;
+cudaError_t cudaGetDevice(int* index) {
+  *index = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {

@@ -167,7 +167,7 @@ void select(Warp& w, const Instruction& i, uint32_t m) {
   T* d = w.lanes<T>(i.operand[0]);
   const T *a = w.lanes<const T>(i.operand[1]), *b = w.lanes<const T>(i.operand[2]);
   const u32 p = w.predicate(i.operand[3]);
-#pragma GCC ivdep
+  ORRERY_IVDEP
   for (unsigned l = 0; l < kLanes; ++l) {
     const T value = p >> l & 1 ? a[l] : b[l];
     d[l] = m >> l & 1 ? value : d[l];

@@ -7,20 +7,27 @@
 
 #include "tests/ptx/executor/machine.h"
 
+// The lanes of the next loop do not depend on each other.
+#if defined(__clang__)
+#define ORRERY_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define ORRERY_IVDEP _Pragma("GCC ivdep")
+#endif
+
 namespace orrery::ptx {
 
 // out[l] = F(in[l]...) for the lanes of `mask`; the other lanes keep what they had.
 template <class F, class D, class... A>
 inline void for_lanes(D* out, uint32_t mask, const A*... in) {
   if (mask == kAll) {
-#pragma GCC ivdep
+    ORRERY_IVDEP
     for (unsigned l = 0; l < kLanes; ++l) out[l] = F{}(in[l]...);
     return;
   }
   alignas(64) D all[kLanes];
-#pragma GCC ivdep
+  ORRERY_IVDEP
   for (unsigned l = 0; l < kLanes; ++l) all[l] = F{}(in[l]...);
-#pragma GCC ivdep
+  ORRERY_IVDEP
   for (unsigned l = 0; l < kLanes; ++l) out[l] = mask >> l & 1 ? all[l] : out[l];
 }
 

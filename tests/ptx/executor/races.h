@@ -25,28 +25,28 @@ struct Accesses {
   uint8_t warp, lane;   // lane 32: every lane
   uint8_t flags;
   uint8_t unused[3];
-  enum : uint8_t { kLanes = 1, kWarps = 2, kBlocks = 4, kReadOnly = 8 };
+  enum : uint8_t { kByLanes = 1, kByWarps = 2, kByBlockBys = 4, kReadOnly = 8 };
 
   // The race of an access now with these.
   Race with(const Moment& now, uint8_t of_lane) const {
     if (epoch < now.launch_began) return Race::none;
     if (flags & kReadOnly) return Race::read_only;
-    if (epoch < now.block_began || (flags & kBlocks)) return Race::blocks;
+    if (epoch < now.block_began || (flags & kByBlockBys)) return Race::blocks;
     if (epoch != now.epoch) return Race::none;
-    if (warp != now.warp || (flags & kWarps)) return Race::warps;
-    return clock == now.warp_clock && (lane != of_lane || (flags & kLanes)) ? Race::lanes : Race::none;
+    if (warp != now.warp || (flags & kByWarps)) return Race::warps;
+    return clock == now.warp_clock && (lane != of_lane || (flags & kByLanes)) ? Race::lanes : Race::none;
   }
   void note(const Moment& now, uint8_t by_lane, bool read_only) {
     if (epoch == now.epoch) {
-      if (warp != now.warp) flags = static_cast<uint8_t>((flags | kWarps) & ~kLanes);
-      else if (clock != now.warp_clock) flags = static_cast<uint8_t>(flags & ~kLanes);
-      else if (lane != by_lane) flags |= kLanes;
+      if (warp != now.warp) flags = static_cast<uint8_t>((flags | kByWarps) & ~kByLanes);
+      else if (clock != now.warp_clock) flags = static_cast<uint8_t>(flags & ~kByLanes);
+      else if (lane != by_lane) flags |= kByLanes;
     } else {
       if (epoch < now.launch_began) flags = 0;
-      else if (epoch < now.block_began) flags |= kBlocks;
-      flags = static_cast<uint8_t>(flags & ~(kLanes | kWarps));
+      else if (epoch < now.block_began) flags |= kByBlockBys;
+      flags = static_cast<uint8_t>(flags & ~(kByLanes | kByWarps));
     }
-    if (by_lane == 32) flags |= kLanes;
+    if (by_lane == 32) flags |= kByLanes;
     if (read_only) flags |= kReadOnly;
     epoch = now.epoch, clock = now.warp_clock, warp = now.warp, lane = by_lane;
   }
