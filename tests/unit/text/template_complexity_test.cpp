@@ -123,7 +123,7 @@ void expect_linear(const std::string& source) {
   // Ten times the ratio: the small size fits the caches.  Quadratic work takes 256 times as long.
   const double allowed = 10 * kRatio * small.seconds + 0.004 * kSlow;
   // A step is worth a twentieth of a microsecond; ten times that would make a second of max_steps ten.
-  const auto paid = [](const Cost& cost) { return kSlow * (0.5e-6 * static_cast<double>(cost.steps) + 0.002); };
+  const auto paid = [](const Cost& cost) { return kSlow * (0.5e-6 * static_cast<double>(cost.steps) + 0.006); };
   const Cost large = measure(source, kSmall * kRatio, [&](const Cost& cost) {
     return cost.steps != UINT64_MAX && cost.seconds <= std::min(allowed, paid(cost));
   });
