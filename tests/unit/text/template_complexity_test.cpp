@@ -93,15 +93,15 @@ struct Cost {
   double seconds = 1e9;
 };
 
-// n: kSmall or kSmall * kRatio. The least of three runs, or of those up to the first that is `enough`.
+// n: kSmall or kSmall * kRatio. The least of `runs` runs, or of those up to the first that is `enough`.
 template <class F>
-Cost measure(const std::string& source, size_t n, const F& enough) {
+Cost measure(const std::string& source, size_t n, int runs, const F& enough) {
   auto program = parse(source);
   EXPECT_TRUE(program.ok()) << source << "\n" << program.status().message();
   if (!program.ok()) return {};
   const Value& names = context(n);
   Cost cost;
-  for (int i = 0; i < 3 && !enough(cost); ++i) {
+  for (int i = 0; i < runs && !enough(cost); ++i) {
     TemplateLimits limits;
     const std::tm now{};
     Interp interp(*program.value(), names, limits, &now);
@@ -119,12 +119,12 @@ Cost measure(const std::string& source, size_t n, const F& enough) {
 }
 
 void expect_linear(const std::string& source) {
-  const Cost small = measure(source, kSmall, [](const Cost&) { return false; });
+  const Cost small = measure(source, kSmall, 3, [](const Cost&) { return false; });
   // Ten times the ratio: the small size fits the caches.  Quadratic work takes 256 times as long.
   const double allowed = 10 * kRatio * small.seconds + 0.004 * kSlow;
   // A step is worth a twentieth of a microsecond; ten times that would make a second of max_steps ten.
-  const auto paid = [](const Cost& cost) { return kSlow * (0.5e-6 * static_cast<double>(cost.steps) + 0.006); };
-  const Cost large = measure(source, kSmall * kRatio, [&](const Cost& cost) {
+  const auto paid = [](const Cost& cost) { return kSlow * (0.5e-6 * static_cast<double>(cost.steps) + 0.002); };
+  const Cost large = measure(source, kSmall * kRatio, 8, [&](const Cost& cost) {
     return cost.steps != UINT64_MAX && cost.seconds <= std::min(allowed, paid(cost));
   });
   // n log n grows by 16 * (15 / 11); a bit more is for the constant parts of charges that round down.
