@@ -47,8 +47,8 @@
  *   Strings    Strings are UTF-8. The library copies inputs, unless a function says otherwise. Each function says how long a
  *              `const char *` result lives. Results are whole UTF-8, also where a file is not: bytes that are not UTF-8
  *              become U+FFFD, or '?' in error and log messages. An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and
- *              the message names the input. Three strings are bytes: paths, the text of orrery_tokenize(), and the text of
- *              tokens (orrery_detokenize(), `text` of a TOKEN event).
+ *              the message names the input. Three strings are bytes: paths (on Windows they are UTF-8), the text of
+ *              orrery_tokenize(), and the text of tokens (orrery_detokenize(), `text` of a TOKEN event).
  *   Sizes out  A function that fills a caller's buffer takes the buffer's capacity, and sets *n to the size that it needs.
  *              NULL with capacity 0 asks for the size alone. A buffer that is too small stays as it is, and the function
  *              returns ORRERY_INVALID_ARGUMENT.
@@ -175,10 +175,9 @@ ORRERY_API const char *orrery_log_level_name(int32_t level);
 typedef void (*orrery_log_fn)(void *user, int32_t level, const char *message);
 
 #define ORRERY_RESERVOIR_PAGEABLE 0
-#define ORRERY_RESERVOIR_PINNED 1  /* opening a session locks its part of the reservoir in memory: the system never swaps it
-                                      out, and a device copies from it fastest. Opening takes the time of clearing it.
-                                      ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its
-                                      limit */
+#define ORRERY_RESERVOIR_PINNED 1  /* opening a session locks its part of the reservoir, which is never swapped out. A device copies
+                                      from it fastest; opening takes the time of clearing it. ORRERY_OUT_OF_PINNED_MEMORY where the
+                                      system refuses; the message says how to raise its limit */
 ORRERY_API const char *orrery_reservoir_mode_name(uint32_t mode);
 
 #define ORRERY_PRIORITY_NORMAL 0   /* as the thread that creates the runtime, or changes it, has it */
@@ -196,11 +195,9 @@ typedef struct orrery_device_info {
 } orrery_device_info;
 ORRERY_UNSTABLE
 ORRERY_API void orrery_device_info_init(orrery_device_info *info, size_t struct_size);
-/* How many there are, usable or not. */
 ORRERY_UNSTABLE
-ORRERY_API size_t orrery_devices(void);
-/* Describes device `index`, from 0 to orrery_devices() - 1, in the driver's order.
-   ORRERY_INVALID_ARGUMENT: there is no such device. */
+ORRERY_API size_t orrery_devices(void);   /* the number of devices, usable or not */
+/* Describes device `index`, 0 to orrery_devices() - 1 in the driver's order; ORRERY_INVALID_ARGUMENT: there is no such device. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_device_get_info(size_t index, orrery_device_info *info, orrery_error *error);
 
@@ -266,16 +263,14 @@ ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, 
 
 typedef struct orrery_vocab orrery_vocab;
 
-/* Opens the vocabulary of a GGUF file. The file needs a tokenizer, and no tensors.
-     path   of the file; bytes
+/* Opens the vocabulary of the GGUF file at `path`. The file needs a tokenizer, and no tensors.
    ORRERY_IO: the file cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer. */
 ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
-/* The same from an open file, or from memory that holds a whole GGUF file. The caller keeps both: nothing of them is used after the call.
-     fd        of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its position
-     bytes     begins at a multiple of 8
-     n_bytes   of the file
-   Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or bytes
-   does not begin at a multiple of 8. */
+/* Opens a vocabulary from an open file, or from memory that holds a whole GGUF file. After the call both are the caller's alone.
+     fd      of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its position
+     bytes   (n_bytes) begins at a multiple of 8
+   Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or
+   bytes does not begin at a multiple of 8. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab **vocab, orrery_error *error);
 ORRERY_UNSTABLE
@@ -401,11 +396,9 @@ typedef struct orrery_plan_region {
 } orrery_plan_region;
 ORRERY_UNSTABLE
 ORRERY_API void orrery_plan_region_init(orrery_plan_region *region, size_t struct_size);
-/* Writes the plan of orrery_plan() region by region. Regions without bytes are left out.
-     path, runtime, model, session   as for orrery_plan()
-     regions    (capacity). _init has filled the first one; the others may hold anything. Every region then has the struct_size
-                of the first one, which is also the distance between two. NULL with capacity 0: *n_regions alone
-     n_regions  the number of regions. It depends on the options
+/* Writes the plan of orrery_plan(), with its arguments, region by region. Regions without bytes are left out.
+     regions   (capacity). _init has filled the first one; the others may hold anything. Every region then has the struct_size
+               of the first one, which is also the distance between two. *n_regions depends on the options. See "Sizes out"
    The regions add up exactly to the fields of orrery_plan_result:
      device_bytes      device_bytes of all regions
      weights_bytes, workspace_bytes, digests_bytes, staging_bytes   device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING
@@ -429,7 +422,6 @@ typedef struct orrery_model orrery_model;
                                nothing else: the header is copied once */
 #define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
                                where they need more than is free */
-
 ORRERY_API const char *orrery_load_mode_name(uint32_t mode);
 
 /* Progress of a long call; return 0 to go on, anything else to cancel. */
@@ -488,8 +480,7 @@ typedef struct orrery_model_info {
 } orrery_model_info;
 ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
-/* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when
-   the system gives no memory. */
+/* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 /* A description of the file as JSON: metadata (long arrays cut), tensors, parameters by type. Reads the header only.
    See "Sizes out"; not NUL-terminated. */
@@ -526,8 +517,7 @@ ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
 /* The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate", "keep",
    "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}].
-     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
-     json_bytes  of the text
+     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
    "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses depends on the thing that it
    names. "page": the method, as text for people. */
 ORRERY_UNSTABLE
@@ -596,21 +586,18 @@ ORRERY_API void orrery_session_cancel(orrery_session *session);
      content   the text. Control tokens that it spells out are text to the model */
 ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content,
                                                     orrery_error *error);
-/* Adds a message for templates that read more than role and content (tool calls, ...).
-     message_json   a JSON object with "role"
+/* Adds a message as a JSON object with "role", for templates that read more than role and content (tool calls, ...).
    ORRERY_INVALID_ARGUMENT: not JSON (line, column), not an object, or without a role. */
 ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json,
                                                          orrery_error *error);
 /* The number of messages; 0 for NULL, and while another call uses the session. */
 ORRERY_API size_t orrery_session_n_messages(const orrery_session *session);
 /* Writes a message as a JSON object.
-     i           from 0 to orrery_session_n_messages() - 1; else ORRERY_INVALID_ARGUMENT
-     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
-     json_bytes  of the text */
+     i      from 0 to orrery_session_n_messages() - 1; else ORRERY_INVALID_ARGUMENT
+     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" */
 ORRERY_API orrery_status orrery_session_message(const orrery_session *session, size_t i, char *json, size_t capacity,
                                                 size_t *json_bytes, orrery_error *error);
-/* Sets template, tools and variables of the next turns.
-     options   copied. NULL: the defaults of the model
+/* Sets template, tools and variables of the next turns: options, copied; NULL: the defaults of the model.
    ORRERY_UNSUPPORTED_TEMPLATE: the template cannot be compiled: line, column. */
 ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options,
                                                      orrery_error *error);
@@ -620,9 +607,7 @@ ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session,
 
 /* The number of tokens that the session holds; 0 for NULL. */
 ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
-/* Writes these tokens.
-     tokens     (capacity); see "Sizes out"
-     n_tokens   how many there are */
+/* Writes these tokens to tokens (capacity), and their number to *n_tokens. See "Sizes out". */
 ORRERY_API orrery_status orrery_session_tokens(const orrery_session *session, int32_t *tokens, size_t capacity,
                                                size_t *n_tokens, orrery_error *error);
 /* Cuts the tokens. The messages stay, and the next turn computes the missing tokens again.
@@ -651,14 +636,11 @@ ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_ses
    killed while it saves may leave .orrery-HASH-N behind; the next save of the same file removes it. Any number of processes may
    save the same file, up to 32 at once: the last one wins. */
 ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char *path, orrery_error *error);
-/* Loads from a file.
-     path   of a regular file, so that no call waits for a FIFO or acts on a device
+/* Loads from a regular file: no call waits for a FIFO or acts on a device.
    A file of more than 64 MiB is read twice, piece by piece: to check it, and to load it. If the second reading fails or finds
    other bytes, the session has lost its tokens and keeps its conversation; the message says so. */
 ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
-/* Saves to memory.
-     bytes     (capacity); see "Sizes out"
-     n_bytes   of the saved session */
+/* Saves to memory: bytes (capacity), *n_bytes of saved session. See "Sizes out". */
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
                                                     size_t *n_bytes, orrery_error *error);
 /* Loads from memory: bytes (n_bytes), the caller's again after the call. */
@@ -670,10 +652,8 @@ ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, con
      logits   (n_tokens, n_vocab) floats, or NULL */
 ORRERY_API orrery_status orrery_session_evaluate(orrery_session *session, const int32_t *tokens, size_t n_tokens,
                                                  float *logits, orrery_error *error);
-/* Write the logits, and the hidden state after the output norm, of the last computed token.
-     logits, embedding   (n) floats
-     n                   n_vocab, or n_embd; another number is ORRERY_INVALID_ARGUMENT
-   ORRERY_INVALID_ARGUMENT: the session has computed no token since it changed. */
+/* Write the logits (n_vocab), and the hidden state after the output norm (n_embd), of the last computed token.
+   ORRERY_INVALID_ARGUMENT: n is another number, or the session has computed no token since it changed. */
 ORRERY_API orrery_status orrery_session_logits(const orrery_session *session, float *logits, size_t n,
                                                orrery_error *error);
 ORRERY_API orrery_status orrery_session_embedding(const orrery_session *session, float *embedding, size_t n,
@@ -753,14 +733,12 @@ ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *to
                                           size_t n_texts, const orrery_calibrate_options *options,
                                           orrery_calibration **calibration, orrery_error *error);
 /* Writes the profile as JSON, for orrery_session_options.head_profile.
-     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
-     json_bytes  of the text */
+     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
 /* Writes the measurements behind the profile as JSON, for pictures. All are means over texts.
-     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
-     json_bytes  of the text
+     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
    "n_steps"; "text_tokens": [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets;
    "drift": [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
    head's set that its best match in the other layer has (on the diagonal: the best match of another head of the layer; null: the
@@ -773,8 +751,7 @@ ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
 
 /* Checks a profile, and writes it as orrery_calibration_profile() does.
      profile_json  in that format, or in the published HeteroCache format. A published profile fits every model of its shape
-     json          (capacity) bytes, not NUL-terminated; see "Sizes out"
-     json_bytes    of the text */
+     json          (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
@@ -782,8 +759,7 @@ ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, ch
      gates       text: a line for each layer with a number from 0 to 1 for each KV head, separated by tabs or spaces
      sparsity    0 to 1: heads whose gate is at least this quantile of all gates stay whole under "duoattention", as far as the
                  budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads
-     json        (capacity) bytes, not NUL-terminated; see "Sizes out"
-     json_bytes  of the text
+     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
    ORRERY_INVALID_ARGUMENT names line and column. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
@@ -826,8 +802,7 @@ typedef struct orrery_generate_options {
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
 
-/* Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work, rendering
-   the conversation included.
+/* Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work.
      options      NULL: the defaults. Strings and arrays are copied
      generation   the answer under way, freed with orrery_generation_free()
    While the generation is unfinished and not freed, the session is ORRERY_BUSY for everything but cancelling and reading.
@@ -884,8 +859,7 @@ typedef struct orrery_event {
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
-/* Works until the next event: at most one prefill chunk or one token.
-     event   filled; _init has set its size before the first call
+/* Works until the next event, at most one prefill chunk or one token, and fills `event`, which _init has prepared.
    The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns under
    ORRERY_OVERFLOW_DROP_OLDEST, and returns PROGRESS with done 0, before it computes anything. Its time grows with the length
    of the conversation; orrery_cancel() ends it within a tenth of a second. It returns the errors of the conversation:
@@ -900,9 +874,7 @@ ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event
 
 /* Sees an event of orrery_run(). Returns 0 to continue, another value to cancel. */
 typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
-/* Calls orrery_next() in a loop until the generation is over.
-     on_event   called with every event, DONE included
-     user       its first argument
+/* Calls orrery_next() until the generation is over, and on_event with `user` and every event, DONE included.
    Errors are those of orrery_next(). */
 ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user,
                                     orrery_error *error);

@@ -68,13 +68,6 @@ Result<MappedFile> MappedFile::map(const InputFile& source) {
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
@@ -97,30 +90,15 @@ Result<Region> Region::allocate(uint64_t bytes) {
   if (bytes == 0) return region;
   uint64_t rounded;
   if (!checked_align(bytes, page_bytes(), &rounded) || rounded > SIZE_MAX / 2)
-    return memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
-                        "a region of %llu bytes is more than this system can address",
-                        static_cast<unsigned long long>(bytes));
+    return too_large_region(bytes);
   void* p = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) {
-    const int number = errno;
-    Status s = memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
-                            "the system refused %llu bytes of memory", static_cast<unsigned long long>(bytes));
-    s.detail().native_code = number;
-    return s;
-  }
+  if (p == MAP_FAILED) return refused_memory(bytes, errno);
   ask_for_huge_pages(p, rounded);
   region.data_ = static_cast<std::byte*>(p);
   region.size_ = rounded;
   return region;
 }
 
-Region::Region(Region&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-Region& Region::operator=(Region&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
 Region::~Region() {
   if (data_) ::munmap(data_, size_);
 }

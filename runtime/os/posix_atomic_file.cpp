@@ -13,17 +13,14 @@
 #include <unistd.h>
 
 #include <climits>
-#include <cstdio>
 #include <vector>
 
-#include "runtime/base/hash.h"
 #include "runtime/os/posix_files.h"
 
 namespace orrery::os {
 
 namespace {
 
-constexpr int kSlots = 32;
 constexpr int kMostLinks = 40;   // Linux's own limit
 constexpr int kMostTries = 100;  // attempts to stat a file that other processes keep replacing
 #ifdef O_PATH
@@ -83,21 +80,6 @@ Result<Place> find_place(const std::string& path) {
     at.assign(target.data(), static_cast<size_t>(n));
   }
   return system_error(Code::io, ELOOP, "cannot follow it", path);
-}
-
-// Start of the slots' names: ".orrery-" and 32 digits that stand for the file's name. "-" and the slot number follow.
-std::string slots_name(const std::string& name) {
-  Hash128 hash;
-  hash.update(name.data(), name.size());
-  uint8_t digest[16];
-  hash.digest(digest);
-  std::string out = ".orrery-";
-  for (const uint8_t byte : digest) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", byte);
-    out += digits;
-  }
-  return out;
 }
 
 // Removes the leftover of a killed writer from a slot. False: the slot is in use, or the file of this name is not
@@ -181,8 +163,8 @@ Result<bool> AtomicFile::find() {
 }
 
 Status AtomicFile::take_temporary() {
-  const std::string slots = slots_name(name_);
-  for (int slot = 0; slot < kSlots; ++slot) {
+  const std::string slots = temporaries_name(name_);
+  for (int slot = 0; slot < kTemporaries; ++slot) {
     std::string name = slots + "-" + std::to_string(slot);
     if (!clear_slot(directory_, name.c_str()) || file_.number() >= 0) continue;   // a later slot: only removed if stale
     Handle file(uninterrupted([&] {
@@ -202,19 +184,11 @@ Status AtomicFile::take_temporary() {
     temporary_ = std::move(name);
   }
   if (file_.number() >= 0) return ok_status();
-  Status s = error(Code::io, "%s: cannot create a file beside it: %d files %s-... are there or in use", path_.c_str(), kSlots,
+  Status s = error(Code::io, "%s: cannot create a file beside it: %d files %s-... are there or in use", path_.c_str(), kTemporaries,
                    slots.c_str());
   s.detail().native_code = EEXIST;
   return s;
 }
-
-AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      directory_(std::move(other.directory_)),
-      name_(std::move(other.name_)),
-      temporary_(std::exchange(other.temporary_, std::string())),
-      file_(std::move(other.file_)),
-      former_(other.former_) {}
 
 AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlinkat(directory_.number(), temporary_.c_str(), 0);

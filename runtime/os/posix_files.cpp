@@ -96,10 +96,7 @@ Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
       return ::pread(file_.number(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     });
     if (n < 0) return system_error(Code::io, errno, "cannot read", path_);
-    if (n == 0)
-      return error(Code::io, "%s: ends at byte %llu, before byte %llu", path_.c_str(),
-                   static_cast<unsigned long long>(offset + done),
-                   static_cast<unsigned long long>(offset + out.size()));
+    if (n == 0) return ends_early(path_, offset + done, offset + out.size());
     done += static_cast<size_t>(n);
   }
   return ok_status();

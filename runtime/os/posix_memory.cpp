@@ -166,8 +166,4 @@ MemoryLimits memory_limits(const std::string& root) {
   return least.limits;
 }
 
-uint64_t default_reservation_bytes(const MemoryLimits& limits) {
-  return std::min(std::min(limits.memory_bytes, physical_memory_bytes()) / 2, limits.reservable_bytes / 4);
-}
-
 }  // namespace orrery::os

@@ -17,29 +17,14 @@ Result<Region> Region::allocate(uint64_t bytes) {
   if (bytes == 0) return region;
   uint64_t rounded;
   if (!checked_align(bytes, page_bytes(), &rounded) || rounded > SIZE_MAX / 2)
-    return memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
-                        "a region of %llu bytes is more than this system can address",
-                        static_cast<unsigned long long>(bytes));
+    return too_large_region(bytes);
   void* p = ::VirtualAlloc(nullptr, rounded, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
-  if (!p) {
-    const DWORD number = ::GetLastError();
-    Status s = memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
-                            "the system refused %llu bytes of memory", static_cast<unsigned long long>(bytes));
-    s.detail().native_code = static_cast<int64_t>(number);
-    return s;
-  }
+  if (!p) return refused_memory(bytes, static_cast<int64_t>(::GetLastError()));
   region.data_ = static_cast<std::byte*>(p);
   region.size_ = rounded;
   return region;
 }
 
-Region::Region(Region&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-Region& Region::operator=(Region&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
 Region::~Region() {
   if (data_) ::VirtualFree(data_, 0, MEM_RELEASE);
 }
@@ -156,10 +141,6 @@ MemoryLimits memory_limits(const std::string&) {
     }
   }
   return limits;
-}
-
-uint64_t default_reservation_bytes(const MemoryLimits& limits) {
-  return std::min(std::min(limits.memory_bytes, physical_memory_bytes()) / 2, limits.reservable_bytes / 4);
 }
 
 }  // namespace orrery::os

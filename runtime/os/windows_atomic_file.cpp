@@ -3,37 +3,19 @@
 // Temporaries are slots, as on POSIX systems. A writer opens its slot without sharing, so that nobody else can open or
 // remove the file while the writer lives. A slot that can be removed belongs to a dead writer.
 #include <algorithm>
-#include <cstdio>
 #include <new>
 #include <utility>
 #include <vector>
 
-#include "runtime/base/hash.h"
 #include "runtime/os/windows_text.h"
 
 namespace orrery::os {
 
 namespace {
 
-constexpr int kSlots = 32;
-
 std::string folder_of(const std::string& path) {
   const size_t slash = path.find_last_of("\\/:");
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
-}
-
-std::string slots_name(const std::string& name) {
-  Hash128 hash;
-  hash.update(name.data(), name.size());
-  uint8_t digest[16];
-  hash.digest(digest);
-  std::string out = ".orrery-";
-  for (const uint8_t byte : digest) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", byte);
-    out += digits;
-  }
-  return out;
 }
 
 // The path behind links, of a file that is open.
@@ -103,8 +85,8 @@ Result<bool> AtomicFile::find() {
 }
 
 Status AtomicFile::take_temporary() {
-  const std::string folder = folder_of(name_), slots = slots_name(name_.substr(folder.size()));
-  for (int slot = 0; slot < kSlots; ++slot) {
+  const std::string folder = folder_of(name_), slots = temporaries_name(name_.substr(folder.size()));
+  for (int slot = 0; slot < kTemporaries; ++slot) {
     std::string name = folder + slots + "-" + std::to_string(slot);
     ORRERY_ASSIGN(const std::wstring wide, wide_path(name));
     ::DeleteFileW(wide.c_str());   // fails while its writer lives
@@ -113,7 +95,7 @@ Status AtomicFile::take_temporary() {
     if (file.number() < 0) {
       const DWORD number = ::GetLastError();
       if (number == ERROR_FILE_EXISTS || number == ERROR_SHARING_VIOLATION || number == ERROR_ACCESS_DENIED) {
-        if (slot + 1 < kSlots) continue;
+        if (slot + 1 < kTemporaries) continue;
       }
       return system_error(Code::io, number, "cannot create a file beside it", path_);
     }
@@ -122,14 +104,6 @@ Status AtomicFile::take_temporary() {
   }
   return ok_status();
 }
-
-AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      directory_(std::move(other.directory_)),
-      name_(std::move(other.name_)),
-      temporary_(std::exchange(other.temporary_, std::string())),
-      file_(std::move(other.file_)),
-      former_(other.former_) {}
 
 AtomicFile::~AtomicFile() {
   if (temporary_.empty()) return;

@@ -54,10 +54,7 @@ Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
     const bool read = ::ReadFile(native(file_), out.data() + done, static_cast<DWORD>(std::min(out.size() - done, kMost)), &n, &place);
     const DWORD number = read ? ERROR_SUCCESS : ::GetLastError();
     if (!read && number != ERROR_HANDLE_EOF) return system_error(Code::io, number, "cannot read", path_);
-    if (n == 0)
-      return error(Code::io, "%s: ends at byte %llu, before byte %llu", path_.c_str(),
-                   static_cast<unsigned long long>(offset + done),
-                   static_cast<unsigned long long>(offset + out.size()));
+    if (n == 0) return ends_early(path_, offset + done, offset + out.size());
     done += n;
   }
   return ok_status();
@@ -91,13 +88,6 @@ Result<MappedFile> MappedFile::map(const InputFile& source) {
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
 MappedFile::~MappedFile() {
   if (data_) ::UnmapViewOfFile(data_);
 }

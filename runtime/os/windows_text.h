@@ -14,6 +14,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/os/os.h"
+#include "runtime/os/shared.h"
 
 namespace orrery::os {
 

@@ -128,7 +128,7 @@ TEST_P(Scanner, TakesBytesThatAreNotUtf8) {
   }
 }
 
-// Processor time of this thread: other work on the machine does not count. The least of three runs, or of those up to the first that is
+// Processor time of this thread: other work on the machine does not count. The least of three runs; fewer once a run is
 // fast enough.
 double seconds(PreTokenizer kind, const std::string& text, double enough) {
   double best = 1e9;

@@ -93,7 +93,7 @@ struct Cost {
   double seconds = 1e9;
 };
 
-// n: kSmall or kSmall * kRatio. The least of `runs` runs, or of those up to the first that is `enough`.
+// n: kSmall or kSmall * kRatio. Runs `runs` times, fewer once a run is `enough`, and returns the least time.
 template <class F>
 Cost measure(const std::string& source, size_t n, int runs, const F& enough) {
   auto program = parse(source);
