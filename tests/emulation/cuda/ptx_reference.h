@@ -44,14 +44,15 @@ void mma_16816(float* c, const uint32_t* a, const uint32_t* b, At at) {
   const WarpRegisters<4> A(a);
   const WarpRegisters<2> B(b);
   const unsigned l = lane();
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned row = l / 4 + 8 * (i / 2), column = 2 * (l % 4) + i % 2;
-    float sum = 0.0f;
+  float rows[2][16], columns[2][16];   // of A and B, as far as this lane needs them
+  for (unsigned i = 0; i < 2; ++i)
     for (unsigned k = 0; k < 16; ++k) {
-      const unsigned lane_a = row % 8 * 4 + k % 8 / 2, register_a = row / 8 + 2 * (k / 8);
-      const unsigned lane_b = column * 4 + k % 8 / 2;
-      sum += at(A.r[lane_a][register_a], k % 2) * at(B.r[lane_b][k / 8], k % 2);
+      rows[i][k] = at(A.r[l / 4 * 4 + k % 8 / 2][i + 2 * (k / 8)], k % 2);
+      columns[i][k] = at(B.r[(2 * (l % 4) + i) * 4 + k % 8 / 2][k / 8], k % 2);
     }
+  for (unsigned i = 0; i < 4; ++i) {
+    float sum = 0.0f;
+    for (unsigned k = 0; k < 16; ++k) sum += rows[i / 2][k] * columns[i % 2][k];
     c[i] += sum;
   }
 }

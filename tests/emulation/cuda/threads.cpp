@@ -35,9 +35,10 @@ struct Barrier {
   }
 };
 
+// A coroutine is made once. Between two blocks it waits where it has ended the body of the one before.
 struct Coroutine {
   jmp_buf at;
-  bool started = false, ended = false;
+  bool made = false, ended = false;
   Barrier* waits_for = nullptr;
   uint64_t generation = 0;    // that it waits to be over
 };
@@ -51,7 +52,7 @@ struct Warp {
 // The coroutines of one CPU thread. Their stacks are made once.
 class Scheduler {
  public:
-  Scheduler() : coroutines_(kMostThreads), parities_(kMostThreads), warps_(kMostThreads / kWarp) {
+  Scheduler() : coroutines_(kMostThreads), indices_(kMostThreads), parities_(kMostThreads), warps_(kMostThreads / kWarp) {
     stacks_ = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks_ == MAP_FAILED) fail("no memory for the threads' stacks");
     for (unsigned i = 0; i < kMostThreads; ++i)   // a guard page: a stack that overflows ends here, not in the next stack
@@ -73,6 +74,7 @@ class Scheduler {
 
  private:
   static void enter();
+  void end_thread();
   void wait(Barrier* barrier);
   // Goes on with a thread that can run. If no thread can run now, none ever will.
   [[noreturn]] void resume_another();
@@ -80,6 +82,7 @@ class Scheduler {
 
   void* stacks_ = nullptr;
   std::vector<Coroutine> coroutines_;
+  std::vector<dim3> indices_;   // threadIdx of each thread
   std::vector<unsigned char> parities_;
   std::vector<Warp> warps_;
   Barrier block_barrier_;
@@ -94,29 +97,36 @@ Scheduler& scheduler() {
   return s;
 }
 
-dim3 thread_index(unsigned i, dim3 block) { return {i % block.x, i / block.x % block.y, i / (block.x * block.y)}; }
-
 void Scheduler::enter() {
   Scheduler& s = scheduler();
-  s.body_(s.context_);
-  s.coroutines_[s.running_].ended = true;
-  --s.n_live_;
-  --s.block_barrier_.members;
-  s.block_barrier_.open_if_complete();
-  Barrier& warp = s.warps_[s.running_ / kWarp].barrier;
+  for (;;) {
+    s.body_(s.context_);
+    s.end_thread();
+  }
+}
+
+// Returns when the thread of the same number of another block begins.
+void Scheduler::end_thread() {
+  Coroutine& c = coroutines_[running_];
+  c.ended = true;
+  --n_live_;
+  --block_barrier_.members;
+  block_barrier_.open_if_complete();
+  Barrier& warp = warps_[running_ / kWarp].barrier;
   --warp.members;
   if (warp.arrived > 0) fail("ends while other lanes of its warp wait for it");
-  if (s.n_live_ == 0) _longjmp(s.caller_, 1);
-  s.resume_another();
+  if (_setjmp(c.at) != 0) return;
+  if (n_live_ == 0) _longjmp(caller_, 1);
+  resume_another();
 }
 
 void Scheduler::resume(unsigned thread) {
   running_ = thread;
-  threadIdx = thread_index(thread, blockDim);
+  threadIdx = indices_[thread];
   Coroutine& c = coroutines_[thread];
   c.waits_for = nullptr;
-  if (c.started) _longjmp(c.at, 1);
-  c.started = true;
+  if (c.made) _longjmp(c.at, 1);
+  c.made = true;
   // Used only to enter a new stack. Later switches are jumps, which cost no system call.
   ucontext_t context;
   getcontext(&context);
@@ -129,8 +139,12 @@ void Scheduler::resume(unsigned thread) {
 }
 
 void Scheduler::resume_another() {
-  for (unsigned k = 1; k <= n_threads_; ++k) {
-    const unsigned i = (reversed_order ? running_ + n_threads_ - k : running_ + k) % n_threads_;
+  unsigned i = running_;
+  for (unsigned k = 0; k < n_threads_; ++k) {
+    if (reversed_order)
+      i = i == 0 ? n_threads_ - 1 : i - 1;
+    else
+      i = i + 1 == n_threads_ ? 0 : i + 1;
     const Coroutine& c = coroutines_[i];
     if (!c.ended && (c.waits_for == nullptr || c.waits_for->generation != c.generation)) resume(i);
   }
@@ -163,9 +177,10 @@ void Scheduler::run_block(void (*body)(void*), void* context) {
   body_ = body;
   context_ = context;
   for (unsigned i = 0; i < n_threads_; ++i) {
-    coroutines_[i].started = coroutines_[i].ended = false;
+    coroutines_[i].ended = false;
     coroutines_[i].waits_for = nullptr;
     parities_[i] = 0;
+    indices_[i] = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
   }
   block_barrier_ = {};
   block_barrier_.members = n_threads_;
