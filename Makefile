@@ -43,7 +43,8 @@ configure = mkdir -p $(1) && cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.
 build = MAKEFLAGS=--no-print-directory cmake --build $(1) -j$(JOBS) $(if $(2),--target $(2))
 # The library alone is configured without tests, so that it needs none of their packages.
 without_tests = -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DORRERY_TESTS=OFF)
-# Sanitizers look at lightly optimised code, with its asserts.
+# Sanitizers look at lightly optimised code, with its asserts. Where tests are named, and unit_cpu is not one of them, they look at the
+# kernels of one instruction set.
 sanitizer = -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCMAKE_C_FLAGS_DEBUG="-O1 -g1"
 # Programs with threads or locks are tested for races; the others, of one thread, would take an hour and show nothing.
 threaded = unit_base unit_cpu unit_kv unit_engine abi_contract memory_test system_test
@@ -172,7 +173,8 @@ sanitize: sanitize-address
 
 sanitize-address:
 	@.ci/packages test
-	@$(call configure,$(BUILD)-asan,$(sanitizer) -DORRERY_SANITIZE=address)
+	@$(call configure,$(BUILD)-asan,$(sanitizer) -DORRERY_SANITIZE=address \
+		-DORRERY_CPU_AVX2_ONLY=$(if $(strip $(SANITIZE)),$(if $(filter unit_cpu,$(SANITIZE)),OFF,ON),OFF))
 	@$(call build,$(BUILD)-asan,$(strip $(SANITIZE)))
 	@UBSAN_OPTIONS=print_stacktrace=1 tests/run.sh $(BUILD)-asan $(JOBS) $(if $(strip $(SANITIZE)),$(call only,$(SANITIZE)))
 

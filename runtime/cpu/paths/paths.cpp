@@ -23,9 +23,11 @@ constexpr Path kPaths[] = {
 #ifdef ORRERY_CPU_AMX
     {&kAmxKernels, has_amx},
 #endif
+#ifndef ORRERY_CPU_AVX2_ONLY
     {&kAvx512Bf16Kernels, has_avx512bf16, has_quick_bf16},
     {&kAvx512Kernels, has_avx512},
     {&kAvx2VnniKernels, has_avx2vnni},
+#endif
     {&kAvx2Kernels, has_avx2},
 #endif
 #ifdef ORRERY_CPU_ARM64
