@@ -192,14 +192,24 @@ test-arm64:
 	@tests/run.sh $(BUILD)-arm64 $(JOBS) $(call only,unit_base unit_cpu)
 
 # 64-bit Windows, cross-compiled and run under Wine: the DLL with what it needs of the system, tests of the rooms that differ there, the
-# C ABI's contract, and C's runner of the conformance script.
-windows_tests = unit_base unit_os unit_gguf unit_kv unit_model abi_contract abi_c99_program
+# C ABI's contract, C's runner of the conformance script, and the tool. ALL=1: also rooms that are the same everywhere, and all tests of
+# the tool (tests/emulation/README.md).
+windows_tests = unit_base unit_os unit_gguf unit_kv unit_model unit_text abi_contract abi_c99_program abi_static_program \
+	windows_console_test tool_thinking_test tool_editor_test $(if $(ALL),$(windows_more))
+windows_more = unit_policy unit_engine unit_cpu tool_printable_test tool_numbers_test tool_json_test tool_canvas_test tool_chart_parts_test \
+	tool_chart_test tool_eval_score_test tool_eval_results_test
+# Programs of this machine, which start the tool.
+windows_tool_tests = tool_text_test tool_run_test $(if $(ALL),$(windows_more_tool))
+windows_more_tool = tool_command_line_test tool_policies_test tool_profile_test tool_eval_test tool_chat_test tool_typing_test
 test-windows:
 	@.ci/packages windows
 	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release)
-	@$(call build,$(BUILD)-windows,orrery_shared orrery_static $(windows_tests))
+	@$(call build,$(BUILD)-windows,orrery_shared orrery_static orrery_tool orrery_chat_sample $(windows_tests))
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),$(windows_tool_tests))
 	@tests/emulation/windows_needs.sh $(BUILD)-windows/capi/orrery.dll
 	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine python3 bindings/run_tests.py $(BUILD)-windows windows
+	@tests/emulation/windows_tool.sh $(BUILD) $(BUILD)-windows $(JOBS) $(call only,$(windows_tool_tests))
 	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/run.sh $(BUILD)-windows $(JOBS) $(call only,$(windows_tests))
 
 # The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: in two orders of warps and blocks
@@ -242,7 +252,7 @@ package: all
 	@cd $(BUILD) && rm -rf packages && cpack -G DEB >package.log || { cat package.log; exit 1; }
 	@$(MAKE) --no-print-directory bindings-wheel && cp $(BUILD)/wheel/*.whl $(BUILD)/packages/
 	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release)
-	@$(call build,$(BUILD)-windows,orrery_shared orrery_static orrery_chat_sample)
+	@$(call build,$(BUILD)-windows,orrery_shared orrery_static orrery_tool orrery_chat_sample)
 	@cd $(BUILD)-windows && rm -rf packages && cpack -G ZIP >package.log || { cat package.log; exit 1; }
 	@cp $(BUILD)-windows/packages/*.zip $(BUILD)/packages/
 	@git archive --format=tar.gz --prefix=orrery-$$(sed -n 's/^project(orrery VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)/ \
@@ -266,7 +276,7 @@ help:
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
 	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
-	@echo "make test-windows    build for 64-bit Windows with mingw-w64, and run the tests of what differs there under Wine"
+	@echo "make test-windows    build for 64-bit Windows with mingw-w64, and run the tests of what differs there under Wine; ALL=1: all that can run"
 	@echo "make texts           make an evaluation set for them, out of text that every Debian and Python has"
 	@echo "make package         packages for Debian, Python and Windows and the sources in $(BUILD)/packages, each tried in an empty root"
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""

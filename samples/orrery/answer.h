@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "api.h"
+#include "system/terminal.h"
 #include "terminal/output.h"
-#include "terminal/terminal.h"
 
 namespace orrery::tool {
 

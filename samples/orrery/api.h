@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "terminal/failure.h"
-#include "terminal/output.h"
 #include "orrery.h"
+#include "system/failure.h"
+#include "terminal/output.h"
 
 namespace orrery::tool {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "terminal/failure.h"
+#include "system/failure.h"
 
 namespace orrery::tool {
 namespace {

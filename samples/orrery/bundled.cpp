@@ -2,10 +2,9 @@
 // in ORRERY_DEMO_FOLDER (../share/orrery, unless the build has other folders) of an installation. So no place is compiled in.
 #include "bundled.h"
 
-#include <cstdio>
-
-#include "terminal/failure.h"
-#include "terminal/terminal.h"
+#include "system/failure.h"
+#include "system/files.h"
+#include "system/process.h"
 
 #ifndef ORRERY_DEMO_FOLDER
 #define ORRERY_DEMO_FOLDER "../share/orrery"
@@ -18,10 +17,7 @@ std::string bundled(const char* file) {
   std::string looked;
   for (const char* folder : {"share/orrery", ORRERY_DEMO_FOLDER}) {
     const std::string path = here + "/" + folder + "/" + file;
-    if (std::FILE* found = std::fopen(path.c_str(), "rb")) {
-      std::fclose(found);
-      return path;
-    }
+    if (file_kind(path) == FileKind::regular) return path;
     looked += (looked.empty() ? "" : ", ") + here + "/" + folder;
   }
   throw Failure(kExitFailure, std::string("cannot find ") + file + " in " + looked);

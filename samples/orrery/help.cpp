@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "command.h"
-#include "terminal/terminal.h"
+#include "system/terminal.h"
 
 namespace orrery::tool {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "terminal/failure.h"
+#include "system/failure.h"
 #include "terminal/output.h"
 
 namespace orrery::tool {

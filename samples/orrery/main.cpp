@@ -1,6 +1,5 @@
 // The program `orrery`: finds the command and runs it. main() is the only place that turns a failure into a line on
 // stderr and an exit code. No other code calls exit(), so every library handle is freed before the program ends.
-#include <clocale>
 #include <exception>
 #include <new>
 #include <string>
@@ -9,9 +8,10 @@
 #include "api.h"
 #include "command.h"
 #include "pages.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
+#include "system/process.h"
+#include "system/terminal.h"
 #include "terminal/output.h"
-#include "terminal/terminal.h"
 
 namespace orrery::tool {
 namespace {
@@ -102,11 +102,10 @@ int dispatch(std::vector<std::string> words, Output& out) {
 int main(int argc, char** argv) {
   using namespace orrery::tool;
   prepare_process();
-  std::setlocale(LC_CTYPE, "");  // line editing needs to know the terminal's characters; numbers stay as in C
   Output out(kStdout);
   int code = kExitFailure;
   try {
-    code = dispatch(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), out);
+    code = dispatch(command_line(argc, argv), out);
   } catch (const ClosedPipe&) {
     return kExitFailure;
   } catch (const Failure& failure) {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <system_error>
 
-#include "terminal/failure.h"
+#include "system/failure.h"
 #include "terminal/output.h"
 
 namespace orrery::tool {

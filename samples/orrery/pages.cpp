@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "orrery.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
 
 namespace orrery::tool {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "json_file.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
 
 namespace orrery::tool {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "api.h"
 #include "command.h"
-#include "terminal/terminal.h"
+#include "system/terminal.h"
 
 namespace orrery::tool {
 

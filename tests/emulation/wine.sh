@@ -5,7 +5,8 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 export WINEPREFIX="${ORRERY_WINE:-$here/../../build-windows/wine}" WINEDEBUG=-all WINEDLLOVERRIDES='mscoree,mshtml=' LANG=C.UTF-8
 mkdir -p "$WINEPREFIX"
-export WINEPATH="z:$(cd "$WINEPREFIX/.." && pwd)/capi"   # where programs find orrery.dll
+# Where programs find orrery.dll; ORRERY_WINE_PATH names another folder, or none.
+export WINEPATH="${ORRERY_WINE_PATH-z:$(cd "$WINEPREFIX/.." && pwd)/capi}"
 wine=/usr/lib/wine/wine64
 [ -x "$wine" ] || wine=$(command -v wine64 || command -v wine)
 # The first start makes the prefix; tests that start together would make it twice.

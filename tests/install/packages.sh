@@ -65,8 +65,18 @@ windows() {
   [ -n "$zip" ] || { bad windows "no zip in $folder"; return; }
   mkdir "$work/windows"
   python3 -m zipfile -e "$zip" "$work/windows" || { bad windows "it cannot be unpacked"; return; }
-  program=$(find "$work/windows" -name chat-sample.exe)
-  said=$(echo "$question" | (cd "$work" && "$here/../emulation/wine.sh" "$program" "$(find "$work/windows" -name demo-q8_0.gguf)") 2>/dev/null | tr -d '\r' | sed '/^$/d')
+  # The library is found beside the programs, or not at all.
+  empty=$work/elsewhere
+  mkdir "$empty"
+  wine() { (cd "$empty" && ORRERY_WINE_PATH= "$here/../emulation/wine.sh" "$@"); }
+  model=$(find "$work/windows" -name demo-q8_0.gguf)
+  tool=$(find "$work/windows" -name orrery.exe)
+  [ -n "$tool" ] || { bad windows "no orrery.exe inside"; return; }
+  said=$(wine "$tool" --version 2>&1 | head -1)
+  case $said in "orrery "*" (ABI 1)") ok "windows: orrery --version" ;; *) bad "windows: orrery --version" "said '$said'" ;; esac
+  expect "windows: the tool answers from an empty folder" "$(wine "$tool" run "$model" "$question" 2>&1)"
+  if wine "$tool" demo >"$work/demo.log" 2>&1; then ok "windows: orrery demo finds the bundled model"; else bad "windows: orrery demo" "$(tail -3 "$work/demo.log")"; fi
+  said=$(echo "$question" | wine "$(find "$work/windows" -name chat-sample.exe)" "$model" 2>/dev/null | tr -d '\r' | sed '/^$/d')
   expect "windows: the sample answers from the folder that it was unpacked to" "$said"
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "samples/orrery/charts/canvas.h"
-#include "samples/orrery/terminal/failure.h"
+#include "samples/orrery/system/failure.h"
 #include "tests/tool/png_reader.h"
 
 namespace orrery::tool {

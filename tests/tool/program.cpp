@@ -49,7 +49,12 @@ void prepare_home() {
 
 }  // namespace
 
-std::string tool_path() { return ORRERY_TOOL; }
+std::string program_path(const char* variable, const char* built) {
+  const char* other = std::getenv(variable);
+  return other && *other ? other : built;
+}
+
+std::string tool_path() { return program_path("ORRERY_TOOL", ORRERY_TOOL); }
 std::string demo_model() { return demo_file("demo-q8_0.gguf"); }
 std::string demo_file(const std::string& name) { return source_path("samples/models/" + name); }
 

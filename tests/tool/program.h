@@ -65,6 +65,9 @@ class Terminal {
   size_t consumed_ = 0;
 };
 
+// The program that the environment names in `variable`, or else the one that was built with the tests. So the tests also run on a tool
+// for another system, under its emulator.
+std::string program_path(const char* variable, const char* built);
 std::string tool_path();
 std::string demo_model();                        // the bundled model
 std::string demo_file(const std::string& name);  // samples/models/NAME

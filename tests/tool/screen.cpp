@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "samples/orrery/terminal/terminal.h"
+#include "samples/orrery/terminal/characters.h"
 
 namespace orrery::testing {
 

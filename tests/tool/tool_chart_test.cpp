@@ -7,7 +7,7 @@
 #include "samples/orrery/charts/chart.h"
 #include "samples/orrery/charts/chart_parts.h"
 #include "samples/orrery/charts/chart_steps.h"
-#include "samples/orrery/terminal/failure.h"
+#include "samples/orrery/system/failure.h"
 #include "tests/tool/picture.h"
 
 namespace orrery::tool {

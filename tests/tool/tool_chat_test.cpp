@@ -338,7 +338,7 @@ TEST(ChatTerminal, WordsOfAFileCannotDriveTheTerminal) {
 }
 
 TEST(ChatSample, AnswersStopsAndReportsErrors) {
-  const std::string program = ORRERY_CHAT_SAMPLE;
+  const std::string program = program_path("ORRERY_CHAT_SAMPLE", ORRERY_CHAT_SAMPLE);
   RunOptions options;
   options.input = "Who are you?\n";
   const Finished finished = run_program(program, {demo_model()}, options);

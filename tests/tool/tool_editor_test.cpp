@@ -1,17 +1,17 @@
 // Typing a message: bytes to keys, keys to a message, a message to a picture. The picture is checked on a small terminal
 // (screen.h): at the window's edge, with wide characters, taller than the window, and after a resize.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
+#include "samples/orrery/terminal/characters.h"
 #include "samples/orrery/terminal/history.h"
 #include "samples/orrery/terminal/keys.h"
 #include "samples/orrery/terminal/line_editor.h"
-#include "samples/orrery/terminal/terminal.h"
 #include "screen.h"
+#include "tests/support/temp_dir.h"
 
 namespace orrery::testing {
 namespace {
@@ -346,9 +346,8 @@ std::string file_of(const std::string& path) {
 }
 
 TEST(History, IsKeptInTheFormThatLibeditReads) {
-  std::string folder = "/tmp/orrery-history-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::string path = folder + "/deep/history";
+  const TempDir folder;
+  const std::string path = folder.file("deep/er/history");
   {
     tool::History history(path);
     EXPECT_TRUE(history.messages().empty());
@@ -377,9 +376,6 @@ TEST(History, IsKeptInTheFormThatLibeditReads) {
   ASSERT_EQ(shortened.messages().size(), 1000u);
   EXPECT_EQ(shortened.messages().front(), "m1500");
   EXPECT_LT(file_of(path).size(), many.size() / 2);
-  unlink(path.c_str());
-  rmdir((folder + "/deep").c_str());
-  rmdir(folder.c_str());
 }
 
 }  // namespace

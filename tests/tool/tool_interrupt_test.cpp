@@ -12,9 +12,9 @@
 #include <string>
 #include <thread>
 
-#include "samples/orrery/terminal/failure.h"
+#include "samples/orrery/system/failure.h"
 #include "samples/orrery/terminal/output.h"
-#include "samples/orrery/terminal/terminal.h"
+#include "samples/orrery/system/terminal.h"
 
 namespace orrery::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "samples/orrery/numbers.h"
-#include "samples/orrery/terminal/failure.h"
+#include "samples/orrery/system/failure.h"
 
 namespace orrery::tool {
 namespace {

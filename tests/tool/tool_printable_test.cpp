@@ -2,7 +2,7 @@
 // character is tried; nothing that begins an escape sequence may come through.
 #include <gtest/gtest.h>
 
-#include "samples/orrery/terminal/terminal.h"
+#include "samples/orrery/terminal/characters.h"
 
 namespace orrery::tool {
 namespace {

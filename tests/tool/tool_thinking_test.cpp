@@ -1,8 +1,10 @@
 // Thinking and answer told apart, with the text cut at every place, and shown in each of the four ways.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include "samples/orrery/system/files.h"
+#include "samples/orrery/terminal/output.h"
 #include "samples/orrery/thinking.h"
+#include "tests/support/temp_dir.h"
 
 namespace orrery::tool {
 namespace {
@@ -68,21 +70,19 @@ TEST(Thinking, APromptMayOpenIt) {
   EXPECT_FALSE(opens_thinking(""));
 }
 
-// What an Output on a pipe receives.
+// What an Output on a file receives.
 std::string written(Thinking thinking, bool color, bool live, const std::string& text, bool inside = false) {
-  int ends[2];
-  EXPECT_EQ(pipe(ends), 0);
+  const testing::TempDir folder;
+  const int fd = open_file(folder.file("written"), Access::append);
+  EXPECT_GE(fd, 0);
   {
-    Output out(ends[1]);
+    Output out(fd);
     AnswerWriter writer(out, thinking, Style{color}, inside, live);
     for (const char c : text) writer.text(std::string_view(&c, 1));
     writer.end();
   }
-  close(ends[1]);
-  std::string all;
-  char block[4096];
-  for (ssize_t n; (n = read(ends[0], block, sizeof block)) > 0;) all.append(block, static_cast<size_t>(n));
-  close(ends[0]);
+  close_file(fd);
+  std::string all = read_file(folder.file("written"));
   // However long it took.
   const size_t from = all.find("(thought for "), to = all.find(" s, ");
   if (from != std::string::npos && to != std::string::npos) all.replace(from, to - from, "(thought for T");

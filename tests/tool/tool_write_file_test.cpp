@@ -11,8 +11,8 @@
 #include <iterator>
 #include <thread>
 
-#include "samples/orrery/terminal/failure.h"
-#include "samples/orrery/terminal/write_file.h"
+#include "samples/orrery/system/failure.h"
+#include "samples/orrery/system/write_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace orrery::tool {

@@ -7,8 +7,8 @@
 
 #include "charts/canvas_font.h"
 #include "charts/canvas_png.h"
-#include "terminal/failure.h"
-#include "terminal/write_file.h"
+#include "system/failure.h"
+#include "system/write_file.h"
 
 namespace orrery::tool {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "charts/chart.h"
 #include "charts/chart_parts.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
 #include "terminal/output.h"
 
 namespace orrery::tool {

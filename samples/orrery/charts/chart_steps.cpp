@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "charts/chart.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
 #include "terminal/output.h"
 
 namespace orrery::tool {

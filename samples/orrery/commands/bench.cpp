@@ -9,11 +9,11 @@
 #include "answer.h"
 #include "api.h"
 #include "command.h"
-#include "json_file.h"
 #include "commands/bench_trace.h"
 #include "commands/limits.h"
+#include "json_file.h"
 #include "settings.h"
-#include "terminal/write_file.h"
+#include "system/write_file.h"
 
 namespace orrery::tool {
 namespace {

@@ -8,6 +8,7 @@
 #include "command.h"
 #include "json_file.h"
 #include "terminal/line_reader.h"
+#include "terminal/characters.h"
 
 namespace orrery::tool {
 

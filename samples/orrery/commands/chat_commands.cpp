@@ -1,12 +1,13 @@
 // The slash commands of a conversation. They write to stderr, so standard output holds only answers.
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "api.h"
 #include "command.h"
 #include "commands/chat.h"
-#include "terminal/write_file.h"
+#include "system/process.h"
+#include "system/write_file.h"
+#include "terminal/characters.h"
 
 namespace orrery::tool {
 namespace {
@@ -176,8 +177,8 @@ bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
     if (!wanted.empty() && wanted[0] != '[' && request.argument.empty())
       throw UsageError(name + " " + command.argument + " is missing");
     // No shell reads this line, so the tool expands the home folder.
-    const char* home = std::getenv("HOME");
-    if (wanted == "FILE" && request.argument.compare(0, 2, "~/") == 0 && home) request.argument.replace(0, 1, home);
+    const std::string home = home_folder();
+    if (wanted == "FILE" && request.argument.compare(0, 2, "~/") == 0 && !home.empty()) request.argument.replace(0, 1, home);
     command.run(request);
     *interrupted = request.interrupted;
     return !request.leave;

@@ -2,7 +2,8 @@
 #include <algorithm>
 
 #include "commands/chat.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
+#include "terminal/characters.h"
 
 namespace orrery::tool {
 namespace {

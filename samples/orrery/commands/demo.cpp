@@ -7,6 +7,7 @@
 #include "command.h"
 #include "json_file.h"
 #include "settings.h"
+#include "system/process.h"
 
 namespace orrery::tool {
 namespace {

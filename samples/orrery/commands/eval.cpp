@@ -10,8 +10,8 @@
 #include "eval/kvpress.h"
 #include "eval/results.h"
 #include "eval/store.h"
-#include "terminal/terminal.h"
-#include "terminal/write_file.h"
+#include "system/terminal.h"
+#include "system/write_file.h"
 
 namespace orrery::tool {
 namespace {

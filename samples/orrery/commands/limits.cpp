@@ -1,9 +1,6 @@
 // See limits.h. Reading sums all words of the buffer. Threads take ranges of the buffer as they become free.
 #include "commands/limits.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -66,18 +63,11 @@ double peak_rate(int n_threads, const std::string& path, peak::Kind kind) {
 
 }  // namespace
 
-void Limits::Unmap::operator()(uint64_t* memory) const { munmap(memory, bytes); }
-
 Limits::Limits(int n_threads, const std::string& path, uint64_t bytes) : n_threads_(n_threads), path_(path) {
-  const uint64_t physical =
-      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  bytes = std::min({bytes, uint64_t{4} << 30, physical / 4});
+  bytes = std::min({bytes, uint64_t{4} << 30, physical_memory_bytes() / 4});
   bytes = std::max(bytes / kStretch, uint64_t{1}) * kStretch;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return;
-  madvise(memory, bytes, MADV_HUGEPAGE);   // a hint
-  std::memset(memory, 1, bytes);
-  buffer_ = {static_cast<uint64_t*>(memory), Unmap{bytes}};
+  buffer_ = system_memory(bytes);
+  if (buffer_) std::memset(buffer_.get(), 1, bytes);
 }
 
 Limits::~Limits() = default;

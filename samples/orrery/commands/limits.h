@@ -4,9 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
+
+#include "system/process.h"
 
 namespace orrery::tool {
 
@@ -30,13 +31,9 @@ class Limits {
                                               // bytes summed in 32 bits
 
  private:
-  struct Unmap {
-    uint64_t bytes;
-    void operator()(uint64_t* memory) const;
-  };
   int n_threads_;
   std::string path_;
-  std::unique_ptr<uint64_t, Unmap> buffer_;
+  SystemMemory buffer_;
   std::vector<double> read_, float_, half_, quantized_;
 };
 

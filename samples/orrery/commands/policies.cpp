@@ -3,8 +3,8 @@
 
 #include "api.h"
 #include "command.h"
-#include "terminal/failure.h"
 #include "json_file.h"
+#include "system/failure.h"
 
 namespace orrery::tool {
 namespace {

@@ -4,14 +4,15 @@
 #include <array>
 
 #include "api.h"
+#include "charts/profile_charts.h"
 #include "command.h"
 #include "eval/store.h"
 #include "json_file.h"
-#include "charts/profile_charts.h"
-#include "terminal/progress.h"
 #include "settings.h"
-#include "terminal/terminal.h"
-#include "terminal/write_file.h"
+#include "system/files.h"
+#include "system/terminal.h"
+#include "system/write_file.h"
+#include "terminal/progress.h"
 
 namespace orrery::tool {
 namespace {
@@ -21,7 +22,7 @@ struct FreeCalibration {
 };
 using Calibration = std::unique_ptr<orrery_calibration, FreeCalibration>;
 
-std::string file_name(const std::string& path) { return path == "-" ? "standard input" : path.substr(path.rfind('/') + 1); }
+std::string file_name(const std::string& path) { return path == "-" ? "standard input" : path.substr(folder_of(path).size()); }
 
 struct Counts {
   size_t anchor = 0, volatile_heads = 0, pivot = 0, satellite = 0, representatives = 0, in_clusters = 0;

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <map>
 
+#include "system/write_file.h"
 #include "terminal/output.h"
-#include "terminal/write_file.h"
 
 namespace orrery::tool {
 namespace {

@@ -2,9 +2,10 @@
 #include <algorithm>
 
 #include "eval/sample.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
+#include "system/files.h"
+#include "system/write_file.h"
 #include "terminal/output.h"
-#include "terminal/write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -181,7 +182,7 @@ EvalSample read_sample(const Line& line, const std::string& stem, size_t number,
 
 std::vector<EvalSample> read_samples(const std::string& path, uint64_t most, const TokenCount& count) {
   const std::string content = read_text(path);
-  std::string stem = path.substr(path.rfind('/') + 1);
+  std::string stem = path.substr(folder_of(path).size());
   if (stem.size() > 6 && stem.compare(stem.size() - 6, 6, ".jsonl") == 0) stem.resize(stem.size() - 6);
   std::vector<EvalSample> samples;
   size_t begin = 0, number = 0;

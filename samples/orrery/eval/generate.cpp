@@ -9,7 +9,7 @@
 #include "args.h"
 #include "eval/sample.h"
 #include "eval/words.h"
-#include "terminal/failure.h"
+#include "system/failure.h"
 #include "terminal/output.h"
 
 namespace orrery::tool {

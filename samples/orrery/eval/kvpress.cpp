@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "eval/store.h"
+#include "system/write_file.h"
 #include "terminal/output.h"
-#include "terminal/write_file.h"
 
 namespace orrery::tool {
 namespace {

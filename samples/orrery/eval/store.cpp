@@ -1,17 +1,14 @@
 // See store.h.
 #include "eval/store.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 #include <string_view>
 
-#include "terminal/failure.h"
+#include "system/failure.h"
+#include "system/files.h"
+#include "system/write_file.h"
 #include "terminal/output.h"
-#include "terminal/write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -20,23 +17,12 @@ namespace {
   throw Failure(kExitFailure, path + ": cannot " + verb + ": " + std::strerror(errno));
 }
 
-void write_whole(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      fail("write", path);
-    }
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-}
-
 }  // namespace
 
 EvalStore::EvalStore(const std::string& path) : path_(path) {
   if (is_stream(path)) throw Failure(kExitFailure, path + ": cannot keep results: not a regular file");
   size_t whole = 0;  // bytes up to the last newline
-  if (access(path.c_str(), F_OK) == 0) {
+  if (file_kind(path) != FileKind::none) {
     const std::string content = read_file(path);
     size_t end;
     for (; (end = content.find('\n', whole)) != std::string::npos; whole = end + 1) {
@@ -48,13 +34,13 @@ EvalStore::EvalStore(const std::string& path) : path_(path) {
       }
     }
   }
-  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  fd_ = open_file(path, Access::append);
   if (fd_ < 0) fail("open", path);
-  if (ftruncate(fd_, static_cast<off_t>(whole)) != 0) fail("write", path);
+  if (!truncate_file(fd_, whole)) fail("write", path);
 }
 
 EvalStore::~EvalStore() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) close_file(fd_);
 }
 
 const Json* EvalStore::find(const std::string& key) const {
@@ -65,19 +51,19 @@ const Json* EvalStore::find(const std::string& key) const {
 void EvalStore::add(const std::string& key, const Json& record) {
   records_[key] = record;
   if (fd_ < 0) return;
-  write_whole(fd_, dump_json({{"key", key}, {"record", record}}, -1) + "\n", path_);
+  if (!write_all(fd_, dump_json({{"key", key}, {"record", record}}, -1) + "\n")) fail("write", path_);
 }
 
 void EvalStore::remove_file() {
   if (fd_ < 0) return;
-  close(fd_);
+  close_file(fd_);
   fd_ = -1;
-  unlink(path_.c_str());
+  tool::remove_file(path_);
 }
 
 void make_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail("make", path);
-  if (access((path + "/.").c_str(), W_OK | X_OK) != 0) fail("write to", path);
+  if (!make_one_folder(path, false) && errno != EEXIST) fail("make", path);
+  if (!can_write_in(path)) fail("write to", path);
 }
 
 std::string digest_of(const std::string& text) {

@@ -1,20 +1,17 @@
 // See history.h.
 #include "terminal/history.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "terminal/failure.h"
+#include "system/failure.h"
+#include "system/files.h"
+#include "system/process.h"
+#include "system/write_file.h"
+#include "terminal/characters.h"
 #include "terminal/output.h"
-#include "terminal/terminal.h"
-#include "terminal/write_file.h"
 
 namespace orrery::tool {
 namespace {
@@ -25,9 +22,10 @@ constexpr const char* kHeader = "_HiStOrY_V2_\n";
 
 // Makes the folders above `path`, private to the user.
 void make_folders(const std::string& path) {
-  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
-    mkdir(path.substr(0, slash).c_str(), 0700);   // an existing folder is fine; other errors show when the file is written
-  }
+  const std::string folder = folder_of(path);
+  if (folder.size() < 2 || folder.size() == path.size() || file_kind(folder) == FileKind::folder) return;
+  make_folders(folder.substr(0, folder.size() - 1));
+  make_one_folder(folder, true);   // an error shows when the file is written
 }
 
 std::string encoded(const std::string& message) {
@@ -57,35 +55,21 @@ std::string decoded(const std::string& line) {
   return well_formed(message);
 }
 
-bool write_all(int fd, const std::string& bytes) {
-  size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t n = write(fd, bytes.data() + written, bytes.size() - written);
-    if (n < 0 && errno != EINTR) return false;
-    if (n > 0) written += static_cast<size_t>(n);
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string History::default_path() {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  if (state && state[0] == '/') return std::string(state) + "/orrery/history";
-  const char* home = std::getenv("HOME");
-  if (home && home[0] == '/') return std::string(home) + "/.local/state/orrery/history";
-  return "";
+  const std::string folder = state_folder();
+  return folder.empty() ? "" : folder + "/orrery/history";
 }
 
 History::History(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
   make_folders(path_);
-  struct stat st;
-  const bool there = stat(path_.c_str(), &st) == 0;
-  if (!there && errno == ENOENT) return;
+  const FileKind kind = file_kind(path_);
+  if (kind == FileKind::none) return;
   std::string content;
   try {
-    if (!there || !S_ISREG(st.st_mode)) throw Failure(kExitFailure, "");
+    if (kind != FileKind::regular) throw Failure(kExitFailure, "");
     content = read_file(path_);
   } catch (const Interrupted&) {
     throw;
@@ -119,12 +103,11 @@ void History::add(const std::string& message) {
   if (!messages_.empty() && messages_.back() == message) return;
   messages_.push_back(message);
   if (path_.empty()) return;
-  const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0600);
-  struct stat st;
-  const bool written = fd >= 0 && fstat(fd, &st) == 0 &&
-                       write_all(fd, (st.st_size == 0 ? std::string(kHeader) : std::string()) + encoded(message));
+  const int fd = open_file(path_, Access::append_private);
+  const int64_t bytes = fd < 0 ? -1 : file_bytes(fd);
+  const bool written = bytes >= 0 && write_all(fd, (bytes == 0 ? std::string(kHeader) : std::string()) + encoded(message));
   const int error = errno;
-  if (fd >= 0) close(fd);
+  if (fd >= 0) close_file(fd);
   if (written) return;
   note(path_ + ": cannot write the history: " + std::strerror(error));
   path_.clear();

@@ -15,7 +15,7 @@ class History {
   void add(const std::string& message);
   const std::vector<std::string>& messages() const { return messages_; }   // the oldest first
 
-  // $XDG_STATE_HOME/orrery/history or ~/.local/state/orrery/history; "" if there is no home folder.
+  // orrery/history in state_folder(); "" if there is no such folder.
   static std::string default_path();
 
  private:

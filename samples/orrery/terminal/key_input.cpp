@@ -1,16 +1,7 @@
 // See key_input.h.
 #include "terminal/key_input.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <string>
-
-#include "terminal/failure.h"
 
 namespace orrery::tool {
 namespace {
@@ -22,13 +13,10 @@ constexpr size_t kMostKeys = size_t{1} << 20;   // ahead of a message; a forgott
 }  // namespace
 
 bool KeyInput::read_some() {
-  char bytes[4096];
-  ssize_t n;
-  do n = read(kStdin, bytes, sizeof bytes);
-  while (n < 0 && errno == EINTR);
-  if (n <= 0) return false;
+  const std::string bytes = terminal_.read_keys();
+  if (bytes.empty()) return false;
   std::vector<Key> keys;
-  decoder_.feed(std::string_view(bytes, static_cast<size_t>(n)), &keys);
+  decoder_.feed(bytes, &keys);
   keys_.insert(keys_.end(), keys.begin(), keys.end());
   return true;
 }
@@ -45,7 +33,8 @@ KeyInput::Woke KeyInput::next(Key* key) {
       case RawTerminal::Ready::input:
         closed_ = !read_some();
         break;
-      case RawTerminal::Ready::nothing: {
+      case RawTerminal::Ready::nothing:
+      case RawTerminal::Ready::stopped: {
         std::vector<Key> keys;
         decoder_.rest(&keys);
         keys_.insert(keys_.end(), keys.begin(), keys.end());
@@ -63,36 +52,28 @@ KeyInput::Woke KeyInput::next(Key* key) {
 }
 
 bool KeyInput::more() {
-  struct pollfd input = {kStdin, POLLIN, 0};
-  if (keys_.empty() && !closed_ && poll(&input, 1, 0) == 1) closed_ = !read_some();
+  if (keys_.empty() && !closed_ && terminal_.has_keys()) closed_ = !read_some();
   return !keys_.empty();
 }
 
 TypeAhead::TypeAhead(KeyInput* keys) : keys_(keys) {
   if (!keys_) return;
-  if (pipe2(stop_, O_CLOEXEC) != 0) throw Failure(kExitFailure, std::string("cannot make a pipe: ") + std::strerror(errno));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);   // signals belong to the main thread
-  thread_ = std::thread([this] { collect(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  stop_.emplace();
+  thread_ = start_helper([this] { collect(); });
 }
 
 TypeAhead::~TypeAhead() {
   if (!keys_) return;
-  close(stop_[1]);   // the reading end wakes
+  stop_->set();
   thread_.join();
-  close(stop_[0]);
 }
 
 void TypeAhead::collect() {
-  struct pollfd waiting[] = {{stop_[0], POLLIN, 0}, {kStdin, POLLIN, 0}};
   size_t seen = keys_->keys_.size();
   for (;;) {
-    const int n = poll(waiting, 2, keys_->patience());
-    if (n < 0 && errno == EINTR) continue;
-    if (waiting[0].revents != 0 || n < 0) return;
-    if (n == 0) {
+    const RawTerminal::Ready ready = keys_->terminal_.wait_beside(keys_->patience(), *stop_);
+    if (ready == RawTerminal::Ready::stopped) return;
+    if (ready == RawTerminal::Ready::nothing) {
       std::vector<Key> keys;
       keys_->decoder_.rest(&keys);
       keys_->keys_.insert(keys_->keys_.end(), keys.begin(), keys.end());
@@ -111,7 +92,7 @@ void TypeAhead::collect() {
       }
       keys_->keys_.erase(keys_->keys_.begin() + static_cast<std::ptrdiff_t>(i));
       if (kind == Key::interrupt) {
-        kill(getpid(), SIGINT);
+        press_interrupt();
       } else {
         keys_->suspend();
       }

@@ -1,13 +1,14 @@
 // The keys of a terminal, in the order in which they were pressed. While nobody reads a message - the model loads, an answer is
 // under way - a TypeAhead collects the keys: nothing is echoed, and the next message begins with them. Only Ctrl-C and Ctrl-Z act at
-// once. As terminal.h, this depends on the system.
+// once.
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <thread>
 
+#include "system/terminal.h"
 #include "terminal/keys.h"
-#include "terminal/terminal.h"
 
 namespace orrery::tool {
 
@@ -43,7 +44,7 @@ class TypeAhead {
  private:
   void collect();
   KeyInput* keys_;
-  int stop_[2] = {-1, -1};
+  std::optional<RawTerminal::Stop> stop_;
   std::thread thread_;
 };
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "terminal/terminal.h"
+#include "terminal/characters.h"
 
 namespace orrery::tool {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "terminal/terminal.h"
+#include "terminal/characters.h"
 
 namespace orrery::tool {
 namespace {

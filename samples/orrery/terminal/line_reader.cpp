@@ -1,14 +1,11 @@
 // See line_reader.h. The picture of a message is drawn on standard error, or on standard output if only that is the terminal.
 #include "terminal/line_reader.h"
 
-#include <unistd.h>
-
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
-#include "terminal/failure.h"
+#include "system/failure.h"
+#include "system/files.h"
 
 namespace orrery::tool {
 namespace {
@@ -28,12 +25,7 @@ bool continues(const std::string& line) {
 }
 
 void draw(int screen, const std::string& bytes) {
-  size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t n = write(screen, bytes.data() + written, bytes.size() - written);
-    if (n < 0 && errno != EINTR) return;   // a terminal that is gone shows itself when keys are read
-    if (n > 0) written += static_cast<size_t>(n);
-  }
+  write_all(screen, bytes);   // a terminal that is gone shows itself when keys are read
 }
 
 }  // namespace
@@ -47,8 +39,6 @@ LineReader::LineReader(bool interactive, const Wishes& wishes, const Interrupts&
       editor_(wishes.completions) {
   if (interactive_ && obeys_escapes(screen_)) keys_.emplace(screen_);
 }
-
-LineReader::~LineReader() { std::free(buffer_); }
 
 LineReader::Away::Away(LineReader& reader)
     : hidden_(reader.interactive_ && !reader.keys_), ahead_(reader.keys_ ? &*reader.keys_ : nullptr) {
@@ -120,19 +110,23 @@ LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
   line->clear();
   if (interrupts_.pending()) return Got::interrupted;  // Ctrl-C came after the last token of an answer
   if (interactive_) draw(screen_, prompt);
-  const ssize_t n = getline(&buffer_, &buffer_bytes_, stdin);
-  if (n < 0) {
-    if (interactive_) draw(screen_, "\n");
-    if (interrupts_.pending()) {
-      std::clearerr(stdin);
-      return Got::interrupted;
+  size_t end;
+  while ((end = unread_.find('\n')) == std::string::npos) {
+    char block[1 << 16];
+    const ptrdiff_t n = wait_for_input(kStdin) ? read_some(kStdin, block, sizeof block) : -1;
+    if (n > 0) {
+      unread_.append(block, static_cast<size_t>(n));
+      continue;
     }
-    if (std::ferror(stdin))
-      throw Failure(kExitFailure, std::string("standard input: cannot read: ") + std::strerror(errno));
+    if (n < 0 && errno == EINTR && !interrupts_.pending()) continue;
+    if (n == 0 && !unread_.empty()) break;   // the last line has no end
+    if (interactive_) draw(screen_, "\n");
+    if (interrupts_.pending()) return Got::interrupted;
+    if (n < 0) throw Failure(kExitFailure, std::string("standard input: cannot read: ") + std::strerror(errno));
     return Got::end;
   }
-  line->assign(buffer_, static_cast<size_t>(n));
-  if (line->back() == '\n') line->pop_back();
+  *line = unread_.substr(0, end);
+  unread_.erase(0, end == std::string::npos ? end : end + 1);
   if (line->find('\0') != std::string::npos)
     throw Failure(kExitFailure, "standard input: is not text: a line holds a NUL byte");
   return Got::message;

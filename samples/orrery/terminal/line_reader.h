@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "system/terminal.h"
 #include "terminal/history.h"
 #include "terminal/key_input.h"
 #include "terminal/line_editor.h"
 #include "terminal/output.h"
-#include "terminal/terminal.h"
 
 namespace orrery::tool {
 
@@ -23,7 +23,6 @@ class LineReader {
     Color color = Color::automatic;          // of the prompt
   };
   LineReader(bool interactive, const Wishes& wishes, const Interrupts& interrupts);
-  ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
@@ -55,8 +54,7 @@ class LineReader {
   History history_;
   std::optional<KeyInput> keys_;
   LineEditor editor_;
-  char* buffer_ = nullptr;
-  size_t buffer_bytes_ = 0;
+  std::string unread_;   // of a pipe, or of a terminal that edits its lines itself
 };
 
 }  // namespace orrery::tool

@@ -1,35 +1,21 @@
 // See output.h.
 #include "terminal/output.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "terminal/failure.h"
-#include "terminal/terminal.h"
+#include "system/files.h"
+#include "system/terminal.h"
+#include "terminal/characters.h"
 
 namespace orrery::tool {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 16;
 constexpr uint64_t kLargestText = uint64_t{1} << 30;  // a larger input is no prompt or document
-
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return false;
-    }
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -117,21 +103,21 @@ std::string read_file(const std::string& path) {
     return Failure(kExitFailure, name + ": cannot " + verb + ": " + std::strerror(errno));
   };
   int fd = kStdin;
-  while (!standard && (fd = open(path.c_str(), O_RDONLY | O_CLOEXEC)) < 0) {
-    if (errno != EINTR) throw fail("open");
-    if (interrupt_pending()) throw Interrupted();  // a pipe without a writer
+  if (!standard && (fd = open_file(path, Access::read)) < 0) {
+    if (errno == EINTR) throw Interrupted();  // a pipe without a writer
+    throw fail("open");
   }
   struct Closer {
     int fd;
     ~Closer() {
-      if (fd > kStderr) close(fd);
+      if (fd > kStderr) close_file(fd);
     }
   } closer{fd};
   std::string content;
   char block[1 << 16];
   for (;;) {
     if (!wait_for_input(fd)) throw Interrupted();
-    const ssize_t n = read(fd, block, sizeof block);
+    const ptrdiff_t n = read_some(fd, block, sizeof block);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw fail("read");
     if (n == 0) return content;

@@ -7,10 +7,9 @@
 #include <string>
 #include <string_view>
 
-namespace orrery::tool {
+#include "system/failure.h"
 
-// The reader of standard output has closed it. main() returns exit code 1 without a message.
-struct ClosedPipe {};
+namespace orrery::tool {
 
 class Output {
  public:
@@ -45,7 +44,7 @@ void note(std::string_view message);
 void aside(std::string_view text);
 
 // printf into a string.
-std::string format(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
+std::string format(const char* pattern, ...) __attribute__((format(gnu_printf, 1, 2)));
 
 std::string human_bytes(uint64_t bytes);   // "1.50 GiB"
 std::string grouped(uint64_t number);      // "1,234,567"

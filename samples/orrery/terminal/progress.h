@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "terminal/terminal.h"
+#include "system/terminal.h"
 
 namespace orrery::tool {
 

@@ -1,7 +1,6 @@
 // Templates that mean harm: each must fail cleanly, soon, and without taking memory or stack beyond its
 // limits.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <thread>

@@ -1,5 +1,5 @@
-// See write_file.h.
-#include "terminal/write_file.h"
+// write_file.h for POSIX systems.
+#include "system/write_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -12,9 +12,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include "terminal/failure.h"
-#include "terminal/output.h"
-#include "terminal/terminal.h"
+#include "system/failure.h"
+#include "system/files.h"
+#include "system/terminal.h"
 
 namespace orrery::tool {
 namespace {
@@ -44,15 +44,6 @@ auto uninterrupted(const F& call) {
   return result;
 }
 
-int write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = uninterrupted([&] { return ::write(fd, bytes.data(), bytes.size()); });
-    if (n <= 0) return n < 0 ? errno : EIO;
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return 0;
-}
-
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
 // kStdout or kStderr if that descriptor is the file `st`, else -1.
@@ -62,11 +53,6 @@ int standard_stream(const struct stat& st) {
     if (fstat(fd, &own) == 0 && same_file(own, st)) return fd;
   }
   return -1;
-}
-
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
 // The target of the links in `path`, even if the target does not exist yet.
@@ -87,7 +73,9 @@ std::string followed(const std::string& path) {
 std::string temporary_of(const std::string& target) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : target.substr(folder_of(target).size())) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return folder_of(target) + format(".orrery-tool-%016llx", static_cast<unsigned long long>(hash));
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  return folder_of(target) + ".orrery-tool-" + digits;
 }
 
 // Applies the replaced file's mode and owner. If the system forbids a change, nobody gets more rights than before.
@@ -131,7 +119,7 @@ void replace_file(const std::string& path, const struct stat* former, std::strin
   const std::string temporary = temporary_of(target);
   const Descriptor file(open_temporary(temporary, path));
   if (former) take_over(file.number, *former);
-  int error = write_all(file.number, bytes);
+  int error = write_all(file.number, bytes) ? 0 : errno;
   if (error == 0 && uninterrupted([&] { return fsync(file.number); }) != 0 && errno != EINVAL) error = errno;
   if (error == 0 && std::rename(temporary.c_str(), target.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -155,7 +143,7 @@ void write_file(const std::string& path, std::string_view bytes) {
   const Descriptor opened(
       stream >= 0 ? -1 : uninterrupted([&] { return open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC); }));
   if (stream < 0 && opened.number < 0) fail(path, errno);
-  const int error = write_all(stream >= 0 ? stream : opened.number, bytes);
+  const int error = write_all(stream >= 0 ? stream : opened.number, bytes) ? 0 : errno;
   if (error == EPIPE && stream == kStdout) throw ClosedPipe{};
   if (error != 0) fail(standard ? "standard output" : path, error);
 }

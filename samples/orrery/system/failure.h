@@ -31,6 +31,9 @@ class Interrupted : public Failure {
   Interrupted() : Failure(kExitInterrupted, "interrupted") {}
 };
 
+// The reader of standard output has closed it. main() returns exit code 1 without a message.
+struct ClosedPipe {};
+
 // An error on the command line. main() adds the help page to read.
 class UsageError : public Failure {
  public:

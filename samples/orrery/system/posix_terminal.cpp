@@ -1,27 +1,22 @@
-// POSIX implementation of terminal.h. The self-pipe carries one byte per event: 'i' from the signal handler, 'q' from
+// terminal.h for POSIX systems. The self-pipe carries one byte per event: 'i' from the signal handler, 'q' from
 // the end of a CancelOnInterrupt. Both ends stay open until the process ends, because a handler can run at any
 // moment.
-#include "terminal/terminal.h"
+#include "system/terminal.h"
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/auxv.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <clocale>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <cwchar>
 #include <utility>
 
-#include "terminal/failure.h"
+#include "system/failure.h"
 
 namespace orrery::tool {
 namespace {
@@ -90,16 +85,6 @@ extern "C" void on_interrupt(int) {
 
 }  // namespace
 
-void prepare_process() {
-  for (int fd = kStdin; fd <= kStderr; ++fd) {
-    struct stat st;
-    if (fstat(fd, &st) == 0 || errno != EBADF) continue;
-    // open() takes the lowest free number, which is fd. Read-only, so writing fails as on a closed descriptor.
-    if (open("/dev/null", O_RDONLY) < 0) return;
-  }
-  signal(SIGPIPE, SIG_IGN);
-}
-
 bool is_terminal(int fd) { return isatty(fd) == 1; }
 
 int terminal_lines(int fd) {
@@ -117,84 +102,6 @@ int terminal_columns(int fd) {
   struct winsize size;
   if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return 80;
-}
-
-size_t character_bytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t n = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < n) return 0;
-  for (size_t i = 1; i < n; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;
-  if (lead == 0xED && byte(1) > 0x9F) return 0;
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;
-  if (lead == 0xF4 && byte(1) > 0x8F) return 0;
-  return n;
-}
-
-bool character_may_follow(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0xC2 || lead > 0xF4) return false;
-  const size_t n = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  std::string whole(text);
-  // The smallest and the largest continuation: one of them completes the text if any does.
-  for (const char filler : {'\x80', '\xBF'}) {
-    whole.resize(text.size());
-    whole.resize(n, filler);
-    if (text.size() < n && character_bytes(whole) == n) return true;
-  }
-  return false;
-}
-
-std::string well_formed(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const size_t n = character_bytes(text);
-    if (n == 0) {
-      out += "\xEF\xBF\xBD";
-    } else {
-      out += text.substr(0, n);
-    }
-    text.remove_prefix(std::max<size_t>(n, 1));
-  }
-  return out;
-}
-
-int character_cells(std::string_view character) {
-  if (character.size() == 1) return 1;
-  // The widths of the system's own UTF-8 locale, whatever the user's is: the tool writes UTF-8 in every locale.
-  static const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-  if (utf8 == nullptr) return 1;
-  const auto byte = [&](size_t i) { return static_cast<wchar_t>(static_cast<unsigned char>(character[i])); };
-  wchar_t code = byte(0) & (character.size() == 2 ? 0x1F : character.size() == 3 ? 0x0F : 0x07);
-  for (size_t i = 1; i < character.size(); ++i) code = code << 6 | (byte(i) & 0x3F);
-  const locale_t before = uselocale(utf8);
-  const int cells = wcwidth(code);
-  uselocale(before);
-  return cells < 0 ? 1 : cells;
-}
-
-std::string printable(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const size_t n = character_bytes(text);
-    const auto lead = static_cast<unsigned char>(text[0]);
-    const bool control = (lead < 0x20 && lead != '\n' && lead != '\t') || lead == 0x7F ||
-                         (n == 2 && lead == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
-    if (n == 0 || control) {
-      out += "\xEF\xBF\xBD";
-    } else {
-      out.append(text.substr(0, n));
-    }
-    text.remove_prefix(n == 0 ? 1 : n);
-  }
-  return out;
 }
 
 Interrupts::Interrupts() {
@@ -243,14 +150,20 @@ bool wait_for_input(int fd) {
   return false;
 }
 
+std::thread start_helper(std::function<void()> work) {
+  // The thread starts with all signals blocked, so the main thread receives them, and a signal ends its waiting read.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  std::thread helper(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return helper;
+}
+
+void press_interrupt() { kill(getpid(), SIGINT); }
+
 CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
-  // The thread starts with SIGINT blocked, so the main thread receives the signals, and a signal ends its waiting
-  // read.
-  sigset_t interrupt, before;
-  sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &interrupt, &before);
-  watcher_ = std::thread([cancel = std::move(cancel)] {
+  watcher_ = start_helper([cancel = std::move(cancel)] {
     bool cancelled = false;
     char byte = 0;
     for (;;) {
@@ -261,7 +174,6 @@ CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
       cancelled = true;
     }
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 CancelOnInterrupt::~CancelOnInterrupt() {
@@ -350,31 +262,43 @@ RawTerminal::Ready RawTerminal::wait(int milliseconds) const {
   }
 }
 
-ResidentMemory resident_memory() {
-  ResidentMemory memory;
-  if (FILE* status = std::fopen("/proc/self/status", "re")) {
-    char line[256];
-    while (std::fgets(line, sizeof line, status)) {
-      unsigned long long kib = 0;
-      if (std::sscanf(line, "VmRSS: %llu kB", &kib) == 1) memory.now = kib * 1024;
-      if (std::sscanf(line, "VmHWM: %llu kB", &kib) == 1) memory.peak = kib * 1024;
-    }
-    std::fclose(status);
+RawTerminal::Ready RawTerminal::wait_beside(int milliseconds, const Stop& stop) const {
+  struct pollfd waiting[] = {{static_cast<int>(stop.ends_[0]), POLLIN, 0}, {kStdin, POLLIN, 0}};
+  for (;;) {
+    const int n = poll(waiting, 2, milliseconds);
+    if (n == 0) return Ready::nothing;
+    if (n < 0 && errno == EINTR) continue;
+    return n < 0 || waiting[0].revents != 0 ? Ready::stopped : Ready::input;
   }
-  return memory;
 }
 
-std::string program_folder() {
-  char path[4096];
-  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-  if (n == static_cast<ssize_t>(sizeof path)) return "";
-  std::string whole(path, n > 0 ? static_cast<size_t>(n) : 0);
-  if (n <= 0) {   // without /proc: the path that the program was started by, if it is one
-    const auto* started = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
-    if (started && started[0] == '/') whole = started;
-  }
-  if (whole.empty()) return "";
-  return whole.substr(0, whole.rfind('/'));
+std::string RawTerminal::read_keys() {
+  char bytes[4096];
+  ssize_t n;
+  do n = read(kStdin, bytes, sizeof bytes);
+  while (n < 0 && errno == EINTR);
+  return std::string(bytes, n > 0 ? static_cast<size_t>(n) : 0);
+}
+
+bool RawTerminal::has_keys() const {
+  struct pollfd input = {kStdin, POLLIN, 0};
+  return poll(&input, 1, 0) == 1;
+}
+
+RawTerminal::Stop::Stop() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Failure(kExitFailure, std::string("cannot make a pipe: ") + std::strerror(errno));
+  ends_[0] = ends[0], ends_[1] = ends[1];
+}
+
+RawTerminal::Stop::~Stop() {
+  set();
+  close(static_cast<int>(ends_[0]));
+}
+
+void RawTerminal::Stop::set() {
+  if (ends_[1] >= 0) close(static_cast<int>(ends_[1]));   // the reading end wakes
+  ends_[1] = -1;
 }
 
 }  // namespace orrery::tool
